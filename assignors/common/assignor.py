@@ -11,62 +11,67 @@ from equipoise.events.settings import GroupSettings
 
 
 class Guarantee(enum.Enum):
-    """The invariants an assignor may declare; 1, 3, 6 and 8 bind every assignor. Checked where
-    declared.
+    """Invariants that an assignor may declare; `plan_faults` checks those declared. Invariants 1,
+    3, 6 and 8 bind every assignor.
     """
 
     ALWAYS_OWNED = 2
-    """Every task has exactly one target owner whenever an eligible member exists, or a stated
+    """Every task with an eligible member has exactly one target owner, or an entry in
     lost_until_ms.
     """
     CAUGHT_UP_FIRST = 4
-    """A stateful task is granted only to a caught-up member if one is alive and eligible."""
+    """A stateful task is granted to a caught-up member while an eligible one lives."""
     COPIES_CAPPED = 5
-    """Warm-ups never exceed their caps, standbys never the number asked for."""
+    """Warm-ups stay within their caps, standbys within num_standbys."""
     CONVERGES = 7
-    """With truthful reports the balanced target is reached within a stated bound and kept."""
+    """With truthful reports the group reaches its balanced target within a stated bound and keeps
+    it.
+    """
     LEAVING_APART = 9
-    """Beside COPIES_CAPPED: copies that take over from leaving members are outside the caps, as
+    """Extends COPIES_CAPPED: copies that take over from leaving members are outside the caps, as
     many as are restored before the drain timeout.
     """
 
 
 class Assignor(Protocol):
-    """Who should run what. Pure: no clock, randomness, environment, or memory from call to call."""
+    """Decides who runs what. Pure: no clock, no randomness, no environment, no memory between
+    calls.
+    """
 
     @property
     def name(self) -> str: ...
     @property
     def version(self) -> int:
-        """Behaviour version: rises when any problem gets another plan."""
+        """Behaviour version: rises when the plan of any problem changes."""
 
     @property
     def solver(self) -> str:
-        """Name and version of the pinned solver, or ""."""
+        """Name and version of the pinned solver; "": none."""
 
     @property
     def guarantees(self) -> frozenset[Guarantee]: ...
     def assign(self, problem: AssignmentProblem) -> Plan:
-        """Raises InputError on a problem it cannot take, never anything else but for a defect."""
+        """The plan for the problem. Raises InputError when it cannot take the problem; any other
+        exception is a defect.
+        """
 
 
 def deals_by_lag(assignor: Assignor) -> bool:
-    """Whether it deals tasks by the lags of their sources (`Task.lag`), as it says by an attribute
-    of this name. Then the leader has the lags observed, waits for them before the first round
-    (PROTOCOL D2), and takes requests for a new deal (PROTOCOL D11)."""
+    """Whether the assignor deals tasks by the lags of their sources (`Task.lag`): its attribute of
+    this name. The leader then has the lags observed, waits for them before the first round, and
+    accepts requests for a new deal. See docs/protocol.md#d11."""
     return bool(getattr(assignor, "deals_by_lag", False))
 
 
 def check_settings(assignor: Assignor, settings: GroupSettings) -> None:
-    """Asks the assignor about an empty group. Raises InputError when it cannot take these settings,
-    whatever the group.
+    """Asks the assignor about an empty group. Raises InputError when it does not take the settings.
     """
     assignor.assign(AssignmentProblem(tasks=(), members=(), settings=settings))
 
 
 class DelegatingAssignor:
-    """An assignor that passes for another one, whose questions or answers it looks at or changes.
-    To be subclassed.
+    """Base of assignors that forward to another one under its name, and record or change its
+    problems or plans.
     """
 
     def __init__(self, assignor: Assignor) -> None:

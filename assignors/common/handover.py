@@ -28,7 +28,7 @@ class Balance(Protocol):
 
     def target(self, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str]) -> Target:
         """Who is to run what in the end. Tasks of `candidates` need an owner now; those of
-        `settled` go where that says (PROTOCOL D9).
+        `settled` go where that says (docs/protocol.md#d9).
         """
 
     def owners_for_now(self, candidates: Mapping[TaskId, Candidates], running: Mapping[TaskId, str]) -> Mapping[TaskId, str]:
@@ -65,7 +65,8 @@ def hand_over(indexed: IndexedProblem, balance: Balance) -> Plan:
 
 
 def _stands(indexed: IndexedProblem, task: TaskId) -> bool:
-    """Its movement is REVOKING: the grant stands while the destination lives (PROTOCOL D3)."""
+    """Its movement is REVOKING: the grant stands while the destination lives (docs/protocol.md#d3).
+    """
     movement = indexed.in_flight.get(task)
     return movement is not None and movement.state is MovementState.REVOKING
 
@@ -87,7 +88,7 @@ def _candidates(indexed: IndexedProblem) -> dict[TaskId, Candidates]:
 
 def _overdue(indexed: IndexedProblem) -> dict[TaskId, Candidates]:
     """Stateful tasks of leaving members whose drain timeout has passed -> who may have them at
-    once: as for tasks without owner (PROTOCOL M7).
+    once: as for tasks without owner (docs/protocol.md#m7).
 
     What is being revoked already goes where it was to go.
     """
@@ -118,7 +119,8 @@ def _leave_now(balance: Balance, overdue: Mapping[TaskId, Candidates], target: M
 
 
 def _settled(indexed: IndexedProblem, candidates: Mapping[TaskId, Candidates], overdue: Mapping[TaskId, Candidates]) -> dict[TaskId, str]:
-    """Tasks whose movement goes on, whatever the balance says now (PROTOCOL D9) -> its destination.
+    """Tasks whose movement goes on, whatever the balance says now (docs/protocol.md#d9) -> its
+    destination.
     """
     return {
         task: movement.destination

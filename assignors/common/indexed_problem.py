@@ -203,7 +203,7 @@ class IndexedProblem:
 
     def eligible(self, task: TaskId) -> Pool:
         """Members that may be given the task: live, not leaving, and their topology epoch has it
-        (PROTOCOL D1).
+        (docs/protocol.md#d1).
         """
         if self._of_task and task in self._of_task:
             return self._of_task[task]
@@ -229,7 +229,9 @@ class IndexedProblem:
         return ("overdue" if leaving.drain_expired else "leaving") if leaving.leaving else ""
 
     def is_apart(self, task: TaskId) -> bool:
-        """A copy that takes it over is outside the caps: its owner is leaving (PROTOCOL M7)."""
+        """A copy that takes it over is outside the caps: its owner is leaving
+        (docs/protocol.md#m7).
+        """
         return not self.behaviour.leaving_within_caps and task in self.owner and self.parting(self.owner[task]) in ("leaving", "overdue")
 
     def previous_owner_crash_loops(self, task: TaskId) -> bool:
@@ -281,8 +283,8 @@ class IndexedProblem:
         return whole(self.tasks[task]) if copy is None else copy.records
 
     def restore_time(self, member: str, task: TaskId) -> int:
-        """How long the member would take to get there, as `RestoreRates.span` has it; 0 when it could run
-        the task at once.
+        """How long the member would take to get there, as `RestoreRates.span` has it; 0 when it
+        could run the task at once.
         """
         return 0 if self.is_ready(member, task) else self.restore_rates.restore_time(member, self.records(member, task))
 

@@ -1,7 +1,6 @@
-"""The orders in which Java gives out strings, for what has to come out as a Java assignor would
-have it.
+"""Java's orders of strings, for results that must equal those of a Java assignor.
 
-Nothing here uses Python's own hash: every order is a function of the text alone.
+Every order is a function of the text alone; Python's hash is not used.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ MASK_32 = 0xFFFF_FFFF
 
 
 def text_key(text: str) -> bytes:
-    """Sorts as `String.compareTo`: by UTF-16 code unit, which differs from Python's order beyond
+    """Sort key of `String.compareTo`: UTF-16 code units, which differ from Python's order beyond
     U+FFFF.
     """
     return text.encode("utf-16-be", "surrogatepass")
@@ -32,11 +31,11 @@ def text_hash(text: str) -> int:
 
 
 def hash_order(keys: Iterable[T], hash_of: Callable[[T], int]) -> tuple[T, ...]:
-    """The keys, each once, in the order of a `HashMap` they were put into in the order given.
-    `hash_of` gives unsigned 32-bit numbers.
+    """The keys, each once, in the iteration order of a `HashMap` filled in the order given.
+    `hash_of`: unsigned 32-bit hashes.
 
-    16 buckets, doubled while more than three quarters of them are wanted; a bucket is chosen by the
-    hash with its upper half folded in, and holds its keys in the order of their coming.
+    The map has 16 buckets, doubled while the keys are more than three quarters of them. A bucket is
+    chosen by the hash with its upper half folded in, and keeps insertion order.
     """
     distinct = tuple(dict.fromkeys(keys))
     buckets = FEWEST_BUCKETS

@@ -1,6 +1,4 @@
-"""What every assignor of movements says of members in its plan: the tasks each may hold now, and
-where they are going.
-"""
+"""The `MemberPlan` of each member, from owners, movements, standbys and warm-ups."""
 
 from __future__ import annotations
 
@@ -16,10 +14,10 @@ from equipoise.events.tasks import TaskId
 def member_plans(
     indexed: IndexedProblem, now: Mapping[TaskId, str], planned: Iterable[Movement], standbys: Standbys, warmups: frozenset[tuple[TaskId, str]]
 ) -> dict[str, MemberPlan]:
-    """What each member may hold now. It revokes what moves at once, what nobody may run while it is
-    leaving, and what no topology has any more.
+    """What each member may hold now. It revokes tasks whose movement is REVOKING, tasks that nobody
+    may run while it is leaving, and tasks of no topology.
 
-    `now` and the standbys' holders are in rising order, and so is what each member has.
+    `now` and the holders of standbys are in rising order, and so are the lists of each member.
     """
     revoked = {movement.task for movement in planned if movement.state is MovementState.REVOKING}
     for member_ in indexed.members.values():
@@ -50,9 +48,7 @@ def member_plans(
 
 
 def by_member(indexed: IndexedProblem, owner: Mapping[TaskId, str]) -> dict[str, tuple[TaskId, ...]]:
-    """Member -> its tasks; every member is named. `owner` is in rising order, and so is what each
-    has.
-    """
+    """Member -> its tasks, for every member. `owner` is in rising order, and so are the lists."""
     tasks: dict[str, list[TaskId]] = {member: [] for member in indexed.members}
     for task, member in owner.items():
         tasks[member].append(task)

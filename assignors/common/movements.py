@@ -7,8 +7,8 @@ A movement of a stateful task lives WAITING -> WARMING -> REVOKING -> granted:
   is leaving and its drain timeout has passed;
 * WARMING without a slot when the destination is a standby of the task: it goes on as such;
 * WARMING without a slot when its owner is leaving, and the destination will have restored it, with
-  all that it restores already, by the drain timeout (PROTOCOL M7): what leaves is learned together,
-  and waits for nothing that moves for balance;
+  all that it restores already, by the drain timeout (docs/protocol.md#m7): what leaves is learned
+  together, and waits for nothing that moves for balance;
 * otherwise it needs a warm-up slot, of the group and of the destination. What is in flight keeps
   its slot, until the task is granted; then slots go to what is soonest ready. Without a slot it is
   WAITING.
@@ -74,7 +74,7 @@ class WarmupSlots:
         return True
 
     def hold(self, member: str) -> None:
-        """Keep one that is there, whatever the caps are now (PROTOCOL D8)."""
+        """Keep one that is there, whatever the caps are now (docs/protocol.md#d8)."""
         self._group -= 1
         self._member[member] -= 1
 
@@ -160,7 +160,7 @@ class _Planner:
 
     def carry_on(self) -> None:
         """What is in flight keeps its slot; a destination that is caught up by now gets the task
-        (PROTOCOL D3, D9).
+        (docs/protocol.md#d3, #d9).
         """
         for task in sorted(self.carried, key=lambda task: (not self._hands_over(task), self.soon(task), task)):
             destination = self.target[task]

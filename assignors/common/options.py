@@ -1,4 +1,4 @@
-"""What an assignor is told in `Knobs.options`, read and checked: errors name the option as
+"""Reads and checks the options of an assignor (`GroupSettings.options`). Errors name the option as
 ``config.options.<name>``.
 """
 
@@ -11,8 +11,7 @@ from equipoise.events.settings import GroupSettings
 
 
 def known_only(settings: GroupSettings, assignor: str, known: Iterable[str] = ()) -> None:
-    """Raises FieldError for an option that `assignor` does not have: a name that is ignored is most
-    likely a slip.
+    """Raises FieldError for an option that is not `known`: an ignored name is most likely a typo.
     """
     unknown = sorted(settings.options.keys() - set(known))
     if unknown:
@@ -20,7 +19,7 @@ def known_only(settings: GroupSettings, assignor: str, known: Iterable[str] = ()
 
 
 def flag(settings: GroupSettings, name: str) -> bool:
-    """True or false, false if it is not there. Raises FieldError for anything else."""
+    """The option as true or false; left out: false. Raises FieldError for anything else."""
     value = settings.options.get(name, False)
     if not isinstance(value, bool):
         raise FieldError(f"config.options.{name}", f"{value!r} is neither true nor false")
@@ -28,7 +27,7 @@ def flag(settings: GroupSettings, name: str) -> bool:
 
 
 def one_of(settings: GroupSettings, name: str, values: tuple[str, ...]) -> str:
-    """One of `values`, the first if it is not there. Raises FieldError for anything else."""
+    """The option as one of `values`; left out: the first. Raises FieldError for anything else."""
     value = settings.options.get(name, values[0])
     if value not in values:
         raise FieldError(f"config.options.{name}", f"{value!r} is not one of {', '.join(values)}")
@@ -36,7 +35,7 @@ def one_of(settings: GroupSettings, name: str, values: tuple[str, ...]) -> str:
 
 
 def whole(settings: GroupSettings, name: str, default: int) -> int:
-    """A whole number >= 0. Raises FieldError for anything else."""
+    """The option as a whole number >= 0. Raises FieldError for anything else."""
     value = settings.options.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise FieldError(f"config.options.{name}", f"{value!r} is not a whole number >= 0")

@@ -1,4 +1,4 @@
-"""The answer of an assignor: its plan, the reasons for it, and what it costs."""
+"""The output of an assignor: the plan, its reasons and its cost."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from equipoise.events.tasks import TaskId
 
 @attrs.frozen(kw_only=True)
 class MemberPlan:
-    """What one member may hold now. All in rising order; `active` may have an order of its own,
-    that of assignment.
+    """What one member may hold now, each in rising order; `active` may be in the order of
+    assignment.
 
-    `active` holds only tasks that are free, or that this member owns and keeps. `revoke` is what it
-    owns and must give up.
+    `active`: tasks without an owner, and tasks that this member owns and keeps. `revoke`: tasks
+    that it owns and must give up.
     """
 
     active: tuple[TaskId, ...] = ()
@@ -27,16 +27,16 @@ class MemberPlan:
 
 @attrs.frozen(kw_only=True)
 class Reason:
-    """Why a task moves, is placed, or waits: a code of REASONS and the lag it rests on (None: no
-    copy, or no state).
+    """Why a task moves, is placed, or waits. `code`: a key of REASONS. `lag_records`: the lag of
+    the destination; None: no copy, or no state.
     """
 
     code: str
     lag_records: int | None = None
     because: str | None = None
-    """For a movement: the code of why it was wanted, when `code` says what it waits for."""
+    """Of a movement whose `code` says what it waits for: the code of why it is wanted."""
     rack_costs: tuple[int, int] | None = None
-    """For a movement: what running the task costs in traffic on its source and on its destination;
+    """Of a movement: the traffic cost of running the task on its source and on its destination;
     None: racks make no difference.
     """
 
@@ -79,8 +79,8 @@ REASONS: Mapping[str, str] = {
     "next_step": "so many tasks are moved for balance at a time; it is not yet the turn of this one",
     "back_off": "tasks were moved for balance just now; the next such move waits",
 }
-"""Reason code -> template for readers; ``records`` as `records_text` has them, ``traffic`` as
-`traffic_text`.
+"""Reason code -> template of its sentence. ``records`` is filled in by `records_text`, ``traffic``
+by `traffic_text`.
 """
 
 
@@ -96,8 +96,8 @@ def traffic_text(rack_costs: tuple[int, int] | None) -> str:
 
 @attrs.frozen(kw_only=True)
 class StageCost:
-    """What one stage of a staged solve costs, and a proven lower bound of that, given the stages
-    before it.
+    """The cost of one stage of a staged solve, and its proven lower bound given the stages before
+    it.
     """
 
     name: str
@@ -107,8 +107,8 @@ class StageCost:
 
 @attrs.frozen(kw_only=True)
 class PlanCost:
-    """What the plan costs. `moves`: owners that change from now to the target; `moves_lower_bound`:
-    fewest for any balanced target, proven.
+    """The cost of a plan. `moves`: tasks whose owner changes from now to the target.
+    `moves_lower_bound`: the proven fewest for any balanced target.
     """
 
     moves: int
@@ -117,32 +117,32 @@ class PlanCost:
     """Records that destinations still have to restore."""
     cross_rack: int
     imbalance: int
-    """Tasks over the upper share plus tasks under the lower share at the target, summed over
+    """Tasks above the upper share plus tasks below the lower share at the target, summed over
     members.
     """
     optimal: bool
-    """True only when the solver proved the cost equal to its lower bound; where racks make a
-    difference, that of the whole.
+    """True only when the solver proved that the cost equals its lower bound; where racks make a
+    difference, the cost of all stages together.
     """
     stages: tuple[StageCost, ...] = ()
     """Rack cost of running all tasks, moves included (``active``), and of keeping standbys
-    (``standby``); empty where racks make no difference.
+    (``standby``). Empty where racks make no difference.
     """
     rack_cost_lower_bound: int = 0
-    """Of the sum of all stages, for any balanced target with any standbys."""
+    """Lower bound of `rack_cost` for any balanced target with any standbys."""
 
     @property
     def rack_cost(self) -> int:
-        """All stages together."""
+        """The sum of all stages."""
         return sum(stage.cost for stage in self.stages)
 
 
 @attrs.frozen(kw_only=True)
 class LoadBalance:
-    """How full the fullest and the emptiest staying member are per thread, in millionths of a fair
-    share: now, and at the target.
+    """Load per thread of the most and of the least loaded staying member, now and at the target, in
+    millionths of a fair share.
 
-    `bound`: what the two differ by at most once the group has come to rest, if every task may go
+    `bound`: the most that the two differ by once the group is at rest, if every task may run
     everywhere.
     """
 
@@ -155,45 +155,44 @@ class LoadBalance:
 
 @attrs.frozen(kw_only=True)
 class Plan:
-    """Target, what may happen now, and why. Mappings are keyed in rising order and name every live
-    member.
+    """What each member may hold now, the target, and why. Mappings have rising keys; `members` and
+    `target` name every live member.
     """
 
     members: Mapping[str, MemberPlan]
     target: Mapping[str, tuple[TaskId, ...]]
-    """Active tasks each member is to have in the end."""
+    """Member -> the active tasks it has in the end."""
     movements: tuple[Movement, ...]
-    """All that is wanted or under way, soonest ready first."""
+    """Every movement that is wanted or under way, soonest ready first."""
     reasons: Mapping[TaskId, Reason]
     probing: bool
-    """More movements are to come, so the group should be evaluated again."""
+    """More movements will follow, so the group must be evaluated again."""
     cost: PlanCost
     unique: bool = True
-    """False: other plans cost the same, so another solver version may rightly choose another."""
+    """False: other plans cost the same, and another solver version may choose one of them."""
     imbalance_now: int = 0
-    """As cost.imbalance, with the owners of now."""
+    """`cost.imbalance` of the present owners."""
     lost_until_ms: Mapping[TaskId, int] = attrs.field(factory=dict)
-    """Lost tasks that nobody is given yet on purpose -> group time at which that ends, in rising
+    """Lost tasks that wait for their previous owner -> group time at which the wait ends, in rising
     order of tasks. The leader asks again by then.
     """
     revocations: Revocations = attrs.field(factory=Revocations)
-    """To be handed over with the next problem."""
+    """Goes into the next problem."""
     memory: Memory = attrs.field(factory=dict)
-    """The same."""
+    """Goes into the next problem."""
     ask_again_ms: int | None = None
-    """Group time at which the assignor wants to be asked again, whatever else; None: it does not.
-    """
+    """Group time by which the leader asks again; None: no such time."""
     watching: bool = False
-    """It rests on what changes by itself: ask again at the next probing interval, though nothing is
-    wanted now.
+    """The plan depends on measurements: the leader asks again at the next probing interval even
+    when nothing is to move.
     """
     load: LoadBalance | None = None
-    """For assignors that balance by load."""
+    """Of assignors that balance by load; None: others."""
 
     @property
     def scheduled_ms(self) -> int | None:
-        """Group time at which the leader is to ask again though nothing else happens; None: it need
-        not.
+        """The earliest group time by which the leader asks again although nothing happens; None:
+        never.
         """
         others = [until_ms for until_ms in (self.revocations.until_ms, self.ask_again_ms) if until_ms]
         return min([*self.lost_until_ms.values(), *others], default=None)

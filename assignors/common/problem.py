@@ -1,8 +1,7 @@
-"""The question an assignor is asked, and its answer. Both frozen; the machine asks, `equipoise
-assign` asks, tests ask.
+"""The input of an assignor. All classes are frozen.
 
-Determinism: equal problems give equal plans, whatever the order of `tasks` and `members` and of
-every mapping in them.
+Equal problems give equal plans, whatever the order of `tasks`, of `members` and of every mapping in
+them.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from equipoise.events.tasks import Lag, TaskId
 
 @attrs.frozen(kw_only=True)
 class Partition:
-    """A partition and the racks of its replicas (empty: not known). `weight`: its traffic, in any
-    unit that is the same for all partitions.
+    """A partition of a topic. `racks`: those of its replicas; empty: not known. `weight`: its
+    traffic, in any unit that is the same for all partitions.
     """
 
     topic: str
@@ -30,8 +29,8 @@ class Partition:
 
 @attrs.frozen(kw_only=True)
 class TaskLoad:
-    """What a task asks of its host, measured: `cpu`, `memory`, `disk` in millionths of one thread's
-    part of a host, `records_per_s` processed.
+    """The measured load of a task: `cpu`, `memory` and `disk` in millionths of one thread's part of
+    a host, and `records_per_s` processed.
     """
 
     cpu: int = 0
@@ -42,10 +41,10 @@ class TaskLoad:
 
 @attrs.frozen(kw_only=True)
 class Task:
-    """A task to be placed. `end_offset`: records in its changelogs, which a member without a copy
-    has to restore.
+    """A task to assign.
 
-    `lag`: records of its source that nobody has processed yet; None: not known.
+    `end_offset`: records in its changelogs, which a member without a copy has to restore. `lag`:
+    records of its source that the group has not processed yet; None: not known.
     """
 
     id: TaskId
@@ -54,17 +53,17 @@ class Task:
     source: tuple[Partition, ...] = ()
     changelog: tuple[Partition, ...] = ()
     written_records_per_s: int = 0
-    """Speed at which its changelogs grow; 0: they do not, or it was not measured."""
+    """Rate at which its changelogs grow; 0: they do not, or it was not measured."""
     load: TaskLoad | None = None
     """None: not measured."""
     lag: int | None = None
     lost_since_ms: int | None = None
-    """Group time at which its owner left or died without having been asked to hand it over; None:
-    it is not lost. Nobody owns a lost task.
+    """Group time at which its owner left or died without handing it over; None: it is not lost. A
+    lost task has no owner.
     """
     displaced: bool = False
-    """It is where it is only because its owner left or died and is not back: if some task must
-    move, it may as well be this one.
+    """It runs where it does only because its previous owner left or died and is still away. Among
+    equal tasks this one moves first.
     """
 
 
@@ -73,12 +72,12 @@ class Member:
     """A live member.
 
     `active`: tasks it owns: granted to it, or still being given up by it. No task is in two
-    members' `active`. `standby`, `warmup`: copies it was told to keep. `lags`: task -> lag of every
-    copy it reports, whoever asked for it; no entry = no copy. `ready`: copies it declared ready;
-    what that is worth, its `readiness` says (`equipoise.events.facts.READINESS`).
-    `ready_lag_records`: a limit of its own, in the place of acceptable_recovery_lag and
-    acceptable_recovery_ms; None: it has none. `previously_owned`: tasks it owned until it left or died, and
-    that moved for that reason alone; they are the first to come back.
+    members' `active`. `standby`, `warmup`: copies the leader assigned to it. `lags`: task -> lag of
+    every copy it reports; no entry: no copy. `ready`: copies it declared ready; `readiness` says
+    whether that counts (`equipoise.events.facts.READINESS`). `ready_lag_records`: its own limit,
+    which replaces acceptable_recovery_lag and acceptable_recovery_ms; None: it has none.
+    `previously_owned`: tasks it owned until it left or died, and that moved for that reason alone;
+    they return to it first.
     """
 
     id: str
@@ -87,14 +86,14 @@ class Member:
     tags: Mapping[str, str] = attrs.field(factory=dict)
     leaving: bool = False
     drain_expired: bool = False
-    """It is leaving and its drain timeout has passed: what it still runs goes now, caught-up
-    destination or not (PROTOCOL M7).
+    """It is leaving and its drain timeout has passed: its tasks move now, to a caught-up
+    destination or not. See docs/protocol.md#m7.
     """
     drain_deadline_ms: int | None = None
-    """Group time at which that will be; None: it is not leaving, or nobody said."""
+    """Group time at which its drain timeout passes; None: it is not leaving, or not known."""
     subtopologies: Mapping[int, int] | None = None
-    """Sub-topologies of its topology epoch -> their number of partitions there. Others, and further
-    partitions, it cannot run (PROTOCOL D1). None: it can run every task."""
+    """Sub-topology of its topology epoch -> number of partitions. It cannot run any others. None:
+    it can run every task. See docs/protocol.md#d1."""
     active: tuple[TaskId, ...] = ()
     standby: tuple[TaskId, ...] = ()
     warmup: tuple[TaskId, ...] = ()
@@ -104,23 +103,21 @@ class Member:
     ready_lag_records: int | None = None
     previously_owned: frozenset[TaskId] = frozenset()
     reported: tuple[TaskId, ...] | None = None
-    """What it says it runs, in its own order, for an assignor to which that matters: `active`, and
-    what others own; None: `active`, rising.
+    """The tasks it reports as running, in its own order, which may include tasks that others own;
+    None: `active`, in rising order.
     """
     restore_records_per_s: int = 0
-    """Restore speed of all its copies together, as measured; 0: not measured."""
+    """Measured restore rate of all its copies together; 0: not measured."""
     eager: bool = False
-    """It gives up all it has before any change of what it runs (PROTOCOL M3). The machine sees to
-    that whatever the plan; here for an assignor whose plan depends on it."""
+    """It gives up all its tasks before any change of them. The state machine enforces that for
+    every plan; the field is for assignors whose plan depends on it."""
     crash_looping: bool = False
-    """It crashed again and again, and its back-off is not over: what others can run as well goes to
-    them. While nobody else is caught up on a task, and its copy is the soonest ready, it still runs
-    it (PROTOCOL D10)."""
+    """It crashed repeatedly and its back-off is not over: its tasks go to members that can run them
+    as well. It keeps a task on which nobody else is caught up while its copy is the soonest ready.
+    See docs/protocol.md#d10."""
 
     def knows(self, task: TaskId) -> bool:
-        """Whether its topology has the task, so that it can run it or keep a copy of it (PROTOCOL
-        D1).
-        """
+        """Whether its topology has the task, so that it can run it or keep a copy."""
         return self.subtopologies is None or task.partition < self.subtopologies.get(task.subtopology, 0)
 
 
@@ -128,20 +125,19 @@ class MovementState(enum.Enum):
     """What a movement waits for."""
 
     WAITING = "waiting"
-    """Wanted; no warm-up slot yet, or the assignor does not look before its next round."""
+    """It waits for a warm-up slot, or for the assignor's next round."""
     WARMING = "warming"
-    """Its destination restores; it holds a warm-up slot, unless the destination is a standby of the
+    """Its destination restores. It holds a warm-up slot unless the destination is a standby of the
     task.
     """
     REVOKING = "revoking"
-    """Its destination is caught up; the source has been told to give the task up. To the source
-    itself: it gives the task up and takes it again (what `learner` calls being learned, under its
-    option strict)."""
+    """Its destination is caught up and the source is asked to give the task up. Where both are the
+    same member, it gives the task up and takes it again (`learner` with its option strict)."""
 
 
 @attrs.frozen(kw_only=True)
 class Movement:
-    """A change of owner that is wanted or under way. `source` None: nobody owns the task."""
+    """A change of owner that is wanted or under way. `source` None: the task has no owner."""
 
     task: TaskId
     source: str | None
@@ -151,9 +147,9 @@ class Movement:
 
 @attrs.frozen(kw_only=True)
 class Revocations:
-    """What an assignor wants to be told again about revocations for balance alone: `times` rounds
-    in succession began some, the last one at `since_ms`; others wait for `until_ms` (group time; 0:
-    none waits)."""
+    """What an assignor carries from plan to plan about revocations for balance alone. `times`:
+    rounds in succession that began some. `since_ms`: group time of the last one. `until_ms`: group
+    time for which further ones wait; 0: none waits."""
 
     times: int = 0
     since_ms: int | None = None
@@ -161,21 +157,20 @@ class Revocations:
 
 
 Memory = Mapping[str, int | tuple[str, ...] | tuple[TaskId, ...]]
-"""What an assignor that reproduces one with a memory wants to be told again, by names of its own,
-in rising order: those that end in ``_tasks`` hold tasks, those that end in ``_members`` ids of
-members, all others whole numbers. Empty: it has decided nothing yet, or another leader did."""
+"""What an assignor carries from plan to plan, under keys of its own in rising order. A key that
+ends in ``_tasks`` holds tasks, one that ends in ``_members`` ids of members, any other a whole
+number. Empty: it has decided nothing yet, or another leader did."""
 
 
 @attrs.frozen(kw_only=True)
 class AssignmentProblem:
     """Everything an assignor may look at.
 
-    `in_flight`: WARMING and REVOKING movements decided earlier. Their destinations are carried to
-    the end (PROTOCOL D9): the machine has already dropped those whose reason is gone. A REVOKING
-    one whose source has let go has source None, and its destination gets the task now. `blocked`:
-    (task, member) pairs on which no new warm-up may begin (a warm-up stalled there, or gave its
-    slot to others; PROTOCOL M7). `now_ms`: group time (PROTOCOL L2). `revocations`, `memory`: what
-    the last plan said there.
+    `in_flight`: WARMING and REVOKING movements decided earlier, which are carried to their end; the
+    state machine has dropped those whose reason is gone. A REVOKING one whose source gave the task
+    up has source None, and its destination gets the task now. `blocked`: (task, member) pairs on
+    which no new warm-up may begin, because one stalled there or gave its slot to others. `now_ms`:
+    group time. `revocations`, `memory`: from the last plan.
     """
 
     tasks: tuple[Task, ...]
@@ -186,11 +181,11 @@ class AssignmentProblem:
     now_ms: int = 0
     revocations: Revocations = attrs.field(factory=Revocations)
     follow_up: bool = False
-    """It is asked again because of what was decided (a hand-over is done, a slot came free, time is
-    up), and nothing new has come from outside.
+    """The round follows up on earlier decisions (a hand-over is done, a slot is free, a deadline
+    passed); there is no new input.
     """
     memory: Memory = attrs.field(factory=dict)
     anew: bool = False
-    """An operator asks for a new deal: what is even need not stay as it is. For assignors that deal
-    (`deals_by_lag`).
+    """An operator requested a new deal, so partitions that are even may move too. For assignors
+    that deal by lag (`deals_by_lag`).
     """

@@ -1,9 +1,9 @@
-"""How long members take to restore, by the speeds they measured. Integers throughout, so that it
-may decide.
+"""How long members take to restore, by the rates they measured. Integers throughout, since
+decisions depend on it.
 
-A *span* is a stretch of time, counted in the records that the slowest member restores in it. So
-spans compare as times do, they are as fine as records, and where all members are alike, or nobody
-measured, a span is the number of records.
+A *restore time* is counted in the records that the slowest member restores in it. So restore times
+compare as times do and are as fine as records. Where all members are equally fast, or none measured
+a rate, it is the number of records.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from collections.abc import Mapping
 
 
 class RestoreRates:
-    """Speeds of a group's members, in records/s; 0: not measured. One that measured none is taken
-    for the slowest that did.
+    """Restore rates of a group's members. `speeds`: records/s; 0: not measured, which counts as the
+    slowest measured rate.
     """
 
     def __init__(self, speeds: Mapping[str, int]) -> None:
         self.is_known = any(speeds.values())
-        """Somebody measured a speed."""
+        """Whether any member measured its rate."""
         self.slowest = min((speed for speed in speeds.values() if speed > 0), default=1)
         self.speed = {member: speed or self.slowest for member, speed in speeds.items()}
 
     def longest_ms(self, work: Mapping[str, int]) -> int | None:
-        """Until every member has restored its part of the work, in records; None: there is some,
-        and nobody measured a speed.
+        """Milliseconds until every member has restored its part of `work` (records); None: there is
+        work, and no rate was measured.
         """
         if not any(work.values()):
             return 0
         return max(-(-records * 1_000 // self.speed[member]) for member, records in work.items()) if self.is_known else None
 
     def within(self, member: str, left_ms: int) -> int | None:
-        """Records that the member restores in that time; None: nobody measured a speed."""
+        """Records that the member restores in `left_ms`; None: no rate was measured."""
         return self.speed[member] * max(0, left_ms) // 1_000 if self.is_known else None
 
     def restore_time(self, member: str, records: int) -> int:
-        """What the member needs to restore so many records, rounded up.
+        """Restore time of `records` on the member, rounded up.
 
         Before: m1 restores 10,000/s, m2 40,000/s; both lack 8,000 records. After: 8,000 for m1,
         2,000 for m2.

@@ -1,4 +1,4 @@
-"""The canonical rule for what a solve leaves open: members take turns."""
+"""The canonical rule for what a solve leaves open: members in round-robin order."""
 
 from __future__ import annotations
 

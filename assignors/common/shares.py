@@ -1,5 +1,5 @@
-"""How many tasks each member is to have: balance by capacity (PROTOCOL D4), and what is outside of
-it.
+"""How many tasks each member is to have: balance by capacity (docs/protocol.md#d4), and what is
+outside of it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Slack:
 
 
 def shares_of(members: Seats, tasks: int, slack: Slack) -> dict[str, Share]:
-    """Of each member how many of so many tasks it is to have (PROTOCOL D4)."""
+    """Of each member how many of so many tasks it is to have (docs/protocol.md#d4)."""
     return {
         member: Share(max(0, floor - slack.below), min(tasks, ceiling + slack.above)) if capacity else Share(0, 0)
         for member, capacity, floor, ceiling in _fair(members, tasks)
@@ -130,8 +130,8 @@ def _kept(indexed: IndexedProblem) -> dict[TaskId, str]:
 
 
 class Shares:
-    """Balance (PROTOCOL D4): between floor and ceiling of T*c/C, with the slack that balance_factor
-    gives, for stateful tasks and for all tasks. A leaving member: 0.
+    """Balance (docs/protocol.md#d4): between floor and ceiling of T*c/C, with the slack that
+    balance_factor gives, for stateful tasks and for all tasks. A leaving member: 0.
 
     C: capacity of the members that stay. When all tasks are of one kind the two bounds are one.
     """

@@ -82,14 +82,14 @@ def min_rank(indexed: IndexedProblem, tasks: Iterable[TaskId], classes: Iterable
 
 def _soonest_ready(indexed: IndexedProblem, portions: Iterable[tuple[list[TaskId], int]]) -> dict[TaskId, Candidates]:
     """For tasks on which nobody is caught up: least expected time to ready, the restore queue
-    included (PROTOCOL D3).
+    included (docs/protocol.md#d3).
 
     A member's queue is what it restores for tasks it owns, plus what it is likely to get here: so
     one that has half a copy of many tasks does not get all of them, and one that is busy is spared.
-    Times are spans (`RestoreRates`): a member that measured a speed is judged by it. Members that differ by
-    no more than acceptable_recovery_lag, by its definition next to no time, rank alike. Tasks that
-    no copy makes ready sooner go to whoever would be first to have restored one like them: which of
-    them gets which is a matter of balance. Names play no part in it.
+    Times are spans (`RestoreRates`): a member that measured a speed is judged by it. Members that
+    differ by no more than acceptable_recovery_lag, by its definition next to no time, rank alike.
+    Tasks that no copy makes ready sooner go to whoever would be first to have restored one like
+    them: which of them gets which is a matter of balance. Names play no part in it.
 
     `portions`: one task each, or more that the same members may run and of which nobody has a copy;
     and the records of all their state.
@@ -291,9 +291,10 @@ def propose_balanced_assignment(
     moves for that alone.
 
     Then, in this order: the moves liked best (see PREFERRED, NEUTRAL, BLOCKED), fewest records to
-    restore, a tie-break drawn from the ids. `settled`: destinations decided earlier (PROTOCOL D9),
-    kept even if the balance suffers. `candidates`: a task that needs an owner now changes none when
-    it goes to one of them. For tasks that are alike they are the same, and none of them is settled.
+    restore, a tie-break drawn from the ids. `settled`: destinations decided earlier
+    (docs/protocol.md#d9), kept even if the balance suffers. `candidates`: a task that needs an
+    owner now changes none when it goes to one of them. For tasks that are alike they are the same,
+    and none of them is settled.
 
     Before: m1 (0_0, 0_1, 0_2, 0_3), m2 (), both of capacity 1. After: m1 keeps two, m2 is to get
     the two that are cheapest to restore.
@@ -343,10 +344,10 @@ def _steps_of_part(most: int, part: Share | None, every: int) -> Iterator[tuple[
 class _TargetArcs:
     """The arcs of each task.
 
-    Costs: (imbalance, crowding, rack cost, changes of owner, unevenness, preference_cost, records to
-    restore), where preference_cost is one of PREFERRED, NEUTRAL and BLOCKED. The rack cost is that of
-    `racks.Racks`: of the traffic, and of a change of owner in the same coin; 0 where racks make no
-    difference.
+    Costs: (imbalance, crowding, rack cost, changes of owner, unevenness, preference_cost, records
+    to restore), where preference_cost is one of PREFERRED, NEUTRAL and BLOCKED. The rack cost is
+    that of `racks.Racks`: of the traffic, and of a change of owner in the same coin; 0 where racks
+    make no difference.
     """
 
     def __init__(self, network: AssignmentNetwork, indexed: IndexedProblem) -> None:

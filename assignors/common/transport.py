@@ -3,10 +3,11 @@ a fair tie-break.
 
 OR-Tools' SimpleMinCostFlow does the work; what stands here is what it does not do:
 
-* **Costs in order of importance.** Each level outweighs all that follow. Utilisation are scaled into one
-  int64 cost as long as they fit; what does not fit is solved afterwards on the *optimal face*: with
-  the potentials of the first solve, an arc with a positive reduced cost stays empty and one with a
-  negative one stays full in every optimum, so only arcs of reduced cost zero remain free.
+* **Costs in order of importance.** Each level outweighs all that follow. Utilisation are scaled
+  into one int64 cost as long as they fit; what does not fit is solved afterwards on the *optimal
+  face*: with the potentials of the first solve, an arc with a positive reduced cost stays empty and
+  one with a negative one stays full in every optimum, so only arcs of reduced cost zero remain
+  free.
 * **A proof.** Potentials are computed here, not taken from the solver: shortest distances in the
   residual network exist only if it has no negative cycle, and then the flow is optimal (Ahuja,
   Magnanti, Orlin, "Network Flows", theorem 9.1). Integers throughout, so it is exact.
@@ -37,7 +38,7 @@ TIE_BITS = 30  # with 100,000 arcs two that compete draw the same number once in
 
 class SolverFailure(EquipoiseError):
     """The solver gave no optimum for a problem that has one: never a rejection, always a halt
-    (PROTOCOL L6).
+    (docs/protocol.md#l6).
     """
 
 

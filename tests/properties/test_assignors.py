@@ -40,7 +40,7 @@ def test_every_plan_is_proven(problem: AssignmentProblem):
 
 def fair(problem: AssignmentProblem, kind: Iterable[Task]) -> dict[str, tuple[int, int]]:
     """Member -> fewest and most tasks of this kind, where nobody leaves and nothing is under way:
-    every way to split the slack is looked at (PROTOCOL D4)."""
+    every way to split the slack is looked at (docs/protocol.md#d4)."""
     ids = {task.id for task in kind}
     total, factor = sum(member.capacity for member in problem.members), problem.settings.balance_factor
     even = {member.id: (len(ids) * member.capacity // total, -(-len(ids) * member.capacity // total)) for member in problem.members}
@@ -161,7 +161,7 @@ def test_at_rest_shares_are_kept_and_all_standbys_are_there(data: st.DataObject)
             group.round()
     group.settle(most_rounds(group))
     staying = [process for process in group.members.values() if not process.leaving]
-    staying = [process for process in staying if not process.crash_looping] or staying  # PROTOCOL D10: those get no standbys
+    staying = [process for process in staying if not process.crash_looping] or staying  # docs/protocol.md#d10: those get no standbys
     if not staying:
         return
     assert ASSIGNOR.assign(group.problem()).imbalance_now == 0

@@ -300,7 +300,7 @@ class Storm(RuleBasedStateMachine):
 
     @rule(choice=st.sampled_from(CHOICES))
     def is_led_by_another_assignor(self, choice: tuple[str, dict[str, Any]]) -> None:
-        """From here on, with whatever is under way (PROTOCOL D8)."""
+        """From here on, with whatever is under way (docs/protocol.md#d8)."""
         self.assignor, options = choice
         self.settings |= {"options": options}
         shadowing = self.group.state.phase is GroupPhase.SHADOWING

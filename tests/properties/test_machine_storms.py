@@ -86,8 +86,8 @@ def test_any_storm_of_a_group_balanced_by_load_does_so_too(seed: int):
 @given(st.integers(1_000_000, 2**31))
 @example(3_199_835)  # an eager member's task, and its movement to another member, are called off in one step
 def test_any_storm_in_which_assignors_change_does_so_too(seed: int):
-    """Any assignor after any other, whatever is in flight (PROTOCOL D8); it settles under whichever
-    comes last.
+    """Any assignor after any other, whatever is in flight (docs/protocol.md#d8); it settles under
+    whichever comes last.
     """
     kept = storm(seed, switching=True)
     assert sum(isinstance(record.event, GroupConfigured) for record in kept.records) > 3

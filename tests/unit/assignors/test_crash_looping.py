@@ -1,5 +1,5 @@
 """Members that keep crashing (`Member.crash_looping`), as assignors see them: not preferred, and
-still better than a cold start (PROTOCOL D10).
+still better than a cold start (docs/protocol.md#d10).
 """
 
 from __future__ import annotations

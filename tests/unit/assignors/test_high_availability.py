@@ -69,7 +69,7 @@ def test_task_without_copies_goes_to_the_first_to_restore_it():
 
 
 def test_without_copies_the_restore_queue_decides():
-    """m1 restores 0_0 and would begin with 0_1 only after it (PROTOCOL D3)."""
+    """m1 restores 0_0 and would begin with 0_1 only after it (docs/protocol.md#d3)."""
     busy = member("m1", "0_0", lags={"0_0": 90_000}, capacity=5)
     answer = plan(problem(tasks("0_0 0_1"), busy, member("m2")))
     assert text(answer.members["m2"].active) == "0_1"
@@ -377,7 +377,7 @@ def test_a_standby_warms_up_without_a_slot():
 
 def test_movement_in_flight_is_carried_to_its_end():
     """Without it the target would be another: 0_1 has nothing left to restore on m2. But 0_0 was
-    decided (PROTOCOL D9).
+    decided (docs/protocol.md#d9).
     """
     two = numbered(2)
     begun = problem(
@@ -420,7 +420,7 @@ def test_caught_up_at_last_it_is_revoked_and_keeps_its_slot_until_granted():
 
 def test_a_grant_stands_though_the_destination_fell_behind():
     """m1 has let go. m2 is behind again by 5,000, m3 is caught up: it stays m2's, or it would flip
-    at every tick (PROTOCOL D3).
+    at every tick (docs/protocol.md#d3).
     """
     question = problem(
         tasks(numbered(4)),
@@ -586,7 +586,7 @@ def test_overdue_beats_a_warm_up_elsewhere_if_somebody_is_caught_up():
 
 
 def test_with_nobody_eligible_left_there_is_nothing_to_wait_for():
-    """PROTOCOL M7: the drain timeout is zero; the last member revokes and may go."""
+    """docs/protocol.md#m7: the drain timeout is zero; the last member revokes and may go."""
     answer = plan(problem(tasks("0_0"), member("m1", "0_0", leaving=True)))
     assert text(answer.members["m1"].revoke) == "0_0"
     assert answer.target == {"m1": ()}
