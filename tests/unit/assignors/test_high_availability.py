@@ -65,7 +65,7 @@ def test_task_without_copies_goes_to_the_first_to_restore_it():
     busy = member("m2", "0_0", lags={"0_0": 30_000}, speed=100_000, capacity=5)
     answer = plan(problem(tasks("0_0 0_1"), busy, member("m1", speed=10_000)))
     assert text(answer.members["m2"].active) == "0_0 0_1"
-    assert movements(answer) == ["0_1 m2 -> m1 waiting"] or not answer.movements
+    assert movements(answer) == []
 
 
 def test_without_copies_the_restore_queue_decides():
