@@ -17,7 +17,7 @@ from equipoise.events.errors import InputError
 from equipoise.events.facts import GroupConfigured
 from equipoise.events.log import Log
 from equipoise.events.records import DecisionRecord, Entry, Record, UnreadRecord
-from equipoise.replay.wording import clock_text
+from equipoise.replay.wording import clock_text, groups_text
 
 _ROUND_S = 0.5
 _MOST_CHARS = 300
@@ -41,7 +41,9 @@ def tail(screen: Screen, log: Log, group: str | None, lines: int, facts: bool, f
     position = begin = 0
     numbers: dict[str, int] = {}
     asked: dict[tuple[str, int], GroupConfigured] = {}
+    is_there = group is None
     for entry in log.read(group=group):
+        is_there = is_there or entry.group == group
         if _number(entry) is None:
             position = max(position, _offset(entry) + 1)
         else:
@@ -49,6 +51,11 @@ def tail(screen: Screen, log: Log, group: str | None, lines: int, facts: bool, f
         _remember(asked, entry)
         if _is_wanted(entry, numbers, facts=facts):
             last.append(entry)
+    if not is_there:
+        problem = f"the log holds no fact of group {group!r}; {groups_text({entry.group for entry in log.read() if entry.group})}"
+        if not follow:
+            raise InputError(f"--group: {problem}")
+        screen.remark(f"{problem}; waiting for one")
     for entry in last:
         _print(screen, entry, asked)
     while follow:

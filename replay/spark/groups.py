@@ -56,6 +56,8 @@ def units_of(locations: Sequence[str]) -> list[Unit]:
     """
     found: list[Unit] = []
     for location in locations:
+        if location.startswith("kafka://"):
+            raise InputError(f"{location}: is a log in Kafka and no archive; copy it into one, as `equipoise archive {location} --to archive/`")
         with ArchiveLog(location, "r") as log:
             units = [unit for partition in log.partitions() for unit in _units_in(log, partition)]
         if not units:

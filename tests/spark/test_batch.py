@@ -183,6 +183,8 @@ def test_spark_bad_location_is_refused_before_spark_starts(tmp_path: Path) -> No
     result = CliRunner().invoke(main, ["spark", "verify", str(tmp_path / "nothing")])
     assert result.exit_code == 2
     assert "there is no such log" in result.stderr
+    with pytest.raises(InputError, match="is a log in Kafka and no archive; copy it into one, as `equipoise archive kafka://"):
+        units_of(["kafka://127.0.0.1:9092"])
     with open_log(f"{tmp_path}/empty/", "w"):
         pass
     with pytest.raises(InputError, match="holds no fact of any group"):

@@ -24,7 +24,7 @@ from equipoise.events.log.kafka.opening import admin_client, partition_count, re
 from equipoise.replay.importers.kafka_streams.scan import processes
 from equipoise.replay.importers.kafka_streams.source import HeldSource, RawRecord
 from equipoise.replay.importers.kafka_streams.topology import changelog_candidates
-from equipoise.replay.importers.kafka_streams.wire import GroupMetadata, decode_record
+from equipoise.replay.importers.kafka_streams.wire import READABLE, GroupMetadata, decode_record, other_kind
 
 SCHEME = "kafka://"
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -102,6 +102,9 @@ class StreamsGroup:
         while await self._consumer.position(place) < end:
             for record in (await self._consumer.getmany(place, timeout_ms=500)).get(place, ()):
                 event = decode_record(record.offset, record.key, record.value, self.group) if record.key is not None else None
+                kind = None if record.key is None or record.value is None else other_kind(record.key, self.group)
+                if kind is not None:
+                    raise InputError(f"--group: {self.group!r} is {kind}; {READABLE}")
                 if event is not None:
                     self.source.held.append(RawRecord(place.partition, record.offset, record.timestamp, record.key, record.value))
                 if isinstance(event, GroupMetadata):

@@ -17,14 +17,15 @@ _INT8, _INT16, _UINT16, _INT32, _INT64 = (struct.Struct(form) for form in (">b",
 
 
 class WireError(InputError):
-    """Bytes that are not what the format says.
+    """Bytes that are not what the format says, or of a group that cannot be read.
 
     `offset`: of the record in its partition of `__consumer_offsets`. `part`: ``key`` or ``value``.
     `position`: byte within that part.
     """
 
-    def __init__(self, offset: int, part: str, position: int, problem: str) -> None:
-        fix = "dump the topic again, or cut the history before this record"
+    def __init__(
+        self, offset: int, part: str, position: int, problem: str, fix: str = "dump the topic again, or cut the history before this record"
+    ) -> None:
         super().__init__(f"record at offset {offset}, byte {position} of its {part}: {problem}; {fix}")
         self.offset = offset
         self.part = part

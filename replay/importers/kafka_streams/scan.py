@@ -20,7 +20,17 @@ from equipoise.events.errors import InputError
 from equipoise.events.facts import EndedMember
 from equipoise.replay.importers.kafka_streams.source import RawRecord, Source
 from equipoise.replay.importers.kafka_streams.topology import TopologySeen
-from equipoise.replay.importers.kafka_streams.wire import NEVER_MS, RUNS_IT, UNKNOWN_SUM, GroupMember, GroupMetadata, OffsetCommit, decode_record
+from equipoise.replay.importers.kafka_streams.wire import (
+    NEVER_MS,
+    READABLE,
+    RUNS_IT,
+    UNKNOWN_SUM,
+    GroupMember,
+    GroupMetadata,
+    OffsetCommit,
+    decode_record,
+    other_kind,
+)
 
 Progress = Callable[[int, int | None], None]
 """Called now and then with the records done and, where known, their total."""
@@ -143,6 +153,7 @@ def scan(source: Source, group: str | None = None, progress: Progress | None = N
     live: dict[str, ProcessLife] = {}
     last_commit_ms: dict[tuple[str, int], int] = {}
     shared: set[str] = set()
+    kind: str | None = None
     for raw, event in group_records(source, group):
         found.counts["records"] += 1
         if progress is not None and found.counts["records"] % PROGRESS_EVERY_RECORDS == 0:
@@ -154,6 +165,7 @@ def scan(source: Source, group: str | None = None, progress: Progress | None = N
                 found.group = event.group
         if event is None or event.group != found.group:
             found.counts["other records"] += 1
+            kind = kind or (None if group is None else other_kind(raw.key, group))
             continue
         if found.first_ms < 0:
             found.first_ms = raw.timestamp_ms
@@ -170,6 +182,8 @@ def scan(source: Source, group: str | None = None, progress: Progress | None = N
         _next_round(found, live, shared, last_commit_ms, event, raw.offset, found.last_ms)
     if not found.lives:
         whose = f"group {group!r}" if group else "a group"
+        if kind is not None:
+            raise InputError(f"{source.place}: {whose} is {kind}; {READABLE}")
         raise InputError(f"{source.place}: no generation of {whose} in the dump; dump the partition of __consumer_offsets that holds it")
     _settle(found, shared)
     return found

@@ -129,6 +129,8 @@ class Source:
         self.folder = folder
         self.place = str(folder)
         """What it is called in errors."""
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"{folder}: is a file; give the folder that holds {OFFSETS}[.gz] and {END_OFFSETS}[.gz]")
         if not folder.is_dir():
             raise InputError(f"{folder}: no such folder; give the folder that holds {OFFSETS}[.gz] and {END_OFFSETS}[.gz]")
         for name in (OFFSETS, END_OFFSETS):

@@ -145,8 +145,8 @@ def decode_record(offset: int, key: bytes, value: bytes | None, only_group: str 
     write (consumer, share and streams groups have others).
 
     Raises:
-        WireError: the bytes are not of the documented form, or of a version that is not known here;
-        the text says which.
+        WireError: the bytes are not of the documented form, or of a version that is not known here,
+        or the group is not of Kafka Streams; the text says which.
     """
     reader = ByteReader(key, offset, "key")
     kind = reader.int16("kind of the key")
@@ -170,6 +170,44 @@ def decode_record(offset: int, key: bytes, value: bytes | None, only_group: str 
     if kind < 0:
         raise reader.error(f"kind {kind} is negative", 0)
     return None
+
+
+READABLE = "equipoise reads groups of Kafka Streams that use the classic protocol (group.protocol=classic)"
+"""What an error says about groups of other kinds."""
+
+_KINDS = (
+    (range(3, 9), "a consumer group of the protocol KIP-848 (group.protocol=consumer)"),
+    (range(9, 16), "a share group (KIP-932)"),
+    (range(16, 17), "a consumer group of the protocol KIP-848 (group.protocol=consumer)"),
+    (range(17, 24), "a Kafka Streams group of the protocol KIP-1071 (group.protocol=streams)"),
+)
+"""Key kinds of `__consumer_offsets` (Kafka 4.3, CoordinatorRecordType) by the groups that write them."""
+
+
+def other_kind(key: bytes, group: str) -> str | None:
+    """What kind of group `group` is, when this key of `__consumer_offsets` shows that it is not a
+    classic one; else None.
+    """
+    if len(key) < 4:
+        return None
+    kind, length = int.from_bytes(key[:2], "big"), int.from_bytes(key[2:4], "big")
+    words = next((words for kinds, words in _KINDS if kind in kinds), None)
+    return words if key[4 : 4 + length] == group.encode() else None
+
+
+def _check_is_streams(reader: ByteReader, group: str, protocol_type: str, protocol: str | None) -> None:
+    """Raises WireError for a classic group that is not of Kafka Streams. `protocol`: the name of
+    its assignor; None while it has no members.
+    """
+    if protocol is None or (protocol_type, protocol) == ("consumer", STREAMS_PROTOCOL):
+        return
+    words = {"consumer": f"a group of plain consumers (assignor {protocol!r})", "connect": "a group of Kafka Connect workers"}
+    what = words.get(protocol_type, f"a group of protocol type {protocol_type!r}")
+    raise WireError(reader.offset, "value", 2, f"group {group!r} is {what}", READABLE)
+
+
+STREAMS_PROTOCOL = "stream"
+"""Name of Kafka Streams' assignor in the group's metadata (`StreamsPartitionAssignor.name`)."""
 
 
 def _offset_commit(reader: ByteReader) -> int:
@@ -202,6 +240,7 @@ def _group_metadata(group: str, reader: ByteReader) -> GroupMetadata:
     generation = reader.int32("generation")
     protocol, leader = string("protocol"), string("leader")
     state_timestamp = reader.int64("state timestamp") if version >= 2 else -1
+    _check_is_streams(reader, group, protocol_type, protocol)
     length = reader.uvarint("number of members") - 1 if flexible else reader.int32("number of members")
     members = [_member(reader, version, protocol_type) for _ in range(reader.count(length, 6 if flexible else 18, "members"))]
     if flexible:

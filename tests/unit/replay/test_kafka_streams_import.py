@@ -262,6 +262,15 @@ def test_options_come_from_the_folder_and_unknown_ones_are_refused(tmp_path: Pat
         imported(tmp_path, attrs.evolve(PLAIN, group="payments"))
 
 
+def test_import_group_of_a_newer_protocol_error_says_what_it_is(tmp_path: Path) -> None:
+    key = (3).to_bytes(2, "big") + len("payments").to_bytes(2, "big") + b"payments"
+    row = {"partition": 0, "offset": 0, "timestamp": 1, "key": base64.b64encode(key).decode(), "value": base64.b64encode(b"x").decode()}
+    (tmp_path / "offsets_topic.jsonl").write_text(json.dumps(row) + "\n")
+    (tmp_path / "end_offsets.jsonl").write_text("")
+    with pytest.raises(InputError, match=r"group 'payments' is a consumer group of the protocol KIP-848 .*; equipoise reads groups of Kafka Streams"):
+        import_history(Source(tmp_path), MemoryLog(), options=attrs.evolve(PLAIN, group="payments"))
+
+
 def test_progress_is_told() -> None:
     told: list[tuple[int, int | None]] = []
     summary = import_history(SHIPPED / "rolling", MemoryLog(), lambda done, total: told.append((done, total)), options=PLAIN)

@@ -16,7 +16,16 @@ import hypothesis.strategies as st
 import pytest
 
 from equipoise.events.tasks import TaskId
-from equipoise.replay.importers.kafka_streams.wire import NEVER_MS, RUNS_IT, UNKNOWN_SUM, GroupMetadata, OffsetCommit, WireError, decode_record
+from equipoise.replay.importers.kafka_streams.wire import (
+    NEVER_MS,
+    RUNS_IT,
+    UNKNOWN_SUM,
+    GroupMetadata,
+    OffsetCommit,
+    WireError,
+    decode_record,
+    other_kind,
+)
 
 SHIPPED = Path(__file__).parents[3] / "replay" / "data"
 
@@ -313,6 +322,33 @@ def test_mutated_real_bytes_decode_or_say_where(record: tuple[int, bytes, bytes]
         mutated[place % len(mutated)] = byte
     refused = refusal(offset, *((bytes(mutated), value) if of_key else (key, bytes(mutated))))
     assert refused is None or (refused.offset == offset and 0 <= refused.position <= max(len(mutated), len(value)))
+
+
+@pytest.mark.parametrize(
+    ("protocol_type", "protocol", "words"),
+    [
+        ("consumer", "range", "group 'app' is a group of plain consumers (assignor 'range')"),
+        ("connect", "sessioned", "group 'app' is a group of Kafka Connect workers"),
+        ("mine", "own", "group 'app' is a group of protocol type 'mine'"),
+    ],
+)
+def test_decode_record_group_of_another_kind_error_names_the_kind_and_the_readable_one(protocol_type: str, protocol: str, words: str) -> None:
+    value = group_value(3).replace(text("consumer"), text(protocol_type), 1).replace(text("stream"), text(protocol), 1)
+    refused = refusal(5, GROUP_KEY, value)
+    assert refused is not None
+    assert words in str(refused)
+    assert str(refused).endswith("equipoise reads groups of Kafka Streams that use the classic protocol (group.protocol=classic)")
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [(3, "KIP-848"), (8, "KIP-848"), (10, "share group"), (16, "KIP-848"), (17, "KIP-1071"), (23, "KIP-1071"), (2, None), (99, None)],
+)
+def test_other_kind_key_of_a_newer_protocol_names_it(kind: int, words: str | None) -> None:
+    found = other_kind(i16(kind) + text("app") + text("m-1"), "app")
+    assert (found is None) if words is None else (found is not None and words in found)
+    assert other_kind(i16(kind) + text("app2"), "app") is None
+    assert other_kind(b"\x00", "app") is None
 
 
 @hypothesis.given(key=st.binary(max_size=40), value=st.none() | st.binary(max_size=200), kind=st.sampled_from([None, 0, 1, 2]))
