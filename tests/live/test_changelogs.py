@@ -1,5 +1,5 @@
-"""What docs/operations.md promises of a task's state: it survives a new log, renumbered
-sub-topologies, a changed guarantee, and late commits.
+"""The state of a task survives a new log, renumbered sub-topologies, a changed guarantee, and late
+commits, as docs/operations.md promises.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ DISKS = pytest.mark.parametrize("disk", ["kept", "empty"])
 
 
 class Lives:
-    """Members of one application, one after the other, each until everything that was ordered is
-    counted: exactly once, and in order.
+    """Runs members of one application one after the other, each until all orders are counted:
+    exactly once, and in order.
     """
 
     def __init__(self, bootstrap: str, prefix: str, folder: Path, *, keeps_disk: bool) -> None:
@@ -62,7 +62,7 @@ class Lives:
 
 
 async def forget_sources(application: Application) -> None:
-    """Deletes all that was ordered so far, as retention does."""
+    """Deletes all orders so far, as retention does."""
     from aiokafka import TopicPartition
     from aiokafka.admin import RecordsToDelete
 
@@ -82,14 +82,14 @@ async def changelog(application: Application) -> dict[int, list[ChangelogRecord]
 
 
 def restored(records: Iterable[ChangelogRecord]) -> dict[bytes, bytes]:
-    """What a task gets of a changelog."""
+    """The keys and values that a task restores from a changelog."""
     fenced = FencedStore(MemoryStore(), "changelog")
     fenced.apply(records, position=1)
     return {key: value for key, value in fenced.store.items() if key != FENCE_KEY}
 
 
 def compacted(records: list[ChangelogRecord]) -> list[ChangelogRecord]:
-    """The least that Kafka keeps."""
+    """The records that Kafka keeps after compaction."""
     last = {key: place for place, (key, _, _) in enumerate(records)}
     return [record for place, record in enumerate(records) if last[record[0]] == place]
 
@@ -100,7 +100,7 @@ def compacted(records: list[ChangelogRecord]) -> list[ChangelogRecord]:
 @BOTH
 @DISKS
 async def test_state_survives_a_new_log_and_the_way_back(bootstrap: str, prefix: str, tmp_path: Path, guarantee: str, disk: str) -> None:
-    """Tokens begin at 1 again in the second log, and go on in the first one."""
+    """Tokens begin at 1 again in the second log, and continue in the first one."""
     lives = Lives(bootstrap, prefix, tmp_path, keeps_disk=disk == "kept")
     await lives.application.make_topics()
     async with lives.leading("first"):
@@ -168,7 +168,7 @@ async def test_guarantee_may_change_and_change_back(bootstrap: str, prefix: str,
 
 
 async def test_members_of_both_guarantees_run_side_by_side(bootstrap: str, prefix: str, tmp_path: Path) -> None:
-    """A rolling restart with the other guarantee: tasks go to and fro between members of both."""
+    """A rolling restart with the other guarantee: tasks move between members of both."""
     application = Application(bootstrap, prefix)
     await application.make_topics()
     async with leading(bootstrap, prefix, prefix, application.config, application.topology) as leader:
@@ -188,8 +188,8 @@ async def test_members_of_both_guarantees_run_side_by_side(bootstrap: str, prefi
 
 
 async def test_paused_exactly_once_owner_is_fenced_by_an_at_least_once_owner(bootstrap: str, prefix: str, tmp_path: Path) -> None:
-    """It stands still in its transaction. Its heir must neither wait until Kafka ends that, nor
-    read what comes of it.
+    """It pauses in its transaction. The next owner must neither wait until Kafka aborts that, nor
+    read its records.
     """
     application = Application(bootstrap, prefix)
     await application.make_topics()
@@ -211,8 +211,8 @@ async def test_paused_exactly_once_owner_is_fenced_by_an_at_least_once_owner(boo
 
 @contextlib.asynccontextmanager
 async def paused_in_its_commits(application: Application, member: Member) -> AsyncIterator[asyncio.Event]:
-    """A process that stops while each of its tasks has sent its outputs, and with exactly_once its
-    changes, and goes on when the event is set.
+    """A process that pauses when each of its tasks has sent its outputs, and with exactly_once its
+    changes. It continues when the event is set.
     """
     go_on = asyncio.Event()
     paused: set[Any] = set()
@@ -253,7 +253,7 @@ async def paused_in_its_commits(application: Application, member: Member) -> Asy
 
 
 async def test_late_commit_of_a_former_owner_does_not_count(bootstrap: str, prefix: str, tmp_path: Path) -> None:
-    """It lands after the next owner has restored, and before that one's first commit."""
+    """It is appended after the next owner has restored, and before that owner's first commit."""
     application = Application(bootstrap, prefix)
     await application.make_topics()
     heir_may = asyncio.Event()
@@ -271,10 +271,10 @@ async def test_late_commit_of_a_former_owner_does_not_count(bootstrap: str, pref
         ):
             await until(lambda: len(heir.running) == PARTITIONS)
             go_on.set()
-            await until(lambda: zombie.fenced_writes == PARTITIONS)  # it has written, and noticed that it came too late
+            await until(lambda: zombie.fenced_writes == PARTITIONS)  # its commit was too late, and it has noticed that
             heir_may.set()
             await until_last_counts_are_right(application)
-            assert heir.fenced_writes == PARTITIONS  # it has noticed, too
+            assert heir.fenced_writes == PARTITIONS  # it was fenced, and has noticed that
         async with application.member("m3", tmp_path / "c", "at_least_once") as third:
             await until(lambda: len(third.running) == PARTITIONS)
             await application.order(ORDERS)
@@ -297,7 +297,7 @@ async def until_last_counts_are_right(application: Application) -> None:
 
 
 async def test_keys_that_a_late_record_hides_from_compaction_are_written_again(bootstrap: str, prefix: str, tmp_path: Path) -> None:
-    """Of keys that nobody orders again; and of one that has no state."""
+    """Keys that get no further orders, and one that has no state."""
     application = Application(bootstrap, prefix)
     await application.make_topics()
     async with leading(bootstrap, prefix, prefix, application.config, application.topology):

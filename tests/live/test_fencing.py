@@ -1,4 +1,4 @@
-"""Writers that should not write any more, and brokers that do not answer."""
+"""Members that have lost a task but still write, and brokers that do not answer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_fenced_task_is_reopened_while_it_is_granted(bootstrap: str, prefi
             await until(lambda: len(member.running) == PARTITIONS)
             await application.order(60)
             await application.until_counted(exactly=True)
-            for partition in range(PARTITIONS):  # somebody begins with the tasks' ids; nobody has granted that
+            for partition in range(PARTITIONS):  # producers start with the tasks' transactional ids, without a grant
                 async with producing(bootstrap, transactional_id=f"{prefix}/0_{partition}"):
                     pass
             await application.order(60)
@@ -48,9 +48,7 @@ async def test_fenced_task_is_reopened_while_it_is_granted(bootstrap: str, prefi
 
 
 async def test_writer_paused_between_permit_and_send_is_fenced(bootstrap: str, prefix: str, tmp_path: Path) -> None:
-    """It has asked, and was allowed; then its task is taken by force. What it writes after that
-    must not be there.
-    """
+    """It got its permit; then its task is taken by force. Its later writes must not count."""
     application = Application(bootstrap, prefix)
     await application.make_topics()
     async with contextlib.AsyncExitStack() as stack:
@@ -66,7 +64,7 @@ async def test_writer_paused_between_permit_and_send_is_fenced(bootstrap: str, p
             _pause_before_its_transaction(runner, asked, go_on)
         await application.order(60)
         await asked.wait()
-        # The member's own thread and lease stand still, as they would in a stopped process.
+        # The member's own thread and lease stop, as in a paused process.
         await host._thread.run(freeze(host))
         async with application.member("m2", tmp_path / "b", "exactly_once") as heir:
             await until(lambda: len(heir.running) == PARTITIONS)
@@ -95,7 +93,7 @@ def _pause_before_its_transaction(runner: Any, asked: asyncio.Event, go_on: asyn
 
 
 async def freeze(host: Any) -> None:
-    """Nothing is said to the leader any more, and nothing is done that it says."""
+    """Stops sending facts and carrying out decisions."""
     host._frozen = (host._link.say, host.work.reconcile)
     host._link.say = lambda fact: None
     host.work.reconcile = lambda: 10**15
@@ -107,9 +105,7 @@ async def thaw(host: Any) -> None:
 
 
 async def test_process_that_slept_through_its_lease_rejoins_with_present_lags(bootstrap: str, prefix: str, tmp_path: Path) -> None:
-    """Somebody else has run its tasks. What it knew of them when it fell asleep, that they were up
-    to date, is not what it says when it joins.
-    """
+    """Another member has run its tasks. It must not report the lags it knew before it slept."""
     application = Application(bootstrap, prefix)
     await application.make_topics()
     async with (
@@ -134,7 +130,7 @@ async def test_process_that_slept_through_its_lease_rejoins_with_present_lags(bo
             ask = asker.end_offsets
 
             async def slow(partitions: Any) -> Any:
-                await asyncio.sleep(1.5)  # longer than it waits between two lives
+                await asyncio.sleep(1.5)  # longer than its wait between two incarnations
                 return await ask(partitions)
 
             asker.end_offsets = slow
@@ -167,7 +163,7 @@ async def test_records_of_another_writer_are_noticed_and_ignored(bootstrap: str,
         await application.order(60)
         counted = await application.until_counted(exactly=False)
         assert {key: max(count for count, _ in each) for key, each in counted.items()} == dict(application.sent)
-        assert member.fenced_writes == PARTITIONS  # once for each task, and then they were restored without those records
+        assert member.fenced_writes == PARTITIONS  # once for each task; then they were restored without those records
 
 
 async def test_broker_outage_costs_only_the_lease(tmp_path: Path) -> None:
@@ -201,8 +197,8 @@ async def test_broker_outage_costs_only_the_lease(tmp_path: Path) -> None:
 
 
 async def check_silence(application: Application, killed_ms: float) -> None:
-    """What the timeline says that each task stood still is the gap between its outputs, to within
-    two heartbeats and the time to process an order.
+    """The unavailability of each task in the timeline is the gap between its outputs, to within two
+    heartbeats and the time to process an order.
     """
     outputs: dict[int, list[int]] = {partition: [] for partition in range(PARTITIONS)}
     for partition in outputs:
@@ -226,8 +222,8 @@ async def check_silence(application: Application, killed_ms: float) -> None:
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
 async def test_commit_that_a_broker_outage_interrupts_is_repeated(tmp_path: Path, guarantee: str) -> None:
-    """A broker that is away for less than the lease: tasks stay where they are, and nothing is
-    counted twice or lost.
+    """The broker is down for less than the lease: tasks stay where they are, and no record is lost
+    or counted twice.
     """
     with Brokers() as brokers:
         application = Application(brokers.bootstrap, "blink")

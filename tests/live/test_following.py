@@ -1,5 +1,5 @@
-"""`status --watch` and `archive --follow` beside a group that goes on living: what changes is seen,
-and an interrupt ends them at once and whole.
+"""`status --watch` and `archive --follow` beside a live group: they show and copy changes, and an
+interrupt ends them at once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_S = 90.0
 
 
 class Following:
-    """One command as a process, with what it has written so far."""
+    """One command as a process, and its output so far."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self._out, self._err = folder / f"{arguments[0]}.out", folder / f"{arguments[0]}.err"
@@ -89,7 +89,7 @@ async def test_following_commands_show_and_copy_changes_until_an_interrupt(boots
 
 
 def joined(path: Path) -> list[str]:
-    """Who has joined, as far as the archive goes."""
+    """Members that have joined, by the archive."""
     if not path.exists() or not path.stat().st_size:
         return []
     with open_log(path) as log:

@@ -1,5 +1,5 @@
-"""The log's topics are deleted and made again, or cut, under those who use them
-(docs/protocol.md#l9), on a real broker.
+"""The log's topics are deleted and created again, or truncated, while members and workers use them,
+on a real broker. See docs/protocol.md#l9.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from tests.live.test_worker import CONFIG
 
 
 async def delete_log(bootstrap: str, prefix: str) -> None:
-    """Returns when its topics are gone."""
+    """Deletes the log. Returns when its topics are gone."""
     names = {Topics(prefix).name_of(what) for what in MUST_BE}
     async with admin_client(Connection(bootstrap=bootstrap)) as admin:
         await admin.delete_topics(sorted(names))
-        while names & set(await admin.list_topics()):  # noqa: ASYNC110  # it is the broker's doing
+        while names & set(await admin.list_topics()):  # noqa: ASYNC110  # the broker deletes them
             await asyncio.sleep(0.1)
 
 
 @contextlib.asynccontextmanager
 async def watching(*members: Member) -> AsyncIterator[list[str]]:
-    """Collects what two of the members run at once, looking every 20 ms."""
+    """Collects the tasks that two members run at once, every 20 ms."""
     shared: list[str] = []
 
     async def watch() -> None:
@@ -92,7 +92,7 @@ async def test_members_of_a_replaced_log_join_the_new_one_and_no_task_has_two_ow
     async with contextlib.AsyncExitStack() as stack:
         async with leading(bootstrap, prefix, prefix, application.config, application.topology) as leader:
             first = await stack.enter_async_context(application.member("m1", tmp_path / "a", "at_least_once"))
-            for _ in range(3):  # decisions enough for the new log to stay below m1's place for a while
+            for _ in range(3):  # so many decisions that the new log stays shorter for a while than m1 has read
                 async with application.member("m2", tmp_path / "b", "at_least_once") as second:
                     await until(lambda: len(first.running) + len(second.running) == PARTITIONS and second.running)
             await until(lambda: len(first.running) == PARTITIONS)
@@ -111,7 +111,7 @@ async def test_members_of_a_replaced_log_join_the_new_one_and_no_task_has_two_ow
                 assert asyncio.get_running_loop().time() - began > SHORT["session_timeout_ms"] / 1_000
             assert shared == []
         said = [each.getMessage() for each in caplog.records]
-        for member in ("m1", "m2"):  # one stopped, the other finds in its directory in which log it was
+        for member in ("m1", "m2"):  # m1 stopped; m2 knows its former log by its state directory
             assert len([each for each in said if f"has replaced log {former}; member {member} joins it in" in each]) == 1
         assert len([each for each in said if f"member m1 has stopped its tasks: log {former} was replaced by another log" in each]) == 1
 
@@ -130,7 +130,7 @@ async def test_member_whose_next_decision_was_deleted_rejoins(bootstrap: str, pr
             await admin.delete_records({place: RecordsToDelete(before_offset=-1)})
         assert member._host is not None
         link = member._host._link
-        member._host._call(link._go_to, 0)  # as if its reader had been that far behind
+        member._host._call(link._go_to, 0)  # as if its reader were that far behind
         await until(lambda: member.incarnation > incarnation and len(member.running) == PARTITIONS)
 
 
@@ -146,7 +146,7 @@ async def test_worker_of_a_replaced_log_leads_the_new_one_and_writes_nothing_of_
         former = worker.log_id
         await delete_log(bootstrap, prefix)
         await until(worker.unready)
-        await ensure_topics(settings, settings.topics)  # as a worker that starts now would
+        await ensure_topics(settings, settings.topics)  # as a worker would that starts now
         opened = await open_partitions(settings, settings.topics)
         assert opened.log_id != former
         await until(lambda: worker.log_id == opened.log_id and not worker.unready())
@@ -163,8 +163,7 @@ async def test_worker_of_a_replaced_log_leads_the_new_one_and_writes_nothing_of_
 async def test_worker_paused_while_its_log_was_replaced_folds_nothing_of_the_new_one(
     bootstrap: str, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its next offset is one of the new log's by then, so the broker finds nothing wrong with it.
-    """
+    """By then its next offset exists in the new log, so the broker reports no error."""
     settings = WorkerSettings(bootstrap=bootstrap, prefix=prefix)
     await ensure_topics(settings, settings.topics)
     opened = await open_partitions(settings, settings.topics)
@@ -187,7 +186,7 @@ async def test_worker_paused_while_its_log_was_replaced_folds_nothing_of_the_new
     try:
         await until(lambda: host.leading)
         awake.clear()
-        await asyncio.sleep(1.5)  # a fetch that is under way brings nothing
+        await asyncio.sleep(1.5)  # a fetch under way returns nothing
         await delete_log(bootstrap, prefix)
         await ensure_topics(settings, settings.topics)
         await open_partitions(settings, settings.topics)

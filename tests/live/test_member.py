@@ -1,5 +1,5 @@
-"""One process of members on a real broker, led by the real machine: restored, processed, handed
-over, left, by both guarantees.
+"""Members in one process on a real broker, led by the real machine: they restore, process, hand
+over and leave, with both guarantees.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BOTH = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
 
 
 class Application:
-    """Counts per key, with a changelog; its topics and its recount are its own."""
+    """An application that counts records per key, with topics of its own, and checks its counts."""
 
     def __init__(self, bootstrap: str, prefix: str) -> None:
         self.bootstrap, self.prefix = bootstrap, prefix
@@ -48,7 +48,7 @@ class Application:
         )  # fmt: skip
         self.sent: collections.Counter[bytes] = collections.Counter()
         self.partitions = PARTITIONS
-        """Of each of its topics."""
+        """Partitions of each of its topics."""
 
     async def make_topics(self) -> None:
         for topic in (self.source, self.changelog, self.counts):
@@ -139,8 +139,8 @@ async def test_members_count_and_hand_over(bootstrap: str, prefix: str, tmp_path
 
 
 async def test_member_that_joins_after_repeated_decisions_finds_the_highest_number(bootstrap: str, prefix: str) -> None:
-    """A worker that was paused publishes once more what another one has published meanwhile: the
-    last decision has not the highest number.
+    """A worker that was paused publishes again what another worker has published meanwhile, so the
+    last decision does not have the highest number.
     """
     application = Application(bootstrap, prefix)
     await application.make_topics()
@@ -155,7 +155,7 @@ async def test_member_that_joins_after_repeated_decisions_finds_the_highest_numb
 
 
 async def test_member_that_misses_a_decision_loses_its_lease_and_rejoins(bootstrap: str, prefix: str) -> None:
-    """Whatever keeps the reader from its decisions, its next life begins where they end."""
+    """The next incarnation begins at the end of the decisions."""
     application = Application(bootstrap, prefix)
     await application.make_topics()
     short = {"session_timeout_ms": 6_000, "lease_margin_ms": 3_000}
@@ -166,12 +166,12 @@ async def test_member_that_misses_a_decision_loses_its_lease_and_rejoins(bootstr
         await until(lambda: len(member.running) == PARTITIONS)
         before = member.incarnation
         last = leader.decisions[-1]
-        await leader.publish(attrs.evolve(last, number=last.number + 2))  # what comes before it comes behind it
+        await leader.publish(attrs.evolve(last, number=last.number + 2))  # the decision before it is missing
         await until(lambda: member.incarnation > before and len(member.running) == PARTITIONS)
 
 
 async def _committed(application: Application) -> dict[int, int]:
-    """What a lag tool sees under the application's group id."""
+    """Partition -> committed offset under the application's group id, as a lag tool sees it."""
     from equipoise.events.log.kafka.opening import admin_client
 
     async with admin_client(Connection(bootstrap=application.bootstrap)) as admin:
@@ -185,7 +185,7 @@ async def test_handler_that_blocks_does_not_expire_its_member(bootstrap: str, pr
 
     async def block(record: Any, context: TaskContext) -> None:
         if record.value == b"7":
-            time.sleep(SHORT["session_timeout_ms"] / 1_000 + 3)  # noqa: ASYNC251  # that is the point
+            time.sleep(SHORT["session_timeout_ms"] / 1_000 + 3)  # noqa: ASYNC251  # the blocking is the point
         await application.count(record, context)
 
     async with _leader_apart(application), application.member("m1", None, "at_least_once", handler=block) as member:
@@ -197,7 +197,7 @@ async def test_handler_that_blocks_does_not_expire_its_member(bootstrap: str, pr
 
 @contextlib.asynccontextmanager
 async def _leader_apart(application: Application) -> Any:
-    """A leader that goes on while this loop is blocked."""
+    """A leader on a thread of its own, which leads on while this loop is blocked."""
     from equipoise.member.threads import LoopThread
 
     thread = LoopThread("leader")
@@ -230,7 +230,7 @@ async def test_error_of_a_handler_ends_the_member(bootstrap: str, prefix: str) -
         with pytest.raises(RuntimeError, match="cannot read b'0'"):
             async with application.member("m1", None, "exactly_once", handler=refuse) as member:
                 await member.wait()
-        await until(lambda: not leader.machine.state.members)  # it said that it left
+        await until(lambda: not leader.machine.state.members)  # it has left
         assert leader.decided(MemberExpired) == []
         assert await application.counted() == {}
 
@@ -247,7 +247,7 @@ async def test_second_process_with_the_same_id_supersedes_the_first(bootstrap: s
             with pytest.raises(InputError, match="a live process has"):
                 async with application.member("m1", tmp_path / "a", "exactly_once"):
                     pass
-            shutil.copytree(tmp_path / "a", tmp_path / "b", ignore=shutil.ignore_patterns("tasks"))  # whose lock is free, and proves nothing
+            shutil.copytree(tmp_path / "a", tmp_path / "b", ignore=shutil.ignore_patterns("tasks"))  # the copy's lock is free, and proves nothing
             async with application.member("m1", tmp_path / "b", "exactly_once") as second:
                 with pytest.raises(SupersededError):
                     await member.wait()
@@ -291,7 +291,7 @@ async def test_tasks_run_on_while_no_worker_leads(bootstrap: str, prefix: str, t
             member = await stack.enter_async_context(application.member("m1", tmp_path, "exactly_once"))
             await until(lambda: len(member.running) == PARTITIONS)
             incarnation = member.incarnation
-        await asyncio.sleep(SHORT["session_timeout_ms"] / 1_000 + 1)  # facts are appended and decisions can be read: nothing else is needed
+        await asyncio.sleep(SHORT["session_timeout_ms"] / 1_000 + 1)  # appending facts and reading decisions is enough to keep the lease
         await application.order(50)
         await application.until_counted(exactly=True)
         assert (member.incarnation, len(member.running)) == (incarnation, PARTITIONS)

@@ -1,5 +1,5 @@
-"""The leader knows how far behind the sources of tasks are, so `lag_aware` deals by that in a group
-that equipoise leads.
+"""The leader knows the source lags of tasks, so `lag_aware` assigns by them in a group that
+equipoise leads.
 """
 
 from __future__ import annotations

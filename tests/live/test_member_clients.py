@@ -1,5 +1,5 @@
-"""Clients that are connected before their task is granted: they fence nobody before, and leave
-nothing behind when nothing comes of it.
+"""Clients that connect before their task is granted: connecting fences no owner, and closing them
+leaves no connection.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TASK = TaskId(0, 1)
 
 @pytest.fixture
 async def clients(bootstrap: str, prefix: str) -> Callable[[str], TaskClients]:
-    """Makes the clients of one task, whose topics are there."""
+    """Returns a function that makes the clients of one task, whose topics exist."""
     await make_topic(bootstrap, f"{prefix}-in")
     await make_topic(bootstrap, f"{prefix}-log")
 
@@ -80,7 +80,7 @@ async def test_clients_of_a_task_that_is_not_granted_leave_no_connection(clients
         await asyncio.sleep(connected_for_s)
     await ahead.close()
     async with asyncio.timeout(5):
-        while _sockets() > before:  # noqa: ASYNC110  # the transports close in their own time
+        while _sockets() > before:  # noqa: ASYNC110  # transports close by themselves
             await asyncio.sleep(0.05)
 
 

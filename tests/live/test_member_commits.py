@@ -1,4 +1,4 @@
-"""How much a commit holds."""
+"""The number of records in a commit."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ RECORDS = 300
 async def test_commits_slower_than_their_interval_still_hold_many_records(
     bootstrap: str, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Slow brokers, short interval: a task that is behind must catch up, and not send one record
-    after the other.
+    """With slow brokers and a short interval, a task that is behind must not commit single records.
     """
     commits = 0
     commit: Any = TaskRunner._commit_plainly

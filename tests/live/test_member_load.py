@@ -1,6 +1,4 @@
-"""The leader knows how many records a second each task processes, so `load_balanced` has something
-to go by.
-"""
+"""The leader knows how many records a second each task processes, which `load_balanced` needs."""
 
 from __future__ import annotations
 

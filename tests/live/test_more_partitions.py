@@ -1,6 +1,4 @@
-"""A rolling upgrade that gives an application's topics more partitions, as docs/operations.md
-describes it, on a real broker.
-"""
+"""A rolling upgrade to more partitions, as docs/operations.md describes it, on a real broker."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ ALL_TASKS = {TaskId(0, partition) for partition in range(MORE)}
 
 
 class GrowingApplication(Application):
-    """Its producer chooses the partition, so that a key never moves to another one."""
+    """An application whose producer chooses the partition, so that keys keep their partition."""
 
     async def order(self, records: int) -> None:
         async with producing(self.bootstrap) as producer:
@@ -36,9 +34,7 @@ class GrowingApplication(Application):
                 self.sent[key] += 1
 
     async def grow(self) -> None:
-        """Gives every topic more partitions. A member made from now on is of the build that
-        declares them.
-        """
+        """Adds partitions to every topic. Members made from now on declare them."""
         async with admin_client(Connection(bootstrap=self.bootstrap)) as admin:
             await admin.create_partitions({topic: NewPartitions(MORE) for topic in (self.source, self.changelog, self.counts)})
         self.partitions = MORE
@@ -48,8 +44,8 @@ class GrowingApplication(Application):
 
 @BOTH
 async def test_members_are_upgraded_one_by_one_to_more_partitions(bootstrap: str, prefix: str, tmp_path: Path, guarantee: str) -> None:
-    """Old members keep running their tasks, new partitions run on new members alone, and every
-    order is counted once.
+    """Old members keep their tasks, new partitions run on new members only, and every order is
+    counted once.
     """
     application = GrowingApplication(bootstrap, prefix)
     await application.make_topics()
@@ -74,7 +70,7 @@ async def test_members_are_upgraded_one_by_one_to_more_partitions(bootstrap: str
             await application.order(60)
         await until(lambda: all(len(member.running) == MORE // len(new) for member in new))
         await application.order(60)
-        counted = await application.until_counted(exactly=False)  # a key's counts are in two partitions of the output, so their order is not seen
+        counted = await application.until_counted(exactly=False)  # a key's counts are in two output partitions, so their order cannot be checked
         counts = {key: sorted(count for count, _ in each) for key, each in counted.items()}
         assert {key: each[-1] for key, each in counts.items()} == dict(application.sent)
         if guarantee == "exactly_once":

@@ -1,5 +1,4 @@
-"""The topics of a log: made with the settings that its promises rest on, refused with others;
-opened once, whoever does it.
+"""The topics of a log: created with the right settings, refused with wrong ones, and opened once.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ async def test_log_is_opened_once_by_several_workers(bootstrap: str, prefix: str
     assert first.partitions == 2
     assert await partition_count(connection, topics.decisions) == 2
     assert await partition_count(connection, topics.rejected) == 1
-    await ensure_topics(connection, topics, partitions=5)  # what is there stays
+    await ensure_topics(connection, topics, partitions=5)  # an existing log stays as it is
     assert await open_partitions(connection, topics) == first
 
 
@@ -56,8 +55,8 @@ async def test_unreachable_broker_is_named() -> None:
 
 
 async def test_log_exists_once_every_partition_is_open(bootstrap: str, prefix: str) -> None:
-    """A worker that ended in the middle of it has opened the last ones; nobody writes yet, and the
-    next worker goes on with the same name.
+    """A worker that was killed while opening a log has opened its last partitions. Members do not
+    write yet, and the next worker continues with the same log id.
     """
 
     connection, topics = Connection(bootstrap=bootstrap), Topics(prefix)

@@ -1,5 +1,5 @@
-"""When a copy is ready to take its task over, on a real broker: by the group's limit as it is now,
-and when its application has prepared it.
+"""When a copy is ready to take its task over, on a real broker: within the group's present limit,
+and prepared by its application.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.live.test_member import PARTITIONS, Application
 from tests.live.test_restorer import fill, producing, until
 
 STATE_RECORDS = 8_000
-"""In each changelog, so that a throttled copy is behind for some seconds."""
+"""Records in each changelog: enough to keep a throttled copy behind for some seconds."""
 SLOW = {"restore_records_per_s": 1_500.0, "heartbeat_interval_ms": 200}
 
 
@@ -53,21 +53,19 @@ def with_limit(config: GroupConfigured, limit: int) -> GroupConfigured:
 
 
 def handed_over(leader: Leader) -> dict[TaskId, int | None]:
-    """Task -> how far behind the copy was when it was decided that it moves."""
+    """Task -> lag of the copy when its move was decided."""
     moves = [move for each in leader.decided(AssignmentIssued) for move in each.moves if move.state == "revoking"]
     return {move.task: move.lag_records for move in moves}
 
 
 def reported_lags(leader: Leader, member_id: str) -> list[int]:
-    """Of its warm-ups, in the order reported."""
+    """Lags of its warm-ups, in the order of the reports."""
     reports = [each.event for each in leader.facts if isinstance(each.event, LagReported) and each.event.member_id == member_id]
     return [lag for report in reports for lag in report.lags.values() if isinstance(lag, int)]
 
 
 async def test_task_moves_when_its_copy_is_within_the_groups_limit(bootstrap: str, prefix: str, tmp_path: Path) -> None:
-    """A member that says nothing of a limit judges by the group's, 100 here, and not by one of its
-    own.
-    """
+    """A member without a limit of its own uses the group's, 100 here."""
     async with (
         running(bootstrap, prefix, tmp_path, 100) as (application, leader, first),
         application.member("m2", tmp_path, "at_least_once", **SLOW) as second,
@@ -112,8 +110,8 @@ async def test_members_own_limit_is_reported_and_applied(bootstrap: str, prefix:
 
 
 async def test_lag_of_a_task_given_up_but_not_closed_is_unknown(bootstrap: str, prefix: str, tmp_path: Path) -> None:
-    """Who gets it writes on. That it was up to date while it ran here says nothing any more,
-    however long its store takes to close.
+    """The next owner writes on, so the former owner's copy has an unknown lag, however long its
+    store takes to close.
     """
     application = Application(bootstrap, prefix)
     await application.make_topics()
@@ -151,10 +149,10 @@ class Cache:
         self.seconds = seconds
         self.fails = fails
         self.warm: dict[TaskId, float] = {}
-        """Task -> when it was done, by time.monotonic."""
+        """Task -> when its cache was warm (time.monotonic)."""
         self.begun: list[tuple[TaskId, int, bool]] = []
         self.cold: list[TaskId] = []
-        """Tasks of which a record was processed before they were warm."""
+        """Tasks with a record that was processed before their cache was warm."""
 
     async def prepare(self, context: PrepareContext) -> None:
         self.begun.append((context.task, context.attempt, context.runs_next))
@@ -167,7 +165,7 @@ class Cache:
 
     def prepare_in_a_thread(self, context: PrepareContext) -> None:
         self.begun.append((context.task, context.attempt, context.runs_next))
-        time.sleep(self.seconds)  # would stop every task here, were it in their loop
+        time.sleep(self.seconds)  # in the application's loop this would stop every task
         self.warm[context.task] = time.monotonic()
 
     def look(self, _: Any, context: TaskContext) -> None:
@@ -176,7 +174,7 @@ class Cache:
 
 
 async def status(bootstrap: str, prefix: str) -> dict[str, Any]:
-    """What `equipoise status` says."""
+    """The answer of `equipoise status`."""
     command = [sys.executable, "-m", "equipoise", "status", "--group", prefix, "--bootstrap", bootstrap, "--prefix", prefix, "--json"]
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
@@ -189,7 +187,7 @@ def reports(leader: Leader, member_id: str) -> list[LagReported]:
 
 
 def revoked_at(leader: Leader, task: TaskId) -> int:
-    """Append time of the first round that takes `task` from somebody."""
+    """Append time of the first round that moves `task`."""
     caused = [each.caused_by for each in leader.decisions if isinstance(each.decision, AssignmentIssued) and task in _revoking(each.decision)]
     return next(record.append_ms for record in leader.facts if record.offset == caused[0])
 
@@ -200,7 +198,7 @@ def _revoking(issued: AssignmentIssued) -> set[TaskId]:
 
 @pytest.mark.parametrize("kind", ["stateful", "stateless"])
 async def test_task_moves_only_when_it_is_prepared(bootstrap: str, prefix: str, tmp_path: Path, kind: str) -> None:
-    """With a changelog or without one: m2 has no lag long before its cache is warm."""
+    """With or without a changelog: m2 has lag 0 long before its cache is warm."""
     application = Application(bootstrap, prefix)
     if kind == "stateless":
         part = attrs.evolve(application.topology.subtopologies[0], changelog_topics=())
@@ -209,7 +207,7 @@ async def test_task_moves_only_when_it_is_prepared(bootstrap: str, prefix: str, 
     first_cache, cache = Cache(0.2), Cache(10.0, fails=1)
     state = tmp_path if kind == "stateful" else None
     async with leading(bootstrap, prefix, prefix, application.config, application.topology) as leader:
-        lasting: dict[str, Any] = {"session_timeout_ms": 30_000}  # who joins again prepares again
+        lasting: dict[str, Any] = {"session_timeout_ms": 30_000}  # a rejoined member prepares again
         first = application.member("m1", state, "at_least_once", handler=first_cache.look, prepare=first_cache.prepare, **lasting)
         second = application.member("m2", state, "at_least_once", handler=cache.look, prepare=cache.prepare, heartbeat_interval_ms=200, **lasting)
         await application.order(60)
@@ -246,7 +244,7 @@ async def test_task_moves_only_when_it_is_prepared(bootstrap: str, prefix: str, 
 
 @pytest.mark.smoke
 async def test_prepare_function_runs_on_a_thread_of_its_own(bootstrap: str, prefix: str, tmp_path: Path) -> None:
-    """Nobody's records wait for it: m1 runs in the same loop."""
+    """Records do not wait for it: m1 runs in the same loop."""
     application = Application(bootstrap, prefix)
     await application.make_topics()
     cache = Cache(2.0)

@@ -1,5 +1,5 @@
-"""The restorer on a real broker: copies follow, tasks to run come first and whole, limits are kept,
-a changelog that begins anew is seen.
+"""The restorer on a real broker: copies follow their changelogs, opening tasks come first, limits
+are kept, and a copy out of its changelog's range is restored from scratch.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ async def restoring(
 
 
 async def restored(restorer: ChangelogRestorer, task: TaskId) -> dict[str, FencedStore]:
-    """Its stores, as a task that is to run gets them."""
+    """The stores of a task that opens."""
     await restorer.restore(task)
     return await restorer.open(task, {})
 
 
 def items(fenced: FencedStore) -> list[tuple[bytes, bytes]]:
-    """What the application has put there."""
+    """The application's keys and values."""
     return [(key, value) for key, value in fenced.store.items() if key != FENCE_KEY]
 
 
@@ -127,7 +127,7 @@ async def test_copy_follows_its_changelog_and_is_handed_over_whole(bootstrap: st
             assert set(restorer.lags) == (set(TASKS) if open_store is RocksStore else {TASKS[0]})
         if directory is not None:
             async with restoring(bootstrap, topic, open_store, directory) as restorer:
-                assert restorer.lags == {TASKS[0]: 5, TASKS[1]: 0}  # as it was left on disk
+                assert restorer.lags == {TASKS[0]: 5, TASKS[1]: 0}  # as left on disk
                 restorer.follow(TASKS[0])
                 await until(lambda: restorer.lags.get(TASKS[0]) == 0)
                 restorer.leave(TASKS[0])
@@ -148,7 +148,7 @@ async def test_restorer_ignores_uncommitted_records(bootstrap: str, prefix: str)
             stores = await restored(restorer, TASKS[0])
             assert items(stores[topic]) == [(b"k0", b"0"), (b"k2", b"2")]
             assert stores[topic].position == 6  # three records, three markers
-            async with producing(bootstrap, transactional_id=f"{prefix}/0_0"):  # who starts fences the other and ends its transaction
+            async with producing(bootstrap, transactional_id=f"{prefix}/0_0"):  # its start fences the other producer and ends its transaction
                 restorer.put_back(TASKS[0])
                 again = await restored(restorer, TASKS[0])
                 assert items(again[topic]) == [(b"k0", b"0"), (b"k2", b"2")]
@@ -176,7 +176,7 @@ async def test_copy_is_followed_until_it_has_reached_its_fence(bootstrap: str, p
         await fill(producer, topic, 0, 10)
         async with restoring(bootstrap, topic, MemoryStore) as restorer:
             assert await restorer.restore(TASKS[0]) == {topic: None}
-            assert restorer.lags == {TASKS[0]: 1}  # it is not here whole before it is handed over
+            assert restorer.lags == {TASKS[0]: 1}  # at least 1 until the stores are handed over
             opening = asyncio.ensure_future(restorer.open(TASKS[0], {topic: 12}))
             await asyncio.sleep(0.3)
             assert not opening.done()
@@ -205,7 +205,7 @@ async def test_opening_task_is_restored_before_copies(bootstrap: str, prefix: st
             await opening
             restorer._tell(now=True)
             after = records_behind(restorer)
-            assert before - after <= 400  # what was under way, no more: 3,000 of the other one were read meanwhile
+            assert before - after <= 400  # the batch under way only: meanwhile 3,000 records of the other task were read
 
 
 @pytest.mark.parametrize("limit", [{"records_per_s": 3_000.0}, {"bytes_per_s": 450_000.0}])

@@ -1,8 +1,7 @@
-"""What a restorer says of how far behind a copy is, on a real broker: a number that is too low
-would move a task to who has most of it to restore.
+"""The lags that a restorer reports, on a real broker. A lag that is too low would move a task to a
+member that has most of it to restore.
 
-Each test makes one moment in which what is at hand is old, or not known, and sees everything that
-is said.
+Each test makes a moment in which the known end is old or unknown, and checks every reported lag.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ NEVER_S = 3_600.0
 
 
 def heard(restorer: ChangelogRestorer, task: TaskId = TASK) -> list[Lag]:
-    """All that is said of `task` from here on."""
+    """Every lag of `task` that is reported from here on."""
     said: list[Lag] = []
     restorer._progressed = lambda: said.extend(restorer.lags[each] for each in [task] if each in restorer.lags)
     return said
@@ -38,15 +37,15 @@ def lowest(said: list[Lag]) -> int:
 
 
 async def until_fetched(restorer: ChangelogRestorer) -> None:
-    """The consumer has something that nobody has taken yet."""
+    """Returns when the consumer holds fetched records that were not taken yet."""
     await until(lambda: restorer._consumer._fetcher._records)
 
 
 @pytest.mark.smoke
 async def test_lag_of_a_copy_ignores_fetches_for_a_former_copy(bootstrap: str, prefix: str) -> None:
-    """A task was restored here and ran; then it ran elsewhere, and is followed again. The consumer
-    still had the first record of its next owner, and with it an end of the changelog that was long
-    past."""
+    """A task ran here, then elsewhere, and is followed again. The consumer still holds the first
+    record of the next owner, fetched with an old end of the changelog.
+    """
     topic = f"{prefix}-log"
     await make_topic(bootstrap, topic)
     async with producing(bootstrap) as producer:
@@ -65,7 +64,7 @@ async def test_lag_of_a_copy_ignores_fetches_for_a_former_copy(bootstrap: str, p
 
 
 async def test_copy_that_ran_here_meanwhile_keeps_its_position(bootstrap: str, prefix: str) -> None:
-    """And is not set back to where the consumer was."""
+    """It is not set back to the consumer's position."""
     topic = f"{prefix}-log"
     await make_topic(bootstrap, topic)
     async with producing(bootstrap) as producer:
@@ -87,8 +86,8 @@ async def test_copy_that_ran_here_meanwhile_keeps_its_position(bootstrap: str, p
 async def test_copy_that_is_left_and_followed_again_loses_no_record(
     bootstrap: str, prefix: str, tmp_path: Path, open_store: OpenStore, pause_s: float
 ) -> None:
-    """It is left just when records for it have been taken from the consumer; they are not for its
-    next copy, which reads them again.
+    """It is left just after its records were taken from the consumer. The next copy reads them
+    again.
     """
     topic = f"{prefix}-log"
     await make_topic(bootstrap, topic)
@@ -118,9 +117,7 @@ async def test_copy_that_is_left_and_followed_again_loses_no_record(
 
 
 async def test_end_of_an_old_fetch_lowers_no_known_end(bootstrap: str, prefix: str) -> None:
-    """A throttled copy takes little at a time of what one fetch brought; meanwhile the changelog
-    has grown.
-    """
+    """A throttled copy applies one fetch in small parts; meanwhile the changelog has grown."""
     topic = f"{prefix}-log"
     await make_topic(bootstrap, topic)
     async with producing(bootstrap) as producer:
@@ -136,8 +133,8 @@ async def test_end_of_an_old_fetch_lowers_no_known_end(bootstrap: str, prefix: s
 
 
 async def test_lag_of_a_stopped_task_is_unknown_until_its_ends_are_requested(bootstrap: str, prefix: str) -> None:
-    """A process that was stopped in its sleep lets go of a task that somebody else has run since:
-    what it knows of the end is from before.
+    """A process that was paused closes a task that another member has run since. The ends it knows
+    are out of date.
     """
     topic = f"{prefix}-log"
     await make_topic(bootstrap, topic)
@@ -148,11 +145,11 @@ async def test_lag_of_a_stopped_task_is_unknown_until_its_ends_are_requested(boo
             await fill(producer, topic, 0, MANY)
             restorer.put_back(TASK)
             assert restorer.lags == {TASK: LagSentinel.UNKNOWN}
-            await until(lambda: restorer.lags == {TASK: MANY})  # it asks without being told to
+            await until(lambda: restorer.lags == {TASK: MANY})  # the restorer requests the ends by itself
 
 
 async def test_end_from_before_a_copy_was_dropped_is_unknown(bootstrap: str, prefix: str) -> None:
-    """The changelog was empty when a copy of it was here."""
+    """The changelog was empty when its copy was dropped."""
     topic = f"{prefix}-log"
     await make_topic(bootstrap, topic)
     async with restoring(bootstrap, topic, MemoryStore) as restorer:
@@ -169,8 +166,8 @@ async def test_end_from_before_a_copy_was_dropped_is_unknown(bootstrap: str, pre
 
 
 async def test_copy_ahead_of_its_changelog_is_not_up_to_date(bootstrap: str, prefix: str, tmp_path: Path) -> None:
-    """Its changelog was made again: nothing of the copy can be used. Followed beside another one,
-    it is not taken for what it says.
+    """The changelog was created again, so the copy cannot be used. It is followed beside another
+    one, and is never reported as up to date.
     """
     topic = f"{prefix}-log"
     await make_topic(bootstrap, topic)
@@ -194,7 +191,7 @@ async def test_copy_ahead_of_its_changelog_is_not_up_to_date(bootstrap: str, pre
 
             async def joined(partitions: Any) -> Any:
                 restorer._asker.beginning_offsets = begin
-                restorer.follow(TASK)  # while the other one is placed
+                restorer.follow(TASK)  # while the other copy is placed
                 return await begin(partitions)
 
             restorer._asker.beginning_offsets = joined
@@ -207,12 +204,10 @@ async def test_copy_ahead_of_its_changelog_is_not_up_to_date(bootstrap: str, pre
 async def test_end_of_a_changelog_without_leader_is_unknown_and_hides_no_other(
     bootstrap: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its last known end would be taken for the end for as long as that lasts, and so would those
-    of all others.
-    """
+    """Its last known end must not count as its end, and the ends of other changelogs stay known."""
     monkeypatch.setattr(ends, "ASK_S", 1.0)
     topic = f"{prefix}-log"
-    await make_topic(bootstrap, topic, partitions=1)  # there is none for the other task
+    await make_topic(bootstrap, topic, partitions=1)  # the other task's partition has no leader
     with StateDirectory(tmp_path, "g", "m") as directory:
         for task in TASKS:
             store = RocksStore(directory.store(task, topic))
@@ -222,7 +217,7 @@ async def test_end_of_a_changelog_without_leader_is_unknown_and_hides_no_other(
             await fill(producer, topic, 0, 10)
             async with restoring(bootstrap, topic, RocksStore, directory) as restorer:
                 assert restorer.lags == {TASK: 0, OTHER: LagSentinel.UNKNOWN}
-                restorer._ends.known[next(iter(restorer._partitions(OTHER)))] = 10  # it had a leader until now
+                restorer._ends.known[next(iter(restorer._partitions(OTHER)))] = 10  # it has just lost its leader
                 restorer._tell(now=True)
                 assert restorer.lags == {TASK: 0, OTHER: 0}
                 await fill(producer, topic, 0, MANY)

@@ -1,5 +1,5 @@
-"""The deployed worker on a real broker: killed under load, decisions that differ, facts that Faust
-skips, sends that fail.
+"""The deployed worker on a real broker: killed under load, different decisions, a stalled reader,
+failing sends.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class WorkerProcess:
         self.process = subprocess.Popen([sys.executable, "-m", "equipoise", "worker", *arguments], stderr=self._log)
 
     def end(self, how: signal.Signals) -> float:
-        """Seconds it took."""
+        """Ends the process with the signal `how`. Returns how long that took, in seconds."""
         began_s = time.monotonic()
         self.process.send_signal(how)
         self.process.wait(60)
@@ -103,7 +103,7 @@ async def test_worker_killed_under_load_loses_nothing_and_repeats_decisions_to_t
     workers += [WorkerProcess(settings, logs), WorkerProcess(settings, logs)]
     groups = [f"g{number}" for number in range(6)]
     async with Swarm(settings, settings.topics) as swarm:
-        for number, group in enumerate(groups):  # half of them have no checkpoints but those that the worker takes of all
+        for number, group in enumerate(groups):  # half of the groups have only the worker's checkpoints of all groups
             config = CONFIG if number % 2 else configured(initial_delay_ms=200, acceptable_recovery_lag=100, checkpoint_every_records=0)
             await swarm.configure(group, config, topology(6))
             swarm.add(group, ["m1", "m2"], heartbeat_interval_ms=100)
@@ -123,10 +123,10 @@ async def test_worker_killed_under_load_loses_nothing_and_repeats_decisions_to_t
         sent = swarm.sent
     end = time.monotonic() + MOST_S
     for each in workers[-2:]:
-        while any(group.not_yet_written for group in (await asyncio.to_thread(verified, settings)).groups):  # the last one leads all of them
+        while any(group.not_yet_written for group in (await asyncio.to_thread(verified, settings)).groups):  # the last worker leads all groups
             assert time.monotonic() < end, logs.read_text()[-2_000:]
             await asyncio.sleep(0.5)
-        assert each.end(signal.SIGTERM) < 5.0  # a tick that was sent at the very end is for whoever comes next
+        assert each.end(signal.SIGTERM) < 5.0  # the next worker may have to answer a tick sent at the very end
         assert each.process.returncode == 0, logs.read_text()[-2_000:]
     first: dict[tuple[str, int], bytes] = {}
     copies: Counter[str] = Counter()
@@ -140,7 +140,7 @@ async def test_worker_killed_under_load_loses_nothing_and_repeats_decisions_to_t
     assert [group.group for group in found.groups] == groups
     assert sum(group.facts for group in found.groups) >= sent
     confirmed = sum(int(number) for number in re.findall(r"(\d+) published decisions verified", logs.read_text()))
-    assert confirmed > 0, "whoever took over has compared"
+    assert confirmed > 0, "a takeover compares the published decisions"
     print(f"{sent} facts sent, {copies['first']} decisions, {copies['again']} written again, {confirmed} recomputed, all alike")
 
 
@@ -162,7 +162,7 @@ def test_worker_with_wrong_settings_ends_with_one_line_that_names_them(tmp_path:
 
 @contextlib.asynccontextmanager
 async def hosting(settings: WorkerSettings) -> AsyncIterator[PartitionHost]:
-    """One partition, without Faust."""
+    """Leads partition 0 without Faust."""
     await ensure_topics(settings, settings.topics)
     opened = await open_partitions(settings, settings.topics)
     host = PartitionHost(settings, opened, 0, WorkerMetrics())
@@ -212,8 +212,8 @@ async def test_failed_send_ends_the_takeover_session_and_the_next_sends_the_miss
 
         monkeypatch.setattr(host._producer, "send", failing)
         offsets = [(await (await swarm.send("g", MemberLeft(member_id="nobody", incarnation=number)))).offset for number in range(4)]
-        await until(lambda: host._metrics.takeovers_failed._value.get() == 1, "the round ends")
-        await until(lambda: host.leading and host.lead.position > offsets[-1], "the next round reads on")
+        await until(lambda: host._metrics.takeovers_failed._value.get() == 1, "the session ends")
+        await until(lambda: host.leading and host.lead.position > offsets[-1], "the next session reads on")
     assert len(await all_decisions(settings)) == 4
     found = verified(settings)
     assert (found.verdict, found.groups[0].not_yet_written, found.groups[0].repeated) == (Verdict.IDENTICAL, 0, 0)
@@ -261,8 +261,8 @@ async def test_unknown_event_halts_only_its_group(settings: WorkerSettings) -> N
 
 @pytest.mark.smoke
 async def test_takeover_without_checkpoints_gives_the_same_state(settings: WorkerSettings) -> None:
-    """A worker that begins at checkpoints, one that finds them damaged and one that finds none go
-    on alike.
+    """A worker that reads checkpoints, one that finds them damaged and one that finds none reach
+    the same state.
     """
     async with hosting(settings) as host, Swarm(settings, settings.topics) as swarm:
         await swarm.configure("g", CONFIG, topology(4))
@@ -331,8 +331,8 @@ async def test_worker_appends_end_offsets_as_facts(settings: WorkerSettings) -> 
 
 
 async def test_ticks_alone_end_the_initial_delay_begin_probing_rounds_and_end_sessions(settings: WorkerSettings) -> None:
-    """Two members join and are never heard of again: from then on the worker's ticks are all that
-    the log has (L3).
+    """Two members join and fall silent: from then on the log holds only the worker's ticks. See
+    docs/protocol.md#l3.
     """
     config = configured("load_balanced", initial_delay_ms=1_000, probing_interval_ms=1_000)
     said: list[Fact] = [config, topology(2), *(joined(name, session_timeout_ms=8_000, lease_margin_ms=2_000) for name in ("m1", "m2"))]
@@ -363,7 +363,7 @@ async def test_ticks_alone_end_the_initial_delay_begin_probing_rounds_and_end_se
 
 
 async def test_replaced_worker_publishes_the_same_as_its_successor(settings: WorkerSettings) -> None:
-    """Both fold every fact and publish; whoever reads takes each decision once."""
+    """Both fold every fact and publish; readers take each decision once."""
     async with hosting(settings) as zombie, hosting(settings) as successor, Swarm(settings, settings.topics) as swarm:
         await swarm.configure("g", CONFIG, topology(6))
         swarm.add("g", ["m1", "m2"])

@@ -1,6 +1,4 @@
-"""The worker and brokers that go away, or ask who is there: a kill -9 of the only broker, TLS and
-SASL.
-"""
+"""The worker when its only broker is killed, and with TLS and SASL."""
 
 from __future__ import annotations
 
@@ -45,9 +43,7 @@ async def test_worker_leads_on_after_a_broker_restart() -> None:
 
 
 async def test_metric_and_timeline_agree_on_tasks_unavailable_during_a_broker_outage() -> None:
-    """The worker's own session ends too: it learns of the silence while it takes the partition
-    over.
-    """
+    """The worker's takeover session ends too: it counts the silence during its next takeover."""
     with Brokers() as brokers:
         settings = WorkerSettings(bootstrap=brokers.bootstrap, http_port=0, worker_session_timeout_ms=6_000)
         async with Worker(settings) as worker, Swarm(settings, settings.topics) as swarm:
@@ -70,7 +66,7 @@ async def test_metric_and_timeline_agree_on_tasks_unavailable_during_a_broker_ou
         stopped = timeline.stopped(killed_ms - 5_000, timeline.to_ms + 1)
         told_s = sum(to_ms - from_ms for stretches in stopped.values() for from_ms, to_ms in stretches) / 1_000
         assert told_s > 4 * 15
-        # The timeline counts until a report shows that a task runs, the metric until it has an
+        # The timeline counts until a report shows that a task runs; the metric, until it has an
         # owner.
         assert counted_s == pytest.approx(told_s, abs=4 * 3)
 
@@ -80,7 +76,7 @@ def unavailable_s(worker: Worker) -> float:
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
-    """One for 127.0.0.1 that is signed by itself: certificate and key, PEM."""
+    """A self-signed certificate for 127.0.0.1: certificate and key, PEM."""
     if shutil.which("openssl") is None:
         pytest.fail("openssl makes the test's certificate: apt-get install -y openssl")
     chain, key = folder / "broker.pem", folder / "broker.key"
