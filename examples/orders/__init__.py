@@ -1,5 +1,5 @@
 """Orders, counted per customer: an application that equipoise leads, the producer of its input, and
-a recount that knows nothing of either.
+an independent recount.
 
 ::
 

@@ -36,27 +36,28 @@ def main(context: click.Context, bootstrap: str, topic: str) -> None:
 @click.option("--partitions", default=6, show_default=True)
 @click.pass_obj
 def topics(obj: Any, partitions: int) -> None:
-    """Makes the topics."""
+    """Makes the topics of the application."""
     connection, topic = obj
     for name in asyncio.run(make_topics(connection, topic, partitions)):
         click.echo(name)
 
 
 @main.command()
-@click.option("--member", "member_id", required=True, help="Its name: the same after each restart, and one process at a time.")
+@click.option("--member", "member_id", required=True, help="Member id: keep it across restarts; one process at a time.")
 @click.option("--group", default="orders", show_default=True)
-@click.option("--state", type=click.Path(path_type=Path), help="Folder for its state; without, it is kept in memory.")
+@click.option("--state", type=click.Path(path_type=Path), help="Folder for state. Default: in memory.")
 @click.option("--guarantee", type=click.Choice(["at_least_once", "exactly_once"]), default="exactly_once", show_default=True)
-@click.option("--prefix", default=DEFAULT_PREFIX, show_default=True, help="Of the log's topics.")
+@click.option("--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the log's topics.")
 @click.option("--session-timeout-ms", default=30_000, show_default=True)
 @click.option("--lease-margin-ms", default=3_000, show_default=True)
 @click.option("--heartbeat-interval-ms", default=3_000, show_default=True)
 @click.option("--commit-interval-ms", default=100, show_default=True)
-@click.option("--restore-records-per-s", type=float, help="Throttle.")
-@click.option("--lead", is_flag=True, help="Run a worker in this process, too.")
+@click.option("--restore-records-per-s", type=float, help="Limit of restores.")
+@click.option("--lead", is_flag=True, help="Also run a worker in this process.")
 @click.pass_obj
 def count(obj: Any, /, member_id: str, group: str, state: Path | None, **options: Any) -> None:
-    """Runs one member. SIGTERM: it leaves in order, its tasks first. SIGINT: it stops at once."""
+    """Runs one member. SIGTERM: it leaves once its tasks run elsewhere. SIGINT: it stops at once.
+    """
     connection, topic = obj
     went = asyncio.run(run_member(connection, topic, group, member_id, state_directory=state, **options))
     sys.exit(0 if went else 3)

@@ -14,7 +14,7 @@ BATCH_S = 0.05
 
 
 async def make_topics(connection: Connection, topic: str, partitions: int) -> list[str]:
-    """Makes the three topics that are not there yet, and gives their names."""
+    """Makes the application's topics that do not exist yet, and returns the names of all three."""
     from aiokafka.admin import NewTopic
 
     from equipoise.events.log.kafka.opening import admin_client
@@ -27,7 +27,9 @@ async def make_topics(connection: Connection, topic: str, partitions: int) -> li
 
 
 async def produce(connection: Connection, topic: str, *, orders: int, per_second: float, customers: int, seed: int) -> int:
-    """Sends `orders` orders; gives how many were acknowledged: all of them, or it raises."""
+    """Sends `orders` orders and returns their number. Raises KafkaError when one is not
+    acknowledged.
+    """
     from aiokafka import AIOKafkaProducer
 
     dice = random.Random(seed)

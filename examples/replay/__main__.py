@@ -29,10 +29,10 @@ def main(folder: Path) -> None:
     (group,) = verification.groups
     print(f"{group.group}: {verification.verdict.value}, {group.compared} decisions of {group.facts:,} facts")
 
-    # 2. Who ran what, when, and when did nobody?
+    # 2. Which member ran what when, and when did no member?
     history = replay.timeline(log, group=GROUP)
     totals = history.totals()
-    print(f"{len(history.lifelines)} lives of members, {totals.moves} moves in {totals.rounds} rounds")
+    print(f"{len(history.lifelines)} incarnations, {totals.moves} moves in {totals.rounds} rounds")
     print(f"{totals.stopped_ms / 1_000:,.1f} task-seconds without a running owner, at most {totals.longest_ms / 1_000:.1f} s at a stretch")
     (folder / "history.svg").write_text(replay.render_picture(history), encoding="utf-8")
 
@@ -46,8 +46,8 @@ def main(folder: Path) -> None:
     for each in (costs.factual, *costs.outcomes):
         assert each.metrics is not None, each.error
         restored = (each.metrics.records_restored or 0) / 1_000_000
-        said = f"{each.metrics.unavailable_task_seconds:8,.1f} task-s silent {restored:6.1f} million restored {each.metrics.moves:4.0f} moves"
-        print(f"{each.configuration.name:14} {said}")
+        text = f"{each.metrics.unavailable_task_seconds:8,.1f} task-s unavailable {restored:6.1f} million restored {each.metrics.moves:4.0f} moves"
+        print(f"{each.configuration.name:14} {text}")
     advice = replay.advise(costs)
     print(advice.line)
     (folder / "costs.svg").write_text(replay.render_what_if(costs, advice), encoding="utf-8")

@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from equipoise.cli import COMMANDS, main
 from equipoise.replay.recorded_inputs import sum_windows
 from equipoise.replay.wording import span_text
-from tests.made import BLOCK, hold
+from tests.made import hold
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -114,8 +114,3 @@ def test_every_command_of_the_readme_runs_as_it_stands_there_after_the_demo(docu
     assert done.returncode == 0, done.stderr
     assert "identical: " in done.stdout
     assert "Why is 0_1 on " in done.stdout
-
-
-def test_lines_are_short_enough_to_read_anywhere() -> None:
-    text = BLOCK.sub("", README.read_text(encoding="utf-8"))
-    assert [line for line in text.splitlines() if len(line) > 120 and not line.startswith("|")] == []
