@@ -1,6 +1,4 @@
-"""What one `step` works with: the state, what it has emitted so far, and what makes a decision
-round necessary.
-"""
+"""The working set of one `step`: the state, the decisions so far, and the causes for a round."""
 
 from __future__ import annotations
 
@@ -46,19 +44,22 @@ CAUSES = (
     "probing",
     "hold_over",
 )
-"""What begins a decision round; of several in one step the first of this list names it. All up to
-`wiped` are natural changes: they reset the probing interval (KIP-441)."""
+"""What causes a decision round. When one step has several causes, the round is named after the
+first in this list. All up to `wiped` are natural changes, which reset the probing interval
+(KIP-441).
+"""
 NATURAL = frozenset(CAUSES[: CAUSES.index("wiped") + 1])
 NEWS = NATURAL | {"ready"}
-"""What comes from outside, for which members of a Kafka group would join anew; a round without any
-only follows up on what was decided.
+"""Changes for which the members of a Kafka group would rejoin. A round without any of them is a
+follow-up of earlier decisions.
 """
 
 _PLACE = {"cancelled": 0, "granted": 1, "waiting": 2, "warming": 2, "revoking": 2}
 _EAGER_REGRANT, _REGRANT_DROPPED = 3, -1
-"""In one step and for one task: what ends comes first, then who has it now, then where it goes
-next, then that an eager member gets it anew. Two things may end together: that an eager member gets
-the task again, and its movement to another one."""
+"""Order of the moves of one task in one step: first what ends, then who has the task now, then
+where it goes next, then an eager regrant. Two moves may end together: an eager regrant, and the
+movement of the same task to another member.
+"""
 
 
 class Context:
@@ -75,53 +76,52 @@ class Context:
         self.state = state
         self.deadlines = deadlines
         self.most_event_bytes = most_event_bytes
-        """A decision with a larger payload is emitted in parts (PROTOCOL L8)."""
+        """A decision with a larger payload is emitted in parts (docs/protocol.md#l8)."""
         self.refusal_of = refusal_of
-        """Code of what speaks against the assignor and the settings of a configuration; None:
-        nothing.
+        """Rejection code of a configuration whose assignor or settings cannot be used; None: they
+        can.
         """
         self.deals_by_lag = False
-        """The assignor that decides in this step does (`equipoise.assignors.deals_by_lag`).
-        """
+        """Whether the assignor that decides in this step deals by lag."""
         self.guarantees_of = guarantees_of
-        """What the assignor of a configuration promises."""
+        """Guarantees of the assignor of a configuration."""
         self.emitted: list[Decision] = []
         self.causes: set[str] = set()
         self.moves: dict[tuple[TaskId, int], Move] = {}
-        """What happened to each task's movement; in one step one may end, a grant follow, and
-        another begin.
+        """The moves of this step. A task can have several: one movement ends, a grant follows,
+        another movement begins.
         """
         self.unique = True
         self.plan: Plan | None = None
-        """The assignor's answer, if it was asked."""
+        """The assignor's answer; None: it was not asked."""
         self.observed: AssignmentObserved | None = None
-        """What something else decided in this step (PROTOCOL D7)."""
+        """The assignment of another leader, observed in this step (docs/protocol.md#d7)."""
         self.lifted = False
-        """A hold is over before its time."""
+        """Whether a hold ended before its time."""
         self.rescheduled = False
-        """The time until which something is left undone on purpose is another than was told."""
+        """Whether the scheduled delay changed since it was last announced."""
         self.changed: set[str] = set()
-        """Members whose set differs from what they were last told."""
+        """Members whose assignment differs from the last one issued."""
         self.promised: dict[TaskId, str] = {}
-        """What waited for a warm-up slot and is to have one that was given up in this step -> its
+        """Tasks that waited for a warm-up slot and get one that was given up in this step ->
         destination.
         """
 
     def note(self, move: Move) -> None:
-        """Of several moves of one state the last one counts."""
+        """Records a move. The last move of a task in one state counts."""
         self.moves[move.task, _PLACE[move.state]] = move
 
     def note_eager_regrant(self, move: Move) -> None:
-        """An eager member gives the task up to get it anew, wherever it may go after that."""
+        """Records that an eager member gives the task up to be granted it again with others."""
         self.moves[move.task, _EAGER_REGRANT] = move
 
     def noted(self, task: TaskId, state: str) -> Move | None:
-        """What was noted for the task in this state, or in one that excludes it."""
+        """The recorded move of the task in this state, or in a state that excludes it."""
         return self.moves.get((task, _PLACE[state]))
 
     def cancel(self, task: TaskId, reason: str) -> None:
-        """The reason of a movement in flight is gone, or its slot is taken away: it ends here,
-        explicitly (PROTOCOL D9).
+        """Ends a movement in flight explicitly: its reason is gone, or its slot is taken away
+        (docs/protocol.md#d9).
         """
         movement = actions.end_movement(self.state, task)
         self.note(Move(task=task, source=movement.source, destination=movement.destination, state="cancelled", reason=reason))
@@ -129,25 +129,25 @@ class Context:
             self.changed.add(movement.destination)
 
     def release(self, member: MemberState, task: TaskId) -> None:
-        """The member has given the task up: its destination may have it at once, and if there is
-        none, a round decides.
+        """Frees a task that the member has given up. The destination of its movement gets it at
+        once; without a movement a round decides.
         """
         actions.release(self.state, member, task)
         self.changed.add(member.member_id)
         if task in member.eager_regrants:
-            pass  # nobody else's: it is its own again when it has given up everything, see `grant_all_eager`
+            pass  # it stays the member's own, which is granted it again by `grant_all_eager`
         elif task in self.state.in_flight:
             returns = member.leaving or self.state.is_crash_looping(member.member_id)
             actions.set_previous_owner(self.state, task, member if returns else None)
             movement = self.state.in_flight[task]
-            if movement.state is not MovementState.REVOKING:  # an eager member gave up all it had for one movement, and this one is not that far
+            if movement.state is not MovementState.REVOKING:  # an eager member gave up all tasks for another movement; this one still warms up
                 self.cancel(task, "source_gone")
                 self.causes.add("handover")
             else:
                 self.complete_handover(task)
             if self.state.waiting or not self.state.in_flight or movement.source == movement.destination:
-                # A slot came free and somebody waits for one, or all is done and the verdict is
-                # due, or who learns the task is to be said again.
+                # A slot is free and a task waits for it, or everything is done and the verdict is
+                # due, or the learner of the task must be announced again.
                 self.causes.add("handover")
         elif self.state.has_task(task):
             self.causes.add("handover")
@@ -155,8 +155,8 @@ class Context:
             self.grant_all_eager(member)
 
     def complete_handover(self, task: TaskId) -> None:
-        """Nobody owns the task any more, and the destination of its movement is to have it: at
-        once, unless it is eager; see `grant_all_eager`.
+        """Gives a task without owner to the destination of its movement: at once, or together
+        with others when the destination is eager.
         """
         destination = self.state.members[self.state.in_flight[task].destination]
         if destination.eager:
@@ -165,8 +165,8 @@ class Context:
             self._take(destination, task)
 
     def grant_all_eager(self, member: MemberState) -> None:
-        """An eager member gets all that it is to have together: when it has given up everything,
-        and all that is on its way is free.
+        """Grants an eager member all its tasks together, once it has given up everything and no
+        task that comes to it has an owner.
         """
         owner = self.state.owner
         arriving = [task for task in sorted(member.incoming) if self.state.in_flight[task].state is MovementState.REVOKING]
@@ -192,10 +192,10 @@ class Context:
         self.note(Move(task=task, source=movement.source, destination=movement.destination, state="granted", reason="carried", lag_records=lag))
 
     def regrant_untold(self, task: TaskId) -> None:
-        """The task was granted and taken back in one step: nobody was told, so its next owner, if
-        the round names one, has it at once.
+        """Passes on a task that was granted and taken back in one step. Nobody was told, so the
+        destination that the round names has it at once.
 
-        An eager one has it with all the rest, when the round takes that up.
+        An eager destination gets it with its other tasks.
         """
         movement = self.state.in_flight.get(task)
         granted = self.noted(task, "granted")
@@ -214,33 +214,31 @@ class Context:
         self.note(attrs.evolve(granted, destination=movement.destination, lag_records=known_lag(destination.lags.get(task))))
 
     def take_back(self, member: MemberState, task: TaskId) -> bool:
-        """The task was granted to an eager member in this very step, and the member was not told
-        yet; it gets the task with others, later.
+        """Takes back a task that was granted to an eager member in this step. The member was not
+        told, and gets the task later, with others.
 
-        Nothing ends by this: that the member is to have the task was decided before and still
-        stands (PROTOCOL D3). Returns whether the member had the task before.
+        Ends no movement, because the decision that the member gets the task still holds
+        (docs/protocol.md#d3). Returns whether the member had the task before.
         """
         actions.take_back(self.state, member, task)
         granted = self.moves.pop((task, _PLACE["granted"]), None)
         return granted is not None and granted.source == member.member_id
 
     def _never_told(self, task: TaskId, reason: str) -> None:
-        """The grant of this step with which a movement ended is taken back: what is told is that
-        the movement was called off.
-        """
+        """Turns a grant of this step that ended a movement into its cancellation."""
         granted = self.moves.pop((task, _PLACE["granted"]), None)
         if granted is not None:
             self.note(attrs.evolve(granted, state="cancelled", reason=reason))
 
     def grant(self, member: MemberState, task: TaskId) -> None:
-        """The member may run the task from the next MemberAssigned on. The task has no owner, or
-        this one.
+        """Lets the member run the task from its next MemberAssigned on. The task has no owner, or
+        this member is its owner.
         """
         actions.grant(self.state, member, task)
         self.changed.add(member.member_id)
 
     def expire(self, member: MemberState, cause: str, *, hold_ms: int) -> None:
-        """The incarnation is out, and is told so."""
+        """Removes the incarnation and emits MemberExpired."""
         silent_ms = self.state.now_ms - member.last_heard_ms
         expired = MemberExpired(member_id=member.member_id, incarnation=member.incarnation, cause=cause, silent_ms=silent_ms, hold_ms=hold_ms)
         self.emitted.append(expired)
@@ -248,22 +246,22 @@ class Context:
         self.remove_member(member, hold_ms=hold_ms)
 
     def back_off_from_crashes(self, member_id: str) -> None:
-        """The member joins: if it crashed again and again, it has to run for its back-off first
-        (PROTOCOL D10).
+        """A member joins: after repeated crashes it must first run for its back-off
+        (docs/protocol.md#d10).
         """
         if actions.begin_crash_backoff(self.state, member_id):
             self.deadlines.watch(Timer.CRASH_BACKOFF, (member_id, NO_TASK))
 
     def ask(self, member: MemberState) -> None:
-        """An operator wants the member to leave: it is told so, and drained (PROTOCOL M8)."""
+        """Asks the member to leave, as an operator wants, and drains it (docs/protocol.md#m8)."""
         actions.request_leave(self.state, member)
         self.emitted.append(MemberAsked(member_id=member.member_id, incarnation=member.incarnation, leave=True))
         if not member.leaving:
             self.begin_drain(member, "leave_requested")
 
     def initial_delay_over(self) -> None:
-        """The first round is due, but for lags that are to be known and are not: it is put off once
-        (PROTOCOL D2).
+        """The initial delay is over: begins the first round, or waits once more for source lags
+        that the assignor needs (docs/protocol.md#d2).
         """
         state = self.state
         if self.deals_by_lag and not state.awaiting_lags and not state.knows_source_lags():
@@ -273,7 +271,9 @@ class Context:
         self._begin_first_round()
 
     def begin_if_lags_known(self) -> None:
-        """After each fact: what the first round waits for may be known now."""
+        """Begins the first round when the source lags that it waits for are known. Called after
+        each fact.
+        """
         if self.state.awaiting_lags and (not self.deals_by_lag or self.state.knows_source_lags()):
             self._begin_first_round()
 
@@ -282,15 +282,15 @@ class Context:
         self.causes.add("start")
 
     def rest_if_empty(self) -> None:
-        """Nobody is left: nothing is under way, and no timer of a round runs (PROTOCOL L3: no ticks
-        while a group is empty).
+        """Stops the round timers of a group without members, which needs no ticks
+        (docs/protocol.md#l3).
         """
         if not self.state.members:
             actions.rest(self.state)
 
     def remove_member(self, member: MemberState, *, hold_ms: int) -> None:
-        """The incarnation is out. What it ran is free; with hold_ms > 0 the next owner waits, for
-        the old one may run on (PROTOCOL M5).
+        """Removes the incarnation and frees its tasks. hold_ms > 0: it may still run them, so their
+        next owner waits for that long (docs/protocol.md#m5).
         """
         state = self.state
         if hold_ms:
@@ -311,27 +311,25 @@ class Context:
         for task in sorted(member.incoming):
             self.cancel(task, "destination_gone")
         for task in [task for task, movement in state.in_flight.items() if movement.source == member.member_id]:
-            if task in state.in_flight:  # an eager member may have taken it with another one
+            if task in state.in_flight:  # an eager member may have been granted it together with another task
                 self._source_gone(task)
         actions.remove(state, member)
         self.changed.discard(member.member_id)
 
     def drop_eager_regrant(self, member: MemberState, task: TaskId, reason: str) -> None:
-        """What an eager member was to get, or to get again, goes elsewhere, or comes to it
-        otherwise.
-        """
+        """Ends an eager regrant: the task goes elsewhere, or reaches the member in another way."""
         source = member.member_id if actions.drop_eager_regrant(member, task) else None
         self.moves[task, _REGRANT_DROPPED] = Move(
             task=task, source=source, destination=member.member_id, state="cancelled", reason=reason
         )  # fmt: skip
 
     def _lose(self, member: MemberState, task: TaskId) -> None:
-        if self.state.has_task(task):  # else the topology dropped it: should it come back, it is a new task
+        if self.state.has_task(task):  # else the topology dropped it; if it comes back, it is a new task
             actions.lose(self.state, member, task)
 
     def unfence(self, key: str) -> None:
-        """The fenced incarnation was silent for its session timeout, so nobody waits for it any
-        longer (docs/protocol.md#m5).
+        """Lifts the holds of a fenced incarnation that was silent for its session timeout
+        (docs/protocol.md#m5).
         """
         state = self.state
         for task in actions.unfence(state, key):
@@ -341,8 +339,8 @@ class Context:
                 self.lifted = True
 
     def _source_gone(self, task: TaskId) -> None:
-        """The task is free now. A movement that was being handed over is finished; one that was
-        warming ends, and ranks decide anew.
+        """The source of a movement is gone and the task is free. A movement that was being handed
+        over completes; one that was warming up ends, and the next round decides by ranks.
         """
         movement = self.state.in_flight[task]
         if movement.state is not MovementState.REVOKING:
@@ -353,15 +351,15 @@ class Context:
             actions.forget_source(self.state, task)
 
     def is_apart(self, task: TaskId) -> bool:
-        """Whether a copy that is to take the task over is outside the caps of warm-ups: its owner
-        is leaving (PROTOCOL M7).
+        """Whether a warm-up that will take the task over is outside the caps, because the task's
+        owner is leaving (docs/protocol.md#m7).
         """
         config = self.state.config
         return config is not None and self.state.is_leaving_owner(task) and Guarantee.LEAVING_APART in self.guarantees_of(config)
 
     def begin_drain(self, member: MemberState, cause: str) -> None:
-        """The member is to leave: it gets nothing new, and its tasks go elsewhere by
-        drain_timeout_ms (PROTOCOL M7).
+        """Begins the drain of a member: it gets nothing new, and its tasks move away within
+        drain_timeout_ms (docs/protocol.md#m7).
         """
         actions.begin_drain(self.state, member)
         self.deadlines.watch(Timer.DRAIN, (member.member_id, NO_TASK))
@@ -370,8 +368,8 @@ class Context:
         for task in sorted(member.eager_regrants):
             self.drop_eager_regrant(member, task, "destination_leaving")
         for task in sorted(task for task, epoch in member.active.items() if epoch > member.issued_epoch):
-            # Granted by a deadline of this very step, before its word was heard: nobody was told,
-            # so it is free for somebody who stays.
+            # A deadline of this step granted it before the member's report was read. Nobody was
+            # told, so the task is free for a member that stays.
             actions.take_back(self.state, member, task)
             self._never_told(task, "destination_leaving")
         self.causes.add(cause)

@@ -1,12 +1,12 @@
-"""Timers: each is a deadline in state, and this finds the due ones without looking at all of them
-(PROTOCOL L3).
+"""Timers. Each timer is a deadline in the state; a heap finds the due ones without looking at all
+(docs/protocol.md#l3).
 
-The heap is derived: an entry only says "look again at this one at that time". A heartbeat moves its
-member's deadline without touching the heap; the old entry is then found early, and put back at the
-time that state says. So a lag report costs nothing here, whatever the group's size.
+The heap is derived from the state. An entry says when to look at a timer again. A heartbeat moves
+its member's deadline without touching the heap: the old entry is found too early and put back at
+the time that the state gives. So a lag report costs nothing here, whatever the group's size.
 
-A timer that does not run has no entry, so whatever makes a timer run, or moves it to an earlier
-time, calls `watch`. A configuration can do that to any timer; it calls `rebuild`.
+A timer that does not run has no entry. Whatever starts a timer, or moves it to an earlier time,
+calls `watch`. A configuration can do that to any timer, so it calls `rebuild`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from equipoise.statemachine.state import GroupPhase, GroupState
 
 
 class Timer(enum.IntEnum):
-    """What a deadline is for. At equal times they are handled in this order: first who is out, then
-    what that opens.
+    """What a deadline is for. Deadlines of one time are handled in this order: members that are
+    removed come first, then what their removal makes possible.
     """
 
     SESSION = 1
@@ -44,7 +44,7 @@ GROUP_KEY: Key = ("", NO_TASK)
 
 
 def due_at_ms(state: GroupState, timer: Timer, key: Key) -> int | None:
-    """Group time at which this timer is due, as state says now; None: it no longer runs."""
+    """Group time, in ms, at which this timer is due by the state now; None: it does not run."""
     settings = state.settings
     if timer is Timer.GATHERING:
         return state.gathering_until_ms
@@ -77,12 +77,12 @@ def due_at_ms(state: GroupState, timer: Timer, key: Key) -> int | None:
     if warmup.caught_up:
         movement = state.in_flight.get(key[1])
         if movement is None or movement.destination != key[0] or movement.state is MovementState.REVOKING:
-            return None  # one that is awaited all the same has not said that it is ready, and its assignor wants that word
+            return None  # the member must still declare this one ready, and its assignor waits for that
     return min(warmup.improved_ms, warmup.looked_ms) + settings.warmup_stall_ms
 
 
 class Deadlines:
-    """The heap over one group's timers."""
+    """The heap of one group's timers."""
 
     def __init__(self, state: GroupState) -> None:
         self._state = state
@@ -90,7 +90,7 @@ class Deadlines:
         self.rebuild()
 
     def rebuild(self) -> None:
-        """Watches every timer that runs, as the state is now. Costs time in the group's size."""
+        """Watches every timer that runs now. Costs time in the group's size."""
         state = self._state
         self._heap.clear()
         for member_id in sorted(state.members):
@@ -111,16 +111,14 @@ class Deadlines:
         self.watch(Timer.PROBING)
 
     def watch(self, timer: Timer, key: Key = GROUP_KEY) -> None:
-        """To be called when a timer begins, or is moved to an earlier time."""
+        """Adds a timer that starts or moves to an earlier time."""
         at_ms = due_at_ms(self._state, timer, key)
         if at_ms is not None:
             heapq.heappush(self._heap, (at_ms, timer, key))
 
     def running(self) -> set[tuple[int, Timer, Key]]:
-        """(due time, timer, key) of every timer that runs and whose entry is found in time. For
-        tests: equal to that of a heap made from the state.
-
-        Costs time in the heap's size.
+        """Every timer that runs and whose entry is found in time, as (due time in group ms, timer,
+        key). For tests. Costs time in the heap's size.
         """
         found = set()
         for at_ms, timer, key in self._heap:
@@ -130,7 +128,7 @@ class Deadlines:
         return found
 
     def take_due(self) -> list[tuple[Timer, Key]]:
-        """Every timer due by the group's now, by (time due, timer, key), each once."""
+        """Removes and returns every timer that is due, each once, by (due time, timer, key)."""
         now_ms = self._state.now_ms
         heap = self._heap
         if not heap or heap[0][0] > now_ms:
@@ -148,8 +146,7 @@ class Deadlines:
         return [(timer, key) for _, timer, key in sorted(due)]
 
     def next_ms(self) -> int | None:
-        """Group time of the next deadline, None when no timer runs. Drops stale entries on the way.
-        """
+        """Group time of the next deadline, in ms; None: no timer runs. Drops stale entries."""
         heap = self._heap
         while heap:
             at_ms, timer, key = heap[0]

@@ -1,6 +1,4 @@
-"""What happens when a deadline has passed: who is out, what may be tried again, when a round is due
-(PROTOCOL L3, M5, M7, D2).
-"""
+"""What happens when a deadline passes (docs/protocol.md#l3, #m5, #m7, #d2)."""
 
 from __future__ import annotations
 
@@ -11,8 +9,8 @@ from equipoise.statemachine.slots import look_at
 
 
 def deadline_passed(context: Context, timer: Timer, key: Key) -> None:
-    """One due deadline (PROTOCOL L3, M7). What an earlier one of the same step has ended is passed
-    over.
+    """Handles one due deadline. Does nothing when an earlier deadline of the same step ended what
+    it was for.
     """
     state = context.state
     member_id, task = key

@@ -1,8 +1,7 @@
-"""The leader: asks the assignor, and turns its plan into decisions.
+"""The leader asks the assignor and turns its plan into decisions.
 
-A round is begun by a cause (see `context.CAUSES`), at most one per step. It adds to what is in
-flight and never draws a new target over it (PROTOCOL D9): movements under way are part of the
-question.
+A cause begins a round (see `context.CAUSES`), at most one per step. A round adds to the movements
+in flight and never replaces them (docs/protocol.md#d9): they are part of the assignor's problem.
 """
 
 from __future__ import annotations
@@ -25,8 +24,9 @@ from equipoise.statemachine.state import GroupState, MemberState, known_lag
 
 
 def build_problem(state: GroupState, *, follow_up: bool = False, anew: bool = False) -> AssignmentProblem:
-    """The frozen view of the state that an assignor decides on. Everything in rising order.
-    `follow_up`: nothing new has begun the round. `anew`: an operator asks for a new deal."""
+    """The frozen view of the state that an assignor decides on, everything in rising order.
+    `follow_up`: no new event caused the round. `anew`: an operator asked for a new deal.
+    """
     tasks = state.tasks()
     previously_owned: dict[str, set[TaskId]] = {}
     for task, owner in state.previous_owners.items():
@@ -46,8 +46,8 @@ def build_problem(state: GroupState, *, follow_up: bool = False, anew: bool = Fa
 
 
 def _blocked(state: GroupState, tasks: Mapping[TaskId, Subtopology]) -> Iterable[tuple[TaskId, str]]:
-    """Where no new warm-up may begin: pairs that stalled, and all tasks on members that gave up a
-    slot to others (PROTOCOL M7).
+    """(task, member) where no warm-up may begin: pairs that stalled, and all tasks on members that
+    gave up a slot to others (docs/protocol.md#m7).
     """
     yield from (key for key, backoff in state.backoffs.items() if not backoff.over)
     for member_id, member in state.members.items():
@@ -57,7 +57,7 @@ def _blocked(state: GroupState, tasks: Mapping[TaskId, Subtopology]) -> Iterable
 
 
 def _in_flight(state: GroupState) -> Iterable[Movement]:
-    """Movements as an assignor sees them: who has let go is no source."""
+    """Movements as an assignor sees them: a member that gave the task up is no source."""
     for task, movement in sorted(state.in_flight.items()):
         owner = state.owner.get(task)
         yield movement if movement.source == owner else attrs.evolve(movement, source=owner)
@@ -117,10 +117,10 @@ def _member(state: GroupState, member: MemberState, tasks: dict[TaskId, Subtopol
 
 
 def decide(context: Context, assignor: Assignor, offset: int) -> None:
-    """One round: asks the assignor, applies its plan to the state, emits the decisions. The group
-    has members and leads itself.
+    """Runs one round of a group that has members and leads itself: asks the assignor, applies its
+    plan to the state and emits the decisions.
 
-    Raises GroupHalted when the plan does not hold: the last one stays in force (PROTOCOL L6).
+    Raises GroupHalted when the plan is invalid; the last one stays in force (docs/protocol.md#l6).
     """
     state = context.state
     problem = build_problem(state, follow_up=context.causes.isdisjoint(NEWS), anew="deal_requested" in context.causes)
@@ -134,18 +134,17 @@ def decide(context: Context, assignor: Assignor, offset: int) -> None:
         actions.set_probing(state, state.now_ms + state.settings.probing_interval_ms)
         context.deadlines.watch(Timer.PROBING)
     if passed_on and not state.in_flight:
-        actions.set_probing(state, state.now_ms)  # nobody will report that it is done: the next record sees
+        actions.set_probing(state, state.now_ms)  # no report will tell that the movement is complete, so the next record begins a round
         context.deadlines.watch(Timer.PROBING)
     _end_slot_backoffs(context)
     _note_verdict(context, plan)
 
 
 def propose(context: Context, assignor: Assignor, offset: int) -> None:
-    """Shadow: what we would have decided in the place of the observed assignment, from what was
-    current until then (PROTOCOL D7).
+    """Emits what this leader would have decided instead of the observed assignment, from the state
+    before it (docs/protocol.md#d7).
 
-    The answer is written down and nothing is applied. `active` of a member is where the plan is
-    going, `moves` what leads there.
+    Applies nothing. `active` of a member is the target of the plan; `moves` lead there.
     """
     state = context.state
     plan = context.plan = _ask(state, assignor, build_problem(state), offset)
@@ -172,7 +171,8 @@ def _ask(state: GroupState, assignor: Assignor, problem: AssignmentProblem, offs
 
 
 def _apply(context: Context, plan: Plan) -> bool:
-    """Returns whether tasks were passed on in it, so that less is in flight now than the plan says.
+    """Applies the plan. Returns whether untold tasks were passed on, so that fewer movements are in
+    flight than the plan has.
     """
     state = context.state
     untold: list[TaskId] = []
@@ -194,12 +194,12 @@ def _apply(context: Context, plan: Plan) -> bool:
     for member_id in sorted(state.members):
         member = state.members[member_id]
         part = plan.members[member_id]
-        acceptable = state.acceptable_lag(member)  # as the plan saw it: before anything is granted
+        acceptable = state.acceptable_lag(member)  # as the plan saw it: before any grant
         for task in part.active if member_id not in gathering else ():
             if task not in member.active:
                 reason = plan.reasons.get(task)
                 if reason is None or onward.get(task, member_id) != member_id:
-                    reason = _placed(state, member, task, acceptable)  # the plan's reason is that of the movement which begins at once
+                    reason = _placed(state, member, task, acceptable)  # the plan's reason belongs to the movement that begins at once
                 context.grant(member, task)
                 _note_grant(context, reason, member, task)
         _apply_copies(context, member, set(part.standby), set(part.warmup), acceptable)
@@ -216,7 +216,7 @@ def _apply(context: Context, plan: Plan) -> bool:
 
 
 def _schedule(context: Context, plan: Plan) -> None:
-    """What is left undone on purpose, and until when; told when that changes."""
+    """Notes which lost tasks wait until when, and schedules the round that assigns them."""
     state = context.state
     for task, lost in sorted(state.lost.items()):
         until_ms = plan.lost_until_ms.get(task)
@@ -231,9 +231,7 @@ def _schedule(context: Context, plan: Plan) -> None:
 
 
 def _end_slot_backoffs(context: Context) -> None:
-    """Nothing waits for a slot any more, so there is nobody to leave one to: the next record sees
-    who may go on.
-    """
+    """Ends the slot back-offs when no movement waits for a slot: the next record begins a round."""
     state = context.state
     for member_id, member in sorted(state.members.items()) if not state.queued else ():
         if member.slot_backoff is not None and not member.slot_backoff.over:
@@ -242,11 +240,11 @@ def _end_slot_backoffs(context: Context) -> None:
 
 
 def _gather(context: Context, plan: Plan) -> set[str]:
-    """Eager members whose tasks change: each gives up all it has, and then gets all it is to have
-    together (KIP-415, protocol `eager`).
+    """Members of the eager protocol whose tasks change: each gives up all its tasks and is then
+    granted all its new ones together (KIP-415, protocol `eager`).
 
-    One that has nothing yet, and that nobody has to give anything up for, is no such member: it is
-    granted its tasks like any other. Of what a leaving one gives up it gets nothing again.
+    An eager member without tasks, for which nobody has to give anything up, is granted its tasks
+    like any other. A leaving member is not granted what it gives up.
     """
     state = context.state
     coming = {movement.destination for movement in plan.movements if movement.state is MovementState.REVOKING and movement.source is not None}
@@ -285,7 +283,7 @@ def _apply_movements(context: Context, plan: Plan) -> None:
             continue
         if movement.source is None:
             before.pop(movement.task, None)
-            continue  # free, so granted in this very round
+            continue  # the task is free and is granted in this round
         actions.begin_movement(state, movement)
         if before.get(movement.task) != movement:
             context.note(_move(plan, movement))
@@ -293,7 +291,7 @@ def _apply_movements(context: Context, plan: Plan) -> None:
     for task in sorted(task for task in before if task not in state.in_flight):
         gone = before[task]
         if task in state.members[gone.destination].eager_regrants:
-            continue  # it goes where it was to go, with all the rest that this eager member gets
+            continue  # the eager member gets it with its other tasks
         context.note(Move(task=task, source=gone.source, destination=gone.destination, state="cancelled", reason="not_wanted"))
 
 
@@ -310,7 +308,7 @@ def _move(plan: Plan, movement: Movement) -> Move:
 
 
 def _placed(state: GroupState, member: MemberState, task: TaskId, acceptable: int) -> Reason:
-    """Why a task that nobody ran is run by this member for now."""
+    """Why this member gets a task that nobody ran."""
     topology = state.topology
     assert topology is not None, "a granted task is one of the topology"
     part = next(part for part in topology.subtopologies if part.subtopology == task.subtopology)
@@ -355,7 +353,7 @@ def _note_verdict(context: Context, plan: Plan) -> None:
     elif not plan.movements:
         verdict = "blocked" if plan.lost_until_ms or plan.ask_again_ms is not None else "balanced"
         if plan.probing and any(part.revoke for part in plan.members.values()):
-            verdict = "moving"  # to whom, the next round says
+            verdict = "moving"  # the next round names the destination
     elif available:
         verdict = "moving"
     elif MovementState.WARMING in in_flight:
@@ -378,9 +376,7 @@ def _note_verdict(context: Context, plan: Plan) -> None:
 
 
 def settle(context: Context) -> None:
-    """A hand-over without a round: all that is left to do is to release a leaving member that owns
-    nothing any more.
-    """
+    """Completes a hand-over without a round: releases the leaving members that own nothing."""
     for member_id in sorted(context.changed):
         member = context.state.members[member_id]
         if member.leaving and not member.released and member.owns_nothing():
@@ -388,8 +384,8 @@ def settle(context: Context) -> None:
 
 
 def issue(context: Context) -> None:
-    """Tells the members that changed: one AssignmentIssued, then one MemberAssigned each, by member
-    id; each in parts when it is long.
+    """Emits one AssignmentIssued and one MemberAssigned per changed member, by member id; long ones
+    in parts.
     """
     state = context.state
     members = tuple(sorted(context.changed))

@@ -1,21 +1,21 @@
-"""What tasks ask of their hosts, told apart from what members report of a whole host.
+"""Divides the load of a host among the tasks that it runs.
 
-A member reports how busy its host is (`equipoise.events.facts.Load`); an operating system knows
-processes and no tasks. So a host's load is divided among the tasks it runs: processor time in
-proportion to how long it is busy with the records of each, memory and disk to the records in their
-changelogs, which are the state it keeps of them. What is not known is made up for by the records a
-second that it processes of each; if it reports none, by those that are written to their changelogs;
-and equally where that is not known either. A task that its member leaves out while it names others
-gets no part, and counts as not measured.
+A member reports how busy its host is (`equipoise.events.facts.Load`), because an operating system
+knows processes and not tasks. The host's load is divided among the tasks that the member holds:
+processor time in proportion to the time spent on the records of each task, memory and disk in
+proportion to the records in its changelogs. Where these are unknown, the division follows the
+records/s that each task processes; else the records/s written to its changelogs; else all tasks get
+equal parts. A task that the member leaves out while it names others gets no part and counts as not
+measured.
 
-The parts of a host's tasks add up to what it reported. So whether members are even is what was
-measured, whatever the division; only what a move will change is an estimate, and is measured again
-once it was made.
+The parts of a host's tasks add up to what it reported. So whether members are balanced is measured,
+however the load is divided. Only the effect of a future move is an estimate, and it is measured
+after the move.
 
-A share of a host of capacity c counts c-fold, in threads: hosts are taken to be as large as the
-threads they were given. Parts are averaged over `load_window_ms` of group time, with whole numbers,
-and stay with the task when it moves. A member that restores anything is not looked at meanwhile:
-what that costs is no task's.
+A share of a host of capacity c counts c-fold, in threads: a host is assumed to be as large as its
+threads. Parts are averaged over `load_window_ms` of group time, in whole numbers, and stay with the
+task when it moves. A member that restores is not measured, because the cost of restoring belongs to
+no task.
 """
 
 from __future__ import annotations
@@ -29,13 +29,12 @@ from equipoise.statemachine.state import GroupState, MeasuredLoad, MemberState
 
 MILLIONTHS = 1_000_000
 MOST_OF_A_HOST = 1_000
-"""A share of a host is 0..1; what is far above is a mistake of its reporter's and taken for this.
-"""
+"""A share of a host is 0..1. Larger values are capped here; they are an error of the reporter."""
 
 
 def measured_loads(state: GroupState, member: MemberState, load: Load) -> dict[TaskId, MeasuredLoad]:
-    """The load of each task that the member holds, from what it reports of its host; empty when the
-    report says nothing of it, or the member restores. Costs time in the number of these tasks.
+    """The load of each task that the member holds. Empty when the report says nothing about it, or
+    while the member restores. Costs time in the number of tasks held.
     """
     held = [task for task in member.held if state.has_task(task) and (task in load.tasks or not load.tasks)]
     if not held or not (load.cpu or load.memory or load.disk or load.records_per_s or load.tasks) or _restores(member):
@@ -57,15 +56,15 @@ def measured_loads(state: GroupState, member: MemberState, load: Load) -> dict[T
 
 
 def _restores(member: MemberState) -> bool:
-    """Something else than its tasks keeps its host busy. (Standbys do too, a little and all the
-    time: that is divided among its tasks.)
+    """Whether restoring keeps the host busy. Standbys do so a little all the time, and their cost
+    is divided among the tasks.
     """
     return bool(member.warmup) or any(member.lags.get(task, 0) not in (0, LagSentinel.ACTIVE) for task in member.held)
 
 
 def _written(state: GroupState, held: list[TaskId]) -> Mapping[TaskId, int]:
-    """Records/s written to their changelogs; 1 for each when nothing is known, and for one without
-    state what the others have on average.
+    """Records/s written to each task's changelogs. A task without state gets the average of the
+    others; all get 1 when nothing is known.
     """
     topology = state.topology
     parts = {} if topology is None else {part.subtopology: part for part in topology.subtopologies}
@@ -77,8 +76,8 @@ def _written(state: GroupState, held: list[TaskId]) -> Mapping[TaskId, int]:
 
 
 def _kept(state: GroupState, held: list[TaskId]) -> Mapping[TaskId, int]:
-    """Records in their changelogs; 0 for one without state, or whose changelog nobody has looked
-    at.
+    """Records in each task's changelogs; 0 for a task without state, or when its changelogs were
+    not observed.
     """
     topology = state.topology
     parts = {} if topology is None else {part.subtopology: part for part in topology.subtopologies}
@@ -90,8 +89,8 @@ def _millionths(share: float) -> int:
 
 
 def _averaged(before: MeasuredLoad | None, parts: list[int], now_ms: int, window_ms: int) -> MeasuredLoad:
-    """What was measured moves towards `parts` by as much of the window as has passed since; all the
-    way when that is all of it.
+    """The average moved towards `parts` by the part of the window that has passed since the last
+    measurement, and by all of it after a whole window.
     """
     if before is not None:
         passed_ms = min(now_ms - before.measured_ms, window_ms)
@@ -101,8 +100,8 @@ def _averaged(before: MeasuredLoad | None, parts: list[int], now_ms: int, window
 
 
 def _step(difference: int, passed_ms: int, window_ms: int) -> int:
-    """Its part of the window, rounded away from 0: of a few records a second most reports are worth
-    less than one, and would never count.
+    """The part of the difference that falls into the passed time, rounded away from 0. Rounded
+    down, a change of less than one record/s per report would never count.
     """
     step = -(-abs(difference) * passed_ms // window_ms)
     return step if difference > 0 else -step

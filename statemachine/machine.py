@@ -1,5 +1,5 @@
-"""GroupMachine: one group's log in, decisions out. The only path there is: live, replay, what-if
-and tests all step this.
+"""GroupMachine turns one group's facts into decisions. Live, replay, what-if and tests all step
+this class.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Load = Callable[[str, int], Assignor]
 
 @attrs.frozen(kw_only=True)
 class Evaluation:
-    """What the assignor's last answer costs, for metrics. It is no part of the state: a restored
+    """Cost of the assignor's last plan, for metrics. It is not part of the state: a restored
     machine has none until its next round.
     """
 
@@ -39,12 +39,12 @@ class Evaluation:
 class GroupMachine:
     """The leader of one group.
 
-    `load` finds an assignor by name and behaviour version (default: built-in ones and entry
-    points); it raises InputError for one it does not have. With `any_solver` a group whose
-    configuration pins another solver version is folded all the same, as `verify` does, which then
-    knows not to call a difference a divergence; without it such a group halts (PROTOCOL L6).
-    `most_event_bytes`: decisions with a larger payload are emitted in parts (PROTOCOL L8); another
-    limit than the default gives other decisions, so it is for tests and scenarios alone.
+    `load`: finds an assignor by name and behaviour version (default: built-in ones and entry
+    points); raises InputError for an unknown one. `any_solver`: folds a group that pins another
+    solver version, which halts otherwise (docs/protocol.md#l6); `verify` uses this and judges
+    differences accordingly. `most_event_bytes`: larger decisions are emitted in parts
+    (docs/protocol.md#l8). Another value than the default changes decisions, so only tests and
+    scenarios set it.
     """
 
     def __init__(self, *, load: Load = registry.load, any_solver: bool = False, most_event_bytes: int = MOST_EVENT_BYTES) -> None:
@@ -56,15 +56,14 @@ class GroupMachine:
         self._assignor: Assignor | None = None
         self.last_evaluation: Evaluation | None = None
         self.halted: GroupHalted | None = None
-        """Why the group stands still; None while it goes on."""
+        """Why the group halted; None: it did not."""
 
     def step(self, record: Record) -> list[DecisionRecord]:
-        """Folds one fact and returns the decisions it causes, in order; usually none.
+        """Folds one fact and returns the decisions that it causes, in order; usually none.
 
-        Raises RepeatError when `record` does not come after the last one, and GroupHalted when
-        going on would be a guess: from then on every step raises it again, and the state is that of
-        the last checkpoint taken by the caller. Any other exception is a defect; it halts the group
-        as well.
+        Raises RepeatError when `record` does not come after the last one. Raises GroupHalted when
+        the machine cannot decide for certain; every later step raises it again, and the caller
+        continues from its last checkpoint. Any other exception is a defect and halts the group too.
         """
         if self.halted is not None:
             raise self.halted
@@ -80,7 +79,7 @@ class GroupMachine:
         try:
             return self._fold(record)
         except Exception as error:
-            # Whatever it was, half a step was taken: nobody may go on from here.
+            # Half a step may have been taken, so the state is unusable.
             if isinstance(error, GroupHalted):
                 self.halted = error
             else:
@@ -148,8 +147,8 @@ class GroupMachine:
         return None
 
     def lack(self, record: Record) -> GroupHalted | None:
-        """Why `step` would halt at this fact: it is a configuration that asks for what this build
-        does not have. None: it would not for that.
+        """The error with which `step` would halt at this fact, because it is a configuration that
+        needs what this build does not have; None: it would not halt for that.
         """
         if record.refused or not isinstance(record.event, GroupConfigured):
             return None
@@ -160,8 +159,8 @@ class GroupMachine:
         return None
 
     def as_leader(self, record: Record) -> Record:
-        """`record` as a leader folds it that answers first: a configuration that asks for what its
-        build lacks is refused (docs/protocol.md#l6).
+        """`record` as the first leader that answers it folds it: a configuration that needs what
+        this build lacks is refused (docs/protocol.md#l6).
         """
         return record if self.lack(record) is None else attrs.evolve(record, refused=True)
 
@@ -185,7 +184,9 @@ class GroupMachine:
         self.last_evaluation = Evaluation(cost=context.plan.cost, load=context.plan.load)
 
     def _number(self, record: Record, emitted: list[Decision]) -> list[DecisionRecord]:
-        """Dense numbers per group, each with the fact that caused it (PROTOCOL L4)."""
+        """Numbers the decisions densely per group and adds the fact that caused them
+        (docs/protocol.md#l4).
+        """
         state = self.state
         first = actions.number_decisions(state, len(emitted))
         return [
@@ -194,40 +195,38 @@ class GroupMachine:
         ]
 
     def _checkpoint(self, emitted: int) -> Checkpointed:
-        """The hash of what `snapshot` gives after this step, which has then numbered all that it
-        emitted.
-        """
+        """The hash of the state after this step, with `emitted` more decisions numbered."""
         checkpoint = snapshots.dump(attrs.evolve(self.state, number=self.state.number + emitted))
         return Checkpointed(state_sha256=hashlib.sha256(checkpoint).hexdigest(), seq=self.state.seq, form=snapshots.FORM)
 
     @property
     def deals_by_lag(self) -> bool:
-        """Whether its assignor does, so that source lags are to be observed (PROTOCOL D6)."""
+        """Whether the group's assignor deals by lag, so that source lags must be observed
+        (docs/protocol.md#d6).
+        """
         return self._assignor is not None and deals_by_lag(self._assignor)
 
     @property
     def awaits_lags(self) -> bool:
-        """Whether the first round is still to come and needs lags that are not known: they are to
-        be observed soon.
-        """
+        """Whether the first round waits for source lags, so that they should be observed soon."""
         return self.deals_by_lag and self.state.phase is GroupPhase.GATHERING and not self.state.knows_source_lags()
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """Group time of the next deadline: when a ProbingTick is due at the latest. None: no timer
-        runs.
+        """Group time of the next deadline, in ms: a ProbingTick is due then at the latest. None: no
+        timer runs.
         """
         return self._deadlines.next_ms()
 
     def timers(self) -> set[tuple[int, Timer, Key]]:
-        """Every timer that runs: (group time at which it is due, timer, key). Costs time in the
-        group's size; for tests.
+        """Every timer that runs, as (due time in group ms, timer, key). Costs time in the group's
+        size; for tests.
         """
         return self._deadlines.running()
 
     def snapshot(self) -> bytes:
-        """Canonical bytes of the whole state: equal states give equal bytes. Raises GroupHalted
-        when the group is halted.
+        """Canonical bytes of the state: equal states give equal bytes. Raises GroupHalted when the
+        group is halted.
         """
         if self.halted is not None:
             raise self.halted
@@ -237,8 +236,11 @@ class GroupMachine:
     def restore(
         cls, checkpoint: bytes, *, load: Load = registry.load, any_solver: bool = False, most_event_bytes: int = MOST_EVENT_BYTES
     ) -> GroupMachine:
-        """A machine that continues identically. Raises InputError for bytes that are no snapshot,
-        or of another form, GroupHalted when the assignor or solver the group needs is missing."""
+        """A machine that continues from a snapshot exactly as the one that made it.
+
+        Raises InputError for bytes that are no snapshot or have another form, and GroupHalted when
+        the group's assignor or solver is missing.
+        """
         machine = cls(load=load, any_solver=any_solver, most_event_bytes=most_event_bytes)
         machine.state = snapshots.load(checkpoint)
         machine._deadlines = Deadlines(machine.state)
@@ -248,7 +250,7 @@ class GroupMachine:
 
 
 def defect_text(error: Exception) -> str:
-    """What an error that nobody expected says, at most 500 characters of it."""
+    """Class and message of an unexpected error, the message cut to 500 characters."""
     return f"{error.__class__.__name__}: {error!s:.500}"
 
 

@@ -1,20 +1,22 @@
-"""The member's side of the protocol: one incarnation, sans-IO and without a clock.
+"""The member's side of the protocol: one incarnation, without I/O and without a clock.
 
 A host (the real client, or a process of the simulated cluster) hands in what happened together with
-`now_ms`, its CLOCK_BOOTTIME in milliseconds, and asks three things back: what to send (`poll`),
-what to close (`closing`), and, before each record it processes, `refusal`.
+`now_ms`, its CLOCK_BOOTTIME in milliseconds. It asks the session three things: what to send
+(`poll`), what to close (`closing`), and, before each record, whether it may process it (`refusal`).
 
 ::
 
     session = MemberSession(settings)
-    session.reader_placed(log_id=..., last_number=17, sent_ms=..., answered_ms=...)   # M1: the decisions reader is at the end
+    session.reader_placed(log_id=..., last_number=17, sent_ms=..., answered_ms=...)  # M1
     send(session.join(now_ms))
-    loop: session.receive(record, now_ms)  session.fetch_completed(...)  session.heartbeat_acknowledged(...)
-          send(session.poll(now_ms))       close(session.closing)        process while session.refusal(task, now_ms) is None
-    ended: close what `closing` names, then join again with a new session (and its `ended_incarnation`, when nothing runs any more)
+    loop: session.receive(record, now_ms)
+          session.fetch_completed(...)  session.heartbeat_acknowledged(...)
+          send(session.poll(now_ms))    close(session.closing)
+          process while session.refusal(task, now_ms) is None
+    ended: close what `closing` names, then join again with a new session
 
-Rules of PROTOCOL that a search wants to break one at a time are the small methods at the end of the
-class.
+The new session names this incarnation as its `ended_incarnation` when nothing of it runs any more.
+Each rule of the protocol that a search breaks on purpose is a small method at the end of the class.
 """
 
 from __future__ import annotations
@@ -38,13 +40,13 @@ __all__ = ["FATAL_REJECTIONS", "End", "Grant", "MemberSession", "MemberSettings"
 
 
 class Reception(enum.Enum):
-    """What became of a decision that was handed in (PROTOCOL L4)."""
+    """What happened to a decision that was handed in (docs/protocol.md#l4)."""
 
     APPLIED = "applied"
     DROPPED = "dropped"
-    """Its number was read before."""
+    """A decision of this number was read before."""
     GAP = "gap"
-    """Its number is too high: read on from `next_number` first, then hand this one in again."""
+    """Its number is too high: read from `next_number` on first, then hand this one in again."""
 
 
 FATAL_REJECTIONS = frozenset(
@@ -58,27 +60,28 @@ FATAL_REJECTIONS = frozenset(
         "incarnation_too_low",
     }
 )
-"""EventRejected codes after which the leader will not hear this incarnation."""
+"""EventRejected codes after which the leader accepts nothing more from this incarnation."""
 _NAMES_THE_NEWEST = frozenset({"stale_incarnation", "incarnation_too_low"})
-"""Of these, those whose numbers are the rejected incarnation and the newest one of this member."""
+"""Those of them whose numbers are the rejected incarnation and the newest one of this member."""
 _OUSTED = frozenset({"superseded", "proven_dead"})
-"""Values of `end_cause`: another process has joined with this member's id. `proven_dead` is one
-because only a live process reads its own end.
+"""Values of `end_cause` that mean that another process joined with this member's id. `proven_dead`
+is one of them, because only a live process reads its own end.
 """
 
 
 LOOK_AGAIN_MS = 1_000
-"""Between two looks that find the log shorter than it was, for that to be taken for the truth."""
+"""Least time, in ms, between the two reads that must both find the log shorter than before."""
 
 
 MOST_PREPARING = 100
-"""Tasks that a report names as being prepared, those first that somebody waits for, and as failed.
+"""Most tasks that a report names as being prepared, and as failed: first those that a movement
+waits for.
 """
 
 
 class MemberSession(SessionState):
-    """One incarnation of a member, from before its join to its end. Obeys PROTOCOL M1-M9, L8 and
-    L9.
+    """One incarnation of a member, from before its join to its end. Keeps docs/protocol.md#m1 to
+    M9, L8 and L9.
     """
 
     # Joining and the log reader
@@ -97,37 +100,37 @@ class MemberSession(SessionState):
 
     @property
     def is_ousted(self) -> bool:
-        """Another process has joined with this member's id, so this one must not join again. The
-        one exception: `may_join_above`.
+        """Whether another process joined with this member's id, so that this one must not join
+        again. The one exception: `may_join_above`.
         """
         return self.end_cause in _OUSTED or (self.newest_incarnation is not None and self.newest_incarnation > self.incarnation)
 
     def may_join_above(self, clock: int) -> bool:
-        """Whether this process, though another incarnation is above this one, may join again with
-        an incarnation above `newest_incarnation`.
+        """Whether this process may join again with an incarnation above `newest_incarnation`,
+        although another incarnation is above this one.
 
-        `clock`: the number that its next incarnation would begin from. The join was refused while
-        its sender waited for the answer, so it is no late copy; and the other number is ahead of
-        the clock, so it does not say that the other process began later, but that the clock is
-        behind the one that made that number (PROTOCOL M1).
+        `clock`: the number from which its next incarnation would begin. The join was refused while
+        its sender waited for the answer, so it is no late copy. The other number is ahead of the
+        clock, so it does not show that the other process began later: the clock is behind the one
+        that made that number (docs/protocol.md#m1).
         """
         too_low = self.ended is End.REFUSED and self.end_cause == "incarnation_too_low"
         return too_low and self.newest_incarnation is not None and clock < self.newest_incarnation < INT64_MAX
 
     @property
     def next_number(self) -> int:
-        """Number of the decision it needs next (PROTOCOL L4)."""
+        """Number of the decision that it needs next (docs/protocol.md#l4)."""
         if self._last_number is None:
             raise InputError("MemberSession: place the decisions reader at the end first (reader_placed)")
         return self._last_number + 1
 
     def reader_placed(self, *, log_id: str, last_number: int, sent_ms: int, answered_ms: int) -> None:
-        """The decisions reader is at the end of the partition of the log `log_id`, as a fetch sent
-        at `sent_ms` found it (PROTOCOL M1).
+        """The decisions reader is at the end of the partition of the log `log_id`, as found by a
+        fetch sent at `sent_ms` (docs/protocol.md#m1).
 
-        `last_number`: the highest number of a decision of this group before that place; 0: none
-        yet. `answered_ms`: when all of this was known. If the log is another than that of the
-        former incarnation, `join_from_ms` says how long to wait; then place the reader once more.
+        `last_number`: the highest number of this group's decisions before that place; 0: none.
+        `answered_ms`: when all of this was known. When the log is not the one of the former
+        incarnation, `join_from_ms` says how long to wait; place the reader again after that.
         """
         if self._joined:
             raise InputError("MemberSession.reader_placed: it has joined already; a new incarnation needs a new session")
@@ -138,11 +141,11 @@ class MemberSession(SessionState):
         self._fetch_ms = sent_ms
 
     def join(self, now_ms: int) -> MemberJoined:
-        """The fact that begins the incarnation, to be sent at once. The lease runs from here: the
-        leader cannot count it from earlier.
+        """The fact that begins the incarnation; send it at once. The lease runs from here, because
+        the leader cannot count it from earlier.
 
         Raises InputError when the decisions reader was not placed, or so long ago that the lease
-        would be over (PROTOCOL M1), and before `join_from_ms` (PROTOCOL L9).
+        would be over (docs/protocol.md#m1), and before `join_from_ms` (docs/protocol.md#l9).
         """
         if self._joined or self.ended is not None:
             raise InputError("MemberSession.join: one session joins once; a new incarnation needs a new session")
@@ -175,8 +178,8 @@ class MemberSession(SessionState):
     # What comes in
 
     def receive(self, record: DecisionRecord | UnreadDecision, now_ms: int) -> Reception:
-        """A decision of its group, in the order read. `now_ms` is when it was read: holds count
-        from it (PROTOCOL M5).
+        """Takes a decision of its group, in the order read. `now_ms`: when it was read; holds count
+        from it (docs/protocol.md#m5).
         """
         self._look_at_lease(now_ms)
         if record.log_id != self._log_id and self._heeds_log_id():
@@ -196,10 +199,10 @@ class MemberSession(SessionState):
         return Reception.APPLIED
 
     def fetch_completed(self, *, sent_ms: int, reached_end: bool, now_ms: int) -> None:
-        """A fetch sent at `sent_ms` is done, and every decision it brought has been handed in
-        (PROTOCOL M4).
+        """A fetch sent at `sent_ms` completed, and every decision in it was handed in
+        (docs/protocol.md#m4).
 
-        `reached_end`: nothing was left to read in the partition when the broker answered.
+        `reached_end`: the partition had nothing more to read when the broker answered.
         """
         self._look_at_lease(now_ms)
         in_doubt = self._doubtful_since_ms is not None and sent_ms < self._doubtful_since_ms
@@ -209,11 +212,11 @@ class MemberSession(SessionState):
 
     def log_went_back(self, *, sent_ms: int, now_ms: int) -> None:
         """A request sent at `sent_ms` found that the partition ends below what was read of it, or
-        begins above it (PROTOCOL L9).
+        begins above it (docs/protocol.md#l9).
 
-        Once is a doubt, because a broker that has just become the leader may not know the end yet.
-        Whoever finds it again after LOOK_AGAIN_MS, and never found the partition whole in between,
-        is in a log from which decisions are gone.
+        One such finding proves nothing, because a broker that has just become the leader may not
+        know the end yet. A second one after LOOK_AGAIN_MS, with no intact read in between, shows
+        that the log has lost decisions.
         """
         self._look_at_lease(now_ms)
         if self._doubtful_since_ms is None:
@@ -222,16 +225,16 @@ class MemberSession(SessionState):
             self._end(End.LOG_WENT_BACK, now_ms)
 
     def log_replaced(self, now_ms: int) -> None:
-        """There is proof that the topics hold another log than the one that was joined: another log
-        id, or other topics (PROTOCOL L9).
+        """The topics are known to hold another log than the one that was joined: another log id, or
+        other topics (docs/protocol.md#l9).
         """
         self._look_at_lease(now_ms)
         if self.ended is None:
             self._end(End.LOG_REPLACED, now_ms)
 
     def heartbeat_acknowledged(self, *, sent_ms: int, now_ms: int, report_number: int | None = None) -> None:
-        """The broker has appended a fact of this incarnation that was first sent at `sent_ms`.
-        `report_number`: when it was that LagReported.
+        """The broker appended a fact of this incarnation that was first sent at `sent_ms`.
+        `report_number`: its number when it was a LagReported.
         """
         self._look_at_lease(now_ms)
         self._heartbeat_ms = max(self._heartbeat_ms, self._lease_dates_from(sent_ms, now_ms))
@@ -240,7 +243,7 @@ class MemberSession(SessionState):
             if self._more_to_report:
                 self._next_report_ms = min(self._next_report_ms, now_ms)
 
-    # What the host says of its copies and tasks
+    # Copies and tasks, as the host reports them
 
     def copy_progress(self, task: TaskId, lag: Lag, now_ms: int) -> None:
         """The copy of `task` is `lag` records behind. For a granted task: behind the changelog's
@@ -253,12 +256,11 @@ class MemberSession(SessionState):
 
     @property
     def acceptable_lag(self) -> int | None:
-        """Records that a copy may be behind and be ready: a limit of its own, else the group's, as
-        far as it is known (PROTOCOL M2).
+        """Records that a copy may be behind and still be ready: the member's own limit, else the
+        group's as far as it is known (docs/protocol.md#m2); None: unknown.
 
-        With acceptable_recovery_ms it costs time in the number of copies. How fast changelogs grow
-        a member does not know, so it may take a copy for ready that the leader, which does, does
-        not.
+        With acceptable_recovery_ms it costs time in the number of copies. A member does not know
+        how fast changelogs grow, so it may take a copy for ready that the leader does not.
         """
         if self.settings.ready_lag_records is not None or self.acceptable_recovery_lag is None:
             return self.settings.ready_lag_records
@@ -272,10 +274,10 @@ class MemberSession(SessionState):
         return max(self.acceptable_recovery_lag, within)
 
     def _judge(self) -> None:
-        """Which of the copies that it is to keep are ready, by what is known now."""
+        """Updates which of the assigned copies are ready."""
         acceptable = self.acceptable_lag
         ready = {task for task in self.standby | self.warmup if self._is_ready(task, acceptable)}
-        if self._joined and self.ended is None:  # somebody may wait for a warm-up; a standby's readiness can wait for the heartbeat
+        if self._joined and self.ended is None:  # a movement may wait for a warm-up; the readiness of a standby can wait for the heartbeat
             self._newly_ready += sorted(task for task in ready - self._ready if task in self.warmup)
         self._ready = ready
 
@@ -287,31 +289,30 @@ class MemberSession(SessionState):
         return acceptable is not None and isinstance(lag, int) and lag <= acceptable
 
     def to_prepare(self) -> frozenset[TaskId]:
-        """Copies that it is to keep, that are within the limit, and that only its application's
-        word keeps from being ready.
-        """
+        """Assigned copies within the limit that only lack the application's declaration."""
         if not self.settings.prepares:
             return frozenset()
         acceptable = self.acceptable_lag
         return frozenset(task for task in self.standby | self.warmup if task not in self._prepared and self._is_within(task, acceptable))
 
     def is_prepared(self, task: TaskId) -> bool:
-        """Whether the application has declared the task ready, so far as something of it is here.
+        """Whether the application has declared the task ready, and data of the task is still here.
         """
         return task in self._prepared
 
     def declare_ready(self, task: TaskId) -> bool:
-        """The application's word that it could process the task at once. It holds until nothing of
-        the task is here any more, or the task has run here and stopped. False, and nothing is
-        noted: there is no copy of the task here that it is to keep, nor is it granted."""
+        """The application declares that it could process the task at once. That holds until no data
+        of the task is left here, or the task has run here and stopped. Returns False, and records
+        nothing, when the task is neither granted nor an assigned copy here.
+        """
         if task not in self._keeps():
             return False
         self._prepared.add(task)
         return True
 
     def note_preparing(self, preparing: Mapping[TaskId, int], failed: Iterable[TaskId]) -> None:
-        """What the next reports say: tasks that are being prepared now -> thousandths, and those
-        whose last preparation failed.
+        """Sets what the next reports say: tasks being prepared -> thousandths, and tasks whose last
+        preparation failed.
         """
         self._preparing, self._failed = dict(preparing), frozenset(failed)
 
@@ -319,17 +320,17 @@ class MemberSession(SessionState):
         return self.standby | self.warmup | self.grants.keys()
 
     def copy_dropped(self, task: TaskId) -> None:
-        """There is no copy of `task` on this member any more."""
+        """This member has no copy of `task` any more."""
         self._lags.pop(task, None)
 
     def task_closed(self, task: TaskId, now_ms: int) -> None:
-        """A task of `closing` has stopped and written its last. It is given up, or opened again
-        when it was granted again meanwhile.
+        """A task of `closing` has stopped and written its last record. It is given up, or opened
+        again when it was granted again in the meantime.
         """
         self._look_at_lease(now_ms)
         self.closing.discard(task)
         if task not in self.grants:
-            self._prepared.discard(task)  # it has run here, and its application has let go of it
+            self._prepared.discard(task)  # it ran here, and its application has let go of it
         if self.ended is not None:
             self._say_that_it_left()
             return
@@ -338,13 +339,14 @@ class MemberSession(SessionState):
         self._leave_if_stopped(now_ms)
 
     def load_measured(self, load: Load | None) -> None:
-        """What the next reports say of the host's load."""
+        """Sets the host load that the next reports carry."""
         self._load = load
 
     # Leaving
 
     def intend_leave(self) -> None:
-        """It wants to go once its tasks run elsewhere; `released` in a MemberAssigned then ends it.
+        """Leaves once its tasks run elsewhere; `released` in a MemberAssigned then ends the
+        session.
         """
         if not self.leaving and self.ended is None:
             self.leaving = True
@@ -352,14 +354,14 @@ class MemberSession(SessionState):
                 self._urgent.append(LeaveIntended)
 
     def cancel_leave(self) -> None:
-        """It stays after all."""
+        """Stays after all."""
         if self.leaving and self.ended is None:
             self.leaving = False
             if self._joined:
                 self._urgent.append(LeaveCancelled)
 
     def close(self, now_ms: int) -> None:
-        """Stops everything at once and says MemberLeft when the host has closed it all."""
+        """Stops everything at once and sends MemberLeft when the host has closed all tasks."""
         self._look_at_lease(now_ms)
         if self.ended is None:
             self.stopping = True
@@ -368,22 +370,22 @@ class MemberSession(SessionState):
             self._leave_if_stopped(now_ms)
 
     def give_up(self, how: End, now_ms: int) -> None:
-        """It cannot go on, for the reason `how` (UNREADABLE or FAILED): it ends, and says
-        MemberLeft when the host has closed everything.
+        """Ends a session that cannot continue, for the reason `how` (UNREADABLE or FAILED). Sends
+        MemberLeft when the host has closed all tasks.
         """
         self._look_at_lease(now_ms)
         if self.ended is None:
             self._end(how, now_ms)
             self._say_that_it_left()
 
-    # What the host asks
+    # Questions of the host
 
     def poll(self, now_ms: int) -> list[Fact]:
-        """Facts to send now, in this order, over one ordered producer: what is urgent, then a
+        """Facts to send now, in this order, through one ordered producer: urgent ones first, then a
         report when one is due.
 
-        Readiness is said right behind a report, so that whoever asks why a task moved finds the lag
-        of that moment.
+        Readiness follows its report directly, so that a reader who asks why a task moved finds the
+        lag of that moment.
         """
         self._look_at_lease(now_ms)
         self._judge()
@@ -400,33 +402,33 @@ class MemberSession(SessionState):
 
     @property
     def next_poll_ms(self) -> int | None:
-        """When `poll` has something to say next; None: never again. 0 = now."""
+        """When `poll` next returns a fact, in ms; 0: now; None: never again."""
         if self._urgent or self._newly_ready or self._given_up:
             return 0
         return self._next_report_ms if self._joined and self.ended is None else None
 
     @property
     def next_report_ms(self) -> int:
-        """When the next heartbeat is due; what it is to say must be told before the `poll` that
-        gives it. Meaningless before `join`.
+        """When the next heartbeat is due, in ms. Hand in what it should say before the `poll` that
+        returns it. Meaningless before `join`.
         """
         return self._next_report_ms
 
     @property
     def has_more_to_report(self) -> bool:
-        """The last report had no room for all that was to be said, and has arrived: the next one is
-        due at once.
+        """Whether the last report had no room for everything and has arrived, so that the next one
+        is due at once.
         """
         return self._more_to_report and self._report_known and self.ended is None
 
     def held(self, now_ms: int) -> list[TaskId]:
-        """Tasks it runs, restores to run, or is still closing, in rising order; not those that wait
-        for a hold.
+        """Tasks that it runs, restores to run, or is still closing, in rising order; without those
+        that wait for a hold.
         """
         return sorted(self.closing.union(task for task, grant in self.grants.items() if grant.start_ms <= now_ms))
 
     def may_process(self, task: TaskId, now_ms: int) -> bool:
-        """Whether a record of `task` may be processed at this moment. To be asked before each."""
+        """Whether a record of `task` may be processed now. Ask before each record."""
         return self.refusal(task, now_ms) is None
 
     def refusal(self, task: TaskId, now_ms: int) -> str | None:
@@ -447,8 +449,8 @@ class MemberSession(SessionState):
 
     @property
     def lease_ends_ms(self) -> int:
-        """From this moment on nothing may be processed, unless it is renewed before. Meaningless
-        before `join`.
+        """From this time on nothing may be processed unless the lease is renewed before.
+        Meaningless before `join`.
         """
         return self._lease_rests_on(self._heartbeat_ms, self._fetch_ms) + self.lease_lasts_ms()
 
@@ -465,7 +467,7 @@ class MemberSession(SessionState):
             self._end(End.LEASE_LAPSED, now_ms)
 
     def _end(self, how: End, now_ms: int) -> None:
-        """Everything is dropped: what it ran must be closed, what it had to say is void."""
+        """Ends the session: the host must close its tasks, and no fact is sent any more."""
         self.closing.update(self.held(now_ms))
         self.grants.clear()
         self.standby = self.warmup = frozenset()
@@ -473,7 +475,7 @@ class MemberSession(SessionState):
         self.ended = how
 
     def _say_that_it_left(self) -> None:
-        """Who has given up leaves its tasks to others, as soon as nothing of it runs."""
+        """Sends MemberLeft for a session that gave up, as soon as nothing of it runs."""
         if self.ended in (End.UNREADABLE, End.FAILED) and not self.closing and self._joined:
             self._urgent = [MemberLeft]
 
@@ -505,8 +507,8 @@ class MemberSession(SessionState):
                 self._leave(End.RELEASED, now_ms)
 
     def _refused(self, decision: EventRejected, now_ms: int) -> None:
-        """The leader will not hear this incarnation. Read after its lease has lapsed, too: it says
-        why it must not come back.
+        """The leader accepts nothing more from this incarnation. Read even after the lease lapsed,
+        because it says why the member must not come back.
         """
         if self.end_cause or self.ended not in (None, End.LEASE_LAPSED):
             return
@@ -517,8 +519,8 @@ class MemberSession(SessionState):
             self._end(End.REFUSED, now_ms)
 
     def _take_part(self, part: MemberAssignedPart, now_ms: int) -> None:
-        """Parts have numbers one after the other (PROTOCOL L4), so none is missing; what they say
-        holds once the last one is read (PROTOCOL L8).
+        """Takes one part of an assignment. Parts are numbered without gaps (docs/protocol.md#l4),
+        and apply once the last one is read (docs/protocol.md#l8).
         """
         self._parts = [part] if part.part == 1 else [*self._parts, part]
         if part.part == part.parts == len(self._parts):
@@ -529,7 +531,9 @@ class MemberSession(SessionState):
         return member_id == self.settings.member_id and incarnation == self.settings.incarnation
 
     def _apply(self, assigned: MemberAssigned, now_ms: int) -> None:
-        """The complete set: what is not in it is given up (PROTOCOL M3)."""
+        """Applies a complete assignment: tasks that are not in it are given up
+        (docs/protocol.md#m3).
+        """
         self.assignment_epoch = assigned.assignment_epoch
         self.unknown = frozenset(
             task for task in (*assigned.active, *assigned.standby, *assigned.warmup) if not self.settings.knows(task)
@@ -550,7 +554,7 @@ class MemberSession(SessionState):
         if not self.stopping:
             for task, token in tokens.items():
                 if task in self.grants:
-                    if task not in assigned.hold_ms:  # the leader knows now that nobody else runs it
+                    if task not in assigned.hold_ms:  # the leader knows now that no other member runs it
                         self.grants[task].start_ms = min(self.grants[task].start_ms, now_ms)
                 else:
                     start_ms = self._hold_ends_ms(now_ms, assigned.hold_ms.get(task, 0))
@@ -562,7 +566,7 @@ class MemberSession(SessionState):
         return what(member_id=self.member_id, incarnation=self.incarnation)
 
     def _sooner(self, what: type[TaskReady] | type[TasksRevoked], tasks: list[TaskId]) -> Iterator[Fact]:
-        """What the next report says anyway (PROTOCOL M2)."""
+        """Facts that tell early what the next report contains anyway (docs/protocol.md#m2)."""
         for some in task_sets(tasks, self.most_event_bytes):
             yield what(member_id=self.member_id, incarnation=self.incarnation, assignment_epoch=self.assignment_epoch, tasks=some)
 
@@ -571,8 +575,8 @@ class MemberSession(SessionState):
             self._leave(End.LEFT, now_ms)
 
     def _leave(self, how: End, now_ms: int) -> None:
-        """Its own word that nothing runs here any more (PROTOCOL M1): the last thing it says. With
-        tasks still closing, it waits for them.
+        """Sends that nothing runs here any more (docs/protocol.md#m1), as the last fact. Waits for
+        tasks that are still closing.
         """
         self.closing.update(self.held(now_ms))
         self.grants.clear()
@@ -585,9 +589,10 @@ class MemberSession(SessionState):
             self._urgent = [*said, MemberLeft]
 
     def _report(self, now_ms: int) -> LagReported:
-        """The whole truth, as a delta when the last report is known to have arrived (PROTOCOL M2).
-        What does not fit is said by the next one, at once when this one is acknowledged: of the
-        copies it is to keep it speaks first, so that none of them seems to be lost."""
+        """The complete report, as a delta when the last report is known to have arrived
+        (docs/protocol.md#m2). What has no room goes into the next report, which is due as soon as
+        this one is acknowledged. Assigned copies come first, so that none of them seems to be lost.
+        """
         lags: dict[TaskId, Lag] = dict(self._lags)
         for task, grant in self.grants.items():
             runs = grant.restored and grant.start_ms <= now_ms and (task in self._prepared or not self.settings.prepares)
@@ -623,7 +628,7 @@ class MemberSession(SessionState):
         return report
 
     def _first_told(self, item: tuple[TaskId, Lag]) -> tuple[Any, ...]:
-        """Order of the copies it is told to keep, then of those it runs, then of others."""
+        """Sort key: assigned copies, then running tasks, then others."""
         task = item[0]
         kept = 0 if task in self.warmup else 1 if task in self.standby else 2 if task in self.grants else 3
         return kept, nearest_first(item)
@@ -631,67 +636,67 @@ class MemberSession(SessionState):
     # The rules, one method each
 
     def _lease_dates_from(self, sent_ms: int, arrived_ms: int) -> int:
-        """M4: the lease is dated from the sending. A late acknowledgement would otherwise be a
-        fresh lease after the leader has expired us.
+        """M4: the lease counts from the sending. Otherwise a late acknowledgement would be a fresh
+        lease after the leader has expired the member.
         """
         return sent_ms
 
     def _lease_rests_on(self, heartbeat_ms: int, fetch_ms: int) -> int:
-        """M4: both must be fresh. By heartbeats alone a member whose reader is stuck would renew
-        for ever after it was expelled.
+        """M4: both must be fresh. By heartbeats alone, a member whose reader is stuck would renew
+        its lease for ever after it was expelled.
         """
         return min(heartbeat_ms, fetch_ms)
 
     def _fetch_counts(self, reached_end: bool) -> bool:
-        """M4: only a fetch that left nothing unread proves that no decision against us was waiting;
-        nor does one count while a gap is open (L4).
+        """M4: only a fetch that left nothing unread proves that no decision against the member was
+        waiting. No fetch counts while a gap is open (L4).
         """
         return reached_end and not self._gap
 
     def _may_revive(self) -> bool:
-        """M4: a lapsed lease never revives. A paused member would otherwise wake, see an old
-        heartbeat acknowledged, and go on.
+        """M4: a lapsed lease never revives. Otherwise a paused member would wake, see an old
+        heartbeat acknowledged, and continue.
         """
         return False
 
     def _hold_ends_ms(self, read_ms: int, hold_ms: int) -> int:
-        """M5: a task taken by force waits, from the reading of its grant, until the old owner's
-        lease must be over.
+        """M5: a task taken by force waits, from the reading of its grant, until the lease of the
+        old owner must be over.
         """
         return read_ms + hold_ms
 
     def _heeds_expiry(self) -> bool:
-        """M4, M7: a member that reads that it is out, or that it is not known, ends itself."""
+        """M4, M7: a member that reads that it was removed, or is unknown, ends itself."""
         return True
 
     def _heeds_log_id(self) -> bool:
-        """L9: a decision of another log shows that the log was replaced. What it has read says
+        """L9: a decision of another log shows that the log was replaced. What was read before says
         nothing about that log.
         """
         return True
 
     def _waits_for_former_log_ms(self) -> int:
-        """L9: a new log knows nothing of those who run tasks by the one before. The longest lease
-        of theirs that it can know of is like its own.
+        """L9: a new log does not know which members run tasks by the former one. Their longest
+        lease is assumed to equal this member's.
         """
         return self.settings.session_timeout_ms if self.settings.former_log_id not in (None, self._log_id) else 0
 
     def _heeds_unread(self) -> bool:
-        """M9: a decision that binds it and that it cannot read ends it. It could say anything, that
-        it is out for example.
+        """M9: a decision that binds the member and that it cannot read ends the session. The
+        decision could say anything, for example that the member was removed.
         """
         return True
 
     def _takes_number(self, number: int) -> bool:
-        """L4: number n+1 only. Anything higher would lose what is between for ever."""
+        """L4: number n+1 only. A higher number would lose the decisions in between for ever."""
         return number == self.next_number
 
     def _takes_epoch(self, epoch: int) -> bool:
-        """M3: an older set than the one applied is stale."""
+        """M3: an assignment older than the applied one is stale."""
         return epoch > self.assignment_epoch
 
     def _counts_as_restored(self, grant: Grant, lag: Lag, now_ms: int) -> bool:
-        """M5, M6: up to date counts only after the hold, when nobody else writes to the changelog
-        any more.
+        """M5, M6: a copy counts as restored only after the hold, when no other member writes to the
+        changelog any more.
         """
         return lag == 0 and now_ms >= grant.start_ms

@@ -1,22 +1,23 @@
-"""What a worker does with one partition of the facts, sans-IO and without a clock: every group in
-it is folded, led and taken over here.
+"""A worker's part for one partition of the facts, without I/O and without a clock: every group of
+the partition is folded, led and taken over here.
 
 A host (the deployed worker, or a worker of the simulated cluster) hands in checkpoints, published
-decisions, facts in order and acknowledgements, and gets back what to publish, which checkpoints to
+decisions, facts in order and acknowledgements. It gets back what to publish, which checkpoints to
 store, and for which groups a tick is due.
 
 ::
 
     lead = PartitionLead()
-    lead.restore(checkpoint) ...                  # the last of each group (PROTOCOL L7)
-    lead.take_published(group, number, ...) ...   # what stands in the decisions topic
+    lead.restore(checkpoint) ...                 # the last of each group (docs/protocol.md#l7)
+    lead.take_published(group, number, ...) ...  # from the decisions topic
     for fact in order:
-        publish(lead.fold(fact, now_ms))          # only what is not published; what is, is compared (PROTOCOL L5)
-    for checkpoint in lead.acknowledged(group, number):   # when the broker has the decisions up to `number`
+        publish(lead.fold(fact, now_ms))         # only what is not published yet
+    for checkpoint in lead.acknowledged(group, number):   # the broker has decisions up to `number`
         store(checkpoint)
         lead.stored(checkpoint)
 
-A group that halts stands still alone (PROTOCOL L6): its facts are passed over, the others go on.
+Decisions that are published already are compared with the recomputed ones (docs/protocol.md#l5). A
+group halts alone (docs/protocol.md#l6): its facts are skipped, and the other groups continue.
 """
 
 from __future__ import annotations
@@ -38,15 +39,13 @@ from equipoise.statemachine.rejections import refused_fact
 V = TypeVar("V")
 
 MachineFactory = Callable[[bytes | None], GroupMachine]
-"""From checkpoint bytes, or None for the log's start, to a machine."""
+"""Makes a machine from checkpoint bytes; None: at the log's start."""
 
 Folded = Callable[[Record, list[DecisionRecord], GroupMachine], None]
-"""Called after each fact that was folded, with all it caused, and the machine that has just folded
-it.
-"""
+"""Called after each folded fact, with its decisions and the machine."""
 
 Ends = Mapping[str, Mapping[int, int]]
-"""Topic -> partition -> end offset, or records that are still to be read."""
+"""Topic -> partition -> end offset, or records still to be read."""
 Racks = Mapping[str, Mapping[int, tuple[str, ...]]]
 """Topic -> partition -> racks of its replicas."""
 
@@ -58,8 +57,8 @@ def real_machine(checkpoint: bytes | None) -> GroupMachine:
 
 @attrs.frozen(kw_only=True)
 class StoredCheckpoint:
-    """A group's state behind the fact at `offset`, when `number` decisions had been made (PROTOCOL
-    L7).
+    """A group's state after the fact at `offset`, with `number` decisions made so far
+    (docs/protocol.md#l7).
     """
 
     group: str
@@ -75,21 +74,21 @@ class GroupLead:
         self.name = name
         self.machine = machine
         self.halted: GroupHalted | None = None
-        """Why it stands still; None while it goes on."""
+        """Why the group halted; None: it did not."""
         self.published = PublishedDecisions()
         self.refused: set[int] = set()
-        """Facts, not yet folded, that published decisions refuse because a leader's build lacked
-        what they ask for (docs/protocol.md#l6).
+        """Offsets of facts, not yet folded, that published decisions refuse because a leader's
+        build lacked what they ask for (docs/protocol.md#l6).
         """
         self.checkpoint_offset = -1
         """Fact of the last checkpoint that was stored or restored; -1: none."""
         self.from_offset = 0
         """First fact of the group that was folded here without a checkpoint before it."""
         self.tick_at_ms: int | None = None
-        """On the host's clock; None while the group is empty."""
+        """When its next tick is due, on the host's clock; None: the group is empty."""
         self.tick_under_way = False
         self.waiting: list[StoredCheckpoint] = []
-        """Taken, but what was decided up to them is not all acknowledged."""
+        """Checkpoints that were taken and whose decisions are not all acknowledged."""
         self.observed_ends: dict[str, dict[int, int]] = {}
         self.observed_racks: dict[str, dict[int, tuple[str, ...]]] = {}
 
@@ -110,16 +109,16 @@ class GroupLead:
 
     @property
     def recovery_offset(self) -> int:
-        """The first fact that a worker needs which takes this group over."""
+        """The first fact that a worker needs to take this group over."""
         return self.from_offset if self.checkpoint_offset < 0 else self.checkpoint_offset + 1
 
 
 class PartitionLead:
     """All groups of one partition.
 
-    `position`: offset of the next fact. `opened`: the log's first record, when the facts are read
-    from behind it. `answers`: its decisions are published, so it may refuse a configuration that
-    asks for what this build lacks; a lead that only reads halts the group until somebody answers.
+    `position`: offset of the next fact. `opened`: the log's first record, when reading begins after
+    it. `answers`: its decisions are published, so it may refuse a configuration that asks for what
+    this build lacks; a lead that only reads halts the group until a worker has answered.
     """
 
     def __init__(
@@ -141,8 +140,8 @@ class PartitionLead:
     # Taking over
 
     def restore(self, checkpoint: StoredCheckpoint) -> None:
-        """Begin with this group's state. Raises InputError for bytes that are no checkpoint; a
-        group that this build cannot lead is halted.
+        """Begins with a group's state. Raises InputError for bytes that are no checkpoint. Halts a
+        group that this build cannot lead.
         """
         try:
             machine = self._make_machine(checkpoint.state)
@@ -170,8 +169,8 @@ class PartitionLead:
             self._halt(group, self.position, found.code, found.problem)
 
     def group(self, name: str, at_offset: int | None = None) -> GroupLead:
-        """The lead of a group; one that was not known begins at the fact `at_offset` (None: at the
-        next one).
+        """The lead of a group. An unknown group begins at the fact `at_offset` (None: the next
+        one).
         """
         group = self.groups.get(name)
         if group is None:
@@ -185,23 +184,24 @@ class PartitionLead:
     # Folding
 
     def must_read_published(self, record: Record) -> bool:
-        """Whether the host hands in all decisions that are published by now before it folds this
-        fact: it would be refused because of what this build lacks, and another worker, which leads
-        the partition by now, may have answered it otherwise."""
+        """Whether the host must first hand in all decisions published so far, because this build
+        would refuse the fact, and another worker that leads the partition by now may have answered
+        it otherwise.
+        """
         return isinstance(record.event, GroupConfigured) and self._own_refusal(self.group(record.group, record.offset), record) is not None
 
     def _own_refusal(self, group: GroupLead, record: Record) -> GroupHalted | None:
-        """Why this worker refuses the fact, which nobody has refused before; None: it does not."""
+        """Why this worker refuses a fact that no published decision refuses; None: it does not."""
         if not self._answers or group.halted is not None or record.offset <= group.machine.state.last_offset or record.offset in group.refused:
             return None
         return group.machine.lack(record)
 
     def fold(self, record: Record, now_ms: int) -> list[DecisionRecord]:
-        """The next fact: what it causes and is not yet published, to be published in this order.
-        `now_ms`: the host's monotonic clock.
+        """Folds the next fact and returns the decisions to publish, in order, without those that
+        are published already. `now_ms`: the host's monotonic clock.
 
-        Raises GapError and RepeatError when it is not the next one. A halt is no exception here:
-        see `GroupLead.halted`.
+        Raises GapError and RepeatError when it is not the next fact. A halt raises nothing: see
+        `GroupLead.halted`.
         """
         self._take_place(record.offset)
         if isinstance(record.event, LogOpened):
@@ -252,8 +252,8 @@ class PartitionLead:
         return missing
 
     def pass_over(self, group_name: str, offset: int, code: str, problem: str) -> None:
-        """The next fact cannot be read by this build: its group halts, because another build may
-        read it (PROTOCOL L6).
+        """Skips the next fact, which this build cannot read, and halts its group, because another
+        build may read it (docs/protocol.md#l6).
         """
         self._take_place(offset)
         group = self.group(group_name, offset)
@@ -268,7 +268,7 @@ class PartitionLead:
         self.position += 1
 
     def _halt_for(self, group: GroupLead, offset: int, error: Exception) -> None:
-        """One group's defect halts that group alone: the others go on."""
+        """Halts one group for its defect; the others continue."""
         halted = error if isinstance(error, GroupHalted) else GroupHalted(group.name, offset, "defect", defect_text(error))
         self._halt(group, halted.offset, halted.code, halted.problem)
         if group.halted is not None and halted.code == "defect":
@@ -282,8 +282,9 @@ class PartitionLead:
     # Checkpoints
 
     def take_checkpoint(self, group_name: str) -> None:
-        """The group's state now, to be stored once what was decided up to it is acknowledged
-        (PROTOCOL L7). A group whose state cannot be written halts."""
+        """Takes a checkpoint of the group, to be stored once its decisions are acknowledged
+        (docs/protocol.md#l7). Halts a group whose state cannot be written.
+        """
         group = self.groups[group_name]
         state = group.machine.state
         try:
@@ -294,8 +295,8 @@ class PartitionLead:
         group.waiting.append(StoredCheckpoint(group=group_name, offset=state.last_offset, number=state.number, state=snapshot))
 
     def acknowledged(self, group_name: str, number: int) -> list[StoredCheckpoint]:
-        """Every decision of the group up to `number` stands in the log: what may be stored now. Say
-        `stored` when it is.
+        """Every decision of the group up to `number` is in the log. Returns the checkpoints that
+        may be stored now; call `stored` for each afterwards.
         """
         group = self.groups[group_name]
         group.published.acknowledge(number)
@@ -304,13 +305,13 @@ class PartitionLead:
         return ripe
 
     def stored(self, checkpoint: StoredCheckpoint) -> None:
-        """Whoever takes over from now on finds this one."""
+        """The checkpoint is stored, so a worker that takes over finds it."""
         group = self.groups[checkpoint.group]
         group.checkpoint_offset = max(group.checkpoint_offset, checkpoint.offset)
 
     @property
     def recovery_offset(self) -> int:
-        """The first fact that a worker needs which takes the partition over from the stored
+        """The first fact that a worker needs to take the partition over from the stored
         checkpoints.
         """
         return min((group.recovery_offset for group in self.groups.values()), default=self.position)
@@ -318,8 +319,8 @@ class PartitionLead:
     # Ticks and end offsets
 
     def _plan_tick(self, group: GroupLead, now_ms: int) -> None:
-        """A tick is due when a deadline is, or when a group with members had no record for
-        max_step_ms (PROTOCOL L3).
+        """Plans the next tick: at the next deadline, and at the latest max_step_ms after the last
+        record of a group with members (docs/protocol.md#l3).
         """
         state = group.machine.state
         if not state.members:
@@ -332,24 +333,21 @@ class PartitionLead:
         group.tick_at_ms = now_ms + max(1, wait_ms)
 
     def plan_ticks(self, now_ms: int) -> None:
-        """Plan the tick of every group from now on; after taking over, when facts were folded that
-        are long past.
-        """
+        """Plans the tick of every group from now on, after a takeover that folded old facts."""
         for group in self.groups.values():
             if group.halted is None:
                 self._plan_tick(group, now_ms)
 
     def ticks_due(self, now_ms: int) -> list[str]:
-        """Groups to send a ProbingTick for, now. Each is named once, until a tick of it was folded.
-        """
+        """Groups that need a ProbingTick now, each once until its tick was folded."""
         due = [group for group in self.groups.values() if group.tick_at_ms is not None and group.tick_at_ms <= now_ms and not group.tick_under_way]
         for group in due:
             group.tick_under_way = True
         return sorted(group.name for group in due)
 
     def observe(self, group_name: str, ends: Ends, racks: Racks | None = None, source_lags: Ends | None = None) -> PartitionsObserved | None:
-        """What has changed since the last call, as a fact; None: nothing has (PROTOCOL D6). Source
-        lags: what the group does not know.
+        """What changed since the last call, as a fact; None: nothing (docs/protocol.md#d6). Of
+        source lags: what the group does not know.
         """
         group = self.groups[group_name]
         changed_ends = _changed(group.observed_ends, ends)
@@ -363,13 +361,13 @@ class PartitionLead:
 
 
 def _is_answered_otherwise(group: GroupLead, decisions: list[DecisionRecord]) -> bool:
-    """Whether published decisions say that another worker has carried out what these refuse."""
+    """Whether published decisions show that another worker accepted what these decisions refuse."""
     refusals = [each.number for each in decisions if refused_fact(each.decision, each.caused_by) is not None]
     return bool(refusals) and group.published.last_waiting >= refusals[0]
 
 
 def _changed(known: dict[str, dict[int, V]], now: Mapping[str, Mapping[int, V]]) -> dict[str, dict[int, V]]:
-    """What `now` says and `known` does not; `known` knows it from here on."""
+    """The values of `now` that `known` lacks or has otherwise; adds them to `known`."""
     changed: dict[str, dict[int, V]] = {}
     for topic, of_topic in now.items():
         for partition, value in of_topic.items():

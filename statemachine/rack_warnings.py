@@ -1,4 +1,6 @@
-"""Warnings about a member's rack and tags that contradict each other. A warning changes no decision."""
+"""Warnings about a member's rack and tags that contradict each other. A warning changes no
+decision.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from equipoise.statemachine.state import MemberState
 
 
 def warn_of_racks(context: Context, member: MemberState) -> None:
-    """Where tags are asked for they win over a member's `rack`; if the two do not agree the
-    operator is told (KIP-925, 4.D.III).
+    """Emits MemberWarned when the group places by tags and the member's `rack` contradicts its rack
+    tag. The tag wins (KIP-925, 4.D.III).
     """
     asked = context.state.settings.rack_aware_tags
     if not asked or member.rack is None:

@@ -1,7 +1,8 @@
-"""Why a fact is answered by EventRejected: a code in the log, its text rendered here for people.
+"""Rejections: why a fact is answered by EventRejected. The log has a code; its text is rendered
+here.
 
-A rejection changes nothing but, for a member's current incarnation, its lease: that is renewed
-before the content is judged (PROTOCOL M4).
+A rejection changes nothing except the lease of a member's current incarnation, which is renewed
+before the content is judged (docs/protocol.md#m4).
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from equipoise.events.errors import InputError
 from equipoise.events.facts import Fact, GroupConfigured
 
 ASSIGNOR_UNAVAILABLE = "assignor_unavailable"
-"""The one code that depends on the build that leads. Published, it is an input of every later fold:
-see `refused_fact`.
+"""The one code that depends on the leader's build. Once published, it is an input of every later
+fold: see `refused_fact`.
 """
 
 REJECTIONS: dict[str, str] = {
@@ -55,7 +56,7 @@ REJECTIONS: dict[str, str] = {
 
 
 class Rejected(Exception):
-    """Raised by a transition that must not change anything; the machine turns it into an
+    """Raised by a transition before it changes anything; the machine turns it into an
     EventRejected.
     """
 
@@ -66,8 +67,8 @@ class Rejected(Exception):
 
 
 def rejection_text(decision: EventRejected, fact: Fact | None = None) -> str:
-    """One line for people. Codes of later versions are shown as they are. `fact`: what was
-    rejected; with it a refused configuration is explained.
+    """One line for people; an unknown code is shown as it is. `fact`: the rejected fact, by which a
+    refused configuration is explained.
     """
     if isinstance(fact, GroupConfigured) and decision.code in _EXPLAINED:
         explained = _EXPLAINED[decision.code](fact)
@@ -78,14 +79,14 @@ def rejection_text(decision: EventRejected, fact: Fact | None = None) -> str:
 
 
 def refused_fact(decision: Decision, caused_by: int) -> int | None:
-    """Offset of the configuration that this decision refuses because the build that leads lacks
-    what it asks for; None: it is no such refusal.
+    """Offset of the configuration that this decision refuses because the leader's build lacks what
+    it asks for; None: it is no such refusal.
     """
     return caused_by if isinstance(decision, EventRejected) and decision.code == ASSIGNOR_UNAVAILABLE else None
 
 
 def _what_is_lacking(config: GroupConfigured) -> str | None:
-    """What this installation lacks of a configuration; None: nothing, so only the build that
+    """What this installation lacks for a configuration; None: nothing, so only the build that
     refused it can say more.
     """
     try:
@@ -96,8 +97,8 @@ def _what_is_lacking(config: GroupConfigured) -> str | None:
 
 
 def _what_is_refused(config: GroupConfigured) -> str | None:
-    """What its assignor has against its settings; None: this installation lacks the assignor, and
-    only that they were refused can be said.
+    """Why the assignor refuses the settings; None: this installation lacks the assignor and cannot
+    tell.
     """
     try:
         assignor = registry.load(config.assignor, config.behaviour_version)
@@ -114,6 +115,6 @@ _EXPLAINED = {"knobs_refused": _what_is_refused, ASSIGNOR_UNAVAILABLE: _what_is_
 
 
 def refusal_text(config: GroupConfigured) -> str:
-    """Why a worker refuses this configuration, as far as this installation can say."""
+    """Why a worker refuses this configuration, as far as this installation can tell."""
     asks = f"assignor {config.assignor!r} version {config.behaviour_version}, solver {config.solver!r}"
     return _what_is_lacking(config) or _what_is_refused(config) or f"{asks}: {REJECTIONS[ASSIGNOR_UNAVAILABLE]}"

@@ -1,5 +1,5 @@
-"""What one incarnation of a member knows, and how that becomes bytes and comes back. What it does
-with it: `equipoise.statemachine.member`.
+"""The state of one incarnation of a member, as bytes and back. `equipoise.statemachine.member`
+works on it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from equipoise.events.tasks import PARSED_TASKS, Lag, LagSentinel, TaskId
 
 @attrs.frozen(kw_only=True)
 class MemberSettings:
-    """What one incarnation is; the fields up to `prepares` stand in its MemberJoined."""
+    """Constants of one incarnation. The fields up to `prepares` are in its MemberJoined."""
 
     member_id: str = attrs.field(validator=fields.text())
     incarnation: int = attrs.field(validator=fields.integer())
@@ -35,24 +35,22 @@ class MemberSettings:
     ended_incarnation: int | None = None
     eager: bool = False
     ready_lag_records: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
-    """A limit of its own; None: it judges its copies by the group's."""
+    """Its own limit; None: it judges its copies by the group's."""
     prepares: bool = False
-    """Its application prepares tasks: no copy is ready before it has declared it."""
+    """Its application prepares tasks: no copy is ready before the application has declared it."""
 
     former_log_id: str | None = None
-    """The log of this member's incarnation before, as its host remembers it; None: unknown, or
+    """The log of this member's former incarnation, as its host remembers it; None: unknown, or
     there was none.
     """
     heartbeat_interval_ms: int = attrs.field(default=3_000, validator=fields.integer(1))
     stateful_subtopologies: frozenset[int] = frozenset()
-    """Sub-topologies whose tasks must be restored before they process."""
+    """Sub-topologies whose tasks must be restored before they process records."""
     partitions: Mapping[int, int] | None = None
-    """Sub-topologies of its topology -> their number of partitions; None: every task is one that it
-    can run.
-    """
+    """Sub-topologies of its topology -> their number of partitions; None: it can run every task."""
 
     def knows(self, task: TaskId) -> bool:
-        """Whether its topology has the task (PROTOCOL D1)."""
+        """Whether its topology has the task (docs/protocol.md#d1)."""
         return self.partitions is None or task.partition < self.partitions.get(task.subtopology, 0)
 
     def __attrs_post_init__(self) -> None:
@@ -62,35 +60,35 @@ class MemberSettings:
 
 
 class End(enum.Enum):
-    """Why an incarnation is over."""
+    """Why an incarnation ended."""
 
     LEASE_LAPSED = "lease_lapsed"
-    """It could not renew in time; whatever comes later does not bring it back (PROTOCOL M4)."""
+    """It could not renew its lease in time. Nothing revives it (docs/protocol.md#m4)."""
     EXPIRED = "expired"
     """It read its own MemberExpired: timed out, superseded or expelled."""
     REFUSED = "refused"
-    """The leader will not hear this incarnation."""
+    """The leader accepts nothing more from this incarnation."""
     RELEASED = "released"
-    """It was leaving, owns nothing any more and has said MemberLeft."""
+    """It was leaving, owned nothing any more and sent MemberLeft."""
     LEFT = "left"
-    """It was closed, has stopped everything and has said MemberLeft."""
+    """It was closed, stopped everything and sent MemberLeft."""
     UNREADABLE = "unreadable"
-    """A decision that binds it cannot be read: it stops everything and says MemberLeft; whatever it
-    did next would be a guess (PROTOCOL M9).
+    """It cannot read a decision that binds it: it stops everything and sends MemberLeft, because it
+    cannot know what to do next (docs/protocol.md#m9).
     """
     LOG_REPLACED = "log_replaced"
-    """What its topics hold is another log than the one it joined (PROTOCOL L9)."""
+    """Its topics hold another log than the one it joined (docs/protocol.md#l9)."""
     LOG_WENT_BACK = "log_went_back"
     """Its log ends below what it has read, or begins above it: decisions that it needs are gone
-    (PROTOCOL L9).
+    (docs/protocol.md#l9).
     """
     FAILED = "failed"
-    """Its host cannot go on with it; it says MemberLeft like one that cannot read."""
+    """Its host cannot continue with it; it sends MemberLeft."""
 
 
 @attrs.define
 class Grant:
-    """A task it may run: from `start_ms` on (a hold, PROTOCOL M5), once `restored`."""
+    """A task that it may run from `start_ms` on (a hold, docs/protocol.md#m5), once `restored`."""
 
     token: int
     start_ms: int
@@ -98,58 +96,58 @@ class Grant:
 
 
 Word = LeaveIntended | LeaveCancelled | MemberLeft
-"""What a member says of itself as a whole: nothing in it but who says so."""
+"""Facts about the member as a whole, with no content but its identity."""
 _WORDS: dict[str, type[Word]] = {word.__name__: word for word in (LeaveIntended, LeaveCancelled, MemberLeft)}
 
 
 class SessionState:
-    """Everything `MemberSession` remembers."""
+    """Everything that `MemberSession` remembers."""
 
     most_event_bytes = MOST_EVENT_BYTES
-    """It says nothing that is larger (PROTOCOL L8)."""
+    """Size limit of its facts, in bytes (docs/protocol.md#l8)."""
 
     def __init__(self, settings: MemberSettings) -> None:
         self.settings = settings
         self.ended: End | None = None
         self.end_cause = ""
-        """MemberExpired.cause, or the code of the fatal EventRejected, once it was read; also when
-        the lease had lapsed before.
+        """MemberExpired.cause, or the code of the fatal EventRejected; also when it was read after
+        the lease lapsed.
         """
         self.newest_incarnation: int | None = None
-        """The newest incarnation of this member, as the rejection named it that ended this one;
-        None: no rejection did.
+        """The newest incarnation of this member, as named by the rejection that ended this one;
+        None: no rejection named it.
         """
         self.assignment_epoch = 0
-        """The last MemberAssigned applied; 0: none."""
+        """Epoch of the last applied MemberAssigned; 0: none."""
         self.grants: dict[TaskId, Grant] = {}
         self.unknown: frozenset[TaskId] = frozenset()
-        """Tasks of the last MemberAssigned that its topology does not have, so that it leaves them
-        alone. A leader that keeps to D1 names none.
+        """Tasks of the last MemberAssigned that its topology does not have, which it ignores. A
+        leader that keeps D1 names none.
         """
         self.standby: frozenset[TaskId] = frozenset()
         self.warmup: frozenset[TaskId] = frozenset()
         self.acceptable_recovery_lag: int | None = None
-        """The group's setting, as the last MemberAssigned said it; None: none was read yet."""
+        """The group's setting, by the last MemberAssigned; None: none was read yet."""
         self.acceptable_recovery_ms: int | None = None
         """The same."""
         self.closing: set[TaskId] = set()
-        """Tasks the host must stop now; it says `task_closed` when that is done."""
+        """Tasks that the host must stop now; it calls `task_closed` for each when done."""
         self.leaving = False
-        """It wants to leave, of itself."""
+        """It wants to leave by itself."""
         self.asked = False
-        """An operator wants it to leave (PROTOCOL M8)."""
+        """An operator wants it to leave (docs/protocol.md#m8)."""
         self.stopping = False
-        """It is being closed: nothing new is opened, and MemberLeft follows when all is closed."""
+        """It is being closed: no task is opened, and MemberLeft follows when all are closed."""
 
         self.join_from_ms = 0
-        """Earliest moment to join: later than the placing of the reader if its log has replaced the
-        former one (PROTOCOL L9).
+        """Earliest time to join: later than the placing of the reader when its log has replaced the
+        former one (docs/protocol.md#l9).
         """
 
         self._joined = False
         self._log_id = ""
         self._doubtful_since_ms: int | None = None
-        """When the log was first seen to have gone back, unless it was seen to be whole since."""
+        """When the log was first found to have lost decisions, unless it was found intact since."""
         self._last_number: int | None = None
         self._gap = False
         self._heartbeat_ms = 0
@@ -157,9 +155,9 @@ class SessionState:
         self._lags: dict[TaskId, Lag] = {}
         self._ready: set[TaskId] = set()
         self._prepared: set[TaskId] = set()
-        """Tasks that the application has declared ready, as long as something of them is here."""
+        """Tasks that the application has declared ready, while data of them is here."""
         self._preparing: dict[TaskId, int] = {}
-        """Tasks that are being prepared -> thousandths; as the next reports say it."""
+        """Tasks being prepared -> thousandths, for the next reports."""
         self._failed: frozenset[TaskId] = frozenset()
         self._load: Load | None = None
         self._urgent: list[type[Word]] = []
@@ -168,23 +166,23 @@ class SessionState:
         self._next_report_ms = 0
         self._report_number = -1
         self._reported: dict[TaskId, Lag] | None = None
-        """Lags of the last report, while the next may build on it; None: the next must be full."""
+        """Lags of the last report, on which the next may build; None: the next must be complete."""
         self._report_known = False
-        """The last report was acknowledged by the broker."""
+        """Whether the broker acknowledged the last report."""
         self._more_to_report = False
-        """The last report had no room for all that was to be said."""
+        """Whether the last report had no room for everything."""
         self._parts: list[MemberAssignedPart] = []
-        """Read so far, of an assignment whose last part was not (PROTOCOL L8)."""
+        """Parts read so far of an assignment whose last part is still to come
+        (docs/protocol.md#l8).
+        """
 
     def snapshot(self) -> bytes:
-        """Everything but the settings, canonical: equal states have equal bytes. `restore` goes on
-        from them identically.
-        """
+        """Canonical bytes of everything but the settings: equal states have equal bytes."""
         return json.dumps(self._state(), sort_keys=True, separators=(",", ":")).encode()
 
     @classmethod
     def restore(cls, settings: MemberSettings, snapshot: bytes) -> Self:
-        """The session that `snapshot()` was taken of, with the same settings."""
+        """The session that continues from `snapshot()`, with the same settings."""
         state: dict[str, Any] = json.loads(snapshot)
         session = cls(settings)
         session.ended = None if state["ended"] is None else End(state["ended"])

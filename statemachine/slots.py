@@ -1,16 +1,14 @@
-"""Who keeps a warm-up slot (PROTOCOL M7): every copy that holds one is looked at each
-`warmup_stall_ms`, and judged by how fast it comes nearer.
+"""Which copies keep their warm-up slots (docs/protocol.md#m7). Every `warmup_stall_ms` each copy
+with a slot is looked at and judged by its progress.
 
-A copy that came no nearer for so long has stalled and loses its slot. One that its application
-prepares comes nearer with every step of that, and is not judged by its speed. One that did has a
-speed, and with it an expected time to ready. If something that waits for a slot would be ready far
-sooner, the slot goes there. Nothing is lost by that: the copy stays on disk, and goes on from where
-it was.
+A copy without progress has stalled and loses its slot. Each step of preparing a copy is progress,
+and such a copy is not judged by its speed. The speed of a restoring copy gives its expected time to
+ready. When a task that waits for a slot would be ready far sooner, it gets the slot. The slower
+copy loses nothing: it stays on disk and continues from there later.
 
-Copies that are about equal never give way to each other, so of several slow ones each is restored
-in its turn. How fast a member is of which no speed is known, nobody can say: when a copy has still
-very long to go, such a member is tried. From then on its speed is known, so each is tried once, and
-what all the tries take is little beside what the copies take that they delay.
+Copies of similar speed never give way to each other, so several slow ones are restored in turn. A
+member whose speed is unknown is tried when a copy has very long to go. After that its speed is
+known, so each member is tried once, which costs little compared with the copies it delays.
 """
 
 from __future__ import annotations
@@ -27,39 +25,39 @@ from equipoise.statemachine.state import GroupState, MemberState, known_lag
 FAR_SOONER = 2
 """A copy gives way to one whose expected time, times this, is at most its own."""
 LONG_LOOKS = 10
-"""A member of which no speed is known is tried instead of a copy that has at least so many times
-`warmup_stall_ms` to go.
+"""A member of unknown speed is tried instead of a copy that needs at least this many times
+`warmup_stall_ms`.
 """
 
 
 @attrs.frozen
 class Progress:
-    """How many records nearer a copy came within `elapsed_ms`; below 0: its changelog grew by more
-    than it restored.
+    """How many records closer to its end a copy came within `elapsed_ms`; negative: its changelog
+    grew by more than the copy restored.
     """
 
     records: int
     elapsed_ms: int
 
     def expected_ms(self, missing: int) -> int | None:
-        """Time to restore `missing` records at this speed; None: it would never be done."""
+        """Time to restore `missing` records at this speed, in ms; None: forever."""
         return missing * self.elapsed_ms // self.records if self.records > 0 else None
 
     def records_per_s(self, copies: int) -> int:
-        """Of a member that restores so many copies at once, each at this speed; at least 1, because
-        0 means that no speed is known.
+        """Speed of a member that restores this many copies at once, each at this speed; at least 1,
+        because 0 means unknown.
         """
         return max(1, min(self.records * 1_000 * copies // max(1, self.elapsed_ms), INT64_MAX))
 
 
 def look_at(context: Context, member: MemberState, task: TaskId) -> None:
-    """The time to look at this warm-up has come: it stalled, gives way, or goes on."""
+    """Judges a warm-up whose time has come: it stalled, gives way, or continues."""
     state = context.state
     warmup = member.warmup[task]
     lag = known_lag(member.lags.get(task))
     if state.is_handed_over(member, task):
-        # It gets the task however slow it is, and nothing is in its place sooner. Should that be
-        # called off, it has stalled a whole time later.
+        # It gets the task however slow it is, because nothing in its place is ready sooner. Should
+        # the hand-over be cancelled, it stalls a whole period later.
         actions.look_again(state, member, task)
         actions.restart_stall(state, member, task)
         context.deadlines.watch(Timer.STALL, (member.member_id, task))
@@ -77,7 +75,7 @@ def look_at(context: Context, member: MemberState, task: TaskId) -> None:
     actions.look_again(state, member, task)
     context.deadlines.watch(Timer.STALL, (member.member_id, task))
     if warmup.caught_up or prepares:
-        return  # it is awaited: its member has not said yet that it is ready, and no lag tells when it will
+        return  # its member must still declare it ready, and no lag shows when it will
     actions.measure_speed(member, progress.records_per_s(len(member.warmup)))
     expected_ms = progress.expected_ms(_missing(state, member, task))
     is_slow = expected_ms is None or expected_ms > state.settings.warmup_stall_ms
@@ -87,7 +85,7 @@ def look_at(context: Context, member: MemberState, task: TaskId) -> None:
 
 
 def _stalled(context: Context, member: MemberState, task: TaskId, reason: str) -> None:
-    """It may try again later, each time twice as late."""
+    """Ends the warm-up, with a back-off twice as long as the last one."""
     _end(context, member, task, reason)
     actions.begin_backoff(context.state, member, task)
     context.deadlines.watch(Timer.UNBLOCK, (member.member_id, task))
@@ -98,17 +96,17 @@ def _end(context: Context, member: MemberState, task: TaskId, reason: str) -> No
     movement = context.state.in_flight.get(task)
     if movement is not None and movement.destination == member.member_id:
         context.cancel(task, reason)
-    else:  # it was to replace a standby elsewhere
+    else:  # it was meant to replace a standby elsewhere
         actions.end_warmup(member, task)
         context.changed.add(member.member_id)
 
 
 def _give_way(context: Context, member: MemberState, expected_ms: int | None, progress: Progress) -> bool:
-    """Whether something that waits for a slot is to have that of the member's copy, which is
-    expected to be ready in `expected_ms` (None: never).
+    """Whether a task that waits for a slot gets the slot of the member's copy, which is expected to
+    be ready in `expected_ms` (None: never).
 
-    If so, none of the member's own tasks takes that slot: no warm-up begins on it for half of that
-    time, or until nothing waits any more.
+    If so, none of the member's own tasks takes that slot: no warm-up begins on the member for half
+    of that time, or until no task waits any more.
     """
     state = context.state
     waiter = _far_sooner(context, member, expected_ms, progress)
@@ -126,8 +124,8 @@ def _give_way(context: Context, member: MemberState, expected_ms: int | None, pr
 
 
 def _far_sooner(context: Context, member: MemberState, expected_ms: int | None, progress: Progress) -> TaskId | None:
-    """The first task that waits for a slot and would be ready far sooner in that of the member's
-    copy, or is worth a try.
+    """The first task that waits for a slot and would be ready far sooner in the slot of the
+    member's copy, or whose member of unknown speed is worth a try.
     """
     state = context.state
     is_long = expected_ms is None or expected_ms >= LONG_LOOKS * state.settings.warmup_stall_ms
@@ -136,7 +134,7 @@ def _far_sooner(context: Context, member: MemberState, expected_ms: int | None, 
         if destination is None or destination.leaving:
             continue
         if destination is member:
-            needed_ms = progress.expected_ms(_missing(state, member, task))  # it would restore in the place of this copy, as fast
+            needed_ms = progress.expected_ms(_missing(state, member, task))  # it would restore in the place of this copy, at its speed
         elif not _has_room(context, destination):
             continue
         elif not destination.measured_records_per_s:
@@ -153,7 +151,7 @@ def _far_sooner(context: Context, member: MemberState, expected_ms: int | None, 
 
 
 def _has_room(context: Context, member: MemberState) -> bool:
-    """Whether another warm-up may begin on it."""
+    """Whether another warm-up may begin on the member."""
     if member.slot_backoff is not None and not member.slot_backoff.over:
         return False
     promised = sum(name == member.member_id for name in context.promised.values())
@@ -161,7 +159,7 @@ def _has_room(context: Context, member: MemberState) -> bool:
 
 
 def _missing(state: GroupState, member: MemberState, task: TaskId) -> int:
-    """Records until the member's copy counts as caught up; all of the changelog where no lag is
+    """Records until the member's copy counts as caught up; the whole changelog when no lag is
     known.
     """
     lag = known_lag(member.lags.get(task))

@@ -1,5 +1,5 @@
-"""The state as canonical bytes, and back (PROTOCOL L7): every mapping in key order, so equal states
-give equal bytes.
+"""The state as canonical bytes, and back (docs/protocol.md#l7). Every mapping is in key order, so
+equal states give equal bytes.
 
 Derived parts (the timers' heap, `incoming`) are left out and rebuilt.
 """
@@ -39,9 +39,11 @@ T = TypeVar("T")
 
 FORMAT = "equipoise-state"
 FORM = 3
-"""Of the content. To be raised whenever the same state gives other bytes, those of the
-configuration and topologies in it included: `Checkpointed` names it beside its hash, and hashes of
-another form are not compared (PROTOCOL L7). ``tests/data/logs`` has a log that shows a change."""
+"""Form of the content. Raise it whenever the same state gives other bytes, including the bytes of
+the configuration and topologies in it. `Checkpointed` names it beside its hash, and hashes of
+another form are not compared (docs/protocol.md#l7). ``tests/data/logs`` has a log that shows a
+change.
+"""
 
 
 def is_of_another_form(decision: object) -> bool:
@@ -50,15 +52,17 @@ def is_of_another_form(decision: object) -> bool:
 
 
 def dump(state: GroupState) -> bytes:
-    """Canonical bytes of `state`: msgpack of [FORMAT, FORM, CRC-32 of the content, content], the
-    content being msgpack of its own.
+    """Canonical bytes of `state`: msgpack of [FORMAT, FORM, CRC-32 of the content, content]; the
+    content is msgpack too.
     """
     content = bytes(msgpack.packb(_state_to_wire(state)))
     return bytes(msgpack.packb([FORMAT, FORM, zlib.crc32(content), content]))
 
 
 def load(checkpoint: bytes) -> GroupState:
-    """The state that `dump` gave these bytes. Raises InputError when they are none."""
+    """The state from the bytes of `dump`. Raises InputError when the bytes are damaged or have
+    another form.
+    """
     try:
         wire = msgpack.unpackb(checkpoint)
         if not isinstance(wire, list) or wire[:1] != [FORMAT]:

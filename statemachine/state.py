@@ -1,9 +1,9 @@
 """What the leader knows of one group. Mutable; only `actions` writes to it.
 
-A task has at most one owner: the member that was granted it and has not been proven to have let go.
-A member's own sets say what it was told: `active` (it may run these), `revoking` (it was told to
-give these up and has not acknowledged it), `standby` and `warmup` (copies). `owner[t] == m` exactly
-when t is in m's `active` or `revoking`.
+A task has at most one owner: the member that was granted the task and has not provably given it up.
+A member's sets hold its last assignment: `active` (it may run these), `revoking` (it must give
+these up and has not acknowledged it), `standby` and `warmup` (copies). `owner[t] == m` exactly when
+t is in m's `active` or `revoking`.
 """
 
 from __future__ import annotations
@@ -20,36 +20,39 @@ from equipoise.events.tasks import Lag, LagSentinel, TaskId
 
 DEFAULT_KNOBS = GroupSettings()
 REMEMBERED_TOPOLOGIES = 16
-"""Epochs kept beside those that members run: one that comes with an older one is eligible for
-nothing (PROTOCOL D1).
+"""Epochs kept beside those that members run. A member with an older epoch is eligible for no task
+(docs/protocol.md#d1).
 """
 
 
 ASKED_MEMORY_MS = 600_000
-"""How long who was asked to leave, and is gone without a word, is asked again when it comes back:
-twice the longest pause that Kubernetes makes before it starts a process anew (5 min). Who comes
-later was started because somebody wants it there."""
+"""A member that was asked to leave and disappeared is asked again when it returns within this time:
+twice the longest pause before Kubernetes restarts a process (5 min). Whoever starts it later wants
+it to run.
+"""
 
 
 MOST_INITIAL_DELAYS = 4
-"""An empty group whose assignor deals by lag waits for lags until the initial delay has passed so
-often at most (PROTOCOL D2): with the default 12 s, longer than brokers take to say them when one of
-them is away."""
+"""An empty group whose assignor deals by lag waits for source lags for at most this many initial
+delays (docs/protocol.md#d2): with the default of 12 s, longer than brokers need to answer while one
+of them is down.
+"""
 
 CRASH_BACKOFF_MS = 10_000
-"""Back-off of a member after its second crash; it doubles with each further one. This and the two
-below are the numbers of Kubernetes, which starts a container that keeps crashing again after 10 s,
-20 s, 40 s, ... (CrashLoopBackOff)."""
+"""Back-off of a member after its second crash; it doubles with each further one. This value and the
+next two are those of Kubernetes, which restarts a crashing container after 10 s, 20 s, 40 s, ...
+(CrashLoopBackOff).
+"""
 MOST_CRASH_BACKOFF_MS = 300_000
 CRASH_MEMORY_MS = 600_000
-"""A member that neither crashed nor joined for so long, because it runs or because it is gone, has
-its crashes forgotten.
+"""The crashes of a member are forgotten when it neither crashed nor joined for this long, whether
+it runs or is gone.
 """
 
 
 def crash_backoff_ms(times: int) -> int:
-    """How long a member that has crashed `times` times has to run before its copies are preferred
-    again; 0: they are (PROTOCOL D10).
+    """How long a member that crashed `times` times must run before its copies are preferred again;
+    0: they are preferred at once (docs/protocol.md#d10).
     """
     return 0 if times < 2 else min(CRASH_BACKOFF_MS << min(times - 2, 10), MOST_CRASH_BACKOFF_MS)
 
@@ -58,15 +61,17 @@ class GroupPhase(enum.Enum):
     """What the group waits for."""
 
     UNCONFIGURED = "unconfigured"
-    """Its first GroupConfigured."""
+    """The first GroupConfigured."""
     EMPTY = "empty"
-    """A first member."""
+    """The first member."""
     GATHERING = "gathering"
-    """The initial delay to pass, so that the first of many does not get all (PROTOCOL D2)."""
+    """The end of the initial delay, so that the first of many members does not get every task
+    (docs/protocol.md#d2).
+    """
     LEADING = "leading"
-    """The next fact; we decide."""
+    """The next fact; this leader decides."""
     SHADOWING = "shadowing"
-    """The next fact; something else decides (PROTOCOL D7)."""
+    """The next fact; another leader decides (docs/protocol.md#d7)."""
 
 
 class MemberPhase(enum.Enum):
@@ -74,15 +79,15 @@ class MemberPhase(enum.Enum):
 
     STABLE = "STABLE"
     UNREVOKED = "UNREVOKED"
-    """It still has to give something up."""
+    """It still has to give a task up."""
     UNRELEASED = "UNRELEASED"
-    """It waits for another to give something up."""
+    """It waits for another member to give a task up."""
 
 
 @attrs.define
 class Warmup:
-    """Progress of a warm-up copy. `best_lag`: smallest lag reported since it began, None = none
-    yet. Times are group time.
+    """Progress of a warm-up copy. Times are group time. `best_lag`: smallest lag reported since it
+    began; None: none yet.
     """
 
     best_lag: int | None
@@ -91,31 +96,32 @@ class Warmup:
     looked_lag: int | None
     """Its lag when its speed was last measured, or as first reported; None: not reported yet."""
     looked_ms: int
-    """When that was, or, until then, when it began. Every `warmup_stall_ms` its speed is measured
-    (PROTOCOL M7).
+    """Time of that lag, or, until it is reported, of the begin. The speed is measured every
+    `warmup_stall_ms` (docs/protocol.md#m7).
     """
     best_prepared: int = -1
-    """How far its preparation has come at best, in thousandths, so that one that fails again and
-    again comes no nearer; -1: it has not begun.
+    """The furthest its preparation has come, in thousandths; -1: not begun. A preparation that
+    fails again and again makes no progress.
     """
 
 
 @attrs.define
 class SlotBackoff:
     """Back-off of a member whose warm-ups gave up slots to others `times` times: until `until_ms`
-    none begins on it, but of the tasks `exempt`; `over` once that has passed."""
+    no warm-up begins on it, except of the tasks `exempt`. `over`: that time has passed.
+    """
 
     until_ms: int
     times: int
     over: bool = False
     exempt: set[TaskId] = attrs.field(factory=set)
-    """Tasks that wait for a slot on this very member, and for which one was given up."""
+    """Tasks that wait for a slot on this member and for which a slot was given up."""
 
 
 @attrs.define
 class Preparation:
-    """A task that a member's application prepares: how far that is, in thousandths, and since when
-    it does, group time.
+    """A task that a member's application prepares: its progress in thousandths, and the group time
+    at which it began.
     """
 
     thousandths: int
@@ -135,14 +141,14 @@ class MemberState:
     lease_margin_ms: int
     topology_epoch: int
     last_heard_ms: int
-    """Group time of its last valid envelope (PROTOCOL M4)."""
+    """Group time of its last valid envelope (docs/protocol.md#m4)."""
     lags: dict[TaskId, Lag]
     eager: bool = False
-    """It gives up everything before any change of what it runs; see `Context.complete_handover`."""
+    """It gives up all tasks before any change of its tasks; see `Context.complete_handover`."""
     readiness: str = "word_or_lag"
-    """What makes a copy of it ready (`equipoise.events.facts.READINESS`)."""
+    """What makes a copy on this member ready (`equipoise.events.facts.READINESS`)."""
     ready_lag_records: int | None = None
-    """A limit of its own; None: the group's."""
+    """Its own limit; None: the group's."""
 
     issued_epoch: int = 0
     applied_epoch: int = 0
@@ -154,56 +160,57 @@ class MemberState:
     failed: frozenset[TaskId] = frozenset()
     """Tasks whose last preparation failed."""
     restore_records_per_s: int = 0
-    """Restore speed it measured last. Until it has measured one: that of its last incarnation, if
-    that was still there, or the slowest that anybody had measured when it joined; 0: nobody had."""
+    """Restore speed that it measured last. Before its first measurement: the speed of its previous
+    incarnation, if that was still a member, or else the slowest speed of any member when it joined;
+    0: unknown.
+    """
 
     measured_records_per_s: int = 0
-    """Restore speed of its own: told by it, or seen of its warm-ups, whichever came last; 0:
-    neither. What is known of others does not count here.
+    """Its own restore speed: reported by it, or observed on its warm-ups, whichever came last; 0:
+    unknown. Speeds of other members do not count here.
     """
     slot_backoff: SlotBackoff | None = None
 
     intends: bool = False
-    """It said itself that it wants to leave."""
+    """It reported that it wants to leave."""
     leaving: bool = False
-    """It is drained: it intends to leave, or is asked to (`GroupState.asked`)."""
+    """It is being drained: it wants to leave, or was asked to (`GroupState.asked`)."""
     drain_deadline_ms: int | None = None
     drain_expired: bool = False
-    """Its drain timeout has passed: what it still runs goes now (PROTOCOL M7)."""
+    """Its drain timeout has passed: the tasks it still runs move now (docs/protocol.md#m7)."""
     released: bool = False
 
     active: dict[TaskId, int] = attrs.field(factory=dict)
     """Granted task -> epoch of the grant."""
     revoking: dict[TaskId, tuple[int, int]] = attrs.field(factory=dict)
-    """Task it must give up -> (epoch that says so, group time of it)."""
+    """Task to give up -> (epoch of the revocation, group time of it)."""
     standby: set[TaskId] = attrs.field(factory=set)
     warmup: dict[TaskId, Warmup] = attrs.field(factory=dict)
     incoming: set[TaskId] = attrs.field(factory=set)
-    """Tasks of movements in flight whose destination it is. Derived from `GroupState.in_flight`."""
+    """Tasks of the movements in flight to this member. Derived from `GroupState.in_flight`."""
     eager_regrants: dict[TaskId, bool] = attrs.field(factory=dict)
-    """Of an eager member: tasks that it gets together with all that is on its way to it -> whether
-    it had the task and gives it up for that alone.
+    """Of an eager member: tasks that it will be granted together with all others -> whether it had
+    the task and gives it up only for that.
     """
 
     def is_caught_up(self, task: TaskId, acceptable_lag: int) -> bool:
-        """Whether its copy may become active at once (PROTOCOL M2). See
+        """Whether its copy may become active at once (docs/protocol.md#m2). For the limit see
         `GroupState.acceptable_lag`.
         """
         return is_ready(self.lags.get(task), word=task in self.ready, readiness=self.readiness, acceptable=acceptable_lag)
 
     def awaits_word(self, task: TaskId, acceptable_lag: int) -> bool:
-        """Whether its copy is near enough, and its application has not declared it ready yet."""
+        """Whether its copy is close enough and only the application's declaration is missing."""
         lag = self.lags.get(task)
         return self.readiness == "word_and_lag" and task not in self.ready and lag.__class__ is int and lag <= acceptable_lag
 
     @property
     def follows(self) -> bool:
-        """It judges its copies by the group's settings, which its assignments carry."""
+        """Whether it judges its copies by the group's settings, which its assignments carry."""
         return self.readiness != "word_or_lag"
 
     def is_untold(self, task: TaskId) -> bool:
-        """Whether the task was granted in this very step, so that the member does not know of it.
-        """
+        """Whether the task was granted in this step, so that the member does not know of it."""
         return self.active.get(task, 0) > self.issued_epoch
 
     def owns_nothing(self) -> bool:
@@ -212,11 +219,11 @@ class MemberState:
 
 @attrs.define
 class Growth:
-    """Of one partition: when its end offset was last observed, group time, and how many records a
-    second it grew by until then, rounded up.
+    """Growth of one partition: group time of its last observation, and records/s up to then,
+    rounded up.
 
-    Group time may be slower than the clock (PROTOCOL L2), never faster: so this may be too fast,
-    and is never too slow.
+    Group time may be slower than the clock but never faster (docs/protocol.md#l2), so this may be
+    too high and is never too low.
     """
 
     observed_ms: int
@@ -225,8 +232,8 @@ class Growth:
 
 @attrs.frozen
 class MeasuredLoad:
-    """A task's part of its hosts' load, averaged (`equipoise.statemachine.loads`): cpu, memory,
-    disk in millionths of a thread's part of a host.
+    """A task's part of its hosts' load, averaged (see `equipoise.statemachine.loads`): cpu, memory
+    and disk in millionths of one thread's share of a host.
     """
 
     measured_ms: int
@@ -238,8 +245,8 @@ class MeasuredLoad:
 
 @attrs.define
 class Backoff:
-    """A warm-up that stalled `times` times: no new one of this task on this member before
-    `until_ms`; `over` once that has passed.
+    """Back-off of a warm-up that stalled `times` times: no warm-up of this task begins on this
+    member before `until_ms`. `over`: that time has passed.
     """
 
     until_ms: int
@@ -249,11 +256,11 @@ class Backoff:
 
 @attrs.define
 class Crashes:
-    """How often a member crashed, that is, ended without having left: put out by its session, by
-    force, or by its own next incarnation.
+    """How often a member crashed: ended without leaving, by its session timeout, by force, or by
+    its next incarnation.
 
-    Times are group time. `changed_ms`: when it crashed or joined last. `until_ms`: it is in
-    back-off until then, counted from its join; None: it is not, or not there.
+    Times are group time. `changed_ms`: its last crash or join. `until_ms`: end of its back-off,
+    counted from its join; None: it is in no back-off, or not a member.
     """
 
     times: int
@@ -264,8 +271,8 @@ class Crashes:
 
 @attrs.define
 class Lost:
-    """A task whose owner left or died at `since_ms` of group time. Nobody is given it before
-    `until_ms`, on purpose; None: not decided.
+    """A task whose owner left or died at `since_ms` of group time. On purpose nobody is granted it
+    before `until_ms`; None: not decided.
     """
 
     since_ms: int
@@ -274,12 +281,12 @@ class Lost:
 
 @attrs.define
 class FencedIncarnation:
-    """An incarnation that was put out by force and may run on: the tasks it had that nobody is
-    known to run since (PROTOCOL M5).
+    """An incarnation that was removed by force and may still run, with the tasks it had that no
+    member is known to run since (docs/protocol.md#m5).
 
-    It is watched like a member: what it still says is rejected, and shows that it lives. Once it
-    has been silent for its session timeout its lease is over, by the same reasoning as any
-    member's, and nobody needs to wait for it any longer.
+    It is watched like a member: its messages are rejected, and show that it lives. When it has been
+    silent for its session timeout its lease is over, as any member's would be, and nobody waits for
+    it any longer.
     """
 
     member_id: str
@@ -291,13 +298,13 @@ class FencedIncarnation:
 
 
 def fenced_key(member_id: str, incarnation: int) -> str:
-    """Its key in `GroupState.fenced`."""
+    """The key of an incarnation in `GroupState.fenced`."""
     return f"{member_id}#{incarnation}"
 
 
 @attrs.define
 class GroupState:
-    """The whole state. Everything here is in the snapshot, but for what is marked derived."""
+    """The state of one group. All of it is in the snapshot, except what is marked as derived."""
 
     group: str = ""
     log_id: str = ""
@@ -306,24 +313,24 @@ class GroupState:
     end_offsets: dict[str, dict[int, int]] = attrs.field(factory=dict)
     racks: dict[str, dict[int, tuple[str, ...]]] = attrs.field(factory=dict)
     weights: dict[str, dict[int, int]] = attrs.field(factory=dict)
-    """Topic -> partition -> its traffic, where that was said."""
+    """Topic -> partition -> its traffic, where reported."""
     growth: dict[str, dict[int, Growth]] = attrs.field(factory=dict)
-    """Topic -> partition -> how fast it grows, from its last two end offsets."""
+    """Topic -> partition -> its growth, from its last two end offsets."""
     loads: dict[TaskId, MeasuredLoad] = attrs.field(factory=dict)
     behind: dict[TaskId, int] = attrs.field(factory=dict)
-    """Records of a task's sources that were still to be processed, as its member said, where nobody
-    has observed them since.
+    """Records of a task's sources still to be processed, as its member reported, where nobody
+    observed them later.
     """
     source_lags: dict[str, dict[int, int]] = attrs.field(factory=dict)
     """Topic -> partition -> records that the group has still to read, as observed since it began.
     """
 
     now_ms: int = 0
-    """Group time (PROTOCOL L2)."""
+    """Group time (docs/protocol.md#l2)."""
     last_append_ms: int | None = None
     last_offset: int = -1
     seq: int = -1
-    """Dense number of the last fact of this group, from 0."""
+    """Dense number of the group's last fact, from 0."""
     number: int = 0
     """Number of the last decision."""
     generation: int = 0
@@ -331,52 +338,51 @@ class GroupState:
     members: dict[str, MemberState] = attrs.field(factory=dict)
     owner: dict[TaskId, str] = attrs.field(factory=dict)
     tokens: dict[TaskId, int] = attrs.field(factory=dict)
-    """Fencing token of the last grant of each task (PROTOCOL M6)."""
+    """Fencing token of the last grant of each task (docs/protocol.md#m6)."""
     holds: dict[TaskId, int] = attrs.field(factory=dict)
-    """Tasks that were taken by force: how long a new owner waits, until one is known to run it
-    (PROTOCOL M5).
+    """Tasks that were taken by force -> how long a new owner waits, in ms, until one is known to
+    run the task (docs/protocol.md#m5).
     """
     fenced: dict[str, FencedIncarnation] = attrs.field(factory=dict)
-    """Who those tasks may still run at, by `fenced_key`."""
+    """Incarnations that may still run such tasks, by `fenced_key`."""
     previous_owners: dict[TaskId, str] = attrs.field(factory=dict)
-    """Tasks that left a member because it left or died, not for balance: whom they come back to
-    first.
+    """Tasks whose owner left or died -> that member, to which they return first. Tasks that moved
+    for balance have none.
     """
 
     lost: dict[TaskId, Lost] = attrs.field(factory=dict)
-    """Tasks that nobody owns since their owner left or died, in a group that has been led since."""
+    """Tasks without owner since their owner left or died, in a group that has been led since."""
 
     in_flight: dict[TaskId, Movement] = attrs.field(factory=dict)
     waiting: int = 0
-    """Movements the last round wanted and did not begin."""
+    """Movements that the last round wanted and did not begin."""
     queued: dict[TaskId, str] = attrs.field(factory=dict)
-    """Of these what waits for a warm-up slot and for nothing else -> its destination."""
+    """Those of them that wait only for a warm-up slot -> destination."""
     backoffs: dict[tuple[TaskId, str], Backoff] = attrs.field(factory=dict)
     nonces: dict[str, int] = attrs.field(factory=dict)
-    """Join nonce -> group time at which it may be forgotten (PROTOCOL M1)."""
+    """Join nonce -> group time at which it may be forgotten (docs/protocol.md#m1)."""
 
     crashes: dict[str, Crashes] = attrs.field(factory=dict)
-    """Members, there or not, that crashed not long ago (PROTOCOL D10)."""
+    """Recent crashes, of members and of former members (docs/protocol.md#d10)."""
 
     asked: dict[str, int | None] = attrs.field(factory=dict)
-    """Members that an operator asked to leave -> None once they are told; of who went without
-    having left, the group time until which somebody who comes back under that name is asked too
-    (PROTOCOL M8)."""
+    """Members that an operator asked to leave -> None. A member that disappeared without leaving ->
+    group time until which it is asked again when it returns (docs/protocol.md#m8).
+    """
 
     revocations: Revocations = attrs.field(factory=Revocations)
     memory: Memory = attrs.field(factory=dict)
-    """What the last plan wants to be told again."""
+    """What the assignor's last plan wants to be given back in the next problem."""
 
     gathering_until_ms: int | None = None
     awaiting_lags: bool = False
-    """The initial delay is over, and the group gathers on only because lags are not known (PROTOCOL
-    D2).
+    """The initial delay is over, and the group still waits for source lags (docs/protocol.md#d2).
     """
     probing_deadline_ms: int | None = None
     scheduled_ms: int | None = None
-    """When lost work is given away, or a back-off is over (KIP-415, "scheduled rebalance")."""
+    """When lost tasks are assigned, or a back-off ends (KIP-415, "scheduled rebalance")."""
     verdict: tuple[str, int, int, int, int] | None = None
-    """The last BalanceEvaluated, field by field."""
+    """The fields of the last BalanceEvaluated."""
 
     @property
     def settings(self) -> GroupSettings:
@@ -394,12 +400,12 @@ class GroupState:
 
     @property
     def topology(self) -> TopologyDeclared | None:
-        """The newest topology, None before the first."""
+        """The newest topology; None: none was declared."""
         return self.topologies[max(self.topologies)] if self.topologies else None
 
     def newest_incarnation(self, member_id: str) -> int | None:
         """The highest incarnation of this name that is a member, or is fenced and may still run;
-        None: there is none (PROTOCOL M1).
+        None: there is none (docs/protocol.md#m1).
         """
         known = [fenced.incarnation for fenced in self.fenced.values() if fenced.member_id == member_id]
         if member_id in self.members:
@@ -407,24 +413,24 @@ class GroupState:
         return max(known, default=None)
 
     def is_asked(self, member_id: str) -> bool:
-        """Whether the incarnation that is there was asked to leave."""
+        """Whether the current incarnation was asked to leave."""
         return self.asked.get(member_id, 0) is None
 
     def recent_crashes(self, member_id: str) -> Crashes | None:
-        """None: it has not crashed lately, or that is forgotten."""
+        """The member's crashes; None: it has no recent ones."""
         crashes = self.crashes.get(member_id)
         return None if crashes is None or self.now_ms - crashes.changed_ms >= CRASH_MEMORY_MS else crashes
 
     def is_crash_looping(self, member_id: str) -> bool:
-        """Whether it keeps crashing, and has not run for its back-off since: its copies are not
-        preferred (PROTOCOL D10).
+        """Whether the member crashed repeatedly and is still in back-off, so that its copies are
+        not preferred (docs/protocol.md#d10).
         """
         crashes = self.crashes.get(member_id)
         return crashes is not None and crashes.until_ms is not None
 
     def is_to_be_asked(self, member_id: str) -> bool:
-        """Whether an incarnation before was asked to leave, and went without having left, so that
-        this one is to be asked too.
+        """Whether an earlier incarnation was asked to leave and disappeared, so that the next one
+        is asked too.
         """
         until_ms = self.asked.get(member_id, 0)
         return until_ms is not None and until_ms > self.now_ms
@@ -437,17 +443,17 @@ class GroupState:
         return {TaskId(part.subtopology, partition): part for part in topology.subtopologies for partition in range(part.partitions)}
 
     def has_task(self, task: TaskId) -> bool:
-        """Whether the newest topology has it."""
+        """Whether the newest topology has the task."""
         return self._part(task) is not None
 
     def is_stateful(self, task: TaskId) -> bool:
-        """Whether the newest topology has it, with state to move."""
+        """Whether the newest topology has the task, with state to move."""
         topology = self.topology
         parts = () if topology is None else topology.subtopologies
         return any(part.subtopology == task.subtopology and part.stateful for part in parts)
 
     def end_offset(self, task: TaskId, part: Subtopology) -> int:
-        """Records in the task's changelogs as last observed; 0: none seen."""
+        """Records in the task's changelogs, as last observed; 0: never observed."""
         return sum(self.end_offsets.get(topic, {}).get(task.partition, 0) for topic in part.changelog_topics)
 
     def _part(self, task: TaskId) -> Subtopology | None:
@@ -456,18 +462,18 @@ class GroupState:
         return next((part for part in parts if part.subtopology == task.subtopology and task.partition < part.partitions), None)
 
     def records(self, task: TaskId) -> int:
-        """`end_offset` of a task by its name; 0 for what is no task."""
+        """`end_offset` of a task by its id; 0: no such task."""
         part = self._part(task)
         return 0 if part is None else self.end_offset(task, part)
 
     def growth_records_per_s(self, task: TaskId) -> int:
-        """`written_records_per_s` of a task by its name; 0 for what is no task."""
+        """`written_records_per_s` of a task by its id; 0: no such task."""
         part = self._part(task)
         return 0 if part is None else self.written_records_per_s(task, part)
 
     def source_lag(self, task: TaskId, part: Subtopology) -> int | None:
-        """Records of the task's sources that are still to be processed, by what was said last;
-        None: not known.
+        """Records of the task's sources still to be processed, by the newest report or observation;
+        None: unknown.
         """
         told = self.behind.get(task)
         if told is not None or not part.source_topics:
@@ -477,21 +483,21 @@ class GroupState:
         return sum(known) if len(known) == len(observed) else None
 
     def knows_source_lags(self) -> bool:
-        """Whether tasks are declared, and the lag is known of each that has sources. Costs time in
-        their number.
+        """Whether a topology is declared and the source lag of each task with sources is known.
+        Costs time in the number of tasks.
         """
         tasks = self.tasks()
         return bool(tasks) and all(self.source_lag(task, part) is not None for task, part in tasks.items() if part.source_topics)
 
     def written_records_per_s(self, task: TaskId, part: Subtopology) -> int:
-        """Speed at which the task's changelogs grow; 0: not at all, or it was observed less than
-        twice.
+        """Speed at which the task's changelogs grow; 0: they do not grow, or were observed less
+        than twice.
         """
         found = (self.growth.get(topic, {}).get(task.partition) for topic in part.changelog_topics)
         return sum(growth.records_per_s for growth in found if growth is not None)
 
     def acceptable_lag(self, member: MemberState) -> int:
-        """How far behind a copy of the member may be and count as caught up, in records (see
+        """The lag, in records, up to which a copy of the member counts as caught up (see
         `equipoise.assignors.common.ranking.lag_within`).
 
         Costs time in the member's copies when acceptable_recovery_ms is set; else none.
@@ -513,11 +519,11 @@ class GroupState:
         return max(settings.acceptable_recovery_lag, within)
 
     def runnable(self, member: MemberState) -> dict[int, int] | None:
-        """Sub-topologies of the member's topology epoch -> their number of partitions there. None:
-        it runs the newest epoch, so every task.
+        """Sub-topologies of the member's topology epoch -> their number of partitions. None: the
+        member runs the newest epoch, so every task.
 
-        A member whose epoch was never declared, or is not remembered, can run nothing (PROTOCOL
-        D1).
+        A member whose epoch was never declared, or is no longer remembered, can run nothing
+        (docs/protocol.md#d1).
         """
         topology = self.topology
         if topology is None or member.topology_epoch == topology.epoch:
@@ -526,25 +532,25 @@ class GroupState:
         return {} if known is None else {part.subtopology: part.partitions for part in known.subtopologies}
 
     def learners(self, task: TaskId) -> tuple[str, ...]:
-        """Members with a copy that restores, or is kept up to date, in order to take the task over.
-        While there are any the task is being learned; whether one is ready is its member's word,
-        `MemberState.ready`."""
+        """Members whose copy restores, or is kept up to date, in order to take the task over. While
+        there are any, the task is being learned. `MemberState.ready` tells whether a copy is ready.
+        """
         movement = self.in_flight.get(task)
         if movement is None:
             return ()
-        if movement.source == movement.destination:  # given up and taken again: who learns it is not named by the movement
+        if movement.source == movement.destination:  # given up and taken again: the movement does not name the learner
             return tuple(name for name in sorted(self.members) if task in self.members[name].warmup)
         destination = self.members[movement.destination]
         return (movement.destination,) if task in destination.warmup or task in destination.standby else ()
 
     def is_leaving_owner(self, task: TaskId) -> bool:
-        """Whether who runs the task is leaving."""
+        """Whether the owner of the task is leaving."""
         owner = self.owner.get(task)
         return owner is not None and self.members[owner].leaving
 
     def is_handed_over(self, member: MemberState, task: TaskId) -> bool:
-        """Whether the member gets the task as soon as whoever runs it has let go: that is decided
-        (PROTOCOL D3, D9).
+        """Whether it is decided that the member gets the task as soon as its owner gives it up
+        (docs/protocol.md#d3, #d9).
         """
         movement = self.in_flight.get(task)
         if task in member.eager_regrants:
@@ -561,11 +567,12 @@ class GroupState:
 
 
 def stall_ms(settings: GroupSettings, times: int) -> int:
-    """Back-off of a warm-up that has stalled `times` times: each time twice as long (PROTOCOL M7).
+    """Back-off of a warm-up that has stalled `times` times, in ms: it doubles each time
+    (docs/protocol.md#m7).
     """
     return settings.warmup_stall_ms << min(times - 1, 10)
 
 
 def known_lag(lag: Lag | None) -> int | None:
-    """The number of records, or None for a sentinel or no report."""
+    """The number of records; None for a sentinel or when nothing was reported."""
     return None if lag is None or isinstance(lag, LagSentinel) else lag

@@ -1,8 +1,8 @@
-"""What each fact does to the state: the one transition table, and the functions it names.
+"""The one transition table: what each fact does in each phase of a group.
 
-Each function gets the context and the fact. It either changes state and returns, or raises Rejected
-and has changed nothing but a lease. Decision rounds are not begun here: a transition only notes a
-cause, and the machine asks the leader once per step.
+A transition gets the context and the fact. It changes the state and returns, or raises Rejected and
+has changed nothing but a lease. A transition begins no round: it notes a cause, and the machine
+asks the leader once per step.
 """
 
 from __future__ import annotations
@@ -70,22 +70,22 @@ def group_configured(context: Context, fact: GroupConfigured) -> None:
         _give_back_slots(context)
         if before is None or _acceptable(before) != _acceptable(fact):
             context.changed.update(name for name, member in state.members.items() if member.follows and member.issued_epoch)
-    context.deadlines.rebuild()  # who leads, and how long a timer runs, may have changed
+    context.deadlines.rebuild()  # the leader, and the length of any timer, may have changed
     context.causes.add("configured")
 
 
 def _acceptable(config: GroupConfigured) -> tuple[int, int]:
-    """By what members judge whether their copies are ready: theirs to know at once when it changes
-    (PROTOCOL M2).
+    """The settings by which members judge whether their copies are ready. Members are told at once
+    when they change (docs/protocol.md#m2).
     """
     return config.knobs.acceptable_recovery_lag, config.knobs.acceptable_recovery_ms
 
 
 def _give_back_slots(context: Context) -> None:
-    """Lower caps: the warm-ups furthest from ready end, explicitly, until what is left fits
-    (PROTOCOL D8).
+    """Ends the warm-ups that are furthest from ready until the rest fits the lowered caps
+    (docs/protocol.md#d8).
 
-    With fewer standbys a movement to one of them may have to go on as a warm-up, so it counts as
+    With fewer standbys a movement to one of them may have to continue as a warm-up, so it counts as
     one.
     """
     state = context.state
@@ -167,7 +167,9 @@ def member_joined(context: Context, fact: MemberJoined) -> None:
 
 
 def lag_reported(context: Context, fact: LagReported) -> None:
-    """Heartbeat and whole truth of a member (PROTOCOL M2). Costs time in the report's own size."""
+    """Applies a member's heartbeat and complete report (docs/protocol.md#m2). Costs time in the
+    size of the report.
+    """
     member = _renew(context, fact.member_id, fact.incarnation)
     if fact.number <= member.report_number:
         raise Rejected("report_repeated", fact.number, member.report_number)
@@ -191,7 +193,7 @@ def lag_reported(context: Context, fact: LagReported) -> None:
     if fact.leaving != member.intends:
         actions.intend_leave(member, fact.leaving)
     if context.state.is_to_be_asked(fact.member_id):
-        context.ask(member)  # with its first report: what ran on it has come home to its copies by now, and moves state first
+        context.ask(member)  # with its first report: its former tasks are back on its copies by then, and move state first
     leaving = fact.leaving or context.state.is_asked(fact.member_id)
     if leaving != member.leaving:
         if leaving:
@@ -243,8 +245,8 @@ def leave_cancelled(context: Context, fact: LeaveCancelled) -> None:
 
 
 def leave_requested(context: Context, fact: LeaveRequested) -> None:
-    """An operator's word, and no member's: nobody's lease is renewed by it. All are asked at once,
-    so that none is given what another gives up.
+    """Asks members to leave, as an operator wants. Renews no lease. All are asked at once, so that
+    none is granted what another gives up.
     """
     state = context.state
     if fact.withdrawn:
@@ -259,8 +261,8 @@ def leave_requested(context: Context, fact: LeaveRequested) -> None:
 
 
 def deal_requested(context: Context, fact: DealRequested) -> None:
-    """An operator's word (PROTOCOL D11). What is being handed over would not be dealt, so the
-    request is not taken by half.
+    """Deals all tasks anew, as an operator wants (docs/protocol.md#d11). Rejected while tasks are
+    being handed over, because these would be left out.
     """
     state = context.state
     if not context.deals_by_lag:
@@ -289,21 +291,21 @@ def _withdraw(context: Context, members: tuple[str, ...]) -> None:
 
 
 def _may_stay(state: GroupState, member_id: str) -> bool:
-    """It is asked to leave and was not released yet; or it would be asked when it is back."""
+    """Whether it is asked to leave and not yet released, or would be asked when it returns."""
     return state.is_to_be_asked(member_id) or (state.is_asked(member_id) and not state.members[member_id].released)
 
 
 def member_left(context: Context, fact: MemberLeft) -> None:
     member = _renew(context, fact.member_id, fact.incarnation)
     context.remove_member(member, hold_ms=0)
-    actions.withdraw_request(context.state, fact.member_id)  # what was asked is done
+    actions.withdraw_request(context.state, fact.member_id)  # the request is fulfilled
     actions.forget_crashes(context.state, fact.member_id)
     context.rest_if_empty()
     context.causes.add("leave")
 
 
 def probing_tick(context: Context, fact: ProbingTick) -> None:
-    """Only time passes; what is due was handled before."""
+    """Changes nothing: time was moved and due deadlines were handled before."""
 
 
 def undecodable(context: Context, fact: Undecodable) -> None:
@@ -311,8 +313,8 @@ def undecodable(context: Context, fact: Undecodable) -> None:
 
 
 def assignment_observed(context: Context, fact: AssignmentObserved) -> None:
-    """What something else decided is what is current (PROTOCOL D7). It becomes so after we have
-    said what we would have decided in its place.
+    """Another leader's assignment becomes current (docs/protocol.md#d7), after this leader has
+    proposed its own.
     """
     state = context.state
     if state.generation and fact.generation <= state.generation:
@@ -340,8 +342,8 @@ def assignment_observed(context: Context, fact: AssignmentObserved) -> None:
 
 
 def _renew(context: Context, member_id: str, incarnation: int) -> MemberState:
-    """The current incarnation's lease is renewed by any valid envelope, before the content is
-    judged (PROTOCOL M4).
+    """Renews the lease of the current incarnation before the content is judged, for any valid
+    envelope (docs/protocol.md#m4). Raises Rejected when the incarnation is not the current one.
     """
     heard = actions.hear(context.state, member_id, incarnation)
     if heard is not None:
@@ -353,7 +355,7 @@ def _renew(context: Context, member_id: str, incarnation: int) -> MemberState:
 
 
 def _check_epoch(member: MemberState, epoch: int) -> None:
-    """Acknowledgements name the member's own epoch (PROTOCOL M3)."""
+    """Checks the epoch that a member acknowledges, which is its own (docs/protocol.md#m3)."""
     if epoch > member.issued_epoch:
         raise Rejected("epoch_from_future", epoch, member.issued_epoch)
     if epoch < member.applied_epoch:
@@ -361,8 +363,8 @@ def _check_epoch(member: MemberState, epoch: int) -> None:
 
 
 def _applied(context: Context, member: MemberState, epoch: int, held: tuple[TaskId, ...]) -> None:
-    """The member has applied `epoch` and runs `held`: what it was told to give up by then and does
-    not run is released.
+    """The member has applied `epoch` and runs `held`: releases what it had to give up by then and
+    does not run.
     """
     if member.revoking:
         holding = set(held)
@@ -375,11 +377,11 @@ def _applied(context: Context, member: MemberState, epoch: int, held: tuple[Task
 
 
 def _note_progress(context: Context, member: MemberState, *, declared: frozenset[TaskId], had: frozenset[TaskId] = frozenset()) -> None:
-    """A warm-up, or a standby that is to take over, may have come nearer, be caught up, or have
-    lost what it had. `declared`: ready since now.
+    """Notes that warm-ups, or standbys that will take over, advanced, caught up or lost their copy.
+    `declared`: tasks that became ready with this fact.
 
-    `had`: tasks on their way to the member of which it had a copy until this report. Who never had
-    one, as an assignor may well decide, loses none.
+    `had`: tasks on their way to the member of which it had a copy before this report. An assignor
+    may choose a member without a copy, which then loses none.
     """
     state = context.state
     for task in declared:
@@ -401,7 +403,7 @@ def _note_progress(context: Context, member: MemberState, *, declared: frozenset
             else:
                 actions.end_warmup(member, task)
                 context.changed.add(member.member_id)
-    for task in sorted(member.incoming.difference(member.warmup)):  # to a standby, or to a copy nobody asked for
+    for task in sorted(member.incoming.difference(member.warmup)):  # to a standby, or to a copy that no assignment asked for
         movement = state.in_flight[task]
         if movement.state is MovementState.WARMING:
             if member.is_caught_up(task, acceptable):
@@ -416,8 +418,8 @@ def _has_copy(member: MemberState, task: TaskId) -> bool:
 
 
 def _cancel_drain(context: Context, member: MemberState, cause: str) -> None:
-    """It stays: what was to be moved for its leaving alone is not moved (PROTOCOL D9); what it was
-    told to give up is given up.
+    """Ends the drain: movements that exist only because the member was leaving end
+    (docs/protocol.md#d9); revocations it was told of go on.
     """
     actions.end_drain(member)
     for task, movement in sorted(context.state.in_flight.items()):
@@ -438,8 +440,8 @@ def _reject(code: str) -> Transition:
 
 
 def _external(context: Context, fact: TaskReady | TasksRevoked | LeaveIntended | LeaveCancelled) -> None:
-    """What a member says to the leader that it does not have is rejected, and shows that the member
-    lives, whoever leads the group.
+    """Rejects a fact that only a leading equipoise answers, while something else leads the group.
+    It still shows that the member lives.
     """
     actions.hear(context.state, fact.member_id, fact.incarnation)
     raise Rejected("external")
@@ -488,6 +490,6 @@ TRANSITIONS: dict[GroupPhase, dict[type, Transition]] = {
         AssignmentObserved: assignment_observed,
     },
 }
-"""(what the group waits for, fact) -> what happens. Every phase names every fact: an illegal pair
-is a rejection, never a missing entry.
+"""(phase of the group, fact) -> transition. Every phase has an entry for every fact: an illegal
+pair is a rejection and never a missing entry.
 """

@@ -60,7 +60,7 @@ class Setting:
     members: tuple[ProcessSettings, ...]
     faults: tuple[Fault, ...]
     changes: tuple[tuple[int, GroupConfigured], ...] = ()
-    """When the group is configured anew, and how (PROTOCOL D8)."""
+    """When the group is configured anew, and how (docs/protocol.md#d8)."""
 
 
 @attrs.define(kw_only=True)

@@ -73,7 +73,7 @@ class Validator:
 
     def _is_promised(self, guarantee: Guarantee) -> bool:
         """By the assignor that decides in this step: one that the step's own fact brings in has
-        decided already (PROTOCOL D8).
+        decided already (docs/protocol.md#d8).
         """
         config = self.model.config
         if config is not self._config and config is not None:
@@ -128,7 +128,7 @@ class Validator:
 
     def _judge(self, move: Move) -> None:
         """Whoever gets a stateful task is caught up, if anybody is: judged when that is decided,
-        not when it is carried out (PROTOCOL D3).
+        not when it is carried out (docs/protocol.md#d3).
         """
         model = self.model
         if move.state not in ("revoking", "granted") or not model.is_stateful(move.task) or not self._is_promised(Guarantee.CAUGHT_UP_FIRST):
@@ -155,7 +155,7 @@ class Validator:
     # 5
 
     def _check_caps(self) -> None:
-        """Lower caps end no movement that is being handed over (PROTOCOL D8, D9): above its cap a
+        """Lower caps end no movement that is being handed over (docs/protocol.md#d8, #d9): above its cap a
         number of copies may only fall.
         """
         model = self.model
@@ -304,7 +304,7 @@ def settling_ms(state: GroupState, *, report_ms: int, restore_ms: int, delays_ms
 
     * Who is silent is out after its session timeout; a group that gathers has started after its
       initial delay. From then on the members are fixed.
-    * What is in flight is carried to its end (PROTOCOL D9). After that each movement that is
+    * What is in flight is carried to its end (docs/protocol.md#d9). After that each movement that is
       granted is one of a smallest plan and leaves a plan that is smaller by one. So no task moves
       more often than once, and no standby is passed on more often than once: so often slots are
       used.

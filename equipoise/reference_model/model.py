@@ -111,7 +111,7 @@ class ReferenceModel:
         self.last_append_ms: int | None = None
         self.gathering_until_ms: int | None = None
         self.awaiting_lags = False
-        """The initial delay is over, and the first round waits for lags (PROTOCOL D2)."""
+        """The initial delay is over, and the first round waits for lags (docs/protocol.md#d2)."""
         self.told_lags: set[TaskId] = set()
         self.observed_lags: set[tuple[str, int]] = set()
         """Tasks and source partitions whose lags were said since the group began, whichever came
@@ -126,7 +126,7 @@ class ReferenceModel:
         self.tokens: dict[TaskId, int] = {}
         self.forced: dict[TaskId, int] = {}
         """Tasks whose last owner was put out by force and may run on: how long the next one must
-        wait (PROTOCOL M5).
+        wait (docs/protocol.md#m5).
         """
         self.fenced: dict[tuple[str, int], MemberRecord] = {}
         """Who was put out by force and has not been silent for its session timeout since."""
@@ -145,7 +145,7 @@ class ReferenceModel:
         self.leaving: set[str] = set()
         self.asked: dict[str, int | None] = {}
         """Members told to leave -> None, or, of who went without having left, until when somebody
-        of that name is told again (PROTOCOL M8).
+        of that name is told again (docs/protocol.md#m8).
         """
         self.crashes: dict[str, CrashRecord] = {}
         self.standbys: dict[TaskId, int] = {}
@@ -162,7 +162,7 @@ class ReferenceModel:
     @property
     def leading(self) -> bool:
         """Whether every task is to have an owner now: configured, led by us, somebody there, the
-        initial delay over (PROTOCOL D2).
+        initial delay over (docs/protocol.md#d2).
         """
         return self.config is not None and self.config.led_by == "equipoise" and bool(self.members) and self.gathering_until_ms is None
 
@@ -182,11 +182,11 @@ class ReferenceModel:
         return part is not None and part.stateful
 
     def is_eligible(self, member: MemberRecord, task: TaskId) -> bool:
-        """PROTOCOL D1: live, not leaving, and its topology epoch contains the task."""
+        """docs/protocol.md#d1: live, not leaving, and its topology epoch contains the task."""
         return not member.leaving and self.knows(member, task)
 
     def is_crash_looping(self, member: MemberRecord) -> bool:
-        """PROTOCOL D10: it crashed at least twice, and has not run for its back-off since."""
+        """docs/protocol.md#d10: it crashed at least twice, and has not run for its back-off since."""
         record = self.crashes.get(member.member_id)
         return record is not None and record.until_ms is not None and self.now_ms < record.until_ms
 
@@ -196,7 +196,7 @@ class ReferenceModel:
 
     def is_caught_up(self, member: MemberRecord, task: TaskId, *, surely: bool) -> bool:
         """Rank 0 of KIP-441: it runs it, or its copy is within the limit; and what its word is
-        worth beside that (PROTOCOL M2).
+        worth beside that (docs/protocol.md#m2).
         """
         lag, word = member.lags.get(task), task in member.ready
         if lag is LagSentinel.ACTIVE and self.owner.get(task) == member.member_id:
@@ -298,7 +298,7 @@ class ReferenceModel:
 
     def _check_limits(self, member: MemberRecord) -> None:
         """Who judges its copies by the group's limits knows those of now, from its first assignment
-        on (PROTOCOL M2).
+        on (docs/protocol.md#m2).
         """
         settings = self.config.knobs  # type: ignore[union-attr]  # a member joined, so the group is configured
         follows = member.readiness != "word_or_lag"
@@ -307,7 +307,7 @@ class ReferenceModel:
             raise InvariantBroken(0, f"{member.member_id} (readiness {member.readiness}) was told the limits {member.limits}, not {limits}")
 
     def _initial_delay_over(self) -> None:
-        """PROTOCOL D2: once more, and for three times as long, where lags are to be known and are
+        """docs/protocol.md#d2: once more, and for three times as long, where lags are to be known and are
         not.
         """
         assert self.config is not None, "somebody has joined"
@@ -337,7 +337,7 @@ class ReferenceModel:
         self.last_append_ms = append_ms
 
     def _check_numbers(self, record: Record, decisions: list[DecisionRecord]) -> None:
-        """PROTOCOL L4."""
+        """docs/protocol.md#l4."""
         for index, decision in enumerate(decisions):
             wanted = (self.log_id, record.group, self.number + 1, record.offset, index, record.checksum)
             found = (decision.log_id, decision.group, decision.number, decision.caused_by, decision.index, decision.fact_checksum)
@@ -366,7 +366,7 @@ class ReferenceModel:
 
     def _unfence_silent(self) -> None:
         """Who was put out by force and was not heard of for its session timeout runs nothing any
-        more (PROTOCOL M5).
+        more (docs/protocol.md#m5).
         """
         silent = [who for who, fenced in self.fenced.items() if self.now_ms - fenced.last_heard_ms >= fenced.session_timeout_ms]
         if silent:
@@ -429,7 +429,7 @@ class ReferenceModel:
         member.standby, member.warmup = standby, warmup
 
     def _renew(self, event: Any) -> MemberRecord | None:
-        """PROTOCOL M4: any valid envelope of the current incarnation, before the content is judged.
+        """docs/protocol.md#m4: any valid envelope of the current incarnation, before the content is judged.
         """
         if not isinstance(event, _OF_A_MEMBER):
             return None
@@ -467,7 +467,7 @@ class ReferenceModel:
                 self._check_asked([member.member_id], answers, leave=True)
 
     def _configured(self, event: GroupConfigured) -> None:
-        """PROTOCOL M4: nobody's lease may end by one step of group time that is longer than it
+        """docs/protocol.md#m4: nobody's lease may end by one step of group time that is longer than it
         counted on.
         """
         for member in (*self.members.values(), *self.fenced.values()):
@@ -528,7 +528,7 @@ class ReferenceModel:
         return name in self.asked and self.asked[name] is None
 
     def _requested(self, event: LeaveRequested, answers: list[Any]) -> None:
-        """PROTOCOL M8. It renews nobody."""
+        """docs/protocol.md#m8. It renews nobody."""
         if event.withdrawn:
             told = [name for name in event.members if self._is_asked(name) and not self.members[name].released]
             for name in event.members:

@@ -1,4 +1,4 @@
-"""What makes a copy ready (PROTOCOL M2): the group's limit, one of the member's own, and what a
+"""What makes a copy ready (docs/protocol.md#m2): the group's limit, one of the member's own, and what a
 word is worth beside them.
 """
 

@@ -1,5 +1,5 @@
 """A warm-up slot is judged by how fast its copy comes nearer, against what waits for a slot
-(PROTOCOL M7).
+(docs/protocol.md#m7).
 """
 
 from __future__ import annotations
