@@ -234,7 +234,7 @@ def test_explain_and_show_say_why_its_copies_are_not_preferred():
     for record in group.records:
         log += [record, *(decision for decision in group.decisions if decision.caused_by == record.offset)]
     told = explain(log, task)
-    assert "m3 crashed 3 times in 2.0 s; its copies are not preferred for another 20.0 s (docs/protocol.md#d10)." in told.what_next
+    assert any("m3 crashed 3 times in 2.0 s; its copies are not preferred for another 20.0 s" in line for line in told.what_next)
     assert any("m3 keeps crashing" in line for line in told.why_here)
     row = next(member for member in view_of(group.machine).members if member.member_id == "m3")
     assert (row.crashes, row.crash_backoff_ms) == (3, 20_000)
