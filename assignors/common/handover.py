@@ -1,5 +1,5 @@
-"""The plan that brings a group to a target with state moved first (KIP-441): what assignors of this
-kind share. What is to be even is theirs (`Balance`).
+"""Plans that move state first and work second (KIP-441). Assignors that use it differ in what they
+balance (`Balance`).
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ from equipoise.assignors.common.target import Candidates, Target, min_rank
 from equipoise.events.tasks import TaskId
 
 GUARANTEES_1 = frozenset(Guarantee) - {Guarantee.LEAVING_APART}
-"""Those of version 1."""
+"""Guarantees of behaviour version 1."""
 
 
 class Balance(Protocol):
-    """What is to be even, and by which moves: the part of `hand_over` that assignors do not share.
+    """What an assignor balances, and by which moves: the part of `hand_over` that differs between
+    assignors.
     """
 
     def target(self, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str]) -> Target:
-        """Who is to run what in the end. Tasks of `candidates` need an owner now; those of
-        `settled` go where that says (docs/protocol.md#d9).
+        """The target. `candidates`: tasks that need an owner now. `settled`: tasks whose
+        destination is fixed by an earlier decision. See docs/protocol.md#d9.
         """
 
     def owners_for_now(self, candidates: Mapping[TaskId, Candidates], running: Mapping[TaskId, str]) -> Mapping[TaskId, str]:
-        """Owners for tasks that need one now, of their candidates only, as balanced as that allows
-        beside what is `running`.
+        """Owners for tasks that need one now: each one of its candidates, as balanced as they allow
+        beside the tasks that are `running`.
         """
 
     def imbalance(self, owner: Mapping[TaskId, str]) -> int:
@@ -42,13 +43,11 @@ class Balance(Protocol):
     def moves_lower_bound(
         self, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str], now: Mapping[TaskId, str], target: Mapping[TaskId, str]
     ) -> int:
-        """Fewest changes of owner from now to any target as balanced as this one."""
+        """A lower bound of the changes of owner from now to any target as balanced as this one."""
 
 
 def hand_over(indexed: IndexedProblem, balance: Balance) -> Plan:
-    """The plan that brings the group to the target of `balance` with state moved first: what all
-    assignors of this kind share.
-    """
+    """The plan that brings the group to the target of `balance`, state first."""
     candidates = _candidates(indexed)
     overdue = _overdue(indexed)
     settled = _settled(indexed, candidates, overdue)
@@ -65,17 +64,16 @@ def hand_over(indexed: IndexedProblem, balance: Balance) -> Plan:
 
 
 def _stands(indexed: IndexedProblem, task: TaskId) -> bool:
-    """Its movement is REVOKING: the grant stands while the destination lives (docs/protocol.md#d3).
-    """
+    """Whether the task's movement is REVOKING: the grant holds while the destination lives."""
     movement = indexed.in_flight.get(task)
     return movement is not None and movement.state is MovementState.REVOKING
 
 
 def _candidates(indexed: IndexedProblem) -> dict[TaskId, Candidates]:
-    """Tasks that need an owner now -> who may be it: the destination of their movement if that
-    stands or is of the min rank, else the min rank.
+    """Tasks that need an owner now -> their candidates: the destination of their movement if that
+    holds or has the min rank, else the members of the min rank.
 
-    Stateless tasks without a movement are absent: anybody who may run them may be it.
+    Stateless tasks without a movement are absent: every eligible member is a candidate.
     """
     classes = [group for group in indexed.equivalence_classes if group.first.stateful]
     others = [task for task in indexed.stateful if task not in indexed.owner and task not in indexed.class_of]
@@ -87,10 +85,10 @@ def _candidates(indexed: IndexedProblem) -> dict[TaskId, Candidates]:
 
 
 def _overdue(indexed: IndexedProblem) -> dict[TaskId, Candidates]:
-    """Stateful tasks of leaving members whose drain timeout has passed -> who may have them at
-    once: as for tasks without owner (docs/protocol.md#m7).
+    """Stateful tasks of leaving members whose drain timeout has passed -> their candidates, as for
+    tasks without an owner. See docs/protocol.md#m7.
 
-    What is being revoked already goes where it was to go.
+    Tasks that are being revoked keep their destination.
     """
     tasks = [
         task
@@ -109,8 +107,7 @@ def _overdue(indexed: IndexedProblem) -> dict[TaskId, Candidates]:
 
 
 def _leave_now(balance: Balance, overdue: Mapping[TaskId, Candidates], target: Mapping[TaskId, str]) -> dict[TaskId, str]:
-    """Overdue tasks -> where they go now: to their target if it is one of their candidates,
-    otherwise to another of them.
+    """Overdue tasks -> their next owner: the target if it is a candidate, else another candidate.
     """
     straight = {task: target[task] for task, candidates in overdue.items() if target[task] in candidates}
     others = {task: candidates for task, candidates in overdue.items() if task not in straight}
@@ -119,9 +116,8 @@ def _leave_now(balance: Balance, overdue: Mapping[TaskId, Candidates], target: M
 
 
 def _settled(indexed: IndexedProblem, candidates: Mapping[TaskId, Candidates], overdue: Mapping[TaskId, Candidates]) -> dict[TaskId, str]:
-    """Tasks whose movement goes on, whatever the balance says now (docs/protocol.md#d9) -> its
-    destination.
-    """
+    """Tasks whose movement continues regardless of balance -> its destination. See
+    docs/protocol.md#d9."""
     return {
         task: movement.destination
         for task, movement in indexed.in_flight.items()
@@ -130,10 +126,10 @@ def _settled(indexed: IndexedProblem, candidates: Mapping[TaskId, Candidates], o
 
 
 def _now(indexed: IndexedProblem, balance: Balance, candidates: Mapping[TaskId, Candidates], target: Mapping[TaskId, str]) -> dict[TaskId, str]:
-    """Who runs what after this plan.
+    """Task -> owner after this plan.
 
-    Owners keep what they own. A free task goes to its target if that is one of its candidates,
-    otherwise to another of them, as balanced as they allow.
+    Owners keep their tasks. A task without an owner goes to its target if that is a candidate, else
+    to another candidate, as balanced as the candidates allow.
     """
     now = {**target, **indexed.owner}
     waiting = {task: takers for task, takers in candidates.items() if task in target and target[task] not in takers.everyone}
@@ -156,7 +152,7 @@ def _plan(
     standbys: Standbys,
     kept_ready: frozenset[tuple[TaskId, str]],
 ) -> Plan:
-    """Everything sorted, everything named."""
+    """The plan: every list sorted, every member named."""
     imbalance = balance.imbalance(target.owner)
     bound = balance.moves_lower_bound(candidates, settled, now, target.owner)
     return Plan(
@@ -172,7 +168,7 @@ def _plan(
 
 
 def _reasons(indexed: IndexedProblem, now: Mapping[TaskId, str], movements: Movements, standbys: Standbys) -> dict[TaskId, Reason]:
-    """For each task that moves, waits, is placed, or gets a copy."""
+    """The reason of each task that moves, waits, is placed, or gets a copy."""
     reasons: dict[TaskId, Reason | None] = dict.fromkeys(now)  # so that they are in order
     reasons.update(dict.fromkeys(standbys.placed, Reason(code="standby", lag_records=None)))
     granted = _Granted()
@@ -195,7 +191,7 @@ def _reasons(indexed: IndexedProblem, now: Mapping[TaskId, str], movements: Move
 
 
 class _Granted(dict[tuple[str, int | None], Reason]):
-    """Code and lag -> the reason: one for all tasks that have the same."""
+    """(code, lag) -> the one `Reason` that all such tasks share."""
 
     def __missing__(self, why: tuple[str, int | None]) -> Reason:
         reason = self[why] = Reason(code=why[0], lag_records=why[1])
@@ -203,7 +199,7 @@ class _Granted(dict[tuple[str, int | None], Reason]):
 
 
 def _why_granted(indexed: IndexedProblem, task: TaskId, owner: str) -> tuple[str, int | None]:
-    """For a task that nobody owned: the code, and the lag it rests on."""
+    """Reason code and lag of a task that had no owner."""
     lag = indexed.lag(owner, task)
     if _stands(indexed, task):
         return "carried", lag

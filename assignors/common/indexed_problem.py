@@ -1,5 +1,4 @@
-"""The problem sorted, checked and indexed once, so that nothing after depends on the order in which
-it was given.
+"""The problem sorted, checked and indexed, so that no later step depends on the order of its input.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from equipoise.events.tasks import TaskId
 
 @attrs.frozen(eq=False)
 class Pool:
-    """Members that may all be given the same tasks, in rising order. One object per set of members:
-    compared by identity, which costs nothing.
+    """Members that are eligible for the same tasks, in rising order. One object per set of members,
+    compared by identity, which is cheap.
     """
 
     members: tuple[str, ...]
@@ -43,23 +42,23 @@ def pool_of(members: Iterable[str]) -> Pool:
 
 @attrs.frozen(eq=False)
 class EquivalenceClass:
-    """Tasks in rising order that differ in their names and in the size of their state only, as far
-    as a target asks: nobody owns them, has a copy of them, or had them before.
+    """Tasks, in rising order, between which a target makes no difference but by name and size of
+    state: no member owns them, has a copy, or owned them before.
 
-    In a new group these are all. What is true of `first` is true of all of them, so it is found out
+    In a new group these are all tasks. What holds for `first` holds for all of them and is computed
     once.
     """
 
     first: Task
     tasks: list[TaskId]
     records: list[int]
-    """Of each task, as `whole` has them; 0 without state."""
+    """Records of each task (`whole`); 0: it has no state."""
 
 
 @attrs.frozen(kw_only=True)
 class Behaviour:
-    """In what the behaviour versions differ of the assignors that share this code. As it stands:
-    the newest.
+    """How the behaviour versions of the assignors that share this code differ. Defaults: the
+    newest.
     """
 
     slack_on_both_sides: bool = False
@@ -76,15 +75,16 @@ VERSION_1 = Behaviour(slack_on_both_sides=True, leaving_within_caps=True)
 
 
 class IndexedProblem:
-    """Who there is, what there is to run, who runs it, and who has which copy.
+    """Members, tasks, owners and copies of one problem. Raises FieldError when the problem
+    contradicts itself.
 
-    `owner`: task -> the member that owns it; tasks without an owner are absent. `in_flight`:
-    movements decided earlier that still hold: their destination lives, is eligible and does not own
-    the task yet. `announced`: a copy is ready to take over when its member says so, and by no lag.
+    `owner`: task -> its owner; tasks without one are absent. `in_flight`: earlier movements that
+    still hold: their destination lives, is eligible and does not own the task yet. `announced`: a
+    copy is ready when its member declares it ready, whatever its lag.
 
-    A member that keeps crashing (`Member.crash_looping`) stands here as one that leaves, as long as
-    another member stays: its share is 0, it gets nothing new, and what it runs moves when somebody
-    else is ready. It is still eligible for what no other may run, and see `last_resort`.
+    A member that crashes repeatedly (`Member.crash_looping`) is treated as leaving while another
+    member stays: its share is 0, it gets nothing new, and its tasks move when another member is
+    ready. It stays eligible for tasks that no other member may run; see `last_resort`.
     `crash_loops` False: it counts as any other.
     """
 
@@ -105,7 +105,7 @@ class IndexedProblem:
         self.racks = Racks(self.settings, self.tasks, self.members)
         self.places = Places(self.settings, self.members.values())
         self.blocked: dict[TaskId, list[str]] = {}
-        """Task -> members on which no warm-up of it may begin."""
+        """Task -> members on which no warm-up of the task may begin."""
         for task_id, member_id in sorted(problem.blocked):
             if task_id not in self.tasks or not self.tasks[task_id].stateful:
                 continue
@@ -116,8 +116,8 @@ class IndexedProblem:
         self.restore_rates = RestoreRates({name: member.restore_records_per_s for name, member in self.members.items()})
         self._of_subtopology, self._of_task = self._pools()
         self.pools = (*self._of_subtopology.values(), *self._of_task.values())
-        """Those of all sub-topologies, and of tasks whose pool is another than their
-        sub-topology's; a pool may stand there more than once.
+        """Pools of all sub-topologies, and of tasks whose pool differs from that of their
+        sub-topology. A pool may occur more than once.
         """
         self._unblocked: dict[tuple[Pool, tuple[str, ...]], Pool] = {}
         self._previous_owners = self._index_previous_owners()
@@ -133,10 +133,10 @@ class IndexedProblem:
         self.class_of: dict[TaskId, EquivalenceClass] = {}
         self.equivalence_classes = self._equivalence_classes()
         self.others = [task for task in self.tasks if task not in self.class_of]
-        """Tasks that are in no such group."""
+        """Tasks that are in no equivalence class."""
 
     def _equivalence_classes(self) -> list[EquivalenceClass]:
-        """By sub-topology and by who may run them; by kind and by traffic."""
+        """Classes by sub-topology, eligible members, kind and traffic."""
         history = {*self.owner, *self.in_flight, *self.blocked, *self._previous_owners, *[task for task, copies in self.copies.items() if copies]}
         traffic = self.racks.active_traffic
         groups: dict[tuple[int, Pool, bool, bool, Traffic | None], EquivalenceClass] = {}
@@ -153,7 +153,7 @@ class IndexedProblem:
 
     def _pools(self) -> tuple[dict[int, Pool], dict[TaskId, Pool]]:
         """Sub-topology -> members that may run any of its tasks; task -> members that may run it,
-        in sub-topologies where they differ.
+        where they differ within the sub-topology.
 
         Equal pools are one object.
         """
@@ -194,16 +194,15 @@ class IndexedProblem:
         return self._previous_owners.get(task, ())
 
     def goes_back_to(self, member: str, task: TaskId) -> bool:
-        """It had the task before, and still has a good part of its state: less than half is to be
-        restored.
+        """Whether the member owned the task before and has less than half of its state to restore.
         """
         if task not in self.members[member].previously_owned:
             return False
         return not self.tasks[task].stateful or self.caught_up(member, task) or 2 * self.records(member, task) < whole(self.tasks[task])
 
     def eligible(self, task: TaskId) -> Pool:
-        """Members that may be given the task: live, not leaving, and their topology epoch has it
-        (docs/protocol.md#d1).
+        """Members that may be given the task: live, not leaving, and their topology epoch has it.
+        See docs/protocol.md#d1.
         """
         if self._of_task and task in self._of_task:
             return self._of_task[task]
@@ -214,36 +213,34 @@ class IndexedProblem:
         return self._of_subtopology[subtopology]
 
     def last_resort(self, task: TaskId) -> Iterable[str]:
-        """Members that keep crashing and know the task, though others may be given it: for as long
-        as nobody else has a copy that is any good.
+        """Crash-looping members that know a task for which others are eligible. They count while no
+        other member is caught up.
         """
         for member in self._crash_looping:
             if member.knows(task) and not self.may_run(member.id, task):
                 yield member.id
 
     def parting(self, member: str) -> str:
-        """Why what the member runs is to go elsewhere, as a reason code; "": it stays."""
+        """Reason code for moving the member's tasks elsewhere; "": they stay."""
         if any(each.id == member for each in self._crash_looping):
             return "crash_loop"
         leaving = self.members[member]
         return ("overdue" if leaving.drain_expired else "leaving") if leaving.leaving else ""
 
     def is_apart(self, task: TaskId) -> bool:
-        """A copy that takes it over is outside the caps: its owner is leaving
-        (docs/protocol.md#m7).
-        """
+        """Whether a copy that takes the task over is outside the caps, because its owner is leaving."""
         return not self.behaviour.leaving_within_caps and task in self.owner and self.parting(self.owner[task]) in ("leaving", "overdue")
 
     def previous_owner_crash_loops(self, task: TaskId) -> bool:
-        """The member that had it is there and keeps crashing."""
+        """Whether a previous owner is back and crashes repeatedly."""
         return any(each.id in self.previous_owners(task) for each in self._crash_looping)
 
     def may_run(self, member: str, task: TaskId) -> bool:
         return member in self.eligible(task)
 
     def unblocked(self, task: TaskId) -> Pool:
-        """Those of `eligible` on which a warm-up of it may begin. Tasks with the same ones share
-        one pool.
+        """Eligible members on which a warm-up of the task may begin. Tasks with the same members
+        share one pool.
         """
         pool = self.eligible(task)
         if task not in self.blocked:
@@ -257,19 +254,21 @@ class IndexedProblem:
         return member in self.blocked.get(task, ())
 
     def is_ready(self, member: str, task: TaskId) -> bool:
-        """It could take the task over at once: caught up, or there is nothing to catch up with."""
+        """Whether the member could take the task over at once: it is caught up, or the task has no
+        state.
+        """
         if not self.tasks[task].stateful:
             return True
         return self.caught_up(member, task) and (not self._announced or task in self.members[member].ready)
 
     def caught_up(self, member: str, task: TaskId) -> bool:
-        """Rank 0."""
+        """Whether the member's copy has rank 0."""
         copy = self.copies[task].get(member)
         return copy is not None and copy.caught_up
 
     def within_records(self, member: str, task: TaskId) -> bool:
-        """It counts as caught up by acceptable_recovery_lag, a limit of its own or its word, and
-        not by acceptable_recovery_ms alone.
+        """Whether the copy counts as caught up by its lag or because it was declared ready, and not
+        by acceptable_recovery_ms alone.
         """
         of = self.members[member]
         limit = self.settings.acceptable_recovery_lag if of.ready_lag_records is None else of.ready_lag_records
@@ -283,26 +282,23 @@ class IndexedProblem:
         return whole(self.tasks[task]) if copy is None else copy.records
 
     def restore_time(self, member: str, task: TaskId) -> int:
-        """How long the member would take to get there, as `RestoreRates.span` has it; 0 when it
-        could run the task at once.
+        """Restore time of the member's copy (see `restore_rate`); 0: it could run the task at once.
         """
         return 0 if self.is_ready(member, task) else self.restore_rates.restore_time(member, self.records(member, task))
 
     def lag(self, member: str, task: TaskId) -> int | None:
-        """The same for readers: None when the task has no state."""
+        """`records` for a `Reason`; None: the task has no state."""
         return self.records(member, task) if self.tasks[task].stateful else None
 
     def stateful_of(self, owner: Mapping[TaskId, str]) -> Counter[str]:
-        """Member -> how many stateful tasks it has of these."""
+        """Member -> number of its stateful tasks, given the owners."""
         if len(self.stateful) == len(self.tasks):
             return Counter(owner.values())
         return Counter([member for task, member in owner.items() if self.tasks[task].stateful])
 
     def must_move(self, task: TaskId) -> bool:
-        """Its owner may not keep it, and somebody else may have it.
-
-        (An owner of an older topology epoch keeps what nobody else can run; a leaving one does
-        not.)
+        """Whether the owner may not keep the task while another member may run it. An owner of an
+        older topology epoch keeps a task that nobody else can run; a leaving one does not.
         """
         owner = self.owner.get(task)
         return owner is not None and not self.may_run(owner, task) and bool(self.eligible(task))
@@ -311,9 +307,9 @@ class IndexedProblem:
 def _check(problem: AssignmentProblem, tasks: Mapping[TaskId, Task], members: Mapping[str, Member]) -> None:
     """Raises FieldError when the problem contradicts itself."""
     if len(tasks) != len(problem.tasks):
-        raise FieldError("tasks", f"{_first_repeat(str(task.id) for task in problem.tasks)} stands there twice; name each task once")
+        raise FieldError("tasks", f"{_first_repeat(str(task.id) for task in problem.tasks)} is named twice; name each task once")
     if len(members) != len(problem.members):
-        raise FieldError("members", f"{_first_repeat(member.id for member in problem.members)} stands there twice; name each member once")
+        raise FieldError("members", f"{_first_repeat(member.id for member in problem.members)} is named twice; name each member once")
     owner: dict[TaskId, str] = {}
     for member in members.values():
         if member.capacity < 1:
@@ -321,11 +317,11 @@ def _check(problem: AssignmentProblem, tasks: Mapping[TaskId, Task], members: Ma
         for task in member.active:
             other = owner.setdefault(task, member.id)
             if other != member.id:
-                raise FieldError(f"members[{member.id}].active", f"{task} stands in {other}'s active list too; one owner at most")
+                raise FieldError(f"members[{member.id}].active", f"{task} is active on {other} too; one owner at most")
     lost = [(task.id, task.lost_since_ms) for task in tasks.values() if task.lost_since_ms is not None]
     for task, since_ms in lost:
         if task in owner:
-            raise FieldError(f"tasks[{task}].lost_since_ms", f"{owner[task]} runs it; leave it out for what somebody has")
+            raise FieldError(f"tasks[{task}].lost_since_ms", f"{owner[task]} runs the task; leave the field out for a task that has an owner")
         if since_ms > problem.now_ms:
             raise FieldError(f"tasks[{task}].lost_since_ms", f"{since_ms} is after now_ms, {problem.now_ms}; give both by one clock")
     repeated = _first_repeat(str(movement.task) for movement in problem.in_flight)

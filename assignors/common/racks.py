@@ -1,17 +1,15 @@
-"""Racks: where members are, and what it costs to run a task or to keep a copy of it there (KIP-925,
+"""Racks of members, and the traffic cost of running a task or keeping a copy there (KIP-925,
 KIP-708).
 
 A partition is *remote* for a member when none of its replicas is in the member's rack; it then
 costs its weight x `rack_traffic_cost`. Running a task costs its source partitions, and its
-changelogs when `rack_changelog_cost` says so; keeping a copy costs its changelogs. A stateless task
-costs 1 for each remote partition and moves for nothing, as in Kafka.
+changelogs with `rack_changelog_cost`; keeping a copy costs its changelogs. A stateless task costs 1
+for each remote partition, and its moves are free, as in Kafka.
 
-What is not known degrades and disables nothing: a partition whose racks are not known costs the
-same everywhere, that is nothing; a member whose rack is not known is taken to be remote from every
-partition, so it gets what has no better place.
+Unknown racks disable nothing: a partition of unknown racks costs 0 everywhere, and a member of
+unknown rack is remote from every partition, so it gets the tasks that have no better place.
 
-When no choice of member makes a difference, traffic is not counted at all, and plans are those of
-the strategy `none`.
+When all members cost the same, traffic is not counted, and plans are those of the strategy `none`.
 """
 
 from __future__ import annotations
@@ -25,15 +23,15 @@ from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 
 RACK_TAG = "rack"
-"""The client tag that names a member's rack; where `rack_aware_tags` lists it, it wins over the
-member's `rack` (KIP-925, 4.D).
+"""The client tag that names a member's rack. Where `rack_aware_tags` lists it, it takes precedence
+over the member's `rack` (KIP-925, 4.D).
 """
 STATELESS_TRAFFIC_COST = 1
 STATELESS_NON_OVERLAP_COST = 0
 
 
 def rack_of(member: Member, settings: GroupSettings) -> str | None:
-    """The member's rack, None: not known."""
+    """The member's rack; None: not known."""
     if RACK_TAG in settings.rack_aware_tags and RACK_TAG in member.tags:
         return member.tags[RACK_TAG]
     return member.rack
@@ -41,11 +39,11 @@ def rack_of(member: Member, settings: GroupSettings) -> str | None:
 
 @attrs.frozen(eq=False)
 class Traffic:
-    """What one task costs, by rack: `near` names the racks where it costs less than `far`, which it
-    costs everywhere else.
+    """Cost of one task by rack. `near`: rack -> cost, where it is less than `far`, the cost
+    everywhere else.
 
-    One is another's equal only if it is the same object, so that it is cheap to look up by: `Racks`
-    keeps one for all tasks that cost the same.
+    Compared by identity, so that it is a cheap key: `Racks` keeps one object for all tasks of equal
+    cost.
     """
 
     far: int
@@ -62,13 +60,13 @@ class Traffic:
 NO_TRAFFIC = Traffic(0, {})
 
 _Priced = tuple[tuple[Partition, ...], int]
-"""Partitions, and what one of weight 1 costs where it is remote."""
+"""Partitions, and the cost of one of weight 1 where it is remote."""
 _Remote = tuple[tuple[tuple[str, ...], int], ...]
-"""Of each partition whose racks are known: these, and what it costs elsewhere."""
+"""Racks of each partition where they are known, and its cost elsewhere."""
 
 
 def _run_by(task: Task, settings: GroupSettings) -> tuple[_Priced, ...]:
-    """What running the task makes its member read and write."""
+    """The partitions that running the task reads and writes, with their cost."""
     if not task.stateful:
         return ((task.source, STATELESS_TRAFFIC_COST),)
     if settings.rack_changelog_cost == 0:
@@ -81,7 +79,7 @@ def _remote_costs(priced: Iterable[_Priced]) -> _Remote:
 
 
 def _traffic(remote: _Remote, racks: Container[str | None]) -> Traffic:
-    """By those of `racks` where any of it is near."""
+    """Traffic by those of `racks` that hold a replica."""
     far = sum(cost for _, cost in remote)
     saved: dict[str, int] = {}
     for near, cost in remote:
@@ -92,18 +90,18 @@ def _traffic(remote: _Remote, racks: Container[str | None]) -> Traffic:
 
 
 def traffic_cost(task: Task, member: Member, settings: GroupSettings) -> int | None:
-    """What it costs that the member runs the task; None: its rack or those of all its partitions
-    are not known.
+    """Traffic cost of the task on the member; None: the member's rack, or the racks of all
+    partitions, are not known.
     """
     rack, remote = rack_of(member, settings), _remote_costs(_run_by(task, settings))
     return None if rack is None or not remote else _traffic(remote, (rack,)).at(rack)
 
 
 class Racks:
-    """Where the members are, and what that costs.
+    """Racks of the members, and the costs of tasks there.
 
-    `counts`: traffic makes a difference for who runs what; `copies_count`: for who keeps copies.
-    `spreads`: sub-topologies are to be spread.
+    `counts`: traffic makes a difference for owners; `copies_count`: for standbys. `spreads`:
+    sub-topologies are to be spread.
     """
 
     def __init__(self, settings: GroupSettings, tasks: Mapping[TaskId, Task], members: Mapping[str, Member]) -> None:
@@ -113,7 +111,7 @@ class Racks:
         self._here = frozenset(self.of[member.id] for member in members.values() if not member.leaving)
         self._profiles: dict[_Remote, Traffic] = {}
         self.active_traffic: dict[TaskId, Traffic] = {}
-        """Task -> what it costs to run it; empty when traffic does not count."""
+        """Task -> cost of running it; empty when traffic does not count."""
         if settings.rack_aware_strategy != "none":
             self.active_traffic = self._differing({task.id: self._profile(*_run_by(task, settings)) for task in tasks.values()})
         self._standby: dict[TaskId, Traffic] = {}
@@ -125,9 +123,7 @@ class Racks:
         self.spreads = self.counts and settings.rack_aware_strategy == "balanced_min_cost"
 
     def _profile(self, *priced: _Priced) -> Traffic:
-        """One `Traffic` for all tasks whose partitions have the same racks and weights: most of a
-        group share a few.
-        """
+        """The `Traffic` of all tasks whose partitions have these racks and weights."""
         key = _remote_costs(priced)
         found = self._profiles.get(key)
         if found is None:
@@ -135,61 +131,59 @@ class Racks:
         return found
 
     def _differing(self, traffic: dict[TaskId, Traffic]) -> dict[TaskId, Traffic]:
-        """The same, or nothing if no task costs more in one rack than in another."""
+        """`traffic`; empty if every task costs the same in all racks."""
         differs = any(len({each.at(rack) for rack in self._here}) > 1 for each in self._profiles.values())
         self._profiles = {}
         return traffic if differs else {}
 
     def active(self, task: TaskId) -> Traffic:
-        """What it costs to run the task; nothing when traffic does not count."""
+        """Cost of running the task; 0 when traffic does not count."""
         return self.active_traffic.get(task, NO_TRAFFIC)
 
     def standby(self, task: TaskId) -> Traffic:
-        """What it costs to keep a copy of the task; nothing when that makes no difference."""
+        """Cost of keeping a copy of the task; 0 when that makes no difference."""
         return self._standby.get(task, NO_TRAFFIC)
 
     def cost(self, task: TaskId, member: str) -> int:
-        """What it costs that the member runs the task."""
+        """Cost of the task on the member."""
         return self.active(task).at(self.of[member])
 
     def move_cost(self, task: TaskId) -> int:
-        """What a change of its owner costs, in the same coin; 0 when traffic does not count."""
+        """Cost of a change of owner, in the same unit as traffic; 0 when traffic does not count."""
         if not self.counts:
             return 0
         return self.settings.rack_non_overlap_cost if self._tasks[task].stateful else STATELESS_NON_OVERLAP_COST
 
     def total(self, owner: Mapping[TaskId, str]) -> int:
-        """Cost of these owners, without what the changes that lead there cost."""
+        """Traffic cost of these owners, without the changes that lead to them."""
         return sum(traffic.at(self.of[owner[task]]) for task, traffic in self.active_traffic.items() if task in owner)
 
     def least(self) -> int:
-        """A lower bound of `total`: every task where it costs least, whatever that does to the
-        balance.
-        """
+        """A lower bound of `total`: every task where it costs least, regardless of balance."""
         return sum(traffic.least for traffic in self.active_traffic.values())
 
     def least_of_copies(self, wanted: Mapping[TaskId, int]) -> int:
-        """A lower bound of what so many copies of each task cost, wherever the tasks run."""
+        """A lower bound of the cost of so many copies of each task, wherever the tasks run."""
         return sum(traffic.least * wanted.get(task, 0) for task, traffic in self._standby.items())
 
 
 Values = tuple[str | None, ...]
-"""Where a member is, by each key that counts; None: not known."""
+"""A member's value of each key that counts; None: not known."""
 
 
 class Places:
-    """Which members are apart: in different racks, or, where `rack_aware_tags` are given, different
-    by these (KIP-708).
+    """Which members are apart: in different racks, or, with `rack_aware_tags`, with different
+    values of these tags (KIP-708).
 
-    Members with the same rack and the same tags are in one place. `matter`: there are members that
-    are apart.
+    Members with the same rack and the same values are in one place. `matter`: some members are
+    apart.
     """
 
     def __init__(self, settings: GroupSettings, members: Iterable[Member]) -> None:
         self.of: dict[str, str] = {}
-        """Member -> its place, by a name that is short and says nothing."""
+        """Member -> id of its place."""
         self.values: dict[str, Values] = {}
-        """Place -> where it is."""
+        """Place -> its values."""
         self.rack: dict[str, str | None] = {}
         names: dict[tuple[str | None, Values], str] = {}
         known: list[tuple[Member, str | None, Values]] = []
@@ -208,10 +202,8 @@ class Places:
         self.matter = any(len({values[index] for values in staying}) > 1 for index in range(len(next(iter(staying), ()))))
 
     def common_values(self, place: str, copies: Iterable[str]) -> int:
-        """What a copy here has in common with the other copies of its task, by their places: 1 for
-        each of them and each key that is the same.
-
-        A place that is not known is taken to be the same, for nobody can say that it is not.
+        """How many values a copy here shares with the other copies of its task, given their places:
+        1 for each copy and each equal key. An unknown value counts as equal.
         """
         here = self.values[place]
         common = 0

@@ -1,7 +1,7 @@
-"""Where tasks can run now, and where they should: `constrainedBalancedAssignment` and
-`proposeBalancedAssignment` of KIP-441.
+"""`constrainedBalancedAssignment` and `proposeBalancedAssignment` of KIP-441: the best owners that
+tasks can have now, and the balanced target.
 
-They are one transportation problem (see `network`) with two costs.
+Both solve one transportation problem (`network`), with different costs.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from equipoise.events.tasks import TaskId
 
 @attrs.frozen(kw_only=True, eq=False)
 class Candidates:
-    """The members of a task's min rank: by name, because they have copies, or `fresh`, all that may
-    run it and are least busy restoring.
+    """The members of a task's min rank. `members`: those that have copies. `fresh`: eligible
+    members without one that are least busy restoring.
 
-    Tasks that are alike share one object.
+    Tasks of one equivalence class share one object.
     """
 
     members: tuple[str, ...] = ()
     fresh: Pool | None = None
     everyone: frozenset[str] = attrs.field(init=False)
-    """All of them."""
+    """`members` and `fresh` together."""
 
     @everyone.default
     def _everyone(self) -> frozenset[str]:
@@ -45,8 +45,8 @@ class Candidates:
 
 @attrs.frozen(kw_only=True)
 class Target:
-    """`owner`: task -> who is to run it in the end, in rising order; tasks that nobody may run are
-    absent.
+    """`owner`: task -> its owner at the target, in rising order; tasks without an eligible member
+    are absent. `optimal`, `unique`: proven by the solver.
     """
 
     owner: Mapping[TaskId, str]
@@ -55,11 +55,11 @@ class Target:
 
 
 def min_rank(indexed: IndexedProblem, tasks: Iterable[TaskId], classes: Iterable[EquivalenceClass] = ()) -> dict[TaskId, Candidates]:
-    """Stateful tasks that need an owner now -> the members of their min rank. Tasks nobody may run
-    are absent.
+    """KIP-441, `rank`: stateful tasks that need an owner now -> the members of their min rank.
+    Tasks without an eligible member are absent.
 
-    Rank 0 if anybody is caught up on it. The others are ranked by `_soonest_ready`. `classes`: more
-    such tasks, of which nobody has a copy.
+    Rank 0: caught up. Tasks on which no member is caught up are ranked by `_soonest_ready`.
+    `classes`: more such tasks, without any copies.
     """
     found: dict[TaskId, Candidates] = {}
     cold: list[TaskId] = []
@@ -72,7 +72,7 @@ def min_rank(indexed: IndexedProblem, tasks: Iterable[TaskId], classes: Iterable
         elif eligible:
             cold.append(task)
     portions = [(group.tasks, sum(group.records)) for group in classes if indexed.eligible(group.first.id)]
-    if cold:  # who has a copy looks at all that comes before it; when there are none, it does not matter what comes first
+    if cold:  # copies are compared with what is queued before them, so order matters; without copies it does not
         one_by_one = sorted(itertools.chain(cold, *[tasks for tasks, _ in portions]))
         portions = [([task], whole(indexed.tasks[task])) for task in one_by_one]
     if portions:
@@ -81,18 +81,17 @@ def min_rank(indexed: IndexedProblem, tasks: Iterable[TaskId], classes: Iterable
 
 
 def _soonest_ready(indexed: IndexedProblem, portions: Iterable[tuple[list[TaskId], int]]) -> dict[TaskId, Candidates]:
-    """For tasks on which nobody is caught up: least expected time to ready, the restore queue
-    included (docs/protocol.md#d3).
+    """Candidates for tasks on which no member is caught up: the least expected restore time, the
+    restore queue included. See docs/protocol.md#d3.
 
-    A member's queue is what it restores for tasks it owns, plus what it is likely to get here: so
-    one that has half a copy of many tasks does not get all of them, and one that is busy is spared.
-    Times are spans (`RestoreRates`): a member that measured a speed is judged by it. Members that
-    differ by no more than acceptable_recovery_lag, by its definition next to no time, rank alike.
-    Tasks that no copy makes ready sooner go to whoever would be first to have restored one like
-    them: which of them gets which is a matter of balance. Names play no part in it.
+    A member's queue is the restore time of the tasks it owns and still restores, plus that of tasks
+    it is likely to get here. So a member with half copies of many tasks does not get all of them,
+    and a busy member gets fewer. Members whose times differ by at most acceptable_recovery_lag rank
+    equal. A task that no copy makes ready sooner goes to the members that would first restore a
+    task of its size; which of them gets which task is a matter of balance. Names play no part.
 
-    `portions`: one task each, or more that the same members may run and of which nobody has a copy;
-    and the records of all their state.
+    `portions`: (tasks, records of all their state): one task each, or several with the same
+    eligible members and no copies.
     """
     slack = indexed.settings.acceptable_recovery_lag
     rates = indexed.restore_rates
@@ -128,11 +127,11 @@ def _soonest_ready(indexed: IndexedProblem, portions: Iterable[tuple[list[TaskId
 
 
 class _FillLevel:
-    """How far up the restore queues of a pool are filled when records are poured into the shortest
-    ones, each taking as many as its member restores.
+    """The level to which records fill the restore queues of a pool (water filling): always the
+    shortest queues, each at its member's rate.
 
-    `queue`: member -> span. The level is `filled` / `speed`: of the `members` shortest queues,
-    which stand at it, `speed` is the sum of the speeds. The others are longer.
+    `queue`: member -> restore time. The level is `filled` / `speed`. The `members` shortest queues
+    are at it, and `speed` is the sum of their rates; the others are longer.
     """
 
     def __init__(self, rates: RestoreRates, queue: Mapping[str, int], pool: Pool) -> None:
@@ -140,8 +139,8 @@ class _FillLevel:
         self.pool = pool
         self.queues = sorted(((queue[member], rates.speed[member]) for member in pool.members), key=lambda each: (each[0], -each[1]))
         self.first: list[tuple[int, int]] = []
-        """Of the queues those that no faster member's is as short as: one of them is the first to
-        have restored anything.
+        """Queues that are shorter than that of every faster member: one of them finishes any
+        restore first.
         """
         for length, speed in self.queues:
             if not self.first or speed > self.first[-1][1]:
@@ -154,12 +153,12 @@ class _FillLevel:
         self._settled = 0
 
     def add(self, records: int, tasks: int) -> None:
-        """Pour these in too, which are those of so many tasks."""
+        """Adds `records`, the state of so many tasks."""
         self.poured += records
         self.tasks += tasks
 
     def _settle(self) -> None:
-        """Find the level anew. It does not matter in how many parts the records came."""
+        """Recomputes the level. In how many parts the records came does not matter."""
         self.filled += (self.poured - self._settled) * self.rates.slowest
         self._settled = self.poured
         while self.members < len(self.queues) and self.queues[self.members][0] * self.speed < self.filled:
@@ -169,8 +168,8 @@ class _FillLevel:
             self.members += 1
 
     def is_later(self, records: int, *, than: int) -> bool:
-        """Would `records` be ready later than `than`, on whichever member is first, above the level
-        and its queue?
+        """Whether even the first member would restore `records` later than `than`, after its queue
+        and the level.
         """
         self._settle()
         effort = records * self.rates.slowest
@@ -180,11 +179,11 @@ class _FillLevel:
         )
 
     def idle(self, queue: Mapping[str, int], slack: int) -> Pool:
-        """Members that would have restored a task like those poured in before the level and one
-        more such task, or next to first.
+        """Members that would restore a task of mean size below the level with one more such task,
+        or within `slack` of the first member.
 
-        Where all restore alike: those whose queue is below the level, or next to the shortest. The
-        pool itself when that is everybody.
+        With equal rates: those whose queue is below the level, or within `slack` of the shortest.
+        The pool itself when these are all.
         """
         self._settle()
         pool = self.pool
@@ -197,7 +196,7 @@ class _FillLevel:
 
 
 def _restore_queues(indexed: IndexedProblem) -> dict[str, int]:
-    """Member -> span of what it is restoring for tasks that it already owns."""
+    """Member -> restore time of the tasks that it owns and still restores."""
     queue = dict.fromkeys(indexed.members, 0)
     for task, owner in indexed.owner.items():
         if indexed.tasks[task].stateful and not indexed.caught_up(owner, task):
@@ -208,12 +207,11 @@ def _restore_queues(indexed: IndexedProblem) -> dict[str, int]:
 def constrained_balanced_assignment(
     indexed: IndexedProblem, shares: Shares, candidates: Mapping[TaskId, Candidates], running: Mapping[TaskId, str]
 ) -> dict[TaskId, str]:
-    """Owners for stateful tasks that need one now, of the min rank only, as balanced as that allows
-    beside what is `running`.
+    """KIP-441, `constrainedBalancedAssignment`: owners for stateful tasks that need one now,
+    members of the min rank only, as balanced as they allow beside the tasks that are `running`.
 
-    A place costs nothing up to the member's lower share, 1 up to its upper share, and one more for
-    each further part of a share. Among equals, members that had the task before come first, then
-    those that have restored it soonest.
+    A place costs 0 up to the member's lower share, 1 up to its upper share, and one more for each
+    further part of a share. Among equals, previous owners come first, then the least restore time.
     """
     if not candidates:
         return {}
@@ -244,12 +242,11 @@ def constrained_balanced_assignment(
 def adopted_target(
     indexed: IndexedProblem, shares: Shares, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str], *, even_parts: bool = False
 ) -> Target:
-    """The proposed balance, adopted only if something must change or it is better than what runs
-    (the KIP's last lines: no thrash).
+    """The proposed target, adopted only when something must change or it is better than the present
+    owners (KIP-441, last lines: no thrash).
 
-    Better: more balanced; or as balanced and cheaper where racks make a difference, what the
-    changes cost included. So when traffic could be less the group moves once, and stays.
-    `even_parts`: see `propose_balanced_assignment`.
+    Better: more balanced; or as balanced and cheaper by racks, the cost of the changes included. So
+    a group moves once for less traffic, and stays. `even_parts`: see `propose_balanced_assignment`.
     """
     running = Target(owner={task: indexed.owner[task] for task in indexed.tasks if task in indexed.owner})
     must_change = (
@@ -269,8 +266,8 @@ def adopted_target(
 
 
 def _worth(indexed: IndexedProblem, shares: Shares, target: Mapping[TaskId, str]) -> tuple[int, int, int]:
-    """What a target is judged by where nothing must change, the most important first; less is
-    better.
+    """(imbalance, crowding, rack cost with changes) of a target; less is better, the first
+    outweighs the next.
     """
     racks = indexed.racks
     changes = sum(racks.move_cost(task) for task, member in target.items() if indexed.owner[task] != member) if racks.counts else 0
@@ -280,24 +277,27 @@ def _worth(indexed: IndexedProblem, shares: Shares, target: Mapping[TaskId, str]
 def propose_balanced_assignment(
     indexed: IndexedProblem, shares: Shares, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str], *, even_parts: bool = False
 ) -> Target:
-    """The target: among all assignments with the least imbalance the one that changes the fewest
-    owners, regardless of ranks.
+    """KIP-441, `proposeBalancedAssignment`: of all assignments with the least imbalance, the one
+    that changes the fewest owners, regardless of ranks.
 
-    Where racks make a difference, the cost of traffic and of the changes together come before the
-    changes alone (KIP-925: `rack_traffic_cost` and `rack_non_overlap_cost` say how much one
-    outweighs the other), and before them, where sub-topologies are to be spread, that they are.
+    The costs, each outweighing all that follow:
 
-    `even_parts`: of all that is as good until here, what is most even by sub-topology; nothing
-    moves for that alone.
+    1. imbalance;
+    2. crowding, where sub-topologies are to be spread;
+    3. rack cost, where racks make a difference: traffic and changes of owner together, weighed by
+       `rack_traffic_cost` and `rack_non_overlap_cost` (KIP-925);
+    4. changes of owner;
+    5. unevenness by sub-topology, with `even_parts`; nothing moves for that alone;
+    6. preference cost: PREFERRED, NEUTRAL or BLOCKED;
+    7. records to restore;
+    8. a tie-break drawn from the ids.
 
-    Then, in this order: the moves liked best (see PREFERRED, NEUTRAL, BLOCKED), fewest records to
-    restore, a tie-break drawn from the ids. `settled`: destinations decided earlier
-    (docs/protocol.md#d9), kept even if the balance suffers. `candidates`: a task that needs an
-    owner now changes none when it goes to one of them. For tasks that are alike they are the same,
-    and none of them is settled.
+    `settled`: destinations decided earlier (docs/protocol.md#d9), kept even if the balance suffers.
+    `candidates`: a task that needs an owner now and goes to one of them counts as unchanged. The
+    tasks of an equivalence class share their candidates, and none is settled.
 
-    Before: m1 (0_0, 0_1, 0_2, 0_3), m2 (), both of capacity 1. After: m1 keeps two, m2 is to get
-    the two that are cheapest to restore.
+    Before: m1 (0_0, 0_1, 0_2, 0_3), m2 (), both of capacity 1. After: m1 keeps two; the two that
+    are cheapest to restore go to m2.
     """
     racks = indexed.racks
     limits = shares.limits()
@@ -333,8 +333,9 @@ STAYS = (0, 0, 0, 0, 0, 0, 0)
 
 
 def _steps_of_part(most: int, part: Share | None, every: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """What a member's tasks of one sub-topology cost, as (up to how many, each of them): above
-    `most` they crowd; beyond its even part they are uneven."""
+    """Costs of a member's tasks of one sub-topology, as (up to how many, cost of each): crowding
+    above `most`, unevenness beyond its even part.
+    """
     ends = {most, every} if part is None else {most, part.lower, part.upper, every}
     for end in sorted(ends):
         uneven = 0 if part is None or end <= part.lower else 1 if end <= part.upper else 2
@@ -342,12 +343,8 @@ def _steps_of_part(most: int, part: Share | None, every: int) -> Iterator[tuple[
 
 
 class _TargetArcs:
-    """The arcs of each task.
-
-    Costs: (imbalance, crowding, rack cost, changes of owner, unevenness, preference_cost, records
-    to restore), where preference_cost is one of PREFERRED, NEUTRAL and BLOCKED. The rack cost is
-    that of `racks.Racks`: of the traffic, and of a change of owner in the same coin; 0 where racks
-    make no difference.
+    """Adds the arcs of each task, at the costs that `propose_balanced_assignment` lists but the
+    tie-break. The rack cost is that of `racks.Racks`; 0 where racks make no difference.
     """
 
     def __init__(self, network: AssignmentNetwork, indexed: IndexedProblem) -> None:
@@ -355,25 +352,25 @@ class _TargetArcs:
         self.indexed = indexed
         self.known: dict[tuple[Pool, Lane, Traffic, int, int], Offer] = {}
         self.offers_of: dict[EquivalenceClass, tuple[list[Offer], Iterator[int]]] = {}
-        """What all of them are offered, and the records of those that are still to come."""
+        """The offers of all tasks of a class, and the records of those still to come."""
 
     def add(self, task: TaskId, of_task: Task, candidates: Candidates | None) -> None:
-        """Those of one task."""
+        """Arcs of one task."""
         self._add_named(task, of_task, candidates)
         records = whole(of_task) if of_task.stateful else 0
         for offer in self._offers(of_task, candidates):
             self.network.pooled(task, offer, records)
 
     def add_class(self, same: EquivalenceClass, tasks: Sequence[TaskId], candidates: Candidates | None) -> None:
-        """Those of some of the tasks that are alike: the next ones, in rising order."""
+        """Arcs of the next tasks of a class, in rising order."""
         if same not in self.offers_of:
             self.offers_of[same] = self._offers(same.first, candidates), iter(same.records)
         offers, records = self.offers_of[same]
         self.network.pooled_all(tasks, offers, list(itertools.islice(records, len(tasks))))
 
     def _add_named(self, task: TaskId, of_task: Task, candidates: Candidates | None) -> None:
-        """To its owner, and to members that it names: its candidates, those that have copies or had
-        it before, and those it may not warm up on.
+        """Arcs to the owner, the candidates, members that have a copy or owned the task before, and
+        members on which no warm-up may begin.
         """
         indexed = self.indexed
         owner = indexed.owner.get(task)
@@ -403,8 +400,8 @@ class _TargetArcs:
                 self.network.direct(task, member, (0, 0, rack_cost, change, 0, preference_cost, records))
 
     def _offers(self, task: Task, candidates: Candidates | None) -> list[Offer]:
-        """Of all that may run it: at once, if they are of its min rank, and by a movement. The
-        records come on top.
+        """Arcs to every eligible member: at once, where it has the min rank, and by a movement.
+        Records are added per task.
         """
         indexed = self.indexed
         traffic, unblocked = indexed.racks.active(task.id), indexed.unblocked(task.id)
@@ -416,7 +413,7 @@ class _TargetArcs:
         return offers
 
     def _offer(self, pool: Pool, task: Task, traffic: Traffic, changes: int, preference_cost: int) -> Offer:
-        """To any member of the pool. One for all tasks for which it is the same."""
+        """An arc to any member of the pool; tasks with the same arc share it."""
         key = pool, self.network.lane(task.id), traffic, changes, preference_cost
         found = self.known.get(key)
         if found is None:
@@ -428,17 +425,17 @@ class _TargetArcs:
 
 
 PREFERRED = 0
-"""It goes back home, or is a guest where it is, or its move ends a restore because the destination
-is caught up.
+"""The task returns to its previous owner, or is displaced, or the move ends a restore because the
+destination is caught up.
 """
 NEUTRAL = 1
 BLOCKED = 2
-"""The last warm-up there stalled: only if nothing else does as well; then it waits for its
-back-off.
+"""The last warm-up there stalled: chosen only when nothing else is as good, and then it waits for
+the back-off.
 """
 
 
 def _restoring(indexed: IndexedProblem, task: TaskId) -> bool:
-    """It has an owner that does not run it yet."""
+    """Whether the task has an owner that still restores it."""
     owner = indexed.owner.get(task)
     return owner is not None and indexed.tasks[task].stateful and not indexed.caught_up(owner, task)

@@ -235,7 +235,7 @@ def test_task_of_no_topology_is_revoked() -> None:
 
 
 def test_contradictions_are_refused_with_the_field() -> None:
-    with pytest.raises(FieldError, match=r"^members\[m2\]\.active: 0_0 stands in m1's active list too"):
+    with pytest.raises(FieldError, match=r"^members\[m2\]\.active: 0_0 is active on m1 too"):
         ASSIGNOR.assign(problem(tasks("0_0"), member("m1", "0_0"), member("m2", "0_0")))
 
 
