@@ -1,4 +1,6 @@
-"""The simulated cluster: deterministic, one event queue, one seed."""
+"""The simulated cluster: a broker, workers, members and a network, driven by one event queue and
+one seed.
+"""
 
 from equipoise.replay.simulation.cluster import ClusterConfig, MemorySink, SimulatedCluster, Sink
 from equipoise.replay.simulation.network import NetworkSettings

@@ -1,5 +1,5 @@
-"""The broker: two topics with append times of its own clock, long polls, acknowledgements,
-failovers, and the checkpoints' store; its producers.
+"""The simulated broker and its producers: two partitions with append times of the broker's own
+clock, long polls, acknowledgements, failovers, and the store of checkpoints.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ MOST_RECORDS_A_FETCH = 500
 
 @attrs.define(eq=False)
 class FetchRequest:
-    """A long poll. `respond` is called at the asking endpoint with (records, next position, reached
-    the end).
+    """A long poll. `respond` is called at the requesting endpoint with (records, next position,
+    whether the end was reached).
     """
 
     endpoint: str
@@ -34,7 +34,7 @@ class FetchRequest:
 
 
 class SimulatedPartition(Generic[T]):
-    """One partition, and who waits at its end."""
+    """The records of one partition, and the long polls parked at its end."""
 
     def __init__(self) -> None:
         self.records: list[T] = []
@@ -43,13 +43,13 @@ class SimulatedPartition(Generic[T]):
 
 MakeRecord = Callable[[str, int, int, Fact], Record]
 """(group, offset, append_ms, event) -> record: `Record` itself, or
-`equipoise.events.codec.make_record` when checksums are wanted.
+`equipoise.events.codec.make_record` for records with checksums.
 """
 
 
 class Broker:
-    """Keeps the group's facts and decisions. Its clock is the world's plus an offset that changes
-    when another broker takes over.
+    """Keeps the facts and decisions of one group. The broker's clock is the world's time plus
+    `clock_offset_ms`, which changes with a failover.
     """
 
     def __init__(self, engine: Engine, network: SimulatedNetwork, *, group: str, make_record: MakeRecord = Record) -> None:
@@ -60,12 +60,12 @@ class Broker:
         self.facts: SimulatedPartition[Record] = SimulatedPartition()
         self.decisions: SimulatedPartition[DecisionRecord] = SimulatedPartition()
         self.published: list[DecisionRecord] = []
-        """Each decision once, by number: number n stands at n - 1."""
+        """Each decision once: decision number n has index n - 1."""
         self.duplicates = 0
         self.checkpoints: list[StoredCheckpoint] = []
         self.clock_offset_ms = 0
         self.log_id = ""
-        """As LogOpened says."""
+        """Taken from LogOpened."""
         self.failovers = 0
         self._down_until_ms = engine.now_ms
 
@@ -74,8 +74,8 @@ class Broker:
         return self.engine.now_ms >= self._down_until_ms
 
     def fail_over(self, *, down_ms: int, clock_jump_ms: int) -> None:
-        """Nothing is answered for `down_ms`; then a broker whose clock is `clock_jump_ms` ahead of
-        (< 0: behind) the last one's.
+        """Stops answering for `down_ms`, then lets a broker take over whose clock is
+        `clock_jump_ms` ahead of the last one (< 0: behind).
         """
         self.failovers += 1
         self._down_until_ms = max(self._down_until_ms, self.engine.now_ms + down_ms)
@@ -86,7 +86,8 @@ class Broker:
             topic.parked.clear()
 
     def append_fact(self, event: Fact) -> Record:
-        """The next record of the facts partition; `append_ms` is this broker's clock (PROTOCOL L2).
+        """Appends `event` to the facts partition and returns the record. `append_ms` is this
+        broker's clock. See docs/protocol.md#l2.
         """
         if isinstance(event, LogOpened):
             self.log_id = event.log_id
@@ -96,11 +97,13 @@ class Broker:
         return record
 
     def wake_facts(self) -> None:
-        """Whoever waits at the end of the facts gets what is new."""
+        """Answers the long polls parked at the end of the facts."""
         self._wake(self.facts)
 
     def produce(self, producer: Producer, batch_number: int, topic: SimulatedPartition[Any], items: list[Any]) -> None:
-        """A batch arrives. It is appended once, and acknowledged each time it comes."""
+        """Receives a batch: appends it unless it was appended before, and acknowledges it in either
+        case.
+        """
         if not self.up:
             return
         if batch_number > producer.appended_batch:
@@ -115,7 +118,9 @@ class Broker:
         producer.answer(batch_number)
 
     def _append_decision(self, record: DecisionRecord) -> None:
-        """Two copies of one decision must be one decision (PROTOCOL L4, L5)."""
+        """Raises GroupHalted when two decisions of one number differ, or a number is skipped. See
+        docs/protocol.md#l4 and #l5.
+        """
         self.decisions.records.append(record)
         if record.number == len(self.published) + 1:
             self.published.append(record)
@@ -127,8 +132,8 @@ class Broker:
             raise GroupHalted(self.group, record.caused_by, "published_differs", f"two decisions have number {record.number}")
 
     def forget(self, keep: int) -> None:
-        """Lets go of all but the last `keep` facts and decisions; their places stay, and whoever
-        reads one of them fails.
+        """Drops all but the last `keep` facts and decisions. Offsets stay; reading a dropped record
+        fails.
         """
         for kept in (self.facts.records, self.decisions.records, self.published):
             gone = cast(list[Any], kept)
@@ -138,13 +143,13 @@ class Broker:
                 gone[at] = None
 
     def store_checkpoint(self, checkpoint: StoredCheckpoint) -> None:
-        """Compacted: only the newest stays."""
+        """Keeps the newest checkpoint alone, as a compacted topic does."""
         if not self.checkpoints or checkpoint.offset > self.checkpoints[-1].offset:
             self.checkpoints = [checkpoint]
 
     def fetch(self, endpoint: str, topic: SimulatedPartition[Any], position: int, wait_ms: int, respond: Callable[..., None], tag: int) -> None:
-        """A fetch arrives: it is answered at once when there is something to read, else when there
-        is, or after `wait_ms` with nothing.
+        """Receives a fetch: answers at once when there are records, else when one arrives, or after
+        `wait_ms` with none.
         """
         if not self.up:
             return
@@ -172,16 +177,16 @@ class Broker:
         self.network.send(fetch.endpoint, fetch.respond, fetch.tag, records, position, position >= len(topic.records))
 
     def locate_end(self, endpoint: str, respond: Callable[..., None], tag: int) -> None:
-        """The log's id, where its decisions partition ends, and the highest number before that
-        place (PROTOCOL M1).
+        """Answers with the log's id, the end of its decisions partition, and the highest decision
+        number before that end. See docs/protocol.md#m1.
         """
         if self.up:
             self.network.send(endpoint, respond, tag, self.log_id, len(self.decisions.records), len(self.published))
 
 
 class Producer:
-    """Appends to one topic in order: one request under way, sent again until acknowledged, appended
-    once (Kafka's idempotent producer).
+    """Appends to one partition in order, as Kafka's idempotent producer does: one request under
+    way, sent again until acknowledged, appended once.
     """
 
     def __init__(self, owner: Endpoint, broker: Broker, topic: SimulatedPartition[Any], acknowledged: Callable[[Any, int], None]) -> None:
@@ -193,14 +198,15 @@ class Producer:
         self._batch: list[tuple[Any, int]] = []
         self.batch_number = 0
         self.appended_batch = 0
-        """The last batch the broker has appended: the broker's memory of this producer."""
+        """Number of the last batch that the broker appended: the broker's state of this producer.
+        """
 
     @property
     def idle(self) -> bool:
         return not self._batch and not self._waiting
 
     def send(self, item: Any) -> None:
-        """`item` counts as sent now, however often it has to be sent again."""
+        """Sends `item`. Its send time is now, however often it is sent again."""
         self._waiting.append((item, self._owner.engine.now_ms))
         if not self._batch:
             self._next_batch()
@@ -219,7 +225,7 @@ class Producer:
         self._owner.after(network.settings.resend_after_ms, self._transmit, batch_number)
 
     def answer(self, batch_number: int) -> None:
-        """Called by the broker: the acknowledgement goes on its way."""
+        """Called by the broker: sends the acknowledgement."""
         self._owner.network.send(self._owner.name, self._owner.run, self._answered, batch_number)
 
     def _answered(self, batch_number: int) -> None:

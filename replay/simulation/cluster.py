@@ -1,5 +1,5 @@
-"""The simulated cluster: a broker, workers that lead, processes that obey, a world that watches,
-and one seed.
+"""The simulated cluster: a broker, workers that lead, processes of members, the world that checks
+who really runs what, and one seed.
 
 ::
 
@@ -34,14 +34,14 @@ from equipoise.statemachine.partition import MachineFactory, real_machine
 
 
 class Sink(Protocol):
-    """What a complete log is written to: `equipoise.events.log.Log` is one."""
+    """Receives a complete log: `equipoise.events.log.Log` is one."""
 
     def append_fact(self, group: str, append_ms: int, event: Fact) -> Record: ...
     def append_decisions(self, decisions: Iterable[DecisionRecord]) -> None: ...
 
 
 class MemorySink:
-    """Keeps a complete log in memory, in stored order."""
+    """A complete log in memory, in stored order."""
 
     def __init__(self) -> None:
         self.entries: list[Record | DecisionRecord] = []
@@ -59,8 +59,8 @@ class MemorySink:
 
 @attrs.frozen(kw_only=True)
 class ClusterConfig:
-    """A group and the world around it. `growth`: end offsets of changelog partitions over world
-    time.
+    """Configuration of a group and its environment. `growth`: end offsets of changelog partitions
+    over world time.
     """
 
     group: str = "group"
@@ -75,17 +75,17 @@ class ClusterConfig:
 
 
 Watcher = Callable[[Record, list[DecisionRecord], GroupMachine], None]
-"""Called with every fact and what it decided, once each, in the log's order, and the machine that
-has just folded it.
+"""Called once for every fact, in the log's order, with its decisions and the machine that folded
+it.
 """
 
 
 class SimulatedCluster:
-    """Deterministic: equal configuration, seed and calls give equal logs, byte for byte.
+    """A group in a simulation. Equal configuration, seed and calls give equal logs, byte for byte.
 
-    With a `sink` the complete log is written to it as it is decided: fact, its decisions, next
-    fact. Raises InvariantBroken(1) as soon as two members really process one task at one moment,
-    GroupHalted when a group halts or two computations of a decision differ.
+    With a `sink` the complete log is written to it: each fact, followed by its decisions. Raises
+    InvariantBroken(1) as soon as two members process one task at the same time, GroupHalted when a
+    group halts or two computations of a decision differ.
     """
 
     def __init__(
@@ -105,12 +105,12 @@ class SimulatedCluster:
         self.world = SimulatedWorld(config.topology, config.growth)
         self.workers: list[SimulatedWorker] = []
         self.processes: list[SimulatedProcess] = []
-        """Every process that ever was, in order of starting."""
+        """Every process so far, in order of starting."""
         self.disks: dict[str, Disk] = {}
         self.exits: list[tuple[int, str, Exit]] = []
-        """(when, process, how)."""
+        """(time in ms, process, how it ended)."""
         self.folded = 0
-        """Facts whose decisions are known."""
+        """Number of facts whose decisions are known."""
         self._sink = sink
         self._watcher = watcher
         self._session_factory = session_factory
@@ -126,20 +126,22 @@ class SimulatedCluster:
         return self.engine.now_ms
 
     def run_until(self, time_ms: int) -> None:
-        """Lets everything happen up to and including world time `time_ms`."""
+        """Runs everything up to and including world time `time_ms`."""
         self.engine.run_until(time_ms)
 
     def run_for(self, duration_ms: int) -> None:
         self.engine.run_until(self.engine.now_ms + duration_ms)
 
     def step(self) -> bool:
-        """The next thing that happens; False when nothing is left."""
+        """Runs the next event. Returns False when nothing is left."""
         return self.engine.step()
 
     # Workers
 
     def start_worker(self) -> SimulatedWorker:
-        """A worker takes the partition, whoever else may think that it has it."""
+        """Starts a worker that takes the partition, even when another worker believes that it
+        leads.
+        """
         worker = SimulatedWorker(
             f"worker-{len(self.workers) + 1}",
             self.engine,
@@ -159,8 +161,7 @@ class SimulatedCluster:
 
     @property
     def machine(self) -> GroupMachine:
-        """The machine that is furthest ahead. Raises InputError before any worker has taken over.
-        """
+        """The machine that has folded most. Raises InputError before a worker has taken over."""
         machines = [worker.machine for worker in self.workers if worker.machine is not None]
         if not machines:
             raise InputError("SimulatedCluster: no worker has taken over yet; start one and let time pass")
@@ -169,8 +170,8 @@ class SimulatedCluster:
     # Processes
 
     def start_process(self, settings: ProcessSettings, *, state_kept: bool = True, proven_dead: int | None = None) -> SimulatedProcess:
-        """A process begins, on the disk of its member id. `proven_dead`: an earlier incarnation
-        that its state directory's lock proves ended.
+        """Starts a process on the disk of its member id. `proven_dead`: an earlier incarnation that
+        the lock of its state directory proves to have ended.
         """
         if not state_kept:
             self.wipe(settings.member_id)
@@ -178,8 +179,8 @@ class SimulatedCluster:
         return self._start(settings, self.disks.setdefault(settings.member_id, Disk()), lives + 1, proven_dead)
 
     def restart(self, member_id: str, *, proven: bool = True) -> SimulatedProcess:
-        """The member's last process, which has ended, comes back with its disk. `proven`: it says
-        that its predecessor is dead (PROTOCOL M5).
+        """Starts the member's last process, which has ended, again on its disk. `proven`: it proves
+        that its predecessor is dead. See docs/protocol.md#m5.
         """
         before = self.last_process(member_id)
         if before.alive:
@@ -187,19 +188,21 @@ class SimulatedCluster:
         return self.start_process(before.settings, proven_dead=before.incarnation if proven else None)
 
     def duplicate(self, member_id: str) -> SimulatedProcess:
-        """A second process with the same member id begins elsewhere, with an empty disk, while the
-        first may well go on.
+        """Starts a second process with the same member id on an empty disk, whether or not the
+        first one runs.
         """
         lives = sum(process.member_id == member_id for process in self.processes)
         disk = self.disks[member_id] = Disk()
         return self._start(self.last_process(member_id).settings, disk, lives + 1, None)
 
     def wipe(self, member_id: str) -> None:
-        """The member's disk is lost. A process that lives goes on with what it has open."""
+        """Empties the member's disk. A running process keeps the stores it has open."""
         self.disks[member_id] = Disk()
 
     def last_process(self, member_id: str) -> SimulatedProcess:
-        """The member's process that was started last. Raises InputError when it never had one."""
+        """Returns the member's process that was started last. Raises InputError when it never had
+        one.
+        """
         for process in reversed(self.processes):
             if process.member_id == member_id:
                 return process
@@ -237,7 +240,7 @@ class SimulatedCluster:
     # The log
 
     def append(self, fact: Fact) -> Record:
-        """An operator's fact: a new configuration or topology, at once."""
+        """Appends an operator's fact, such as a new configuration or topology, at once."""
         if isinstance(fact, TopologyDeclared):
             self.world.declare(fact)
         record = self.broker.append_fact(fact)
@@ -245,8 +248,8 @@ class SimulatedCluster:
         return record
 
     def forget(self, keep: int) -> None:
-        """Lets go of facts and decisions older than the last `keep` of each, for runs that are
-        long: nobody may ask for them any more.
+        """Drops facts and decisions older than the last `keep` of each, to bound the memory of long
+        runs. Reading a dropped one fails.
         """
         self.broker.forget(keep)
 

@@ -1,10 +1,9 @@
-"""A fleet of simulated groups in one archive: what jobs over many groups are tried and measured on.
+"""An archive of many simulated groups, on which jobs over many groups are tried and measured.
 
-Every group lives in a simulated cluster of its own (`equipoise.replay.simulation`): real machine,
-real member code; members join, are killed, come back, leave and are added while changelogs grow.
-Group ``g000`` is the largest; sizes fall as one over the rank (Zipf). Each group is a partition of
-the archive. The same fleet and seed give the same records, whatever the number of processes that
-make it.
+Each group lives in a simulated cluster of its own (`equipoise.replay.simulation`): members join,
+are killed, come back, leave and are added while changelogs grow. Group ``g000`` is the largest;
+sizes fall as one over the rank (Zipf). Each group is a partition of the archive. Equal fleets give
+equal records, whatever the number of processes that write them.
 """
 
 from __future__ import annotations
@@ -30,25 +29,25 @@ from equipoise.replay.simulation.world import steady
 _FLEET = "fleet-"
 START_MS = 1_790_000_000_000
 LEAST_RECORDS = 200
-"""A group with fewer has hardly begun."""
+"""Smallest size of a group: a shorter log has hardly begun."""
 _RANK_SHIFT = 8
-"""Flattens the top of Zipf's law: of 200 groups the largest has some 4 % of all records."""
+"""Flattens the top of Zipf's law: of 200 groups the largest has about 4 % of all records."""
 _STEP_MS = 10_000
 _HAPPENS_EVERY_MS = 300_000
-"""Something happens to a group so often, in the mean."""
+"""Mean time between two changes of a group's members."""
 _FETCH_WAIT_MS = 3_000
-"""A third of the fetches of a process as it is otherwise; what is appended is fetched at once
-anyway, and a lease lasts 8 s.
+"""A third of the usual long polls of a process. New records are fetched at once anyway, and a lease
+lasts 8 s.
 """
 _KEPT_RECORDS = 20_000
-"""Records behind which nobody in the cluster reads any more."""
+"""Records that the cluster keeps; nothing reads older ones."""
 _ASSIGNORS = ("high_availability", "high_availability", "high_availability", "cooperative", "learner", "kafka_streams")
 
 
 @attrs.frozen(kw_only=True)
 class Fleet:
-    """`records`: facts and decisions of all groups together; a group ends with the step in which it
-    has its share, so there are slightly more.
+    """`records`: facts and decisions of all groups together. A group ends with the step in which it
+    reaches its share, so the archive has slightly more.
     """
 
     groups: int = attrs.field(default=200, validator=fields.integer(1, MOST_PARTITIONS))
@@ -60,7 +59,7 @@ class Fleet:
             raise FieldError("Fleet.records", f"{self.groups} groups need at least {self.groups * LEAST_RECORDS:,}, so that each lives for a while")
 
     def sizes(self) -> list[int]:
-        """Records of each group, falling."""
+        """Returns the records of each group, largest first."""
         weights = [1.0 / (rank + _RANK_SHIFT) for rank in range(self.groups)]
         spare = self.records - self.groups * LEAST_RECORDS
         return [LEAST_RECORDS + int(spare * weight / sum(weights)) for weight in weights]
@@ -71,16 +70,16 @@ class Fleet:
 
 
 def make_fleet(fleet: Fleet, location: Path, *, processes: int = 1, advance: Callable[[int], None] = lambda records: None) -> int:
-    """Writes the fleet to the archive `location`; returns how many records it has.
+    """Writes the fleet to the archive `location` and returns its number of records.
 
-    Groups of this fleet that are there already are kept, so a call that was ended goes on. Another
-    fleet is replaced. Raises InputError when something else is there, StorageError when the disk is
-    full, ProcessDiedError.
+    Groups of this fleet that the archive already has are kept, so an interrupted call can be
+    repeated. An archive of another fleet is replaced. Raises InputError when `location` holds
+    something else, StorageError when the disk is full, ProcessDiedError when a child process dies.
     """
     _make_room(fleet, location)
     there = groups_there(fleet, location)
     sizes = fleet.sizes()
-    tasks = [(index, size) for index, size in enumerate(sizes) if index not in there]  # the largest first: no process has one left at the end
+    tasks = [(index, size) for index, size in enumerate(sizes) if index not in there]  # largest first, so that no process starts a large group last
     advance(sum(there.values()))
     made = map(_Making(fleet, location), tasks) if processes <= 1 else in_processes(_Making(fleet, location), tasks, processes)
     written = sum(there.values())
@@ -91,14 +90,14 @@ def make_fleet(fleet: Fleet, location: Path, *, processes: int = 1, advance: Cal
 
 
 def groups_there(fleet: Fleet, location: Path) -> dict[int, int]:
-    """Index -> records of the fleet's groups that are in the archive `location` as a whole."""
+    """Returns index -> records of the fleet's groups that the archive `location` has as a whole."""
     found = {index: covering(parts)[-1].next_row for index, parts in by_partition(all_parts(location)).items() if parts[0].first_row == 0}
     sizes = fleet.sizes()
     return {index: records for index, records in sorted(found.items()) if index < len(sizes) and records >= sizes[index]}
 
 
 def _make_room(fleet: Fleet, location: Path) -> None:
-    """Makes the archive, or looks at the one that is there."""
+    """Creates the archive, or checks the existing one."""
     if not is_archive(location):
         make_archive(location)
         return
@@ -118,7 +117,7 @@ def _log_id(archive: ArchiveLog, partition: int) -> str:
 
 @attrs.frozen
 class _Making:
-    """`make_group` for (index, size)."""
+    """Calls `make_group` for (index, size)."""
 
     fleet: Fleet
     location: Path
@@ -128,8 +127,8 @@ class _Making:
 
 
 def make_group(fleet: Fleet, index: int, size: int, location: Path) -> int:
-    """Lets one group live until it has `size` records, and writes them as partition `index`.
-    Returns how many there are.
+    """Simulates one group until it has `size` records, and writes them as partition `index`.
+    Returns the number of records written.
     """
     with ArchiveLog(f"{location}?partition={index}", "w") as log, log.transaction():
         sink = _Counting(log)
@@ -138,7 +137,7 @@ def make_group(fleet: Fleet, index: int, size: int, location: Path) -> int:
 
 
 class _Counting:
-    """A log, and how many records went into it."""
+    """A log that counts its records."""
 
     def __init__(self, log: ArchiveLog) -> None:
         self._log = log
@@ -155,7 +154,8 @@ class _Counting:
 
 
 class _Group:
-    """One group and what happens to it, all drawn from the fleet's seed and its number."""
+    """One group and its changes of members, all drawn from the fleet's seed and the group's number.
+    """
 
     def __init__(self, fleet: Fleet, index: int, sink: _Counting) -> None:
         self._random = random.Random(f"{fleet.seed}.{index}")
@@ -197,7 +197,7 @@ class _Group:
         self._cluster.start_process(ProcessSettings(member_id=f"m{self._members}", capacity=2, restore=self._restore, fetch_wait_ms=_FETCH_WAIT_MS))
 
     def live_until(self, records: int) -> None:
-        """Steps of _STEP_MS, until the log has so many records."""
+        """Runs steps of _STEP_MS until the log has that many records."""
         cluster, draw = self._cluster, self._random
         while self._sink.records < records:
             cluster.run_for(_STEP_MS)
@@ -206,7 +206,7 @@ class _Group:
             cluster.forget(_KEPT_RECORDS)
 
     def _happen(self) -> None:
-        """A member dies, comes back, leaves or is added; one is always left."""
+        """One member dies, comes back, leaves or is added. At least one stays."""
         cluster, draw = self._cluster, self._random
         alive = cluster.live_processes()
         gone = sorted({process.member_id for process in cluster.processes} - {process.member_id for process in alive})
@@ -222,7 +222,7 @@ class _Group:
 
 
 def check_location(location: str) -> Path:
-    """The folder of a new archive. Raises InputError for what is none."""
+    """Returns the folder of a new archive. Raises InputError when `location` names no folder."""
     if "://" in location or "?" in location:
         raise InputError(f"--to {location}: name a folder for the archive, as fleet/")
     return Path(location)

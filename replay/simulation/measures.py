@@ -1,9 +1,9 @@
-"""What a run cost, per window, in the terms in which recorded Kafka Streams runs were measured
-(`unavailability.json`).
+"""Costs of a run, per window, by the definitions with which the recorded Kafka Streams runs were
+measured (``unavailability.json``).
 
-A *silence* of a task: nobody processed it for more than SILENCE_MS; counted in full, from the last
-moment before to the first moment after. It belongs to the last window that had begun by then (it
-may start EARLY_MS before its window, and is then clipped to it).
+A *gap* of a task is a time of more than SILENCE_MS without a processed record. It is counted in
+full, from the last moment before to the first moment after, and belongs to the last window that had
+begun by then. A gap may start EARLY_MS before its window and is then clipped to it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ EARLY_MS = 1_500
 
 @attrs.frozen(kw_only=True)
 class ProcessingGap:
-    """Nobody processed `task` from `start_ms` on for `lasts_ms`. `from_member` ran it before,
-    `to_member` after; None: nobody until the end.
+    """No member processed `task` for `lasts_ms` from `start_ms` on. `from_member` processed it
+    before, `to_member` after; None: no member until the end.
     """
 
     task: TaskId
@@ -50,7 +50,7 @@ class ActiveMove:
 
 @attrs.frozen(kw_only=True)
 class ProcessLifetime:
-    """A process from its start to its end; `end_ms` None: it lives."""
+    """A process from start to end. `end_ms` None: it still runs."""
 
     member_id: str
     capacity: int
@@ -59,13 +59,13 @@ class ProcessLifetime:
 
 
 class Notes:
-    """Watches a run: rounds and copies, by when the fact that caused them was appended."""
+    """Collects rounds and copies of a run, by the append time of the fact that caused them."""
 
     def __init__(self) -> None:
         self.rounds: list[tuple[int, str]] = []
-        """(when, cause) of every AssignmentIssued, parts counted once."""
+        """(time in ms, cause) of every AssignmentIssued; several parts count once."""
         self.copies: list[tuple[int, str]] = []
-        """(when, begun | promoted | dropped) of every copy."""
+        """(time in ms, begun | promoted | dropped) of every copy."""
         self._kept: dict[str, tuple[int, frozenset[TaskId]]] = {}
 
     def __call__(self, record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
@@ -87,8 +87,8 @@ class Notes:
 
 
 def silences(history: Iterable[Ownership], end_ms: int) -> list[ProcessingGap]:
-    """Every silence after a task's first moment, by (task, start). `history` as `SimulatedWorld.history`
-    gives it.
+    """Returns every gap after a task's first processed record, by (task, start). `history` is the
+    result of `SimulatedWorld.history`.
     """
     found: list[ProcessingGap] = []
     for task, group in itertools.groupby(history, key=lambda each: each.task):
@@ -105,7 +105,7 @@ def silences(history: Iterable[Ownership], end_ms: int) -> list[ProcessingGap]:
 
 
 def active_moves(history: Iterable[Ownership]) -> list[ActiveMove]:
-    """Every change of the member that processes a task, by (time, task)."""
+    """Returns every change of the member that processes a task, by (time, task)."""
     found: list[ActiveMove] = []
     for task, group in itertools.groupby(history, key=lambda each: each.task):
         for before, after in itertools.pairwise(group):
@@ -115,13 +115,13 @@ def active_moves(history: Iterable[Ownership]) -> list[ActiveMove]:
 
 
 def owners_at(history: Iterable[Ownership], at_ms: int) -> dict[TaskId, str]:
-    """Task -> the member that processed it at `at_ms`, or last before."""
+    """Returns task -> member that processed it at `at_ms`, or last before."""
     return {each.task: each.member_id for each in history if each.start_ms <= at_ms}
 
 
 def fewest_moves(owners: Mapping[TaskId, str], capacities: Mapping[str, int]) -> int:
-    """Fewest changes of owner that leave every member between floor and ceil of its share by
-    capacity. Without members: 0.
+    """Returns the smallest number of changes of owner that leaves every member between floor and
+    ceiling of its share by capacity; 0 without members.
     """
     total = len(owners)
     weight = sum(capacities.values())
@@ -140,8 +140,8 @@ def fewest_moves(owners: Mapping[TaskId, str], capacities: Mapping[str, int]) ->
 
 @attrs.frozen(kw_only=True)
 class WindowCost:
-    """One window. `totals` has the names of the recorded runs' totals; `causes`: rounds by what
-    began them.
+    """Costs of one window. `totals` has the keys of the recorded runs' totals; `causes`: rounds by
+    cause.
     """
 
     label: str
@@ -154,11 +154,11 @@ class WindowCost:
     moves_per_task: dict[str, int]
     silences: tuple[ProcessingGap, ...]
     tasks_per_member: dict[str, int]
-    """At its end."""
+    """At the window's end."""
 
 
 class Costs:
-    """Everything measured in one run, ready to be asked for windows."""
+    """The measurements of one run."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class Costs:
         self.moves = active_moves(history)
 
     def window(self, label: str, start_ms: int, end_ms: int) -> WindowCost:
-        """The cost of [start_ms, end_ms)."""
+        """Returns the cost of [start_ms, end_ms)."""
         theirs = [self._clip(each, start_ms) for each in self.silences if start_ms - EARLY_MS <= each.start_ms < end_ms - EARLY_MS]
         theirs = [each for each in theirs if each.lasts_ms > SILENCE_MS]
         moves = [move for move in self.moves if start_ms <= move.at_ms < end_ms]
@@ -241,18 +241,18 @@ class Costs:
         return attrs.evolve(silence, start_ms=silence.start_ms + late_ms, lasts_ms=silence.lasts_ms - late_ms)
 
     def _untouched(self, start_ms: int, end_ms: int) -> set[str]:
-        """Members that were neither started nor stopped in the window."""
+        """Members that neither started nor stopped in the window."""
         touched = {
             life.member_id for life in self._lives for at_ms in (life.start_ms, life.end_ms) if at_ms is not None and start_ms <= at_ms < end_ms
         }
         return {life.member_id for life in self._lives} - touched
 
     def imbalance_ms(self, start_ms: int, end_ms: int) -> int:
-        """Tasks over the upper share of their member, plus tasks under the lower share, times how
-        long.
+        """Returns task-milliseconds above the upper share of their member or missing to the lower
+        share.
         """
         changes: list[tuple[int, str, int, int]] = []
-        """(when, member, change of its tasks, change of its capacity)"""
+        """(time in ms, member, change of its tasks, change of its capacity)"""
         for each in self._history:
             if each.start_ms < end_ms and each.end_ms > start_ms:
                 changes.append((max(each.start_ms, start_ms), each.member_id, 1, 0))

@@ -1,4 +1,4 @@
-"""The network between processes and the broker, and the processes as it sees them."""
+"""The network between processes and the broker, and the processes as the network sees them."""
 
 from __future__ import annotations
 
@@ -13,29 +13,27 @@ from equipoise.replay.simulation.engine import Engine
 
 @attrs.frozen(kw_only=True)
 class NetworkSettings:
-    """How messages fare; each way of a request is drawn on its own."""
+    """Delays and losses of messages. Each direction of a request is drawn separately."""
 
     least_delay_ms: int = attrs.field(default=1, validator=fields.integer())
     most_delay_ms: int = attrs.field(default=4, validator=fields.integer())
     loss_per_million: int = attrs.field(default=0, validator=fields.integer(0, 1_000_000))
     """Messages that never arrive. Requests are sent again after `resend_after_ms`."""
     report_loss_per_million: int = attrs.field(default=0, validator=fields.integer(0, 1_000_000))
-    """Heartbeats that their producer gives up: they are never appended, and what comes after them
-    is.
-    """
+    """Heartbeats that their producer drops: they are never appended, later facts are."""
     resend_after_ms: int = attrs.field(default=500, validator=fields.integer(1))
 
 
 class SimulatedNetwork:
-    """Delays, loses and cuts off."""
+    """Delays messages, loses them, and cuts endpoints off."""
 
     def __init__(self, engine: Engine, settings: NetworkSettings) -> None:
         self.engine = engine
         self.settings = settings
         self._cut: dict[str, int] = {}
-        """Endpoint -> until when nothing comes through, either way."""
+        """Endpoint -> time until which no message passes in either direction."""
         self._slow: dict[str, tuple[int, int]] = {}
-        """Endpoint -> (until when, milliseconds more at most)."""
+        """Endpoint -> (until when, largest extra delay in ms)."""
 
     def cut(self, endpoint: str, duration_ms: int) -> None:
         self._cut[endpoint] = max(self._cut.get(endpoint, 0), self.engine.now_ms + duration_ms)
@@ -44,13 +42,14 @@ class SimulatedNetwork:
         self._slow[endpoint] = (self.engine.now_ms + duration_ms, most_extra_ms)
 
     def heal(self) -> None:
-        """No loss and no cut from here on; what is under way slowly still comes slowly."""
+        """Ends losses and cuts. Messages under way keep their delay."""
         self.settings = attrs.evolve(self.settings, loss_per_million=0, report_loss_per_million=0)
         self._cut.clear()
         self._slow.clear()
 
     def send(self, endpoint: str, deliver: Callable[..., object], *arguments: Any) -> None:
-        """One message between `endpoint` and the broker, in either direction; it may never arrive.
+        """Sends one message between `endpoint` and the broker, in either direction. The message may
+        be lost.
         """
         engine, settings = self.engine, self.settings
         if engine.chance(settings.loss_per_million):
@@ -70,8 +69,8 @@ class SimulatedNetwork:
 
 
 class Endpoint:
-    """An operating-system process: it can be killed, and it can be stopped while its clock and the
-    world go on (SIGSTOP).
+    """An operating-system process that can be killed, or stopped (SIGSTOP) while its clock and the
+    world go on.
     """
 
     def __init__(self, name: str, engine: Engine, network: SimulatedNetwork) -> None:
@@ -83,7 +82,7 @@ class Endpoint:
         self._backlog: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
 
     def run(self, action: Callable[..., object], *arguments: Any) -> None:
-        """Runs `action` in this process: never when it is dead, later when it is stopped."""
+        """Runs `action` in this process: not at all when it is dead, later when it is stopped."""
         if not self.alive:
             return
         if self.paused:
@@ -92,7 +91,7 @@ class Endpoint:
             action(*arguments)
 
     def after(self, delay_ms: int, action: Callable[..., object], *arguments: Any) -> None:
-        """A timer of this process."""
+        """Starts a timer of this process."""
         self.engine.after(delay_ms, self.run, action, *arguments)
 
     def kill(self) -> None:
@@ -103,7 +102,7 @@ class Endpoint:
         self.paused = True
 
     def resume(self) -> None:
-        """Wakes. What waited, messages and timers, comes in any order."""
+        """Continues a stopped process. Messages and timers that waited run in random order."""
         if not self.alive or not self.paused:
             return
         self.paused = False

@@ -1,5 +1,5 @@
-"""A process that hosts one member: it keeps the promises of the protocol by asking its session, and
-has a disk, a speed and a fate.
+"""A simulated process that hosts one member: a real member session, a disk, a restore speed and the
+faults that befall it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from equipoise.statemachine.member import End, MemberSession, MemberSettings, Re
 
 @attrs.frozen(kw_only=True)
 class ProcessSettings:
-    """One member's process. Times in milliseconds."""
+    """Settings of one member's process. Times in milliseconds."""
 
     member_id: str = attrs.field(validator=fields.text())
     capacity: int = attrs.field(default=1, validator=fields.integer(1))
@@ -36,25 +36,25 @@ class ProcessSettings:
     heartbeat_interval_ms: int = attrs.field(default=3_000, validator=fields.integer(1))
     topology_epoch: int = 0
     ready_lag_records: int | None = None
-    """A limit of its own (`MemberSettings.ready_lag_records`)."""
+    """The member's own limit (`MemberSettings.ready_lag_records`)."""
     prepare_ms: int | None = None
-    """How long its application prepares a task, once its copy is near enough or it was granted;
-    None: it does not.
+    """Time that the application takes to prepare a task after its copy is near enough, or after its
+    grant. None: it does not prepare.
     """
     restore: RestoreModel = attrs.field(factory=RestoreModel)
     start_ms: int = attrs.field(default=1_000, validator=fields.integer())
-    """From its start to its join."""
+    """From the process's start to its join."""
     close_ms: int = attrs.field(default=50, validator=fields.integer())
-    """To close one task: flush, commit, let go."""
+    """Time to close one task: flush, commit, release."""
     rejoin_ms: int = attrs.field(default=200, validator=fields.integer())
-    """From an incarnation's end to the next one's join."""
+    """From an incarnation's end to the next join."""
     fetch_wait_ms: int = attrs.field(default=1_000, validator=fields.integer(1))
     tells_load: bool = False
-    """It reports the records that it processes of each task: as many as are written to its
+    """Whether it reports the load of its tasks, in records processed: as many as are written to the
     changelogs. No other load is simulated.
     """
     crash_loses_ms: int = attrs.field(default=1_000, validator=fields.integer())
-    """What a killed process had written to changelogs in this last time is not in its stores."""
+    """Changelog writes of the last so many milliseconds before a kill are not in the stores."""
 
 
 class Exit(enum.Enum):
@@ -62,18 +62,18 @@ class Exit(enum.Enum):
 
     KILLED = "killed"
     LEFT = "left"
-    """It said MemberLeft."""
+    """After MemberLeft."""
     SILENT = "silent"
-    """It stopped everything and said nothing."""
+    """Stopped everything and sent nothing."""
     SUPERSEDED = "superseded"
-    """Another process has its member id."""
+    """Another process has taken its member id."""
 
 
 SessionFactory = Callable[[MemberSettings], MemberSession]
 
 
 class SimulatedProcess(Endpoint):
-    """One life of a member's process: it starts, hosts one incarnation after another, and ends."""
+    """One process of a member, from start to end. It hosts one incarnation after another."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class SimulatedProcess(Endpoint):
         self._begin_incarnation_state()
         self.session = self._new_session()
 
-    # What the world may know
+    # Read by the world
 
     @property
     def member_id(self) -> str:
@@ -135,13 +135,13 @@ class SimulatedProcess(Endpoint):
     def running(self) -> list[TaskId]:
         return sorted(self._running)
 
-    # Its fate
+    # Faults and ends
 
     def start(self) -> None:
         self.after(self.settings.start_ms, self._locate)
 
     def kill(self) -> None:
-        """kill -9: nothing more is said or written."""
+        """kill -9: sends and writes nothing more."""
         if self.alive:
             self._stop_processing(self.engine.now_ms, self.settings.crash_loses_ms)
             self._exit(Exit.KILLED)
@@ -156,9 +156,7 @@ class SimulatedProcess(Endpoint):
             super().pause()
 
     def resume(self) -> None:
-        """SIGCONT: it goes on where it was, asks before each record, and does not know yet what
-        happened meanwhile.
-        """
+        """SIGCONT: continues where it stopped and asks the session before each record."""
         if self.alive and self.paused:
             now_ms = self.engine.now_ms
             self._restorer.sleep_until(now_ms)
@@ -172,7 +170,7 @@ class SimulatedProcess(Endpoint):
             self.run(self._reconcile)
 
     def leave(self) -> None:
-        """An announced leave: it stays until it is released, then goes."""
+        """Announces its leave, stays until it is released, then ends."""
         self.run(self._leave)
 
     def _leave(self) -> None:
@@ -189,7 +187,7 @@ class SimulatedProcess(Endpoint):
         self._speak()
 
     def close(self) -> None:
-        """A plain close: it stops everything, says so, and goes."""
+        """Stops everything, sends MemberLeft, and ends."""
         self.run(self._close)
 
     def _close(self) -> None:
@@ -201,7 +199,7 @@ class SimulatedProcess(Endpoint):
         self._reconcile()
 
     def close_silently(self) -> None:
-        """It stops everything and goes without a word, as Kafka Streams does by default."""
+        """Stops everything and ends without MemberLeft, as Kafka Streams does by default."""
         self.run(self._close_silently)
 
     def _close_silently(self) -> None:
@@ -211,22 +209,22 @@ class SimulatedProcess(Endpoint):
             self.after(self.settings.close_ms, self._exit, Exit.SILENT)
 
     def skip_records(self, records: int) -> None:
-        """A fault: its consumer loses some decisions of the next answer."""
+        """Fault: its consumer loses some decisions of the next answer."""
         self._reader.skip_next = records
 
     def stick(self, duration_ms: int) -> None:
-        """A fault: its consumer makes no headway, and its heartbeats go on."""
+        """Fault: its consumer makes no progress while heartbeats go on."""
         self._reader.stuck_until_ms = self.engine.now_ms + duration_ms
 
     # Joining
 
     def _begin_incarnation_state(self) -> None:
         self._running: dict[TaskId, int] = {}
-        """Task it processes -> token."""
+        """Processed task -> token."""
         self._closing: set[TaskId] = set()
         self._woken: dict[TaskId, int] = {}
         self._preparing: dict[TaskId, int] = {}
-        """Task that its application prepares -> since when."""
+        """Task that the application prepares -> since when."""
         self._seen: tuple[int, End | None, bool] = (0, None, False)
         self._next_number_position = 0
         self._lapsed_ms: int | None = None
@@ -256,7 +254,7 @@ class SimulatedProcess(Endpoint):
         )
 
     def _locate(self) -> None:
-        """Asks where the decisions end, until an answer comes (PROTOCOL M1)."""
+        """Asks for the end of the decisions until an answer comes. See docs/protocol.md#m1."""
         if self._ending is not None:
             self._exit(self._ending)
             return
@@ -288,7 +286,7 @@ class SimulatedProcess(Endpoint):
         self._reader.begin(position)
         self._speak()
 
-    # What arrives
+    # Incoming
 
     def _decisions_arrived(self, records: list[DecisionRecord], first: int, reached_end: bool, sent_ms: int) -> None:
         now_ms = self.engine.now_ms
@@ -318,15 +316,15 @@ class SimulatedProcess(Endpoint):
         self._go_if_done()
 
     def _look(self) -> None:
-        """Something may have changed for the tasks."""
+        """Called when something may have changed for the tasks."""
         session = self.session
         if self._seen != (session.assignment_epoch, session.ended, session.stopping):
             self._reconcile()
 
-    # What is to be done
+    # Reconciliation
 
     def _reconcile(self) -> None:
-        """Makes this process do what its session says: stop, close, restore, run, follow."""
+        """Brings the process in line with its session: stops, closes, restores, runs, follows."""
         session, now_ms = self.session, self.engine.now_ms
         if not session.joined:
             return
@@ -410,7 +408,7 @@ class SimulatedProcess(Endpoint):
         self._reconcile()
 
     def _tell_progress(self) -> None:
-        """The lag of every copy on disk, but of what runs."""
+        """Reports the lag of every copy on disk that does not run."""
         now_ms = self.engine.now_ms
         self._restorer.advance(now_ms)
         for task in sorted(self.disk.positions):
@@ -429,7 +427,7 @@ class SimulatedProcess(Endpoint):
         if task.subtopology in self._stateful:
             self._restorer.wrote(task, min(now_ms, self.session.lease_ends_ms))
 
-    # What it says
+    # Reports
 
     def _speak(self) -> None:
         session, now_ms = self.session, self.engine.now_ms
@@ -455,7 +453,9 @@ class SimulatedProcess(Endpoint):
     # Ends
 
     def _after_the_end(self) -> None:
-        """The incarnation is over and nothing runs any more: go, or come back with a new one."""
+        """Called when the incarnation is over and no task runs: ends, or joins with a new
+        incarnation.
+        """
         session = self.session
         if session.ended in (End.LEFT, End.RELEASED):
             self._ending = self._ending or Exit.LEFT
@@ -464,23 +464,23 @@ class SimulatedProcess(Endpoint):
             self._exit(self._ending)
         elif session.ended is End.LEASE_LAPSED and not session.end_cause:
             if self._lapsed_ms is None:
-                self._lapsed_ms = self.engine.now_ms  # what was decided about it meanwhile is read first
+                self._lapsed_ms = self.engine.now_ms  # decisions made meanwhile are read first
         else:
             self._come_back(session)
 
     def _come_back(self, session: MemberSession) -> None:
-        """Joins again, unless another process has its id by now."""
+        """Joins again, unless another process has its member id."""
         if session.is_ousted:
             self._exit(Exit.SUPERSEDED)
             return
         self._reader.end()
-        self._proven_dead = session.incarnation  # nothing of it runs any more
+        self._proven_dead = session.incarnation  # none of its tasks runs any more
         self._begin_incarnation_state()
         self.session = self._new_session()
         self.after(self.settings.rejoin_ms, self._locate)
 
     def _go_if_done(self) -> None:
-        """Leaves once MemberLeft has been acknowledged."""
+        """Ends once MemberLeft has been acknowledged."""
         if self.alive and self.session.ended in (End.LEFT, End.RELEASED) and not self.session.closing and self._producer.idle:
             self._exit(Exit.LEFT)
 

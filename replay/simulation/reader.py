@@ -1,4 +1,5 @@
-"""A consumer that reads one topic by long polls and asks again when no answer comes."""
+"""A consumer of one partition, which reads by long polls and repeats a poll that is not answered.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from equipoise.replay.simulation.network import Endpoint
 
 
 class PartitionReader:
-    """Reads on from `position`. `arrived(records, first position, reached end, sent_ms)` gets every
-    answer; it may `seek` back.
+    """Reads on from `position`. Calls `arrived(records, first position, reached end, sent_ms)` for
+    every answer; `arrived` may `seek` back.
     """
 
     def __init__(
@@ -27,11 +28,11 @@ class PartitionReader:
         self._open = False
         self.position = 0
         self.skip_next = 0
-        """A fault: so many records of the next answer that has more are never handed over, as after
-        some consumers' rebalances.
+        """Fault: that many records of the next answer that has more are lost, as after a consumer's
+        rebalance.
         """
         self.stuck_until_ms = 0
-        """A fault: until then its answers bring nothing and do not reach the end."""
+        """Fault: until this time answers bring no records and do not reach the end."""
 
     def begin(self, position: int) -> None:
         self.position = position
@@ -42,7 +43,7 @@ class PartitionReader:
         self._open = False
 
     def seek(self, position: int) -> None:
-        """The next fetch begins at `position`."""
+        """Moves the next fetch to `position`."""
         self.position = position
 
     def _ask(self) -> None:

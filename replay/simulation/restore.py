@@ -1,8 +1,8 @@
-"""The copies of one process: how far each has got, and when the next one gets somewhere.
+"""The copies on one process's disk: the position of each, and when the next one changes state.
 
-A process restores `records_per_s` in all. Tasks it is to run come before copies. The served ones
-share the speed evenly (`sequential`: one after the other). A copy that has caught up follows its
-changelog `tailing_ms` behind.
+A process restores `records_per_s` in total. Tasks that wait to run come before copies. The copies
+served share the speed evenly (`sequential`: one after the other). A copy that has caught up follows
+its changelog `tailing_ms` behind.
 """
 
 from __future__ import annotations
@@ -14,45 +14,45 @@ from equipoise.events.tasks import TaskId
 from equipoise.replay.simulation.world import CopyRestore, SimulatedWorld
 
 LEAST_WAIT_MS = 10
-"""Two looks at a restore are at least this far apart: near its end the changelog grows while it is
-read, and each look would find a little left.
+"""Least time between two looks at a restore. Near its end the changelog grows while it is read, and
+each look would find a little left.
 """
 
 
 @attrs.frozen(kw_only=True)
 class RestoreModel:
-    """What a process can restore."""
+    """Restore speed of a process."""
 
     records_per_s: int = attrs.field(default=50_000, validator=fields.integer(1))
     """Of all its copies together."""
     latency_ms: int = attrs.field(default=200, validator=fields.integer())
-    """From the order to the first record: the store is opened, the changelog found."""
+    """From the order to the first record: opening the store and finding the changelog."""
     sequential: bool = False
-    """One copy after the other instead of all at once."""
+    """Restores one copy after the other instead of all at once."""
     tailing_ms: int = attrs.field(default=100, validator=fields.integer())
-    """How far behind a copy is that has caught up."""
+    """Delay of a caught-up copy behind its changelog."""
 
 
 @attrs.define
 class _CopyProgress:
     begun_ms: int
     target: int | None
-    """Where the changelog ends for a task that is to run: nobody writes to it now. None: a copy
-    that follows.
+    """End of the changelog, for a task that waits to run: nothing is written to it now. None: a
+    copy that follows.
     """
     from_records: int
     caught_up: bool = False
 
 
 class Disk:
-    """What survives a process: task -> records of its changelog that are in the store."""
+    """State that survives a process: task -> changelog records in its store."""
 
     def __init__(self) -> None:
         self.positions: dict[TaskId, int] = {}
 
 
 class Restorer:
-    """Moves the positions of one disk forward."""
+    """Advances the positions of one disk."""
 
     def __init__(self, model: RestoreModel, world: SimulatedWorld, member_id: str, disk: Disk, ready_lag_records: int = 0) -> None:
         self.model = model
@@ -61,14 +61,14 @@ class Restorer:
         self._world = world
         self._member_id = member_id
         self.ready_lag_records = ready_lag_records
-        """A copy is worth a look when it is no further behind."""
+        """A copy counts as ready at this lag or below."""
         self._copies: dict[TaskId, _CopyProgress] = {}
         self._updated_ms = 0
         self._carry = 0
-        """Thousandths of a record that the last look left over."""
+        """Thousandths of a record left over from the last look."""
 
     def open(self, task: TaskId, now_ms: int) -> None:
-        """`task` is to run here: its copy is restored to the changelog's end of now."""
+        """Restores the copy of `task`, which is granted here, to the changelog's present end."""
         copy = self._copies.get(task)
         if copy is not None and copy.target is not None:
             return
@@ -94,8 +94,8 @@ class Restorer:
         self._copies[task] = _CopyProgress(now_ms, None, self.disk.positions.setdefault(task, 0))
 
     def leave(self, task: TaskId, now_ms: int) -> None:
-        """Its copy stays on disk, and is kept up no more; or it runs now, and writes the changelog
-        itself.
+        """Stops restoring the copy of `task`; it stays on disk. Called also when the task begins to
+        run and writes the changelog itself.
         """
         copy = self._copies.get(task)
         if copy is None:
@@ -107,19 +107,19 @@ class Restorer:
             self._note(task, copy, now_ms)
 
     def wrote(self, task: TaskId, now_ms: int) -> None:
-        """It ran until now: everything it wrote is in its store."""
+        """The task ran until now: everything it wrote is in its store."""
         self.disk.positions[task] = self._world.end_offset(task, now_ms)
 
     def lag(self, task: TaskId, now_ms: int) -> int:
-        """Records the copy is behind. `advance` first."""
+        """Returns the records that the copy is behind. Call `advance` first."""
         copy = self._copies.get(task)
         if copy is not None and copy.target is not None:
             return copy.target - self.disk.positions[task]
         return max(0, self._world.end_offset(task, now_ms) - self.position(task, now_ms))
 
     def advance(self, now_ms: int) -> None:
-        """All positions up to now. To be called before anything changes, so that who is served has
-        not changed since the last call.
+        """Moves all positions up to now. Call it before anything changes, so that the set of copies
+        served has not changed since the last call.
         """
         elapsed_ms = now_ms - self._updated_ms
         served = self._served(self._updated_ms) if elapsed_ms > 0 else []
@@ -142,8 +142,8 @@ class Restorer:
                 self._note(task, copy, now_ms)
 
     def sleep_until(self, now_ms: int) -> None:
-        """The process was stopped since the last `advance`: nothing was read, and what followed is
-        behind now.
+        """The process was stopped since the last `advance`: it read nothing, and following copies
+        are behind now.
         """
         for task, copy in self._copies.items():
             if copy.caught_up:
@@ -153,8 +153,8 @@ class Restorer:
         self._updated_ms = now_ms
 
     def next_look_ms(self, now_ms: int) -> int | None:
-        """When a copy will have got somewhere: begun, ready or restored. None: nothing is being
-        restored.
+        """Returns the time at which a copy will have begun, become ready or been restored. None: no
+        restore is under way.
         """
         looks = [copy.begun_ms + self.model.latency_ms for copy in self._copies.values() if copy.begun_ms + self.model.latency_ms > now_ms]
         served = self._served(now_ms)

@@ -1,9 +1,9 @@
-"""`simulate`: what a group's outside did, from its log; everything else from the simulated cluster.
-Out come a complete log and what it cost.
+"""`simulate`: a recorded group's inputs, led by equipoise in the simulated cluster. The results are a
+complete log and its costs.
 
-Recorded inputs (`equipoise.replay.recorded_inputs`): processes that start and end, configuration,
-topology, growth of changelogs. Endogenous: joins, lags, readiness, acknowledgements, decisions. The
-same input, settings and seed write the same log, byte for byte.
+Taken from the recording (`equipoise.replay.recorded_inputs`): starts and ends of processes,
+configuration, topology, growth of changelogs. Simulated: joins, lags, readiness, acknowledgements,
+decisions. Equal inputs, settings and seeds write equal logs, byte for byte.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from equipoise.replay.simulation.process import SimulatedProcess
 from equipoise.replay.simulation.world import SimulatedWorld
 
 Progress = Callable[[int, int], None]
-"""(milliseconds simulated, milliseconds in all)."""
+"""Called with (milliseconds simulated, milliseconds in total)."""
 PROGRESS_EVERY_MS = 1_000
 AFTER_EXIT_LOOK_MS = 100
-"""How often a start that waits for its predecessor's exit looks whether that is over."""
+"""Interval at which a start that waits for its predecessor's exit looks again."""
 
 
 @attrs.frozen(kw_only=True)
 class Simulation:
-    """What to simulate with. None: as the log has it.
+    """Settings of a simulation. None: as recorded in the log.
 
-    `overrides`: settings by name. `restore`: see `equipoise.replay.whatif.fit` for fitted speeds.
-    Times in milliseconds; the recorded JVM application took 1.3 s from its start to its first join
-    request.
+    `overrides`: settings of the group by name. `restore`: see `equipoise.replay.whatif.fit` for
+    fitted speeds. Times in milliseconds; the recorded JVM application took 1.3 s from its start to
+    its first join request.
     """
 
     assignor: str | None = None
@@ -62,8 +62,8 @@ class Simulation:
 
 @attrs.frozen(kw_only=True)
 class SimulationResult:
-    """What happened. `facts`, `decisions`: records in the log. `windows`: those of the log; one
-    over everything when it has none.
+    """Costs of a simulation. `facts`, `decisions`: records in the log. `windows`: the log's own;
+    one over the whole log when it has none.
     """
 
     group: str
@@ -79,10 +79,10 @@ class SimulationResult:
     whole: WindowCost
     lives: tuple[ProcessLifetime, ...]
     measured: tuple[Mapping[str, Any] | None, ...]
-    """What the group's own leader cost in each window, where somebody measured it."""
+    """Cost of each window under the group's own leader, where it was measured."""
 
     def as_json(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Returns the result as a JSON-ready dict."""
         return {
             "group": self.group,
             "log_id": self.log_id,
@@ -108,8 +108,8 @@ def _cost_json(cost: WindowCost) -> dict[str, Any]:
 
 
 def override(settings: GroupSettings, overrides: Mapping[str, Any]) -> GroupSettings:
-    """`settings` with `overrides` applied. Raises InputError for an unknown name, FieldError for a
-    value that is unsound.
+    """Returns `settings` with `overrides` applied. Raises InputError for an unknown name,
+    FieldError for an invalid value.
     """
     known = {field.name for field in attrs.fields(GroupSettings)}
     for name in overrides:
@@ -120,10 +120,11 @@ def override(settings: GroupSettings, overrides: Mapping[str, Any]) -> GroupSett
 
 
 def configuration(recorded: GroupConfigured, simulation: Simulation) -> GroupConfigured:
-    """The recorded configuration, led by equipoise, with the simulation's assignor and settings.
-    The solver is this build's.
+    """Returns the recorded configuration led by equipoise, with the simulation's assignor and
+    settings and this build's solver.
 
-    Options are an assignor's own: another one begins with none.
+    Options belong to one assignor: another assignor starts without any. Raises InputError or
+    FieldError as `override` does.
     """
     assignor = registry.latest(simulation.assignor or recorded.assignor)
     same = assignor.name == recorded.assignor
@@ -138,12 +139,11 @@ def configuration(recorded: GroupConfigured, simulation: Simulation) -> GroupCon
 
 
 def simulate(inputs: RecordedInputs, simulation: Simulation, *, sink: Sink | None = None, progress: Progress | None = None) -> SimulationResult:
-    """Plays `inputs` against the simulated cluster. With a `sink` (a `Log`) the complete log is
-    written there.
+    """Simulates the group on the recorded `inputs` and returns what it cost. With a `sink` (a
+    `Log`) the complete log is written there.
 
-    Raises:
-        InputError: a setting or assignor that does not exist, or processes whose lease cannot hold
-        under the configuration. GroupHalted, InvariantBroken: a defect, found by the run.
+    Raises InputError when a setting or assignor does not exist or a process's lease cannot hold
+    under the configuration. Raises GroupHalted or InvariantBroken when the run finds a defect.
     """
     run = _SimulationRun(inputs, simulation, sink)
     cluster, start_ms, end_ms = run.cluster, inputs.start.at_ms, inputs.end_ms
@@ -160,7 +160,7 @@ _ENDS = {
     "closed": SimulatedProcess.close,
     "announced": SimulatedProcess.leave,
 }
-"""How a process ended (`ProcessEnded.how`) -> what it does."""
+"""How a process ended (`ProcessEnded.how`) -> method that ends it."""
 
 
 class _SimulationRun:
@@ -215,8 +215,8 @@ class _SimulationRun:
         return theirs[-1] if theirs else None
 
     def _starts(self, happening: ProcessStarted) -> None:
-        """When its predecessor still drains, it begins after that, with the pause that was between
-        the two.
+        """Starts the process; when its predecessor still drains, after that, with the recorded
+        pause between the two.
         """
         before = self._process(happening.member_id)
         if before is not None and before.alive:
@@ -278,7 +278,7 @@ def result_of(
     facts: int,
     decisions: int,
 ) -> SimulationResult:
-    """What a run cost that is over, whoever led."""
+    """Returns the costs of a finished run, whichever leader led it."""
     start_ms, end_ms = inputs.start.at_ms, inputs.end_ms
     costs = Costs(tasks=world.tasks, history=world.history(end_ms), restores=world.restores, notes=notes, lives=lives, end_ms=end_ms)
     windows = inputs.windows or (Window(label="run", start_ms=start_ms, end_ms=end_ms, measured=None),)
@@ -309,11 +309,13 @@ def _check_leases(inputs: RecordedInputs, settings: GroupSettings) -> None:
 
 
 _NAMES_IN_LOG_IDS = {"GroupSettings": "Knobs", "SimulatedWorkerSettings": "WorkerSettings"}
-"""Renamed class -> its name in the text that log ids are hashed from. Equal runs keep equal ids."""
+"""Renamed class -> its name in the text from which log ids are hashed, so that equal runs keep
+equal ids.
+"""
 
 
 def log_id_of(inputs: RecordedInputs, simulation: Simulation, configured: GroupConfigured) -> str:
-    """Equal for equal runs, different for different ones."""
+    """Returns an id that is equal for equal runs and different for different ones."""
     said = repr((inputs.start, inputs.happenings, inputs.end_ms, configured, simulation))
     for name, stored_name in _NAMES_IN_LOG_IDS.items():
         said = said.replace(f"{name}(", f"{stored_name}(")
@@ -321,7 +323,7 @@ def log_id_of(inputs: RecordedInputs, simulation: Simulation, configured: GroupC
 
 
 def _manifest(inputs: RecordedInputs, simulation: Simulation) -> str:
-    """What stands in the log about its own making, with the windows of the log it comes from."""
+    """Describes how the log was made, with the windows of the log it comes from."""
     windows = [{"label": window.label, "start_ms": window.start_ms, "end_ms": window.end_ms} for window in inputs.windows]
     simulated = {
         "by": "equipoise simulate",

@@ -1,8 +1,7 @@
-"""`simulate_kafka`: the same outside, led as it was recorded: by Kafka Streams itself, its
-coordinator and its assignor (`equipoise.replay.simulation.kafka`).
+"""`simulate_kafka`: the recorded inputs led by Kafka Streams, by its coordinator and its assignor
+(`equipoise.replay.simulation.kafka`).
 
-The factual configuration of an imported group, and what another setting of Kafka Streams would have
-made of it.
+What-if uses it for an imported group as it is, and for other settings of Kafka Streams.
 """
 
 from __future__ import annotations
@@ -18,12 +17,13 @@ from equipoise.replay.simulation.run import PROGRESS_EVERY_MS, Progress, Simulat
 
 ASSIGNOR = "kafka_streams"
 FIRST_BY_MS = 100
-"""How much sooner than the others the group's first leader began to join."""
+"""The group's first leader began to join this much before the others."""
 
 
 def kafka_configuration(recorded: GroupConfigured, simulation: Simulation) -> GroupConfigured:
-    """The recorded configuration with the simulation's settings, led by Kafka Streams. Raises as
-    `equipoise.replay.simulation.run.configuration` does."""
+    """Returns the recorded configuration with the simulation's settings, led by Kafka Streams.
+    Raises as `equipoise.replay.simulation.run.configuration` does.
+    """
     assignor = registry.latest(ASSIGNOR)
     settings = override(recorded.knobs, simulation.overrides)
     check_settings(assignor, settings)
@@ -33,10 +33,10 @@ def kafka_configuration(recorded: GroupConfigured, simulation: Simulation) -> Gr
 def simulate_kafka(
     inputs: RecordedInputs, simulation: Simulation, *, protocol: KafkaProtocol | None = None, progress: Progress | None = None
 ) -> SimulationResult:
-    """Plays `inputs` against a simulated Kafka Streams group. Of `simulation`, `overrides`,
-    `seed`, `restore` and `start_ms` are used.
+    """Simulates a Kafka Streams group on the recorded `inputs` and returns what it cost. Of
+    `simulation`, `overrides`, `seed`, `restore` and `start_ms` are used.
 
-    There is no log of it: Kafka writes none. Raises what `kafka_configuration` raises.
+    The run has no log, because Kafka writes none. Raises as `kafka_configuration` does.
     """
     start, end_ms = inputs.start, inputs.end_ms
     configured = kafka_configuration(start.config, simulation)
@@ -72,7 +72,9 @@ def simulate_kafka(
 
 
 def protocol_of(inputs: RecordedInputs, configured: GroupConfigured) -> KafkaProtocol:
-    """How this group goes about a rebalance, as far as the import was told; else Kafka's defaults."""
+    """Returns the timing of this group's rebalances, where the import supplied it; else Kafka's
+    defaults.
+    """
     known = {name: inputs.settings[name] for name in ("heartbeat_interval_ms", "commit_interval_ms") if name in inputs.settings}
     return KafkaProtocol(initial_delay_ms=configured.knobs.initial_delay_ms, **known)
 

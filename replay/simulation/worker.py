@@ -1,8 +1,8 @@
-"""A worker that leads the group: it folds the facts with the real GroupMachine, publishes what that
-decides, and sends the ticks.
+"""A worker that leads the group: it folds the facts with the real GroupMachine, publishes the
+decisions, and appends ticks.
 
-Two may do so at once (a zombie and its successor). Neither trusts what is published, nor repeats it
-blindly: on taking over, a worker folds from the last checkpoint and compares (PROTOCOL L5).
+Two workers may lead at once (a zombie and its successor). On taking over, a worker folds from the
+last checkpoint and compares its decisions with those published. See docs/protocol.md#l5.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SimulatedWorkerSettings:
     """Times in milliseconds."""
 
     takeover_ms: int = attrs.field(default=500, validator=fields.integer())
-    """From its start to having read the checkpoint and the logs."""
+    """From the start to having read the checkpoint and the logs."""
     observe_ms: int = attrs.field(default=10_000, validator=fields.integer(1))
     """Between two PartitionsObserved."""
     fetch_wait_ms: int = attrs.field(default=1_000, validator=fields.integer(1))
@@ -64,12 +64,12 @@ class SimulatedWorker(Endpoint):
 
     @property
     def machine(self) -> GroupMachine | None:
-        """None until the group was taken over."""
+        """None until the worker has taken the group over."""
         return None if self._lead is None else self._group(self._lead).machine
 
     @property
     def taken_over(self) -> int:
-        """Decisions recomputed on taking over and found to be those published."""
+        """Number of published decisions that the takeover recomputed and found equal."""
         return 0 if self._lead is None else self._group(self._lead).confirmed
 
     def _group(self, lead: PartitionLead) -> GroupLead:
@@ -85,7 +85,7 @@ class SimulatedWorker(Endpoint):
         super().kill()
 
     def skip_records(self, records: int) -> None:
-        """A fault: its consumer loses some facts of the next answer."""
+        """Fault: its consumer loses some facts of the next answer."""
         self._reader.skip_next = records
 
     def _take_over(self) -> None:
@@ -110,16 +110,14 @@ class SimulatedWorker(Endpoint):
         self._arm_tick()
 
     def _read_published(self, lead: PartitionLead) -> None:
-        """All that is beyond what the lead knows."""
+        """Reads the published decisions that the lead does not have."""
         for decision in self._broker.published[self._group(lead).machine.state.number :]:
             lead.take_published(self._broker.group, decision.number, decision, refused_fact(decision.decision, decision.caused_by))
 
     # Folding
 
     def _fold(self, lead: PartitionLead, record: Record) -> list[DecisionRecord]:
-        """One fact; what it caused and is not published. A halt of the one group there is ends the
-        run.
-        """
+        """Folds one fact and publishes its decisions. A halt of the only group ends the run."""
         group = self._group(lead)
         if lead.must_read_published(record):
             self._read_published(lead)
@@ -135,7 +133,7 @@ class SimulatedWorker(Endpoint):
             if record.offset < lead.position:
                 continue
             if record.offset > lead.position:
-                self._reader.seek(lead.position)  # the stream skipped some: they are read first
+                self._reader.seek(lead.position)  # the stream skipped facts: they are read first
                 break
             for decision in self._fold(lead, record):
                 self._decisions.send(decision)
@@ -148,7 +146,7 @@ class SimulatedWorker(Endpoint):
         self._store_checkpoints(decision.number)
 
     def _store_checkpoints(self, number: int) -> None:
-        """Every decision up to `number` is acknowledged."""
+        """Called when every decision up to `number` is acknowledged."""
         if self._lead is not None:
             for checkpoint in self._lead.acknowledged(self._broker.group, number):
                 self._broker.store_checkpoint(checkpoint)
@@ -157,7 +155,7 @@ class SimulatedWorker(Endpoint):
     # Ticks and end offsets
 
     def _arm_tick(self) -> None:
-        """Look again when a tick is due, if that is not arranged already."""
+        """Schedules a look at the time a tick is due, unless one is scheduled."""
         if self._lead is None or self._tick_armed:
             return
         tick_at_ms = self._group(self._lead).tick_at_ms
@@ -175,11 +173,11 @@ class SimulatedWorker(Endpoint):
             self._facts.send(ProbingTick())
 
     def _told(self, fact: Fact, sent_ms: int) -> None:
-        """A tick or an observation was appended; it is read like any other fact."""
+        """Called when a tick or an observation was appended; it is read like any other fact."""
 
     def _observe(self, *, first: bool = False) -> None:
-        """End offsets that have changed, at most every `observe_ms`, while the group has members
-        (PROTOCOL D6).
+        """Appends changed end offsets, at most every `observe_ms`, while the group has members. See
+        docs/protocol.md#d6.
         """
         assert self._lead is not None, "end offsets are observed once the group was taken over"
         group = self._group(self._lead)
@@ -201,8 +199,7 @@ class SimulatedWorker(Endpoint):
 
 
 def _source_lags(machine: GroupMachine) -> dict[str, dict[int, int]]:
-    """Sources are not simulated: where nobody has said anything else they are read to their ends.
-    """
+    """Sources are not simulated: unless stated otherwise they are read to their ends."""
     state = machine.state
     lags: dict[str, dict[int, int]] = {}
     for task, part in state.tasks().items():

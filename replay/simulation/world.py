@@ -1,8 +1,8 @@
-"""What is really so: how much is in the changelogs, and who really processes which task at each
-millisecond.
+"""Ground truth of a simulation: the records in the changelogs, and the member that processes each
+task at each millisecond.
 
-The world is not told by the leader. It watches the processes, and two of them on one task at one
-moment is the end of the run.
+The world watches the processes and not the leader. Two processes on one task at the same time end
+the run.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from equipoise.events.tasks import TaskId
 
 NEVER_MS = 2**62
 RATE_MS = 5_000
-"""A speed of writing is measured over so long."""
+"""Length of time over which a write rate is measured."""
 
 PartitionKey = tuple[str, int]
 """(topic, partition)."""
 
 
 class EndOffsetCurve(Protocol):
-    """The end offset of one partition over time: recorded
-    (`equipoise.replay.recorded_inputs.Curve`) or made up (`ChangelogGrowth`).
+    """End offset of one partition over time: recorded (`equipoise.replay.recorded_inputs.Curve`) or
+    synthetic (`ChangelogGrowth`).
     """
 
     def at(self, ms: int, /) -> int:
-        """Records at world time `ms`, never fewer than before."""
+        """Returns the records at world time `ms`. Never falls."""
 
 
 @attrs.frozen
 class ChangelogGrowth:
-    """An end offset over time: points (world time in ms, records), both rising; straight between
-    them, flat before and after.
+    """An end offset over time, as points (world time in ms, records) that both rise: linear between
+    them, constant before and after.
     """
 
     points: tuple[tuple[int, int], ...]
@@ -46,11 +46,11 @@ class ChangelogGrowth:
     def __attrs_post_init__(self) -> None:
         times = tuple(at_ms for at_ms, _ in self.points)
         if not times or any(later[0] <= earlier[0] or later[1] < earlier[1] for earlier, later in zip(self.points, self.points[1:], strict=False)):
-            raise FieldError("Growth.points", "needs at least one point (ms, records), in rising order of time, never falling in records")
+            raise FieldError("ChangelogGrowth.points", "needs at least one point (ms, records), in rising order of time, never falling in records")
         object.__setattr__(self, "_times", times)
 
     def at(self, time_ms: int) -> int:
-        """Records at `time_ms`, rounded down."""
+        """Returns the records at `time_ms`, rounded down."""
         index = bisect_right(self._times, time_ms)
         if index == 0:
             return self.points[0][1]
@@ -62,14 +62,16 @@ class ChangelogGrowth:
 
 
 def steady(*, records: int, records_per_s: int, start_ms: int = 0, lasts_ms: int = 10**10) -> ChangelogGrowth:
-    """`records` at `start_ms`, then `records_per_s` more each second for `lasts_ms`."""
+    """Returns a growth of `records` at `start_ms` and `records_per_s` more each second for
+    `lasts_ms`.
+    """
     return ChangelogGrowth(((start_ms, records), (start_ms + lasts_ms, records + records_per_s * lasts_ms // 1_000)))
 
 
 @attrs.frozen(kw_only=True)
 class Ownership:
-    """One member really processed one task from `start_ms` to `end_ms`. `process`: which life of
-    the member.
+    """One member processed one task from `start_ms` to `end_ms`. `process`: number of the member's
+    process.
     """
 
     task: TaskId
@@ -83,8 +85,8 @@ class Ownership:
 
 @attrs.frozen(kw_only=True)
 class CopyRestore:
-    """`records` were read into one copy, until it was caught up or given up. `to_run`: the task was
-    to run there, and waited for it.
+    """`records` were read into one copy until it was caught up or dropped. `to_run`: the task
+    waited to run there.
     """
 
     at_ms: int
@@ -95,7 +97,7 @@ class CopyRestore:
 
 
 class Owner(Protocol):
-    """What the world has to know of a process that runs a task."""
+    """A process that runs a task, as the world sees it."""
 
     @property
     def name(self) -> str: ...
@@ -105,7 +107,7 @@ class Owner(Protocol):
     def incarnation(self) -> int: ...
     @property
     def stops_by_ms(self) -> int:
-        """It processes nothing from this moment on, unless its lease is renewed before."""
+        """It processes nothing from this time on, unless its lease is renewed before."""
 
 
 @attrs.define(eq=False)
@@ -117,15 +119,15 @@ class _Running:
 
 
 class SimulatedWorld:
-    """Changelogs that grow, and the record of who ran what."""
+    """The growing changelogs, and the history of which member processed which task."""
 
     def __init__(self, topology: TopologyDeclared, growth: Mapping[PartitionKey, EndOffsetCurve], *, stands_still: bool = False) -> None:
-        """`stands_still`: nothing is written to the changelogs of a task that nobody runs; who runs
-        it next writes it all at once.
+        """`stands_still`: nothing is written to the changelogs of a task that no member runs; the
+        next owner writes all of it at once.
         """
         self._stands_still = stands_still
         self._idle: dict[TaskId, tuple[int, int]] = {}
-        """Task -> when it was last stopped, and when it ran again."""
+        """Task -> (time of its last stop, time at which it ran again)."""
         self.growth = dict(sorted(growth.items()))
         self.tasks: dict[TaskId, bool] = {}
         """Every task -> whether it has state."""
@@ -137,7 +139,7 @@ class SimulatedWorld:
         self.declare(topology)
 
     def declare(self, topology: TopologyDeclared) -> None:
-        """The tasks are those of `topology` from here on."""
+        """Replaces the tasks by those of `topology`."""
         for part in topology.subtopologies:
             for partition in range(part.partitions):
                 task = TaskId(part.subtopology, partition)
@@ -145,7 +147,7 @@ class SimulatedWorld:
                 self._growths[task] = tuple(self.growth[topic, partition] for topic in part.changelog_topics if (topic, partition) in self.growth)
 
     def end_offset(self, task: TaskId, time_ms: int) -> int:
-        """Records in the task's changelogs at `time_ms`."""
+        """Returns the records in the task's changelogs at `time_ms`."""
         if self._stands_still and task in self._idle:
             stopped_ms, runs_ms = self._idle[task]
             if stopped_ms <= time_ms < runs_ms:
@@ -153,14 +155,14 @@ class SimulatedWorld:
         return sum(growth.at(time_ms) for growth in self._growths[task])
 
     def written_per_s(self, task: TaskId, time_ms: int) -> int:
-        """Records written to the task's changelogs in the last RATE_MS before `time_ms`, per
-        second.
+        """Returns the records per second written to the task's changelogs in the last RATE_MS
+        before `time_ms`.
         """
         return (self.end_offset(task, time_ms) - self.end_offset(task, time_ms - RATE_MS)) * 1_000 // RATE_MS
 
     def started(self, task: TaskId, owner: Owner, token: int, now_ms: int) -> None:
-        """`owner` processes `task` from now on. Raises InvariantBroken(1) when somebody else still
-        does, or when a newer owner did before.
+        """Notes that `owner` processes `task` from now on. Raises InvariantBroken(1) when another
+        process still does, or a newer owner did before.
         """
         other = self._running.get(task)
         if other is not None and other.owner is not owner:
@@ -180,7 +182,9 @@ class SimulatedWorld:
         self._running[task] = _Running(owner, owner.incarnation, token, now_ms)
 
     def stopped(self, task: TaskId, owner: Owner, now_ms: int) -> None:
-        """`owner` no longer processes `task`. Where its lease ended before now, it stopped then."""
+        """Notes that `owner` no longer processes `task`. When its lease ended before now, it
+        stopped then.
+        """
         running = self._running.get(task)
         if running is not None and running.owner is owner:
             del self._running[task]
@@ -203,16 +207,18 @@ class SimulatedWorld:
         )
 
     def owner_of(self, task: TaskId, now_ms: int) -> str | None:
-        """Member that processes `task` at this moment."""
+        """Returns the member that processes `task` now, or None."""
         running = self._running.get(task)
         return None if running is None or running.owner.stops_by_ms <= now_ms else running.owner.member_id
 
     def owners(self, now_ms: int) -> dict[TaskId, str]:
-        """Every task that is processed at this moment -> the member that does."""
+        """Returns every task that is processed now -> its member."""
         return {task: owner for task in sorted(self._running) if (owner := self.owner_of(task, now_ms)) is not None}
 
     def history(self, now_ms: int) -> list[Ownership]:
-        """All that was run so far, by (task, start), what still runs included as ending now."""
+        """Returns everything processed so far, by (task, start). What still runs is included as
+        ending now.
+        """
         going_on = [
             Ownership(
                 task=task,

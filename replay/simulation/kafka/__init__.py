@@ -1,8 +1,8 @@
-"""A simulated Kafka Streams group: Kafka's coordinator, Streams' threads, Kafka's assignor; world,
-disks and restores are those of our own members.
+"""A simulated Kafka Streams group: Kafka's coordinator, Streams' threads and Kafka's assignor, on
+the world, disks and restores of the simulated cluster.
 
-What is modelled is the protocol ``classic`` of Apache Kafka 4 with Streams' cooperative hand-over
-(KIP-429) and KIP-441's probing; see `KafkaProtocol` for each behaviour and where it comes from.
+It models the protocol ``classic`` of Apache Kafka 4 with Streams' cooperative hand-over (KIP-429)
+and KIP-441's probing; `KafkaProtocol` names the source of each behaviour.
 """
 
 from equipoise.replay.simulation.kafka.group import KafkaGroup

@@ -1,5 +1,5 @@
-"""The group coordinator of the classic protocol: who is a member, when a round begins, when all
-have joined (Kafka: ``GroupMetadataManager``).
+"""The group coordinator of the classic protocol: membership, the start of a rebalance, and its
+completion when all have joined (Kafka: ``GroupMetadataManager``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from equipoise.replay.simulation.kafka.protocol import KafkaProtocol
 
 
 class Consumer(Protocol):
-    """A member of the group."""
+    """A member of the group, as the coordinator sees it."""
 
     @property
     def name(self) -> str: ...
@@ -25,10 +25,10 @@ class Consumer(Protocol):
     @property
     def session_timeout_ms(self) -> int: ...
     def assigned(self, assignment: ThreadAssignment) -> None:
-        """It learns what it is to run."""
+        """Receives its assignment."""
 
     def join_again(self) -> None:
-        """Another round began before it learned that."""
+        """Called when another rebalance began before the assignment arrived."""
 
 
 Lead = Callable[[Sequence[Subscription], str], Mapping[str, ThreadAssignment]]
@@ -40,7 +40,7 @@ class _Phase(enum.Enum):
     PREPARING = enum.auto()
     """Members are joining."""
     COMPLETING = enum.auto()
-    """All have, and the leader is deciding."""
+    """All have joined, and the leader is deciding."""
     STABLE = enum.auto()
 
 
@@ -50,11 +50,11 @@ class _Member:
     heard_ms: int
     subscription: Subscription
     joined: bool = True
-    """For the round that is being prepared."""
+    """Whether it has joined the rebalance under way."""
 
 
 class Coordinator:
-    """`noted`: called with the cause of each round when its assignment is there."""
+    """`noted`: called with the cause of each rebalance when its assignment has arrived."""
 
     def __init__(self, engine: Engine, protocol: KafkaProtocol, *, lead: Lead, noted: Callable[[str], None]) -> None:
         self.generation = 0
@@ -69,7 +69,7 @@ class Coordinator:
         self._hold_until_ms = 0
 
     def join(self, consumer: Consumer, subscription: Subscription, cause: str) -> None:
-        """JoinGroup. `cause`: why, should it begin a round; of a new member that is its coming."""
+        """JoinGroup. `cause`: cause of the rebalance, should this request begin one."""
         known = self._members.get(consumer.name)
         first = not self._members
         self._members[consumer.name] = _Member(consumer, self._engine.now_ms, subscription)
@@ -83,7 +83,7 @@ class Coordinator:
         self._complete_if_all_joined()
 
     def heartbeat(self, consumer: Consumer) -> bool:
-        """Whether a round is under way that the member has not joined."""
+        """Returns whether a rebalance is under way that the member has not joined."""
         member = self._members.get(consumer.name)
         if member is None:
             return True
@@ -95,8 +95,8 @@ class Coordinator:
         self._remove(consumer.name, "leave")
 
     def fell_silent(self, consumer: Consumer, heard_ms: int = 0) -> None:
-        """It will say nothing more; the coordinator finds out by its session timeout. `heard_ms`:
-        of its last commit.
+        """The consumer sends nothing more; the coordinator expires it after its session timeout.
+        `heard_ms`: age of its last commit.
         """
         member = self._members.get(consumer.name)
         if member is not None:
@@ -108,7 +108,7 @@ class Coordinator:
         if member is None:
             return
         until_ms = member.heard_ms + member.consumer.session_timeout_ms
-        waits = self._phase is _Phase.PREPARING and member.joined  # a member whose join waits for the others is not expired
+        waits = self._phase is _Phase.PREPARING and member.joined  # a member whose join waits for other members does not expire
         if waits or until_ms > self._engine.now_ms:
             self._engine.at(max(until_ms, self._engine.now_ms + 1_000), self._expire, name)
         else:
@@ -125,7 +125,7 @@ class Coordinator:
             self._prepare(cause)
 
     def _prepare(self, cause: str) -> None:
-        """Who waits for the last round's assignment hears that there is none, and joins again."""
+        """Begins a rebalance. Members that wait for the last assignment join again."""
         waiting = self._phase is _Phase.COMPLETING
         self._phase = _Phase.PREPARING
         self._cause = cause
@@ -149,7 +149,7 @@ class Coordinator:
             self._engine.after(self._protocol.leader_ms, self._sync, self.generation)
 
     def _sync(self, generation: int) -> None:
-        """The leader's assignment is there."""
+        """Delivers the leader's assignment."""
         if self._phase is not _Phase.COMPLETING or generation != self.generation:
             return
         self._phase = _Phase.STABLE

@@ -1,4 +1,4 @@
-"""The simulated Kafka Streams group: instances, their coordinator, and the leader, which asks
+"""The simulated Kafka Streams group: its instances, their coordinator, and the leader, which calls
 Kafka's own assignor.
 """
 
@@ -41,7 +41,7 @@ class KafkaGroup:
         self.engine = Engine(seed=seed, start_ms=start_ms)
         self.world = SimulatedWorld(topology, growth, stands_still=True)
         self.instances: list[KafkaStreamsInstance] = []
-        """Every instance that ever was, in order of starting."""
+        """Every instance so far, in order of starting."""
         self.notes = Notes()
         self._protocol = protocol
         self._coordinator = Coordinator(self.engine, protocol, lead=self._lead, noted=self._noted)
@@ -52,7 +52,7 @@ class KafkaGroup:
         self._token = 0
 
     def start(self, settings: InstanceSettings, *, state_kept: bool) -> KafkaStreamsInstance:
-        """An instance begins, on the disk of its member id."""
+        """Starts an instance on the disk of its member id."""
         if not state_kept:
             self._disks[settings.member_id] = Disk()
         disk = self._disks.setdefault(settings.member_id, Disk())
@@ -74,7 +74,7 @@ class KafkaGroup:
         return instance
 
     def last(self, member_id: str) -> KafkaStreamsInstance | None:
-        """The instance of that name that was started last."""
+        """Returns the instance of that name that was started last."""
         return next((each for each in reversed(self.instances) if each.member_id == member_id), None)
 
     def declare(self, topology: TopologyDeclared) -> None:
@@ -82,7 +82,9 @@ class KafkaGroup:
         self.world.declare(topology)
 
     def place(self, racks: Mapping[str, Mapping[int, tuple[str, ...]]]) -> None:
-        """Topic -> partition -> racks of its replicas; of those not named they are as before."""
+        """Sets topic -> partition -> racks of its replicas. Partitions that are not named keep
+        theirs.
+        """
         for topic, places in racks.items():
             self._racks.setdefault(topic, {}).update(places)
 
@@ -131,7 +133,7 @@ class KafkaGroup:
         self.notes.copies += [(at_ms, "promoted" if task in active else "dropped") for task in sorted(before - now)]
 
     def _tasks(self) -> dict[TaskId, Task]:
-        """As they are now, in rising order."""
+        """The present tasks, in rising order."""
         now_ms = self.engine.now_ms
         found: dict[TaskId, Task] = {}
         for part in self._topology.subtopologies:

@@ -1,12 +1,12 @@
-"""One instance of a Kafka Streams application: a disk, threads that are each a consumer, and copies
-that are restored (Kafka: ``StreamThread``, ``TaskManager``).
+"""One instance of a Kafka Streams application: a disk, threads that are one consumer each, and
+copies to restore (Kafka: ``StreamThread``, ``TaskManager``).
 
-What stands out: tasks run on while their thread re-joins (KIP-429), but not where it was given
-something whose position it had no time to fetch. A thread that has revoked something re-joins at
-once; if it was given something in the same breath, all its tasks stand still until the round is
-over (``KafkaConsumer.updateAssignmentMetadataIfNeeded`` fetches positions only once the join is
-through). In the recorded run without standbys that was so for 52 of 53 such threads, and for none
-of 124 that only revoked.
+Tasks run on while their thread re-joins (KIP-429), except when the thread was given a task whose
+position it had no time to fetch. A thread that has revoked a task re-joins at once; if it was given
+one at the same time, all its tasks stop until the rebalance is over
+(``KafkaConsumer.updateAssignmentMetadataIfNeeded`` fetches positions only after the join). In the
+recorded run without standbys this was so for 52 of 53 such threads, and for none of 124 that only
+revoked.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from equipoise.replay.simulation.world import SimulatedWorld
 
 FOREVER_MS = 2**62
 CRASH_LOSES_MS = 1_000
-"""What a killed process had written to changelogs in this last time is not in its stores
+"""Changelog writes of the last so many milliseconds before a kill are not in the stores
 (``commit.interval.ms``).
 """
 
 
 @attrs.frozen(kw_only=True)
 class InstanceSettings:
-    """`identity`: the process id that lives in the state directory; it decides in which order Kafka
+    """`identity`: the process id in the state directory, which decides the order in which Kafka
     deals tasks. Times in milliseconds.
     """
 
@@ -49,7 +49,7 @@ class InstanceSettings:
 
 
 class KafkaStreamsInstance:
-    """One life of it. `tokens`: gives a higher number at each call."""
+    """One process of the application. `tokens`: returns a higher number at each call."""
 
     def __init__(
         self,
@@ -81,12 +81,12 @@ class KafkaStreamsInstance:
         self._restorer.advance(engine.now_ms)
         self._running: set[TaskId] = set()
         self._paused: set[TaskId] = set()
-        """Of `_running`: their thread stands still."""
+        """Tasks of `_running` whose thread has stopped."""
         self._locked: dict[TaskId, KafkaStreamsThread] = {}
-        """Folders on disk of tasks that no thread has -> who locked them first, and reports them.
+        """Task folder on disk without a thread -> the thread that locked it first, and reports it.
         """
         self._kept_ms: dict[TaskId, int] = {}
-        """When a copy was last kept up."""
+        """Task -> when its copy was last kept up."""
         self.probing_interval_ms = probing_interval_ms
         self._tokens = tokens
         self._look_tag = 0
@@ -106,20 +106,20 @@ class KafkaStreamsInstance:
     # Ends
 
     def kill(self) -> None:
-        """It stops without a word, and has not flushed what it wrote last."""
+        """Stops without LeaveGroup and without flushing the last writes."""
         if self.alive:
             self._stop_all(CRASH_LOSES_MS)
             self._gone(self.protocol.commit_interval_ms)
 
     def close_silently(self) -> None:
-        """The default close: tasks are closed, nobody is told."""
+        """The default close: closes its tasks and sends no LeaveGroup."""
         if self.alive:
             self._stop_all(0)
-            self._gone(0)  # the tasks' last commit is a sign of life
+            self._gone(0)  # the last commit keeps the session alive
 
     def leave(self, close_ms: int | None) -> None:
-        """A close that leaves the group: its threads one after the other, the first one at once,
-        the last one at four fifths (measured).
+        """A close that leaves the group: one thread after the other, the first at once, the last at
+        four fifths of the time (measured).
         """
         lasts_ms = self.protocol.close_ms if close_ms is None else close_ms
         for number, thread in enumerate(self.threads):
@@ -148,7 +148,7 @@ class KafkaStreamsInstance:
             self._stop(task, lost_ms)
 
     def _gone(self, last_commit_ms: int) -> None:
-        """`last_commit_ms`: how long ago that was at most, where the thread had something to
+        """`last_commit_ms`: greatest age of the last commit, where the thread had something to
         commit.
         """
         self.alive = False
@@ -159,10 +159,12 @@ class KafkaStreamsInstance:
             thread.end()
             self.coordinator.fell_silent(thread, heard_ms)
 
-    # What it has
+    # Tasks and copies
 
     def subscription(self, thread: KafkaStreamsThread) -> Subscription:
-        """What `thread` says when it joins: its own tasks, and the folders that it can lock."""
+        """Returns what `thread` sends when it joins: its own tasks, and the task folders that it
+        can lock.
+        """
         now_ms = self.engine.now_ms
         self._restorer.advance(now_ms)
         theirs = {task for each in self.threads for task in each.owned | each.standby}
@@ -185,7 +187,7 @@ class KafkaStreamsInstance:
         return Subscription(consumer=thread.name, process=self.settings.identity, owned=frozenset(thread.owned), offset_sums=sums)
 
     def unlock(self, thread: KafkaStreamsThread) -> None:
-        """The round is over: folders are free again."""
+        """The rebalance is over: task folders are free again."""
         self._locked = {task: locker for task, locker in self._locked.items() if locker is not thread}
 
     def has_state(self, task: TaskId) -> bool:
@@ -196,7 +198,7 @@ class KafkaStreamsInstance:
             self._stop(task, 0)
 
     def pause(self, thread: KafkaStreamsThread) -> None:
-        """Its tasks stand still, until `reconcile` finds its positions known."""
+        """Stops the thread's tasks until `reconcile` finds its positions known."""
         for task in sorted(thread.owned & self._running - self._paused):
             self._world.stopped(task, self, self.engine.now_ms)
             self._paused.add(task)
@@ -209,8 +211,8 @@ class KafkaStreamsInstance:
             self._restorer.wrote(task, self.engine.now_ms - lost_ms)
 
     def reconcile(self) -> None:
-        """Copies that are kept, restored or dropped as the threads' assignments say; tasks that can
-        run do.
+        """Keeps, restores and drops copies as the threads' assignments require, and runs the tasks
+        that can run.
         """
         if not self.alive:
             return
@@ -254,10 +256,10 @@ class KafkaStreamsThread:
         self.owned: set[TaskId] = set()
         self.standby: set[TaskId] = set()
         self.unpositioned: set[TaskId] = set()
-        """Of `owned`: it does not know yet where to read on."""
+        """Tasks of `owned` whose position is not known yet."""
         self._joining = False
         self._tag = 0
-        """Of the round it is in: what was arranged before it is void."""
+        """Number of the rebalance it is in; timers of earlier ones are void."""
 
     @property
     def session_timeout_ms(self) -> int:
@@ -282,7 +284,7 @@ class KafkaStreamsThread:
             self.instance.coordinator.join(self, self.instance.subscription(self), cause)
 
     def assigned(self, assignment: ThreadAssignment) -> None:
-        """SyncGroup: revoke, take up, and re-join if need be."""
+        """SyncGroup: revokes, takes its new tasks, and re-joins when it revoked something."""
         instance, protocol, engine = self.instance, self.instance.protocol, self.instance.engine
         self._joining = False
         self._tag += 1
@@ -304,7 +306,7 @@ class KafkaStreamsThread:
         instance.reconcile()
 
     def _position_ms(self) -> int:
-        """Until it knows where to read on: a task with state has its store opened first."""
+        """Time until positions are known; a task with state opens its store first."""
         stateful = any(self.instance.has_state(task) for task in self.unpositioned)
         return self.instance.settings.restore.latency_ms if stateful else self.instance.protocol.position_ms
 
