@@ -1,4 +1,4 @@
-"""One set of colours for the page and the picture."""
+"""One set of colours for the timeline page and the pictures."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ CAUSE_COLOURS = {
     "probing": "#4a86e8",
     "ready": "#9a6bd6",
 }
-"""Cause of a round -> colour; others are faint."""
+"""Cause of a round -> colour. Other causes are drawn faint."""
 
 
 def member_colour(number: int) -> str:
-    """Of the member at this place in the order people sort names in. The first ten are chosen; then
-    by golden sections around the wheel, without its reds, which alarm."""
+    """Returns the colour of the member at this place in the sorted names. The first ten are chosen
+    by hand; others follow golden sections around the colour wheel, without the reds of alarms.
+    """
     if number < len(_FIRST):
         return _FIRST[number]
     hue = 30 + number * 114_590 // 1_000 % 300
@@ -31,5 +32,5 @@ def member_colour(number: int) -> str:
 
 
 def colour_rules() -> str:
-    """CSS: the colours by name, light, and dark for who prefers that."""
+    """Returns the CSS rules that name the colours, in light and dark."""
     return resources.files("equipoise.replay.drawing").joinpath("colours.css").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Bits of SVG that every picture is made of."""
+"""SVG elements that every picture uses."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ MARK = "<!-- made by equipoise -->"
 
 
 def markup(text: str) -> str:
-    """As it may stand in XML."""
+    """Returns `text` escaped for XML; control characters become U+FFFD."""
     return html.escape(re.sub(r"[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]", "\ufffd", text))
 
 
 def label(x: float, y: float, content: str, css: str = "") -> str:
-    """`content` is markup already."""
+    """Returns a text element. `content` is already markup."""
     styled = f' class="{css}"' if css else ""
     return f'<text x="{short(x)}" y="{short(y)}"{styled}>{content}</text>'
 
 
 def short(number: float) -> str:
-    """To a tenth of a pixel: ``12``, ``12.5``."""
+    """Returns `number` to a tenth of a pixel: ``12``, ``12.5``."""
     return f"{number:.1f}".removesuffix(".0")
 
 
 def cut(text: str, width: float, char_width: float) -> str:
-    """The beginning of `text` that fits into `width` pixels when each character takes `char_width`;
-    an ellipsis marks what is missing. Returns "" when less than three characters fit.
+    """Returns the beginning of `text` that fits into `width` pixels when each character takes
+    `char_width`; an ellipsis marks what is missing. Returns "" when less than three characters fit.
     """
     room = int(width / char_width)
     return text if len(text) <= room else text[: room - 1].rstrip() + "…" if room > 3 else ""

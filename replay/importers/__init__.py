@@ -1,1 +1,1 @@
-"""Histories of groups that something else led, read into facts."""
+"""Importers: they read histories of groups led by other software into facts."""

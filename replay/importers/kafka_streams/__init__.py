@@ -1,6 +1,4 @@
-"""The history of a real Kafka Streams group, read from its recorded files into facts:
-`import_history`.
-"""
+"""Imports the history of a real Kafka Streams group from its recorded files: `import_history`."""
 
 from __future__ import annotations
 

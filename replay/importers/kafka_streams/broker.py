@@ -1,13 +1,12 @@
-"""A running Kafka Streams group, read from its broker and never disturbed: its partition of
-`__consumer_offsets`, and end offsets.
+"""Reads a running Kafka Streams group from its broker without disturbing it: its partition of
+`__consumer_offsets`, and end offsets. It joins no group, and commits and writes nothing.
 
-Nothing is joined, committed or written. What a broker gives differs from a recording in two things:
+Two things differ from a recording:
 
-- `__consumer_offsets` is compacted: of a group's past there is what compaction has left, which is
-  all since its active segment began (Kafka: 100 MB or 7 days), and of what came before the last
-  generation.
-- Nobody sampled end offsets. A partition's end at a past moment is asked of the broker by time: the
-  offset of its first record from then on. That goes by the records' timestamps: Kafka Streams gives
+- `__consumer_offsets` is compacted. Of the group's past it has everything since its active segment
+  began (Kafka: 100 MB or 7 days), and before that what compaction left.
+- No end offsets were sampled. The end of a partition at a past time is requested by time: the offset
+  of its first record from then on. This goes by the records' timestamps. Kafka Streams gives
   changelog records those of their input, so while a group works through a backlog its changelogs
   seem to have grown when the input was written.
 """
@@ -29,20 +28,22 @@ from equipoise.replay.importers.kafka_streams.wire import READABLE, GroupMetadat
 SCHEME = "kafka://"
 OFFSETS_TOPIC = "__consumer_offsets"
 MOST_SAMPLES = 1_000
-"""Past moments that end offsets are asked for, beside those of generations: one request each."""
+"""Most past moments for which end offsets are requested, besides those of generations: one request
+each.
+"""
 
 
 def connection_of(location: str) -> Connection:
-    """``kafka://host:port[,host:port]``. Raises InputError."""
+    """Parses ``kafka://host:port[,host:port]``. Raises InputError for any other text."""
     address = location.removeprefix(SCHEME).rstrip("/")
     if not address or "/" in address or "@" in address or "?" in address:
-        raise InputError(f"{location}: write kafka://host:port[,host:port]; users and passwords stand in the environment")
+        raise InputError(f"{location}: write kafka://host:port[,host:port]; the environment holds users and passwords")
     return connection_to(address)
 
 
 def offsets_partition(group: str, partitions: int) -> int:
-    """Where the group coordinator keeps a group: Java's ``abs(group.hashCode()) % partitions``,
-    with 0 for the one int that has no abs.
+    """Returns the partition of `__consumer_offsets` that holds a group: Java's
+    ``abs(group.hashCode()) % partitions``, with 0 for the one int that has no absolute value.
     """
     code = 0
     units = group.encode("utf-16-be")
@@ -53,7 +54,7 @@ def offsets_partition(group: str, partitions: int) -> int:
 
 
 class StreamsGroup:
-    """One group on one broker; `source` has what was read so far, for `import_history`."""
+    """One group on one broker. `source` holds what was read so far, for `import_history`."""
 
     def __init__(self, location: str, group: str, *, every_ms: int = 10_000) -> None:
         self.group = group
@@ -74,13 +75,13 @@ class StreamsGroup:
         await self._stack.aclose()
 
     async def catch_up(self) -> int:
-        """Reads to the end; how many generations are new. Raises InputError for a group that is not
-        Kafka Streams' or of the classic protocol.
+        """Reads to the end and returns the number of new generations. Raises InputError for a group
+        that is not led by Kafka Streams with the classic protocol.
         """
         if self._place is None:
             count = await partition_count(self._connection, OFFSETS_TOPIC)
             if not count:
-                return 0  # no consumer group was ever here
+                return 0  # the broker never had a consumer group
             from aiokafka import TopicPartition
 
             self._place = TopicPartition(OFFSETS_TOPIC, offsets_partition(self.group, count))
@@ -113,8 +114,8 @@ class StreamsGroup:
         return found
 
     async def _know_topics(self, new: list[tuple[int, GroupMetadata]]) -> None:
-        """Changelogs by their names, sources by what was assigned; topics may be made while the
-        group lives.
+        """Finds changelogs by their names and sources by assignments; topics may be created while
+        the group runs.
         """
         wanted = {topic for _, event in new for consumers in processes(event).values() for each in consumers for topic in each.assignment.partitions}
         async with admin_client(self._connection) as admin:
@@ -127,8 +128,8 @@ class StreamsGroup:
                         self._topics[described["topic"]] = len(described["partitions"])
 
     async def _sample(self, moments_ms: list[int]) -> None:
-        """End offsets at each generation, and at even steps from the last sample up to the newest
-        of them.
+        """Requests end offsets at each generation, and at even steps from the last sample to the
+        newest generation.
         """
         first_ms = min(moments_ms) if self._sampled_ms < 0 else self._sampled_ms
         step_ms = max(self._every_ms, (max(moments_ms) - first_ms) // MOST_SAMPLES)

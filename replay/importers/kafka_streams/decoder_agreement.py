@@ -1,6 +1,4 @@
-"""Our decoder's reading beside another decoder's, and beside the leader's own log: where do they
-differ?
-"""
+"""Compares this decoder's reading of a recorded group with another decoder's."""
 
 from __future__ import annotations
 
@@ -15,8 +13,8 @@ from equipoise.replay.importers.kafka_streams.wire import GroupMetadata
 
 @attrs.frozen(kw_only=True)
 class Agreement:
-    """Generations compared field by field with ``history.jsonl``. `first_difference`: path of a
-    field, None when all agree.
+    """Generations compared field by field with ``history.jsonl``. `first_difference`: path of the
+    first field that differs, None when all agree.
     """
 
     available: bool
@@ -28,16 +26,16 @@ class Agreement:
 
     @property
     def complete(self) -> bool:
-        """Everything was compared, and everything agreed."""
+        """Whether every generation was compared and agrees."""
         return self.available and self.compared == self.agreed and not self.missing_in_history and not self.missing_in_topic
 
     def as_json(self) -> dict[str, Any]:
-        """For the manifest."""
+        """Returns the part of the manifest."""
         return attrs.asdict(self) if self.available else {"available": False, "how": "no history.jsonl to compare with"}
 
 
 def readable(at_ms: int, offset: int, event: GroupMetadata) -> dict[str, Any]:
-    """A generation in the form of ``history.jsonl``: one JSON object, members by id."""
+    """Returns a generation in the form of ``history.jsonl``: one JSON object, members by id."""
     return {
         "at_ms": at_ms,
         "offset": offset,
@@ -89,7 +87,9 @@ def readable(at_ms: int, offset: int, event: GroupMetadata) -> dict[str, Any]:
 
 
 def first_difference(path: str, ours: Any, theirs: Any) -> str | None:
-    """Path of the first place where two JSON values differ, with both; None when they are equal."""
+    """Returns the path of the first place where two JSON values differ, with both values; None when
+    they are equal.
+    """
     if isinstance(ours, dict) and isinstance(theirs, dict):
         for key in sorted({*ours, *theirs}):
             if key not in ours or key not in theirs:
@@ -105,8 +105,9 @@ def first_difference(path: str, ours: Any, theirs: Any) -> str | None:
 
 
 def compare_history(source: Source, group: str) -> Agreement:
-    """Every generation of the dump beside the one of the same offset in ``history.jsonl``, every
-    field. Raises WireError or InputError.
+    """Compares every generation of the dump with the one of the same offset in ``history.jsonl``,
+    in every field. Raises WireError when a record of the dump is damaged, InputError when a file is
+    missing or malformed.
     """
     theirs = {line.get("offset"): line for line in source.history()}
     if not theirs:

@@ -1,6 +1,4 @@
-"""End offsets between two samples: a stream of samples read once, beside a stream of questions in
-rising time.
-"""
+"""End offsets between two samples: one pass over the samples answers questions in rising time."""
 
 from __future__ import annotations
 
@@ -10,11 +8,11 @@ from equipoise.replay.importers.kafka_streams.source import EndOffsetSample
 
 
 class EndOffsetStream:
-    """Answers `at(ms)` for rising `ms` and hands out the samples passed on the way; holds two
-    samples at a time.
+    """Answers `at(ms)` for rising `ms` and yields the samples passed on the way. Holds two samples
+    at a time.
 
-    Before the first sample its values hold, after the last one the last ones do; a topic that a
-    sample does not know ends at 0 there.
+    The first sample holds for earlier times, the last one for later times; a topic missing in a
+    sample ends at 0 there.
     """
 
     def __init__(self, samples: Iterable[EndOffsetSample], every_ms: int) -> None:
@@ -24,10 +22,10 @@ class EndOffsetStream:
         self._every_ms = every_ms
         self._slot = -1
         self.held = 0
-        """Questions before the first sample or after the last."""
+        """Number of questions before the first sample or after the last."""
 
     def upto(self, ms: int) -> Iterator[EndOffsetSample]:
-        """The samples at or before `ms` that were not passed yet, thinned to the first in each
+        """Yields the samples up to `ms` that were not yielded before, thinned to the first in each
         `every_ms` of wall time.
         """
         while self._after is not None and self._after.ms <= ms:
@@ -38,11 +36,11 @@ class EndOffsetStream:
                 yield self._before
 
     def at(self, ms: int, still_since_ms: Mapping[tuple[str, int], int] | None = None) -> Mapping[str, list[int]]:
-        """topic -> end offsets at `ms`, linear between the two samples around it; `upto(ms)` must
-        have been read to its end.
+        """Returns topic -> end offsets at `ms`, linear between the two samples around it. Exhaust
+        `upto(ms)` first.
 
-        A (topic, partition) in `still_since_ms` was written by nobody from that time until `ms`:
-        all it grew, it grew before or after.
+        A (topic, partition) in `still_since_ms` was not written from that time until `ms`: it grew
+        before or after.
         """
         before, after = self._before, self._after
         if before is None or after is None:

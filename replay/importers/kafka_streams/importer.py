@@ -1,9 +1,9 @@
 """`import kafka-streams`: the history of a real Kafka Streams group becomes facts in a log.
 
-Two passes over the dump. The first (`scan`) learns what must be said before it can be known: the
-topology, how many threads a process has, names, what ended how. The second tells the story in
-order: end offsets, who joined, what each process reported, what its leader decided. Everything in
-the log is a function of the files and the options, byte for byte.
+The import makes two passes over the dump. The first (`scan`) collects what the log needs in
+advance: the topology, threads of each process, names, and how processes ended. The second appends
+the facts in order of time: end offsets, joins, reports, and the leader's decisions. The log is a
+function of the files and the options, byte for byte.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from equipoise.replay.importers.kafka_streams.wire import NEVER_MS, RUNS_IT, UNK
 
 TOPOLOGY_EPOCH = 1
 MOST_PARTITIONS = 50_000
-"""Partitions in one PartitionsObserved, however short the names of their topics are."""
+"""Most partitions in one PartitionsObserved."""
 MOST_EVIDENCE = 500
-"""Reported offset sums that are looked at to tell whose changelog is whose."""
+"""Most reported offset sums that are used to match changelogs with sub-topologies."""
 
 
 class FactSink(Protocol):
-    """What facts are appended to: a log."""
+    """Receives facts: a log."""
 
     def append_fact(self, group: str, append_ms: int, event: Fact) -> Record:
         """Appends one fact and returns its record."""
@@ -62,12 +62,12 @@ class FactSink(Protocol):
 
 @attrs.frozen(kw_only=True)
 class ImportSummary:
-    """What an import did."""
+    """Result of an import."""
 
     group: str
     log_id: str
     facts: dict[str, int]
-    """Kind of fact -> how many."""
+    """Kind of fact -> number appended."""
     generations: int
     members: int
     processes: int
@@ -77,16 +77,15 @@ class ImportSummary:
 
 
 def import_history(source: Path | Source, log: FactSink, progress: Progress | None = None, *, options: ImportOptions | None = None) -> ImportSummary:
-    """Appends the history in `source` to the empty `log`.
+    """Appends the history in `source` to the empty `log` and returns a summary.
 
     `options` None: those of SOURCE/settings.json, else Kafka's defaults. `progress` is called with
-    records done and, in the second pass, their total. Call it within `log.transaction()`: then it
-    is all there or nothing, and the cost of making it lasting is paid once.
+    the records done and, in the second pass, their total. Call within `log.transaction()`, so that
+    the log has all facts or none and is synced once.
 
-    Raises:
-        WireError: a record of the dump is damaged or of an unknown version; names its offset and
-        the byte. InputError: a file is missing or not of its form, or the group is not one that can
-        be imported.
+    Raises WireError when a record of the dump is damaged or of an unknown version, with its offset
+    and byte. Raises InputError when a file is missing or malformed, or the group cannot be
+    imported.
     """
     files = Source(source) if isinstance(source, Path) else source
     settings = options_of(files, {}) if options is None else options
@@ -115,7 +114,7 @@ class _Import:
         self.topics = sorted({topic for each in self.topology.subtopologies for topic in (*each.source_topics, *each.changelog_topics)})
 
     def _topic_partitions(self) -> dict[str, int]:
-        """topic -> partitions, as far as the samples ever know. The first pass over the samples."""
+        """Returns topic -> partitions, from a first pass over the samples."""
         counts: dict[str, int] = {}
         self.first_sample_ms = -1
         for sample in self.source.end_offsets():
@@ -127,7 +126,7 @@ class _Import:
         return counts
 
     def _evidence(self, candidates: Sequence[str], topics: Mapping[str, int]) -> list[topology.Evidence]:
-        """Offset sums beside end offsets; only read when partition counts leave a choice."""
+        """Collects offset sums with end offsets, when partition counts leave a choice."""
         counts = [self.task_counts.get(subtopology, 0) for subtopology in self.found.topology.stateful]
         if all(times == 1 for times in Counter(counts).values()) or not candidates:
             return []
@@ -148,8 +147,7 @@ class _Import:
     def run(self, log: FactSink, progress: Progress | None) -> ImportSummary:
         found = self.found
         log_id = f"kafka-streams/{found.group}/{self.source.digest():.16}"
-        # What the manifest counts is known when the story has been told once; it is told again, the
-        # same, into the log.
+        # The manifest comes first and counts the facts, so one pass only counts them.
         rehearsal = Counter(type(event).__name__ for _, event in self._story(None))
         manifest = build_manifest(
             source=self.source,
@@ -188,7 +186,7 @@ class _Import:
         )
 
     def _forget(self) -> None:
-        """Back to before the story began."""
+        """Resets to the state before the first fact."""
         self.told = ImportCounters(samples=self.told.samples)
         self.live: dict[str, ProcessLife] = {}
         self.reports: Counter[tuple[str, int]] = Counter()
@@ -198,7 +196,7 @@ class _Import:
         self.restoring: dict[tuple[str, int], tuple[ProcessLife, TaskId, int, int]] = {}
 
     def _story(self, progress: Progress | None) -> Iterator[tuple[int, Fact]]:
-        """All facts after the first three, in order of time."""
+        """Appends all facts after the first three, in order of time."""
         ends = EndOffsetStream(self.source.end_offsets(), self.options.end_offsets_every_ms)
         rounds = iter(self.found.rounds)
         total = self.found.counts["records"]
@@ -231,7 +229,7 @@ class _Import:
                 yield sample.ms, fitting
 
     def _round(self, event: GroupMetadata, step: ObservedRound, ends: EndOffsetStream) -> Iterator[Fact]:
-        """One generation: end offsets, joins, reports, and what was decided."""
+        """Appends one generation: end offsets, joins, reports, and the leader's decision."""
         now = ends.at(step.at_ms, self._standing_still(event, step))
         changelogs = sorted({topic for topics in self.changelogs.values() for topic in topics})
         for part in _parts({topic: dict(enumerate(now[topic])) for topic in changelogs if topic in now}):
@@ -258,9 +256,10 @@ class _Import:
         yield self._observed(event, step, lives)
 
     def _standing_still(self, event: GroupMetadata, step: ObservedRound) -> dict[tuple[str, int], int]:
-        """Changelog partitions that nobody writes to, and since when: tasks that the round before
-        gave to nobody (a task that changes hands stops until the follow-up), and tasks that no
-        process says it runs (its owner restores it, or has ended)."""
+        """Returns changelog partitions that no process writes, and since when: tasks that the round
+        before gave to no process (a task that changes its owner stops until the follow-up), and
+        tasks that no process reports as running (its owner restores it, or has ended).
+        """
         running = {task for member in event.members for task, amount in member.subscription.task_offset_sums.items() if amount == RUNS_IT}
         ended_ms = {(end.member_id, end.incarnation): end.ended_ms for end in step.ends}
         for subtopology, topics in self.changelogs.items():
@@ -282,7 +281,7 @@ class _Import:
         lags: Mapping[str, dict[TaskId, Lag]],
         now: Mapping[str, list[int]],
     ) -> None:
-        """Notes the tasks that a process was given while it had many records of them to restore."""
+        """Notes tasks that a process was given with many records to restore."""
         owners = {task: life for life, consumers in present for member in consumers for task in member.assignment.active}
         for task, life in owners.items():
             if self.owners.get(task) is life:
@@ -296,7 +295,7 @@ class _Import:
         self.owners = owners
 
     def _committed(self, topic: str, partition: int, now_ms: int) -> None:
-        """The first commit after such a grant: the task runs, so it has restored."""
+        """Notes the first commit after such a grant: the task runs, so it has been restored."""
         if (topic, partition) in self.restoring:
             life, task, lag, granted_ms = self.restoring.pop((topic, partition))
             if self.owners.get(task) is life:
@@ -320,8 +319,8 @@ class _Import:
         )
 
     def _lags(self, consumers: Sequence[GroupMember], ends: Mapping[str, list[int]]) -> dict[TaskId, Lag]:
-        """The union of what a process's threads report; when two report one task, the one that runs
-        it wins, then the one further on.
+        """Returns the union of the reports of a process's threads. When two report one task, the
+        one that runs it wins, then the one with the higher position.
         """
         sums: dict[TaskId, int] = {}
         for member in consumers:
@@ -383,7 +382,7 @@ class _Import:
                 )
             )
         generation = event.generation + self.told.generation_shift
-        if generation <= self.told.last_generation:  # the group was deleted and began anew, or a static member was replaced in place
+        if generation <= self.told.last_generation:  # the group was deleted and created again, or a static member was replaced in place
             self.told.generation_shift += self.told.last_generation + 1 - generation
             generation = self.told.last_generation + 1
         self.told.last_generation = generation
@@ -399,14 +398,14 @@ class _Import:
 
 
 def join_nonce(process_id: str, offset: int) -> str:
-    """``<process id>@<offset of the record it first stands in>``: unique, and tells whose state
-    directory it is.
+    """Returns ``<process id>@<offset of its first record>``: unique, and names the owner of the
+    state directory.
     """
     return f"{process_id}@{offset}"
 
 
 def _parts(known: Mapping[str, dict[int, int]]) -> Iterator[dict[str, dict[int, int]]]:
-    """The same, in parts of at most MOST_PARTITIONS partitions."""
+    """Splits end offsets into parts of at most MOST_PARTITIONS partitions."""
     part: dict[str, dict[int, int]] = {}
     room = MOST_PARTITIONS
     for topic, ends in sorted(known.items()):

@@ -1,5 +1,5 @@
-"""The manifest of an imported log: what was observed, what was inferred and how, what somebody
-supplied. Carried by the log's first record.
+"""The manifest of an imported log, in the log's first record: what was observed, what was inferred
+and how, and what the user supplied.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _MARK = re.compile(r"[A-Z]+[0-9]+(_.*)?", re.ASCII)
 
 
 class ObservedRestore(NamedTuple):
-    """A task that a process was given with records still to restore, and the first commit of its
-    input afterwards: by then it had restored.
+    """A task that a process was given with records to restore, and the first commit of its input
+    afterwards, by which it had restored them.
     """
 
     member_id: str
@@ -59,8 +59,8 @@ class ImportCounters:
 
 
 def windows(actions: list[Action], last_ms: int) -> list[dict[str, Any]]:
-    """Marks such as ``A1_kill_one`` among the actions, each until the next one or the scenario's
-    end.
+    """Returns marked windows: actions named like ``A1_kill_one``, each until the next one or the
+    scenario's end.
     """
     marks = [each for each in actions if _MARK.fullmatch(each.action)]
     ends = [each.at_ms for each in marks[1:]] + [next((each.at_ms for each in actions if each.action == "scenario_end"), last_ms)]
@@ -79,8 +79,8 @@ def build_manifest(
     files: Mapping[str, Mapping[str, str | int]],
     facts: Mapping[str, int],
 ) -> dict[str, Any]:
-    """The whole manifest; JSON-ready, at most MOST_MANIFEST_CHARS (what would be over is left out
-    and said so).
+    """Returns the manifest, JSON-ready, of at most MOST_MANIFEST_CHARS characters. Lists left out
+    for length are named in it.
     """
     counts = found.counts
     actions, measured = source.actions(), source.measured()
@@ -173,7 +173,7 @@ def _observed(found: Scan, told: ImportCounters, facts: Mapping[str, int]) -> di
 
 
 def _inferred_settings(inferred: Mapping[str, str]) -> dict[str, Any]:
-    """No entry when all of them were supplied."""
+    """Returns {} when every setting was supplied."""
     how = "; ".join(f"{name} {text}" for name, text in sorted(inferred.items()))
     return {"settings": {"count": len(inferred), "how": how}} if inferred else {}
 
@@ -235,7 +235,7 @@ def _action(action: Action) -> dict[str, Any]:
 
 
 def measured_json(measured: MeasuredAction, *, with_tasks: bool) -> dict[str, Any]:
-    """One measured action, JSON-ready; `Source.measured` reads it back."""
+    """Returns one measured action, JSON-ready; `Source.measured` reads it back."""
     told: dict[str, Any] = {
         "action": measured.action,
         "start_ms": measured.start_ms,
@@ -247,7 +247,7 @@ def measured_json(measured: MeasuredAction, *, with_tasks: bool) -> dict[str, An
 
 
 def _shortened(manifest: dict[str, Any], measured: list[MeasuredAction]) -> dict[str, Any]:
-    """Leaves out the longest lists until it fits; what was left out is named."""
+    """Leaves out the longest lists until the manifest fits, and names them."""
     cuts: list[tuple[str, dict[str, Any], str, Any]] = [
         ("supplied.measured: per task", manifest["supplied"]["measured"], "values", [measured_json(each, with_tasks=False) for each in measured]),
         ("observed.restores", manifest["observed"]["restores"], "values", []),

@@ -1,6 +1,4 @@
-"""The settings of an import: what a dump cannot tell and somebody has to supply, and what it tells
-only between the lines.
-"""
+"""Settings of an import: those that the dump does not hold, and those inferred from it."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ DEFAULT_PROBING_INTERVAL_MS = 600_000
 
 @attrs.frozen(kw_only=True)
 class ImportOptions:
-    """What is not on the wire and is therefore supplied. Defaults are Kafka's own. A SOURCE
+    """Settings that are not on the wire and have to be supplied. Defaults are Kafka's own. A SOURCE
     folder's ``settings.json`` may hold any of them.
     """
 
@@ -37,26 +35,24 @@ class ImportOptions:
     lease_margin_ms: int = 3_000
     heartbeat_interval_ms: int = 3_000
     commit_interval_ms: int = 30_000
-    """Of the application; both matter to `equipoise.replay.simulation.run_kafka`, and the latter to
-    what a first commit tells of a restore.
+    """The application's ``commit.interval.ms``. `equipoise.replay.simulation.run_kafka` uses it,
+    and the fit of restore speeds, to read a first commit after a restore.
     """
     end_offsets_every_ms: int = 10_000
-    """Wall time between two end-offset samples that are kept; at a generation they are always told.
-    """
+    """Wall time between two end-offset samples that are kept. A generation always has one."""
     assignor: str = "high_availability"
-    """Whose proposals a shadow of this group computes."""
+    """Assignor whose proposals a shadow of this group computes."""
     behaviour_version: int | None = None
     """None: the newest."""
     solver: str | None = None
-    """Solver that the proposals are pinned to; None: the one this build's assignor has."""
+    """Solver that the proposals are pinned to. None: that of this build's assignor."""
 
 
 def options_of(source: Source, given: Mapping[str, Any]) -> ImportOptions:
-    """Options from SOURCE/settings.json, with `given` on top.
+    """Returns the options of SOURCE/settings.json, overridden by `given`.
 
-    Raises:
-        InputError: a setting is unknown or not of its type; it names settings.json, or --set for
-        one that was `given`.
+    Raises InputError when a setting is unknown or of the wrong type; the text names settings.json,
+    or --set for a given one.
     """
     merged = {**source.settings(), **given}
     known = {field.name: field.type for field in attrs.fields(ImportOptions)}
@@ -72,13 +68,13 @@ def options_of(source: Source, given: Mapping[str, Any]) -> ImportOptions:
 
 
 def infer(options: ImportOptions, rounds: Sequence[ObservedRound], stateful_tasks: int) -> tuple[ImportOptions, dict[str, str]]:
-    """The options with nothing left open, and setting -> how it was inferred.
+    """Returns complete options, and setting -> how it was inferred.
 
-    * num_standbys: copies for each stateful task in the rounds of two or more processes that
-      scheduled no other round, so that none of the copies was a warm-up; in all such rounds but for
-      that when there is none. The median, so that a few odd rounds do not count.
-    * probing_interval_ms: how far ahead of a round its probing rebalance was scheduled, to the
-      second; the median. Kafka's default when none was.
+    * num_standbys: the median of the copies for each stateful task, over rounds of two or more
+      processes that scheduled no further round, so that no copy was a warm-up; over all rounds of
+      two or more processes when there is none.
+    * probing_interval_ms: the median time from a round to its scheduled probing rebalance, to the
+      second; Kafka's default when none was scheduled.
     """
     inferred: dict[str, str] = {}
     standbys, interval_ms = options.num_standbys, options.probing_interval_ms
@@ -95,8 +91,8 @@ def infer(options: ImportOptions, rounds: Sequence[ObservedRound], stateful_task
 
 
 def configuration(options: ImportOptions) -> GroupConfigured:
-    """The group's configuration: something else leads, and `options.assignor` is who would propose.
-    Nothing in `options` is left open.
+    """Returns the group's configuration: led by other software, with `options.assignor` as the
+    proposing assignor. `options` must be complete, as `infer` returns them.
     """
     assert options.num_standbys is not None, "`infer` fills it in"
     assert options.probing_interval_ms is not None, "`infer` fills it in"

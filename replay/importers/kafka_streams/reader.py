@@ -1,5 +1,5 @@
-"""Bounded reads over untrusted bytes: every failure says which record, which byte, and what was
-wanted there.
+"""Bounded reads over untrusted bytes. Every error names the record, the byte, and what was expected
+there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _INT8, _INT16, _UINT16, _INT32, _INT64 = (struct.Struct(form) for form in (">b",
 
 
 class WireError(InputError):
-    """Bytes that are not what the format says, or of a group that cannot be read.
+    """Raised for bytes that do not follow the format, and for a group that cannot be read.
 
     `offset`: of the record in its partition of `__consumer_offsets`. `part`: ``key`` or ``value``.
     `position`: byte within that part.
@@ -34,8 +34,8 @@ class WireError(InputError):
 
 
 class ByteReader:
-    """Bounded reads over one key or value. Nested fields are readers over the same bytes, so
-    positions stay those of the whole.
+    """Bounded reads over one key or value. A nested field has a reader over the same bytes, so
+    positions refer to the whole.
     """
 
     def __init__(self, data: bytes, offset: int, part: str, position: int = 0, end: int | None = None) -> None:
@@ -100,8 +100,8 @@ class ByteReader:
             raise self.error(f"{what} is not UTF-8", start + error.start) from None
 
     def count(self, length: int, least_bytes: int, what: str) -> int:
-        """A number of elements, each of at least `least_bytes`: refused when they cannot be in what
-        is left.
+        """Reads a number of elements of at least `least_bytes` each. Raises WireError when the rest
+        cannot hold them.
         """
         if length < 0 or length * least_bytes > self.end - self.position:
             raise self.error(f"{length} {what} cannot be in the {self.end - self.position} bytes that are left")
@@ -122,8 +122,8 @@ class ByteReader:
         return None if length == 0 else self.text(length - 1, what)
 
     def utf(self, what: str) -> str:
-        """Java's `writeUTF`: an unsigned 16-bit length and modified UTF-8, the same as UTF-8 but
-        for NUL and characters outside the BMP.
+        """Reads Java's `writeUTF`: an unsigned 16-bit length and modified UTF-8, which differs from
+        UTF-8 for NUL and characters outside the BMP.
         """
         return self.text(self.uint16(f"length of {what}"), what)
 
@@ -132,9 +132,7 @@ class ByteReader:
         return ByteReader(self.data, self.offset, self.part, start, start + length)
 
     def tagged_fields(self) -> None:
-        """Optional fields of flexible versions: unknown ones are passed over, as the protocol asks
-        (KIP-482).
-        """
+        """Skips the optional fields of flexible versions (KIP-482)."""
         for _ in range(self.count(self.uvarint("number of tagged fields"), 2, "tagged fields")):
             self.uvarint("tag")
             self._take(self.uvarint("length of a tagged field"), "a tagged field")

@@ -1,11 +1,10 @@
-"""First pass over a history: who lived when, what ended how, what began each round, and what the
-topology is.
+"""First pass over a history: lifetimes of processes, how each ended, the cause of each round, and
+the topology.
 
-Members are processes: Kafka Streams assigns by process, its consumers are the threads. A process
-*lives* from the first generation that has it to the first that has not; when all its consumers'
-member ids change at once, another process has begun under its name (member ids change with every
-start and never come back). All that the second pass needs to know beforehand is here, and it is
-small: one entry per process and per generation, nothing per task.
+Members are processes: Kafka Streams assigns by process, and its consumers are the threads. A
+process lives from the first generation that has it to the first that has not. When the member ids
+of all its consumers change at once, a new process has begun under its name, because member ids
+change with every start. Memory is one entry per process and per generation.
 """
 
 from __future__ import annotations
@@ -40,23 +39,24 @@ PROGRESS_EVERY_RECORDS = 1_000
 _THREAD = re.compile(r"(.+)-StreamThread-[0-9]+-consumer", re.ASCII)
 
 LEFT_WITHIN = (2, 3)
-"""A member removed sooner than this part of its session timeout after its last commit has left by
-itself: heartbeats go out every third of the session timeout at the latest (Kafka's advice for
-heartbeat.interval.ms), so an expiry cannot come sooner."""
+"""A member removed within this fraction of its session timeout after its last commit has left by
+itself: heartbeats are sent at least every third of the session timeout (Kafka's advice for
+heartbeat.interval.ms), so an expiry cannot come sooner.
+"""
 FORGOTTEN_AFTER = 3
-"""Session timeouts after which a last commit says nothing of the end any more: the member's
+"""Number of session timeouts after which a last commit no longer dates the end: the member's
 partitions were idle.
 """
 PROBING_EARLY_MS = 100
-"""A probing rebalance may begin this much before its time: the record's timestamp and the leader's
-clock may differ.
+"""A probing rebalance may begin this much before its time, because the record's timestamp and the
+leader's clock may differ.
 """
 
 
 @attrs.define
 class ProcessLife:
-    """One process, from its first generation to its end. `name` and `incarnation` are settled when
-    the pass is over.
+    """One process, from its first generation to its end. `name` and `incarnation` are final after
+    the pass.
     """
 
     process_id: str
@@ -74,12 +74,12 @@ class ProcessLife:
     name: str = ""
     incarnation: int = 0
     replaces: int | None = None
-    """The incarnation of the same name that ends where this one begins."""
+    """The incarnation of the same name that ends when this one begins."""
 
 
 @attrs.define
 class ObservedRound:
-    """One stored generation. `process_ids`: life of each process in it, by process id."""
+    """One stored generation. `process_ids`: process id -> life."""
 
     offset: int
     at_ms: int
@@ -91,17 +91,17 @@ class ObservedRound:
     """``join`` or ``leave`` when a process that lives on got more or fewer consumers, else empty.
     """
     next_rebalance_ms: list[int]
-    """Of this round's assignment, without those that schedule nothing."""
+    """Scheduled times in this round's assignment."""
     processes: int
     standby_copies: int
-    """Standbys and warm-ups of all processes: nothing on the wire tells them apart."""
+    """Standbys and warm-ups of all processes; the wire does not distinguish them."""
     cause: str = "unknown"
     ends: tuple[EndedMember, ...] = ()
 
 
 @attrs.define
 class Scan:
-    """What the first pass found."""
+    """Result of the first pass."""
 
     group: str
     rounds: list[ObservedRound] = attrs.field(factory=list)
@@ -111,14 +111,14 @@ class Scan:
     versions: Counter[str] = attrs.field(factory=Counter)
     shared_names: list[str] = attrs.field(factory=list)
     first_leader: str = ""
-    """Process id of the first generation's leader: the process that was the first to join."""
+    """Process id of the first generation's leader, which was the first to join."""
     first_ms: int = -1
     last_ms: int = -1
 
 
 def group_records(source: Source, group: str | None) -> Iterator[tuple[RawRecord, OffsetCommit | GroupMetadata | None]]:
-    """Every raw record, decoded; None for other groups than `group` and for kinds that classic
-    groups do not write.
+    """Yields every raw record with its decoded value; None for other groups than `group` and for
+    kinds that classic groups do not write.
 
     Raises WireError or InputError, as `wire.decode_record` and `Source.records` do.
     """
@@ -127,7 +127,7 @@ def group_records(source: Source, group: str | None) -> Iterator[tuple[RawRecord
 
 
 def client_name(member: GroupMember) -> str:
-    """Name of the process, from the client id of one of its consumers:
+    """Returns the name of a process, from the client id of one of its consumers:
     ``i1-StreamThread-2-consumer`` -> ``i1``; else its process id.
     """
     match = _THREAD.fullmatch(member.client_id)
@@ -135,7 +135,7 @@ def client_name(member: GroupMember) -> str:
 
 
 def processes(metadata: GroupMetadata) -> dict[str, list[GroupMember]]:
-    """process id -> its consumers, both in rising order of their ids."""
+    """Returns process id -> its consumers, both in rising order of their ids."""
     found: dict[str, list[GroupMember]] = {}
     for member in sorted(metadata.members, key=lambda each: each.member_id):
         found.setdefault(member.subscription.process_id, []).append(member)
@@ -143,11 +143,10 @@ def processes(metadata: GroupMetadata) -> dict[str, list[GroupMember]]:
 
 
 def scan(source: Source, group: str | None = None, progress: Progress | None = None) -> Scan:
-    """The first pass. `group` None: the only group that the dump holds.
+    """Makes the first pass. `group` None: the only group of the dump.
 
-    Raises:
-        WireError, InputError: at the first record that is not sound, with its offset; the group is
-        not there, or there are several.
+    Raises WireError for the first record that is malformed, with its offset. Raises InputError when
+    the group is absent, or `group` is None and the dump holds several.
     """
     found = Scan(group=group or "")
     live: dict[str, ProcessLife] = {}
@@ -211,7 +210,7 @@ def _next_round(
     offset: int,
     at_ms: int,
 ) -> None:
-    """Fold one generation: who is new, who is gone."""
+    """Folds one generation: new processes, ended ones, threads."""
     present = processes(event)
     if not found.first_leader:
         leads = [each.subscription.process_id for each in event.members if each.member_id == event.leader]
@@ -275,7 +274,7 @@ def _next_round(
 
 
 def _settle(found: Scan, shared: set[str]) -> None:
-    """Names and incarnations of all lives, how each ended, and what began each round."""
+    """Sets names and incarnations of all lives, how each ended, and the cause of each round."""
     found.shared_names = sorted(shared)
     incarnations: Counter[str] = Counter()
     for life in found.lives:
@@ -298,10 +297,10 @@ def _settle(found: Scan, shared: set[str]) -> None:
 
 
 def how_it_ended(removed_ms: int, life: ProcessLife, last_commit_ms: int | None) -> tuple[str, int]:
-    """``left`` or ``expired``, and when it ended (wall time).
+    """Returns ``left`` or ``expired``, and the wall time of the end.
 
-    The end is its last sign of life: the last commit of its partitions. Without a telling one it is
-    the removal less the session timeout: what the coordinator waits for before it expires a member.
+    The end is the last commit of its partitions. Without a recent one it is the removal less the
+    session timeout, which the coordinator waits before it expires a member.
     """
     presumed = max(life.first_ms, removed_ms - life.session_timeout_ms)
     if last_commit_ms is None or last_commit_ms < max(life.first_ms, removed_ms - FORGOTTEN_AFTER * life.session_timeout_ms):
@@ -312,7 +311,7 @@ def how_it_ended(removed_ms: int, life: ProcessLife, last_commit_ms: int | None)
 
 
 def _cause(step: ObservedRound, previous: ObservedRound | None) -> str:
-    """What began the round, as far as it shows: the coarsest change first."""
+    """Returns the cause of the round, as far as the wire shows it: the coarsest change first."""
     if step.joined:
         return "join"
     if any(each.how == "left" for each in step.ends):

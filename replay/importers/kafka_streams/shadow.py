@@ -1,5 +1,5 @@
-"""What equipoise would have decided at each generation of a group that something else leads, beside
-what its own leader did (PROTOCOL D7).
+"""The decisions that equipoise would have made at each generation of a group led by other software,
+beside the leader's own. See docs/protocol.md#d7.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from equipoise.statemachine.machine import GroupMachine
 
 @attrs.frozen(kw_only=True)
 class ShadowMove:
-    """One task that goes elsewhere. None: nobody."""
+    """One task that changes its owner. None: no member."""
 
     task: TaskId
     source: str | None
@@ -33,11 +33,11 @@ class ShadowMove:
 
 @attrs.frozen(kw_only=True)
 class ShadowRound:
-    """One generation. `moved`: tasks whose owner its leader changed, those that it gave to nobody
-    among them; a first owner is no move.
+    """One generation. `moved`: tasks whose owner the leader changed, including those given to no
+    member; a first owner is no move.
 
-    `target`: what equipoise would move in its place, in the end; `warming`: of these, tasks that it
-    would first copy, and that run on meanwhile.
+    `target`: moves of equipoise in its place, up to the final target; `warming`: those of them that
+    would be copied first while they run on.
     """
 
     generation: int
@@ -65,7 +65,7 @@ def _step(step: ShadowMove) -> dict[str, str | None]:
 
 
 class _Shadow:
-    """A log that folds what is imported into it, and keeps what came out."""
+    """A log that folds what is imported into it and keeps the results."""
 
     def __init__(self) -> None:
         self.rounds: list[ShadowRound] = []
@@ -103,15 +103,16 @@ class _Shadow:
 
 
 def _steps(before: dict[TaskId, str], after: dict[TaskId, str]) -> tuple[ShadowMove, ...]:
-    """Tasks that had an owner and have another one, or none, after."""
+    """Returns the tasks that had an owner and have another, or none, after."""
     changed = (ShadowMove(task=task, source=owner, destination=after.get(task)) for task, owner in sorted(before.items()))
     return tuple(step for step in changed if step.destination != step.source)
 
 
 def shadow(source: Source, options: ImportOptions) -> list[ShadowRound]:
-    """Every generation that `source` holds, in order. It is imported anew at each call: what is
-    learnt later (the topology, who a member was) may say more of earlier rounds. Raises what
-    `import_history` does."""
+    """Returns every generation that `source` holds, in order. The source is imported again at each
+    call, because later records may say more about earlier rounds (the topology, the identity of a
+    member). Raises as `import_history` does.
+    """
     log = _Shadow()
     import_history(source, log, options=options)
     return log.rounds

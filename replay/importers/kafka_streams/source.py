@@ -1,19 +1,19 @@
 """The files of a recorded Kafka Streams group, read as streams.
 
-A SOURCE folder holds, each plain or gzipped (``.gz``):
+A SOURCE folder holds these files, each plain or gzipped (``.gz``). Required:
 
-=======================  =========
-===========================================================================================================
-offsets_topic.jsonl      required   raw records of `__consumer_offsets`: ``{partition, offset,
-timestamp (ms), key, value}``, key and value base64 end_offsets.jsonl        required   samples:
-``{ms, end: {topic: [end offset of partition 0, 1, ..]}}`` actions.jsonl            optional   what
-operators did: ``{ms, action, instance?, ...}``; *supplied*: the topic cannot tell it settings.json
-optional   settings that are not on the wire (see `ImportOptions`); *supplied* unavailability.json
-optional   what the group's tasks were measured to suffer, per action; for comparison tables
-history.jsonl            optional   another decoder's reading of the group's metadata, to compare
-ours with leader_view.jsonl        optional   what the leader logged, to compare with
-=======================  =========
-===========================================================================================================
+- ``offsets_topic.jsonl``: raw records of `__consumer_offsets`: ``{partition, offset, timestamp (ms),
+  key, value}``, key and value in base64.
+- ``end_offsets.jsonl``: samples: ``{ms, end: {topic: [end offset of partition 0, 1, ..]}}``.
+
+Optional:
+
+- ``actions.jsonl``: operators' actions: ``{ms, action, instance?, ...}``. The topic does not hold
+  them.
+- ``settings.json``: settings that are not on the wire (see `ImportOptions`).
+- ``unavailability.json``: measured unavailability per action, for comparison tables.
+- ``history.jsonl``: another decoder's reading of the group's metadata, to compare with.
+- ``leader_view.jsonl``: the leader's log of its computations, to compare with.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ SHIPPED = Path(__file__).parents[2] / "data"
 
 
 def shipped_runs() -> dict[str, Path]:
-    """Name -> SOURCE folder of the recorded runs that come with the product (small form), in rising
-    order of names.
+    """Returns name -> SOURCE folder of the recorded runs shipped with equipoise (small form), in
+    rising order of names.
     """
     return {folder.name: folder for folder in sorted(SHIPPED.iterdir()) if folder.is_dir()}
 
@@ -62,7 +62,7 @@ class RawRecord(NamedTuple):
 
 
 class EndOffsetSample(NamedTuple):
-    """End offsets of all topics at one moment: topic -> end offset of partition 0, 1, .."""
+    """End offsets of all topics at one time: topic -> end offset of partition 0, 1, ..."""
 
     ms: int
     end: dict[str, list[int]]
@@ -70,7 +70,7 @@ class EndOffsetSample(NamedTuple):
 
 @attrs.frozen(kw_only=True)
 class Action:
-    """Something an operator did. `details`: the rest of its line."""
+    """An operator's action. `details`: the rest of its line."""
 
     at_ms: int
     action: str
@@ -80,15 +80,15 @@ class Action:
 
 @attrs.frozen(kw_only=True)
 class MeasuredAction:
-    """What tasks were measured to suffer from one action on, until the next (`end_ms`).
-    Milliseconds; counts of tasks or rounds.
+    """Measured unavailability from one action until the next (`end_ms`). Times in milliseconds;
+    counts of tasks or rounds.
     """
 
     action: str
     start_ms: int
     end_ms: int
     cut_off: bool
-    """The next action came while rebalances were still to come: its counts are lower bounds."""
+    """The next action came while rebalances were pending: the counts are lower bounds."""
     totals: dict[str, int | float]
     """Name of a total -> its value, as in the file; see TOTALS."""
     unavailable_ms_per_task: dict[str, int]
@@ -114,21 +114,20 @@ TOTALS = (
     "standby_copies_dropped",
     "seconds_to_last_generation",
 )
-"""Totals of `unavailability.json` that comparison tables use."""
+"""Totals of ``unavailability.json`` that comparison tables use."""
 
 
 class Source:
-    """One SOURCE folder. Opens nothing until it is asked; every reader is a fresh pass from the
-    file's start.
+    """One SOURCE folder. Files are opened when they are read; every reader starts at the file's
+    beginning.
 
-    Raises:
-        InputError: the folder or a required file is missing; the text names it.
+    Raises InputError when the folder or a required file is missing; the text names it.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.place = str(folder)
-        """What it is called in errors."""
+        """Name of the source in error messages."""
         if folder.exists() and not folder.is_dir():
             raise InputError(f"{folder}: is a file; give the folder that holds {OFFSETS}[.gz] and {END_OFFSETS}[.gz]")
         if not folder.is_dir():
@@ -138,14 +137,14 @@ class Source:
                 raise InputError(f"{folder}: {name} (or {name}.gz) is missing; it is required")
 
     def path(self, name: str) -> Path | None:
-        """The file of that name, plain or gzipped; None when there is none. The plain one wins."""
+        """Returns the file of that name, plain or gzipped, or None. The plain one wins."""
         for candidate in (self.folder / name, self.folder / f"{name}.gz"):
             if candidate.is_file():
                 return candidate
         return None
 
     def files(self) -> dict[str, dict[str, str | int]]:
-        """Name -> sha256 and size of every file that is read for an import."""
+        """Returns name -> sha256 and size of every file that an import reads."""
         found: dict[str, dict[str, str | int]] = {}
         for name in (OFFSETS, END_OFFSETS, ACTIONS, SETTINGS, MEASURED, HISTORY):
             path = self.path(name)
@@ -155,14 +154,14 @@ class Source:
         return found
 
     def digest(self) -> str:
-        """Sha256 of the records, by which a log made of them is named."""
+        """Returns the sha256 of the records, from which the log's id is made."""
         path = self.path(OFFSETS)
         assert path is not None, "it is required"
         return str(self.files()[path.name]["sha256"])
 
     def records(self) -> Iterator[RawRecord]:
-        """The raw records, in file order. Raises InputError, naming line and offset, for what is no
-        such record or out of order.
+        """Yields the raw records in file order. Raises InputError for a malformed record or one out
+        of order, with line and offset.
         """
         last: dict[int, int] = {}
         for where, line in self._lines(OFFSETS):
@@ -176,8 +175,8 @@ class Source:
             yield RawRecord(partition, offset, timestamp_ms, key, value)
 
     def end_offsets(self) -> Iterator[EndOffsetSample]:
-        """The samples, in file order. Raises InputError for what is no sample, or earlier than the
-        one before.
+        """Yields the samples in file order. Raises InputError for a malformed sample or one earlier
+        than the one before.
         """
         last = -1
         for where, line in self._lines(END_OFFSETS):
@@ -190,7 +189,7 @@ class Source:
             yield EndOffsetSample(ms, end)
 
     def actions(self) -> list[Action]:
-        """What operators did, in order of time; empty when nobody wrote it down."""
+        """Returns the operators' actions by time; empty without an actions file."""
         if self.path(ACTIONS) is None:
             return []
         found = []
@@ -204,11 +203,11 @@ class Source:
         return sorted(found, key=lambda each: each.at_ms)
 
     def settings(self) -> dict[str, Any]:
-        """Settings that are not on the wire; empty when there is no such file."""
+        """Returns the settings that are not on the wire; empty without a settings file."""
         return self._document(SETTINGS)
 
     def measured(self) -> list[MeasuredAction]:
-        """What was measured, per action; empty when nobody measured."""
+        """Returns the measured actions; empty without a measurements file."""
         document = self._document(MEASURED)
         entries = document.get("actions", [])
         try:
@@ -229,13 +228,13 @@ class Source:
             raise InputError(f"{MEASURED}: {needed} ({error!r})") from None
 
     def history(self) -> Iterator[dict[str, Any]]:
-        """Another decoder's generations, in file order; nothing when there is no such file."""
+        """Yields another decoder's generations in file order; none without a history file."""
         if self.path(HISTORY) is not None:
             for _, line in self._lines(HISTORY):
                 yield line
 
     def leader_view(self) -> Iterator[dict[str, Any]]:
-        """The leader's own computations, in file order; nothing when there is no such file."""
+        """Yields the leader's own computations in file order; none without such a file."""
         if self.path(LEADER_VIEW) is not None:
             for _, line in self._lines(LEADER_VIEW):
                 yield line
@@ -280,17 +279,18 @@ class Source:
 
 
 class HeldSource(Source):
-    """What a broker has been asked for so far (`equipoise.replay.importers.kafka_streams.broker`),
-    held in memory; grows, and can be imported again at any moment.
+    """Records of a running group that were read from its broker so far
+    (`equipoise.replay.importers.kafka_streams.broker`), held in memory. It grows and can be
+    imported again at any time.
 
-    Nobody wrote down what operators did, or measured anything.
+    It has no operators' actions and no measurements.
     """
 
     def __init__(self, place: str) -> None:
         self.place = place
         self.held: list[RawRecord] = []
         self.samples: dict[int, dict[str, list[int]]] = {}
-        """Milliseconds -> topic -> end offset of partition 0, 1, .."""
+        """Time in ms -> topic -> end offset of partition 0, 1, ..."""
 
     def path(self, name: str) -> Path | None:
         return None
@@ -313,8 +313,8 @@ class HeldSource(Source):
 
 
 def _probing_at_end(entry: dict[str, Any]) -> bool:
-    """Whether the last rebalance of a measured window had scheduled another one: the window was cut
-    off.
+    """Whether the last rebalance of a measured window had scheduled another one, so that the window
+    was cut off.
     """
     rounds = entry.get("rebalances") or []
     return bool(rounds) and any(0 < each < 2**62 for each in rounds[-1].get("next_rebalance_ms", ()))

@@ -1,10 +1,9 @@
-"""The tasks of a Kafka Streams group, learnt from its assignments: nothing on the wire declares
-them.
+"""The tasks of a Kafka Streams group, learnt from its assignments, because nothing on the wire
+declares them.
 
-What is certain: which input partitions belong to a task (an assignment pairs them). What is
-inferred: which sub-topologies keep state (some task of theirs was ever reported or kept as a copy),
-and which changelog topic is whose (by partition counts, and, where several fit, by the offset sums
-reported).
+Certain: the input partitions of a task (an assignment pairs them). Inferred: which sub-topologies
+keep state (some task of theirs was reported or kept as a copy), and which changelog topic belongs
+to which (by partition counts, and where several fit, by the reported offset sums).
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from equipoise.events.tasks import TaskId
 from equipoise.replay.importers.kafka_streams.wire import StreamsAssignment, StreamsSubscription
 
 MOST_MATCHINGS = 5_000
-"""Ways to pair changelogs with sub-topologies that are tried; with more, it is left open and said
-so.
+"""Most ways to pair changelogs with sub-topologies that are tried. With more, the matching stays
+open.
 """
 
 
 class Evidence(NamedTuple):
-    """A reported offset sum, beside the end offsets of the task's partition in every candidate
+    """A reported offset sum, with the end offsets of the task's partition in every candidate
     changelog at that time.
     """
 
@@ -38,12 +37,12 @@ class Evidence(NamedTuple):
 
 @attrs.define
 class TopologySeen:
-    """What assignments and subscriptions show of the topology; fed generation by generation."""
+    """The topology as assignments and subscriptions show it, fed one generation at a time."""
 
     inputs: dict[str, int] = attrs.field(factory=dict)
     """source topic -> sub-topology"""
     partitions: dict[int, int] = attrs.field(factory=dict)
-    """sub-topology -> its tasks, as far as seen"""
+    """sub-topology -> tasks seen so far"""
     stateful: set[int] = attrs.field(factory=set)
 
     def _pair(self, task: TaskId, topic: str, partition: int, offset: int) -> None:
@@ -56,8 +55,8 @@ class TopologySeen:
         self.partitions[task.subtopology] = max(self.partitions.get(task.subtopology, 0), task.partition + 1)
 
     def see(self, subscription: StreamsSubscription, assignment: StreamsAssignment, offset: int) -> None:
-        """Learn from one consumer of one generation. Raises InputError for a group whose tasks are
-        not paired as Kafka Streams pairs them.
+        """Learns from one consumer of one generation. Raises InputError when its tasks are not
+        paired with partitions as Kafka Streams pairs them.
         """
         for task, (topic, partition) in zip(assignment.active, assignment.input_partitions(), strict=True):
             self._pair(task, topic, partition, offset)
@@ -69,8 +68,8 @@ class TopologySeen:
             self.stateful.add(task.subtopology)
 
     def task_counts(self, topic_partitions: Mapping[str, int]) -> dict[int, int]:
-        """sub-topology -> number of tasks: the most partitions of its source topics, as far as
-        `topic_partitions` knows them.
+        """Returns sub-topology -> number of tasks: the most partitions of its source topics in
+        `topic_partitions`.
         """
         counts = dict(self.partitions)
         for topic, subtopology in self.inputs.items():
@@ -80,8 +79,8 @@ class TopologySeen:
 
 @attrs.frozen(kw_only=True)
 class Matching:
-    """Which changelogs are whose. `how`: sub-topology -> what it rests on. `open_`: sub-topologies
-    for which nothing fits, or several things do.
+    """Changelogs of the sub-topologies. `how`: sub-topology -> the evidence. `open_`:
+    sub-topologies for which no changelog fits, or several do.
     """
 
     changelogs: Mapping[int, tuple[str, ...]]
@@ -90,8 +89,8 @@ class Matching:
 
 
 def changelog_candidates(group: str, topic_partitions: Mapping[str, int]) -> list[str]:
-    """Topics named as Kafka Streams names changelogs, ``<application id>-<store>-changelog``, in
-    rising order.
+    """Returns the topics named like Kafka Streams' changelogs, ``<application
+    id>-<store>-changelog``, in rising order.
     """
     return sorted(topic for topic in topic_partitions if topic.startswith(f"{group}-") and topic.endswith("-changelog"))
 
@@ -103,11 +102,11 @@ def match_changelogs(
     topic_partitions: Mapping[str, int],
     evidence: Sequence[Evidence],
 ) -> Matching:
-    """Pair changelog topics with stateful sub-topologies.
+    """Pairs changelog topics with stateful sub-topologies.
 
     A changelog has as many partitions as its sub-topology has tasks. Where that leaves a choice,
-    every way is scored by the reported offset sums, which approach the end offsets of the right
-    topics from below: the way with the smallest mean distance wins if it is unique.
+    every pairing is scored by the reported offset sums, which approach the end offsets of the right
+    topics from below: the pairing with the smallest mean distance wins if it is unique.
     """
     wanted = sorted(set(stateful))
     changelogs: dict[int, tuple[str, ...]] = {}
@@ -133,8 +132,8 @@ def match_changelogs(
 
 
 def _best_matching(owners: Sequence[int], topics: Sequence[str], evidence: Sequence[Evidence]) -> tuple[int, ...] | None:
-    """topic -> owner, in the order of `topics`; None when there are too many ways, no evidence, or
-    two ways fit equally well.
+    """Returns topic -> owner, in the order of `topics`; None when there are too many pairings, no
+    evidence, or two pairings fit equally well.
     """
     told = [item for item in evidence if item.task.subtopology in owners]
     if len(owners) ** len(topics) > MOST_MATCHINGS or {item.task.subtopology for item in told} != set(owners):
@@ -154,8 +153,8 @@ def _best_matching(owners: Sequence[int], topics: Sequence[str], evidence: Seque
 
 
 def declare(epoch: int, seen: TopologySeen, task_counts: Mapping[int, int], matching: Matching) -> TopologyDeclared:
-    """The fact. A stateful sub-topology without a known changelog stays stateful, with no changelog
-    topics.
+    """Returns the TopologyDeclared fact. A stateful sub-topology without a known changelog stays
+    stateful, with no changelog topics.
     """
     return TopologyDeclared(
         epoch=epoch,

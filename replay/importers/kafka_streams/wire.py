@@ -1,22 +1,22 @@
-"""Bytes of `__consumer_offsets` -> plain values. Written from the public wire formats, for classic
-groups that Kafka Streams leads.
+"""Decodes records of `__consumer_offsets`. Written from the public wire formats, for classic groups led
+by Kafka Streams.
 
-Where each layout is documented (Apache Kafka's message definitions and KIPs):
+Formats (Apache Kafka's message definitions and KIPs):
 
-===========================
-======================================================================================================
-record key                   OffsetCommitKey (kinds 0 and 1), GroupMetadataKey (kind 2); any other
-kind is some newer group's OffsetCommitValue            versions 0-4 (4 is flexible: compact
-strings, tagged fields) GroupMetadataValue           versions 0-4 (4 is flexible) consumer protocol
-Subscription and Assignment, versions 0-3 (KIP-429 owned partitions, KIP-792 generation, KIP-881
-rack) Streams SubscriptionInfo     versions 1-11 (KIP-441: offset sums from 7 on; KIP-708: client
-tags in 11) Streams AssignmentInfo       versions 1-11 (KIP-441: next rebalance from 7 on; named
-topologies from 10 on) ===========================
-======================================================================================================
+- Record key: OffsetCommitKey (kinds 0 and 1), GroupMetadataKey (kind 2). Other kinds belong to newer
+  groups.
+- OffsetCommitValue: versions 0-4 (4 is flexible: compact strings, tagged fields).
+- GroupMetadataValue: versions 0-4 (4 is flexible).
+- Consumer protocol: Subscription and Assignment, versions 0-3 (KIP-429 owned partitions, KIP-792
+  generation, KIP-881 rack).
+- Streams SubscriptionInfo: versions 1-11 (KIP-441: offset sums from 7 on; KIP-708: client tags in
+  11).
+- Streams AssignmentInfo: versions 1-11 (KIP-441: next rebalance from 7 on; named topologies from 10
+  on).
 
 All numbers are big-endian. Every read is bounded by its enclosing field and every count by the
-bytes that are left, so truncated or mutated bytes end in a `WireError` with the record's offset and
-the byte position, and never cost more than their own length.
+bytes left, so truncated or mutated bytes end in a `WireError` with the record's offset and the byte
+position, at a cost of at most their own length.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class OffsetCommit:
 
 @attrs.frozen(kw_only=True)
 class StreamsSubscription:
-    """What a consumer said when it joined, with the Streams user data in it."""
+    """Contents of a consumer's subscription, with the Streams user data in it."""
 
     protocol_version: int
     topics: tuple[str, ...]
@@ -76,9 +76,9 @@ class StreamsSubscription:
     process_id: str
     user_endpoint: str | None
     task_offset_sums: dict[TaskId, int]
-    """task -> changelog offset sum, RUNS_IT or UNKNOWN_SUM. Before version 7 the wire has the two
-    lists only: RUNS_IT for the tasks it ran, UNKNOWN_SUM for its copies, as Kafka Streams reads
-    them."""
+    """task -> changelog offset sum, RUNS_IT or UNKNOWN_SUM. Before version 7 the wire has two lists
+    only: RUNS_IT for the active tasks, UNKNOWN_SUM for the copies, as Kafka Streams reads them.
+    """
     unique_field: int
     error_code: int
     tags: dict[str, str]
@@ -86,8 +86,8 @@ class StreamsSubscription:
 
 @attrs.frozen(kw_only=True)
 class StreamsAssignment:
-    """What the leader gave a consumer, with the Streams user data in it. `active[i]` reads the i-th
-    of `input_partitions`.
+    """Contents of a consumer's assignment, with the Streams user data in it. `active[i]` reads the
+    i-th of `input_partitions`.
     """
 
     protocol_version: int
@@ -102,8 +102,8 @@ class StreamsAssignment:
     next_rebalance_ms: int
 
     def input_partitions(self) -> list[tuple[str, int]]:
-        """All partitions in the order that pairs them with `active`: by topic, then partition (as
-        Streams sorts them before pairing).
+        """All partitions in the order that pairs them with `active`: by topic, then partition, as
+        Streams sorts them before pairing.
         """
         return sorted((topic, partition) for topic, partitions in self.partitions.items() for partition in partitions)
 
@@ -140,13 +140,12 @@ class GroupMetadata:
 
 
 def decode_record(offset: int, key: bytes, value: bytes | None, only_group: str | None = None) -> OffsetCommit | GroupMetadata | None:
-    """One record of `__consumer_offsets`. None: of another group than `only_group` (the value is
-    not looked at, it need not be a Kafka Streams group's), or of a kind that classic groups do not
-    write (consumer, share and streams groups have others).
+    """Decodes one record of `__consumer_offsets`. Returns None for a record of another group than
+    `only_group` (its value is not read) and for a kind that classic groups do not write (consumer,
+    share and streams groups have others).
 
-    Raises:
-        WireError: the bytes are not of the documented form, or of a version that is not known here,
-        or the group is not of Kafka Streams; the text says which.
+    Raises WireError when the bytes do not follow the documented form or are of an unknown version, or
+    the group is not led by Kafka Streams; the text says which.
     """
     reader = ByteReader(key, offset, "key")
     kind = reader.int16("kind of the key")
@@ -251,7 +250,7 @@ def _group_metadata(group: str, reader: ByteReader) -> GroupMetadata:
     seen: set[str] = set()
     for member in members:
         if member.member_id in seen:
-            raise reader.error(f"member {member.member_id!r} stands in generation {generation} twice")
+            raise reader.error(f"member {member.member_id!r} is in generation {generation} twice")
         seen.add(member.member_id)
     return GroupMetadata(
         group=group,
@@ -321,7 +320,7 @@ def _partitions(reader: ByteReader, what: str) -> Partitions:
         6, f"topics of the {what}", lambda inner: (inner.string("topic"), tuple(inner.array(4, "partitions", lambda each: each.int32("partition"))))
     ):
         if topic in found:
-            raise reader.error(f"topic {topic!r} stands in the {what} twice")
+            raise reader.error(f"topic {topic!r} is in the {what} twice")
         if any(partition < 0 for partition in partitions):
             raise reader.error(f"a partition of {topic!r} in the {what} is negative")
         found[topic] = partitions
@@ -449,7 +448,7 @@ def _subscription_info(
     if version >= 11:
         for name, content in reader.array(8, "client tags", lambda inner: (_sized_text(inner, "tag"), _sized_text(inner, "tag's value"))):
             if name in tags:
-                raise reader.error(f"client tag {name!r} stands there twice")
+                raise reader.error(f"client tag {name!r} is given twice")
             tags[name] = content
     reader.finish("the SubscriptionInfo")
     return StreamsSubscription(
@@ -489,7 +488,7 @@ def _assignment_info(reader: ByteReader, protocol_version: int, partitions: Part
     standby: dict[TaskId, tuple[tuple[str, int], ...]] = {}
     for task, inputs in reader.array(task_bytes + 4, "standby tasks", lambda inner: (_assigned_task(inner, version), _topic_partitions(inner))):
         if task in standby:
-            raise reader.error(f"standby task {task} stands there twice")
+            raise reader.error(f"standby task {task} is given twice")
         standby[task] = inputs
     active_by_host: dict[str, tuple[tuple[str, int], ...]] = {}
     standby_by_host: dict[str, tuple[tuple[str, int], ...]] = {}
