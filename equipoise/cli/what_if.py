@@ -202,7 +202,7 @@ def fidelity_table(answer: WhatIf) -> Table:
         )
         for each in answer.fidelity
     ]
-    who = "measured in the group" if answer.eyes == "measured" else "told by its log"
+    who = "measured in the group" if answer.metrics_source == "measured" else "told by its log"
     return Table(columns=("as it is", "recorded", "simulated", "runs", "error"), rows=rows, title=f"how far to believe it: {who}, and simulated")
 
 

@@ -1,8 +1,8 @@
-"""A log in Kafka archived by Structured Streaming: each trigger's records, once they are settled,
-go to the Parquet archive, every one once.
+"""Archives a log in Kafka with Structured Streaming: each trigger's settled records go to the
+Parquet archive, each record once.
 
-Spark's state keeps what waits; the archive itself knows what it has, so a trigger that is done
-again after a failure adds nothing twice.
+Spark's state keeps the records that wait. The archive knows what it has, so a trigger that is
+repeated after a failure adds nothing twice.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _NAMES = [part.split()[0].strip("`") for part in _COLUMNS.split(", ")]
 
 
 class Settle:
-    """What one partition's state is between triggers: records that wait for the one before them,
-    facts that wait for their decisions.
+    """State of one partition between triggers: records that wait for the one before them, facts
+    that wait for their decisions.
     """
 
     def __init__(self) -> None:
@@ -43,8 +43,8 @@ class Settle:
         self._next_row = 0
 
     def feed(self, records: Iterator[Any]) -> list[tuple[int, Row]]:
-        """Takes what arrived; returns (place in the partition's archive, row) of what is settled,
-        in order. Raises LogError.
+        """Takes new records. Returns (place in the partition's archive, row) of those that are
+        settled, in order. Raises LogError when the records are no sound log.
         """
         for each in records:
             self._order.add(each)
@@ -75,7 +75,7 @@ class Settle:
 
 
 def processor() -> Any:
-    """The stateful processor, keyed by partition."""
+    """Returns the stateful processor, keyed by partition."""
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
     class SettleProcessor(StatefulProcessor):
@@ -98,7 +98,7 @@ def processor() -> Any:
 
 
 _KINDS = dict.fromkeys(("offset", "append_ms", "number", "caused_by", "index"), "Int64")
-"""Columns that may be empty: pandas would make floats of them otherwise."""
+"""Nullable columns, which pandas would otherwise turn into floats."""
 
 
 def _columns_of(partition: int, seq: int, row: Row) -> list[Any]:
@@ -110,7 +110,8 @@ def _columns_of(partition: int, seq: int, row: Row) -> list[Any]:
 
 def spark_archive(records: Any, archive: Path, checkpoint: Path, *, trigger: dict[str, Any] | None = None) -> Any:
     """Starts the query and returns it. `records`: `equipoise.replay.spark.kafka.records`;
-    `archive`: a folder that every worker sees.
+    `archive`: a folder that every worker sees. Raises InputError when the archive is of another
+    log.
     """
     location = str(archive.resolve())
     ArchiveLog(location, "a").close()  # that it is there, and can be written to

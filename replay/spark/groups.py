@@ -1,6 +1,4 @@
-"""Many groups on Spark: which there are, how they are dealt to tasks, and one function called for
-each.
-"""
+"""Many groups on Spark: finds the groups, deals them to tasks, and calls one function for each."""
 
 from __future__ import annotations
 
@@ -16,26 +14,27 @@ from equipoise.events.log.parquet.log import ArchiveLog
 from equipoise.events.records import Entry
 
 TASKS_A_CORE = 8
-"""A task costs some 30 ms of Spark's own; with so many of them for each core the last one to end
-keeps no core waiting for long.
+"""Tasks for each core. A task costs about 30 ms in Spark; with this many, the last one to end keeps
+no core waiting for long.
 """
 
 
 @attrs.frozen(kw_only=True)
 class Unit:
     """One group of one archive. `location` names its partition: ``/data/archive?partition=3``.
-    `records`: how many it has, facts and decisions.
+    `records`: its facts and decisions.
     """
 
     location: str
     group: str
     records: int
     problem: str = ""
-    """Why nothing can be said of it; its `group` is "" when nobody knows whose records those are.
+    """Why the group cannot be read, or None; `group` is "" when it is unknown whose records these
+    are.
     """
 
     def entries(self) -> Iterator[Entry]:
-        """Its log, from the start. Raises what opening and reading it raise."""
+        """Yields its log from the start. Raises what opening and reading it raise."""
         if self.problem:
             raise DamagedError(-1, self.problem)
         with ArchiveLog(self.location, "r") as log:
@@ -43,16 +42,16 @@ class Unit:
 
 
 Work = Callable[[Unit], dict[str, Any]]
-"""One group -> one row. It raises nothing but what is Spark's to handle: a group that cannot be
-read is a row that says so.
+"""One group -> one row. An unreadable group is a row that says so; other errors are Spark's to
+handle.
 """
 
 
 def units_of(locations: Sequence[str]) -> list[Unit]:
-    """Every group of these archives, by archive and name.
+    """Returns every group of these archives, by archive and name.
 
-    A file that cannot be read is a unit too, of no group: those whose records are in it say so
-    themselves when they come to it. Raises InputError when one is no archive, or has no group.
+    A file that cannot be read is a unit without a group; the groups with records in it report it
+    themselves. Raises InputError when a location is no archive or has no group.
     """
     found: list[Unit] = []
     for location in locations:
@@ -73,11 +72,11 @@ def _units_in(log: ArchiveLog, partition: int) -> list[Unit]:
     return units + [Unit(location=location, group="", records=0, problem=problem) for problem in problems]
 
 
-def dealt(units: Sequence[Unit], hands: int) -> list[list[Unit]]:
-    """The units in at most `hands` parts of about the same number of records: the largest first,
-    each to whoever has least so far.
+def dealt(units: Sequence[Unit], most: int) -> list[list[Unit]]:
+    """Deals the units to at most `most` parts of about the same number of records: the largest
+    first, each to the part with fewest records so far.
     """
-    heap = [(0, at) for at in range(min(hands, len(units)))]
+    heap = [(0, at) for at in range(min(most, len(units)))]
     parts: list[list[Unit]] = [[] for _ in heap]
     for unit in sorted(units, key=lambda unit: (-unit.records, unit.location, unit.group)):
         records, at = heapq.heappop(heap)
@@ -87,11 +86,11 @@ def dealt(units: Sequence[Unit], hands: int) -> list[list[Unit]]:
 
 
 def over_groups(spark: Any, units: Sequence[Unit], work: Work, schema: Any) -> Any:
-    """A DataFrame with a row for each unit, in no order. `schema`: pyarrow.Schema of what `work`
-    returns.
+    """Returns a DataFrame with a row for each unit, in no order. `schema`: pyarrow.Schema of what
+    `work` returns.
 
-    One task folds one group after the other, each as a stream. A task whose worker dies is run
-    again by Spark, from its first group on.
+    One task folds one group after the other, each as a stream. A task whose worker dies is repeated
+    by Spark, from its first group on.
     """
     parts = dealt(units, TASKS_A_CORE * parallelism(spark))
 
@@ -107,7 +106,7 @@ def over_groups(spark: Any, units: Sequence[Unit], work: Work, schema: Any) -> A
 
 
 def parallelism(spark: Any) -> int:
-    """Cores that Spark says it has; over Spark Connect, which does not say, as many as eight."""
+    """Returns the number of cores that Spark reports; 8 over Spark Connect, which reports none."""
     try:
         return int(spark.sparkContext.defaultParallelism)
     except Exception:  # noqa: BLE001 - PySparkAttributeError or PySparkNotImplementedError, by version
@@ -115,15 +114,15 @@ def parallelism(spark: Any) -> int:
 
 
 def told(error: Exception) -> str:
-    """Why a group has no answer, in one line: an error of its log as it is, anything else as the
-    defect it is.
+    """Returns why a group has no answer, in one line: an error of its log as it is, any other as a
+    defect.
     """
     text = " ".join(str(error).split())
     return text if isinstance(error, EquipoiseError) else f"{error.__class__.__name__}: {text:.500} (a defect of equipoise)"
 
 
 def ddl(schema: Any) -> str:
-    """A pyarrow.Schema in Spark's words."""
+    """Returns a pyarrow.Schema in Spark's DDL."""
     return ", ".join(f"`{field.name}` {_word(field.type)}" for field in schema)
 
 

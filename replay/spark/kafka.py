@@ -10,12 +10,12 @@ from equipoise.events.log.kafka.topics import Topics
 
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 MOST_RECORDS = 200_000
-"""Records a trigger takes at most: the first one of a long log would take all of it."""
+"""Most records of one trigger; without a limit the first trigger would take the whole log."""
 
 
 def records(spark: Any, connection: Connection, topics: Topics, *, most_records: int = MOST_RECORDS) -> Any:
-    """Facts and decisions from the first on, with `is_fact` beside what the connector gives. Raises
-    InputError when the connector is not there.
+    """Returns facts and decisions from the first on, as the connector's columns and `is_fact`.
+    Raises InputError when the connector is missing.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as f
@@ -42,7 +42,7 @@ def records(spark: Any, connection: Connection, topics: Topics, *, most_records:
 
 
 def _options(connection: Connection) -> dict[str, str]:
-    """The connection in the words of Kafka's Java client."""
+    """Returns the connection as options of Kafka's Java client."""
     options = {"bootstrap.servers": connection.bootstrap, "security.protocol": connection.security_protocol}
     if connection.security_protocol.startswith("SASL"):
         module = "plain.PlainLoginModule" if connection.sasl_mechanism == "PLAIN" else "scram.ScramLoginModule"

@@ -1,4 +1,4 @@
-"""The Spark session: the user's own where there is one, else one on this machine."""
+"""The Spark session: the user's own, or one on this machine."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from equipoise.events.errors import InputError
 MISSING = "Spark needs the extra: pip install 'equipoise[spark]'"
 NO_JAVA = "Spark needs Java 17 or later: install one (apt-get install default-jre-headless), or set JAVA_HOME"
 LOCAL = "local[*,4]"
-"""All cores of this machine; a task whose worker dies is tried four times, as on a cluster."""
+"""All cores of this machine. A task whose worker dies is tried four times, as on a cluster."""
 _QUIET = Path(__file__).with_name("log4j2.properties")
 
 
 def session(master: str | None = None, settings: Mapping[str, str] | None = None, *, app_name: str = "equipoise") -> tuple[Any, bool]:
-    """A SparkSession, and whether it was made here, so that whoever asked for it ends it.
+    """Returns a SparkSession, and whether this call created it, in which case the caller stops it.
 
-    The active one, if there is one (a notebook's, spark-submit's): then `master` and `settings` are
-    the user's own affair and are not looked at. Else a new one: `master` or what the environment
-    says, else all cores of this machine. Raises InputError with what to install.
+    An active session (of a notebook or spark-submit) is used as it is; `master` and `settings` are
+    then ignored. Otherwise a new one is created, on `master`, or what the environment names, or by
+    default `local[*]`. Raises InputError that names what to install.
     """
     try:
         from pyspark.sql import SparkSession
@@ -47,8 +47,8 @@ def session(master: str | None = None, settings: Mapping[str, str] | None = None
 
 
 def _own_settings() -> dict[str, str]:
-    """A session on this machine: no page to look at, no log on stderr but errors, nothing compiled
-    that is run once.
+    """Settings of a session on this machine: no web page, only errors on stderr, no compilation of
+    plans that run once.
     """
     return {
         "spark.ui.enabled": "false",

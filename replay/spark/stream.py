@@ -1,10 +1,9 @@
 """Continuous verification of a live log on Spark Structured Streaming: each partition is watched,
-and what is wrong becomes a row within one trigger.
+and a defect becomes a row within one trigger.
 
-State is Spark's own (RocksDB, checkpointed), so a query that is killed and started again goes on
-where it was. There is no watermark and no timer: late rows would be dropped by the one and judged
-by the other, and the log's own offsets say all there is to say about order
-(`equipoise.replay.watch`).
+State is Spark's own (RocksDB, checkpointed), so a query that is killed continues when it is started
+again. There is no watermark and no timer: a watermark would drop late rows, a timer would judge
+them, and the log's own offsets already give the order (`equipoise.replay.watch`).
 """
 
 from __future__ import annotations
@@ -20,22 +19,23 @@ from equipoise.replay.watch import Alert, Arrived, Watch
 
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 METRIC = "equipoise"
-"""Name of the metrics in a query's progress: records, facts, decisions, alerts of the trigger."""
+"""Name of the metrics in a query's progress: records, facts, decisions and alerts of the trigger.
+"""
 
 ALERT_COLUMNS = "partition int, group string, verdict string, offset bigint, problem string, document string"
 _ROWS = f"{ALERT_COLUMNS}, facts bigint, decisions bigint"
-"""What the watching gives for each partition and trigger: its alerts, and one row without a verdict
-that counts.
-"""
+"""Rows for each partition and trigger: its alerts, and one row of counts without a verdict."""
 
 
 def processor() -> Any:
-    """The stateful processor; made in here, so that this module can be read without Spark."""
+    """Returns the stateful processor. It is defined here so that this module can be imported
+    without Spark.
+    """
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
     class WatchProcessor(StatefulProcessor):
-        """Keyed by partition. State: the watch itself, and each group's verification under its
-        name, so that only groups that went on are written.
+        """Keyed by partition. State: the watch, and each group's verification under its name, so
+        that only groups with new records are written.
         """
 
         def init(self, handle: Any) -> None:
@@ -100,7 +100,9 @@ class _Groups(MutableMapping[str, bytes]):
 
 
 def watched(records: Any) -> Any:
-    """The streaming DataFrame of alerts and counts, from `equipoise.replay.spark.kafka.records`."""
+    """Returns the streaming DataFrame of alerts and counts, from
+    `equipoise.replay.spark.kafka.records`.
+    """
     return records.groupBy("partition").transformWithStateInPandas(
         statefulProcessor=processor(), outputStructType=_ROWS, outputMode="Append", timeMode="None"
     )
@@ -108,10 +110,11 @@ def watched(records: Any) -> Any:
 
 def spark_stream(records: Any, alerts: Path, checkpoint: Path, *, trigger: dict[str, Any] | None = None) -> Any:
     """Starts the query and returns it. `alerts`: a folder for Parquet files, one for each trigger
-    that has something to tell; `checkpoint`: the query's own folder.
+    with alerts; `checkpoint`: the query's own folder.
 
     `trigger`: as of DataStreamWriter.trigger; default: one after the other. Each trigger's counts
-    are in ``query.lastProgress["observedMetrics"]``.
+    are in ``query.lastProgress["observedMetrics"]``. Raises InputError when a folder cannot be
+    created.
     """
     from pyspark.sql import functions as f
 
@@ -134,7 +137,7 @@ def spark_stream(records: Any, alerts: Path, checkpoint: Path, *, trigger: dict[
 
 
 def make_folder(alerts: Path) -> None:
-    """Raises InputError when it cannot be one."""
+    """Creates the folder. Raises InputError when it cannot be created."""
     try:
         alerts.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -142,11 +145,11 @@ def make_folder(alerts: Path) -> None:
 
 
 def write_alerts(rows: Any, alerts: Path, query: str, number: int) -> None:
-    """A trigger's rows (pyarrow.Table) as one file, named for query and trigger: a trigger that is
-    done again puts the same file in its own place.
+    """Writes a trigger's rows (pyarrow.Table) as one file, named for query and trigger, so that a
+    repeated trigger replaces its file.
 
-    Spark's own sink leaves the files of a trigger that was killed where they are, and lists the
-    others in a folder that only Spark looks into.
+    Spark's own sink leaves the files of a killed trigger and lists the valid ones in a folder that
+    only Spark reads.
     """
     if not rows.num_rows:
         return

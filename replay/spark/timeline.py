@@ -29,8 +29,8 @@ TABLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("silent_ms", _WHOLE), ("how", _TEXT),
     ),
 }  # fmt: skip
-"""Table -> its columns, after `group`, named as in equipoise/schemas/timeline.json.
-Unavailability: stretches without a running owner.
+"""Table -> its columns after `group`, named as in equipoise/schemas/timeline.json. Unavailability:
+times without a running owner.
 """
 
 GROUPS: tuple[tuple[str, str], ...] = (
@@ -38,11 +38,14 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ("moves", _WHOLE), ("rounds", _WHOLE), ("stopped_ms", _WHOLE), ("tasks_stopped", _WHOLE), ("longest_ms", _WHOLE), ("rejections", _WHOLE),
     ("differs_at", _WHOLE), ("problem", _TEXT),
 )  # fmt: skip
-"""Columns of the table `groups`: a row for each; `problem`: why it has no history, or null."""
+"""Columns of the table `groups`, with one row for each group; `problem`: why it has no history, or
+null.
+"""
 
 
 def timeline_group(unit: Unit) -> dict[str, Any]:
-    """One group: its row in `groups`, and under the name of each other table a list of its rows."""
+    """Returns the rows of one group: its row in `groups`, and for each other table a list of rows.
+    """
     try:
         return row_of(unit, build_timeline(unit.entries(), group=unit.group))
     except Exception as error:  # noqa: BLE001 - one group's defect is one row: the others go on
@@ -51,7 +54,7 @@ def timeline_group(unit: Unit) -> dict[str, Any]:
 
 
 def row_of(unit: Unit, timeline: Timeline) -> dict[str, Any]:
-    """A history as the rows of all tables, in the order that the history has them."""
+    """Returns a history as rows of all tables, in the history's order."""
     document = timeline_document(timeline)
     totals = document["totals"]
     counted = {name: totals[name] for name in ("moves", "rounds", "stopped_ms", "tasks_stopped", "longest_ms")}
@@ -67,7 +70,7 @@ def _head(unit: Unit) -> dict[str, Any]:
 
 
 def schema() -> Any:
-    """Of the rows of `timeline_group`, for pyarrow."""
+    """Returns the pyarrow schema of `timeline_group`'s rows."""
     import pyarrow as pa
 
     kinds = {"string": pa.string(), "int64": pa.int64(), "bool": pa.bool_()}
@@ -79,10 +82,10 @@ def schema() -> Any:
 
 
 def spark_timeline(spark: Any, units: Sequence[Unit]) -> dict[str, Any]:
-    """Table -> DataFrame: `groups` and those of TABLES, each with `group` first; `seq` counts a
-    group's rows from 0.
+    """Returns table -> DataFrame: `groups` and those of TABLES, each with `group` first; `seq`
+    counts a group's rows from 0.
 
-    The histories are computed once, when the first of them is asked for, and kept on Spark's disks.
+    The histories are computed once, when the first table is read, and kept on Spark's disks.
     """
     from pyspark import StorageLevel
     from pyspark.sql import functions as f
@@ -96,10 +99,10 @@ def spark_timeline(spark: Any, units: Sequence[Unit]) -> dict[str, Any]:
 
 
 def write_tables(tables: dict[str, Any], folder: Path) -> None:
-    """Writes ``folder/<table>/*.parquet``, in the place of what is there, sorted by group and seq.
+    """Writes ``folder/<table>/*.parquet``, sorted by group and seq, and replaces what is there.
 
-    ``repartition(1)``, here and wherever rows of groups are written: after ``coalesce(1)`` one task
-    would fold all groups, one after the other.
+    It uses ``repartition(1)``: after ``coalesce(1)`` one task would fold all groups, one after the
+    other.
     """
     for name, table in tables.items():
         by = ["group", "location"] if name == "groups" else ["group", "seq"]
@@ -107,7 +110,7 @@ def write_tables(tables: dict[str, Any], folder: Path) -> None:
 
 
 def plain_tables(units: Sequence[Unit]) -> dict[str, list[dict[str, Any]]]:
-    """The same tables without Spark, one group after the other, in the order of `units`."""
+    """Returns the same tables without Spark, one group after the other, in the order of `units`."""
     found: dict[str, list[dict[str, Any]]] = {"groups": [], **{name: [] for name in TABLES}}
     for unit in units:
         answer = timeline_group(unit)

@@ -24,13 +24,13 @@ COLUMNS = (
     ("problem", "string"),
     ("document", "string"),
 )
-"""`offset`: where it diverges, or cannot be verified any further. `document`: what ``equipoise
-verify --json`` prints for it.
+"""`offset`: where it diverges, or cannot be verified any further. `document`: output of ``equipoise
+verify --json``.
 """
 
 
 def verify_group(unit: Unit) -> dict[str, Any]:
-    """The row of one group."""
+    """Verifies one group and returns its row."""
     try:
         return row_of(unit, verify(unit.entries()))
     except Exception as error:  # noqa: BLE001 - one group's defect is one row: the others go on
@@ -38,7 +38,7 @@ def verify_group(unit: Unit) -> dict[str, Any]:
 
 
 def row_of(unit: Unit, verification: Verification) -> dict[str, Any]:
-    """A verification of one group as a row."""
+    """Returns a verification of one group as a row."""
     problem = next(iter(verification.problems), None)
     row: dict[str, Any] = {**_head(unit), "verdict": verification.verdict.value, "records": verification.records}
     for group in verification.groups:
@@ -63,12 +63,12 @@ def _head(unit: Unit) -> dict[str, Any]:
 
 
 def schema() -> Any:
-    """Of the rows, for pyarrow."""
+    """Returns the pyarrow schema of the rows."""
     import pyarrow as pa
 
     return pa.schema(list(COLUMNS))
 
 
 def spark_verify(spark: Any, units: Sequence[Unit]) -> Any:
-    """A DataFrame with the row of each unit."""
+    """Returns a DataFrame with one row for each unit."""
     return over_groups(spark, units, verify_group, schema())

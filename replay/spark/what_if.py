@@ -1,7 +1,7 @@
 """`what-if` over many groups: N configurations for each of M groups. A group's log is read once,
-and every configuration simulated from what it said.
+and every configuration is simulated from that reading.
 
-Configurations go to the tasks as they are: a group's records are never multiplied by them.
+Configurations are passed to the tasks; a group's records are never multiplied by them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ COLUMNS = (
     ("front", "bool"),
     ("error", "string"),
 )
-"""A row for each group and configuration; `seq` 0 is the factual one, then they come as they were
-given. `changes`: settings, as a JSON object. `front`: no other configuration of the group beats it."""
+"""A row for each group and configuration. `seq` 0 is the factual one, then the others as given.
+`changes`: settings, as a JSON object. `front`: no other configuration of the group beats it.
+"""
 
 
 def what_if_group(unit: Unit, configurations: Sequence[Configuration], seeds: Sequence[int]) -> dict[str, Any]:
-    """One group: `document` is what ``equipoise what-if --json`` says of it, `advice` its one line,
-    `outcomes` its rows of COLUMNS.
+    """Answers for one group: `document` is the output of ``equipoise what-if --json``, `advice` its
+    one line, `outcomes` its rows of COLUMNS.
     """
     head = {"group": unit.group, "location": unit.location}
     nothing: dict[str, Any] = {**head, "facts": None, "document": None, "advice": None, "problem": None, "outcomes": []}
@@ -49,7 +50,7 @@ def what_if_group(unit: Unit, configurations: Sequence[Configuration], seeds: Se
 
 
 def outcomes_of(answer: WhatIf, best: Sequence[str]) -> list[dict[str, Any]]:
-    """The rows of COLUMNS behind `location`. `best`: names of those that nothing beats."""
+    """Returns the rows of COLUMNS after `location`. `best`: names of the Pareto front."""
     return [_outcome(seq, each, each.configuration.name in best) for seq, each in enumerate((answer.factual, *answer.outcomes))]
 
 
@@ -67,7 +68,7 @@ def _outcome(seq: int, outcome: Outcome, is_front: bool) -> dict[str, Any]:
 
 
 def schema() -> Any:
-    """Of the rows of `what_if_group`, for pyarrow."""
+    """Returns the pyarrow schema of `what_if_group`'s rows."""
     import pyarrow as pa
 
     kinds = {"string": pa.string(), "int64": pa.int64(), "double": pa.float64(), "bool": pa.bool_()}
@@ -77,7 +78,8 @@ def schema() -> Any:
 
 
 def what_if_rows(spark: Any, units: Sequence[Unit], configurations: Sequence[Configuration], seeds: Sequence[int]) -> Any:
-    """A DataFrame with the row of each unit. Raises InputError for two configurations of one name.
+    """Returns a DataFrame with one row for each unit. Raises InputError for two configurations of
+    one name.
     """
     names = [each.name for each in configurations]
     if len(set(names)) < len(names):
@@ -86,14 +88,14 @@ def what_if_rows(spark: Any, units: Sequence[Unit], configurations: Sequence[Con
 
 
 def spark_what_if(spark: Any, units: Sequence[Unit], configurations: Sequence[Configuration], *, seeds: Sequence[int] = (0,)) -> Any:
-    """A DataFrame with a row for each unit and configuration. A group without an answer has one
-    row, whose `error` says why.
+    """Returns a DataFrame with one row for each unit and configuration. A group without an answer
+    has one row, whose `error` says why. Raises InputError for two configurations of one name.
     """
     return by_configuration(what_if_rows(spark, units, configurations, seeds))
 
 
 def by_configuration(rows: Any) -> Any:
-    """The rows of `what_if_rows`, one for each configuration."""
+    """Returns the rows of `what_if_rows`, one for each configuration."""
     from pyspark.sql import functions as f
 
     exploded = rows.select("group", "location", "problem", f.explode_outer("outcomes").alias("row"))
@@ -102,7 +104,7 @@ def by_configuration(rows: Any) -> Any:
 
 
 def plain_rows(units: Sequence[Unit], configurations: Sequence[Configuration], *, seeds: Sequence[int] = (0,)) -> list[dict[str, Any]]:
-    """The same rows without Spark, one group after the other."""
+    """Returns the same rows without Spark, one group after the other."""
     found: list[dict[str, Any]] = []
     for unit in units:
         answer = what_if_group(unit, configurations, seeds)

@@ -1,5 +1,5 @@
-"""Who owned what when: the history of a group as tables, as one self-contained HTML page, and as
-one picture.
+"""Timelines: the history of a group's owners as tables, as one self-contained HTML page, and as one
+picture.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""The history of a group as intervals, moves, rounds and curves: one pass over its log, watched
-from the machine's side.
+"""Builds the history of a group, as intervals, moves, rounds and curves, in one pass over its log.
 
-What is kept grows with what changed, not with the records: lag curves are thinned to MOST_POINTS
-each.
+Memory grows with the number of changes, not of records: lag curves are thinned to MOST_POINTS each.
 """
 
 from __future__ import annotations
@@ -26,13 +24,13 @@ from equipoise.statemachine.machine import Load
 from equipoise.statemachine.state import GroupState
 
 MOST_POINTS = 512
-"""Points of one lag curve: more than a picture has pixels for it."""
+"""Most points of one lag curve: more than a picture has pixels for it."""
 
 
 @attrs.frozen(kw_only=True)
 class Lifeline:
     """One incarnation of a member. `ended_ms` None: it lives at the end. `silent_ms`: when it was
-    last heard of, if it ended without a word.
+    last heard, if it ended without MemberLeft; else None.
     """
 
     member_id: str
@@ -43,14 +41,15 @@ class Lifeline:
     ended_ms: int | None
     silent_ms: int | None
     how: str
-    """left, or the cause of MemberExpired, or how a recorded group saw it end; "" while it lives.
+    """left, or the cause of MemberExpired, or the end that a recorded group observed; "" while it
+    lives.
     """
 
 
 @attrs.frozen(kw_only=True)
 class CopyInterval:
-    """A copy of a task that a member was told to keep. `kind`: warmup or standby. `ready_ms`: when
-    a warm-up was caught up, None: not.
+    """A copy of a task that a member was assigned. `kind`: warmup or standby. `ready_ms`: when a
+    warm-up was caught up; None: not.
     """
 
     task: TaskId
@@ -70,29 +69,29 @@ class Round:
     generation: int
     cause: str
     moves: int
-    """Movements it began, advanced, ended or cancelled; for a recorded group: tasks that got
-    another owner.
+    """Movements it began, advanced, ended or cancelled; in a recorded group: tasks that got another
+    owner.
     """
     members: int
 
 
 @attrs.frozen(kw_only=True)
 class Totals:
-    """What a stretch of time cost."""
+    """Costs of a stretch of time."""
 
     label: str
     from_ms: int
     to_ms: int
     moves: int
-    """Changes of owner, counted along the way; a task may count several times. First placements are
-    none.
+    """Changes of owner, intermediate ones included; a task may count several times. First
+    placements do not count.
     """
     rounds: int
     stopped_ms: int
     """Task-milliseconds without a running owner, summed over tasks."""
     tasks_stopped: int
     longest_ms: int
-    """Longest time that one task was without a running owner at a stretch."""
+    """Longest time that one task was without a running owner."""
 
     def document(self) -> dict[str, Any]:
         return attrs.asdict(self)
@@ -100,7 +99,7 @@ class Totals:
 
 @attrs.frozen(kw_only=True)
 class Timeline:
-    """The whole history. Times are wall time of the log."""
+    """The history of one group. Times are wall time of the log, in ms."""
 
     group: str
     log_id: str
@@ -110,14 +109,14 @@ class Timeline:
     to_ms: int
     facts: int
     tasks: Mapping[TaskId, bool]
-    """Every task there was -> stateful."""
+    """Every task -> stateful."""
     lifelines: tuple[Lifeline, ...]
     intervals: tuple[Interval, ...]
     copies: tuple[CopyInterval, ...]
     moves: tuple[MoveStory, ...]
     rounds: tuple[Round, ...]
     lags: Mapping[tuple[TaskId, str], tuple[tuple[int, int], ...]]
-    """(task, member) -> (append_ms, lag in records), of copies that the member was told to keep."""
+    """(task, member) -> (append_ms, lag in records), of copies that the member was assigned."""
     imbalance: tuple[tuple[int, int], ...]
     """(append_ms, tasks outside their members' shares)."""
     verdicts: tuple[tuple[int, str], ...]
@@ -127,8 +126,8 @@ class Timeline:
 
     @property
     def caption(self) -> str:
-        """What "without a running owner" means here, so that it and what was measured in the
-        cluster itself do not look like a contradiction.
+        """Returns the definition of "without a running owner" for this log, which differs from that
+        of a measurement in the cluster itself.
         """
         if self.led_by == "external":
             return "not running: in the log, which shows no restores; what was measured at the records themselves is longer"
@@ -138,7 +137,9 @@ class Timeline:
         )
 
     def totals(self, label: str = "all", from_ms: int | None = None, to_ms: int | None = None) -> Totals:
-        """What [from_ms, to_ms) cost; None: the log's own ends, the last moment included."""
+        """Returns the costs of [from_ms, to_ms). None: the log's own ends, the last moment
+        included.
+        """
         start_ms = self.from_ms if from_ms is None else from_ms
         end_ms = self.to_ms + 1 if to_ms is None else to_ms
         stretches = self.stopped(start_ms, end_ms)
@@ -155,11 +156,11 @@ class Timeline:
         )
 
     def stopped(self, from_ms: int, to_ms: int) -> dict[TaskId, list[tuple[int, int]]]:
-        """Task -> stretches without a running owner, joined where they touch; each in full, if its
-        middle is in [from_ms, to_ms).
+        """Returns task -> stretches (from ms, to ms) without a running owner, joined where they
+        touch. A stretch is in full in the result if its middle is in [from_ms, to_ms).
 
-        (A member is silent from its last word on, up to a heartbeat before somebody killed it.)
-        Tasks without any are absent.
+        A member counts as silent from its last fact on, which is up to a heartbeat before a kill.
+        Tasks without a stretch are absent.
         """
         found: dict[TaskId, list[tuple[int, int]]] = {}
         for interval in self.intervals:  # by task and time
@@ -174,20 +175,21 @@ class Timeline:
         return {task: stretches for task, stretches in inside.items() if stretches}
 
     def window_totals(self) -> list[Totals]:
-        """Of each marked window; of the whole log when none is marked."""
+        """Returns the costs of each marked window, or of the whole log when none is marked."""
         marked = [self.totals(window.label, window.start_ms, window.end_ms) for window in self.windows]
         return marked or [self.totals()]
 
 
 def changes_owner(move: MoveStory) -> bool:
-    """Whether the movement gave the task to another member than the one that had it last; a first
+    """Returns whether the movement gave the task to another member than its last owner. A first
     placement does not.
     """
     return move.outcome == "granted" and move.source is not None and move.source != move.destination
 
 
 def build_timeline(entries: Iterable[Entry], *, group: str | None = None, until_offset: int | None = None, load: Load = registry.load) -> Timeline:
-    """The history up to the fact at `until_offset` (None: all). Raises what `Replayer.follow` raises.
+    """Returns the history up to the fact at `until_offset` (None: all). Raises as `Replayer.follow`
+    does.
     """
     replayer = Replayer(group, load=load)
     builder = _Builder(replayer)
@@ -217,7 +219,7 @@ class _Builder:
         self._history = History()
         self._tasks: dict[TaskId, bool] = {}
         self._lives: dict[tuple[str, int], _OpenLife] = {}
-        """(member, incarnation) -> a life whose end has not been told."""
+        """(member, incarnation) -> a life without an end so far."""
         self._lifelines: list[Lifeline] = []
         self._open_copies: dict[tuple[TaskId, str], _OpenCopy] = {}
         self._kept: dict[str, dict[TaskId, str]] = {}
@@ -295,9 +297,7 @@ class _Builder:
             self._lives.setdefault((event.member_id, event.incarnation), _OpenLife(event, at_ms, at_ms))
 
     def _end(self, member_id: str, incarnation: int, at_ms: int, how: str, silent_ms: int | None = None) -> None:
-        """`silent_ms` None: it was last heard of when its last report came, unless it left with a
-        word.
-        """
+        """`silent_ms` None: the time of its last report, unless it ended with MemberLeft."""
         life = self._lives.pop((member_id, incarnation), None)
         if life is not None:
             silent_ms = life.heard_ms if silent_ms is None and how != "left" else silent_ms
@@ -320,7 +320,7 @@ class _Builder:
                 copy.ready_ms = at_ms
 
     def _note_change(self, at_ms: int) -> None:
-        """After a round: copies, tasks and the balance may be others."""
+        """Called after a round, when copies, tasks and the balance may have changed."""
         state = self._state
         for member_id in self._kept.keys() | state.members.keys():
             self._note_copies(member_id, at_ms)
@@ -333,9 +333,7 @@ class _Builder:
                 self._imbalance.append((at_ms, imbalance))
 
     def _note_copies(self, member_id: str, at_ms: int) -> None:
-        """Closes the copies that the member is not told to keep any more, and opens those that it
-        is told to keep now. Most members keep theirs.
-        """
+        """Closes the copies that the member is no longer assigned, and opens new ones."""
         member = self._state.members.get(member_id)
         now = {} if member is None else {**dict.fromkeys(member.standby, "standby"), **dict.fromkeys(member.warmup, "warmup")}
         before = self._kept.get(member_id, {})
@@ -352,7 +350,7 @@ class _Builder:
         self._kept[member_id] = now
 
     def _begin_curve(self, key: tuple[TaskId, str], at_ms: int) -> None:
-        """A copy that begins is as far behind as its member said, or by the whole changelog."""
+        """A new copy begins at the lag that its member reported, or at the whole changelog."""
         state, (task, member_id) = self._state, key
         lag = state.members[member_id].lags.get(task)
         if lag is None:
@@ -398,8 +396,8 @@ class _Builder:
 
 
 def _imbalance(state: GroupState) -> int:
-    """Tasks outside their members' shares, as an assignor counts them: over all tasks, and over
-    those with state where there are both kinds.
+    """Returns the tasks outside their members' shares, as assignors count them: over all tasks, and
+    over those with state where there are both kinds.
     """
     topology = state.topology
     sizes = {} if topology is None else {part.subtopology: part for part in topology.subtopologies}
@@ -437,9 +435,7 @@ def _lifeline(life: _OpenLife, ended_ms: int | None, how: str, silent_ms: int | 
 
 
 def _add_point(points: list[tuple[int, int]], at_ms: int, lag: int) -> None:
-    """Adds to a curve; when it has twice as many points as are kept, every second one goes (the
-    last stays).
-    """
+    """Adds a point. At twice MOST_POINTS every second point is dropped, except the last."""
     points.append((at_ms, lag))
     if len(points) >= 2 * MOST_POINTS:
         del points[-2::-2]

@@ -1,4 +1,4 @@
-"""The timeline as one JSON document: every table whole."""
+"""The timeline as one JSON document with every table in full."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from equipoise.replay.timelines.build import Timeline
 
 
 def timeline_document(timeline: Timeline) -> dict[str, Any]:
-    """Everything `Timeline` has, with tasks in text form; times are wall time of the log in
+    """Returns everything in `timeline`, with tasks in text form. Times are wall time of the log in
     milliseconds.
     """
     stopped = timeline.stopped(timeline.from_ms, timeline.to_ms)

@@ -1,5 +1,5 @@
-"""The timeline as one HTML page that needs nothing else: its style, its script and its data stand
-in it, and nothing is loaded from anywhere.
+"""The timeline as one self-contained HTML page: it holds its style, script and data, and loads
+nothing.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from equipoise.replay.timelines.build import Timeline, changes_owner
 from equipoise.replay.wording import cause_text, counted, day_text, reason_text, span_text
 
 MOST_ROWS = 2_000
-"""Tasks drawn. Of a larger group those that moved, stopped or changed most are; the page says how
-many are not.
+"""Most tasks drawn. Of a larger group, those that changed most are drawn, and the page states the
+number of the others.
 """
 
 _CONDITIONS = {Condition.RUNNING: 0, Condition.STARTING: 1, Condition.SILENT: 2, Condition.NOBODY: 3}
 
 
 def render_page(timeline: Timeline) -> str:
-    """The whole page as text. Equal timelines give equal pages."""
+    """Returns the page as HTML. Equal timelines give equal pages."""
     assets = resources.files("equipoise.replay.timelines")
     data = json.dumps(page_data(timeline), separators=(",", ":"), allow_nan=False)
     return string.Template(assets.joinpath("page.html").read_text(encoding="utf-8")).substitute(
@@ -37,8 +37,8 @@ def render_page(timeline: Timeline) -> str:
 
 
 def page_data(timeline: Timeline) -> dict[str, Any]:
-    """What the page's script draws: times in milliseconds since `from`, members and tasks as
-    indices, nobody as -1.
+    """Returns what the page's script draws, JSON-ready: times in milliseconds since `from`, members
+    and tasks as indices, no member as -1.
     """
     tasks = _drawn_tasks(timeline)
     index = {task: number for number, task in enumerate(tasks)}
@@ -143,12 +143,12 @@ def page_data(timeline: Timeline) -> dict[str, Any]:
 
 
 def _as_people_sort(name: str) -> tuple[list[tuple[int, int, str]], str]:
-    """m2 before m10."""
+    """Sort key that puts m2 before m10."""
     return [(0, int(part), "") if part.isascii() and part.isdecimal() else (1, 0, part) for part in re.split(r"([0-9]+)", name)], name
 
 
 def _drawn_tasks(timeline: Timeline) -> list[Any]:
-    """All tasks, or of too many those with the most intervals, in rising order."""
+    """Returns all tasks, or of too many those with the most intervals, in rising order."""
     tasks = list(timeline.tasks)
     if len(tasks) <= MOST_ROWS:
         return tasks

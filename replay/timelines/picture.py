@@ -1,8 +1,7 @@
-"""The timeline as one SVG picture for a document: what the page shows first, drawn here, with
-nothing to click. No browser is needed to make it.
+"""The timeline as one SVG picture for a document, drawn without a browser.
 
-From the top: the marked windows and every round, tasks as rows coloured by who runs them, how many
-tasks nobody runs, the time.
+From the top: the marked windows and every round, tasks as rows coloured by owner, the number of
+tasks without a running owner, the time.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from equipoise.replay.timelines.page import page_data
 from equipoise.replay.wording import clock_text, counted
 
 WIDTH = 920
-"""Pixels; about what a README is shown at."""
+"""Pixels: about the width at which a README is shown."""
 _LEFT, _RIGHT = 88, 908
-"""Where time begins and ends."""
+"""Left and right end of the time axis, in pixels."""
 _TOP = 34
 _CURVE = 30
 _MOST_NAMES = 12
-"""Members in the legend."""
+"""Members named in the legend."""
 
 _TEXT_WIDE, _HEAD_WIDE, _TITLE_WIDE = 6.6, 7.2, 9.7
-"""Pixels of a character of a name, of a heading and of the title, in the widest of the usual fonts."""
+"""Pixels of one character of a name, a heading and the title, in the widest of the usual fonts."""
 _NAME_HIGH = 12
-"""Pixels between the baselines of two names, at least."""
+"""Least distance of two names' baselines, in pixels."""
 
 _RUNNING, _STARTING, _SILENT, _NOBODY = range(4)
 
@@ -48,14 +47,14 @@ text.in { font-size: 8.5px; font-weight: 600; fill: #fff; }
 """
 
 _STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400, 28_800, 86_400)
-"""Between two times written below, at least."""
+"""Distances between two labels of the time axis, in seconds."""
 
 
 def render_picture(timeline: Timeline, *, title: str | None = None, to_ms: int | None = None) -> str:
-    """The whole SVG as text. Equal timelines give equal pictures.
+    """Returns the SVG as text. Equal timelines give equal pictures.
 
-    `title` None: the group and who led it. `to_ms`: wall time at the right edge, so that two
-    pictures have one scale; None, or before the log's end: that end.
+    `title` None: the group and its leader. `to_ms`: wall time at the right edge, so that two
+    pictures can have one scale; None, or before the log's end: that end.
     """
     leader = "led by something else" if timeline.led_by == "external" else f"led by {timeline.led_by or 'nobody'} ({timeline.assignor})"
     totals = timeline.totals()
@@ -65,7 +64,7 @@ def render_picture(timeline: Timeline, *, title: str | None = None, to_ms: int |
 
 
 class _Picture:
-    """One picture being drawn, from the top down; `data` as the page has it."""
+    """One picture under way, drawn from the top down. `data`: result of `page_data`."""
 
     def __init__(self, data: dict[str, Any], title: str, told: str, until_ms: int) -> None:
         self.data = data
@@ -113,7 +112,7 @@ class _Picture:
         return left, max(0.7, self.x(until_ms) - left)
 
     def _backdrop(self, bottom: int) -> None:
-        """Windows, every second one shaded, and the time."""
+        """Draws windows, every second one shaded, and the time axis."""
         for number, window in enumerate(self.data["windows"]):
             left, width = self.span(window["from"], window["to"])
             if number % 2 == 0:
@@ -138,8 +137,8 @@ class _Picture:
         self.parts += [f'<path d="{"".join(shapes)}" fill="{colour}"/>' for colour, shapes in marks.items()]
 
     def _rows(self, top: int, high: int) -> tuple[list[str], int]:
-        """The tasks, and where they end. One path a colour, as a picture of thousands of rectangles
-        is slow and large.
+        """Returns the drawn rows of the tasks and their bottom. One path for each colour, because
+        thousands of rectangles make a picture slow and large.
         """
         bar = max(1, high - 3)
         places: list[int] = []
@@ -170,7 +169,7 @@ class _Picture:
         return [*(f'<path d="{"".join(drawn)}" {paint}/>' for paint, drawn in sorted(shapes.items())), *texts], y
 
     def _curve(self, top: int) -> None:
-        """How many tasks nobody runs."""
+        """Draws the number of tasks without a running owner."""
         changes: dict[int, int] = defaultdict(int)
         for _, _, condition, since_ms, until_ms, *_ in self.data["intervals"]:
             if condition != _RUNNING:
@@ -213,7 +212,7 @@ class _Picture:
 
 
 def _paint(member: int, condition: int) -> str:
-    """Attributes of a bar."""
+    """Returns the attributes of a bar."""
     if condition == _RUNNING:
         return f'fill="{member_colour(member)}"'
     if condition == _STARTING:

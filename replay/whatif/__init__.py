@@ -1,1 +1,1 @@
-"""`what-if`: what other settings would have cost a recorded group."""
+"""`what-if`: the costs of a recorded group under other settings."""

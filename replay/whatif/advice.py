@@ -1,9 +1,8 @@
-"""What several outcomes say together: which of them nothing else beats (the Pareto front), and
-whether to change anything.
+"""Compares outcomes: the Pareto front, and whether to change any setting.
 
-Less is better everywhere. One outcome is *better* than another in a metric when it is so by more
-than MATTERS of it, and by more than chance: by more than twice the standard error of the
-difference, run by run, where there are several seeds.
+Less is better in every metric. One outcome is *better* than another in a metric when the difference
+is more than MATTERS of it, and with several seeds also more than twice the standard error of the
+difference, run by run.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ OBJECTIVES = {
     "rebalances": "the number of rebalances",
     "imbalance_task_seconds": "imbalance",
 }
-"""Metric -> what it is called in a sentence; in order of weight."""
+"""Metric -> its name in a sentence; in order of weight."""
 MATTERS = 0.02
-"""Part of a metric by which outcomes have to differ before one is better."""
+"""Fraction of a metric by which two outcomes must differ for one to be better."""
 CLEAR_GAIN = 0.2
-"""Part of the unavailability that a trade has to save."""
+"""Fraction of the unavailability that a trade must save."""
 CLEAR_TRADE = 2.0
-"""How many times what it costs a trade has to gain, both as sums of parts over the objectives."""
+"""Least ratio of gain to cost of a trade, both as sums of fractions over the objectives."""
 
 
 @attrs.frozen(kw_only=True)
 class Advice:
-    """`change`: the name of the outcome to change to; None: keep what there is. `line`: one
-    sentence that says so, and why.
+    """`change`: name of the outcome to change to; None: keep the present settings. `line`: one
+    sentence with the reason.
     """
 
     change: str | None
@@ -43,8 +42,8 @@ class Advice:
 
 
 def better(one: Outcome, other: Outcome, metric: str) -> bool:
-    """Whether `one` costs less than `other`, by more than chance and by enough to matter. Not where
-    one of them is not known.
+    """Returns whether `one` costs less than `other`, by more than chance and by enough to matter.
+    False where a value is unknown.
     """
     pairs = [(getattr(a, metric), getattr(b, metric)) for a, b in zip(one.runs, other.runs, strict=True)]
     if not pairs or any(None in pair for pair in pairs):
@@ -59,21 +58,23 @@ def better(one: Outcome, other: Outcome, metric: str) -> bool:
 
 
 def dominates(one: Outcome, other: Outcome) -> bool:
-    """Better in some objective and worse in none."""
+    """Returns whether `one` is better in some objective and worse in none."""
     return any(better(one, other, metric) for metric in OBJECTIVES) and not any(better(other, one, metric) for metric in OBJECTIVES)
 
 
 def pareto_front(answer: WhatIf) -> list[str]:
-    """Names of the outcomes that no other dominates, the factual one's among them where it is so.
+    """Returns the names of the outcomes that no other outcome dominates, the factual one's included
+    where that is so.
     """
     led = [each for each in (answer.factual, *answer.outcomes) if not each.error]
     return [each.configuration.name for each in led if not any(dominates(other, each) for other in led)]
 
 
 def advise(answer: WhatIf) -> Advice:
-    """Change something only for what dominates the factual configuration, or trades clearly: at
-    least CLEAR_GAIN less unavailability, and CLEAR_TRADE times what it costs. A gain in the leading
-    metric that is smaller than the simulation's own error there is none."""
+    """Returns the advice: a change only when its outcome dominates the factual configuration, or is
+    a clear trade: at least CLEAR_GAIN less unavailability, and CLEAR_TRADE times its cost. A gain
+    in the leading metric that is smaller than the simulation's own error counts as none.
+    """
     factual = answer.factual
     if factual.error:
         return Advice(change=None, line=f"keep what you have: the simulation could not lead as it is ({factual.error})")
@@ -92,8 +93,8 @@ def advise(answer: WhatIf) -> Advice:
 
 
 def _part(one: Outcome, other: Outcome, metric: str) -> float:
-    """What `one` costs more than `other`, as a part of that; 0.0 where the difference does not
-    matter.
+    """Returns the extra cost of `one` over `other`, as a fraction of `other`; 0.0 where the
+    difference does not matter.
     """
     if not better(one, other, metric) and not better(other, one, metric):
         return 0.0
@@ -102,13 +103,13 @@ def _part(one: Outcome, other: Outcome, metric: str) -> float:
 
 
 def _paid(one: Outcome, factual: Outcome) -> float:
-    """What it costs more in all objectives together; below zero: less."""
+    """Returns the sum of the extra costs in all objectives; below zero: a saving."""
     return sum(_part(one, factual, metric) for metric in OBJECTIVES)
 
 
 def _distance(one: Outcome, factual: Outcome) -> int:
-    """How many settings would have to be changed: of what costs about the same, the smallest change
-    is advised.
+    """Returns the number of settings to change. Of configurations that cost about the same, the
+    smallest change is advised.
     """
     changed = sum(getattr(one.settings, field.name) != getattr(factual.settings, field.name) for field in attrs.fields(type(one.settings)))
     return int(changed + (one.assignor != factual.assignor) + (one.configuration.announce_closes is not None))
@@ -122,7 +123,7 @@ def _trades_clearly(one: Outcome, factual: Outcome) -> bool:
 
 
 def _leading(one: Outcome, factual: Outcome) -> str:
-    """The weightiest objective in which it is better."""
+    """Returns the weightiest objective in which it is better."""
     return next(metric for metric in OBJECTIVES if better(one, factual, metric))
 
 

@@ -1,11 +1,10 @@
-"""`what_if`: what the same outside would have cost under other settings, each simulated, and how
-far the simulation can be believed.
+"""`what_if`: the costs of a recorded group under other settings, each simulated, with the error of
+the simulation.
 
-What the world did (`equipoise.replay.recorded_inputs`) is taken from the log; what the group did in
-answer comes from the simulated cluster, whose members restore as fast as the log shows. The group
-as it was, the *factual* configuration, is always simulated as well: how far that is from what was
-recorded is the error of everything beside it. The log is read once, however many configurations
-there are.
+Inputs from outside the group (`equipoise.replay.recorded_inputs`) come from the log; the group's
+answers come from the simulated cluster, whose members restore as fast as the log shows. The
+*factual* configuration, the group's own, is always simulated as well: its distance from the
+recording is the error of every other result. The log is read once for all configurations.
 """
 
 from __future__ import annotations
@@ -27,25 +26,25 @@ from equipoise.replay.simulation.run_kafka import kafka_configuration, simulate_
 from equipoise.replay.whatif.recording import METRICS, Metrics, Recording, mean, metrics_of, read_recording
 
 FACTUAL = "as it is"
-"""The name of the configuration that the group had."""
+"""Name of the group's own configuration."""
 
 LEAST_SPAN_MS = 1_000
-"""A leader needs half a second to take over, and a group something that happens."""
+"""Shortest log that can be simulated. A leader needs half a second to take over."""
 Progress = Callable[[int, int], None]
-"""(milliseconds simulated, milliseconds in all), over all configurations and seeds."""
+"""Called with (milliseconds simulated, milliseconds in total), over all configurations and seeds.
+"""
 
 
 @attrs.frozen(kw_only=True)
 class Configuration:
-    """A configuration to try: what is other than in the log. `settings`: by name
-    (`equipoise.events.settings.GroupSettings`); `assignor` None: who leads, leads on.
+    """A configuration to try, as changes to the log's own. `settings`: by name
+    (`equipoise.events.settings.GroupSettings`); `assignor` None: the log's leader.
 
-    A group that was imported from Kafka Streams goes on to be led by Kafka Streams itself, with
-    `assignor` None or ``kafka_streams``; with any other, equipoise leads in its place.
+    A group imported from Kafka Streams is led by Kafka Streams with `assignor` None or
+    ``kafka_streams``, and by equipoise with any other.
 
-    `announce_closes`: a member that closes says so first (True) or stops at once (False). None: as
-    its leader has it: as each was where the log's own leader leads on, announced where equipoise
-    takes the place of Kafka Streams.
+    `announce_closes`: whether a member announces its close (True) or stops at once (False). None:
+    as recorded under the log's own leader; announced where equipoise replaces Kafka Streams.
     """
 
     name: str
@@ -56,8 +55,8 @@ class Configuration:
 
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """What one configuration cost. `runs`: one for each seed, `metrics` their mean. `error`: why it
-    could not lead; then there are no runs.
+    """Costs of one configuration. `runs`: one for each seed; `metrics`: their mean. `error`: why
+    the configuration could not lead; then there are no runs.
     """
 
     configuration: Configuration
@@ -68,7 +67,7 @@ class Outcome:
     error: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Returns the outcome, JSON-ready."""
         return {
             "name": self.configuration.name,
             "assignor": self.assignor,
@@ -82,11 +81,11 @@ class Outcome:
 
 @attrs.frozen(kw_only=True)
 class Deviation:
-    """One metric of the factual configuration. `simulated`: mean of the runs. `low`, `high`: of all
-    runs, those with the restore speed at either end of its interval among them. `error`: simulated
-    beside recorded, 0.2 is 20 % too much.
+    """One metric of the factual configuration. `simulated`: mean of the runs. `low`, `high`: over
+    all runs, including those with the restore speed at either end of its interval. `error`:
+    relative error; 0.2: simulated is 20 % above recorded.
 
-    None: not known, or nothing was recorded that it could be related to.
+    None: unknown, or nothing was recorded to compare with.
     """
 
     metric: str
@@ -100,7 +99,7 @@ class Deviation:
 @attrs.frozen(kw_only=True)
 class WhatIf:
     """The answer for one group. `factual`: the group's own configuration, simulated; `outcomes`:
-    the others, in the order asked.
+    the others, in the order given.
     """
 
     group: str
@@ -110,14 +109,14 @@ class WhatIf:
     restore_records_per_s: int
     restore_basis: str
     recorded: Metrics
-    eyes: str
-    """Who says what was recorded: ``measured`` in the group itself, or the ``log``."""
+    metrics_source: str
+    """Source of the recorded metrics: ``measured`` in the group itself, or the ``log``."""
     fidelity: tuple[Deviation, ...]
     factual: Outcome
     outcomes: tuple[Outcome, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Returns the answer, JSON-ready."""
         return {
             "group": self.group,
             "facts": self.facts,
@@ -126,7 +125,7 @@ class WhatIf:
             "restore_records_per_s": self.restore_records_per_s,
             "restore_basis": self.restore_basis,
             "recorded": self.recorded.as_json(),
-            "eyes": self.eyes,
+            "eyes": self.metrics_source,
             "fidelity": [attrs.asdict(each) for each in self.fidelity],
             "factual": self.factual.as_json(),
             "outcomes": [each.as_json() for each in self.outcomes],
@@ -142,17 +141,16 @@ def what_if(
     restore_records_per_s: int | None = None,
     progress: Progress | None = None,
 ) -> WhatIf:
-    """What each configuration would have cost the group of a log. `entries`: facts and decisions in
-    stored order, as `Log.read` gives them; read once, and not kept.
+    """Returns what each configuration would have cost the group of a log. `entries`: facts and
+    decisions in stored order, as `Log.read` gives them; read once, and not kept.
 
     A configuration that cannot lead (it halts, or breaks an invariant) is an outcome with an error.
     Equal arguments give equal answers.
 
-    Raises:
-        InputError: a setting or an assignor that does not exist, two configurations of one name,
-        several groups and none named, a log of under
-            LEAST_SPAN_MS; before anything is simulated. FieldError: a setting's value is unsound.
-        What the log raises.
+    Raises InputError, before any simulation, for a setting or an assignor that does not exist, two
+    configurations of one name, several groups of which none is named, and a log shorter than
+    LEAST_SPAN_MS. Raises FieldError for an invalid value of a setting. Raises what reading the log
+    raises.
     """
     return what_if_recorded(
         read_recording(entries, group=group), configurations, seeds=seeds, restore_records_per_s=restore_records_per_s, progress=progress
@@ -167,7 +165,7 @@ def what_if_recorded(
     restore_records_per_s: int | None = None,
     progress: Progress | None = None,
 ) -> WhatIf:
-    """`what_if` of a log that was read already."""
+    """Returns the answer of `what_if` for a log that was already read. Raises as `what_if` does."""
     check_configurations(recording.inputs, configurations)
     if not seeds:
         raise InputError("seeds: name at least one")
@@ -191,7 +189,7 @@ def what_if_recorded(
         restore_records_per_s=speeds.used,
         restore_basis=fit.basis if restore_records_per_s is None else "given",
         recorded=recording.recorded,
-        eyes=recording.eyes,
+        metrics_source=recording.metrics_source,
         fidelity=_fidelity(recording, seeds, speeds, seen, bar),
         factual=factual,
         outcomes=outcomes,
@@ -200,14 +198,14 @@ def what_if_recorded(
 
 @attrs.frozen
 class Checked:
-    """A sound configuration. `same`: it is what the group has."""
+    """A valid configuration. `same`: it equals the group's own."""
 
     configuration: Configuration
     same: bool
 
 
 def check_configurations(inputs: RecordedInputs, configurations: Sequence[Configuration]) -> list[Checked]:
-    """Raises what `what_if` raises for configurations that are unsound."""
+    """Returns the configurations, checked. Raises InputError or FieldError as `what_if` does."""
     names = {FACTUAL}
     found = []
     own = configured_as(inputs, Configuration(name=FACTUAL))
@@ -220,21 +218,21 @@ def check_configurations(inputs: RecordedInputs, configurations: Sequence[Config
 
 
 def configured_as(inputs: RecordedInputs, each: Configuration) -> GroupConfigured:
-    """The group's configuration with the changes of `each`. Raises InputError for an assignor or a
-    setting that there is none of, FieldError.
+    """Returns the group's configuration with the changes of `each`. Raises InputError for an
+    assignor or a setting that does not exist, FieldError for an invalid value.
     """
     simulation = _simulation(inputs, each, seed=0, speed=1)
     return (kafka_configuration if kafka_leads(inputs, each) else configuration)(inputs.start.config, simulation)
 
 
 def kafka_leads(inputs: RecordedInputs, each: Configuration) -> bool:
-    """Whether Kafka Streams itself leads under this configuration."""
+    """Returns whether Kafka Streams leads under this configuration."""
     return inputs.imported and each.assignor in (None, KAFKA)
 
 
 @attrs.frozen
 class _Speeds:
-    """Restore speeds in records/s: the one that is used, and the ends of its interval."""
+    """Restore speeds in records/s: the one used, and the ends of its interval."""
 
     used: int
     ends: tuple[int, ...]
@@ -259,7 +257,7 @@ class _Bar:
 
 
 def _simulation(inputs: RecordedInputs, each: Configuration, *, seed: int, speed: int) -> Simulation:
-    """Options of the recorded assignor say nothing to another one."""
+    """Options of the recorded assignor do not apply to another one."""
     recorded = inputs.start.config
     overrides = dict(each.settings)
     if each.assignor not in (None, recorded.assignor):
@@ -268,10 +266,11 @@ def _simulation(inputs: RecordedInputs, each: Configuration, *, seed: int, speed
 
 
 def _play(recording: Recording, each: Configuration, seed: int, speed: int, bar: _Bar, seen: list[Metrics] | None = None) -> Metrics:
-    """One run. With `seen`: what the recording's eyes would have said of it is added there: of a
-    group that was measured what it cost, else what its log tells, read as the recorded one was."""
+    """Makes one run. Adds to `seen` the metrics as the recording's source would have given them:
+    measured in the group, or read from the log.
+    """
     inputs, simulation = recording.inputs, _simulation(recording.inputs, each, seed=seed, speed=speed)
-    memory = None if seen is None or recording.eyes == "measured" else MemorySink()
+    memory = None if seen is None or recording.metrics_source == "measured" else MemorySink()
     try:
         result: SimulationResult
         if kafka_leads(inputs, each):
@@ -313,7 +312,9 @@ def _outcome(
 
 
 def _fidelity(recording: Recording, seeds: Sequence[int], speeds: _Speeds, seen: Sequence[Metrics], bar: _Bar) -> tuple[Deviation, ...]:
-    """Recorded beside simulated. `seen`: the factual runs, fewer than `seeds` when one failed."""
+    """Compares recorded with simulated metrics. `seen`: the factual runs; fewer than `seeds` when
+    one failed.
+    """
     ends: list[Metrics] = []
     if len(seen) == len(seeds):
         for speed in speeds.ends:

@@ -1,17 +1,16 @@
-"""How fast did the members of a log restore, and how fast were their changelogs written? Fitted
-from what they reported.
+"""Fits the restore speed of a log's members, and the write rates of their changelogs, from their
+reports.
 
-A copy that shrinks between two reports of its member was restored at (lag drop + growth) / time.
-That is a *measurement* only while the member was restoring all the time between the two: if all its
-copies are caught up at the later report, they may have been so long before, and the quotient is a
-*bound*: it was at least that fast. Kafka Streams reports a minute apart and catches up in seconds,
-so its logs give bounds almost only; equipoise's members report every few seconds, so theirs give
-measurements, and their median is used.
+A copy whose lag shrinks between two reports was restored at (lag drop + growth) / time. This is a
+*measurement* only if the member was restoring all the time. If all its copies are caught up at the
+later report, they may have been so long before, and the quotient is a lower *bound*. Kafka Streams
+reports a minute apart and catches up in seconds, so its logs give bounds almost only. equipoise's
+members report every few seconds, so their logs give measurements, and the median is used.
 
-Where there are too few measurements, everything seen is taken for what it is, an interval (interval
-censoring), and the most likely speed is found: speeds are log-normal around one median; what is
-known of that median before anything is seen is PRIOR. Without it bounds alone would allow any speed
-above the largest. What is used comes with the interval that has it nine times in ten.
+With too few measurements every observation counts as an interval (interval censoring), and the most
+likely speed is found: speeds are log-normal around one median, with a prior for that median
+(PRIOR_FACTOR, PRIOR_SPREAD). Without the prior, bounds alone would allow any speed above the
+largest. The result has an interval of 90 %.
 """
 
 from __future__ import annotations
@@ -43,34 +42,35 @@ from equipoise.replay.replayer import ConfigurationAnswers
 from equipoise.replay.wording import counted
 
 LEAST_ROUND_MS = 2_500
-"""A Kafka Streams task that is given away and taken up again waits for a heartbeat interval (3 s),
-as good as always longer than this.
+"""A Kafka Streams task that changes hands waits for a heartbeat interval (3 s), which is nearly
+always longer than this.
 """
 FEWEST_MEASURED = 3
-"""With fewer measurements a median says nothing."""
+"""Fewest measurements of which a median is used."""
 MOST_SPREAD = 4.0
-"""A speed known to within this factor is a measurement (its geometric middle is taken); known less
-well, only its lower end is used.
+"""A speed known to within this factor is a measurement (its geometric middle is used); of a wider
+interval only the lower end is used.
 """
 DEFAULT_RECORDS_PER_S = 50_000
-"""When a log says nothing at all: a tenth of what one local disk and broker were seen to do (Kafka
-Streams, values of 152 bytes).
+"""Speed when a log shows none: a tenth of what one local disk and broker reached (Kafka Streams,
+values of 152 bytes).
 """
 PRIOR_FACTOR = 5.0
-"""Before anything is seen, the median speed is DEFAULT_RECORDS_PER_S, known to within this factor
-(one standard deviation of its logarithm).
+"""Prior: the median speed is DEFAULT_RECORDS_PER_S to within this factor (one standard deviation of
+its logarithm).
 """
 PRIOR_SPREAD = 0.5
-"""Before anything is seen, speeds of one group spread around their median by a factor of e to this
-(one standard deviation).
+"""Prior: speeds of one group spread around their median by a factor of e to this (one standard
+deviation).
 """
 READY_WITHIN_MS = 50
-"""Between a report and the word that a copy is ready, when the one was made for the other."""
+"""Longest time between a report and the readiness that it was made for."""
 LEAST_WIDTH = 0.05
-"""Of an interval, as a part of its speed: clocks and positions are no more exact."""
+"""Least width of an interval, as a fraction of its speed: clocks and positions are no more exact.
+"""
 CONFIDENCE = 0.9
 MOST_INTERVALS = 400
-"""Of more observations those that say most are used: intervals, and the largest bounds."""
+"""Of more observations those with most information are used: intervals, and the largest bounds."""
 
 
 @attrs.frozen(kw_only=True)
@@ -78,7 +78,7 @@ class Observation:
     """One member restored `records` within a stretch of time. Speed in records/s of all its copies
     together.
 
-    `high` None: a bound, it was at least `low`. `basis`: ``reports`` or ``first commit``.
+    `high` None: a bound, the speed was at least `low`. `basis`: ``reports`` or ``first commit``.
     """
 
     member_id: str
@@ -92,7 +92,7 @@ class Observation:
 
     @property
     def measured(self) -> float | None:
-        """The speed, when it is known well enough."""
+        """Returns the speed where it is known well enough, else None."""
         if self.high is None or self.low <= 0 or self.high / self.low > MOST_SPREAD:
             return None
         return math.sqrt(self.low * self.high)
@@ -100,9 +100,7 @@ class Observation:
 
 @attrs.frozen(kw_only=True)
 class Speed:
-    """What some observations say together, records/s. Quartiles are None where bounds leave them
-    open.
-    """
+    """Summary of observations, records/s. Quartiles are None where bounds leave them open."""
 
     measured: int
     bounds: int
@@ -114,8 +112,8 @@ class Speed:
 
 @attrs.frozen(kw_only=True)
 class Estimate:
-    """The speed that a simulation should use, and the interval that has it with CONFIDENCE. None:
-    nothing was seen that could tell.
+    """Speed to simulate with, and the interval that holds it with CONFIDENCE. None: no observation
+    allows one.
     """
 
     records_per_s: int
@@ -140,27 +138,27 @@ class WriteRate:
 
 @attrs.frozen(kw_only=True)
 class Fit:
-    """The fit. `records_per_s`: what a simulation should use for one member, all its copies
-    together; `basis`: where it comes from.
+    """Result of a fit. `records_per_s`: speed of one member to simulate with, all its copies
+    together; `basis`: its source.
     """
 
     records_per_s: int
     low_records_per_s: int | None
     high_records_per_s: int | None
-    """Between these with CONFIDENCE; None: nothing was seen."""
+    """Upper end of the interval with CONFIDENCE; None: nothing was observed."""
     basis: str
     overall: Speed
     members: Mapping[str, Speed]
     observations: tuple[Observation, ...]
     write_rates: tuple[WriteRate, ...]
     join_wait_ms: int
-    """Reports may be older than their record by this much (an imported group: they were sent when
-    the rebalance began).
+    """Reports may be this much older than their record (imported group: they were sent when the
+    rebalance began).
     """
 
     def table(self) -> list[tuple[str, ...]]:
-        """Rows for people, the first one is the header. One row for all members, one for each, one
-        for each changelog topic.
+        """Returns rows for a table, the header first: one for all members, one for each, one for
+        each changelog topic.
         """
         rows: list[tuple[str, ...]] = [("what", "measured", "bounds", "quartile", "median", "quartile", "at least", "used")]
         for name, speed in [("restore, all members", self.overall), *((f"restore, {name}", speed) for name, speed in self.members.items())]:
@@ -174,13 +172,13 @@ class Fit:
         return rows
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, JSON-ready."""
+        """Returns the fit, JSON-ready."""
         return attrs.asdict(self)
 
 
 @attrs.define
 class _Copies:
-    """What one member last said of its copies, and what it had been told to keep by then."""
+    """Last report of one member on its copies, and its assignment by then."""
 
     at_ms: int
     positions: dict[TaskId, tuple[Lag, int]]
@@ -189,8 +187,8 @@ class _Copies:
 
 
 class Fitting:
-    """`fit` for who reads the log for other reasons as well: each record is taken once, in stored
-    order. `group`: whose; None: all are.
+    """`fit` one record at a time, for callers that read the log for other purposes too: each record
+    once, in stored order. `group` None: records of every group.
     """
 
     def __init__(self, *, group: str | None = None) -> None:
@@ -209,7 +207,9 @@ class Fitting:
         self._answers = ConfigurationAnswers()
 
     def take(self, record: Entry) -> None:
-        """Raises UnknownKindError for what a newer build wrote in the group."""
+        """Takes a record. Raises UnknownKindError for a kind of the group that this build does not
+        know.
+        """
         if self.group is None or record.group in ("", self.group):
             self._known(self._answers.take(record))
 
@@ -262,12 +262,12 @@ class Fitting:
             self.told[event.member_id, event.incarnation] = before.union(event.active, event.standby, event.warmup)
 
     def _restores(self, manifest: str) -> None:
-        """An imported log's manifest names tasks that had to be restored and were seen running:
-        each is a bound.
+        """Uses the manifest of an imported log: each task that had to be restored and was seen
+        running gives a bound.
 
-        Where it says how often the application commits, the restore was over at most so long before
-        the first commit, which is the other end of the interval, unless the task also waited for a
-        round: that is longer than any commit interval worth the name.
+        Where the commit interval is known, the restore ended at most that long before the first
+        commit, which is the interval's other end, unless the task also waited for a round, which
+        takes longer than any usual commit interval.
         """
         told = read_manifest(manifest)
         commit_ms = told.get("supplied", {}).get("settings", {}).get("values", {}).get("commit_interval_ms")
@@ -289,7 +289,7 @@ class Fitting:
                 )
 
     def fit(self) -> Fit:
-        """What was told so far."""
+        """Returns the fit of the records taken so far."""
         self._known(self._answers.rest())
         observations = tuple(self.observations)
         overall = speed_of(observations)
@@ -330,8 +330,8 @@ class Fitting:
         self.last[key] = after
 
     def _ready(self, event: TaskReady) -> None:
-        """A member reports as soon as a copy is ready, and says so right after: it was restoring
-        until then.
+        """A member reports as soon as a copy is ready, and declares it right after: it was
+        restoring until then.
         """
         last = self.observations[-1] if self.observations else None
         if last is None or last.high is not None or last.member_id != event.member_id or self.now_ms - last.to_ms > READY_WITHIN_MS:
@@ -339,8 +339,8 @@ class Fitting:
         self.observations[-1] = attrs.evolve(last, high=last.low)
 
     def _observe(self, member_id: str, before: _Copies, after: _Copies) -> None:
-        """The copies that were far behind at the first report, and that the member was to keep from
-        then to the second.
+        """Uses the copies that were far behind at the first report and assigned from then to the
+        second.
         """
         took_ms = after.at_ms - before.at_ms
         restored = copies = 0
@@ -376,8 +376,8 @@ class Fitting:
 
 
 def fit(records: Iterable[Entry]) -> Fit:
-    """Restore speed of the members of one group's log and write rates of its changelogs; one pass,
-    facts and decisions in stored order.
+    """Returns the restore speed of one group's members and the write rates of its changelogs, in
+    one pass over facts and decisions in stored order. Raises as `Fitting.take` does.
     """
     fitting = Fitting()
     for record in records:
@@ -386,7 +386,7 @@ def fit(records: Iterable[Entry]) -> Fit:
 
 
 def estimate_of(observations: Sequence[Observation]) -> Estimate:
-    """What the observations say together: the median of the measurements where there are
+    """Returns the estimate from the observations: the median of the measurements where there are
     FEWEST_MEASURED, else the most likely speed.
     """
     measured = sorted(each.measured for each in observations if each.measured is not None)
@@ -405,8 +405,8 @@ def estimate_of(observations: Sequence[Observation]) -> Estimate:
 
 
 def _around_the_median(measured: Sequence[float]) -> tuple[int, int]:
-    """The order statistics between which the median lies with at least CONFIDENCE; of too few, the
-    least and the largest.
+    """Returns the order statistics between which the median lies with at least CONFIDENCE; of too
+    few, the least and the largest.
     """
     number = len(measured)
     below, rank = 0.0, 0
@@ -422,8 +422,8 @@ def _around_the_median(measured: Sequence[float]) -> tuple[int, int]:
 
 
 def most_likely(observations: Sequence[Observation]) -> tuple[int, int, int]:
-    """The speed below which the true median lies with 5, 50 and 95 %: posterior over a grid, each
-    observation an interval of a log-normal speed.
+    """Returns the speeds below which the true median lies with 5, 50 and 95 %: posterior over a
+    grid, each observation an interval of a log-normal speed.
     """
     largest = max(each.low for each in observations)
     telling = [each for each in observations if each.high is not None or each.low * 50 > largest]
@@ -462,12 +462,12 @@ def most_likely(observations: Sequence[Observation]) -> tuple[int, int, int]:
 
 
 def _below(speed: float, middle: float, spread: float) -> float:
-    """Share of a log-normal distribution below `speed`; all as logarithms."""
+    """Returns the share of a log-normal distribution below `speed`; all as logarithms."""
     return 1.0 if speed == math.inf else 0.5 * math.erfc((middle - speed) / spread / math.sqrt(2))
 
 
 def speed_of(observations: Sequence[Observation]) -> Speed:
-    """Kaplan-Meier quartiles over measurements (events) and bounds (right-censored)."""
+    """Returns Kaplan-Meier quartiles over measurements (events) and bounds (right-censored)."""
     told = sorted([(each.measured, 0) if each.measured is not None else (each.low, 1) for each in observations])
     lows = [each.low for each in observations]
     quartiles: dict[float, float | None] = {0.25: None, 0.5: None, 0.75: None}

@@ -1,8 +1,9 @@
-"""What each configuration would have cost, as one SVG picture: two planes, each of two objectives,
-better towards the lower left.
+"""The costs of each configuration as one SVG picture: two planes, each of two objectives, lower
+left is better.
 
-In each plane those are joined that no other beats there; which ones nothing beats in all four is
-said below. The group's own has a ring and the range of its runs, and what was recorded is a cross.
+Each plane joins the points that no other beats there; the list below marks the Pareto front over
+all four objectives. The group's own configuration has a ring and the range of its runs; a cross
+marks the recording.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from equipoise.replay.whatif.evaluate import Outcome, WhatIf
 
 WIDTH = 920
 _PLANE = 300
-"""Height of a plane."""
+"""Height of a plane in pixels."""
 _LEFTS = (78, 548)
 _WIDE = 350
 _TOP = 88
 _MOST_NAMES = 14
-"""Outcomes that are named below; of more, those of the Pareto front first."""
+"""Most outcomes named below the planes; of more, those of the Pareto front come first."""
 
 _RULES = """
 text { font: 10.5px system-ui, "Segoe UI", Roboto, sans-serif; fill: var(--soft); }
@@ -61,7 +62,7 @@ _PLANES = (
 
 
 def render_what_if(answer: WhatIf, advice: Advice) -> str:
-    """The whole SVG as text. Equal answers give equal pictures. Outcomes with an error are not
+    """Returns the SVG as text. Equal answers give equal pictures. Outcomes with an error are not
     drawn.
     """
     led = [each for each in (answer.factual, *answer.outcomes) if each.metrics is not None]
@@ -116,10 +117,10 @@ def _plane(
     line = _front_of_plane([points[name] for name in best])
     parts.append(f'<path d="M{" L".join(f"{short(x(a))} {short(y(b))}" for a, b in line)}" class="front"/>')
     own = known[up.metric]
-    if own.low is not None and own.high is not None and answer.factual.metrics is not None and answer.eyes == "measured":
+    if own.low is not None and own.high is not None and answer.factual.metrics is not None and answer.metrics_source == "measured":
         at = short(x(points[answer.factual.configuration.name][0]))
         parts.append(f'<path d="M{at} {short(y(own.low))}V{short(y(own.high))}" class="range"/>')
-    if answer.eyes == "measured" and recorded[0] is not None and recorded[1] is not None:
+    if answer.metrics_source == "measured" and recorded[0] is not None and recorded[1] is not None:
         a, b = x(recorded[0]), y(recorded[1])
         parts.append(f'<path d="M{short(a - 4)} {short(b - 4)}l8 8m-8 0l8-8" class="cross"/>')
         parts.append(label(a + 8, b + 3.5, "recorded", "name") if a < left + _WIDE - 60 else label(a - 8, b + 3.5, "recorded", "name end"))
@@ -133,7 +134,7 @@ def _plane(
 
 
 def _front_of_plane(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Those that no other beats in both directions, from left to right."""
+    """Returns the points that no other beats in both directions, from left to right."""
     found: list[tuple[float, float]] = []
     for point in sorted(points):
         if not found or point[1] < found[-1][1]:
@@ -146,13 +147,13 @@ def _value(each: Outcome, metric: str) -> float:
 
 
 def _scale(values: Sequence[float], start: float, end: float) -> Callable[[float], float]:
-    """From zero to a little over the largest."""
+    """Returns a linear scale from zero to a little over the largest value."""
     most = max(values) * 1.08 or 1.0
     return lambda value: start + (end - start) * value / most
 
 
 def _ticks(values: Sequence[float]) -> list[float]:
-    """Four round numbers or so, zero among them."""
+    """Returns about four round numbers, zero included."""
     most = max(values) or 1.0
     step = 10.0 ** len(f"{int(most / 4)}") / 10
     while most / step > 5:

@@ -1,7 +1,7 @@
-"""A group's log, read once for every question of what would have been: its outside, how fast its
-members restored, and what was recorded of its cost.
+"""Reads a group's log once for every what-if question: its recorded inputs, the restore speed of
+its members, and its recorded costs.
 
-What it cost is told in the same terms for a recorded run and for a simulated one: `Metrics`.
+Costs of recorded and simulated runs have one form: `Metrics`.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from equipoise.replay.whatif.fit import Fit, Fitting
 
 @attrs.frozen(kw_only=True)
 class Metrics:
-    """What a run cost in all its marked windows together; in the whole of it when none is marked.
-    None: nobody knows. Less is better.
+    """Costs of a run in all its marked windows together, or in the whole run when none is marked.
+    None: unknown. Less is better.
     """
 
     unavailable_task_seconds: float
-    """Tasks that nobody processed, times how long."""
+    """Seconds without processing, summed over tasks."""
     records_restored: float | None
-    """Read into copies and into tasks that were to run."""
+    """Read into copies and into granted tasks."""
     rebalances: float
-    """Rounds that told somebody something."""
+    """Rounds that changed some member's assignment."""
     imbalance_task_seconds: float
-    """Tasks that members had above or below their share, times how long."""
+    """Seconds above or below the members' shares, summed over tasks."""
     moves: float
-    """Changes of owner along the way."""
+    """Changes of owner, intermediate ones included."""
     records_restored_before_running: float | None
-    """Those of `records_restored` that a task waited for."""
+    """Part of `records_restored` that a granted task waited for."""
 
     def as_json(self) -> dict[str, float | None]:
-        """JSON-ready, in the order of this class."""
+        """Returns the metrics, JSON-ready, in the order of this class."""
         return attrs.asdict(self)
 
 
@@ -47,8 +47,8 @@ METRICS = tuple(field.name for field in attrs.fields(Metrics))
 
 
 def metrics_of(totals: Mapping[str, Any]) -> Metrics:
-    """Of totals as `equipoise.replay.simulation.measures` and the recorded runs have them. The
-    imbalance of a recorded run is not among them: 0.
+    """Returns metrics from totals in the form of `equipoise.replay.simulation.measures` and the
+    recorded runs. A recorded run has no imbalance among its totals: 0.
     """
     return Metrics(
         unavailable_task_seconds=totals["unavailable_task_seconds"],
@@ -61,7 +61,7 @@ def metrics_of(totals: Mapping[str, Any]) -> Metrics:
 
 
 def mean(runs: Sequence[Metrics]) -> Metrics:
-    """The mean of several runs; of what is not known in one of them: None."""
+    """Returns the mean of several runs; None for a metric that is unknown in one of them."""
     found: dict[str, float | None] = {}
     for name in METRICS:
         values = [getattr(run, name) for run in runs]
@@ -71,14 +71,14 @@ def mean(runs: Sequence[Metrics]) -> Metrics:
 
 @attrs.frozen(kw_only=True)
 class Recording:
-    """`recorded`: what the log, or who measured the run, says of its cost. `eyes`: who says so,
-    ``measured`` or ``log``.
+    """What was read from a log. `recorded`: its costs. `metrics_source`: their source, ``measured`` or
+    ``log``.
     """
 
     inputs: RecordedInputs
     fit: Fit
     recorded: Metrics
-    eyes: str
+    metrics_source: str
     facts: int
 
     @property
@@ -87,11 +87,11 @@ class Recording:
 
 
 def read_recording(entries: Iterable[Entry], *, group: str | None = None) -> Recording:
-    """One pass over a log; memory grows with what changed, not with the records.
+    """Reads a log in one pass; memory grows with the number of changes, not of records.
 
-    Raises what `build_timeline` and `read_recorded_inputs` raise: InputError for several groups of which
-    none is named, for a group that is not there, or without configuration or topology; GroupHalted;
-    what the log raises.
+    Raises InputError for several groups of which none is named, for a group that is absent, or
+    without configuration or topology. Raises GroupHalted as `build_timeline` does, and what reading
+    the log raises.
     """
     reader = RecordedInputsReader(group=group, announce_closes=None)
     fitting = Fitting(group=group)
@@ -110,11 +110,11 @@ def read_recording(entries: Iterable[Entry], *, group: str | None = None) -> Rec
     if measured and len(measured) == len(inputs.windows):
         told = metrics_of(sum_windows(measured))
         seen = attrs.evolve(told, imbalance_task_seconds=seen.imbalance_task_seconds, records_restored=seen.records_restored)
-    return Recording(inputs=inputs, fit=fit, recorded=seen, eyes="measured" if measured else "log", facts=timeline.facts)
+    return Recording(inputs=inputs, fit=fit, recorded=seen, metrics_source="measured" if measured else "log", facts=timeline.facts)
 
 
 def seen_in(timeline: Timeline, fit: Fit) -> Metrics:
-    """What a log itself says of its cost."""
+    """Returns the costs that the log itself shows."""
     totals = timeline.window_totals()
     windows = timeline.windows or (Window(label="all", start_ms=timeline.from_ms, end_ms=timeline.to_ms, measured=None),)
     costs = _costs(timeline)
@@ -132,8 +132,8 @@ def seen_in(timeline: Timeline, fit: Fit) -> Metrics:
 
 
 def _costs(timeline: Timeline) -> Costs:
-    """The log's owners as if somebody had watched them, for what is reckoned in the same way in a
-    simulated group.
+    """Returns the log's owners as measurements, for costs that are computed as in a simulated
+    group.
     """
     history = [
         Ownership(

@@ -2,18 +2,21 @@
 
 ::
 
-    grid({"max_warmups": [1, 2, 4], "num_standbys": [0, 1]})        # six, named "max_warmups=1 num_standbys=0" and so on
+    # Six, named "max_warmups=1 num_standbys=0" and so on:
+    grid({"max_warmups": [1, 2, 4], "num_standbys": [0, 1]})
 
-    name = "calm"                    # one configuration; without a name it is called after the file
+A TOML document holds one configuration, a grid, or several configurations::
+
+    name = "calm"                    # default: the file's name
     assignor = "high_availability"
     announce_closes = true
     [knobs]
     max_warmups = 1
 
-    [sweep]                          # or each of a grid, with [knobs] and so on for all of them
+    [sweep]                          # a grid; [knobs] and the rest apply to all of it
     max_warmups = [1, 2, 4]
 
-    [[configuration]]                # or several, each with a name, over what stands above
+    [[configuration]]                # several, each with a name, over the values above
     name = "bold"
     knobs = { max_warmups = 20 }
 """
@@ -36,9 +39,10 @@ _KEYS = ("name", "assignor", "announce_closes", "knobs", "sweep", "configuration
 
 
 def grid(dimensions: Mapping[str, Sequence[Any]], base: Configuration | None = None) -> list[Configuration]:
-    """Every combination of these values over `base`, the last dimension varying fastest. A
+    """Returns every combination of these values over `base`, the last dimension varying fastest. A
     dimension is a setting, ``options.NAME``, ``assignor`` or ``announce_closes``. Raises InputError
-    for a dimension without values and for over MOST_CONFIGURATIONS combinations."""
+    for a dimension without values and for more than MOST_CONFIGURATIONS combinations.
+    """
     number = 1
     for name, values in dimensions.items():
         if not values:
@@ -56,7 +60,7 @@ def grid(dimensions: Mapping[str, Sequence[Any]], base: Configuration | None = N
 
 
 def text(value: Any) -> str:
-    """A value as it is written after ``--set``."""
+    """Returns a value as it is written after ``--set``."""
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
@@ -79,7 +83,8 @@ def _changed(base: Configuration, name: str, chosen: Mapping[str, Any]) -> Confi
 
 
 def read_configurations(path: Path) -> list[Configuration]:
-    """Those of a TOML file. Raises InputError, which names the file and the key."""
+    """Returns the configurations of a TOML file. Raises InputError that names the file and the key.
+    """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -93,8 +98,8 @@ def read_configurations(path: Path) -> list[Configuration]:
 
 
 def configurations_of(document: Mapping[str, Any], name: str) -> list[Configuration]:
-    """Those of a parsed document. `name`: of a single configuration that says none. Raises
-    InputError that names the key.
+    """Returns the configurations of a parsed document. `name`: of a single configuration without a
+    name. Raises InputError that names the key.
     """
     _known(document, _KEYS, "")
     base = _one(document, Configuration(name=""))

@@ -205,7 +205,7 @@ def test_kafka_streams_leads_on_under_other_settings_and_equipoise_where_its_ass
     )
     ten, ours = found.outcomes
     assert (found.factual.assignor, ten.assignor, ours.assignor) == ("kafka_streams", "kafka_streams", "high_availability")
-    assert found.eyes == "measured"
+    assert found.metrics_source == "measured"
     assert ten.metrics is not None
     assert ours.metrics is not None
     assert found.factual.metrics is not None

@@ -36,7 +36,7 @@ def answer() -> WhatIf:
 def test_the_factual_configuration_is_simulated_first_and_is_near_what_was_recorded() -> None:
     found = answer()
     assert found.factual.configuration.name == FACTUAL
-    assert found.eyes == "log"
+    assert found.metrics_source == "log"
     deviations = {each.metric: each for each in found.fidelity}
     assert list(deviations) == list(METRICS)
     for metric in ("unavailable_task_seconds", "rebalances", "moves"):
