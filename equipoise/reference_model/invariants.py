@@ -1,12 +1,11 @@
-"""Eight of the nine invariants (docs/architecture.md), judged by somebody who does not trust the
-machine; `equipoise.reference_model.step_checker` has the ninth.
+"""Eight of the nine invariants (docs/architecture.md), judged without trusting the machine.
+`equipoise.reference_model.step_checker` has the ninth.
 
-`Validator` keeps its own model (`equipoise.reference_model.model`) of every fact and decision and
-judges 1-6 after every step, in time that grows with the step, not with the group; what the machine
-believes is then compared with the model. 7 and 8 are judged per run: with `settling_ms` and
-`unsettled`, and with `check_snapshot_replay`. A broken one raises
-`equipoise.events.errors.InvariantBroken`; number 0: facts, decisions and state contradict each
-other.
+`Validator` feeds every fact and decision to a `ReferenceModel` and judges 1 to 6 after every step,
+in time that grows with the step and not with the group. Then it compares the machine's state with
+the model. 7 and 8 are judged per run, with `settling_ms` and `unsettled`, and with
+`check_snapshot_replay`. A broken invariant raises `equipoise.events.errors.InvariantBroken`; number
+0: facts, decisions and state contradict each other.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ Compared = tuple[str, object, object]
 
 
 class Validator:
-    """Feed it every step of one group, from its first fact on.
+    """Judges every step of one group, from its first fact on.
 
     `load` finds the assignor, whose guarantees say whether 2, 4 and 5 are judged. Every
-    `whole_every` steps (0: never) the whole state is compared with the model, not only the members
-    the step may have touched.
+    `whole_every` steps (0: never) the whole state is compared with the model, and otherwise only
+    the members that the step may have touched.
     """
 
     def __init__(self, *, load: Load = registry.load, whole_every: int = 100) -> None:
@@ -48,11 +47,10 @@ class Validator:
         self._guarantees: frozenset[Guarantee] = frozenset()
         self._warmups_before = 0
         self._before: dict[str, tuple[frozenset[TaskId], frozenset[TaskId]]] = {}
-        """Members this step assigns to -> standbys and warm-ups they had before."""
+        """Members that this step assigns to -> their standbys and warm-ups before it."""
 
     def check(self, record: Record, decisions: list[DecisionRecord], state: GroupState) -> None:
-        """Judges one step: the fact, the decisions it caused, and the state after it. Raises
-        InvariantBroken.
+        """Judges one step: the fact, its decisions, and the state after it. Raises InvariantBroken.
         """
         model = self.model
         self.steps += 1
@@ -72,8 +70,8 @@ class Validator:
             self.check_whole(state)
 
     def _is_promised(self, guarantee: Guarantee) -> bool:
-        """By the assignor that decides in this step: one that the step's own fact brings in has
-        decided already (docs/protocol.md#d8).
+        """Whether the assignor that decides in this step has the guarantee. An assignor that the
+        step's own fact configures has decided already (docs/protocol.md#d8).
         """
         config = self.model.config
         if config is not self._config and config is not None:
@@ -93,7 +91,7 @@ class Validator:
             if task in model.lost and model.now_ms < model.waiting_until_ms:
                 continue
             if owner is not None and model.members[owner].eager and model.members[owner].leaving:
-                continue  # it gives up everything for one movement; the rest is dealt when it has
+                continue  # it gives up everything for one movement; the other tasks are assigned after that
             if heading is not None and (owner is not None or model.gathers(heading)) and model.is_eligible(model.members[heading], task):
                 continue
             eligible = sorted(member.member_id for member in model.members.values() if model.is_eligible(member, task))
@@ -127,8 +125,8 @@ class Validator:
     # 4
 
     def _judge(self, move: Move) -> None:
-        """Whoever gets a stateful task is caught up, if anybody is: judged when that is decided,
-        not when it is carried out (docs/protocol.md#d3).
+        """A stateful task goes to a caught-up member if there is one. Judged when the move is
+        decided, not when it is carried out (docs/protocol.md#d3).
         """
         model = self.model
         if move.state not in ("revoking", "granted") or not model.is_stateful(move.task) or not self._is_promised(Guarantee.CAUGHT_UP_FIRST):
@@ -155,8 +153,8 @@ class Validator:
     # 5
 
     def _check_caps(self) -> None:
-        """Lower caps end no movement that is being handed over (docs/protocol.md#d8, #d9): above its cap a
-        number of copies may only fall.
+        """Lower caps end no movement that is being handed over (docs/protocol.md#d8, #d9): above
+        its cap a number of copies may only fall.
         """
         model = self.model
         settings: GroupSettings = model.config.knobs  # type: ignore[union-attr]  # somebody was assigned to
@@ -175,7 +173,9 @@ class Validator:
                     raise InvariantBroken(5, f"{task} has {model.standbys[task]} standbys; asked for were {settings.num_standbys}")
 
     def _counted(self, warmups: Iterable[TaskId]) -> int:
-        """Those within the caps: copies for members that are leaving may be outside."""
+        """The number of warm-ups within the caps: copies of tasks of leaving members may be
+        outside.
+        """
         owner, members = self.model.owner, self.model.members
         apart = self._is_promised(Guarantee.LEAVING_APART)
         return sum(not (apart and task in owner and members[owner[task]].leaving) for task in warmups)
@@ -191,7 +191,7 @@ class Validator:
             if not member.released and not member.active and not member.revoking:
                 raise InvariantBroken(6, f"{member_id} is leaving, owns nothing and was not released")
 
-    # What the machine believes
+    # The machine's state
 
     def _check_state(self, state: GroupState) -> None:
         model = self.model
@@ -215,7 +215,9 @@ class Validator:
         _check_equal(_compared(expected, member), f"{member_id}.")
 
     def check_whole(self, state: GroupState) -> None:
-        """The whole state against the books: time in the group's size."""
+        """Compares the whole state with the model. Costs time in the group's size. Raises
+        InvariantBroken.
+        """
         model = self.model
         if model.shadowing:
             return
@@ -269,7 +271,7 @@ def _check_equal(compared: Iterable[Compared], prefix: str = "") -> None:
 
 
 def unsettled(state: GroupState) -> str:
-    """What a group that equipoise leads has still to do; "" = it is balanced and nothing is under
+    """What a group that equipoise leads has still to do; "": it is balanced and nothing is under
     way.
     """
     tasks = state.tasks()
@@ -295,35 +297,35 @@ def _may_be_run(state: GroupState, task: TaskId) -> bool:
 
 
 def settling_ms(state: GroupState, *, report_ms: int, restore_ms: int, delays_ms: int = 0) -> int:
-    """Invariant 7: the group time within which this group has settled, whatever has happened to it
+    """Invariant 7: the group time, in ms, within which this group settles, whatever happened
     before.
 
-    Provided that from now on there are ticks, nobody new comes, every member either is silent or
-    reports at least every `report_ms` what it has read, closed and restored since its last report,
-    and a copy is caught up within `restore_ms` of being read of. Why, step by step:
+    Assumes that from now on there are ticks, no member joins, every member is silent or reports at
+    least every `report_ms` what it has read, closed and restored since its last report, and a copy
+    is caught up within `restore_ms` of the member reading its assignment. The reasons, step by
+    step:
 
-    * Who is silent is out after its session timeout; a group that gathers has started after its
+    * A silent member is removed after its session timeout; a group that gathers starts after its
       initial delay. From then on the members are fixed.
-    * What is in flight is carried to its end (docs/protocol.md#d9). After that each movement that is
-      granted is one of a smallest plan and leaves a plan that is smaller by one. So no task moves
-      more often than once, and no standby is passed on more often than once: so often slots are
-      used.
-    * A slot is used from its decision until its task is granted: until the destination has read it,
-      restored and reported, and the source has read and reported that it let go: restore_ms and at
-      most four reports.
-    * While something waits for a slot, all slots of the group or all of one member are in use: at
+    * Movements in flight are completed (docs/protocol.md#d9). After that each granted movement
+      belongs to a smallest plan and makes the plan smaller by one. So each task and each standby
+      moves at most once, and each move uses one slot.
+    * A slot is used from the decision until the grant: until the destination has read it, restored
+      and reported, and the source has read and reported that it gave the task up. That takes
+      restore_ms and at most four reports.
+    * While a movement waits for a slot, all slots of the group or all of one member are in use: at
       least min(max_warmups, max_warmups_per_member) at a time. So there are at most uses / that
-      many such spans, and one more for what needs no slot.
-    * A warm-up that stalled before may be in back-off, and one that is near its stall may still
+      many such spans, and one more for movements that need no slot.
+    * A warm-up that stalled before may be in back-off, and one that is close to stalling may still
       stall once.
     * A warm-up that was slow until now may still give way once, and then uses a slot twice. A copy
       that takes longer than `warmup_stall_ms` may give way to each other copy, which is then ready
       sooner; its back-off ends when nothing waits any more, so no slot is idle for that.
-    * A member in back-off after crashes is part of no balance before that is over; then each task
+    * A member in back-off after crashes takes no part in the balance before its end; then each task
       may have to move once more.
     * What no report says is seen at the next probing.
-    * Before all that the assignor may leave lost work to nobody, and put moves off, for `delays_ms`
-      in all.
+    * Before all that the assignor may leave lost tasks without owner, and postpone moves, for
+      `delays_ms` in all.
     """
     settings = state.settings
     members = state.members.values()
@@ -354,14 +356,14 @@ def settling_ms(state: GroupState, *, report_ms: int, restore_ms: int, delays_ms
 
 
 MOST_SPLITS = 200
-"""Logs of up to this many facts are split at every point by `check_snapshot_replay`; longer ones at
+"""`check_snapshot_replay` splits a log of up to this many facts at every fact, and a longer one at
 this many, evenly spread.
 """
 
 
 def check_snapshot_replay(records: Sequence[Record], *, load: Load = registry.load, most_splits: int = MOST_SPLITS) -> None:
-    """Invariant 8: a machine restored from any checkpoint goes on as the one that was there all the
-    time: same decisions, same bytes, same halt.
+    """Invariant 8: a machine restored from any checkpoint continues as the original does: same
+    decisions, same bytes, same halt.
 
     Costs len(records) x splits / 2 steps. Raises InvariantBroken 8 with the offset of the first
     difference.

@@ -1,9 +1,9 @@
-"""Who may run what, written down a second time from facts and decisions alone.
+"""A second account of which member may run what, derived from facts and decisions alone.
 
-The validator's own member of a group: it reads what was said (facts), what was answered
-(decisions), and PROTOCOL; it never looks at the machine's state. What it finds impossible on the
-way it raises: two owners (1), a leaving member that gets something new (6), and, as number 0, facts
-and decisions that contradict each other.
+The model reads facts, decisions and docs/protocol.md, and never looks at the machine's state. It
+raises InvariantBroken for what is impossible: two owners (1), a lost task without a cause (2), a
+leaving member that gets something new (6), and, as number 0, facts and decisions that contradict
+each other.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Grant:
 
 @attrs.define
 class Revocation:
-    """A task a member must give up: the first epoch that said so, and the group time of that."""
+    """A task that a member must give up: the first epoch that said so, and its group time."""
 
     epoch: int
     since_ms: int
@@ -79,15 +79,17 @@ class MemberRecord:
     readiness: str = "word_or_lag"
     ready_lag_records: int | None = None
     limits: tuple[int | None, int | None] = (None, None)
-    """acceptable_recovery_lag and acceptable_recovery_ms, as its last assignment said them."""
+    """acceptable_recovery_lag and acceptable_recovery_ms of its last assignment."""
     restore_records_per_s: int = 0
-    """Measured last; before that what was known of others when it joined; 0: nothing."""
+    """Its last measured restore speed; before the first measurement the slowest of the other
+    members when it joined; 0: unknown.
+    """
 
 
 @attrs.define
 class CrashRecord:
-    """A member that ended without having left, `times` times, each within CRASH_MEMORY_MS of its
-    last crash or join. `until_ms`: of its back-off.
+    """A member that ended without leaving `times` times, each within CRASH_MEMORY_MS of its last
+    crash or join. `until_ms`: end of its back-off; None: none.
     """
 
     times: int
@@ -96,7 +98,7 @@ class CrashRecord:
 
 
 class ReferenceModel:
-    """The member of one group that equipoise leads."""
+    """What facts and decisions imply for one group. `step` takes each fact with its decisions."""
 
     def __init__(self) -> None:
         self.config: GroupConfigured | None = None
@@ -114,38 +116,38 @@ class ReferenceModel:
         """The initial delay is over, and the first round waits for lags (docs/protocol.md#d2)."""
         self.told_lags: set[TaskId] = set()
         self.observed_lags: set[tuple[str, int]] = set()
-        """Tasks and source partitions whose lags were said since the group began, whichever came
-        last.
+        """Tasks (`told_lags`) and source partitions whose lags were reported or observed since the
+        group began, whichever came last.
         """
         self.deals_by_lag: Callable[[GroupConfigured], bool] = lambda config: False
-        """Asked about a configuration's assignor."""
+        """Whether the assignor of a configuration deals by lag."""
         self.number = 0
         self.generation = 0
         self.members: dict[str, MemberRecord] = {}
         self.owner: dict[TaskId, str] = {}
         self.tokens: dict[TaskId, int] = {}
         self.forced: dict[TaskId, int] = {}
-        """Tasks whose last owner was put out by force and may run on: how long the next one must
-        wait (docs/protocol.md#m5).
+        """Tasks whose last owner was removed by force and may still run -> how long the next owner
+        must wait, in ms (docs/protocol.md#m5).
         """
         self.fenced: dict[tuple[str, int], MemberRecord] = {}
-        """Who was put out by force and has not been silent for its session timeout since."""
+        """Incarnations that were removed by force and have not been silent for their session
+        timeout since.
+        """
         self.handing_over: dict[TaskId, str] = {}
         """Tasks being handed over -> destination."""
         self.eager_regrants: dict[TaskId, str] = {}
-        """Tasks that an eager member is to get, or to get again, together with others -> that
-        member.
-        """
+        """Tasks that an eager member will be granted together with others -> that member."""
         self.idle: set[TaskId] = set()
-        """Tasks of the topology that are nobody's active task."""
+        """Tasks of the topology that are no member's active task."""
         self.lost: set[TaskId] = set()
-        """Tasks whose last owner left or died, and that nobody was granted since."""
+        """Tasks whose last owner left or died, and that no member was granted since."""
         self.waiting_until_ms = 0
-        """Group time until which, the leader said, it leaves something undone on purpose."""
+        """Group time until which the leader announced to leave something undone on purpose."""
         self.leaving: set[str] = set()
         self.asked: dict[str, int | None] = {}
-        """Members told to leave -> None, or, of who went without having left, until when somebody
-        of that name is told again (docs/protocol.md#m8).
+        """Members asked to leave -> None. A member that disappeared without leaving -> group time
+        until which its next incarnation is asked too (docs/protocol.md#m8).
         """
         self.crashes: dict[str, CrashRecord] = {}
         self.standbys: dict[TaskId, int] = {}
@@ -153,16 +155,16 @@ class ReferenceModel:
         self.touched: set[str] = set()
         """Members that the last step may have changed."""
         self.granted: dict[TaskId, str] = {}
-        """Tasks that this step grants -> to whom."""
+        """Tasks that this step grants -> member."""
         self.judged: Callable[[Move], None] = lambda move: None
-        """Asked about every move before it is written down."""
+        """Called with every move before it is applied."""
 
-    # What follows from the books
+    # What follows from the model
 
     @property
     def leading(self) -> bool:
-        """Whether every task is to have an owner now: configured, led by us, somebody there, the
-        initial delay over (docs/protocol.md#d2).
+        """Whether every task should have an owner now: the group is configured, led by equipoise,
+        has members, and its initial delay is over (docs/protocol.md#d2).
         """
         return self.config is not None and self.config.led_by == "equipoise" and bool(self.members) and self.gathering_until_ms is None
 
@@ -186,7 +188,8 @@ class ReferenceModel:
         return not member.leaving and self.knows(member, task)
 
     def is_crash_looping(self, member: MemberRecord) -> bool:
-        """docs/protocol.md#d10: it crashed at least twice, and has not run for its back-off since."""
+        """docs/protocol.md#d10: it crashed at least twice and has not run for its back-off since.
+        """
         record = self.crashes.get(member.member_id)
         return record is not None and record.until_ms is not None and self.now_ms < record.until_ms
 
@@ -195,8 +198,8 @@ class ReferenceModel:
         return self.part(task) is not None and part is not None and task.partition < part.partitions
 
     def is_caught_up(self, member: MemberRecord, task: TaskId, *, surely: bool) -> bool:
-        """Rank 0 of KIP-441: it runs it, or its copy is within the limit; and what its word is
-        worth beside that (docs/protocol.md#m2).
+        """Rank 0 of KIP-441: it runs the task, or its copy is within the limit, combined with its
+        declaration as `readiness` says (docs/protocol.md#m2).
         """
         lag, word = member.lags.get(task), task in member.ready
         if lag is LagSentinel.ACTIVE and self.owner.get(task) == member.member_id:
@@ -205,12 +208,12 @@ class ReferenceModel:
         return {"word_or_lag": word or within, "lag": within, "word_and_lag": word and within}[member.readiness]
 
     def _is_within(self, member: MemberRecord, lag: int, *, surely: bool) -> bool:
-        """Whether a copy that is `lag` records behind is within a limit of the member's own, else
-        within acceptable_recovery_lag, or acceptable_recovery_ms away.
+        """Whether a copy that is `lag` records behind is within the member's own limit, or else
+        within acceptable_recovery_lag or acceptable_recovery_ms.
 
-        What a member owns and still restores counts there too, and within one step tasks change
-        hands: so `surely` counts all that it may have had to restore when that was judged, and not
-        `surely` only what it must have had.
+        Tasks that a member owns and still restores count too, and tasks change owners within one
+        step. So `surely` counts all that the member may have had to restore when the leader judged,
+        and not `surely` only what it must have had.
         """
         assert self.config is not None
         settings = self.config.knobs
@@ -256,17 +259,17 @@ class ReferenceModel:
         return () if part is None else part.source_topics
 
     def gathers(self, member_id: str) -> bool:
-        """It is eager, and is still to give something up, or somebody else is for it: until then it
-        is to get nothing.
+        """Whether the member is eager and it, or the owner of a task that comes to it, still has to
+        give something up. Until then it gets nothing.
         """
         member = self.members[member_id]
         coming = (task for going in (self.handing_over, self.eager_regrants) for task, destination in going.items() if destination == member_id)
         return member.eager and (bool(member.revoking) or any(task in self.owner for task in coming))
 
-    # Writing down
+    # Steps
 
     def step(self, record: Record, decisions: list[DecisionRecord]) -> None:
-        """One fact and its answer. Raises InvariantBroken 0, 1 or 6."""
+        """Takes one fact with its decisions. Raises InvariantBroken 0, 1, 2 or 6."""
         self.touched = set()
         event = record.event
         if isinstance(event, LogOpened):
@@ -297,8 +300,8 @@ class ReferenceModel:
                 self._check_limits(member)
 
     def _check_limits(self, member: MemberRecord) -> None:
-        """Who judges its copies by the group's limits knows those of now, from its first assignment
-        on (docs/protocol.md#m2).
+        """A member that judges its copies by the group's limits knows the current ones, from its
+        first assignment on (docs/protocol.md#m2).
         """
         settings = self.config.knobs  # type: ignore[union-attr]  # a member joined, so the group is configured
         follows = member.readiness != "word_or_lag"
@@ -307,8 +310,8 @@ class ReferenceModel:
             raise InvariantBroken(0, f"{member.member_id} (readiness {member.readiness}) was told the limits {member.limits}, not {limits}")
 
     def _initial_delay_over(self) -> None:
-        """docs/protocol.md#d2: once more, and for three times as long, where lags are to be known and are
-        not.
+        """docs/protocol.md#d2: waits once more, three times as long, for lags that are needed and
+        unknown.
         """
         assert self.config is not None, "somebody has joined"
         assert self.gathering_until_ms is not None, "it was due"
@@ -365,8 +368,8 @@ class ReferenceModel:
         self._out(member, hold_ms=member.session_timeout_ms, told_hold_ms=expired.hold_ms)
 
     def _unfence_silent(self) -> None:
-        """Who was put out by force and was not heard of for its session timeout runs nothing any
-        more (docs/protocol.md#m5).
+        """An incarnation that was removed by force and was silent for its session timeout runs
+        nothing any more (docs/protocol.md#m5).
         """
         silent = [who for who, fenced in self.fenced.items() if self.now_ms - fenced.last_heard_ms >= fenced.session_timeout_ms]
         if silent:
@@ -395,7 +398,8 @@ class ReferenceModel:
         return member
 
     def _out(self, member: MemberRecord, *, hold_ms: int, told_hold_ms: int = 0) -> None:
-        """The incarnation is out; `hold_ms` > 0: by force, so that it may run on for that long."""
+        """Removes an incarnation. `hold_ms` > 0: by force, so that it may still run for that long.
+        """
         if told_hold_ms < hold_ms:
             raise InvariantBroken(1, f"{member.member_id} was put out by force with a hold of {told_hold_ms} ms; it may run on for {hold_ms} ms")
         if hold_ms and (member.active or member.revoking):
@@ -429,7 +433,8 @@ class ReferenceModel:
         member.standby, member.warmup = standby, warmup
 
     def _renew(self, event: Any) -> MemberRecord | None:
-        """docs/protocol.md#m4: any valid envelope of the current incarnation, before the content is judged.
+        """docs/protocol.md#m4: any valid envelope of the current incarnation renews its lease,
+        before the content is judged.
         """
         if not isinstance(event, _OF_A_MEMBER):
             return None
@@ -467,8 +472,8 @@ class ReferenceModel:
                 self._check_asked([member.member_id], answers, leave=True)
 
     def _configured(self, event: GroupConfigured) -> None:
-        """docs/protocol.md#m4: nobody's lease may end by one step of group time that is longer than it
-        counted on.
+        """docs/protocol.md#m4: no lease may end by one step of group time that is longer than the
+        member's margin.
         """
         for member in (*self.members.values(), *self.fenced.values()):
             if event.knobs.max_step_ms > member.lease_margin_ms:
@@ -528,7 +533,7 @@ class ReferenceModel:
         return name in self.asked and self.asked[name] is None
 
     def _requested(self, event: LeaveRequested, answers: list[Any]) -> None:
-        """docs/protocol.md#m8. It renews nobody."""
+        """docs/protocol.md#m8. Renews no lease."""
         if event.withdrawn:
             told = [name for name in event.members if self._is_asked(name) and not self.members[name].released]
             for name in event.members:
@@ -603,7 +608,7 @@ class ReferenceModel:
             self._leave(member, event.leaving or self._is_asked(member.member_id))
 
     def _waited(self, task: TaskId) -> None:
-        """Its owner runs it, so nobody who was put out by force does."""
+        """The owner runs the task, so no fenced incarnation does."""
         if self.forced.pop(task, None) is None:
             return
         for member in self.fenced.values():
@@ -667,7 +672,7 @@ class ReferenceModel:
                 self.eager_regrants.pop(move.task, None)
 
     def _assigned(self, assigned: MemberAssigned, moves: dict[TaskId, Move]) -> None:
-        """The complete set of one member replaces its last one."""
+        """The complete assignment of one member replaces its last one."""
         member = self._member(assigned)
         who = member.member_id
         self.touched.add(who)

@@ -1,10 +1,9 @@
-"""What must hold after every step of a machine, for tests, storms, scenarios and searches: the
-invariants, the timers, and restoring.
+"""What must hold after every step of a machine: the invariants, the timers, and restoring. Used by
+tests, storms, scenarios and searches.
 
-`StepChecker` judges the facts and decisions with a `Validator` (invariants 1 to 6) and by their
-sizes (9). It judges the machine itself for invariant 8: what it derives from its state is what a
-restored machine derives, and a machine restored from the snapshot before a fact decides that fact
-alike.
+`StepChecker` judges facts and decisions with a `Validator` (invariants 1 to 6) and by their sizes
+(9). It judges the machine itself for invariant 8: its derived parts equal those of a restored
+machine, and a machine restored from the snapshot before a fact decides that fact alike.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from equipoise.statemachine.machine import GroupMachine, Load
 
 
 class StepChecker:
-    """Call it with every fact of one group, the decisions it caused and the machine that has just
-    folded it. Raises InvariantBroken.
+    """Call it with every fact of one group, its decisions, and the machine that has just folded it.
+    Raises InvariantBroken.
 
     `whole_every`: see `Validator`. `restore_every`: every so many steps a machine is restored from
-    the snapshot before a fact and folds that fact (1: at each step, 0: never); it costs two more
+    the snapshot before a fact and folds that fact (1: at each step, 0: never). It costs two more
     snapshots and a second decision.
     """
 
@@ -46,8 +45,8 @@ class StepChecker:
 
 
 def check_sizes(record: Record, decisions: list[DecisionRecord]) -> None:
-    """A log can hold the fact and every decision it caused (docs/protocol.md#l8-size). Costs an
-    encoding of each.
+    """Checks that a log can hold the fact and each of its decisions (docs/protocol.md#l8). Costs
+    one encoding of each. Raises InvariantBroken 9.
     """
     for event in (record.event, *(each.decision for each in decisions)):
         if not codec.fits(event):
@@ -56,8 +55,8 @@ def check_sizes(record: Record, decisions: list[DecisionRecord]) -> None:
 
 
 def check_timers(machine: GroupMachine) -> None:
-    """The timers that the machine finds in time are those of a heap made from its state. Costs time
-    in the group's size.
+    """Checks that the machine's timers are those of a heap made from its state. Costs time in the
+    group's size. Raises InvariantBroken 8.
     """
     found, wanted = machine.timers(), Deadlines(machine.state).running()
     if found != wanted:
@@ -70,8 +69,8 @@ def check_timers(machine: GroupMachine) -> None:
 
 
 def check_restored(restored: GroupMachine, record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
-    """`restored`, made from the snapshot before `record`, decides it as `machine` did, and is in
-    the same state afterwards.
+    """Checks that `restored`, made from the snapshot before `record`, decides it as `machine` did
+    and is in the same state afterwards. Raises InvariantBroken 8.
     """
     at = f"a machine restored before offset {record.offset}"
     try:
