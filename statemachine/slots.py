@@ -135,7 +135,7 @@ def _far_sooner(context: Context, member: MemberState, expected_ms: int | None, 
             continue
         if destination is member:
             needed_ms = progress.expected_ms(_missing(state, member, task))  # it would restore in the place of this copy, at its speed
-        elif not _has_room(context, destination):
+        elif not _has_free_slot(context, destination):
             continue
         elif not destination.measured_records_per_s:
             if is_long:
@@ -150,7 +150,7 @@ def _far_sooner(context: Context, member: MemberState, expected_ms: int | None, 
     return None
 
 
-def _has_room(context: Context, member: MemberState) -> bool:
+def _has_free_slot(context: Context, member: MemberState) -> bool:
     """Whether another warm-up may begin on the member."""
     if member.slot_backoff is not None and not member.slot_backoff.over:
         return False

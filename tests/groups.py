@@ -1,9 +1,8 @@
-"""One group, one machine, truthful members, and a validator that watches: for tests of the machine
-alone.
+"""One group, one machine, truthful members and a validator: for tests of the machine alone.
 
-`Group` appends facts and steps the machine; every step is judged. `Truthful` is a member that does
-what it is told and says what is so: it restores its copies, closes what is revoked, and reports;
-nothing is lost or late but what a test makes late.
+`Group` appends facts and steps the machine; every step is judged. `Truthful` is a member that obeys
+its assignments and reports the truth: it restores its copies, closes what is revoked, and reports.
+Nothing is lost or late unless a test makes it so.
 """
 
 from __future__ import annotations
@@ -71,8 +70,8 @@ def joined(member_id: str, incarnation: int = 1, **fields: Any) -> MemberJoined:
 
 
 class Group:
-    """A log that grows and the machine that folds it. Every step is judged by a `StepChecker`,
-    unless `watched` is False.
+    """A growing log and the machine that folds it. A `StepChecker` judges every step unless
+    `watched` is False.
     """
 
     def __init__(self, load: Load = registry.load, *, watched: bool = True) -> None:
@@ -90,8 +89,7 @@ class Group:
         return self.machine.state
 
     def fact(self, event: Fact, after_ms: int = 0) -> list[Decision]:
-        """Appends one fact, `after_ms` later by the broker's clock, and returns what was decided.
-        """
+        """Appends one fact, `after_ms` later on the broker's clock, and returns its decisions."""
         self.append_ms += after_ms
         record = make_record("" if isinstance(event, LogOpened) else GROUP, len(self.records), self.append_ms, event)
         record = self.machine.as_leader(record)
@@ -110,7 +108,7 @@ class Group:
         return self.fact(ProbingTick(), after_ms)
 
     def pass_ms(self, duration_ms: int) -> list[Decision]:
-        """Ticks of at most max_step_ms until so much group time has passed."""
+        """Appends ticks, at most max_step_ms apart, until this much group time has passed."""
         decisions: list[Decision] = []
         while duration_ms > 0:
             step_ms = min(duration_ms, self.state.settings.max_step_ms)
@@ -119,7 +117,7 @@ class Group:
         return decisions
 
     def starts(self, *member_ids: str, stateful: int = 0, stateless: int = 0, end_offset: int = 50_000, **settings: Any) -> Self:
-        """Configured, with its tasks, and with these members at once."""
+        """Configures the group with these tasks and lets these members join at once."""
         self.fact(configured(**{"initial_delay_ms": 0, **settings}))
         self.fact(topology(stateful=stateful, stateless=stateless))
         if stateful:
@@ -129,8 +127,8 @@ class Group:
         return self
 
     def join(self, member_id: str, incarnation: int = 1, *, restores: int = 1_000_000, **fields: Any) -> Truthful:
-        """A truthful member joins. `restores`: records it restores of each copy from one report to
-        the next.
+        """A truthful member joins. `restores`: records that it restores of each copy between two
+        reports.
         """
         member = self.members[member_id] = Truthful(self, member_id, incarnation, restores)
         lags: dict[TaskId, Lag] = fields.get("lags", {})
@@ -139,7 +137,7 @@ class Group:
         return member
 
     def cycle(self, *late: str) -> list[Decision]:
-        """Everybody, but for the `late`, reads what was decided and reports once, within
+        """Every member except the `late` ones reads its decisions and reports once, within
         HEARTBEAT_MS.
         """
         reporting = [member for member_id, member in sorted(self.members.items()) if member_id not in late]
@@ -152,7 +150,9 @@ class Group:
         return decisions
 
     def settles(self, most_cycles: int = 100) -> int:
-        """Cycles until the verdict is "balanced" and nobody has anything left to read or do."""
+        """Runs cycles until the verdict is "balanced" and no member has anything left to read or
+        do. Returns their number.
+        """
         for cycle in range(most_cycles):
             if self.is_settled():
                 return cycle
@@ -166,7 +166,7 @@ class Group:
         return state.verdict is not None and state.verdict[0] == "balanced" and not busy and not behind and not state.in_flight
 
     def owners(self) -> dict[TaskId, str]:
-        """Who runs what as the members see it."""
+        """Task -> the member that runs it, as the members see it."""
         return {task: member.member_id for member in self.members.values() for task in member.active}
 
     def moves(self, state: str | None = None) -> list[Move]:
@@ -176,7 +176,7 @@ class Group:
 
 @attrs.define
 class Truthful:
-    """A member that does what it is told, one report at a time."""
+    """A member that obeys its assignments, one report at a time."""
 
     group: Group
     member_id: str
@@ -187,16 +187,16 @@ class Truthful:
     active: dict[TaskId, int] = attrs.field(factory=dict)
     """Task -> fencing token."""
     copies: dict[TaskId, int] = attrs.field(factory=dict)
-    """Task -> records it is behind; those it runs as well."""
+    """Task -> records its copy is behind; running tasks included."""
     keeps: set[TaskId] = attrs.field(factory=set)
     leaving: bool = False
     released: bool = False
     ended: bool = False
     load: ReportedLoad | None = None
-    """What it says of its load in every report."""
+    """The load in each of its reports."""
     inbox: list[Decision] = attrs.field(factory=list)
     answer: list[Decision] = attrs.field(factory=list)
-    """What its last fact caused."""
+    """The decisions that its last fact caused."""
 
     def is_behind(self) -> bool:
         return any(isinstance(decision, MemberAssigned | MemberExpired) and self._is_mine(decision) for decision in whole(self.inbox))
@@ -205,8 +205,8 @@ class Truthful:
         return bool(decision.member_id == self.member_id and decision.incarnation == self.incarnation)
 
     def reads(self) -> None:
-        """Applies what was decided: closes what is not active any more, opens what is, keeps the
-        copies it is to keep.
+        """Applies its decisions: closes tasks that are no longer active, opens new ones, keeps the
+        assigned copies.
         """
         inbox, self.inbox = self.inbox, []
         for decision in whole(inbox):
@@ -226,7 +226,7 @@ class Truthful:
         return self.group.state.end_offsets.get("log", {}).get(task.partition, 0)
 
     def report(self) -> LagReported:
-        """The whole truth as it is now."""
+        """The complete report of this moment."""
         self.number += 1
         lags: dict[TaskId, Lag] = {}
         for task in sorted(self.copies):
@@ -245,7 +245,7 @@ class Truthful:
         )
 
     def reports(self, after_ms: int = 0) -> list[Decision]:
-        """Reads, restores, reports; says MemberLeft once it is released."""
+        """Reads, restores and reports; sends MemberLeft once it is released."""
         self.reads()
         if self.ended:
             del self.group.members[self.member_id]
@@ -258,19 +258,19 @@ class Truthful:
         return self.answer
 
     def restores_copies(self) -> None:
-        """Every copy it is to have comes nearer; one that was lost begins anew."""
+        """Brings every assigned copy nearer; a lost copy starts over."""
         for task in sorted({*self.keeps, *self.active}):
             if task.subtopology == 0:
                 self.copies[task] = max(0, self.copies.get(task, self.end_offset(task)) - self.restores)
 
     def leaves(self) -> None:
-        """It wants to go; its next report says so."""
+        """Wants to leave; its next report says so."""
         self.leaving = True
 
 
 def all_but_time_and_leases(machine: GroupMachine) -> dict[str, Any]:
-    """The state but for what any record changes: time, place, and the lease of who spoke, be it a
-    member or one that was put out.
+    """The state without what any record changes: time, place, and the lease of the sender, whether
+    member or fenced incarnation.
     """
     state = copy.deepcopy(machine.state)
     for member in state.members.values():
@@ -286,7 +286,7 @@ def rejections(decisions: list[Decision]) -> list[str]:
 
 
 def assigned(decisions: list[Decision]) -> dict[str, MemberAssigned]:
-    """The last set of each member."""
+    """The last assignment of each member."""
     return {decision.member_id: decision for decision in whole(decisions) if isinstance(decision, MemberAssigned)}
 
 

@@ -1,5 +1,5 @@
-"""`make soak`: storms, one seed after the other, until enough was seen. Prints every seed that
-fails, and how to play it again.
+"""`make soak` runs storms, seed after seed, until there were enough. Prints each failed seed, and
+how to run it again.
 
 usage: python -m tests.soak [--seeds N] [--steps N] [--first SEED] [--workers N]
 """
@@ -19,8 +19,8 @@ PRINT_EVERY_SEEDS = 50
 
 
 def one(seed: int) -> tuple[int, int, int, str]:
-    """(seed, facts folded, simulated events, what was wrong or ""). In every other storm assignors
-    change.
+    """Runs one storm: (seed, facts folded, simulated events, error or ""). Assignors change in
+    every other storm.
     """
     outcome = run_storm(draw(seed, switching=seed % 2 == 1))
     return seed, outcome.facts, outcome.steps, "" if outcome.error is None else str(outcome)

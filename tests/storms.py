@@ -1,9 +1,9 @@
-"""Storms: small groups in the simulated cluster under every fault there is, from a seed, judged by
-the world, the validator and the clock.
+"""Storms: small groups in the simulated cluster under every kind of fault, drawn from a seed, and
+judged by the simulated world, the validator and the clock.
 
-A storm passes when no invariant broke (the world's: nobody shares a task; the validator's 1-6 after
-every fact), no group halted, and after the faults the group settled: everything runs, the leader
-wants nothing more, and it stays that way.
+A storm passes when no invariant broke (of the world: no two processes share a task; of the
+validator: 1 to 6 after every fact), no group halted, and the group settled after the faults: every
+task runs, the leader wants nothing more, and it stays that way.
 """
 
 from __future__ import annotations
@@ -34,45 +34,47 @@ from tests.storm_faults import Fault, plan, random_faults
 
 START_MS = 1_000_000_000
 SESSION_MS = 10_000
-"""The longest session timeout of a storm's members; each has its own, and its own lease margin."""
+"""The longest session timeout of a storm's members. Each member has its own, and its own lease
+margin.
+"""
 MOST_MEMBERS = 5
 CALM_MS = 20_000
 STORM_MS = 240_000
 LOOK_EVERY_MS = 5_000
 QUIET_MS = 60_000
 LOST_MS = 60_000
-"""How long `cooperative` leaves lost work to nobody: killed processes come back before that, or
-after it.
+"""How long `cooperative` leaves lost tasks without owner: killed processes return before or after
+it.
 """
 MOST_SETTLING_MS = 1_800_000
 RESTORE_EVERY = 5
-"""At every so many steps of a storm a machine is restored and must decide the next fact alike; at
-each one it would double what a storm costs.
+"""Every so many steps of a storm a machine is restored and must decide the next fact alike. At each
+step it would double the cost.
 """
 
 
 @attrs.frozen(kw_only=True)
 class Setting:
-    """One group and its bad luck, drawn from a seed."""
+    """One group and its faults, drawn from a seed."""
 
     seed: int
     config: ClusterConfig
     members: tuple[ProcessSettings, ...]
     faults: tuple[Fault, ...]
     changes: tuple[tuple[int, GroupConfigured], ...] = ()
-    """When the group is configured anew, and how (docs/protocol.md#d8)."""
+    """When the group is configured again, and how (docs/protocol.md#d8)."""
 
 
 @attrs.define(kw_only=True)
 class StormOutcome:
-    """How a storm went; `error` None: it passed."""
+    """How a storm went. `error` None: it passed."""
 
     setting: Setting
     cluster: SimulatedCluster
     facts: int
     steps: int
     settled_ms: int | None
-    """From the end of the faults until nothing was left to do."""
+    """From the end of the faults until nothing was left to do, in ms."""
     error: EquipoiseError | None
 
     def __str__(self) -> str:
@@ -81,18 +83,18 @@ class StormOutcome:
 
 
 def draw(seed: int, assignor: str = "high_availability", *, switching: bool = False) -> Setting:
-    """A group of 1 to MOST_MEMBERS members with 1 to 12 stateful tasks, led by that assignor, and
-    what befalls it.
+    """A group of 1 to MOST_MEMBERS members with 1 to 12 stateful tasks, led by `assignor`, and its
+    faults.
 
-    `switching`: now and then another assignor leads, each time with other settings, whatever is under
-    way.
+    `switching`: now and then another assignor leads, each time with other settings, whatever is
+    under way.
     """
     random = Random(f"setting {seed}")
     stateful, stateless = random.randint(1, 12), random.choice((0, 0, 3))
     leader = registry.latest(assignor)
     rate = random.choice((0, 50, 500))
     settings = GroupSettings(
-        acceptable_recovery_lag=random.choice((200 if rate else 0, 1_000, 10_000)),  # a copy of what grows is never quite up to date
+        acceptable_recovery_lag=random.choice((200 if rate else 0, 1_000, 10_000)),  # a copy of a growing changelog is never quite up to date
         acceptable_recovery_ms=Random(f"recovery {seed}").choice((0, 0, 300, 2_000)),
         balance_factor=random.choice((1, 1, 2)),
         num_standbys=random.choice((0, 0, 1, 2)),
@@ -137,7 +139,7 @@ def draw(seed: int, assignor: str = "high_availability", *, switching: bool = Fa
             lease_margin_ms=margins[index],
             heartbeat_interval_ms=min(3_000, (timeouts[index] - margins[index]) // 2),
             topology_epoch=1,
-            # Restores are faster than writes, all copies of everything on one member (invariant 7).
+            # Restoring is faster than writing, even with all copies on one member (invariant 7).
             restore=RestoreModel(records_per_s=max(4 * rate * stateful, random.choice((5_000, 20_000, 100_000))), sequential=random.random() < 0.5),
             close_ms=random.choice((10, 500, 3_000)),
             start_ms=random.choice((100, 1_000)),
@@ -169,7 +171,7 @@ OPTIONS: dict[str, tuple[dict[str, Scalar], ...]] = {
     "learner": ({}, {"strict": True}),
     "load_balanced": ({}, {"load_high_percent": 2, "load_low_percent": 1}),
 }
-"""Assignor -> options that a storm gives it."""
+"""Assignor -> options for it in a storm."""
 
 
 def _changes(seed: int, before: GroupConfigured) -> Iterator[tuple[int, GroupConfigured]]:
@@ -193,10 +195,10 @@ Judge = Callable[[Record, list[DecisionRecord], GroupMachine], None]
 
 
 def run_storm(setting: Setting, *, judges: Sequence[Judge] | None = None, **options: Any) -> StormOutcome:
-    """Plays a storm to its end, or to the first thing that is wrong.
+    """Runs a storm to its end, or to the first error.
 
-    `judges` see every fact with its decisions and the machine; None: a `StepChecker`. `options` go
-    to the cluster: broken sessions or machines, to be found out.
+    `judges` get every fact with its decisions and the machine; None: a `StepChecker`. `options` go
+    to the cluster: broken sessions or machines, which a storm must find.
     """
     if judges is None:
         judges = [StepChecker(whole_every=100, restore_every=RESTORE_EVERY)]
@@ -224,7 +226,7 @@ def run_storm(setting: Setting, *, judges: Sequence[Judge] | None = None, **opti
 
 
 def unsettled(cluster: SimulatedCluster) -> str:
-    """What is still to be done; "" = nothing."""
+    """What is still to be done; "": nothing."""
     state = cluster.machine.state
     owners = cluster.world.owners(cluster.now_ms)
     idle = [str(task) for task in sorted(cluster.world.tasks) if task not in owners]
@@ -242,8 +244,8 @@ def unsettled(cluster: SimulatedCluster) -> str:
 
 
 def _settle(cluster: SimulatedCluster, heal_ms: int) -> int:
-    """Lets the group come to rest; returns when it did. At rest: nothing left to do, and no round
-    for QUIET_MS (invariant 7: no thrash).
+    """Lets the group come to rest, and returns when it did. At rest: nothing is left to do, and
+    there was no round for QUIET_MS (invariant 7: no thrash).
     """
     generation, since_ms = cluster.machine.state.generation, cluster.now_ms
     while (undone := unsettled(cluster)) or cluster.now_ms - since_ms < QUIET_MS:

@@ -1,5 +1,5 @@
-"""Hypothesis strategies for every event, built from the classes: what a field's validator allows is
-what is drawn for it.
+"""Hypothesis strategies for every event, built from the classes: each field is drawn from what its
+validator accepts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FEW = st.integers(0, 12)
 
 
 def tasks() -> st.SearchStrategy[TaskId]:
-    """A task: mostly one of a small group's, sometimes any."""
+    """A task: mostly of a small group, sometimes any."""
     anywhere = st.integers(0, fields.MOST_TASK_NUMBER)
     return st.builds(TaskId, st.one_of(st.integers(0, 3), anywhere), st.one_of(_FEW, anywhere))
 
@@ -31,12 +31,12 @@ def task_sets() -> st.SearchStrategy[tuple[TaskId, ...]]:
 
 
 def lags() -> st.SearchStrategy[dict[TaskId, Any]]:
-    """A mapping of task to lag, in any order."""
+    """Task -> lag, in any order."""
     return st.dictionaries(tasks(), st.one_of(st.integers(0, fields.INT64_MAX), st.sampled_from(LagSentinel)), max_size=MOST_ITEMS)
 
 
 def texts(least: int = 0, most: int = MOST_CHARS) -> st.SearchStrategy[str]:
-    """Any text that UTF-8 can carry."""
+    """Any text that UTF-8 can encode."""
     return st.text(st.characters(exclude_categories=["Cs"]), min_size=least, max_size=min(most, max(least, MOST_CHARS)))
 
 
@@ -47,7 +47,7 @@ def scalars() -> st.SearchStrategy[Any]:
 
 
 def allowed_by(validator: Any) -> st.SearchStrategy[Any]:
-    """What a validator of `equipoise.events.fields` accepts."""
+    """Values that a validator of `equipoise.events.fields` accepts."""
     plain = {
         fields.boolean: st.booleans(),
         fields.task: tasks(),
@@ -81,7 +81,7 @@ def allowed_by(validator: Any) -> st.SearchStrategy[Any]:
 
 
 def instances(kind: type) -> st.SearchStrategy[Any]:
-    """Sound instances of an event class, or of a class that events are made of."""
+    """Valid instances of an event class, or of a class that events are made of."""
     if kind is facts.TopologyDeclared:
         return _topologies()
     if kind is decisions.MemberAssigned:
@@ -136,15 +136,15 @@ DECISIONS = [shape for code, (_, shape) in codec.KINDS.items() if code >= codec.
 
 
 def any_fact() -> st.SearchStrategy[Any]:
-    """Any sound fact."""
+    """Any valid fact."""
     return st.one_of([instances(kind) for kind in FACTS])
 
 
 def any_decision() -> st.SearchStrategy[Any]:
-    """Any sound decision."""
+    """Any valid decision."""
     return st.one_of([instances(kind) for kind in DECISIONS])
 
 
 def any_event() -> st.SearchStrategy[Any]:
-    """Any sound event."""
+    """Any valid event."""
     return st.one_of(any_fact(), any_decision())

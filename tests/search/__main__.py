@@ -1,5 +1,5 @@
-"""`python -m tests.search`: every search, then each rule broken in turn, with the shortest sequence
-found.
+"""`python -m tests.search` runs every search, then breaks each rule in turn and prints the shortest
+sequence to two owners.
 """
 
 from __future__ import annotations

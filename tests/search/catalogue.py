@@ -1,5 +1,5 @@
-"""What is searched: every set of faults that a full search covers, and each rule of PROTOCOL's last
-table left out.
+"""The searches: every set of faults that a full search covers, and each rule of the table in
+docs/protocol.md left out.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.member import MemberSession
 from tests.search import rules
 from tests.search.search import Found, Search
-from tests.search.world import Room
+from tests.search.world import Stepper
 
 
 @attrs.frozen(kw_only=True)
 class Planned:
-    """One search: which faults may happen, each once, at any moment. A session is `session_steps`
-    long, the broker's clock jumps `jump_steps`.
+    """One search. Each of `faults` may happen once, at any moment. Sessions last `session_steps`;
+    the broker's clock jumps by `jump_steps`.
     """
 
     faults: frozenset[str] = frozenset()
     session_steps: int = 5
     margin_steps: int = 1
     others: tuple[int, int] | None = None
-    """Session and margin of every process but m1's first; None: the same as its."""
+    """Session and margin of every process but m1's first; None: the same."""
     jump_steps: int = 4
     suspects: int = 1
-    """Processes that go step by step: m1, or m1 and m2."""
+    """How many processes go step by step: m1, or m1 and m2."""
     session_class: type[MemberSession] = MemberSession
     machine_class: type[GroupMachine] = GroupMachine
 
@@ -77,12 +77,12 @@ BROKEN: dict[str, Planned] = {
     "a fetch that reached the end (superseded)": _planned("second process", session_class=rules.HeartbeatsAlone),
     "a fetch that reached the end (expelled)": _planned("told otherwise", session_steps=4, session_class=rules.HeartbeatsAlone),
 }
-"""Rule -> the search that finds what happens without it."""
+"""Rule -> the search that finds two owners without it."""
 
 
 def run(planned: Planned) -> Found:
     """Searches to the end, or to the first state with two owners."""
-    room = Room(
+    stepper = Stepper(
         session_steps=planned.session_steps,
         margin_steps=planned.margin_steps,
         jump_steps=planned.jump_steps,
@@ -90,4 +90,4 @@ def run(planned: Planned) -> Found:
         session_class=planned.session_class,
         machine_class=planned.machine_class,
     )
-    return Search(room, planned.faults, planned.suspects).run()
+    return Search(stepper, planned.faults, planned.suspects).run()

@@ -1,4 +1,4 @@
-"""PROTOCOL's last table: each rule as the one method that keeps it, overridden."""
+"""Each rule of the table in docs/protocol.md as the one method that keeps it, overridden."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Breadth first through every interleaving of a small group: may two processes run the same task at
-one time?
+"""A breadth-first search through every interleaving of a small group: may two processes run one
+task at the same time?
 
-`search` returns the shortest sequence that leads there, or the number of states when there is none.
+`Search.run` returns the shortest sequence that leads there, or the number of states when there is
+none.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 import attrs
 
 from equipoise.events.tasks import TaskId
-from tests.search.world import CRASHED, TASKS, Batch, Fetch, Process, Room, World
+from tests.search.world import CRASHED, TASKS, Batch, Fetch, Process, Stepper, World
 
 FAULTS: dict[str, str] = {
     "clock jumps": "the broker's append clock jumps ahead",
@@ -26,13 +27,13 @@ FAULTS: dict[str, str] = {
     "m2 is doubled": "a second process with the id of m2 joins",
 }
 SECOND_M1, RESTARTED_M1, RESTARTED_M2, SECOND_M2 = 2, 3, 4, 5
-"""Places in Room.incarnations; m1 and m2 themselves are 0 and 1."""
+"""Indices in Stepper.incarnations; m1 and m2 themselves are 0 and 1."""
 
 
 @attrs.frozen
 class Found:
-    """`states` looked at; `path`: shortest sequence to two owners, None when there is none; `task`:
-    of which.
+    """`states`: number of states seen. `path`: shortest sequence to two owners; None: there is
+    none. `task`: the task with two owners.
     """
 
     states: int
@@ -42,31 +43,31 @@ class Found:
 
 
 class TooLarge(Exception):
-    """The search would look at more states than it was allowed."""
+    """The search has more states than allowed."""
 
 
 class Search:
-    """One search: which faults may happen (each once), in a room, with `suspects` processes that go
-    step by step: m1, or m1 and m2.
+    """One search over the transitions of a `Stepper`: which faults may happen (each once), with
+    `suspects` processes that go step by step: m1, or m1 and m2.
     """
 
-    def __init__(self, room: Room, faults: frozenset[str], suspects: int = 1) -> None:
-        self.room = room
+    def __init__(self, stepper: Stepper, faults: frozenset[str], suspects: int = 1) -> None:
+        self.stepper = stepper
         self.faults = faults
         self.suspects = suspects
 
     def first(self) -> World:
-        """m1 runs 0_0 and m2 runs 0_1; nothing is on its way."""
-        world = World(machine=self.room.first_machine(), since=0, processes=(), left=self.faults)
+        """m1 runs 0_0, m2 runs 0_1, and no message is on its way."""
+        world = World(machine=self.stepper.first_machine(), since=0, processes=(), left=self.faults)
         for who in (0, 1):
             world = self._joined(world, who)
         world = self._settled(world, everyone=True)
-        assert self.room.may_run(0, world.processes[0].session) == {TASKS[0]}
-        assert self.room.may_run(1, world.processes[1].session) == {TASKS[1]}
+        assert self.stepper.may_run(0, world.processes[0].session) == {TASKS[0]}
+        assert self.stepper.may_run(1, world.processes[1].session) == {TASKS[1]}
         return world
 
     def run(self, most_states: int = 5_000_000) -> Found:
-        """Raises TooLarge."""
+        """Searches to the end, or to the first state with two owners. Raises TooLarge."""
         first = self.first()
         seen: dict[World, tuple[World, str] | None] = {first: None}
         todo = deque([first])
@@ -86,40 +87,40 @@ class Search:
         return Found(len(seen), transitions)
 
     def run_twice(self, world: World) -> TaskId | None:
-        """A task that two processes may run."""
+        """A task that two processes may run; None: there is none."""
         running: set[TaskId] = set()
         for process in world.processes:
-            may_run = self.room.may_run(process.who, process.session)
+            may_run = self.stepper.may_run(process.who, process.session)
             both = sorted(running & may_run)
             if both:
                 return both[0]
             running |= may_run
         return None
 
-    # What may happen
+    # Possible events
 
     def nexts(self, world: World) -> Iterator[tuple[str, World]]:
         yield "time", self._later(world)
         if world.since:
-            yield "tick", self._settled(self._append(world, (self.room.tick,)))
+            yield "tick", self._settled(self._append(world, (self.stepper.tick,)))
         yield from self._faults(world)
         for place in range(self.suspects):
             suspect = world.processes[place]
-            name = self.room.incarnations[suspect.who].member_id
+            name = self.stepper.incarnations[suspect.who].member_id
             if suspect.batch is not None and not suspect.batch.appended:
                 yield f"{name}'s facts are appended", self._batch_appended(world, place)
-            if not self.room.is_over(suspect.session):
+            if not self.stepper.is_over(suspect.session):
                 yield from self._of_suspect(world, place, name)
 
     def _of_suspect(self, world: World, place: int, name: str) -> Iterator[tuple[str, World]]:
-        room, suspect = self.room, world.processes[place]
+        stepper, suspect = self.stepper, world.processes[place]
         who, session = suspect.who, suspect.session
         if suspect.batch is None:
-            after, facts = room.ask(who, session, "poll")
+            after, facts = stepper.ask(who, session, "poll")
             if facts:
                 yield f"{name} sends", self._with(world, place, suspect._replace(session=after, batch=Batch(0, facts, False)))
         elif suspect.batch.appended:
-            after, _ = room.ask(who, session, "acknowledged", suspect.batch.age)
+            after, _ = stepper.ask(who, session, "acknowledged", suspect.batch.age)
             yield f"{name}'s acknowledgement arrives", self._with(world, place, suspect._replace(session=after, batch=None))
             yield f"{name}'s acknowledgement is lost", self._with(world, place, suspect._replace(batch=None))
         else:
@@ -134,30 +135,30 @@ class Search:
                 yield event, self._with(world, place, suspect._replace(fetch=fetch._replace(served=served, reached_end=reached_end)))
         else:
             decisions = suspect.unread[: fetch.served]
-            after, _ = room.ask(who, session, "fetched", decisions, fetch.age, fetch.reached_end)
+            after, _ = stepper.ask(who, session, "fetched", decisions, fetch.age, fetch.reached_end)
             left = suspect.unread[fetch.served :]
             yield f"{name}'s fetch arrives", self._with(world, place, suspect._replace(session=after, unread=left, fetch=None))
-        if room.closing(session):
-            after, _ = room.ask(who, session, "closed")
+        if stepper.closing(session):
+            after, _ = stepper.ask(who, session, "closed")
             yield f"{name} closes", self._with(world, place, suspect._replace(session=after))
 
     def _faults(self, world: World) -> Iterator[tuple[str, World]]:
-        room, m1, m2 = self.room, world.processes[0], world.processes[1]
+        stepper, m1, m2 = self.stepper, world.processes[0], world.processes[1]
         for fault in sorted(world.left):
             after = world._replace(left=world.left - {fault})
             if fault == "clock jumps":
-                yield fault, after._replace(since=min(room.most_since, world.since + room.jump_steps))
+                yield fault, after._replace(since=min(stepper.most_since, world.since + stepper.jump_steps))
             elif fault == "told otherwise":
-                told = room.fact_id(room.configured(dict.fromkeys(TASKS, "m2")))
+                told = stepper.fact_id(stepper.configured(dict.fromkeys(TASKS, "m2")))
                 yield fault, self._settled(self._append(after, (told,)))
             elif fault == "second process":
                 yield fault, self._settled(self._joined(after, SECOND_M1))
-            elif fault == "crash" and not room.is_over(m1.session):
+            elif fault == "crash" and not stepper.is_over(m1.session):
                 yield fault, self._with(after, 0, m1._replace(session=CRASHED, unread=(), fetch=None))
             elif fault == "restart" and m1.session == CRASHED and "crash" in self.faults - world.left:
                 yield fault, self._settled(self._joined(after, RESTARTED_M1))
-            elif fault in ("leaves", "stops") and not room.is_over(m1.session):
-                session, _ = room.ask(m1.who, m1.session, fault)
+            elif fault in ("leaves", "stops") and not stepper.is_over(m1.session):
+                session, _ = stepper.ask(m1.who, m1.session, fault)
                 yield fault, self._with(after, 0, m1._replace(session=session))
             elif fault == "m2 restarts":
                 gone = self._with(after, 1, m2._replace(session=CRASHED, unread=(), fetch=None))
@@ -165,41 +166,41 @@ class Search:
             elif fault == "m2 is doubled":
                 yield fault, self._settled(self._joined(after, SECOND_M2))
 
-    # How it happens
+    # Their effects
 
     def _with(self, world: World, place: int, process: Process) -> World:
-        """The process as it is now; of one that is over, only facts that may still be appended
-        matter.
+        """The process as it is now. Of a process that is over, only facts that may still be
+        appended matter.
         """
-        if self.room.is_over(process.session):
+        if self.stepper.is_over(process.session):
             batch = process.batch if process.batch is not None and not process.batch.appended else None
             process = Process(process.who, CRASHED, batch=batch and batch._replace(age=0))
         return world._replace(processes=(*world.processes[:place], process, *world.processes[place + 1 :]))
 
     def _later(self, world: World) -> World:
-        """One step of time for every process, and for what is on its way."""
-        oldest = self.room.longest_steps + 1
-        later = world._replace(since=min(self.room.most_since, world.since + 1))
+        """One step of time for every process and every message on its way."""
+        oldest = self.stepper.longest_steps + 1
+        later = world._replace(since=min(self.stepper.most_since, world.since + 1))
         for place, process in enumerate(world.processes):
             if process.session == CRASHED:
                 continue
-            session = self.room.aged(process.who, process.session)
-            if place >= self.suspects:  # its lease is fresh at every moment
-                session, _ = self.room.ask(process.who, session, "acknowledged", 0)
-                session, _ = self.room.ask(process.who, session, "fetched", (), 0, True)
+            session = self.stepper.aged(process.who, process.session)
+            if place >= self.suspects:  # its lease is always fresh
+                session, _ = self.stepper.ask(process.who, session, "acknowledged", 0)
+                session, _ = self.stepper.ask(process.who, session, "fetched", (), 0, True)
             batch = process.batch and process.batch._replace(age=min(oldest, process.batch.age + 1))
             fetch = process.fetch and process.fetch._replace(age=min(oldest, process.fetch.age + 1))
             later = self._with(later, place, process._replace(session=session, batch=batch, fetch=fetch))
         return later
 
     def _append(self, world: World, facts: tuple[int, ...]) -> World:
-        """The facts are appended at once and folded; whom the decisions name may read them from now
+        """Appends the facts and folds them; members that the decisions name may read them from now
         on.
         """
         for fact in facts:
-            machine, named = self.room.fold(world.machine, world.since, fact)
+            machine, named = self.stepper.fold(world.machine, world.since, fact)
             processes = tuple(
-                process._replace(unread=self.room.to_read(process.unread, named[process.who])) if process.session != CRASHED else process
+                process._replace(unread=self.stepper.to_read(process.unread, named[process.who])) if process.session != CRASHED else process
                 for process in world.processes
             )
             world = world._replace(machine=machine, since=0, processes=processes)
@@ -212,12 +213,12 @@ class Search:
         return self._settled(self._with(after, place, after.processes[place]._replace(batch=batch._replace(appended=True))))
 
     def _joined(self, world: World, who: int) -> World:
-        session, joined = self.room.first_session(who)
+        session, joined = self.stepper.first_session(who)
         return self._append(world._replace(processes=(*world.processes, Process(who, session))), (joined,))
 
     def _settled(self, world: World, *, everyone: bool = False) -> World:
-        """Whoever is not under suspicion reads, closes and reports, at the moment of the last
-        append, until nobody has anything more to say.
+        """Lets every process that does not go step by step read, close and report, at the moment of
+        the last append, until it has nothing more to send.
         """
         for rounds in range(50):
             quiet = rounds > 0
@@ -225,7 +226,7 @@ class Search:
                 process = world.processes[place]
                 if process.session == CRASHED:
                     continue
-                session, facts = self.room.ask(process.who, process.session, "perfect", process.unread)
+                session, facts = self.stepper.ask(process.who, process.session, "perfect", process.unread)
                 quiet = quiet and not process.unread
                 world = self._with(world, place, process._replace(session=session, unread=()))
                 since = world.since

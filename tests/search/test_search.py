@@ -1,8 +1,8 @@
-"""Two processes never run one task at one time, in any interleaving of a small group; and every
-rule of PROTOCOL's last table is needed for that.
+"""Two processes never run one task at the same time, in any interleaving of a small group, and
+every rule of the table in docs/protocol.md is needed for that.
 
-The real GroupMachine and the real MemberSession are driven; see `tests.search.world` for what is
-one step and what is as dangerous as can be.
+Drives the real GroupMachine and the real MemberSession; `tests.search.world` says what one step is,
+and what is assumed to be as dangerous as possible.
 """
 
 from __future__ import annotations

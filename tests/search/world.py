@@ -1,21 +1,20 @@
 """A small group as a state that repeats: the real machine and the real sessions as interned
-snapshots, and what is between them.
+snapshots, and the messages between them.
 
 Times are in steps of one millisecond. Every snapshot is *rebased* before it is kept: the clock is
-set back to NOW and whatever time it holds moves along, ages stop where nothing depends on them any
-more, counters that only ever rise (offsets, decision and report numbers) start again, and a
-decision that does not matter to a process is not kept for it. So unbounded time, and any number of
-heartbeats, is a finite number of states.
+set back to NOW together with every time in it, ages stop where nothing depends on them any more,
+counters that only rise (offsets, decision and report numbers) restart, and a decision that does not
+matter to a process is not kept for it. So unbounded time, with any number of heartbeats, is a
+finite number of states.
 
-What is a single step of the search, and what is not:
+What a single step of the search is:
 
-* Appending a fact and folding it is one step: a leader that is slower only expires later.
-* A process that is not the one under suspicion is as dangerous as it can be: it hears of every
-  decision the moment it is made, closes at once, and its lease never lapses. Its messages are
-  therefore not in the state.
-* The process under suspicion goes step by step: a producer's batch is sent, appended, acknowledged;
+* Appending a fact and folding it is one step, because a slower leader only expires members later.
+* A process outside the `suspects` is as dangerous as possible: it reads every decision the moment
+  it is made, closes at once, and its lease never lapses. So its messages are not in the state.
+* A process of the `suspects` goes step by step: a producer's batch is sent, appended, acknowledged;
   a fetch is sent, served, arrives. Each may come as late as it likes, or never; doing nothing is
-  being paused. Pausing between the check of the lease and the write is not covered (M6).
+  being paused. A pause between the check of the lease and the write is not covered (M6).
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from equipoise.events.tasks import TaskId
 from equipoise.reference_model.step_checker import check_timers
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.member import FATAL_REJECTIONS, MemberSession, MemberSettings
-from tests.search.told import GoWhereTold, load
+from tests.search.scripted_assignor import ScriptedAssignor, load
 
 NOW = 1_000
 APPENDED = 5_000
@@ -45,8 +44,8 @@ CRASHED = -1
 
 
 class Batch(NamedTuple):
-    """Facts of one process on their way: age in steps since their sending, ids of the facts,
-    whether they are in the log.
+    """Facts of one process on their way: age in steps since they were sent, their ids, and whether
+    they are in the log.
     """
 
     age: int
@@ -55,8 +54,8 @@ class Batch(NamedTuple):
 
 
 class Fetch(NamedTuple):
-    """A read of the decisions on its way: age since its sending; served: how many of the unread
-    decisions it brings, None before that.
+    """A read of the decisions on its way: age in steps since it was sent; `served`: how many of the
+    unread decisions it brings, None before that.
     """
 
     age: int
@@ -65,8 +64,8 @@ class Fetch(NamedTuple):
 
 
 class Process(NamedTuple):
-    """One process: which incarnation, its session (id of a snapshot, or CRASHED), and for the one
-    under suspicion what is on its way.
+    """One process: its incarnation, its session (id of a snapshot, or CRASHED), and for a suspect
+    its messages on their way.
     """
 
     who: int
@@ -77,9 +76,10 @@ class Process(NamedTuple):
 
 
 class World(NamedTuple):
-    """One state of the search. The first of `processes` are those under suspicion.
+    """One state of the search. The first of `processes` are the suspects.
 
-    `since`: the broker's append clock minus the last append, in steps. `left`: faults yet to come.
+    `since`: the broker's append clock minus the last append, in steps. `left`: faults that may
+    still happen.
     """
 
     machine: int
@@ -92,7 +92,7 @@ T = TypeVar("T")
 
 
 class Interned(Generic[T]):
-    """Values as small numbers, so that states are cheap to keep and compare."""
+    """Values as small numbers, so that states are cheap to keep and to compare."""
 
     def __init__(self) -> None:
         self.values: list[T] = []
@@ -118,7 +118,7 @@ def _settings(member_id: str, incarnation: int, steps: tuple[int, int], ended: i
     )
 
 
-class Room:
+class Stepper:
     """The machine and the sessions, one transition at a time, each computed once.
 
     `others`: session and margin, in steps, of every incarnation but the first m1; None: the same as
@@ -169,11 +169,11 @@ class Room:
             checkpoint_every_records=0,
             options={str(task): member_id for task, member_id in told.items()},
         )
-        return GroupConfigured(assignor=GoWhereTold.name, knobs=settings)
+        return GroupConfigured(assignor=ScriptedAssignor.name, knobs=settings)
 
     def _most_since(self) -> int:
-        """The append clock's lead beyond which nothing changes: one step of group time, or, with
-        that clamp broken, all it can come to.
+        """Lead of the append clock beyond which nothing changes: one step of group time, or, with
+        that clamp broken, its largest value.
         """
         machine = self._machine_class(load=load)
         machine.state.config = self.configured({})
@@ -194,7 +194,7 @@ class Room:
         return self._keep_machine(machine)
 
     def fold(self, machine_id: int, since: int, fact_id: int) -> tuple[int, tuple[tuple[int, ...], ...]]:
-        """-> the machine after the fact, and the decisions that name each incarnation."""
+        """The machine after the fact, and the decisions that name each incarnation."""
         key = machine_id, since, fact_id
         if key not in self._folded:
             machine = self._machine_class.restore(self.machines.values[machine_id], load=load)
@@ -242,14 +242,14 @@ class Room:
         return self.sessions.id_of(json.dumps(state, sort_keys=True, separators=(",", ":")).encode())
 
     def first_session(self, who: int) -> tuple[int, int]:
-        """-> a session whose reader stands at the end and that joins now, and its MemberJoined."""
+        """A session whose reader is at the end and that joins now, and its MemberJoined."""
         session = self._session_class(self.incarnations[who])
         session.reader_placed(log_id="log", last_number=NUMBER, sent_ms=NOW, answered_ms=NOW)
         joined = self.fact_id(session.join(NOW))
         return self._keep_session(session, NOW), joined
 
     def aged(self, who: int, session_id: int) -> int:
-        """One step later, having looked at its lease."""
+        """The session one step later, after it has checked its lease."""
         key = who, session_id
         if key not in self._aged:
             session = self._session(who, session_id)
@@ -259,7 +259,7 @@ class Room:
         return self._aged[key]
 
     def may_run(self, who: int, session_id: int) -> frozenset[TaskId]:
-        """Tasks of which it may process a record at this moment."""
+        """Tasks of which it may process a record now."""
         if session_id == CRASHED:
             return frozenset()
         key = who, session_id
@@ -269,9 +269,7 @@ class Room:
         return self._may_run[key]
 
     def ask(self, who: int, session_id: int, *question: object) -> tuple[int, tuple[int, ...]]:
-        """Something happens to a session, and it may have something to say -> the session after it,
-        facts it sends.
-        """
+        """The session after an event, and the facts that it sends."""
         key = who, session_id, *question
         if key not in self._said:
             session = self._session(who, session_id)
@@ -280,7 +278,7 @@ class Room:
         return self._said[key]
 
     def to_read(self, unread: tuple[int, ...], decided: tuple[int, ...]) -> tuple[int, ...]:
-        """What waits to be read, up to the first decision that ends the reader."""
+        """Decisions still to be read, up to the first that ends the reader."""
         for decision_id in decided:
             if unread and ends(codec.decode(*self.decisions.values[unread[-1]])):  # type: ignore[arg-type]
                 break
@@ -291,7 +289,7 @@ class Room:
         return tuple(json.loads(self.sessions.values[session_id])["closing"]) if session_id != CRASHED else ()
 
     def is_over(self, session_id: int) -> bool:
-        """It has ended and has nothing more to say."""
+        """Whether it has ended and has nothing more to send."""
         if session_id == CRASHED:
             return True
         state = json.loads(self.sessions.values[session_id])
@@ -301,7 +299,7 @@ class Room:
         state = json.loads(self.sessions.values[session_id])
         return bool(state["leaving"] or state["stopping"])
 
-    # What may happen to a session
+    # Events of a session
 
     def _polled(self, session: MemberSession) -> list[Fact]:
         return session.poll(NOW)
@@ -331,7 +329,7 @@ class Room:
         return []
 
     def _perfect(self, session: MemberSession, decisions: tuple[int, ...]) -> list[Fact]:
-        """Everything at once, and a lease that is always fresh."""
+        """Reads, closes and reports at once, with a lease that is always fresh."""
         self._fetched(session, decisions, 0, True)
         self._acknowledged(session, 0)
         self._closed(session)
@@ -339,18 +337,18 @@ class Room:
 
 
 _ASKED: dict[str, Callable[..., list[Fact]]] = {
-    "poll": Room._polled,
-    "acknowledged": Room._acknowledged,
-    "fetched": Room._fetched,
-    "closed": Room._closed,
-    "leaves": Room._leaves,
-    "stops": Room._stops,
-    "perfect": Room._perfect,
+    "poll": Stepper._polled,
+    "acknowledged": Stepper._acknowledged,
+    "fetched": Stepper._fetched,
+    "closed": Stepper._closed,
+    "leaves": Stepper._leaves,
+    "stops": Stepper._stops,
+    "perfect": Stepper._perfect,
 }
 
 
 def _names(decision: Decision, who: MemberSettings) -> bool:
-    """Whether the incarnation does anything on reading this, but for counting it."""
+    """Whether the decision does more to the incarnation than to be counted."""
     if not isinstance(decision, MemberAssigned | MemberExpired | EventRejected):
         return False
     if isinstance(decision, EventRejected) and decision.code not in FATAL_REJECTIONS | {"report_base_unknown", "already_released"}:
@@ -359,5 +357,5 @@ def _names(decision: Decision, who: MemberSettings) -> bool:
 
 
 def ends(decision: Decision) -> bool:
-    """Whether nothing that comes after it matters to the incarnation it names."""
+    """Whether nothing after this decision matters to the incarnation that it names."""
     return isinstance(decision, MemberExpired) or (isinstance(decision, EventRejected) and decision.code in FATAL_REJECTIONS)

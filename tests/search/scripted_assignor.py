@@ -1,4 +1,4 @@
-"""The smallest assignor there is: every task goes where it is told to, at once."""
+"""The smallest assignor: every task goes at once to the member that the configuration names."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from equipoise.assignors import AssignmentProblem, Guarantee, Member, MemberPlan
 from equipoise.events.tasks import TaskId
 
 
-class GoWhereTold:
-    """`Knobs.options` maps a task's text form to a member. A task whose member is not there stays
-    where it is, or goes to the first eligible member.
+class ScriptedAssignor:
+    """`GroupSettings.options` maps a task's text form to a member. A task whose member is missing
+    stays where it is, or goes to the first eligible member.
 
-    No state is moved: it is for stateless tasks, for which KIP-415's two phases, revoke and then
-    assign, are all there is.
+    No state is moved: it is for stateless tasks, for which the two phases of KIP-415, revoke and
+    then assign, are enough.
     """
 
     name = "go_where_told"
@@ -64,6 +64,6 @@ class GoWhereTold:
         return eligible[0] if eligible else None
 
 
-def load(name: str, version: int) -> GoWhereTold:
+def load(name: str, version: int) -> ScriptedAssignor:
     """For `GroupMachine(load=...)`."""
-    return GoWhereTold()
+    return ScriptedAssignor()
