@@ -1,5 +1,5 @@
-"""What `equipoise configure` works out before anything is appended: changes, previews, and the
-command that goes back.
+"""What `equipoise configure` computes before it appends a fact: changes, previews, and the command
+that restores the former settings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BEFORE = configured("lag_aware", max_warmups=3, rack_aware_tags=("zone", "host")
 
 
 def applied(config: GroupConfigured, command: str) -> GroupConfigured:
-    """`config` as the words of an `equipoise configure` command change it."""
+    """`config` after the `equipoise configure` command `command`."""
     words = shlex.split(command)
     options: dict[str, list[str]] = {"--set": [], "--default": [], "--assignor": [], "--led-by": [], "--group": []}
     for option, value in zip(words[2::2], words[3::2], strict=True):

@@ -1,4 +1,4 @@
-"""Where changelogs end: what is known of it, and what is not known any more."""
+"""The ends of changelogs: when they are known, and when they become unknown."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ ONE, OTHER = TopicPartition("log", 0), TopicPartition("log", 1)
 
 
 async def learned(ends: ChangelogEnds, answer: dict[Any, int], *, meanwhile: Any = None) -> ChangelogEnds:
-    """Everything that is in `answer` was asked for, and `meanwhile` happened before the answer was
-    heard.
-    """
+    """Requests every partition in `answer`; `meanwhile` runs before the answer arrives."""
 
     async def ask(partitions: list[Any]) -> dict[Any, int]:
         found = {tp: answer[tp] for tp in partitions}
@@ -36,7 +34,7 @@ async def test_behind_is_a_number_only_when_the_end_is_known_and_not_passed() ->
 
 
 async def test_a_fetch_raises_an_end_and_never_lowers_it() -> None:
-    """It may be long ago, or a near replica's, and a position past its end says how old it is."""
+    """The fetch may be old or from a replica; a position beyond its end proves that it is."""
     ends = await learned(ChangelogEnds(), {ONE: 3_000})
     for position, fetched_end in ((40, 40), (50, 40), (60, -1), (70, None)):
         ends.read(ONE, position, fetched_end)
@@ -52,7 +50,7 @@ async def test_read_makes_no_unknown_end_known() -> None:
 
 
 async def test_a_leader_may_lower_an_end() -> None:
-    """A changelog that lost records: its copies are ahead of it until they begin anew."""
+    """A changelog that lost records: its copies are ahead of it until they are wiped."""
     ends = await learned(await learned(ChangelogEnds(), {ONE: 500}), {ONE: 100})
     assert (ends.behind(ONE, 90), ends.behind(ONE, 200)) == (10, None)
 
@@ -64,7 +62,7 @@ async def test_end_learned_during_a_request_is_newer_than_its_answer() -> None:
 
 
 async def test_answer_to_a_request_from_before_forget_does_not_count() -> None:
-    """The task ran and stopped here while the answer was on its way."""
+    """The task ran and stopped here during the request."""
     ends = await learned(ChangelogEnds(), {ONE: 10, OTHER: 10})
     await learned(ends, {ONE: 10, OTHER: 12}, meanwhile=lambda: ends.forget([ONE]))
     assert (ends.behind(ONE, 10), ends.behind(OTHER, 10)) == (None, 2)

@@ -1,5 +1,4 @@
-"""Which records of a changelog count, and that everybody who restores it comes to the same state.
-"""
+"""Which records of a changelog count, and that every restore of it gives the same state."""
 
 from __future__ import annotations
 
@@ -43,13 +42,13 @@ def put(origin: Origin, value: bytes, key: bytes = b"k") -> ChangelogRecord:
 
 
 def former(token: int, value: bytes, key: bytes = b"k", task: str = "0_0") -> ChangelogRecord:
-    """A record of a build that wrote neither epochs nor fences."""
+    """A record of a build without epochs and fences."""
     return key, value, ((TOKEN_HEADER, f"g/{task}/{token}".encode()),)
 
 
 def restored(records: list[ChangelogRecord]) -> tuple[dict[bytes, bytes], ChangelogFence]:
-    """What the application and the member see in a store that was made of `records`, and the fence
-    behind them.
+    """The application's values and the source positions in a store made of `records`, and the fence
+    after them.
     """
     fenced = FencedStore(MemoryStore(), "log/0")
     fenced.apply(records, position=len(records))
@@ -94,9 +93,7 @@ def test_a_late_fence_does_not_count() -> None:
 
 @pytest.mark.parametrize("other", [{"log_id": "log0"}, {"task": "1_0"}, {"group": "f"}])
 def test_another_writer_takes_over_whatever_its_token_and_the_first_one_comes_back(other: dict[str, Any]) -> None:
-    """A new log counts its tokens from 1; so does a task that another topology has numbered
-    otherwise.
-    """
+    """A new log counts tokens from 1; so does a task that a new topology has renumbered."""
     records: list[ChangelogRecord] = []
     origins = []
     for grant, value in ((granted(50), b"a"), (granted(1, **other), b"b"), (granted(51), b"c"), (granted(2, **other), b"d")):
@@ -238,9 +235,9 @@ WRITERS = [("log1", "0_0"), ("log2", "0_0"), ("log1", "1_0")]
 
 @st.composite
 def changelogs(draw: st.DrawFn) -> list[ChangelogRecord]:
-    """Owners take over one after the other, each from what it has restored; any of them may wake at
-    any time and send what it had under way: records, or the fence of a grant that it never came to
-    use."""
+    """Owners take over one after the other, each from its restored state. Any of them may wake at
+    any time and send what it had under way: records, or the fence of an unused grant.
+    """
     records: list[ChangelogRecord] = []
     tokens = dict.fromkeys(WRITERS, 0)
     origins: list[Origin] = []
@@ -248,7 +245,7 @@ def changelogs(draw: st.DrawFn) -> list[ChangelogRecord]:
         log_id, task = writer = draw(st.sampled_from(WRITERS))
         tokens[writer] += draw(st.integers(1, 2))
         origin = claim(restored(records)[1].owner, granted(tokens[writer], log_id, task))
-        if draw(st.booleans()) and origins:  # paused before its fence, which comes later, or never
+        if draw(st.booleans()) and origins:  # paused before its fence, which comes late or never
             origins.append(origin)
             continue
         records.append(fence(origin, draw(st.sampled_from([AT_LEAST_ONCE, EXACTLY_ONCE]))))
@@ -267,7 +264,7 @@ def test_a_restore_from_any_prefix_gives_what_one_from_the_beginning_gives(recor
     whole.apply(records, position=len(records))
     store = MemoryStore()
     for cut in [*sorted(min(cut, len(records)) for cut in cuts), len(records)]:
-        FencedStore(store, "log/0").apply(records[store.position : cut], position=cut)  # reopened each time: nothing but the store is kept
+        FencedStore(store, "log/0").apply(records[store.position : cut], position=cut)  # reopened each time: only the store is kept
     assert list(store.items()) == list(whole.store.items())
 
 

@@ -1,4 +1,4 @@
-"""The member's line to its leader, without a broker: what it makes of records of the decisions
+"""The member's connection to its leader, without a broker: how it reads records of the decisions
 topic.
 """
 

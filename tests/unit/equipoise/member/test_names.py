@@ -1,6 +1,4 @@
-"""What a member may be called, and what it may be told to say: refused where it is made, with the
-field's name.
-"""
+"""`Member` refuses invalid names, and facts that are too large, with the name of the field."""
 
 from __future__ import annotations
 

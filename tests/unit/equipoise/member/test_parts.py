@@ -1,4 +1,4 @@
-"""The small parts of the member: what a handler sees of its state, limits."""
+"""Small parts of the member: the state of a task, source positions, the throttle, options."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_throttle_lets_its_rate_through_and_one_burst(takes: list[int], quiet_
         taken += records
     now += throttle.wait_s()
     assert now - begun >= taken / 1_000 - BURST_S - 1e-6
-    assert now - begun <= taken / 1_000 + 1e-6  # and it waits for nothing else
+    assert now - begun <= taken / 1_000 + 1e-6  # and waits for nothing else
 
 
 @pytest.mark.parametrize(("more", "waits_s"), [(True, 0.0), (False, 0.5 - BURST_S)])

@@ -1,5 +1,5 @@
-"""Stores: position and content agree, also after a kill -9; and the directory that says whose they
-are.
+"""Stores: position and content agree, also after a kill -9. State directories: lock and proof of
+death.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def test_after_a_kill_position_and_content_agree(tmp_path: Path) -> None:
         process.wait()
         process.stdout.close()
         store = RocksStore(tmp_path)
-        assert store.position >= said - said % 50000  # what was not bulk is there
+        assert store.position >= said - said % 50000  # writes without bulk are kept
         for number in range(max(1, store.position - 999), store.position + 1):
             value = store.get(str(number % 1000).encode())
             assert value is not None
@@ -144,7 +144,7 @@ def test_the_lock_is_held_as_long_as_its_process_lives(tmp_path: Path, end: Call
     assert process.stdout is not None
     assert process.stdout.readline() == b"held\n"
     os.kill(process.pid, signal.SIGSTOP)
-    assert _locked(tmp_path)  # stopped is not dead
+    assert _locked(tmp_path)  # a stopped process is not dead
     os.kill(process.pid, signal.SIGCONT)
     end(process)
     process.wait()
@@ -156,7 +156,7 @@ def test_the_lock_is_held_as_long_as_its_process_lives(tmp_path: Path, end: Call
 
 @contextlib.contextmanager
 def _held(root: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A live process whose incarnation 41 holds the directory."""
+    """A live process that holds the directory as incarnation 41."""
     process = subprocess.Popen([sys.executable, "-c", _HOLDER, str(root)], stdout=subprocess.PIPE)
     assert process.stdout is not None
     try:

@@ -1,5 +1,5 @@
-"""Parts of the worker that need no broker: checkpoints in a compacted topic, observations in
-pieces, settings, and rows of nobody's.
+"""Parts of the worker that need no broker: checkpoints in a compacted topic, settings, metrics, and
+rows without a group.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def stored(offset: int, state: bytes = b"state", group: str = "g") -> StoredChec
 
 
 def compacted(records: list[Pair]) -> list[Pair]:
-    """What the topic keeps: the last of each key."""
+    """The records that the topic keeps: the last of each key."""
     last = {key: place for place, (key, _) in enumerate(records)}
     return [record for place, record in enumerate(records) if last[record[0]] == place]
 
@@ -59,7 +59,7 @@ def test_a_checkpoint_that_was_cut_off_anywhere_leaves_the_one_before_it(monkeyp
         assert (found.checkpoints["g"], found.slots["g"]) == (stored(9, b"and these are more"), 1)
     found = find("log", compacted([*kept, *third]))
     assert (found.checkpoints["g"], found.slots["g"]) == (stored(14, b"third, long one"), 0)
-    shorter = list(checkpoint_records("log", stored(20, b"xy"), 1))  # parts of the longer one before it stay in its slot
+    shorter = list(checkpoint_records("log", stored(20, b"xy"), 1))  # parts of the longer checkpoint before it stay in its slot
     assert find("log", compacted([*kept, *third, *shorter])).checkpoints["g"] == stored(20, b"xy")
 
 
@@ -75,7 +75,7 @@ def published(decision: Decision) -> StoredDecision:
 
 
 def test_published_identity_is_the_checksum_and_of_another_form_unknown() -> None:
-    """Bytes of a version before, too: `Checkpointed` of version 1 names no form."""
+    """Also for bytes of an earlier version: `Checkpointed` version 1 has no form."""
     of_today = Checkpointed(state_sha256="a" * 64, seq=5, form=FORM)
     for decision in (of_today, MemberAsked(member_id="m1", incarnation=1, leave=True)):
         stored_today = published(decision)
