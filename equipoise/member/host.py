@@ -38,15 +38,15 @@ LONGEST_REJOIN_WAIT_S = 5.0
 LONGEST_LAG_WAIT_S = 5.0
 """How long a join waits for lags that are unknown. They are known in a moment, or not for long."""
 LAG_LOOK_S = 0.02
-MOST_OUTRUN = 3
+MOST_CLOCK_CONFLICTS = 3
 """How often in a row a process whose clock is behind joins above the incarnation that is in the
 group, before it considers itself the older process.
 """
-LONGEST_WAIT_AFTER_GIVING_UP_S = 60.0
+LONGEST_WAIT_AFTER_FAILURE_S = 60.0
 """Longest wait to rejoin after a failure, or after decisions that this build cannot read: an
 operator, or another build of the worker, must fix that.
 """
-LAST_WORD_S = 10.0
+FINAL_FACTS_S = 10.0
 """How long MemberLeft may take to be appended before the process ends without it."""
 
 
@@ -89,7 +89,7 @@ class MemberHost:
                 "member %s: no proof that incarnation %d is dead (%s); if the leader still lists it, its tasks wait for one session timeout",
                 member_id, self._last_incarnation, self._directory.unproven,
             )  # fmt: skip
-        self._outrun = 0
+        self._clock_conflicts = 0
         self._connection = connection
         self._group = group
         self._member_id = member_id
@@ -102,8 +102,8 @@ class MemberHost:
         self._wake = asyncio.Event()
         self._leaving = self._closing = False
         self._error: BaseException | None = None
-        self._gave_up_because = ""
-        self._unused_config_told = False
+        self._failure = ""
+        self._unused_config_logged = False
         self._link = Link(
             connection, group, options, received=self._received, read_up_to_end=self._read_up_to_end, went_back=self._went_back,
             replaced=self._replaced, acknowledged=self._acknowledged,
@@ -139,12 +139,12 @@ class MemberHost:
         except BaseException:
             await self._close_all()
             raise
-        self._life = self._thread.start(self._live())
+        self._running = self._thread.start(self._run())
 
     async def end(self) -> None:
         """Waits until the member has ended, then closes everything."""
-        await asyncio.wait((asyncio.ensure_future(asyncio.wrap_future(self._life)),))
-        await self.work.let_go()
+        await asyncio.wait((asyncio.ensure_future(asyncio.wrap_future(self._running)),))
+        await self.work.close_clients()
         await self._close_all()
 
     async def _close_all(self) -> None:
@@ -211,12 +211,12 @@ class MemberHost:
 
     # Incarnations, in the member's own loop
 
-    async def _live(self) -> None:
-        helpers = [asyncio.ensure_future(self._keep_going(each)) for each in (self._link.speak, self._link.read, self._link.probe)]
+    async def _run(self) -> None:
+        helpers = [asyncio.ensure_future(self._keep_going(each)) for each in (self._link.send_queued, self._link.read, self._link.probe)]
         for each in helpers:
             each.add_done_callback(self._helper_ended)
         try:
-            await self._lives()
+            await self._run_incarnations()
         except Exception as error:  # noqa: BLE001  # the application must get every error
             self._error = self._error or error
             self.work.abandon()
@@ -226,7 +226,7 @@ class MemberHost:
         finally:
             for each in helpers:
                 each.cancel()
-            self._app.call_soon_threadsafe(self._tell_over)
+            self._app.call_soon_threadsafe(self._set_over)
 
     async def _keep_going(self, job: Callable[[], Awaitable[None]]) -> None:
         """Runs one of the link's endless jobs. An error ends the incarnation, not the member: the
@@ -249,7 +249,7 @@ class MemberHost:
     def _give_up(self, how: End, why: str) -> None:
         with self.shared.lock:
             if self.session.joined:
-                self._gave_up_because = why
+                self._failure = why
                 self.session.give_up(how, boot_ms())
         self._wake.set()
 
@@ -257,7 +257,7 @@ class MemberHost:
         if not helper.cancelled() and (error := helper.exception()) is not None:
             self.fail(error)
 
-    def _tell_over(self) -> None:
+    def _set_over(self) -> None:
         if not self.over.done():
             if self._error is None:
                 self.over.set_result(None)
@@ -265,29 +265,29 @@ class MemberHost:
                 self.over.set_exception(self._error)
                 self.over.exception()  # retrieved here, so that asyncio does not warn
 
-    async def _lives(self) -> None:
+    async def _run_incarnations(self) -> None:
         wait_s = RETRY_S
         while not self._closing:
             begun_s = time.monotonic()
             if not await self._join():
                 return
-            await self._one_life()
-            if await self._ends_for_good():
+            await self._host_incarnation()
+            if await self._is_last():
                 return
             self._proven_dead = self.session.incarnation  # all its tasks have stopped
             self._last_incarnation = max(self._proven_dead, self._last_incarnation or 0)
             gave_up = self.session.ended in (End.UNREADABLE, End.FAILED)
-            longest_s = LONGEST_WAIT_AFTER_GIVING_UP_S if gave_up else LONGEST_REJOIN_WAIT_S
+            longest_s = LONGEST_WAIT_AFTER_FAILURE_S if gave_up else LONGEST_REJOIN_WAIT_S
             wait_s = min(longest_s, 2 * wait_s) if time.monotonic() - begun_s < longest_s else RETRY_S
             self._log_end(wait_s)
-            await self._rest(wait_s, also_until_leaving=gave_up)
+            await self._wait(wait_s, also_until_leaving=gave_up)
             if gave_up and self._leaving:
                 return
             with self.shared.lock:
                 self.shared.session = self._new_session()
-                self.work.begin_life()
+                self.work.begin_incarnation()
 
-    async def _rest(self, seconds: float, *, also_until_leaving: bool = False) -> None:
+    async def _wait(self, seconds: float, *, also_until_leaving: bool = False) -> None:
         """Waits until the member is closed or, with `also_until_leaving`, leaves; at most
         `seconds`.
         """
@@ -302,10 +302,10 @@ class MemberHost:
         if session.ended is End.UNREADABLE:
             _LOG.error(
                 "group %s: member %s has stopped its tasks and left, because it cannot read its assignment: %s. It joins again in %.1f s",
-                self._group, self._member_id, self._gave_up_because, wait_s,
+                self._group, self._member_id, self._failure, wait_s,
             )  # fmt: skip
         elif session.ended is End.FAILED:
-            _LOG.error("group %s: member %s failed: %s. It joins again in %.1f s", self._group, self._member_id, self._gave_up_because, wait_s)
+            _LOG.error("group %s: member %s failed: %s. It joins again in %.1f s", self._group, self._member_id, self._failure, wait_s)
         elif session.ended in (End.LOG_REPLACED, End.LOG_WENT_BACK):
             what = "was replaced by another log" if session.ended is End.LOG_REPLACED else "has lost decisions"
             _LOG.error("group %s: member %s has stopped its tasks: log %s %s", self._group, self._member_id, self._log_id, what)
@@ -365,26 +365,26 @@ class MemberHost:
                             "group %s: log %s has replaced log %s; member %s joins it in %.1f s, when the members of the former log have stopped",
                             self._group, placed.log_id, self._log_id, self._member_id, waits_s,
                         )  # fmt: skip
-                    await self._rest(waits_s)
+                    await self._wait(waits_s)
                     continue
                 if self._directory is not None:
                     self._directory.begin(self.session.incarnation, placed.log_id)
             except (KafkaError, EquipoiseError, OSError) as error:
                 _LOG.warning("group %s: member %s failed to join, retrying: %r", self._group, self._member_id, error)
-                await self._rest(wait_s)
+                await self._wait(wait_s)
                 wait_s = min(LONGEST_REJOIN_WAIT_S, 2 * wait_s)
                 continue
             with self.shared.lock:
                 now_ms = boot_ms()
                 if now_ms - placed.asked_ms >= self._options.lease_ms // 2 or self._closing:
                     continue
-                self.work.tell_progress(now_ms)
+                self.work.report_progress(now_ms)
                 joined = self.session.join(now_ms)
             self._log_id = placed.log_id
             if self._declared_in != placed.log_id:
                 self._declared_in = placed.log_id
-                self._link.say(self._topology)
-            self._link.say(joined)
+                self._link.queue(self._topology)
+            self._link.queue(joined)
             self._link.begin_reading()
             return True
         return False
@@ -395,49 +395,49 @@ class MemberHost:
         """
         end_s = time.monotonic() + LONGEST_LAG_WAIT_S
         while LagSentinel.UNKNOWN in self._restorer.lags.values() and time.monotonic() < end_s and not self._closing:
-            await self._rest(LAG_LOOK_S)
+            await self._wait(LAG_LOOK_S)
 
-    async def _one_life(self) -> None:
+    async def _host_incarnation(self) -> None:
         """Hosts one incarnation, until it has ended and all its tasks have stopped."""
         while True:
             self._wake.clear()
             with self.shared.lock:
                 now_ms = boot_ms()
-                self.work.tell_progress(now_ms)
+                self.work.report_progress(now_ms)
                 facts = self.session.poll(now_ms)
             for fact in facts:
-                self._link.say(fact)
+                self._link.queue(fact)
             next_ms = self.work.reconcile()
             if self.session.ended is not None and self.work.is_over:
-                for fact in self._last_words():
-                    self._link.say(fact)
+                for fact in self._final_facts():
+                    self._link.queue(fact)
                 return
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), max(0.0, (next_ms - boot_ms()) / 1_000))
 
-    def _last_words(self) -> list[Fact]:
+    def _final_facts(self) -> list[Fact]:
         with self.shared.lock:
             return self.session.poll(boot_ms())
 
-    async def _ends_for_good(self) -> bool:
+    async def _is_last(self) -> bool:
         """After an incarnation: whether it was the last one. Raises SupersededError or FieldError
         when another one would be rejected.
         """
         session = self.session
         if session.ended in (End.LEFT, End.RELEASED):
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._link.said(), LAST_WORD_S)
+                await asyncio.wait_for(self._link.flushed(), FINAL_FACTS_S)
             return True
         if self._closing:
             return True
         if session.ended is End.LEASE_LAPSED and not session.end_cause:
             with contextlib.suppress(TimeoutError):  # reads first what was decided about it meanwhile, if it can
                 await asyncio.wait_for(self._link.probe_once(), self._options.lease_ms / 1_000)
-        if session.may_join_above(_clock()) and self._outrun < MOST_OUTRUN:
-            self._outrun += 1
+        if session.may_join_above(_clock()) and self._clock_conflicts < MOST_CLOCK_CONFLICTS:
+            self._clock_conflicts += 1
             self._last_incarnation = session.newest_incarnation
             return False
-        self._outrun = 0
+        self._clock_conflicts = 0
         if session.is_ousted:
             raise SupersededError(f"member {self._member_id!r} of group {self._group!r}: another process has joined with this member id")
         if session.end_cause in ("margin_too_small", "margin_too_large"):
@@ -447,13 +447,13 @@ class MemberHost:
             if self._configured_in == self._log_id:  # this incarnation joined after the configuration, and the group still had none
                 raise FieldError("group_config", f"group {self._group!r} rejects it: {refusal_text(config)}")
             self._configured_in = self._log_id
-            self._link.say(config)
+            self._link.queue(config)
         return False
 
-    def _say_if_config_is_unused(self) -> None:
-        if self._options.group_config is None or self._unused_config_told or not self.session.assignment_epoch:
+    def _log_unused_config(self) -> None:
+        if self._options.group_config is None or self._unused_config_logged or not self.session.assignment_epoch:
             return
-        self._unused_config_told = True
+        self._unused_config_logged = True
         if self._configured_in != self._log_id:
             _LOG.info(
                 "group %s already has a configuration: group_config of member %s is not used; "
@@ -469,8 +469,8 @@ class MemberHost:
             reception = self.session.receive(record, boot_ms())
             asked, unknown = self.session.asked, self.session.unknown
             if isinstance(record, UnreadDecision) and self.session.ended is not ended_before:
-                self._gave_up_because = f"decision {record.number}: {record.problem} (this member's build is older than the worker: upgrade it)"
-        self._say_if_config_is_unused()
+                self._failure = f"decision {record.number}: {record.problem} (this member's build is older than the worker: upgrade it)"
+        self._log_unused_config()
         if unknown - unknown_before:
             _LOG.error(
                 "member %s was assigned %s, which its topology (epoch %d) lacks, and does not run them: upgrade the worker, "
@@ -479,7 +479,7 @@ class MemberHost:
             )  # fmt: skip
         if asked != before:
             _LOG.info("member %s is asked to %s", self._member_id, "leave" if asked else "stay")
-            self.work.tell_asked(asked)
+            self.work.call_on_asked(asked)
         self._wake.set()
         return reception
 

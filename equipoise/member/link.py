@@ -86,7 +86,7 @@ class Link:
         """
         self._seen_same_s = 0.0
         """When the topics were last found to have these ids (monotonic, s)."""
-        self._moves = 0
+        self._placements = 0
         """Rises when the reader is placed, so that answers to earlier requests are ignored: they do
         not belong to the present incarnation.
         """
@@ -103,7 +103,7 @@ class Link:
         self._read_on = asyncio.Event()
         self._placed = asyncio.Event()
         self._probe_now = asyncio.Event()
-        self._turn = asyncio.Lock()
+        self._reader_lock = asyncio.Lock()
         """Held by the one coroutine that moves the reader."""
         self._next_number_position = 0
 
@@ -156,8 +156,8 @@ class Link:
         from aiokafka.errors import StaleMetadata
 
         self._placed.clear()
-        async with self._turn:
-            self._moves += 1
+        async with self._reader_lock:
+            self._placements += 1
             if self._opening is None or self._partition not in (self._consumer.partitions_for_topic(self._topics.decisions) or {self._partition}):
                 self._opening = await self._read_opening()
             self._consumer.assign([self._decisions])
@@ -177,7 +177,7 @@ class Link:
             self._topic_ids = ids
             self._go_to(end)
             self._next_number_position = end
-            self._moves += 1
+            self._placements += 1
         return ReaderPosition(self._opening.log_id, number, asked_ms)
 
     async def _ask_topic_ids(self) -> tuple[str, ...] | None:
@@ -243,7 +243,7 @@ class Link:
             await self._placed.wait()
             asked_ms = boot_ms()
             try:
-                async with self._turn:
+                async with self._reader_lock:
                     whole = await self._read_some()
             except OffsetOutOfRangeError:
                 whole = False
@@ -295,7 +295,7 @@ class Link:
 
         while True:
             await self._placed.wait()
-            moves, read_to, asked_ms = self._moves, self._read_to, boot_ms()
+            placements, read_to, asked_ms = self._placements, self._read_to, boot_ms()
             try:
                 end = (await self._consumer.end_offsets([self._decisions]))[self._decisions]
                 ids = await self._ask_topic_ids()
@@ -303,7 +303,7 @@ class Link:
                 _LOG.info("group %s: cannot read the end of the decisions, retrying: %r", self._group, error)
                 await asyncio.sleep(RETRY_S)
                 continue
-            if moves != self._moves:
+            if placements != self._placements:
                 continue
             if ids != self._topic_ids:
                 self._replaced()
@@ -312,24 +312,24 @@ class Link:
                 self._went_back(asked_ms)
                 await asyncio.sleep(RETRY_S)
                 continue
-            while self._read_to < end and moves == self._moves:
+            while self._read_to < end and placements == self._placements:
                 self._read_on.clear()
                 await self._read_on.wait()
-            if moves == self._moves:
+            if placements == self._placements:
                 self._read_up_to_end(asked_ms)
                 return
 
     # Facts out
 
-    def say(self, fact: Fact) -> None:
+    def queue(self, fact: Fact) -> None:
         """Queues `fact`. It is dated by the time of this call."""
         self._outbox.put_nowait((fact, boot_ms()))
 
-    async def said(self) -> None:
+    async def flushed(self) -> None:
         """Returns when every queued fact was appended or dropped."""
         await self._outbox.join()
 
-    async def speak(self) -> None:
+    async def send_queued(self) -> None:
         """Sends queued facts one after the other, for ever.
 
         A fact that cannot be sent in time is dropped; the next report repeats it
@@ -377,7 +377,7 @@ class Link:
 
         if time.monotonic() - self._seen_same_s < SAME_FOR_S:
             return
-        moves = self._moves
+        placements = self._placements
         try:
             ids = await self._ask_topic_ids()
         except UnknownTopicOrPartitionError:
@@ -385,7 +385,7 @@ class Link:
         except KafkaError as error:
             _LOG.debug("group %s: cannot read the topics' ids: %r", self._group, error)
             return
-        if moves == self._moves and ids != self._topic_ids:
+        if placements == self._placements and ids != self._topic_ids:
             self._replaced()
             raise StaleMetadata(f"the topics of {self._topics.prefix} were created again")
 

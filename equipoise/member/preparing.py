@@ -78,13 +78,13 @@ class Preparer:
         self._jobs: dict[TaskId, asyncio.Task[None]] = {}
         self._contexts: dict[TaskId, PrepareContext] = {}
         self._failed: frozenset[TaskId] = frozenset()
-        self._resting: frozenset[TaskId] = frozenset()
+        self._waiting: frozenset[TaskId] = frozenset()
         """Failed tasks that wait for their next attempt."""
 
     def update(self, wanted: frozenset[TaskId], kept: frozenset[TaskId]) -> None:
         """Begins to prepare `wanted`, and cancels preparations of tasks that are not in `kept`."""
         for task in sorted(self._jobs.keys() - kept):
-            self._call_off(task)
+            self._cancel(task)
         for task in sorted(wanted - self._jobs.keys()):
             self._begin(task, runs_next=False)
 
@@ -98,7 +98,7 @@ class Preparer:
     def progress(self) -> Mapping[TaskId, PreparationProgress]:
         """Progress of every task in preparation."""
         contexts = sorted(dict(self._contexts).items())
-        return {task: PreparationProgress(*context.reported, context.attempt, task not in self._resting) for task, context in contexts}
+        return {task: PreparationProgress(*context.reported, context.attempt, task not in self._waiting) for task, context in contexts}
 
     def thousandths(self) -> dict[TaskId, int]:
         """Progress in thousandths, for reports; without tasks that wait for their next attempt."""
@@ -109,29 +109,29 @@ class Preparer:
         """Tasks with a failed attempt that are not prepared yet."""
         return self._failed
 
-    async def let_go(self) -> None:
+    async def cancel_all(self) -> None:
         """Cancels all preparations."""
         jobs = list(self._jobs.values())
         for task in list(self._jobs):
-            self._call_off(task)
+            self._cancel(task)
         await asyncio.gather(*jobs, return_exceptions=True)
 
     def _begin(self, task: TaskId, *, runs_next: bool) -> None:
         self._jobs[task] = asyncio.ensure_future(self._until_prepared(task, runs_next=runs_next))
 
-    def _call_off(self, task: TaskId) -> None:
+    def _cancel(self, task: TaskId) -> None:
         self._jobs.pop(task).cancel()
         context = self._contexts.pop(task, None)
         if context is not None:
             context.cancelled = True
         self._failed -= {task}
-        self._resting -= {task}
+        self._waiting -= {task}
 
     async def _until_prepared(self, task: TaskId, *, runs_next: bool) -> None:
         attempt, wait_s = 1, FIRST_RETRY_S
         while True:
             context = self._contexts[task] = PrepareContext(task, attempt, runs_next=runs_next)
-            self._resting -= {task}
+            self._waiting -= {task}
             self._changed()
             begun_s = time.monotonic()
             try:
@@ -141,7 +141,7 @@ class Preparer:
                 took_s = time.monotonic() - begun_s
                 _LOG.exception("task %s: attempt %d to prepare it failed after %.1f s, retrying in %.0f s", task, attempt, took_s, wait_s)
             self._failed |= {task}
-            self._resting |= {task}
+            self._waiting |= {task}
             self._changed()
             await asyncio.sleep(wait_s)
             attempt, wait_s = attempt + 1, min(LONGEST_RETRY_S, 2 * wait_s)

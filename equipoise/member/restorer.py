@@ -40,7 +40,7 @@ BULK_LAG = 20_000
 """Lag, in records, above which a copy is written in bulk."""
 NOWHERE = Path("/nowhere")
 """Folder of the stores of a member without state directory. Stores on disk fail there."""
-TELL_EVERY_S = 0.1
+REPORT_EVERY_S = 0.1
 """Shortest time between two reports of ordinary progress."""
 RETRY_S = 0.5
 FOLLOW_WAIT_MS = 500
@@ -86,8 +86,8 @@ class ChangelogRestorer:
     `changelogs`: task -> its changelog topics, for every stateful task. `directory`: None: stores
     are in memory. `ends_every_s`: time between two requests for the changelogs' ends. `rack`: lets
     brokers serve reads from a near replica; ends are requested from leaders all the same.
-    `progressed` is called from this loop when lags have changed: at most every TELL_EVERY_S, but at
-    once when a copy comes within `ready_lag_records`. `failed` is called when it cannot go on.
+    `progressed` is called from this loop when lags have changed: at most every REPORT_EVERY_S, but
+    at once when a copy comes within `ready_lag_records`. `failed` is called when it cannot go on.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class ChangelogRestorer:
         """Set when ends were forgotten, so that they are requested at once."""
         self._assigned: frozenset[Any] = frozenset()
         self._woken = asyncio.Event()
-        self._told_s = 0.0
+        self._reported_s = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         self._busy_s = 0.0
         self._bulk_records = 0
@@ -169,7 +169,7 @@ class ChangelogRestorer:
                     self._on_disk.setdefault(task, {})[topic] = store.position
                     store.close()
         await self._learn_ends()
-        self._tell(now=True)
+        self._report(now=True)
         self._tasks = [asyncio.create_task(self._run(), name="restore"), asyncio.create_task(self._keep_ends(), name="changelog ends")]
         for each in self._tasks:
             each.add_done_callback(self._ended)
@@ -208,7 +208,7 @@ class ChangelogRestorer:
             if copy.waiting is not None:
                 copy.waiting.cancel()
             self._woken.set()
-            self._tell(now=True)
+            self._report(now=True)
 
     async def restore(self, task: TaskId) -> dict[str, ChangelogOwner | None]:
         """Restores `task` to the present ends of its changelogs, and follows them until `open` or
@@ -245,7 +245,7 @@ class ChangelogRestorer:
             self._put_away(task, stores)
             self._ends.forget(self._partitions(task))  # its next owner may have written since
             self._unknown.set()
-            self._tell(now=True)
+            self._report(now=True)
 
     def _take_stores(self, task: TaskId) -> dict[str, FencedStore]:
         closed = self._on_disk.pop(task, None)
@@ -271,7 +271,7 @@ class ChangelogRestorer:
         """Drops copies in memory that are not in `wanted`."""
         for task in set(self._kept).difference(wanted):
             _close(self._kept.pop(task))
-            self._tell(now=True)
+            self._report(now=True)
 
     # Reading
 
@@ -414,7 +414,7 @@ class ChangelogRestorer:
             self._bulk_records += records
             self._busy_s += time.monotonic() - begun_s
         if records:
-            self._tell(now=behind)
+            self._report(now=behind)
 
     def _apply(self, store: FencedStore, batch: list[Any], position: int, *, bulk: bool) -> None:
         before = store.fence.dropped_records
@@ -445,7 +445,7 @@ class ChangelogRestorer:
             del self._copies[task]
             self._handed_over[task] = copy.stores
             waiting.set_result(copy.stores)
-            self._tell(now=True)
+            self._report(now=True)
         return finished
 
     # Lags
@@ -457,16 +457,16 @@ class ChangelogRestorer:
                     await self._unknown.wait()
             self._unknown.clear()
             await self._learn_ends()
-            self._tell(now=True)
+            self._report(now=True)
 
     async def _learn_ends(self) -> None:
         here = {*self._copies, *self._kept, *self._on_disk}
         await self._ends.learn(self._asker.end_offsets, [tp for task in here for tp in self._partitions(task)])
 
-    def _tell(self, *, now: bool) -> None:
-        if not now and time.monotonic() < self._told_s + TELL_EVERY_S:
+    def _report(self, *, now: bool) -> None:
+        if not now and time.monotonic() < self._reported_s + REPORT_EVERY_S:
             return
-        self._told_s = time.monotonic()
+        self._reported_s = time.monotonic()
         positions = {task: {topic: store.position for topic, store in copy.stores.items()} for task, copy in self._copies.items()}
         positions |= {task: {topic: store.position for topic, store in stores.items()} for task, stores in self._kept.items()}
         positions |= self._on_disk

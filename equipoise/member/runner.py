@@ -140,7 +140,7 @@ class TaskRunner:
         self._stores: Mapping[str, FencedStore] = {}
         self._stopping = asyncio.Event()
         self._aborted = False
-        self._letting_go = False
+        self._is_closing = False
         """Whether processing has ended, so that nothing is left to abort."""
         self._job: asyncio.Task[None] | None = None
         self._producer: Any = None
@@ -175,7 +175,7 @@ class TaskRunner:
         another write.
         """
         self._stopping.set()
-        if abort and not self._aborted and not self._letting_go and self._job is not None:
+        if abort and not self._aborted and not self._is_closing and self._job is not None:
             self._aborted = True
             self._job.cancel()
 
@@ -184,24 +184,24 @@ class TaskRunner:
     async def _run(self) -> None:
         error: BaseException | None = None
         try:
-            await self._live()
+            await self._run_grant()
         except asyncio.CancelledError:
             self._aborted = True
         except Exception as raised:  # noqa: BLE001  # the application's code may raise anything, and ends the member
             error, self._aborted = raised, True
-        self._letting_go = True
+        self._is_closing = True
         if self._aborted:
             await self._stop_writing()  # otherwise the last commit has waited for all sends
         if self._context is not None and self._on_revoked is not None:
-            error = await self._tell_revoked(self._on_revoked, self._context) or error
+            error = await self._call_on_revoked(self._on_revoked, self._context) or error
         self._permit.stopped(self.task)  # the next owner need not wait for the rest
         try:
-            await self._put_away()
+            await self._close()
         except Exception as raised:  # noqa: BLE001  # a store failed to close; the member must still hear the end
             error = error or raised
         self._permit.ended(self.task, error)
 
-    async def _live(self) -> None:
+    async def _run_grant(self) -> None:
         from aiokafka.errors import KafkaError, ProducerFenced
 
         while not self._stopping.is_set():
@@ -220,7 +220,7 @@ class TaskRunner:
                 _LOG.warning("task %s failed, reopening it: %r", self.task, error)
             self._aborted = True
             await self._stop_writing()
-            await self._put_away()
+            await self._close()
             self._aborted = False
             await asyncio.sleep(RETRY_S)
             # Reopening fences a later owner, so the grant must still hold.
@@ -423,7 +423,7 @@ class TaskRunner:
 
     async def _send(self, topic: str, value: bytes | None, key: bytes | None, partition: int | None, headers: Headers) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = await self._producer.send(topic, value, key=key, partition=partition, headers=list(headers))
-        future.add_done_callback(_heard)
+        future.add_done_callback(_retrieve_error)
         return future
 
     def _to_stores(self, written: Mapping[str, _WrittenChanges]) -> None:
@@ -441,7 +441,7 @@ class TaskRunner:
         if producer is not None:
             await (abandon_producer(producer) if self._aborted else stop_client(producer))
 
-    async def _put_away(self) -> None:
+    async def _close(self) -> None:
         consumer, self._consumer = self._consumer, None
         if self._stateful:
             await self._permit.put_stores_back(self.task)
@@ -451,7 +451,7 @@ class TaskRunner:
         if self._connected is not None:  # stopped before it was opened
             await self._connected.close()
 
-    async def _tell_revoked(self, on_revoked: Callback, context: TaskContext) -> BaseException | None:
+    async def _call_on_revoked(self, on_revoked: Callback, context: TaskContext) -> BaseException | None:
         try:
             await _call(on_revoked, context)
         except Exception as error:  # noqa: BLE001  # the application's code may raise anything
@@ -465,7 +465,7 @@ async def _call(function: Callable[..., Awaitable[None] | None], *arguments: Any
         await result
 
 
-def _heard(sent: asyncio.Future[Any]) -> None:
+def _retrieve_error(sent: asyncio.Future[Any]) -> None:
     """Retrieves a send's error, so that asyncio does not warn when an earlier send failed first."""
     if not sent.cancelled():
         sent.exception()

@@ -117,10 +117,10 @@ class Work:
         self._connected: dict[TaskId, TaskClients] = {}
         """Clients of warm-ups, connected ahead so that a hand-over does not wait for connections.
         """
-        self._parting: set[asyncio.Task[None]] = set()
+        self._closing_clients: set[asyncio.Task[None]] = set()
         self._asked_to_stop: set[TaskId] = set()
         self._following: set[TaskId] = set()
-        self._told: set[TaskId] = set()
+        self._reported: set[TaskId] = set()
         """Copies that the session of this incarnation knows of."""
         self._rates, self._busy = Rates(), Rates()
         self._host_load = HostLoad(state_folder)
@@ -141,11 +141,11 @@ class Work:
 
     # In the member's own loop
 
-    def begin_life(self) -> None:
+    def begin_incarnation(self) -> None:
         """A new incarnation begins, whose session knows of no copies."""
-        self._told = set()
+        self._reported = set()
 
-    def tell_progress(self, now_ms: int) -> None:
+    def report_progress(self, now_ms: int) -> None:
         """Reports the lag of every copy that is not running, and the load. The caller holds the
         lock.
         """
@@ -153,13 +153,13 @@ class Work:
         for task, lag in sorted(lags.items()):
             # A granted task is restored when its runner says so, even if its copy has lag 0.
             session.copy_progress(task, 1 if lag == 0 and task in session.grants else lag, now_ms)
-        for task in sorted(self._told.difference(lags)):
+        for task in sorted(self._reported.difference(lags)):
             if task not in self._runners:
                 session.copy_dropped(task)
             elif task not in session.grants and task not in session.closing:
                 # Stopped but not closed yet: its next owner may write, so its lag is unknown.
                 session.copy_progress(task, LagSentinel.UNKNOWN, now_ms)
-        self._told = {*lags, *self._told.intersection(self._runners)}
+        self._reported = {*lags, *self._reported.intersection(self._runners)}
         if self._preparer is not None:
             session.note_preparing(self._preparer.thousandths(), self._preparer.failed)
         speed = self._restorer.restored_records_per_s
@@ -206,7 +206,7 @@ class Work:
     def _connect(self, warmups: frozenset[TaskId]) -> None:
         """Keeps clients connected for these tasks only."""
         for task in sorted(self._connected.keys() - warmups):
-            self._app.call_soon_threadsafe(self._part_with, self._connected.pop(task))
+            self._app.call_soon_threadsafe(self._begin_closing, self._connected.pop(task))
         for task in sorted(warmups - self._connected.keys()):
             clients = self._connected[task] = self._factory.clients(task)
             self._app.call_soon_threadsafe(clients.connect)
@@ -229,12 +229,12 @@ class Work:
             if self._factory.has_changelogs(task):
                 self._restore_thread.loop.call_soon_threadsafe(self._restorer.follow, task)
             if self._on_standby is not None:
-                self._app.call_soon_threadsafe(self._tell, self._on_standby, task)
+                self._app.call_soon_threadsafe(self._call_back, self._on_standby, task)
 
-    def tell_asked(self, leave: bool) -> None:
+    def call_on_asked(self, leave: bool) -> None:
         """Calls `on_asked`: an operator asks this member to leave, or withdraws that."""
         if self._on_asked is not None:
-            self._app.call_soon_threadsafe(self._tell, self._on_asked, leave)
+            self._app.call_soon_threadsafe(self._call_back, self._on_asked, leave)
 
     def abandon(self) -> None:
         """Stops all tasks at once, without another write."""
@@ -255,31 +255,31 @@ class Work:
 
     # In the application's loop
 
-    async def let_go(self) -> None:
+    async def close_clients(self) -> None:
         """Closes the last connections, after all tasks have ended."""
         if self._preparer is not None:
-            await self._preparer.let_go()
+            await self._preparer.cancel_all()
         for clients in self._connected.values():
-            self._part_with(clients)
+            self._begin_closing(clients)
         self._connected.clear()
-        await asyncio.gather(*self._parting, return_exceptions=True)
+        await asyncio.gather(*self._closing_clients, return_exceptions=True)
 
-    def _part_with(self, clients: TaskClients) -> None:
+    def _begin_closing(self, clients: TaskClients) -> None:
         task = asyncio.ensure_future(clients.close())
-        self._parting.add(task)
-        task.add_done_callback(self._parting.discard)
+        self._closing_clients.add(task)
+        task.add_done_callback(self._closing_clients.discard)
 
-    def _tell(self, callback: Callable[[T], Awaitable[None] | None], what: T) -> None:
+    def _call_back(self, callback: Callable[[T], Awaitable[None] | None], what: T) -> None:
         try:
             result = callback(what)
         except Exception as error:  # noqa: BLE001  # the application's code may raise anything
             self._fail(error)
             return
         if inspect.isawaitable(result):
-            asyncio.ensure_future(result).add_done_callback(self._told_of)
+            asyncio.ensure_future(result).add_done_callback(self._callback_done)
 
-    def _told_of(self, told: asyncio.Future[None]) -> None:
-        if not told.cancelled() and (error := told.exception()) is not None:
+    def _callback_done(self, called: asyncio.Future[None]) -> None:
+        if not called.cancelled() and (error := called.exception()) is not None:
             self._fail(error)
 
     async def prepare(self, task: TaskId) -> None:
@@ -319,7 +319,7 @@ class Work:
     def restored(self, task: TaskId) -> None:
         with self._shared.lock:
             self._shared.session.copy_progress(task, 0, boot_ms())
-            self._told.add(task)  # restored before the first look
+            self._reported.add(task)  # restored before the first look
         self._wake()
 
     async def still_granted(self, task: TaskId, token: int) -> bool:

@@ -39,16 +39,16 @@ from equipoise.worker.observer import Observer, sources_of, topics_of
 from equipoise.worker.settings import WorkerSettings
 
 _LOG = logging.getLogger(__name__)
-_PARTING_S = 2.0
+_LAST_CHECKPOINTS_S = 2.0
 """Time for last checkpoints when a partition is revoked."""
 _STOP_FAUST_S = 2.0
 _WATCH_S = 0.5
-_AGAIN_S = 2.0
+_RETRY_S = 2.0
 _LAGS_S = 5.0
 """Longest wait for the source lags of one group."""
-_BROKERS_MAY_TAKE_S = 60.0
+_BROKER_START_S = 60.0
 """How long a starting worker waits for brokers that answer but are not ready yet."""
-_LOOK_AT_LOG_S = 2.0
+_CHECK_LOG_S = 2.0
 """Time between two checks that the log's topics are still the same, for a worker without
 partitions. Also the longest wait for such a check.
 """
@@ -91,7 +91,7 @@ class Worker:
         except ImportError:
             raise InputError(MISSING) from None
         settings = self.settings
-        await self._open_patiently()
+        await self._open_with_retries()
         self._folder = tempfile.mkdtemp(prefix="equipoise-worker-")
         try:
             self._server = Server(self, settings.http_host, settings.http_port)
@@ -100,13 +100,13 @@ class Worker:
         except BaseException:
             await self.stop()
             raise
-        self._tasks = [asyncio.create_task(self._observe_on()), asyncio.create_task(self._watch())]
+        self._tasks = [asyncio.create_task(self._observe_forever()), asyncio.create_task(self._watch())]
         assert self._opened is not None, "it was opened above"
         _LOG.info("leading log %s of %s/%s; http://%s:%d", self.log_id, settings.bootstrap, settings.prefix, settings.http_host, self.http_port)
 
-    async def _open_patiently(self) -> None:
+    async def _open_with_retries(self) -> None:
         """Opens the log, and retries while brokers restart. Raises InputError."""
-        end_s = time.monotonic() + _BROKERS_MAY_TAKE_S
+        end_s = time.monotonic() + _BROKER_START_S
         while True:
             try:
                 await self._open(make=True)
@@ -138,7 +138,7 @@ class Worker:
         """Retries, because brokers learn of new topics one after the other. Raises InputError."""
         from aiokafka.errors import KafkaError
 
-        end_s = time.monotonic() + _LOOK_AT_LOG_S
+        end_s = time.monotonic() + _CHECK_LOG_S
         while True:
             with reaching(self.settings):
                 try:
@@ -154,7 +154,7 @@ class Worker:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
-        await self._drop(list(self._hosts))
+        await self._stop_hosts(list(self._hosts))
         await self._stop_faust()
         with contextlib.suppress(Exception):
             await asyncio.wait_for(self._observer.close(), 0.5)
@@ -228,11 +228,11 @@ class Worker:
                 pass  # the host reads checkpoints itself
 
         async def assigned(app: Any, assigned: Iterable[Any], **_: Any) -> None:
-            await self._drop(list(self._hosts))
-            self._take([place.partition for place in assigned if place.topic == places])
+            await self._stop_hosts(list(self._hosts))
+            self._start_hosts([place.partition for place in assigned if place.topic == places])
 
         async def revoked(app: Any, revoked: Iterable[Any], **_: Any) -> None:
-            await self._drop([place.partition for place in revoked if place.topic == places])
+            await self._stop_hosts([place.partition for place in revoked if place.topic == places])
 
         app.agent(topic, name=places)(ignore)
         app.on_partitions_assigned.connect(assigned, weak=False)
@@ -254,24 +254,24 @@ class Worker:
         gone = 0
         while True:
             await asyncio.sleep(_WATCH_S)
-            if time.monotonic() - looked_s > _LOOK_AT_LOG_S:
+            if time.monotonic() - looked_s > _CHECK_LOG_S:
                 gone = await self._check_same_log(gone)
                 looked_s = time.monotonic()
             if self._is_replaced:
-                await self._lead_what_is_there()
+                await self._lead_present_log()
                 continue
             if self._app is not None and not (self._app.crashed or self._app.should_stop):
                 continue
             self._problem = "Faust has ended; restarting it"
             _LOG.error("%s%s", self._problem, "" if self._app is None else f": {self._app.crash_reason!r}")
-            await self._drop(list(self._hosts))
+            await self._stop_hosts(list(self._hosts))
             await self._stop_faust()
             try:
                 await self._start_faust()
                 self._problem = ""
             except Exception as error:  # noqa: BLE001 most likely a broker is down: retry until it is back
                 _LOG.warning("Faust failed to start, retrying: %s", error)
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(_RETRY_S)
 
     async def _check_same_log(self, gone: int) -> int:
         """Sets `_is_replaced`. `gone`: how often in a row the topics were missing. Returns the new
@@ -280,7 +280,7 @@ class Worker:
         from aiokafka.errors import UnknownTopicOrPartitionError
 
         try:
-            async with asyncio.timeout(_LOOK_AT_LOG_S):
+            async with asyncio.timeout(_CHECK_LOG_S):
                 same = await self._observer.log_topic_ids(self.settings.topics) == self._topic_ids
         except UnknownTopicOrPartitionError:  # a broker that starts may not know the topics yet: ask once more
             self._is_replaced = self._is_replaced or gone > 0
@@ -293,7 +293,7 @@ class Worker:
         self._is_replaced = self._is_replaced or not same
         return 0
 
-    async def _lead_what_is_there(self) -> None:
+    async def _lead_present_log(self) -> None:
         """Stops leading, and starts again with the log that the topics hold now. When there is none
         it sets `_problem`, and the next call tries again.
         """
@@ -311,7 +311,7 @@ class Worker:
             if self._problem != str(error):
                 _LOG.warning("cannot lead the log, retrying: %s", error)
             self._problem = str(error)
-            await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(_RETRY_S)
             return
         self._is_replaced, self._problem = False, ""
         _LOG.warning("leading log %s, which has replaced log %s", self.log_id, former)
@@ -319,7 +319,7 @@ class Worker:
     def _note_replaced(self) -> None:
         self._is_replaced = True
 
-    def _take(self, partitions: Iterable[int]) -> None:
+    def _start_hosts(self, partitions: Iterable[int]) -> None:
         assert self._opened is not None, "the log is opened before Faust starts"
         self._assigned = True
         for partition in sorted(partitions):
@@ -329,13 +329,13 @@ class Worker:
                 )  # fmt: skip
                 host.start()
 
-    async def _drop(self, partitions: Iterable[int]) -> None:
+    async def _stop_hosts(self, partitions: Iterable[int]) -> None:
         hosts = [self._hosts.pop(partition) for partition in partitions if partition in self._hosts]
-        await asyncio.gather(*(_part(host) for host in hosts))
+        await asyncio.gather(*(_stop_with_checkpoint(host) for host in hosts))
 
     # End offsets
 
-    async def _observe_on(self) -> None:
+    async def _observe_forever(self) -> None:
         """Observes every `observe_interval_ms`, and at once where a first round waits for lags."""
         interval_s = self.settings.observe_interval_ms / 1000
         looked_s = time.monotonic()
@@ -389,9 +389,9 @@ class Worker:
             return {}
 
 
-async def _part(host: PartitionHost) -> None:
+async def _stop_with_checkpoint(host: PartitionHost) -> None:
     try:
-        await asyncio.wait_for(host.stop(checkpoint=True), _PARTING_S)
+        await asyncio.wait_for(host.stop(checkpoint=True), _LAST_CHECKPOINTS_S)
     except TimeoutError:
         await host.stop()
 

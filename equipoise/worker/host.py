@@ -31,7 +31,7 @@ from equipoise.worker.reading import FactReader, PartitionReading, next_fact
 from equipoise.worker.settings import WorkerSettings
 
 _LOG = logging.getLogger(__name__)
-_AGAIN_S = (0.2, 1.0, 3.0, 10.0)
+_RETRY_WAITS_S = (0.2, 1.0, 3.0, 10.0)
 """Waits before the next takeover session, after one, two, ... failed sessions in a row."""
 _TICK_S = 0.02
 _LOOK_AFTER_S = 5.0
@@ -109,11 +109,11 @@ class PartitionHost:
         self._answered_to = -1
         """Offset of the last fact that a published decision answers; -1: none was read."""
         self._unmarked = _MARK_EVERY
-        self._said_halted: set[str] = set()
+        self._logged_halted: set[str] = set()
         self._rejected_from = 0
         self._published_to = 0
         """Offset up to which the published decisions were read."""
-        self._swept_at = 0
+        self._checkpointed_at = 0
         self._read_s = 0.0
         """When a fact was last read, or none was found to read (monotonic, s)."""
 
@@ -129,7 +129,7 @@ class PartitionHost:
             with contextlib.suppress(Exception):
                 async with self._lock:
                     await self._producer.flush()
-                    await self._sweep()
+                    await self._checkpoint_all()
                     await self._write_index()
                     await self._producer.flush()
         if self._task is not None:
@@ -164,7 +164,7 @@ class PartitionHost:
             finally:
                 self.leading = False
             failures = failures + 1 if time.monotonic() - began_s < 60 else 1
-            await asyncio.sleep(_AGAIN_S[min(failures, len(_AGAIN_S)) - 1])
+            await asyncio.sleep(_RETRY_WAITS_S[min(failures, len(_RETRY_WAITS_S)) - 1])
 
     async def _run_session(self) -> None:
         from aiokafka import AIOKafkaProducer
@@ -180,7 +180,7 @@ class PartitionHost:
                 async with self._lock:
                     await self._check_same_log(facts)
                     await self._take_over(facts)
-                await self._lead_on(facts, self._failed)
+                await self._lead_until_failure(facts, self._failed)
         except (LogReplacedError, UnknownTopicOrPartitionError):
             await abandon_producer(self._producer)  # unsent records must not reach new topics of the same names
             raise
@@ -206,7 +206,7 @@ class PartitionHost:
                 except UnknownTopicOrPartitionError:
                     raise
                 except KafkaError:  # a broker is down
-                    await asyncio.sleep(_AGAIN_S[0])
+                    await asyncio.sleep(_RETRY_WAITS_S[0])
                     continue
                 break
         if found != self._topic_ids:
@@ -228,10 +228,10 @@ class PartitionHost:
         self._marks.clear()
         self._answered_to = -1
         self._unmarked = _MARK_EVERY
-        self._said_halted.clear()
+        self._logged_halted.clear()
         begun = await self._reading.begin(answers=True, folded=self._count, mark=self._mark)
         self.lead = lead = begun.lead
-        self._swept_at = lead.position  # a long way to the end is checkpointed on the way
+        self._checkpointed_at = lead.position  # a long way to the end is checkpointed on the way
         self._slots = dict(begun.found.slots)
         self._rejected_from = begun.found.index.position
         self._published_to = begun.published_to
@@ -241,13 +241,13 @@ class PartitionHost:
             raise DamagedError(end, f"facts end here, before the last checkpoint, which is of {lead.position - 1}: the brokers have lost facts")
         async for record in facts.until(end):
             await self._check_same_log(facts)
-            await self._take(record)
+            await self._fold(record)
             if record.offset % _FACTS_A_TURN == 0:
                 await asyncio.sleep(0)
         for group in lead.groups.values():
             await self._store(lead, group.name, group.last_published)
         lead.plan_ticks(_now_ms())
-        self._say_halted()
+        self._log_halted()
         self._read_s = time.monotonic()
         self.problem = ""
         self.leading = True
@@ -258,9 +258,9 @@ class PartitionHost:
 
     # Leading
 
-    async def _lead_on(self, facts: FactReader, failed: asyncio.Future[None]) -> None:
+    async def _lead_until_failure(self, facts: FactReader, failed: asyncio.Future[None]) -> None:
         """Folds facts as they come, appends ticks and stores checkpoints, until something fails."""
-        jobs = [asyncio.ensure_future(job) for job in (self._read_on(facts), self._do_chores(facts))]
+        jobs = [asyncio.ensure_future(job) for job in (self._read_facts(facts), self._run_periodic_jobs(facts))]
         try:
             await asyncio.wait((*jobs, failed), return_when=asyncio.FIRST_COMPLETED)
             for each in (*jobs, failed):
@@ -271,29 +271,29 @@ class PartitionHost:
                 job.cancel()
             await asyncio.gather(*jobs, return_exceptions=True)
 
-    async def _read_on(self, facts: FactReader) -> None:
+    async def _read_facts(self, facts: FactReader) -> None:
         while True:
             records = await facts.batch()
             for number, record in enumerate(records, 1):
                 await self._check_same_log(facts)
                 async with self._lock:
-                    await self._take(record)
+                    await self._fold(record)
                 self._read_s = time.monotonic()
                 if number % _FACTS_A_TURN == 0:
                     await asyncio.sleep(0)
 
-    async def _do_chores(self, facts: FactReader) -> None:
+    async def _run_periodic_jobs(self, facts: FactReader) -> None:
         while True:
             await self._check_same_log(facts)
             due = self.lead.ticks_due(_now_ms())
             for group in due:
                 await self.append(group, ProbingTick())
                 self._metrics.ticks.inc()
-            if self.lead.position - self._swept_at >= self._settings.checkpoint_facts:
+            if self.lead.position - self._checkpointed_at >= self._settings.checkpoint_facts:
                 async with self._lock:
-                    await self._sweep()
+                    await self._checkpoint_all()
                     await self._write_index()
-                self._say_halted()
+                self._log_halted()
                 self._read_s = time.monotonic()  # it could not fold meanwhile
             if time.monotonic() - self._read_s > _LOOK_AFTER_S:
                 async with asyncio.timeout(_ANSWER_S):
@@ -303,12 +303,12 @@ class PartitionHost:
                 self._read_s = time.monotonic()
             await asyncio.sleep(_TICK_S)
 
-    async def _take(self, fact: Any) -> None:
+    async def _fold(self, fact: Any) -> None:
         """Folds the next fact and publishes its decisions."""
         lead = self.lead
         record = next_fact(lead, fact)
         if record is None:
-            self._say_halted()
+            self._log_halted()
             return
         if not record.group and record.offset >= max(1, self._rejected_from) and not isinstance(fact, NoRecord):
             await self._reject(fact.key, fact.value, record)
@@ -329,15 +329,15 @@ class PartitionHost:
                 _LOG.warning("partition %d: group %s: %s", self.partition, record.group, warning)
         if group is not None:
             if group.halted is not None:
-                self._say_halted()
+                self._log_halted()
             if group.waiting and group.waiting[0].number <= group.last_published:  # no acknowledgement is under way that would store it
                 await self._store(lead, group.name, group.last_published)
 
-    def _say_halted(self) -> None:
+    def _log_halted(self) -> None:
         """Logs each halted group once."""
         for name, group in self.lead.groups.items():
-            if group.halted is not None and name not in self._said_halted:
-                self._said_halted.add(name)
+            if group.halted is not None and name not in self._logged_halted:
+                self._logged_halted.add(name)
                 _LOG.error("partition %d: %s", self.partition, group.halted, exc_info=group.halted.__cause__)
 
     def _count(self, record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
@@ -408,10 +408,10 @@ class PartitionHost:
             lead.stored(checkpoint)  # sent before any index that names it
             self._metrics.checkpoints.inc()
 
-    async def _sweep(self) -> None:
+    async def _checkpoint_all(self) -> None:
         """Stores a checkpoint of every group that has new facts since its last one."""
         lead = self.lead
-        self._swept_at = lead.position
+        self._checkpointed_at = lead.position
         for name, group in sorted(lead.groups.items()):
             if group.halted is None and group.machine.state.last_offset > group.checkpoint_offset:
                 lead.take_checkpoint(name)

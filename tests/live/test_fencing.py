@@ -94,13 +94,13 @@ def _pause_before_its_transaction(runner: Any, asked: asyncio.Event, go_on: asyn
 
 async def freeze(host: Any) -> None:
     """Stops sending facts and carrying out decisions."""
-    host._frozen = (host._link.say, host.work.reconcile)
-    host._link.say = lambda fact: None
+    host._frozen = (host._link.queue, host.work.reconcile)
+    host._link.queue = lambda fact: None
     host.work.reconcile = lambda: 10**15
 
 
 async def thaw(host: Any) -> None:
-    host._link.say, host.work.reconcile = host._frozen
+    host._link.queue, host.work.reconcile = host._frozen
     host.wake()
 
 

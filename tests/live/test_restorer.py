@@ -203,7 +203,7 @@ async def test_opening_task_is_restored_before_copies(bootstrap: str, prefix: st
             await asyncio.sleep(0)
             before = records_behind(restorer)
             await opening
-            restorer._tell(now=True)
+            restorer._report(now=True)
             after = records_behind(restorer)
             assert before - after <= 400  # the batch under way only: meanwhile 3,000 records of the other task were read
 

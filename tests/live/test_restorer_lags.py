@@ -160,7 +160,7 @@ async def test_end_from_before_a_copy_was_dropped_is_unknown(bootstrap: str, pre
         async with producing(bootstrap) as producer:
             await fill(producer, topic, 0, MANY)
         restorer.follow(TASK)
-        restorer._tell(now=True)
+        restorer._report(now=True)
         assert restorer.lags == {TASK: LagSentinel.UNKNOWN}
         await until(lambda: records_behind(restorer) == 0)
 
@@ -218,7 +218,7 @@ async def test_end_of_a_changelog_without_leader_is_unknown_and_hides_no_other(
             async with restoring(bootstrap, topic, RocksStore, directory) as restorer:
                 assert restorer.lags == {TASK: 0, OTHER: LagSentinel.UNKNOWN}
                 restorer._ends.known[next(iter(restorer._partitions(OTHER)))] = 10  # it has just lost its leader
-                restorer._tell(now=True)
+                restorer._report(now=True)
                 assert restorer.lags == {TASK: 0, OTHER: 0}
                 await fill(producer, topic, 0, MANY)
                 await until(lambda: restorer.lags == {TASK: MANY, OTHER: LagSentinel.UNKNOWN})
