@@ -1,31 +1,27 @@
 """How up to date each member is on each task (KIP-441, "Ranking Algorithm").
 
-Before: what members report, `m1: {0_0: 25000, 0_1: 300}`. After: `0_0: {25000: (m1,), <end offset>:
+Before: members report `m1: {0_0: 25000, 0_1: 300}`. After: `0_0: {25000: (m1,), <end offset>:
 (m2,)}`, `0_1: {0: (m1,), <end offset>: (m2,)}`.
 
-What a report is worth, of a member whose `readiness` is ``lag``:
+A report of a member whose `readiness` is ``lag`` counts as follows::
 
-====================================  ==========
-================================================================================= report
-caught up   records to restore ====================================  ==========
-================================================================================= ``active``, and it
-owns the task      yes         0 ``active``, and it does not own it    no          the whole
-changelog: a zombie's copy has an unknown age a number <= acceptable                yes         the
-number a number above                        no          the number, at most the whole changelog: a
-copy is never worse than none ``unknown``, or no report             no          the whole changelog
-====================================  ==========
-=================================================================================
+    report                               caught up   records to restore
+    ``active``, and it owns the task     yes         0
+    ``active``, and it does not own it   no          the whole changelog: a zombie's copy is of unknown age
+    a number <= acceptable               yes         the number
+    a larger number                      no          the number, at most the whole changelog
+    ``unknown``, or no report            no          the whole changelog
 
-With ``word_or_lag`` a task that stands in `ready` is caught up too, whatever its lag: the number is
-to be restored, if there is one, else nothing. With ``word_and_lag`` a number <= acceptable is
-caught up only while the task stands in `ready`; until then at least one record is missing.
+With ``word_or_lag`` a task in `ready` is caught up too, whatever its lag. With ``word_and_lag`` a
+number <= acceptable is caught up only while the task is in `ready`; until then at least one record
+is missing.
 
-Acceptable is a limit of the member's own; where it has none, `acceptable_recovery_lag`, or what the
-member restores within `acceptable_recovery_ms`, whichever is more (`lag_within`).
+Acceptable is the member's own limit; without one, the larger of `acceptable_recovery_lag` and what
+the member restores within `acceptable_recovery_ms` (`lag_within`).
 
 The whole changelog counts as at least one record. So a member without a copy is never caught up,
-not even on a changelog that is empty or was not measured yet: its warm-up costs one report, while a
-task handed to it unseen could stop for as long as an unmeasured changelog takes to restore.
+not even on a changelog that is empty or not measured yet: the warm-up costs one report, while a
+task granted unseen could stop for as long as an unmeasured changelog takes to restore.
 """
 
 from __future__ import annotations
@@ -45,8 +41,8 @@ MOST_RECORDS = 2**60  # longer than any log; sums of several changelogs' end off
 
 @attrs.frozen
 class Copy:
-    """A member's copy of a task: does it count as caught up, and how many records are to be
-    restored.
+    """A member's copy of a task: whether it counts as caught up, and the records it still has to
+    restore.
     """
 
     caught_up: bool
@@ -55,7 +51,7 @@ class Copy:
 
 _UP_TO_DATE = Copy(True, 0)
 _NO_COPIES: Mapping[str, Copy] = MappingProxyType({})
-"""One for all tasks of which nobody has a copy: in a new group these are all tasks."""
+"""Shared by all tasks without copies: in a new group these are all tasks."""
 
 
 def whole(task: Task) -> int:
@@ -65,9 +61,7 @@ def whole(task: Task) -> int:
 
 
 def is_ready(lag: Lag | None, *, word: bool, readiness: str, acceptable: int) -> bool:
-    """Whether a copy that its member does not run may become active at once. `word`: the member
-    declared it ready.
-    """
+    """Whether a copy may become active at once. `word`: the member declared it ready."""
     within = lag.__class__ is int and lag <= acceptable
     if readiness == "word_or_lag":
         return word or within
@@ -75,8 +69,8 @@ def is_ready(lag: Lag | None, *, word: bool, readiness: str, acceptable: int) ->
 
 
 def copy_of(task: Task, lag: Lag | None, *, owns: bool, ready: bool, acceptable: int, readiness: str = "word_or_lag") -> Copy:
-    """What one report is worth, by the table above. `lag` None: no report. `acceptable`: records,
-    as `acceptable_lag` has them.
+    """The copy that one report describes, by the table of this module. `lag` None: no report.
+    `acceptable`: records, from `acceptable_lag`.
     """
     if lag is LagSentinel.ACTIVE and owns:
         return _UP_TO_DATE
@@ -89,23 +83,23 @@ def copy_of(task: Task, lag: Lag | None, *, owns: bool, ready: bool, acceptable:
 def lag_within(
     acceptable_ms: int, lags: Mapping[TaskId, Lag], owned: Collection[TaskId], written: Callable[[TaskId], int | None], records_per_s: int
 ) -> int:
-    """How far behind a copy of one member may be, in records, so that the member can restore it
-    within `acceptable_ms`; 0 when nothing is known.
+    """The largest reported lag (records) that the member restores within `acceptable_ms`; 0: none,
+    or nothing is known.
 
-    A copy shares its member's disk and network. So it counts together with all copies that are no
-    further behind, as if they were all to be had at once, after what the member owns and still
-    restores. Meanwhile their changelogs grow, but for those it owns: nobody writes there. With lags
-    l (records), `written` rates w and the member's speed r (records/s), copies up to a lag of L are
-    there within t (seconds) when
+    A copy shares its member's disk and network. So it counts together with all copies of at most
+    its lag, restored at the same time, after the tasks that the member owns and still restores.
+    Meanwhile changelogs grow, except those of owned tasks. With lags l (records), `written` rates w
+    and the member's rate r (records/s), copies up to a lag of L are restored within t (seconds)
+    when
 
-        sum of l over what it owns + sum of (l + w t) over copies with l <= L  <=  r t
+        sum of l over owned tasks + sum of (l + w t) over copies with l <= L  <=  r t
 
-    and the greatest such L that was reported is the answer. So of what counts as caught up by this
-    alone, a member may be given all at once, and none of it stands still for longer than
-    `acceptable_ms`, if the speeds hold. Integers throughout: thousandths of records.
+    So a member may be granted all copies that count as caught up by this limit at once, and none of
+    them stops for longer than `acceptable_ms` if the rates hold. Integers throughout: thousandths
+    of records.
 
-    `written`: records/s written to a task's changelogs; None for what is no task with state, which
-    is left out. `records_per_s`: 0 = not measured.
+    `written`: records/s written to a task's changelogs; None: no stateful task, left out.
+    `records_per_s`: the member's rate; 0: not measured.
     """
     needed, most = 0, 0
     behind: list[tuple[int, int]] = []
@@ -126,8 +120,9 @@ def lag_within(
 
 
 def acceptable_lag(tasks: Mapping[TaskId, Task], member: Member, settings: GroupSettings) -> int:
-    """How far behind a copy of the member may be and count as caught up, in records: by a limit of
-    its own, else by acceptable_recovery_lag or by acceptable_recovery_ms."""
+    """The lag (records) up to which a copy of the member counts as caught up: its own limit, else
+    acceptable_recovery_lag or acceptable_recovery_ms, whichever allows more.
+    """
     if member.ready_lag_records is not None:
         return member.ready_lag_records
     if not settings.acceptable_recovery_ms or not member.restore_records_per_s:
@@ -141,10 +136,10 @@ def acceptable_lag(tasks: Mapping[TaskId, Task], member: Member, settings: Group
 
 
 def copies(tasks: Mapping[TaskId, Task], members: Iterable[Member], settings: GroupSettings) -> dict[TaskId, Mapping[str, Copy]]:
-    """Task -> member -> its copy, for stateful tasks, and for members that report, keep or own one
-    only; all others have none (rank = the whole changelog).
+    """Stateful task -> member -> its copy, for members that report, keep or own one. All other
+    members have none: their rank is the whole changelog.
 
-    Costs time in the number of reports, never tasks x members. Members stand in the order given.
+    Takes time in the number of reports, not in tasks x members. Members are in the order given.
     """
     held: dict[TaskId, dict[str, Copy]] = {}
     for member in members:
@@ -165,11 +160,11 @@ def copies(tasks: Mapping[TaskId, Task], members: Iterable[Member], settings: Gr
 
 
 def rank(tasks: Iterable[Task], members: Iterable[Member], settings: GroupSettings) -> dict[TaskId, dict[int, tuple[str, ...]]]:
-    """The KIP's `rank`: stateful task -> rank (lower is better) -> members of that rank, all in
+    """KIP-441, `rank`: stateful task -> rank (lower is better) -> members of that rank, all in
     rising order.
 
-    Rank 0 = caught up; otherwise the records to restore. This is the full table, tasks x members
-    large: for reading and for tests.
+    Rank 0: caught up; otherwise the records to restore. This is the full table, tasks x members
+    large: for display and tests.
     """
     sorted_members = sorted(members, key=lambda member: member.id)
     by_id = {task.id: task for task in sorted(tasks, key=lambda task: task.id)}

@@ -1,28 +1,32 @@
-"""The assignor `cooperative`: incremental cooperative rebalancing, as KIP-415 tells it. Everybody
-keeps what nobody else is to have.
+"""The assignor `cooperative`: incremental cooperative rebalancing (KIP-415). Members keep every
+task that no other member is to have.
 
 Design I
-    What is to move is revoked from its owner and granted when that has let go; nothing else stops.
+    A task that moves is revoked from its owner and granted when the owner has given it up; nothing
+    else stops.
 Design II
-    A task whose owner left or died is *lost*. Nobody is given it for `scheduled_delay_ms`: its
-    owner, which has its state, is likely to come back, and then has it again at once. After that it
-    is placed like a new one. While lost work waits, nothing else moves for balance.
+    A task whose owner left or died is *lost*. It waits `scheduled_delay_ms` for its owner, which
+    has its state, and returns to it at once. After the delay it is placed like a new task. While a
+    task waits, nothing moves for balance.
 Design III
-    The balance is reached in steps. A round revokes no more than `revocations_per_round` tasks for
-    balance, and the next such part goes when their new owners have them. Rounds in succession that
-    revoke for balance are spaced by a back-off, `revocation_backoff_ms` and 40 times as much each
-    time, so that a fleet that starts does not shuffle once for each member; the parts of one step
-    wait for each other and for no back-off.
+    Balance is reached in steps. A round revokes at most `revocations_per_round` tasks for balance;
+    the next part follows when their new owners have them. Successive rounds that revoke for balance
+    are spaced by a back-off: `revocation_backoff_ms`, and 40 times as long each time, so that a
+    fleet that starts does not reshuffle once per member. Parts of one step do not wait for it.
 
-The target is that of the shared solver: balanced by the fewest changes of owner, and of all these
-one that spreads each sub-topology best.
+The target comes from the shared solver: balanced by the fewest changes of owner, and of these
+targets one that spreads each sub-topology best.
 
-Where this differs from Kafka Connect, and why. There, work that its owner came back for stays idle
-until the delay is over; a member that leaves with nothing starts a delay; a rebalance during a
-back-off ends it; what was lost for good goes to whoever was idle once, however full it is now; the
-first tasks in the order of a report are the ones revoked, so whole connectors move; a new leader
-knows of nothing that was lost; and revoked work is idle until the next rebalance. None of that is
-so here: scenarios in ``tests/scenarios/cooperative`` show each beside what Connect does.
+What differs from Kafka Connect; ``tests/scenarios/cooperative`` shows both side by side::
+
+    Kafka Connect                                             here
+    lost work is idle until the delay ends, owner or not      it returns to its owner at once
+    a member that leaves without tasks starts a delay         it does not
+    a rebalance during a back-off ends the back-off           it continues
+    lost work goes to workers that were idle once             it is placed by balance
+    the first tasks of a report are revoked                   tasks of all sub-topologies are
+    a new leader forgets lost work                            it is part of the group's state
+    revoked work is idle until the next rebalance             it is granted when it is given up
 """
 
 from equipoise.assignors.cooperative.assignor import Cooperative, Cooperative1

@@ -23,7 +23,7 @@ from equipoise.events.tasks import TaskId
 
 
 class Cooperative:
-    """KIP-415. Pure and without memory: since when a task is lost, and whose it was, stands in the
+    """KIP-415. Pure and without memory: lost tasks and their previous owners are part of the
     problem.
     """
 
@@ -35,8 +35,8 @@ class Cooperative:
     options: tuple[str, ...] = ("scheduled_delay_ms", "revocation_backoff_ms", "revocations_per_round")
 
     def assign(self, problem: AssignmentProblem) -> Plan:
-        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or an
-        option is unsound.
+        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or for an
+        unsound option.
         """
         chosen = CooperativeOptions.of(problem.settings, self.options)
         indexed = IndexedProblem(problem, behaviour=self.behaviour)
@@ -45,7 +45,7 @@ class Cooperative:
         lost = still_lost(problem, indexed, returned_to, chosen)
         settled = {task: movement.destination for task, movement in indexed.in_flight.items()}
         candidates = candidates_for_unowned(indexed, returned_to, settled)
-        target = adopted_target(indexed, shares, candidates, settled, even_parts=True)  # lost work included: its place if nobody comes back for it
+        target = adopted_target(indexed, shares, candidates, settled, even_parts=True)  # lost tasks too: where they go if not back in time
         now = {**indexed.owner, **{task: member for task, member in target.owner.items() if task not in indexed.owner and task not in lost}}
         now = dict(sorted(now.items()))
         movements, revocations, memory = plan_movements(problem, indexed, chosen, target.owner, lost)
@@ -69,7 +69,7 @@ class Cooperative:
 
 
 class Cooperative1(Cooperative):
-    """As it decided before."""
+    """Behaviour version 1."""
 
     version = 1
     behaviour = VERSION_1
@@ -84,7 +84,7 @@ def _reasons(
     movements: Movements,
     standbys: Standbys,
 ) -> dict[TaskId, Reason]:
-    """For each task that moves, waits, is placed, or gets a copy."""
+    """The reason of each task that moves, waits, is placed, or gets a copy."""
     reasons = {task: Reason(code="standby") for task in standbys.placed}
     reasons.update((task, Reason(code="lost")) for task in lost)
     for task, owner in now.items():

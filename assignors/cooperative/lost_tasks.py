@@ -1,4 +1,6 @@
-"""Lost tasks: which wait for their member, and which have it back (KIP-415, Design II)."""
+"""Lost tasks: those that wait for their previous owner, and those that return to it (KIP-415,
+Design II).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from equipoise.events.tasks import TaskId
 
 
 def returned(indexed: IndexedProblem) -> dict[TaskId, str]:
-    """Lost tasks whose member is back -> that member."""
+    """Lost tasks whose previous owner is back -> that member."""
     return {
         task.id: home
         for task in indexed.tasks.values()
@@ -25,8 +27,9 @@ def returned(indexed: IndexedProblem) -> dict[TaskId, str]:
 def still_lost(
     problem: AssignmentProblem, indexed: IndexedProblem, returned_to: Mapping[TaskId, str], chosen: CooperativeOptions
 ) -> dict[TaskId, int]:
-    """Lost tasks that wait for their member -> until when. One that somebody was promised before is
-    his; and nobody waits for a member that is back and keeps crashing."""
+    """Lost tasks that wait for their previous owner -> group time (ms) at which the wait ends. A
+    task in flight goes to its destination, and none waits for a member that crashes repeatedly.
+    """
     promised = returned_to.keys() | indexed.in_flight.keys()
     waits = {
         task.id: task.lost_since_ms + chosen.scheduled_delay_ms
@@ -37,8 +40,8 @@ def still_lost(
 
 
 def candidates_for_unowned(indexed: IndexedProblem, returned_to: Mapping[TaskId, str], settled: Mapping[TaskId, str]) -> dict[TaskId, Candidates]:
-    """Tasks that nobody owns -> who may have them without that being a change of owner: who had
-    them, if he is back, else anybody.
+    """Tasks without an owner -> members that may have them without a change of owner: the previous
+    owner if it is back, else every eligible member.
     """
     found: dict[TaskId, Candidates] = {}
     for task in indexed.tasks.values():

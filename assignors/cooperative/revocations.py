@@ -1,4 +1,6 @@
-"""What is revoked now, and what waits for the back-off or for its step (KIP-415, Designs I and III)."""
+"""Which tasks are revoked now, and which wait for the back-off or for their step (KIP-415, Designs
+I and III).
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,15 @@ from equipoise.assignors.cooperative.options import CooperativeOptions
 from equipoise.events.tasks import TaskId
 
 IN_PARTS = "in_parts"
-"""In its memory: there while a step goes on of which a part was begun."""
+"""Memory key: present while a step continues of which a part has begun."""
 
 
 def plan_movements(
     problem: AssignmentProblem, indexed: IndexedProblem, chosen: CooperativeOptions, target: Mapping[TaskId, str], lost: Mapping[TaskId, int]
 ) -> tuple[Movements, Revocations, Memory]:
-    """What is to move is revoked at once, but for what moves for balance alone: that waits while
-    lost work waits, and for the back-off, and goes in parts."""
+    """Movements from owner to target. They begin at once, except those for balance alone: these
+    wait for lost tasks and for the back-off, and go in parts.
+    """
     moving = [task for task, owner in indexed.owner.items() if target.get(task, owner) != owner]
     carried = [task for task in moving if task in indexed.in_flight]
     forced = [task for task in moving if task not in indexed.in_flight and not _may_stay(indexed, task)]
@@ -56,16 +59,16 @@ def plan_movements(
 
 
 def _may_stay(indexed: IndexedProblem, task: TaskId) -> bool:
-    """It moves for balance alone: its owner stays and may run it."""
+    """Whether the task moves for balance alone: its owner stays and may run it."""
     return not indexed.members[indexed.owner[task]].leaving and not indexed.must_move(task)
 
 
 def _back_off(problem: AssignmentProblem, chosen: CooperativeOptions, *, wanted: bool, under_way: bool, lost: bool) -> tuple[str, Revocations]:
-    """What moves for balance have to wait for ("": nothing; they begin now), and what is to be
-    remembered.
+    """Reason code of what moves for balance wait for ("": they begin now), and the `Revocations`
+    for the next problem.
 
-    A back-off that something waited for is never cut short, whatever comes in between. Otherwise a
-    group that comes to rest ends the succession.
+    A back-off that movements waited for is never cut short. Otherwise a group at rest ends the
+    succession.
     """
     said = problem.revocations
     until_ms = said.until_ms if said.until_ms > problem.now_ms else 0
@@ -81,7 +84,7 @@ def _back_off(problem: AssignmentProblem, chosen: CooperativeOptions, *, wanted:
 
 
 def _wanted(indexed: IndexedProblem, benefits: MoveBenefits, task: TaskId, destination: str) -> str:
-    """Why it is to move."""
+    """Reason code of the movement."""
     parting = indexed.parting(indexed.owner[task])
     if parting:
         return "leaving" if parting == "overdue" else parting

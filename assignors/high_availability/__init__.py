@@ -1,22 +1,24 @@
-"""The assignor `high_availability`: KIP-441 as its text tells it. A task moves when its destination
-is caught up, and not before.
+"""The assignor `high_availability`: KIP-441. A task moves when its destination is caught up, and
+not before.
 
-::
+The functions of the KIP, and the modules of `common` that hold them::
 
-    rank                               who is how far behind on what                  ranking
-    propose_balanced_assignment        the target: balanced, by the fewest moves      target
-    constrained_balanced_assignment    who runs what nobody runs, of the min rank     target
-    get_movements                      target minus now, as warm-ups with slots       movements
-    assign_standbys                    hot copies beside the active ones              standbys
+    rank                               how far behind each member is             ranking
+    proposeBalancedAssignment          the target, by the fewest moves           target
+    constrainedBalancedAssignment      owners of the min rank for unowned tasks  target
+    getMovements                       target minus now, as warm-ups with slots  movements
+    assignStandbys                     hot copies beside the active tasks        standbys
 
-The KIP's balance evaluation is the same question asked again: its available movements are those
-whose state is REVOKING.
+The KIP's balance evaluation is the next round: its available movements are those in state REVOKING.
 
-What differs from the KIP, and why. The KIP computes the target regardless of what runs where and
-moves most of a group when one member joins; here the present owner is part of the target's cost.
-The KIP deals all tasks anew to the members of the min rank; here a task that is owned stays until
-its movement completes, for a change of owner without need is a stop without need. The KIP deals
-stateless tasks anew at every round; here they are part of the same target, and stay as well.
+What differs from the KIP, and why:
+
+* The KIP computes the target regardless of present owners, and moves most of a group when one
+  member joins. Here the present owner is part of the target's cost.
+* The KIP assigns all tasks again to members of the min rank. Here an owned task stays until its
+  movement completes, because every change of owner is a stop.
+* The KIP assigns stateless tasks again in every round. Here they are part of the same target, and
+  stay as well.
 """
 
 from equipoise.assignors.high_availability.assignor import HighAvailability, HighAvailability1

@@ -18,7 +18,7 @@ from equipoise.events.tasks import TaskId
 
 
 class HighAvailability:
-    """KIP-441. Pure and without memory: what is under way stands in the problem."""
+    """KIP-441. Pure and without memory: movements in flight are part of the problem."""
 
     name = "high_availability"
     version = 2
@@ -26,13 +26,13 @@ class HighAvailability:
     solver = SOLVER
     guarantees = frozenset(Guarantee)
     announced = False
-    """Whether only a member's own word makes its copy ready to take a task over, or its lag too."""
+    """Whether a copy is ready only when its member declares it so, whatever its lag."""
     options: tuple[str, ...] = ()
-    """Names of what it reads in `knobs.options`."""
+    """Names of its options in `GroupSettings.options`."""
 
     def assign(self, problem: AssignmentProblem) -> Plan:
         """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or for an
-        option that it does not have.
+        unknown option.
         """
         options.known_only(problem.settings, self.name, self.options)
         indexed = IndexedProblem(problem, announced=self.announced, behaviour=self.behaviour)
@@ -40,7 +40,7 @@ class HighAvailability:
 
 
 class HighAvailability1(HighAvailability):
-    """As it decided before."""
+    """Behaviour version 1."""
 
     version = 1
     behaviour = VERSION_1
@@ -48,7 +48,7 @@ class HighAvailability1(HighAvailability):
 
 
 class _Counts:
-    """Even in numbers of tasks."""
+    """Balance by number of tasks."""
 
     def __init__(self, indexed: IndexedProblem) -> None:
         self._situation = indexed

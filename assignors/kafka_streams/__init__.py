@@ -13,7 +13,7 @@ held equal, case by case, with the class of the published jar (`bench/java`).
     stateless tasks to whoever has least                     actives
     the whole, in Kafka's order                              assign
     a problem of ours in Kafka's terms, and back             assignor
-    what it takes of the Java runtime                        java, hash_map, equipoise.assignors.common.java_order
+    what it takes of the Java runtime                        java, hash_map, common.java_order
 """
 
 from equipoise.assignors.kafka_streams.assignor import KafkaStreams

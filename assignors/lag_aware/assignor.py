@@ -17,11 +17,11 @@ from equipoise.events.tasks import TaskId
 
 
 class LagAware:
-    """KIP-169. Pure and without memory. Its options: see `LagAwareOptions`.
+    """KIP-169. Pure and without memory. Options: see `LagAwareOptions`.
 
-    It does not promise CAUGHT_UP_FIRST: who has a copy plays no part. It keeps no copies, so
-    COPIES_CAPPED holds of itself. Its balance is that of each topic, and is reached when everybody
-    has let go of what it was asked for.
+    It does not declare CAUGHT_UP_FIRST, since copies play no part; it assigns no copies, so
+    COPIES_CAPPED holds. Its balance is per topic, and is reached when all owners have given up what
+    was revoked.
     """
 
     name = ASSIGNOR
@@ -31,8 +31,8 @@ class LagAware:
     guarantees = frozenset({Guarantee.ALWAYS_OWNED, Guarantee.COPIES_CAPPED, Guarantee.CONVERGES})
 
     def assign(self, problem: AssignmentProblem) -> Plan:
-        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or an
-        option is unsound or none of its own.
+        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or for an
+        unknown or unsound option.
         """
         chosen = LagAwareOptions.of(problem.settings)
         indexed = IndexedProblem(problem)
@@ -44,7 +44,8 @@ class LagAware:
 
 
 def task_lags(indexed: IndexedProblem) -> dict[TaskId, int]:
-    """Task -> records of its source that are still to be read; what is not known counts 0."""
+    """Task -> records of its source that the group has not processed; an unknown lag counts as 0.
+    """
     return {task.id: task.lag or 0 for task in indexed.tasks.values()}
 
 
@@ -79,24 +80,22 @@ def _deal_all(
 
 
 def _left(indexed: IndexedProblem, topics: Iterable[Topic]) -> Dealt:
-    """Nothing of these topics is dealt."""
+    """A deal that assigns nothing of these topics."""
     return Dealt({}, True, sum(indexed.racks.active(task).least for topic in topics for task in topic.lags))
 
 
 def _nearer(indexed: IndexedProblem, topics: Sequence[Topic], chosen: LagAwareOptions) -> Dealt:
-    """What is even stays, but for partitions that change places because that is less to read across
-    racks, by more than the changes cost.
-    """
+    """Even topics, with exchanges where these lower the traffic by more than the changes cost."""
     return deal_nearer(indexed, topics, chosen.rack_lag_tolerance) if indexed.racks.counts else Dealt({})
 
 
 def _staying(topics: Iterable[Topic], heading: Mapping[TaskId, str]) -> dict[TaskId, str]:
-    """Partitions whose owner or destination may have them."""
+    """Partitions whose owner or destination is a subscriber."""
     return {task: heading[task] for topic in topics for task in topic.lags if heading.get(task) in topic.pool}
 
 
 def _is_even_in_the_whole(topics: Sequence[Topic], heading: Mapping[TaskId, str]) -> bool:
-    """Members that subscribe to the same have as many partitions, to within one."""
+    """Whether the total counts of members with equal subscriptions differ by at most one."""
     loads = loads_of(topics, _staying(topics, heading))
     return all(
         max(loads[name].count for name in members) - min(loads[name].count for name in members) <= 1 for members in subscriptions(topics).values()

@@ -1,10 +1,9 @@
-"""Who gets which bundle: what was dealt to members that are alike goes to them so that the fewest
-tasks change their owner.
+"""Which member gets which bundle, so that the fewest tasks change their owner.
 
-Members that subscribe to the same are dealt to alike, so any of them may have any bundle; and tasks
-of one *lag_class*, such as those of one sub-topology with equal lags, may stand for each other in any
-bundle. So a member keeps, of each lag_class, as many of its own as its bundle has, and which hand it gets is
-an assignment problem: the sum of what is kept, at its largest.
+Members with equal subscriptions are interchangeable, so any of them may have any bundle; and tasks
+of one *lag class*, such as those of one sub-topology with equal lags, are interchangeable in any
+bundle. So a member keeps as many of its own tasks of each class as its bundle has. Which bundle it
+gets is an assignment problem that maximises the number of tasks kept.
 
 Before: m1 owns 0_0 and 0_1, m2 owns 0_2, m3 nothing; lags are equal; bundles (0_0), (0_1), (0_2).
 After: m1 keeps 0_0, m2 keeps 0_2, 0_1 goes to m3.
@@ -23,35 +22,34 @@ from equipoise.assignors.common.transport import FlowNetwork, solve, stable_hash
 from equipoise.events.tasks import TaskId
 
 LagClass = tuple[int, int]
-"""What tasks share that may stand for each other; the last number is their lag."""
+"""What interchangeable tasks share; the last number is their lag."""
 Shape = tuple[tuple[LagClass, int], ...]
-"""How many tasks of each lag_class a bundle has."""
+"""Number of tasks of each lag class in a bundle."""
 
 
 MOST_PAIRS = 4_000_000
-"""Hands that differ times members: beyond that each member has the hand it was dealt, and keeps
-what it can of that. (2,000 members, seconds.)
+"""Different bundles times members. Beyond that each member has the bundle that was dealt to it, and
+keeps what it can. (2,000 members take seconds.)
 """
 
 
 @attrs.frozen
 class Dealt:
-    """`owner`: task -> its member. `unique`: False when as few tasks would move in another way too.
-    """
+    """`owner`: task -> its member. `unique`: False when another deal moves as few tasks."""
 
     owner: Mapping[TaskId, str]
     unique: bool = True
     rack_cost_lower_bound: int = 0
-    """Where racks make a difference: of what these bundles cost, traffic and changes of owner,
-    however they are given.
+    """Where racks make a difference: lower bound of the cost of these bundles, traffic and changes
+    of owner, given in any way.
     """
     for_traffic: frozenset[TaskId] = frozenset()
-    """Tasks that change their owner for that alone."""
+    """Tasks that change their owner for traffic alone."""
 
 
 def given(bundles: Mapping[str, Sequence[TaskId]], lag_classes: Mapping[TaskId, LagClass], owner: Mapping[TaskId, str]) -> Dealt:
-    """The same bundles, given anew among the members named. When none of them owns any of it, each
-    has the hand it was dealt.
+    """The same bundles, given to the members so that they keep the most tasks. When none of them
+    owns any of the tasks, each has the bundle that was dealt to it.
     """
     tasks = [task for bundle in bundles.values() for task in bundle]
     if not any(owner.get(task) in bundles for task in tasks):
@@ -86,7 +84,7 @@ def given(bundles: Mapping[str, Sequence[TaskId]], lag_classes: Mapping[TaskId, 
 
 
 def shape(lag_classes: Iterable[LagClass]) -> Shape:
-    """How many tasks of each lag_class these are."""
+    """Number of tasks of each lag class."""
     counts: dict[LagClass, int] = {}
     for lag_class in lag_classes:
         counts[lag_class] = counts.get(lag_class, 0) + 1
@@ -94,11 +92,11 @@ def shape(lag_classes: Iterable[LagClass]) -> Shape:
 
 
 def _matched(shapes: Mapping[Shape, int], held: Mapping[LagClass, Mapping[str, int]], members: Sequence[str]) -> tuple[dict[str, Shape], bool]:
-    """Member -> the shape of its bundle, and whether no other way keeps as much. `shapes`: how many
-    bundles have each; as many as members.
+    """Member -> the shape of its bundle, and whether no other way keeps as much. `shapes`: shape ->
+    number of bundles; as many bundles as members.
 
-    A flow: from each shape to the members that would keep more of it than of the worst, or through
-    a pool to any, and from each member one unit to the sink.
+    A flow: from each shape to the members that would keep more of it than of the worst shape, or
+    through a pool to any member, and one unit from each member to the sink.
     """
     ordered = sorted(shapes)
     keeps = keeps_of(ordered, held, members)
@@ -136,7 +134,7 @@ def _matched(shapes: Mapping[Shape, int], held: Mapping[LagClass, Mapping[str, i
 
 
 def keeps_of(shapes: Sequence[Shape], held: Mapping[LagClass, Mapping[str, int]], members: Sequence[str]) -> Ints:
-    """How much of each shape (row) each member (column) would keep."""
+    """How many tasks of each shape (row) each member (column) would keep."""
     column = {name: index for index, name in enumerate(members)}
     wanted: dict[LagClass, list[tuple[int, int]]] = {}
     for row, shape in enumerate(shapes):
@@ -151,6 +149,6 @@ def keeps_of(shapes: Sequence[Shape], held: Mapping[LagClass, Mapping[str, int]]
 
 
 def arc_names(tail: Ints, head: Ints, members: Sequence[str], first_member: int) -> Hashes:
-    """A stable hash of what each arc joins."""
+    """A stable hash of the ends of each arc."""
     nodes = np.array([*range(first_member), *(stable_hash(name) for name in members)], dtype=np.uint64)
     return mixed(nodes[tail] ^ mixed(nodes[head], 1), 0)

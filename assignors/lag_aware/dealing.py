@@ -1,23 +1,22 @@
-"""Partitions of topics dealt to the members that subscribe to them, by count first and then by lag
-(KIP-169, "Algorithm", step 2).
+"""Deals the partitions of topics to their subscribers, by count first and then by lag (KIP-169,
+"Algorithm", step 2).
 
 ::
 
-    sort the topic's partitions by decreasing lag      equal lags: by partition                            Topic
+    sort the topic's partitions by decreasing lag      equal lags: by partition     Topic
     while there are unassigned partitions
-        to the member with the fewest partitions       of this topic                                       hand_out
+        to the member with the fewest partitions       of this topic                hand_out
         then to the one with the least lag             of this topic
         then to the first by id                        of its UTF-16 units
 
-All members of a topic begin with nothing, so what is dealt are anonymous *bundles*, in rising order
-of the members. Who gets which bundle is open among members that subscribe to the same; `bundles`
-settles it, so that the fewest partitions change their owner. When nobody owns anything, they go by
-id.
+All members of a topic begin with nothing, so the deal consists of anonymous *bundles*, in rising
+order of the members. Members with equal subscriptions may exchange bundles; `bundles` gives them so
+that the fewest partitions change their owner. When no partition has an owner, bundles go by id.
 
-The difference of two members' lags of a topic is at most the widest *row*, a row being the next n
-partitions for n members and its width the lag of its first less that of its last (0 for a partition
-that is not there): members take a row in rising order of their lag, so a difference d becomes one
-between d - width and d + width with its sign turned.
+The lags of two members of a topic differ by at most the widest *row*. A row is the next n
+partitions for n members; its width is the lag of its first less that of its last (0 for a missing
+partition). Members take a row in rising order of their lag, so a difference d becomes one between d
+- width and d + width with its sign turned.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ from equipoise.events.tasks import TaskId
 
 @attrs.frozen
 class Topic:
-    """Partitions by decreasing lag and then by partition, and who subscribes to them; at least one
-    member does.
+    """A topic's partitions by decreasing lag and then by partition, and its subscribers, at least
+    one.
     """
 
     lags: Mapping[TaskId, int]
@@ -45,11 +44,11 @@ class Topic:
 
     @property
     def shares(self) -> tuple[int, int]:
-        """Fewest and most of its partitions that a member has when they are even."""
+        """Fewest and most partitions of a member when the topic is even."""
         return len(self.lags) // len(self.pool.members), -(-len(self.lags) // len(self.pool.members))
 
     def counts(self, owner: Mapping[TaskId, str]) -> dict[str, int]:
-        """Subscriber -> how many of the partitions it has."""
+        """Subscriber -> number of its partitions."""
         counts = dict.fromkeys(self.pool.members, 0)
         for task in self.lags:
             if owner.get(task) in counts:
@@ -57,7 +56,7 @@ class Topic:
         return counts
 
     def is_even(self, owner: Mapping[TaskId, str]) -> bool:
-        """Every partition is a subscriber's, and their counts differ by one at most."""
+        """Whether every partition has a subscriber as owner, and counts differ by at most one."""
         lower, upper = self.shares
         counts = self.counts(owner)
         return sum(counts.values()) == len(self.lags) and all(lower <= count <= upper for count in counts.values())
@@ -65,7 +64,7 @@ class Topic:
 
 @attrs.define
 class DealtLoad:
-    """What a member has of all that is dealt so far."""
+    """Count and lag of what a member has been dealt so far."""
 
     count: int = 0
     lag: int = 0
@@ -76,10 +75,9 @@ class DealtLoad:
 
 
 def topics_of(indexed: IndexedProblem, lags: Mapping[TaskId, int]) -> list[Topic]:
-    """The topics in the order of their sub-topologies; those that nobody subscribes to are absent.
+    """The topics in the order of their sub-topologies, without those that have no subscriber.
 
-    Partitions of a topic that only members of a newer topology know are a topic of their own,
-    behind it.
+    Partitions that only members of a newer topology know form a topic of their own behind it.
     """
     topics: dict[tuple[int, Pool], dict[TaskId, int]] = {(task.subtopology, indexed.eligible(task)): {} for task in indexed.tasks}
     for task in sorted(indexed.tasks, key=lambda task: -lags[task]):  # tasks are in rising order, and equals stay so
@@ -88,7 +86,7 @@ def topics_of(indexed: IndexedProblem, lags: Mapping[TaskId, int]) -> list[Topic
 
 
 def subscriptions(topics: Sequence[Topic]) -> dict[tuple[int, ...], list[str]]:
-    """Topics, by their places -> the members that subscribe to exactly these, in rising order."""
+    """Indexes of topics -> the members that subscribe to exactly these, in rising order."""
     of_member: dict[str, list[int]] = {}
     for place, topic in enumerate(topics):
         for member in topic.pool.members:
@@ -108,8 +106,8 @@ def deal_topic(indexed: IndexedProblem, topic: Topic, tolerance: int = 0) -> Dea
 
 
 def hand_out(topic: Topic, fixed: Mapping[TaskId, str], loads: Mapping[str, DealtLoad]) -> dict[TaskId, str]:
-    """Partition -> member, beside those that are `fixed`. `loads`: those of the subscribers,
-    `fixed` included; they grow.
+    """Partition -> member, given those that are `fixed`. `loads`: of the subscribers, `fixed`
+    included; updated.
     """
     owner = {task: fixed[task] for task in topic.lags if task in fixed}
     held = topic.counts(owner)
@@ -129,7 +127,8 @@ def hand_out(topic: Topic, fixed: Mapping[TaskId, str], loads: Mapping[str, Deal
 
 @attrs.frozen
 class Row:
-    """The next partitions of a topic, at most one for each of its members. `place`: of the topic.
+    """The next partitions of a topic, at most one for each of its members. `place`: index of the
+    topic.
     """
 
     place: int
@@ -150,19 +149,19 @@ class Row:
 
 
 def deal_all(indexed: IndexedProblem, topics: Sequence[Topic], tolerance: int = 0) -> Dealt:
-    """All topics in rows, from nothing: first the full ones, then what is left of each topic.
+    """Deals all topics together in rows, from nothing: full rows first, then the rest of each
+    topic.
 
-    A full row gives one partition to each subscriber, so it is a matter of lag alone: the more
-    behind a member is, the less it gets. The widest come first, narrow ones even out what they
-    left. What is left of a topic goes to those of its subscribers that have the fewest partitions
-    *of all topics*, then the least lag; topics that few subscribe to come first, because they have
-    the least choice.
+    A full row gives one partition to each subscriber, so only lag matters: the member that is
+    furthest behind gets the least. The widest rows come first, and narrow ones even them out. The
+    rest of a topic goes to its subscribers with the fewest partitions *of all topics*, then the
+    least lag; topics with few subscribers come first, because they have the least choice.
 
-    So members that subscribe to the same have as many partitions of each topic and in the whole, to
-    within one. Two members of one subscription that all topics share differ in lag by at most the
-    widest full row, the largest lag among what is left of topics, and what the lags left of each
-    topic differ by: the one's (j+1)th such partition comes after the other's j-th. `tolerance`: see
-    `_lag_classes`.
+    So members with equal subscriptions have equally many partitions of each topic and in total, to
+    within one. Two members of one subscription shared by all topics differ in lag by at most the
+    widest full row, plus the largest lag in the rests, plus the differences of lags within each
+    rest: the (j+1)th such partition of one member comes after the j-th of the other. `tolerance`:
+    see `_lag_classes`.
     """
     rank = {name: (numbers, text_key(name)) for numbers, names in subscriptions(topics).items() for name in names}
     loads = loads_of(topics, {})
@@ -178,7 +177,7 @@ def deal_all(indexed: IndexedProblem, topics: Sequence[Topic], tolerance: int = 
 
 
 def fill_all(topics: Sequence[Topic], fixed: Mapping[TaskId, str]) -> dict[TaskId, str]:
-    """Only what is not `fixed`: by the count of its topic, then by the count and the lag of all
+    """Deals only what is not `fixed`: by the count of its topic, then by count and lag of all
     topics.
     """
     loads = loads_of(topics, fixed)
@@ -201,7 +200,7 @@ def _take(
 
 
 def loads_of(topics: Iterable[Topic], owner: Mapping[TaskId, str]) -> dict[str, DealtLoad]:
-    """Subscriber of any of the topics -> what it has of them; every owner is a subscriber."""
+    """Subscriber of any of the topics -> its count and lag of them. Every owner is a subscriber."""
     loads: dict[str, DealtLoad] = {}
     for topic in topics:
         for name in topic.pool.members:
@@ -213,8 +212,8 @@ def loads_of(topics: Iterable[Topic], owner: Mapping[TaskId, str]) -> dict[str, 
 
 
 def deal_nearer(indexed: IndexedProblem, topics: Sequence[Topic], tolerance: int = 0) -> Dealt:
-    """What members have of these topics, which is even, is given anew where that is worth it by
-    racks; else it stays. `tolerance`: see `_lag_classes`.
+    """Gives the bundles of even topics to other members where that lowers the rack cost; otherwise
+    they stay. `tolerance`: see `_lag_classes`.
     """
     now = {task: indexed.owner[task] for topic in topics for task in topic.lags}
     near = _given(indexed, now, topics, _lag_classes(topics, tolerance))
@@ -227,9 +226,10 @@ def deal_nearer(indexed: IndexedProblem, topics: Sequence[Topic], tolerance: int
 
 
 def _lag_classes(topics: Iterable[Topic], tolerance: int = 0, singles: Mapping[TaskId, int] | None = None) -> dict[TaskId, LagClass]:
-    """Partitions of a topic stand for each other whose lags are equal; where racks make a
-    difference, also those that differ by no more than `tolerance` from the largest of their lag_class.
-    `singles`: partitions that do so across topics, with a number for what they have in common."""
+    """Partition -> its lag class. Partitions of a topic with equal lags are interchangeable; where
+    racks make a difference, also those within `tolerance` of the largest lag of their class.
+    `singles`: partitions that are interchangeable across topics, with the number of their class.
+    """
     lag_classes: dict[TaskId, LagClass] = {}
     found = [(task, lag) for topic in topics for task, lag in topic.lags.items()]
     largest: dict[int, int] = {}
@@ -242,15 +242,16 @@ def _lag_classes(topics: Iterable[Topic], tolerance: int = 0, singles: Mapping[T
 
 
 def _single(topics: Sequence[Topic], place: int) -> int:
-    """The one partition that is left of a topic may stand for that of another topic with the same
-    subscribers: whoever has it, both are even.
+    """The single partition left of a topic is interchangeable with that of another topic with the
+    same subscribers: both topics are even either way.
     """
     return -1 - next(index for index, topic in enumerate(topics) if topic.pool.members == topics[place].pool.members)
 
 
 def _given(indexed: IndexedProblem, owner: Mapping[TaskId, str], topics: Sequence[Topic], lag_classes: Mapping[TaskId, LagClass]) -> Dealt:
-    """The same bundles, so that the fewest partitions move, and before that, where racks make a
-    difference, so that it costs least; members with the same subscription may change bundles."""
+    """The same bundles, given among members with equal subscriptions at the least rack cost, where
+    racks make a difference, and then so that the fewest partitions move.
+    """
     bundles: dict[str, list[TaskId]] = {}
     for task, name in owner.items():
         bundles.setdefault(name, []).append(task)

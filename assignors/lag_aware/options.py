@@ -17,10 +17,10 @@ RACK_LAG_TOLERANCE = "rack_lag_tolerance"
 class LagAwareOptions:
     """The options of `lag_aware`.
 
-    `cross_topic`: see above. `rack_lag_tolerance`: partitions of a topic whose lags differ by no
-    more records may stand for each other where racks make a difference. `auto_offset_reset`: where
-    the members begin to read a partition of which the group has committed nothing; for whoever
-    observes the lags.
+    `cross_topic`: deal all topics together. `rack_lag_tolerance`: where racks make a difference,
+    partitions of a topic whose lags differ by at most so many records are interchangeable.
+    `auto_offset_reset`: where members begin to read a partition without a committed offset; it
+    matters to whoever observes the lags.
     """
 
     cross_topic: bool = False
@@ -29,7 +29,7 @@ class LagAwareOptions:
 
     @classmethod
     def of(cls, settings: GroupSettings) -> LagAwareOptions:
-        """Raises FieldError for one that is unsound, and for an option that is none of these."""
+        """Reads the options. Raises FieldError for one that is unsound or unknown."""
         options.known_only(settings, ASSIGNOR, (AUTO_OFFSET_RESET, CROSS_TOPIC, RACK_LAG_TOLERANCE))
         return cls(
             cross_topic=options.flag(settings, CROSS_TOPIC),

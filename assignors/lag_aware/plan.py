@@ -1,4 +1,4 @@
-"""What was dealt, as a plan."""
+"""The plan for what was dealt."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from equipoise.events.tasks import TaskId
 
 
 def plan_of(indexed: IndexedProblem, topics: Sequence[Topic], target: Mapping[TaskId, str], dealt: Dealt) -> Plan:
-    """Who owns a task that goes elsewhere is told to give it up; who gets a free one has it at
-    once.
+    """The plan that revokes each task whose target is another member, and grants tasks without an
+    owner at once.
     """
     now = {**target, **indexed.owner}
     movements = tuple(
@@ -53,8 +53,8 @@ def plan_of(indexed: IndexedProblem, topics: Sequence[Topic], target: Mapping[Ta
 
 
 def _rack_stages(indexed: IndexedProblem, target: Mapping[TaskId, str], dealt: Dealt) -> tuple[StageCost, ...]:
-    """What is read across racks and what the moves cost, where that counts, and a lower bound of it
-    for the same bundles, however they are given.
+    """The rack cost of the target, its moves included, with a lower bound for the same bundles
+    given in any way; empty where racks make no difference.
     """
     if not indexed.racks.counts:
         return ()
@@ -64,9 +64,10 @@ def _rack_stages(indexed: IndexedProblem, target: Mapping[TaskId, str], dealt: D
 def _member_plans(
     indexed: IndexedProblem, now: Mapping[TaskId, str], movements: Iterable[Movement], lags: Mapping[TaskId, int]
 ) -> dict[str, MemberPlan]:
-    """What each member may hold now, `active` in the order of dealing: no copies.
+    """What each member may hold now, `active` in the order of dealing. There are no copies.
 
-    It revokes what moves, what nobody may run while it is leaving, and what no topology has.
+    A member revokes tasks that move, tasks that nobody may run while it is leaving, and tasks of no
+    topology.
     """
     revoked = {movement.task for movement in movements}
     revoked.update(task for task, owner in indexed.owner.items() if indexed.members[owner].leaving and not indexed.eligible(task))
@@ -83,8 +84,8 @@ def _member_plans(
 def _reasons(
     indexed: IndexedProblem, target: Mapping[TaskId, str], lags: Mapping[TaskId, int], for_traffic: Container[TaskId]
 ) -> dict[TaskId, Reason]:
-    """For each task that moves or is placed, with its lag, or that of its new owner if it has
-    state; and for what who leaves gives up for nobody.
+    """The reason of each task that moves or is placed, with its lag, or the lag of its new owner if
+    it has state; and of tasks that a leaving member gives up without a successor.
     """
     reasons: dict[TaskId, Reason] = {}
     benefits = MoveBenefits(indexed, indexed.owner, target)
@@ -110,10 +111,8 @@ def _reasons(
 
 
 def _imbalance(topics: Iterable[Topic], owner: Mapping[TaskId, str]) -> int:
-    """Partitions over the upper share of their topic plus those under the lower one, summed over
-    members and topics.
-
-    The share of who may not have a partition is 0.
+    """Partitions above the upper share of their topic plus those below the lower one, summed over
+    members and topics. The share of a member that is no subscriber is 0.
     """
     outside = 0
     for topic in topics:
@@ -126,8 +125,8 @@ def _imbalance(topics: Iterable[Topic], owner: Mapping[TaskId, str]) -> int:
 def _moves_lower_bound(topics: Iterable[Topic], owner: Mapping[TaskId, str]) -> int:
     """The fewest changes of owner to any target that is even in each topic.
 
-    Of what they own of a topic with T partitions, n members keep at most floor(T / n) each, and T
-    mod n of them one more.
+    Of a topic with T partitions, n members keep at most floor(T / n) each, and T mod n of them one
+    more.
     """
     moves = 0
     for topic in topics:

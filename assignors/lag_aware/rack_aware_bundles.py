@@ -1,22 +1,22 @@
-"""Who gets which bundle where racks make a difference: the same bundles as without them, given so that
-the least is read across racks.
+"""Which member gets which bundle where racks make a difference: the same bundles, given so that the
+least is read across racks.
 
-Counts, and lags but for partitions that stand for each other, are settled when the bundles are dealt
-(`dealing`). What is open is which of the members that are alike gets which bundle, and, within a
-lag_class, which of its tasks. Two stages, each solved exactly by min-cost flow:
+Counts are settled when bundles are dealt (`dealing`), and so are lags, except between
+interchangeable partitions. Open is which of the interchangeable members gets which bundle, and,
+within a lag class, which tasks. Two stages, each solved exactly by min-cost flow:
 
-1. **Hands to members.** A bundle costs a member at least what the cheapest tasks of its lag_classes would
-   cost it, as many as the bundle has. That is exact where each lag_class has one task, as it is when all
-   lags differ.
-2. **Tasks to members**, lag_class by lag_class, with as many places as the bundles say.
+1. **Bundles to members.** A bundle costs a member at least as much as the cheapest tasks of its
+   classes, as many as the bundle has. That is exact where each class has one task, as it is when
+   all lags differ.
+2. **Tasks to members**, class by class, with as many places as the bundles have.
 
-A cost is that of the traffic and of a change of owner, in one coin (`racks`); then the fewest
-changes. What the first stage costs is a lower bound of what any way to give these bundles costs;
-where the second reaches it, the whole is proven. Where all tasks are of one lag_class the two are one
-stage, and exact.
+The cost is that of traffic and changes of owner together (`racks`); then the fewest changes. The
+cost of the first stage is a lower bound for any way to give these bundles; where the second stage
+reaches it, the result is proven optimal. Where all tasks are of one class the stages are one, and
+exact.
 
-Before: m1 in rack a runs 0_0, whose replica is in b; m2 in b runs 0_1, whose is in a; lags are
-equal. After: they have changed places.
+Before: m1 in rack a runs 0_0, whose replica is in b; m2 in b runs 0_1, whose replica is in a; lags
+are equal. After: 0_0 and 0_1 have changed places.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from equipoise.events.tasks import TaskId
 
 
 def given_by_racks(indexed: IndexedProblem, bundles: Mapping[str, Sequence[TaskId]], lag_classes: Mapping[TaskId, LagClass]) -> Dealt:
-    """The bundles, given anew among the members named."""
+    """The bundles, given to these members at the least rack cost."""
     members = sorted(bundles)
     of_class: dict[LagClass, list[TaskId]] = {}
     for task in sorted(task for bundle in bundles.values() for task in bundle):
@@ -67,16 +67,15 @@ def _cost(indexed: IndexedProblem, owner: Mapping[TaskId, str]) -> int:
 
 
 def _one_class(indexed: IndexedProblem, tasks: Sequence[TaskId], counts: Mapping[str, int]) -> Dealt:
-    """All tasks stand for each other: who has how many of them is settled together with which, so
-    one stage is exact.
+    """All tasks are interchangeable: counts and tasks are settled together, so one stage is exact.
     """
     placed, flow = _placed(indexed, tasks, dict.fromkeys(sorted(counts), min(counts.values())), more=max(counts.values()) - min(counts.values()))
     return Dealt(placed, flow.unique, _cost(indexed, placed) if flow.optimal else 0)
 
 
 def _placed(indexed: IndexedProblem, tasks: Sequence[TaskId], places: Mapping[str, int], more: int = 0) -> tuple[dict[TaskId, str], Flow]:
-    """Tasks of one lag_class -> members that have so many places for them, at the least cost. `more`:
-    places that each has, if all others are taken.
+    """Tasks of one lag class -> members with so many places, at the least cost. `more`: further
+    places of each member, used when all others are taken.
     """
     racks, pool = indexed.racks, pool_of(sorted(places))
     network = AssignmentNetwork(indexed.tasks, levels=3, racks=racks.of)
@@ -101,8 +100,8 @@ def _matched(
 ) -> tuple[dict[str, Shape], int, bool]:
     """Member -> the shape of its bundle, the least that costs, and whether there is no other way.
 
-    A flow: from each shape to the members that own any of it, or through those of a rack to any,
-    and from each member one unit to the sink.
+    A flow: from each shape to the members that own any of it, or through the members of a rack to
+    any, and one unit from each member to the sink.
     """
     racks, column = indexed.racks, {name: index for index, name in enumerate(members)}
     ordered = sorted(set(dealt.values()))
@@ -132,7 +131,7 @@ def _matched(
 
 
 def _held(indexed: IndexedProblem, of_class: Mapping[LagClass, Sequence[TaskId]], column: Mapping[str, int]) -> dict[LagClass, dict[str, list[int]]]:
-    """LagClass -> member -> which of the lag_class's tasks it owns, by their places there."""
+    """Lag class -> member -> indexes of the class's tasks that it owns."""
     held: dict[LagClass, dict[str, list[int]]] = {}
     for lag_class, tasks in of_class.items():
         for place, task in enumerate(tasks):
@@ -144,8 +143,9 @@ def _held(indexed: IndexedProblem, of_class: Mapping[LagClass, Sequence[TaskId]]
 def _given(
     shapes: Sequence[Shape], counts: Ints, members: Sequence[str], rack_of: Ints, by_rack: Ints, by_member: Ints, keeps: Ints, owners: Sequence[int]
 ) -> tuple[dict[str, Shape], int, bool]:
-    """`shapes`, and how many bundles have each; the least that each (row) costs in each rack, and
-    each member (column), and how much it would keep.
+    """Solves the first stage. `shapes`, `counts`: shapes and the number of bundles of each.
+    `by_rack`, `by_member`: least cost of each shape (row) in each rack, on each member (column).
+    `keeps`: tasks that it would keep.
     """
     racks = by_rack.shape[1]
     first_shape, first_rack, first_member = 1, 1 + len(shapes), 1 + len(shapes) + racks  # 0 is the sink

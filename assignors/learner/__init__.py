@@ -1,23 +1,22 @@
-"""The assignor `learner`: smooth scaling as its proposal tells it. A *learner* is a copy that
-restores in order to take over; its member says itself when it is ready (`TaskReady`), and the task
-moves then, and not before.
+"""The assignor `learner`, from the proposal "smooth scaling". A *learner* is a copy that restores
+in order to take over. Its member declares it ready (`TaskReady`), and the task moves then.
 
 ::
 
-    who is learned by whom     the target of high_availability: balanced, by the fewest moves
-    learner                    a warm-up: a copy of the task on its destination
-    being learned              the task's owner runs on
-    ready                      the destination's own word; a lag, however small, is none
-    scale down                 a leaving member's tasks are learned by those who stay; it is released when it has nothing left
-    stateless                  in two phases: revoked, then assigned (KIP-415); there is nothing to learn
+    target             that of high_availability: balanced, by the fewest moves
+    learner            a warm-up: a copy of the task on its destination
+    being learned      the task's owner runs on
+    ready              declared by the destination's member; no lag suffices
+    scale down         staying members learn a leaving member's tasks; it is released at the end
+    stateless          in two phases: revoked, then assigned (KIP-415)
 
-What nobody runs goes to whoever is soonest ready, by reported lags: waiting for a word would be
-waiting without need.
+A task without an owner goes to the member that is soonest ready by its lag; waiting for its word
+would only prolong the stop.
 
-Where this does better than the proposal: there, owners give up every task that is being learned
-whenever a rebalance begins, so that a hand-over needs one rebalance and not two; whoever is not
-ready yet costs its task a stop, at each rebalance again. Here only the task whose learner is ready
-is given up. With the option `strict` it is done as in the proposal, to be compared.
+In the proposal owners give up every task that is being learned whenever a rebalance begins, so that
+a hand-over takes one rebalance instead of two. A task whose learner is not ready yet then stops at
+every rebalance. Here only a task whose learner is ready is given up. The option `strict` does as
+the proposal, for comparison.
 """
 
 from equipoise.assignors.learner.assignor import Learner, Learner1

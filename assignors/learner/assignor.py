@@ -16,16 +16,13 @@ STRICT = "strict"
 
 
 class Learner(HighAvailability):
-    """Readiness by a member's word. Pure and without memory: what is under way stands in the
+    """Readiness by a member's word. Pure and without memory: movements in flight are part of the
     problem.
 
-    `knobs.options`:
-
-    * `strict` (default False): a task that is being learned is given up at every rebalance and
-      taken again by its owner, as the proposal has it. A rebalance is a round that something new
-      began: a join, a leave, a word of readiness. Rounds that only follow up on what was decided
-      are none. Leaving members keep what they run until its learner is ready, in the proposal's own
-      tables too.
+    Option `strict` (default false): at every rebalance owners give up each task that is being
+    learned and take it again, as in the proposal. A rebalance is a round with new input: a join, a
+    leave, a word of readiness; a follow-up round is none. Leaving members keep their tasks until
+    the learner is ready, as in the proposal's own tables.
     """
 
     name = "learner"
@@ -34,8 +31,8 @@ class Learner(HighAvailability):
     options = (STRICT,)
 
     def assign(self, problem: AssignmentProblem) -> Plan:
-        """See `Assignor.assign`. Raises FieldError for an option that is none or unsound, and what
-        high_availability raises.
+        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or for an
+        unknown or unsound option.
         """
         if not options.flag(problem.settings, STRICT):
             return super().assign(problem)
@@ -47,7 +44,7 @@ class Learner(HighAvailability):
 
 
 class Learner1(Learner):
-    """As it decided before."""
+    """Behaviour version 1."""
 
     version = 1
     behaviour = VERSION_1

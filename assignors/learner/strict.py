@@ -12,7 +12,9 @@ from equipoise.events.tasks import LagSentinel, TaskId
 
 
 def learning_goes_on(problem: AssignmentProblem, movement: Movement) -> Movement:
-    """Behind a task that its owner gives up and takes again, its learner goes on learning."""
+    """The movement; where the owner gives the task up and takes it again, with the learner as
+    destination, which goes on learning.
+    """
     if movement.source is None or movement.source != movement.destination:
         return movement
     copies = [member for member in problem.members if movement.task in (*member.warmup, *member.standby) and not member.leaving]
@@ -23,10 +25,10 @@ def learning_goes_on(problem: AssignmentProblem, movement: Movement) -> Movement
 
 
 def taken_again(problem: AssignmentProblem) -> Iterator[Movement]:
-    """Tasks that their owners have just taken again: whoever learns them goes on, and keeps its
+    """Movements of tasks that their owners have just taken again: the learner goes on and keeps its
     slot.
 
-    Where there are standbys a warm-up may be one to be; then only the target says who goes on.
+    With standbys a warm-up may be a future standby; then only the target says which copy goes on.
     """
     owner = {task: member.id for member in problem.members for task in member.active}
     known = {movement.task for movement in problem.in_flight}
@@ -43,8 +45,8 @@ def _behind(member: Member, task: TaskId) -> tuple[bool, int, str]:
 
 
 def given_up_by_owners(problem: AssignmentProblem, plan: Plan, learned: set[TaskId] | frozenset[TaskId]) -> Plan:
-    """The plan, but that the owners of these tasks, where they are learned and nobody is ready yet,
-    give them up and take them again.
+    """The plan in which the owners of `learned` tasks, while no learner is ready, give them up and
+    take them again.
     """
     members = {member.id: member for member in problem.members}
     movements: list[Movement] = []
@@ -64,7 +66,7 @@ def given_up_by_owners(problem: AssignmentProblem, plan: Plan, learned: set[Task
 
 
 def _runs(owner: Member, task: TaskId) -> bool:
-    """It runs the task and may have it again; who is leaving gives nothing up before its learner is
-    ready.
+    """Whether the owner runs the task and may have it again. A leaving owner gives nothing up
+    before its learner is ready.
     """
     return not owner.leaving and owner.knows(task) and task in owner.active and owner.lags.get(task) is LagSentinel.ACTIVE

@@ -17,8 +17,8 @@ DEFAULT_PERCENTS: Mapping[str, int] = {"load_high_percent": 20, "load_low_percen
 
 @attrs.frozen(kw_only=True)
 class Thresholds:
-    """What a move must better, in millionths of a fair share, for a rebalancing to begin (`high`)
-    and to go on (`low`).
+    """Least gain of a move, in millionths of a fair share, for a rebalancing to begin (`high`) and
+    to go on (`low`).
     """
 
     high: int
@@ -26,7 +26,7 @@ class Thresholds:
 
     @classmethod
     def of(cls, settings: GroupSettings) -> Thresholds:
-        """Raises FieldError when an option is out of bounds, or unknown."""
+        """Reads the options. Raises FieldError for one that is out of bounds or unknown."""
         options.known_only(settings, ASSIGNOR, (*DEFAULT_PERCENTS, *DEFAULT_WEIGHTS))
         high, low = (options.whole(settings, name, default) for name, default in DEFAULT_PERCENTS.items())
         if not 1 <= low <= high:

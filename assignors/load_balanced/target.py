@@ -17,28 +17,28 @@ from equipoise.assignors.load_balanced.weights import FAIR_SHARE, weights
 from equipoise.events.tasks import TaskId
 
 REBALANCING = "rebalancing"
-"""In its memory: there while a rebalancing goes on."""
+"""Memory key: present while a rebalancing goes on."""
 NEAR_TASKS, NEAR_MEMBERS = "near_tasks", "near_members"
-"""In its memory: tasks that move for traffic, and where to, one for one. What is under way of it
-stands in the problem too.
+"""Memory keys: tasks that move for traffic, and their destinations, in the same order. Movements in
+flight are part of the problem too.
 """
 
 
 class LoadTarget:
-    """The target by load, as `hand_over` asks for it."""
+    """Balance by load (`Balance`)."""
 
     def __init__(self, indexed: IndexedProblem, thresholds: Thresholds, memory: Memory) -> None:
         self.indexed = indexed
         self.thresholds = thresholds
         self.weight = weights(indexed.tasks.values(), indexed.members.values(), indexed.settings)
         self.rebalances = False
-        """Set by `target`: a rebalancing begins or goes on."""
+        """Set by `target`: whether a rebalancing begins or goes on."""
         self._rebalancing = REBALANCING in memory
         self._for_load: frozenset[TaskId] = frozenset()
         self.near: dict[TaskId, str] = {}
-        """Set by `target`: tasks that move for traffic -> where to."""
+        """Set by `target`: tasks that move for traffic -> destination."""
         self._begun: list[tuple[TaskId, str]] = []
-        """Of those what was to be before."""
+        """Moves for traffic that an earlier plan began."""
         tasks, members = memory.get(NEAR_TASKS, ()), memory.get(NEAR_MEMBERS, ())
         if isinstance(tasks, tuple) and isinstance(members, tuple):
             pairs = zip(tasks, members, strict=False)
@@ -80,7 +80,9 @@ class LoadTarget:
         return Target(owner=dict(sorted(utilisation.owner.items())), optimal=False)
 
     def _take_up(self, utilisation: Utilisation) -> list[LoadMove]:
-        """What was to move for traffic, and still can, does; the levels are then as if it had."""
+        """Repeats the earlier moves for traffic that are still possible, and applies them to
+        `utilisation`.
+        """
         indexed = self.indexed
         moves = []
         for task, name in self._begun if indexed.racks.counts else ():
@@ -93,23 +95,20 @@ class LoadTarget:
         return moves
 
     def memory(self) -> Memory:
-        """To be handed over with the next problem."""
+        """`Plan.memory`."""
         if self.rebalances:
             return {REBALANCING: 1}
         return {NEAR_MEMBERS: tuple(self.near.values()), NEAR_TASKS: tuple(self.near)} if self.near else {}
 
     def owners_for_now(self, candidates: Mapping[TaskId, Candidates], running: Mapping[TaskId, str]) -> dict[TaskId, str]:
-        """Owners for tasks that need one now, of their candidates only, as even as that allows
-        beside what is `running`.
-        """
+        """See `Balance.owners_for_now`."""
         utilisation = self._utilisation(running)
         for task in sorted(candidates, key=lambda task: (-self.weight[task], task)):
             utilisation.place(task, candidates[task])
         return {task: utilisation.owner[task] for task in sorted(candidates) if task in utilisation.owner}
 
     def imbalance(self, owner: Mapping[TaskId, str]) -> int:
-        """What the best single move would better, in thousandths of a fair share; 0 when that is
-        not worth a move.
+        """Gain of the best single move, in thousandths of a fair share; 0: it is not worth a move.
         """
         gain = self._utilisation(owner).gain()
         return 0 if gain <= self.thresholds.high else -(-gain // (FAIR_SHARE // 1_000))
@@ -117,7 +116,7 @@ class LoadTarget:
     def moves_lower_bound(
         self, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str], now: Mapping[TaskId, str], target: Mapping[TaskId, str]
     ) -> int:
-        """Fewest changes of owner from now to any target that is as even as this one."""
+        """See `Balance.moves_lower_bound`."""
         indexed, reached = self.indexed, self._utilisation(target)
         ends = reached.ends()
         if ends is None:
@@ -130,7 +129,7 @@ class LoadTarget:
         return fewest_moves(dealt, capacity, reached.of(ends[0]), reached.of(ends[1]), forced)
 
     def reason(self, task: TaskId, reason: Reason) -> Reason:
-        """Balance is of load here, and what moves for it moves for nothing else."""
+        """The reason with the codes of balance by load."""
 
         def meant(code: str) -> str:
             if task in self._for_load and code in ("traffic", "traffic_room"):
@@ -140,7 +139,7 @@ class LoadTarget:
         return attrs.evolve(reason, code=meant(reason.code), because=None if reason.because is None else meant(reason.because))
 
     def told(self, plan: Plan) -> LoadBalance:
-        """How full members are now and at the target, and what is promised of that."""
+        """`Plan.load`: loads now and at the target, and the bound of their difference."""
         now = {task: member for member, part in plan.members.items() for task in (*part.active, *part.revoke) if task in self.indexed.tasks}
         before, after = self._utilisation(now), self._utilisation({task: member for member, tasks in plan.target.items() for task in tasks})
         ends = after.ends()
@@ -163,6 +162,6 @@ class LoadTarget:
 
 
 PARTS_OF_A_MARGIN = 8
-"""Outcomes that differ by less than such a part of the lower threshold are alike; then what is at
-home, or ready, goes first.
+"""Outcomes whose difference is less than such a part of the lower threshold are equal; then
+previous owners and ready copies come first.
 """

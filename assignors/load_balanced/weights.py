@@ -1,25 +1,21 @@
-"""What each task weighs: of what members report of their hosts, one whole number per task.
+"""The weight of each task: one whole number, from what members report of their hosts.
 
-A weight is in millionths of a *fair share*: what one thread would carry if the group's load were
-spread evenly over the threads of the members that stay. So the weights of all tasks add up to a
-million per thread, and whatever is measured in them reads as a part of what a thread should carry.
+A weight is in millionths of a *fair share*: the load of one thread if the group's load were spread
+evenly over the threads of the staying members. So the weights of all tasks add up to a million per
+thread.
 
-Each dimension (cpu, memory, disk, throughput) is first brought to that unit by its own sum over the
-group, so that what is told apart is who carries how much of it, and a group that idles is as even
-or uneven as one that is busy. Then they are averaged, by the weights in `knobs.options`:
+Each dimension (cpu, memory, disk, throughput) is first scaled to that unit by its own sum over the
+group, so that only proportions count, and an idle group is as even or uneven as a busy one. Then
+the dimensions are averaged, by these options::
 
-====================  =======
-==================================================================================== option
-default  is ====================  =======
-==================================================================================== `load_cpu`
-1        weight of processor time `load_throughput`     1        weight of records processed
-`load_memory`         0        weight of memory in use; most of it is a process's own and comes
-along with no task `load_disk`           0        weight of disk in use ====================
-=======  ====================================================================================
+    load_cpu          1   weight of processor time
+    load_throughput   1   weight of records processed
+    load_memory       0   weight of memory in use; most belongs to the process, not to tasks
+    load_disk         0   weight of disk in use
 
-A dimension that nobody reports has no part in it. A task that nothing is known of (it just came to
-be, or nobody reports) weighs as the mean of its sub-topology, else of all; where nothing is known
-of any task, all weigh the same, and balance is by count. No task weighs nothing.
+A dimension that no member reports does not count. A task of unknown load (a new one, or one that no
+member reports) weighs as the mean of its sub-topology, else of all tasks; when all are unknown, all
+weigh the same and balance is by count. No weight is 0.
 """
 
 from __future__ import annotations
@@ -33,14 +29,14 @@ from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 
 FAIR_SHARE = 1_000_000
-"""What one thread carries of an even load."""
+"""Load of one thread when the group is even."""
 DEFAULT_WEIGHTS: Mapping[str, int] = {"load_cpu": 1, "load_throughput": 1, "load_memory": 0, "load_disk": 0}
 
 
 def weights(tasks: Iterable[Task], members: Iterable[Member], settings: GroupSettings) -> dict[TaskId, int]:
     """Task -> its weight, in millionths of a fair share, at least 1; in rising order of tasks.
 
-    Raises FieldError for an option that is no whole number, and when all dimensions weigh 0.
+    Raises FieldError for an option that is not a whole number, and when all dimensions weigh 0.
     """
     every = sorted(tasks, key=lambda task: task.id)
     of_dimension = _dimension_weights(settings)
@@ -75,7 +71,7 @@ def _amount(task: Task, dimension: str) -> int:
 
 
 def _means(every: Sequence[Task], known: Mapping[TaskId, int]) -> list[int]:
-    """For each task the mean weight of its sub-topology's known tasks, else of all known ones, else
+    """Task -> the mean weight of the known tasks of its sub-topology, else of all known tasks, else
     the same for all; at least 1.
     """
     of_subtopology: dict[int, list[int]] = {}
