@@ -32,7 +32,7 @@ from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
 from tests.live.swarm import Swarm, everything, topology
 from tests.live.test_member import PARTITIONS, Application
-from tests.live.test_worker import CONFIG, MOST_S, WorkerProcess, settings, until, verified, workers
+from tests.live.test_worker import CONFIG, MOST_S, DeployedWorker, settings, until, verified, workers
 
 __all__ = ["settings", "workers"]
 
@@ -151,12 +151,12 @@ def verified_by(settings: WorkerSettings, load: Any) -> Any:
 
 
 async def test_workers_with_and_without_an_assignor_follow_each_other(
-    settings: WorkerSettings, tmp_path: Path, workers: list[WorkerProcess], theirs: Path, monkeypatch: pytest.MonkeyPatch
+    settings: WorkerSettings, tmp_path: Path, workers: list[DeployedWorker], theirs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = attrs.evolve(settings, partitions=1)
     await ensure_topics(settings, settings.topics, partitions=1)
     logs = tmp_path / "workers.log"
-    workers.append(WorkerProcess(settings, logs))
+    workers.append(DeployedWorker(settings, logs))
     async with Swarm(settings, settings.topics) as swarm:
         await swarm.configure("g", CONFIG, topology(6))
         swarm.add("g", ["m1", "m2"])
@@ -168,7 +168,7 @@ async def test_workers_with_and_without_an_assignor_follow_each_other(
 
         with_it(theirs, monkeypatch)  # its successor has it, and refuses the same fact
         workers[-1].end(signal.SIGKILL)
-        workers.append(WorkerProcess(settings, logs))
+        workers.append(DeployedWorker(settings, logs))
         swarm.add("g", ["m3"])
         await swarm.until_all_run("g", 6, ["m1", "m2", "m3"], timeout_s=MOST_S)
         assert await refused(settings) == first
@@ -182,10 +182,10 @@ async def test_workers_with_and_without_an_assignor_follow_each_other(
         workers[-1].end(signal.SIGKILL)
         with monkeypatch.context() as without:
             without.setenv("PYTHONPATH", os.environ["PYTHONPATH"].partition(os.pathsep)[2])
-            workers.append(WorkerProcess(settings, logs))
+            workers.append(DeployedWorker(settings, logs))
         await until(lambda: "group 'g' halted" in logs.read_text(), "a worker without it halts the group", MOST_S)
         workers[-1].end(signal.SIGKILL)
-        workers.append(WorkerProcess(settings, logs))
+        workers.append(DeployedWorker(settings, logs))
         swarm.add("g", ["m5"])
         await swarm.until_all_run("g", 6, ["m1", "m2", "m3", "m4", "m5"], timeout_s=MOST_S)
         assert not swarm.overlaps

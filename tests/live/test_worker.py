@@ -67,7 +67,7 @@ def settings(bootstrap: str, prefix: str) -> WorkerSettings:
 # ------------------------------------------------------------------------------------- as a process
 
 
-class WorkerProcess:
+class DeployedWorker:
     """`equipoise worker`, as it is deployed."""
 
     def __init__(self, settings: WorkerSettings, log: Path) -> None:
@@ -86,8 +86,8 @@ class WorkerProcess:
 
 
 @pytest.fixture
-def workers() -> Iterator[list[WorkerProcess]]:
-    started: list[WorkerProcess] = []
+def workers() -> Iterator[list[DeployedWorker]]:
+    started: list[DeployedWorker] = []
     yield started
     for each in started:
         if each.process.poll() is None:
@@ -95,12 +95,12 @@ def workers() -> Iterator[list[WorkerProcess]]:
 
 
 async def test_worker_killed_under_load_loses_nothing_and_repeats_decisions_to_the_byte(
-    bootstrap: str, prefix: str, tmp_path: Path, workers: list[WorkerProcess]
+    bootstrap: str, prefix: str, tmp_path: Path, workers: list[DeployedWorker]
 ) -> None:
     settings = WorkerSettings(bootstrap=bootstrap, prefix=prefix, partitions=2)
     await ensure_topics(settings, settings.topics, partitions=2)
     logs = tmp_path / "workers.log"
-    workers += [WorkerProcess(settings, logs), WorkerProcess(settings, logs)]
+    workers += [DeployedWorker(settings, logs), DeployedWorker(settings, logs)]
     groups = [f"g{number}" for number in range(6)]
     async with Swarm(settings, settings.topics) as swarm:
         for number, group in enumerate(groups):  # half of the groups have only the worker's checkpoints of all groups
@@ -113,7 +113,7 @@ async def test_worker_killed_under_load_loses_nothing_and_repeats_decisions_to_t
         present = ["m1", "m2"]
         for number in range(3, 6):
             workers[-2].end(signal.SIGKILL)
-            workers.append(WorkerProcess(settings, logs))
+            workers.append(DeployedWorker(settings, logs))
             for group in groups:
                 swarm.add(group, [f"m{number}"], heartbeat_interval_ms=100)
             present.append(f"m{number}")
