@@ -416,7 +416,7 @@ class MemberSession(SessionState):
 
     @property
     def has_more_to_report(self) -> bool:
-        """Whether the last report had no room for everything and has arrived, so that the next one
+        """Whether the last report had no space for everything and has arrived, so that the next one
         is due at once.
         """
         return self._more_to_report and self._report_known and self.ended is None
@@ -590,7 +590,7 @@ class MemberSession(SessionState):
 
     def _report(self, now_ms: int) -> LagReported:
         """The complete report, as a delta when the last report is known to have arrived
-        (docs/protocol.md#m2). What has no room goes into the next report, which is due as soon as
+        (docs/protocol.md#m2). What does not fit goes into the next report, which is due as soon as
         this one is acknowledged. Assigned copies come first, so that none of them seems to be lost.
         """
         lags: dict[TaskId, Lag] = dict(self._lags)

@@ -170,7 +170,7 @@ class SessionState:
         self._report_known = False
         """Whether the broker acknowledged the last report."""
         self._more_to_report = False
-        """Whether the last report had no room for everything."""
+        """Whether the last report had no space for everything."""
         self._parts: list[MemberAssignedPart] = []
         """Parts read so far of an assignment whose last part is still to come
         (docs/protocol.md#l8).

@@ -18,7 +18,7 @@ from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclare
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 
-DEFAULT_KNOBS = GroupSettings()
+DEFAULT_SETTINGS = GroupSettings()
 REMEMBERED_TOPOLOGIES = 16
 """Epochs kept beside those that members run. A member with an older epoch is eligible for no task
 (docs/protocol.md#d1).
@@ -174,7 +174,7 @@ class MemberState:
     intends: bool = False
     """It reported that it wants to leave."""
     leaving: bool = False
-    """It is being drained: it wants to leave, or was asked to (`GroupState.asked`)."""
+    """It is being emptied (a drain): it wants to leave, or was asked to (`GroupState.asked`)."""
     drain_deadline_ms: int | None = None
     drain_expired: bool = False
     """Its drain timeout has passed: the tasks it still runs move now (docs/protocol.md#m7)."""
@@ -386,7 +386,7 @@ class GroupState:
 
     @property
     def settings(self) -> GroupSettings:
-        return DEFAULT_KNOBS if self.config is None else self.config.knobs
+        return DEFAULT_SETTINGS if self.config is None else self.config.knobs
 
     @property
     def phase(self) -> GroupPhase:

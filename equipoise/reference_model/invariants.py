@@ -86,17 +86,17 @@ class Validator:
         if not model.idle or not model.leading or not self._is_promised(Guarantee.ALWAYS_OWNED):
             return
         for task in sorted(model.idle):
-            heading = model.handing_over.get(task, model.eager_regrants.get(task))
+            destination = model.handing_over.get(task, model.eager_regrants.get(task))
             owner = model.owner.get(task)
             if task in model.lost and model.now_ms < model.waiting_until_ms:
                 continue
             if owner is not None and model.members[owner].eager and model.members[owner].leaving:
                 continue  # it gives up everything for one movement; the other tasks are assigned after that
-            if heading is not None and (owner is not None or model.gathers(heading)) and model.is_eligible(model.members[heading], task):
+            if destination is not None and (owner is not None or model.gathers(destination)) and model.is_eligible(model.members[destination], task):
                 continue
             eligible = sorted(member.member_id for member in model.members.values() if model.is_eligible(member, task))
             if eligible:
-                raise InvariantBroken(2, f"{task} has no target owner (last: {owner}, going to: {heading}); eligible: {', '.join(eligible)}")
+                raise InvariantBroken(2, f"{task} has no target owner (last: {owner}, going to: {destination}); eligible: {', '.join(eligible)}")
 
     # 3
 

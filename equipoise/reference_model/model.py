@@ -371,9 +371,9 @@ class ReferenceModel:
         """An incarnation that was removed by force and was silent for its session timeout runs
         nothing any more (docs/protocol.md#m5).
         """
-        silent = [who for who, fenced in self.fenced.items() if self.now_ms - fenced.last_heard_ms >= fenced.session_timeout_ms]
-        if silent:
-            for who in silent:
+        expired = [who for who, fenced in self.fenced.items() if self.now_ms - fenced.last_heard_ms >= fenced.session_timeout_ms]
+        if expired:
+            for who in expired:
                 del self.fenced[who]
             still_held = {task for fenced in self.fenced.values() for task in (*fenced.active, *fenced.revoking)}
             self.forced = {task: hold_ms for task, hold_ms in self.forced.items() if task in still_held}
@@ -466,7 +466,7 @@ class ReferenceModel:
             if member is None:
                 who = f"{event.member_id} incarnation {event.incarnation}"
                 raise InvariantBroken(0, f"a {type(event).__name__} of {who} was accepted, which is no live one")
-            self._said(member, event)
+            self._heard(member, event)
             again_until_ms = self.asked.get(member.member_id)
             if isinstance(event, LagReported) and not self.shadowing and again_until_ms is not None and again_until_ms > self.now_ms:
                 self._check_asked([member.member_id], answers, leave=True)
@@ -554,7 +554,7 @@ class ReferenceModel:
             self.touched.add(name)
             self._leave(self.members[name], leave or self.members[name].intends)
 
-    def _said(self, member: MemberRecord, event: Any) -> None:
+    def _heard(self, member: MemberRecord, event: Any) -> None:
         if isinstance(event, MemberLeft):
             self._out(member, hold_ms=0)
             self.asked.pop(member.member_id, None)

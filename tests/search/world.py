@@ -156,7 +156,7 @@ class Stepper:
         self._folded: dict[tuple[int, int, int], tuple[int, tuple[tuple[int, ...], ...]]] = {}
         self._aged: dict[tuple[int, int], int] = {}
         self._may_run: dict[tuple[int, int], frozenset[TaskId]] = {}
-        self._said: dict[tuple[object, ...], tuple[int, tuple[int, ...]]] = {}
+        self._answered: dict[tuple[object, ...], tuple[int, tuple[int, ...]]] = {}
         self.most_since = self._most_since()
         self.tick = self.fact_id(ProbingTick())
 
@@ -271,11 +271,11 @@ class Stepper:
     def ask(self, who: int, session_id: int, *question: object) -> tuple[int, tuple[int, ...]]:
         """The session after an event, and the facts that it sends."""
         key = who, session_id, *question
-        if key not in self._said:
+        if key not in self._answered:
             session = self._session(who, session_id)
             facts = _ASKED[str(question[0])](self, session, *question[1:])
-            self._said[key] = self._keep_session(session, NOW), tuple(self.fact_id(fact) for fact in facts)
-        return self._said[key]
+            self._answered[key] = self._keep_session(session, NOW), tuple(self.fact_id(fact) for fact in facts)
+        return self._answered[key]
 
     def to_read(self, unread: tuple[int, ...], decided: tuple[int, ...]) -> tuple[int, ...]:
         """Decisions still to be read, up to the first that ends the reader."""
