@@ -71,21 +71,21 @@ def test_machine_any_storm_keeps_invariants_settles_and_replays(seed: int):
 
 
 @pytest.mark.parametrize("seed", [2, 6, 1_027])
-def test_a_group_under_kafkas_assignor_settles_too(seed: int):
+def test_machine_storm_under_kafka_streams_settles(seed: int):
     """It promises no such thing, and asks for probing rounds until everything is in its place."""
     check_snapshot_replay(storm(seed, "kafka_streams").records, most_splits=3)
 
 
 @settings(max_examples=5)
 @given(st.integers(1_000_000, 2**31))
-def test_any_storm_of_a_group_balanced_by_load_does_so_too(seed: int):
+def test_machine_any_storm_under_load_balanced_settles(seed: int):
     check_snapshot_replay(storm(seed, "load_balanced").records, most_splits=3)
 
 
 @settings(max_examples=10)
 @given(st.integers(1_000_000, 2**31))
 @example(3_199_835)  # an eager member's task, and its movement to another member, are called off in one step
-def test_any_storm_in_which_assignors_change_does_so_too(seed: int):
+def test_machine_any_storm_with_changing_assignors_settles(seed: int):
     """Any assignor after any other, whatever is in flight (docs/protocol.md#d8); it settles under
     whichever comes last.
     """
@@ -96,7 +96,7 @@ def test_any_storm_in_which_assignors_change_does_so_too(seed: int):
 
 @pytest.mark.parametrize("seed", [3, 13, 1_027])
 @pytest.mark.parametrize("assignor", ["lag_aware", "kafka_connect"])
-def test_a_group_under_an_assignor_of_consumers_or_workers_settles_too(assignor: str, seed: int):
+def test_machine_storm_under_assignors_of_consumers_or_workers_settles(assignor: str, seed: int):
     """`kafka_connect` promises no such thing; what it leaves undone it does when its delay is over.
     """
     check_snapshot_replay(storm(seed, assignor).records, most_splits=3)
@@ -104,7 +104,7 @@ def test_a_group_under_an_assignor_of_consumers_or_workers_settles_too(assignor:
 
 @settings(max_examples=4)
 @given(st.integers(1_000_000, 2**31))
-def test_any_storm_breaks_nothing_under_the_cooperative_assignor(seed: int):
+def test_machine_any_storm_under_cooperative_keeps_invariants(seed: int):
     check_snapshot_replay(storm(seed, "cooperative").records, most_splits=3)
 
 
@@ -116,7 +116,7 @@ def backwards(event: Any) -> Any:
 
 
 @pytest.mark.parametrize("seed", [3, 14, 15])
-def test_the_order_within_mappings_plays_no_part(seed: int):
+def test_machine_order_within_mappings_changes_nothing(seed: int):
     kept = storm(seed)
     machine = GroupMachine()
     decisions: list[DecisionRecord] = []
@@ -136,7 +136,7 @@ def test_the_order_within_mappings_plays_no_part(seed: int):
 PRINT_DIGEST = "import sys; from tests.properties.test_machine_storms import digest, storm; print(digest(storm(int(sys.argv[1]))))"
 
 
-def test_another_hash_seed_gives_the_same_bytes():
+def test_machine_under_another_hash_seed_gives_the_same_bytes():
     digests = set()
     for hash_seed in ("0", "1", "424242"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
@@ -163,7 +163,7 @@ class InTinyParts(MemberSession):
 
 
 @pytest.mark.parametrize("seed", [3, 10, 24])
-def test_a_group_whose_decisions_come_in_parts_lives_through_a_storm(seed: int) -> None:
+def test_machine_with_decisions_in_parts_survives_a_storm(seed: int) -> None:
     """Real members apply them, workers die between two of them, and members' reports come in parts
     as well.
     """

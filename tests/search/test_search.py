@@ -14,7 +14,7 @@ from tests.search.search import FAULTS
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_no_interleaving_has_two_owners(name: str):
+def test_search_with_all_rules_finds_no_two_owners(name: str):
     planned = WHOLE[name]
     assert planned.faults <= FAULTS.keys()
     found = run(planned)
@@ -23,7 +23,7 @@ def test_no_interleaving_has_two_owners(name: str):
 
 
 @pytest.mark.parametrize("rule", BROKEN)
-def test_without_any_one_rule_there_are_two_owners(rule: str):
+def test_search_without_a_rule_finds_two_owners(rule: str):
     found = run(BROKEN[rule])
     assert found.path is not None
     print(f'without "{rule}": {", ".join(found.path)}')

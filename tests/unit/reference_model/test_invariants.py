@@ -63,7 +63,7 @@ def broken(number: int, text: str) -> Any:
     return pytest.raises(InvariantBroken, match=rf"^invariant {number}: .*{text}")
 
 
-def test_a_true_log_passes():
+def test_validator_accepts_a_valid_log():
     group = Tampered().starts("m1", "m2", stateful=4, stateless=2, num_standbys=1)
     group.settles()
 
@@ -71,7 +71,7 @@ def test_a_true_log_passes():
 # 1
 
 
-def test_a_task_granted_before_it_was_let_go_of():
+def test_validator_finds_a_grant_before_the_release():
     group = Tampered().starts("m1", stateless=2)
     first, second = tasks("1_0", "1_1")
     group.fact(joined("m2"))  # m1 is asked to give one up
@@ -83,28 +83,28 @@ def test_a_task_granted_before_it_was_let_go_of():
     assert group.state.owner[moved] == "m2"
 
 
-def test_a_task_taken_by_force_and_granted_without_a_hold():
+def test_validator_finds_a_forced_grant_without_hold():
     group = Tampered().starts("m1", stateless=1)
     group.told_otherwise("m1", hold_ms={})
     with broken(1, f"hold of 0 ms; its last owner may run on for {SESSION_MS} ms"):
         group.fact(joined("m1", 2))
 
 
-def test_a_member_put_out_by_force_and_no_hold_announced():
+def test_validator_finds_a_forced_removal_without_hold():
     group = Tampered().starts("m1", stateless=1)
     group.change = lambda decision: attrs.evolve(decision, hold_ms=0) if isinstance(decision, MemberExpired) else decision
     with broken(1, "put out by force with a hold of 0 ms"):
         group.fact(joined("m1", 2))
 
 
-def test_a_fencing_token_that_does_not_rise():
+def test_validator_finds_a_fencing_token_that_does_not_rise():
     group = Tampered().starts("m1", stateless=1)
     group.told_otherwise("m1", tokens=(1,))
     with broken(1, "with token 1 after 1"):
         group.fact(joined("m1", 2, ended_incarnation=1))
 
 
-def test_a_member_expired_before_its_time():
+def test_validator_finds_an_early_expiry():
     group = Tampered().starts("m1", stateless=1)
     group.pass_ms(5_000)
     early = MemberExpired(member_id="m1", incarnation=1, cause="session_timeout", silent_ms=6_000)
@@ -116,7 +116,7 @@ def test_a_member_expired_before_its_time():
 # 2
 
 
-def test_a_task_that_nobody_is_to_run():
+def test_validator_finds_a_task_without_target_owner():
     group = Tampered().starts("m1", stateless=2)
     group.told_otherwise("m1", active=tasks("1_0"), tokens=(2,))
     with broken(2, "1_1 has no target owner .*eligible: m1"):
@@ -139,26 +139,26 @@ def left_and_lost(**issued: Any) -> Tampered:
     return group
 
 
-def test_lost_work_that_waits_for_a_stated_time():
+def test_validator_accepts_lost_tasks_that_wait_for_a_stated_time():
     group = left_and_lost()
     (task,) = group.state.lost
     group.fact(joined("m2", 2))
     assert group.state.owner[task] == "m2"
 
 
-def test_lost_work_that_waits_and_no_time_is_stated():
+def test_validator_finds_lost_tasks_that_wait_without_a_stated_time():
     with broken(2, "has no target owner"):
         left_and_lost(scheduled_delay_ms=0)
 
 
-def test_lost_work_that_waits_longer_than_was_stated():
+def test_validator_finds_lost_tasks_that_wait_longer_than_stated():
     group = left_and_lost(scheduled_delay_ms=1_500)
     group.fact(ProbingTick(), 1_000)
     with broken(2, "has no target owner"):
         group.fact(ProbingTick(), 1_000)
 
 
-def test_work_left_to_nobody_that_was_not_lost():
+def test_validator_finds_a_task_without_owner_that_was_not_lost():
     waits = Move(task=tasks("1_0")[0], source="m2", destination=None, state="waiting", reason="lost")
     group = Tampered().starts("m1", stateless=2, assignor="cooperative")
     group.change = lambda decision: attrs.evolve(decision, moves=(waits, *decision.moves)) if isinstance(decision, AssignmentIssued) else decision
@@ -180,14 +180,14 @@ def eager_beside_another(**assigned: Any) -> Tampered:
     return group
 
 
-def test_an_eager_member_that_gives_up_everything_and_gets_its_own_again():
+def test_validator_accepts_an_eager_regrant():
     group = eager_beside_another()
     group.fact(LagReported("e1", 1, 90, 2, held=()))
     assert {name: len(member.active) for name, member in group.state.members.items()} == {"e1": 2, "m2": 2}
     assert group.state.members["e1"].eager_regrants == {}
 
 
-def test_an_eager_member_that_never_gets_its_own_again():
+def test_validator_finds_an_eager_regrant_that_never_comes():
     group = eager_beside_another(active=(), tokens=())
     with broken(2, "has no target owner"):
         group.fact(LagReported("e1", 1, 90, 2, held=()))
@@ -197,14 +197,14 @@ def test_an_eager_member_that_never_gets_its_own_again():
 
 
 @pytest.mark.parametrize(("kind", "name"), [("standby", "standby"), ("warmup", "warm-up")])
-def test_a_copy_beside_the_active_task(kind: str, name: str):
+def test_validator_finds_a_copy_beside_the_active_task(kind: str, name: str):
     group = Tampered().starts("m1", stateful=1)
     group.told_otherwise("m1", **{kind: tasks("0_0")})
     with broken(3, rf"m1 owns \(0_0\) and is told to keep a {name}"):
         group.fact(joined("m1", 2, ended_incarnation=1))
 
 
-def test_a_copy_of_what_has_no_state():
+def test_validator_finds_a_copy_of_a_stateless_task():
     group = Tampered().starts("m1", stateless=1)
     group.cycle()
     group.told_otherwise("m2", standby=tasks("1_0"))
@@ -217,7 +217,7 @@ def test_a_copy_of_what_has_no_state():
 # 4
 
 
-def test_a_task_revoked_for_a_cold_destination():
+def test_validator_finds_a_revocation_for_a_cold_destination():
     group = Tampered().starts("m1", stateful=2)
     group.settles()
 
@@ -231,7 +231,7 @@ def test_a_task_revoked_for_a_cold_destination():
         group.join("m2", restores=0)
 
 
-def test_a_task_that_goes_to_a_member_that_keeps_crashing():
+def test_validator_finds_a_move_to_a_crash_looping_member():
     group = Tampered().starts("m1", "m2", stateful=1, stateless=1, num_standbys=1)
     group.settles()
     (task,) = tasks("0_0")
@@ -257,7 +257,7 @@ def test_a_task_that_goes_to_a_member_that_keeps_crashing():
 @pytest.mark.parametrize(
     ("settings", "text"), [({"max_warmups": 1}, "2 warm-ups, 0 before; the cap is 1"), ({"max_warmups_per_member": 1}, "m2 has 2 warm-ups")]
 )
-def test_more_warm_ups_than_there_may_be(settings: dict[str, int], text: str):
+def test_validator_finds_too_many_warm_ups(settings: dict[str, int], text: str):
     group = Tampered().starts("m1", stateful=4, **settings)
     group.settles()
     group.told_otherwise("m2", warmup=tasks("0_0", "0_1"))
@@ -265,7 +265,7 @@ def test_more_warm_ups_than_there_may_be(settings: dict[str, int], text: str):
         group.join("m2", restores=0)
 
 
-def test_more_standbys_than_were_asked_for():
+def test_validator_finds_too_many_standbys():
     group = Tampered().starts("m1", "m2", stateful=4)
     group.settles()
     group.told_otherwise("m3", standby=tasks("0_0"), warmup=())
@@ -276,7 +276,7 @@ def test_more_standbys_than_were_asked_for():
 # 6
 
 
-def test_a_leaving_member_that_gets_something_new():
+def test_validator_finds_a_new_task_on_a_leaving_member():
     group = Tampered().starts("m1", "m2", "m3", stateful=3)
     group.settles()
     mine = tuple(sorted(group.members["m1"].active))
@@ -288,7 +288,7 @@ def test_a_leaving_member_that_gets_something_new():
             group.cycle()
 
 
-def test_a_member_released_that_still_owns():
+def test_validator_finds_a_release_of_an_owner():
     group = Tampered().starts("m1", stateless=2)
     group.cycle()
     group.told_otherwise("m1", released=True)
@@ -296,7 +296,7 @@ def test_a_member_released_that_still_owns():
         group.join("m2")
 
 
-def test_a_leaving_member_that_is_not_released():
+def test_validator_finds_a_missing_release():
     group = Tampered().starts("m1", stateless=1)
     group.join("m2")
     idle = next(name for name, member in group.state.members.items() if member.owns_nothing())
@@ -308,7 +308,7 @@ def test_a_leaving_member_that_is_not_released():
 # 0
 
 
-def test_decisions_that_are_not_dense():
+def test_validator_finds_decisions_that_are_not_dense():
     group = Tampered().starts("m1", stateless=1)
     dropped: list[Decision] = []
 
@@ -325,21 +325,21 @@ def test_decisions_that_are_not_dense():
         group.fact(joined("m1", 2))
 
 
-def test_a_set_without_a_round():
+def test_validator_finds_an_assignment_without_a_round():
     group = Tampered().starts(stateless=1)
     group.change = lambda decision: None if isinstance(decision, AssignmentIssued) else decision
     with broken(0, "m1 was assigned to without an AssignmentIssued"):
         group.join("m1")
 
 
-def test_a_grant_that_no_move_explains():
+def test_validator_finds_a_grant_without_a_move():
     group = Tampered().starts(stateless=1)
     group.change = lambda decision: attrs.evolve(decision, moves=()) if isinstance(decision, AssignmentIssued) else decision
     with broken(0, "1_0 was granted to m1 and no move says why"):
         group.join("m1")
 
 
-def test_an_epoch_that_jumps():
+def test_validator_finds_an_epoch_that_jumps():
     group = Tampered().starts(stateless=1)
     group.told_otherwise("m1", assignment_epoch=2)
     with broken(0, "m1 got epoch 2 after 0"):
@@ -347,7 +347,7 @@ def test_an_epoch_that_jumps():
 
 
 @pytest.mark.parametrize("what", ["owner", "standby", "revoking", "lease", "time", "token", "member"])
-def test_a_machine_that_believes_something_else(what: str):
+def test_validator_finds_a_state_that_contradicts_the_log(what: str):
     group = Tampered().starts("m1", "m2", stateful=2, num_standbys=1)
     group.settles()
     state, m1 = group.state, group.state.members["m1"]
@@ -373,7 +373,7 @@ def test_a_machine_that_believes_something_else(what: str):
 # 8
 
 
-def test_a_machine_that_remembers_what_no_checkpoint_holds_is_found():
+def test_step_checker_finds_state_outside_the_checkpoint():
     class Moody:
         """An assignor with a memory: it puts everything on the first member, and from its third
         question on, on the last.
@@ -402,7 +402,7 @@ def test_a_machine_that_remembers_what_no_checkpoint_holds_is_found():
         check_snapshot_replay(group.records, load=group.load)
 
 
-def test_a_log_that_halts_halts_at_the_same_place_from_every_checkpoint():
+def test_halted_log_halts_at_the_same_fact_from_every_checkpoint():
     group = Group().starts("m1", stateless=1)
     group.cycle()
     halting = make_record(GROUP, len(group.records), group.append_ms, attrs.evolve(configured(), assignor="unheard_of"))
@@ -412,7 +412,7 @@ def test_a_log_that_halts_halts_at_the_same_place_from_every_checkpoint():
 # 9
 
 
-def test_decision_that_is_larger_than_an_event_may_be_is_found():
+def test_check_sizes_finds_a_decision_above_the_limit():
     group = Group(watched=False)
     group.machine = GroupMachine(most_event_bytes=10**9)  # nothing is emitted in parts
     group.fact(configured(initial_delay_ms=0))
@@ -422,7 +422,7 @@ def test_decision_that_is_larger_than_an_event_may_be_is_found():
         check_sizes(group.records[-1], group.decisions)
 
 
-def test_fact_that_is_larger_than_an_event_may_be_is_found():
+def test_check_sizes_finds_a_fact_above_the_limit():
     fact = LagReported("m1", 1, 0, 0, lags={TaskId(0, partition): 2**40 for partition in range(90_000)})
     checker = StepChecker()
     with broken(9, "at offset 7 LagReported has 1[0-9]{6} bytes"):

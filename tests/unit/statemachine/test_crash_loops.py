@@ -51,7 +51,7 @@ def test_back_off_is_that_of_kubernetes_from_the_second_crash_on(times: int, wan
     assert crash_backoff_ms(times) == 1_000 * wanted_s
 
 
-def test_first_crash_brings_everything_home():
+def test_first_crash_returns_its_tasks_to_the_member():
     group = group_of("m1", "m2", stateful=4, stateless=2, num_standbys=1)
     before = of(group, "m2")
     crashes(group, "m2")
@@ -61,7 +61,7 @@ def test_first_crash_brings_everything_home():
 
 @pytest.mark.parametrize("proven", [True, False])
 @pytest.mark.parametrize("assignor", ["high_availability", "load_balanced", "learner", "cooperative", "lag_aware"])
-def test_from_the_second_crash_on_others_run_its_tasks_and_take_no_harm_by_further_ones(assignor: str, proven: bool):
+def test_second_crash_moves_the_tasks_and_further_crashes_move_none(assignor: str, proven: bool):
     group = group_of("m1", "m2", "m3", stateful=6, stateless=3, num_standbys=1, assignor=assignor)
     crashes(group, "m3", proven=proven)
     had = of(group, "m3")
@@ -80,7 +80,7 @@ def test_from_the_second_crash_on_others_run_its_tasks_and_take_no_harm_by_furth
     assert group.state.crashes["m3"].times == 22
 
 
-def test_recovered_member_gets_its_own_back_and_is_part_of_the_balance_again():
+def test_recovered_member_gets_its_tasks_back_and_takes_part_in_the_balance():
     group = group_of("m1", "m2", "m3", stateful=6, num_standbys=1)
     before = of(group, "m3")
     crashes(group, "m3")
@@ -97,7 +97,7 @@ def test_recovered_member_gets_its_own_back_and_is_part_of_the_balance_again():
     assert of(group, "m3") == before
 
 
-def test_run_of_ten_minutes_or_absence_of_ten_minutes_is_forgiving():
+def test_ten_minutes_of_running_or_absence_clear_the_crashes():
     group = group_of("m1", "m2", stateful=2, initial_delay_ms=0)
     crashes(group, "m2")
     for _ in range(CRASH_MEMORY_MS // 3_000 + 1):
@@ -115,7 +115,7 @@ def test_run_of_ten_minutes_or_absence_of_ten_minutes_is_forgiving():
     assert "m2" not in group.state.crashes
 
 
-def test_leaving_is_no_crash_and_makes_up_for_those_before():
+def test_leaving_is_no_crash_and_clears_earlier_crashes():
     group = group_of("m1", "m2", stateful=2)
     crashes(group, "m2")
     crashes(group, "m2")
@@ -128,7 +128,7 @@ def test_leaving_is_no_crash_and_makes_up_for_those_before():
     assert not group.state.is_crash_looping("m2")
 
 
-def test_deploy_that_kills_every_member_once_is_no_loop():
+def test_deploy_that_kills_every_member_once_is_no_crash_loop():
     names = ("m1", "m2", "m3")
     group = group_of(*names, stateful=6, num_standbys=1)
     before = dict(group.state.owner)
@@ -139,7 +139,7 @@ def test_deploy_that_kills_every_member_once_is_no_loop():
     assert {group.state.crashes[name].times for name in names} == {1}
 
 
-def test_no_warm_copy_elsewhere_leaves_the_task_where_it_is_and_warms_one_up():
+def test_task_without_warm_copy_elsewhere_stays_and_a_copy_warms_up():
     """Per task: what has no state goes at once, and each of the others when its copy is ready, as
     slots allow.
     """
@@ -161,7 +161,7 @@ def test_no_warm_copy_elsewhere_leaves_the_task_where_it_is_and_warms_one_up():
     assert of(group, "m2") == []
 
 
-def test_what_only_the_crashing_member_knows_runs_there_all_the_same():
+def test_task_that_only_the_crashing_member_can_run_stays_there():
     group = group_of("m1", "m2", stateful=2)
     crashes(group, "m2")
     group.fact(topology(epoch=2, stateful=2, stateless=1))
@@ -171,7 +171,7 @@ def test_what_only_the_crashing_member_knows_runs_there_all_the_same():
     assert TaskId(1, 0) in of(group, "m2")
 
 
-def test_while_everybody_keeps_crashing_nobody_is_less_preferred():
+def test_all_members_crashing_are_equally_preferred():
     names = ("m1", "m2")
     group = group_of(*names, stateful=4)
     before = dict(group.state.owner)
@@ -183,7 +183,7 @@ def test_while_everybody_keeps_crashing_nobody_is_less_preferred():
     assert dict(group.state.owner) == before
 
 
-def test_crash_looping_member_keeps_standbys_only_where_others_are_too_few():
+def test_crash_looping_member_keeps_standbys_only_without_enough_others():
     group = group_of("m1", "m2", stateful=2, num_standbys=1)
     crashes(group, "m2")
     crashes(group, "m2")
@@ -195,7 +195,7 @@ def test_crash_looping_member_keeps_standbys_only_where_others_are_too_few():
     assert group.state.members["m2"].standby
 
 
-def test_cooperative_waits_for_no_member_that_is_back_and_keeps_crashing():
+def test_cooperative_does_not_wait_for_a_member_that_keeps_crashing():
     group = group_of("m1", "m2", stateless=4, assignor="cooperative", options={"scheduled_delay_ms": 300_000})
     crashes(group, "m2")
     crashes(group, "m2")
@@ -224,7 +224,7 @@ def test_session_timeout_and_expulsion_are_crashes():
     assert group.state.crashes[stuck].times == (2 if stuck == "m2" else 1)
 
 
-def test_explain_and_show_say_why_its_copies_are_not_preferred():
+def test_explain_and_show_name_the_crashes_of_a_member():
     group = group_of("m1", "m2", "m3", stateful=3, num_standbys=1)
     crashes(group, "m3")
     (task,) = of(group, "m3")
@@ -240,7 +240,7 @@ def test_explain_and_show_say_why_its_copies_are_not_preferred():
     assert (row.crashes, row.crash_backoff_ms) == (3, 20_000)
 
 
-def test_half_restored_copy_of_a_crashing_member_yields_to_nothing_that_is_later():
+def test_half_restored_copy_of_a_crashing_member_keeps_its_slot_against_later_ones():
     """Nobody is caught up: then whoever is soonest ready runs it, the crashing member too, but not
     where others are as soon.
     """

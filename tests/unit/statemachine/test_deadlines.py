@@ -24,7 +24,7 @@ def fenced_and_led_by_another() -> Group:
     return group
 
 
-def test_fenced_incarnation_is_waited_for_while_something_else_leads():
+def test_fenced_incarnation_is_waited_for_while_another_leader_leads():
     group = fenced_and_led_by_another()
     group.pass_ms(SESSION_MS - 1)
     assert group.state.holds
@@ -33,7 +33,7 @@ def test_fenced_incarnation_is_waited_for_while_something_else_leads():
     assert not group.state.fenced
 
 
-def test_fenced_incarnation_in_shadow_is_alive_whatever_it_says():
+def test_fenced_incarnation_in_shadow_stays_fenced_by_any_message():
     group = fenced_and_led_by_another()
     group.pass_ms(SESSION_MS - 1_000)
     group.fact(TaskReady(member_id="m1", incarnation=1, assignment_epoch=1, tasks=tasks("1_0")))
@@ -43,7 +43,7 @@ def test_fenced_incarnation_in_shadow_is_alive_whatever_it_says():
     assert not group.state.holds
 
 
-def test_sessions_do_not_run_while_something_else_leads_and_run_again_afterwards():
+def test_sessions_pause_while_another_leader_leads():
     group = Group().starts()
     group.fact(configured(led_by="external"))
     group.fact(joined("m1"))
@@ -114,7 +114,7 @@ def test_stale_entries_of_the_heap_are_no_fault():
     check_timers(machine)
 
 
-def test_check_finds_a_decision_that_rests_on_something_not_in_the_snapshot():
+def test_check_restored_finds_a_decision_from_state_outside_the_snapshot():
     group = Group(watched=False).starts("m1", stateless=1)
     restored = GroupMachine.restore(group.machine.snapshot())
     decided = len(group.decisions)

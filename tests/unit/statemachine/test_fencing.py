@@ -39,7 +39,7 @@ def test_max_step_must_fit_the_margin_of_a_fenced_incarnation_of_an_empty_group(
     assert rejections(group.fact(configured(max_step_ms=9_000))) == ["step_exceeds_margin"]
 
 
-def test_fenced_incarnation_that_ran_nothing_has_no_say_in_max_step():
+def test_fenced_incarnation_without_tasks_does_not_limit_max_step():
     group = Group().starts("m1", stateless=1)
     group.fact(joined("m2", 1, lease_margin_ms=1_000))
     assert group.state.members["m2"].owns_nothing()
@@ -47,7 +47,7 @@ def test_fenced_incarnation_that_ran_nothing_has_no_say_in_max_step():
     assert rejections(group.fact(configured(max_step_ms=3_000))) == []
 
 
-def test_fenced_incarnation_has_no_say_in_max_step_once_it_is_silent_for_its_session_timeout():
+def test_fenced_incarnation_does_not_limit_max_step_after_its_session_timeout():
     group = Group().starts(stateless=1)
     group.fact(joined("m1", 1, lease_margin_ms=1_000, session_timeout_ms=5_000))
     group.fact(joined("m1", 2, lease_margin_ms=3_000))
@@ -56,7 +56,7 @@ def test_fenced_incarnation_has_no_say_in_max_step_once_it_is_silent_for_its_ses
     assert rejections(group.fact(configured(max_step_ms=3_000), 1)) == []
 
 
-def test_fenced_incarnation_has_no_say_in_max_step_once_its_successor_runs_its_tasks():
+def test_fenced_incarnation_does_not_limit_max_step_once_its_successor_runs_its_tasks():
     group = Group().starts(stateless=1)
     group.fact(joined("m1", 1, lease_margin_ms=1_000))
     group.fact(joined("m1", 2, lease_margin_ms=3_000))
@@ -90,7 +90,7 @@ def test_late_join_of_an_earlier_incarnation_changes_nothing():
     assert group.state.members["m1"].incarnation == 200
 
 
-def test_join_of_a_fenced_incarnation_or_one_before_it_is_too_late():
+def test_join_of_a_fenced_or_earlier_incarnation_is_rejected():
     group = Group().starts(stateless=2)
     group.fact(joined("m1", 100))
     group.fact(joined("m1", 200))
@@ -109,7 +109,7 @@ def test_late_join_is_rejected_in_shadow_too():
     assert rejections(group.fact(joined("m1", 6))) == []
 
 
-def test_validator_finds_a_late_join_that_was_taken():
+def test_validator_finds_a_late_join_that_was_accepted():
     group = Group(watched=False).starts(stateless=1)
     group.fact(joined("m1", 5))
     model = Validator().model

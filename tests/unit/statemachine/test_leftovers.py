@@ -61,19 +61,19 @@ def remembering() -> Group:
 
 
 @pytest.mark.parametrize("makes", [gathering, probing, scheduled, waiting, remembering])
-def test_group_whose_members_all_expire_waits_for_nothing(makes: Callable[[], Group]):
+def test_group_whose_members_all_expire_has_no_timer(makes: Callable[[], Group]):
     group = makes()
     group.pass_ms(SESSION_MS)
     assert_rests(group)
 
 
-def test_group_whose_last_member_leaves_waits_for_nothing():
+def test_group_whose_last_member_leaves_has_no_timer():
     group = gathering()
     group.fact(MemberLeft(member_id="m1", incarnation=1))
     assert_rests(group)
 
 
-def test_group_whose_last_member_is_expelled_waits_for_its_silence_alone():
+def test_group_whose_last_member_is_expelled_only_has_the_timer_of_its_fence():
     options = {"scheduled_delay_ms": 10 * SESSION_MS}
     group = Group().starts("m1", "m2", stateful=2, stateless=2, assignor="cooperative", options=options, revocation_timeout_ms=2_000)
     group.settles()
@@ -121,7 +121,7 @@ def test_back_off_of_a_copy_ends_with_its_member(killed: bool):
         assert group.state.members["m2"].warmup, "the next process may have another disk, and is tried at once"
 
 
-def test_task_that_its_dead_owner_was_to_give_up_for_good_is_not_waited_for_when_it_comes_back():
+def test_removed_task_of_a_dead_owner_is_new_when_it_comes_back():
     group = Group().starts("m1", stateless=1, assignor="cooperative", options={"scheduled_delay_ms": 10 * SESSION_MS})
     (task,) = group.state.owner
     group.fact(topology(2))
@@ -135,7 +135,7 @@ def test_task_that_its_dead_owner_was_to_give_up_for_good_is_not_waited_for_when
 # Holds (docs/protocol.md#m5)
 
 
-def test_hold_for_the_longest_session_of_all_who_may_run_the_task():
+def test_hold_lasts_the_longest_session_of_all_incarnations_that_may_run_the_task():
     """A process with a long session is followed by one with a short session, and that one by a
     third, before anybody is known to wait.
     """
@@ -226,7 +226,7 @@ def test_copy_stalls_once_its_hand_over_is_called_off(waits_ms: int):
     assert (task, "m2") in group.state.backoffs
 
 
-def test_copy_that_falls_behind_has_its_time_to_stall_from_then_on():
+def test_copy_that_falls_behind_restarts_its_time_to_stall():
     """Nothing goes to m2: its owner has given the task up to take it again, as the strict learner
     does at each rebalance.
     """

@@ -56,7 +56,7 @@ def test_decisions_are_numbered_densely_and_name_the_fact_that_caused_them():
     assert len(indexes) > 1
 
 
-def test_a_record_that_was_folded_before_is_an_error_and_changes_nothing():
+def test_repeated_record_raises_and_changes_nothing():
     group = Group().starts("m1", stateless=1)
     before = group.machine.snapshot()
     with pytest.raises(RepeatError, match=f"offset {group.records[-1].offset}"):
@@ -64,7 +64,7 @@ def test_a_record_that_was_folded_before_is_an_error_and_changes_nothing():
     assert group.machine.snapshot() == before
 
 
-def test_a_gap_in_offsets_is_another_groups_fact():
+def test_gap_in_offsets_is_accepted():
     """One partition holds many groups; the group's own facts are dense in `seq`."""
     group = Group().starts("m1", stateless=1)
     seq = group.state.seq
@@ -75,7 +75,7 @@ def test_a_gap_in_offsets_is_another_groups_fact():
 # What is measured of speeds
 
 
-def test_a_members_speed_is_its_last_measurement_and_until_then_the_slowest_of_the_others():
+def test_restore_speed_before_a_measurement_is_the_slowest_of_the_others():
     group = Group().starts("m1", "m2", stateful=4)
 
     def speeds() -> dict[str, int]:
@@ -100,7 +100,7 @@ def test_a_members_speed_is_its_last_measurement_and_until_then_the_slowest_of_t
     check_snapshot_replay(group.records)
 
 
-def test_changelogs_grow_as_fast_as_between_their_last_two_observations():
+def test_growth_is_measured_between_the_last_two_observations():
     group = Group().starts("m1", stateful=2)
     part = group.state.tasks()[TaskId(0, 0)]
 
@@ -118,7 +118,7 @@ def test_changelogs_grow_as_fast_as_between_their_last_two_observations():
     check_snapshot_replay(group.records)
 
 
-def test_a_hosts_load_is_told_apart_by_what_its_tasks_process_and_averaged():
+def test_host_load_is_divided_by_records_processed_and_averaged():
     """Two threads at 0.6 are 1.2 threads; 0_0 processes three times what 0_1 does. Half a window
     later the host idles.
     """
@@ -147,7 +147,7 @@ def test_a_hosts_load_is_told_apart_by_what_its_tasks_process_and_averaged():
     check_snapshot_replay(group.records)
 
 
-def test_a_few_records_a_second_are_averaged_too():
+def test_average_of_a_few_records_per_second_changes():
     """Of a window of 10 s, a report after 1 s counts a tenth: less than a record, of three more or
     less. It comes near all the same, and stays.
     """
@@ -165,7 +165,7 @@ def test_a_few_records_a_second_are_averaged_too():
     check_snapshot_replay(group.records)
 
 
-def test_processor_time_is_told_apart_by_how_long_records_take_and_memory_by_the_state_that_is_kept():
+def test_host_cpu_is_divided_by_busy_time_and_memory_by_state():
     """0_1 processes ten times what 0_0 does, each record of 0_0 takes ninety times as long, and 0_1
     keeps four times the state.
     """
@@ -184,7 +184,7 @@ def test_processor_time_is_told_apart_by_how_long_records_take_and_memory_by_the
     check_snapshot_replay(group.records)
 
 
-def test_a_member_that_restores_is_not_measured_and_what_is_gone_is_forgotten():
+def test_restoring_member_is_not_measured_and_removed_tasks_are_forgotten():
     group = Group().starts("m1", stateful=2, load_window_ms=1)
     member = group.members["m1"]
     member.restores = 100
@@ -203,7 +203,7 @@ def test_a_member_that_restores_is_not_measured_and_what_is_gone_is_forgotten():
     check_snapshot_replay(group.records)
 
 
-def test_a_group_balanced_by_load_is_looked_at_again_and_again():
+def test_group_balanced_by_load_keeps_probing():
     group = Group().starts("m1", "m2", stateful=4, assignor="load_balanced", probing_interval_ms=5_000)
     group.settles()
     looked = []
@@ -230,7 +230,7 @@ def test_a_group_balanced_by_load_is_looked_at_again_and_again():
         ((0, -1), 0),
     ],
 )
-def test_group_time_moves_by_the_logs_clock_but_never_back_and_never_far(steps_ms: tuple[int, ...], group_ms: int):
+def test_group_time_follows_the_logs_clock_forward_up_to_max_step(steps_ms: tuple[int, ...], group_ms: int):
     group = Group()
     group.fact(configured())
     for step_ms in steps_ms:
@@ -238,7 +238,7 @@ def test_group_time_moves_by_the_logs_clock_but_never_back_and_never_far(steps_m
     assert group.state.now_ms == group_ms
 
 
-def test_the_clamp_is_a_setting_and_the_first_record_is_time_zero():
+def test_max_step_is_a_setting_and_the_first_record_is_time_zero():
     group = Group()
     group.fact(configured(max_step_ms=50))
     assert group.state.now_ms == 0
@@ -250,7 +250,7 @@ def test_the_clamp_is_a_setting_and_the_first_record_is_time_zero():
 # The start (D2)
 
 
-def test_the_first_of_many_does_not_get_all():
+def test_initial_delay_lets_all_joining_members_share():
     group = Group()
     group.fact(configured(initial_delay_ms=3_000))
     group.fact(topology(stateful=4))
@@ -263,7 +263,7 @@ def test_the_first_of_many_does_not_get_all():
     assert [each.cause for each in started if isinstance(each, AssignmentIssued)] == ["start"]
 
 
-def test_a_group_that_became_empty_gathers_anew():
+def test_group_that_became_empty_waits_the_initial_delay_again():
     group = Group()
     group.fact(configured(initial_delay_ms=3_000))
     group.fact(topology(stateless=1))
@@ -277,7 +277,7 @@ def test_a_group_that_became_empty_gathers_anew():
     assert list(assigned(group.tick(1))) == ["m1"]
 
 
-def test_nothing_is_decided_before_the_configuration():
+def test_facts_before_the_configuration_are_rejected():
     group = Group()
     assert rejections(group.fact(joined("m1"))) == ["not_configured"]
     assert group.fact(topology(stateless=1)) == []
@@ -331,7 +331,7 @@ def test_unsound_facts_are_rejected_and_change_nothing_but_a_lease():
     check_snapshot_replay(group.records)
 
 
-def test_a_rejection_names_the_fact_and_its_member_and_reads_as_a_sentence():
+def test_rejection_names_the_fact_and_its_member_in_a_sentence():
     group = Group().starts("m1", stateless=1)
     (rejected,) = group.fact(LagReported("m1", 1, 0, 99))
     assert rejected == EventRejected(kind=6, code="epoch_from_future", member_id="m1", incarnation=1, numbers=(99, 1))
@@ -339,7 +339,7 @@ def test_a_rejection_names_the_fact_and_its_member_and_reads_as_a_sentence():
     assert rejection_text(rejected) == "assignment_epoch 99 was never issued to this member; the last one is 1"
 
 
-def test_every_code_is_a_sentence_for_the_numbers_it_comes_with():
+def test_rejection_code_has_a_text_for_its_numbers():
     group = Group().starts("m1", stateful=2)
     group.cycle()
     group.join("m2", restores=0)
@@ -394,7 +394,7 @@ def test_a_missing_assignor_or_behaviour_version_halts():
     assert_halts(Group(), attrs.evolve(configured(), behaviour_version=999), "assignor_missing")
 
 
-def test_another_solver_halts_but_not_for_a_reader_who_knows():
+def test_other_solver_halts_unless_any_solver_is_set():
     other = attrs.evolve(configured(), solver="ortools-1.0")
     assert_halts(Group(), other, "solver_missing")
     reader = GroupMachine(any_solver=True)
@@ -421,14 +421,14 @@ class Broken:
 @pytest.mark.parametrize(
     ("error", "code"), [(EquipoiseError("no optimum"), "assignor_failed"), (InputError("racks"), "assignor_failed"), (None, "plan_invalid")]
 )
-def test_a_failing_assignor_or_a_plan_that_does_not_hold_halts(error: Exception | None, code: str):
+def test_failing_assignor_or_invalid_plan_halts(error: Exception | None, code: str):
     group = Group(lambda name, version: Broken(error))
     group.fact(attrs.evolve(configured(initial_delay_ms=0), solver=""))
     group.fact(topology(stateless=1))
     assert_halts(group, joined("m1"), code)
 
 
-def test_a_defect_is_raised_as_it_is_and_halts_as_well():
+def test_defect_is_raised_and_halts():
     group = Group(lambda name, version: Broken(ZeroDivisionError("a defect")))
     group.fact(attrs.evolve(configured(initial_delay_ms=0), solver=""))
     with pytest.raises(ZeroDivisionError):
@@ -437,7 +437,7 @@ def test_a_defect_is_raised_as_it_is_and_halts_as_well():
         group.fact(ProbingTick())
 
 
-def test_a_restored_machine_needs_its_assignor_too():
+def test_restored_machine_without_its_assignor_halts():
     group = Group().starts("m1", stateless=1)
 
     def missing(name: str, version: int) -> Any:
@@ -450,7 +450,7 @@ def test_a_restored_machine_needs_its_assignor_too():
 # Checkpoints and snapshots (L7)
 
 
-def test_checkpoints_come_when_they_are_due_and_hash_the_state_after_their_step():
+def test_checkpoint_hashes_the_state_after_its_step():
     group = Group()
     group.fact(configured(initial_delay_ms=0, checkpoint_every_records=4))
     group.fact(topology(stateless=1))
@@ -463,7 +463,7 @@ def test_checkpoints_come_when_they_are_due_and_hash_the_state_after_their_step(
     assert seen == [3, 7]
 
 
-def test_no_checkpoints_when_none_are_asked_for():
+def test_checkpoints_are_off_at_zero():
     group = Group().starts("m1", stateless=1, checkpoint_every_records=0)
     group.pass_ms(20_000)
     assert not [each for each in group.decisions if isinstance(each.decision, Checkpointed)]
@@ -478,7 +478,7 @@ def test_a_snapshot_is_canonical_and_restores_to_the_same_bytes():
     check_snapshot_replay(group.records)
 
 
-def test_any_damaged_byte_of_a_snapshot_is_an_input_error():
+def test_damaged_snapshot_raises_input_error():
     group = Group().starts("m1", "m2", stateful=3)
     group.cycle()
     snapshot = group.machine.snapshot()
@@ -489,12 +489,12 @@ def test_any_damaged_byte_of_a_snapshot_is_an_input_error():
 
 
 @pytest.mark.parametrize("checkpoint", [b"", b"\xc0", b"\x90", b"\x01", b"no checkpoint", b"\x80", b"\xff" * 40])
-def test_bytes_that_are_no_snapshot_are_an_input_error(checkpoint: bytes):
+def test_bytes_that_are_no_snapshot_raise_input_error(checkpoint: bytes):
     with pytest.raises(InputError):
         GroupMachine.restore(checkpoint)
 
 
-def test_another_form_of_a_snapshot_is_named():
+def test_snapshot_of_another_form_raises_with_its_form():
     snapshot = bytearray(GroupMachine().snapshot())
     place = snapshot.index(b"equipoise-state") + len(b"equipoise-state")
     snapshot[place] = 99
@@ -505,7 +505,7 @@ def test_another_form_of_a_snapshot_is_named():
 # Shadow (D7)
 
 
-def test_what_another_leader_decided_is_current_and_ours_is_only_proposed():
+def test_assignment_of_another_leader_is_current_and_ours_is_proposed():
     group = Group()
     group.fact(configured(led_by="external"))
     group.fact(topology(stateless=2))
@@ -525,7 +525,7 @@ def test_what_another_leader_decided_is_current_and_ours_is_only_proposed():
     check_snapshot_replay(group.records)
 
 
-def test_an_observation_that_contradicts_itself_is_rejected():
+def test_contradictory_observation_is_rejected():
     group = Group()
     group.fact(configured(led_by="external"))
     group.fact(topology(stateless=1))

@@ -25,7 +25,7 @@ def causes(decisions: list[Decision]) -> list[str]:
 # Leases (M4, L3)
 
 
-def test_a_silent_member_is_expired_at_its_session_timeout_and_not_before():
+def test_silent_member_expires_at_its_session_timeout():
     group = Group().starts("m1", "m2", stateless=2)
     group.cycle()
     mine = group.members["m1"].active
@@ -40,7 +40,7 @@ def test_a_silent_member_is_expired_at_its_session_timeout_and_not_before():
     assert assigned(out)["m2"].hold_ms == {}, "its lease is over, so nobody waits"
 
 
-def test_deadlines_come_before_the_record_that_shows_them_due():
+def test_due_deadlines_are_handled_before_the_record():
     """A heartbeat that is appended too late does not save its member."""
     group = Group().starts("m1", "m2", stateless=2)
     group.cycle()
@@ -51,14 +51,14 @@ def test_deadlines_come_before_the_record_that_shows_them_due():
     assert rejections(late) == ["unknown_member"]
 
 
-def test_a_rejected_report_renews_the_lease_all_the_same():
+def test_rejected_report_renews_the_lease():
     group = Group().starts("m1", stateless=1)
     for number in range(100):
         assert rejections(group.fact(LagReported("m1", 1, number, 500), after_ms=900)) == ["epoch_from_future"]
     assert list(group.state.members) == ["m1"]
 
 
-def test_what_another_incarnation_says_renews_nothing():
+def test_report_of_another_incarnation_renews_no_lease():
     group = Group().starts("m1", stateless=1)
     gone: list[tuple[str, str, int]] = []
     for number in range(60):
@@ -66,7 +66,7 @@ def test_what_another_incarnation_says_renews_nothing():
     assert gone == [("m1", "session_timeout", 0)]
 
 
-def test_the_session_timeout_of_the_join_holds_whatever_the_configuration_becomes():
+def test_session_timeout_is_that_of_the_join():
     group = Group()
     group.fact(configured(initial_delay_ms=0))
     group.join("m1", session_timeout_ms=5_000, lease_margin_ms=1_000)
@@ -75,7 +75,7 @@ def test_the_session_timeout_of_the_join_holds_whatever_the_configuration_become
     assert expired(group.tick(1)) == [("m1", "session_timeout", 0)]
 
 
-def test_all_expire_at_once_and_the_group_is_empty():
+def test_members_that_expire_at_once_leave_an_empty_group():
     group = Group().starts("m1", "m2", stateless=2)
     assert expired(group.pass_ms(SESSION_MS - 1)) == []
     out = group.tick(1)
@@ -88,7 +88,7 @@ def test_all_expire_at_once_and_the_group_is_empty():
 # Identity (M1) and force (M5)
 
 
-def test_a_second_process_takes_over_by_force_and_its_tasks_wait():
+def test_second_process_takes_over_with_holds():
     group = Group().starts("m1", stateless=2)
     group.cycle()
     taken = group.fact(joined("m1", 2))
@@ -99,7 +99,7 @@ def test_a_second_process_takes_over_by_force_and_its_tasks_wait():
     assert told.tokens == (2, 2)
 
 
-def test_a_successor_with_proof_waits_for_nothing():
+def test_successor_with_proof_gets_no_holds():
     group = Group().starts("m1", stateless=2)
     group.cycle()
     back = group.fact(joined("m1", 2, ended_incarnation=1))
@@ -107,13 +107,13 @@ def test_a_successor_with_proof_waits_for_nothing():
     assert assigned(back)["m1"].hold_ms == {}
 
 
-def test_proof_about_another_incarnation_is_no_proof():
+def test_proof_of_another_incarnation_is_ignored():
     group = Group().starts("m1", stateless=1)
     group.cycle()
     assert expired(group.fact(joined("m1", 3, ended_incarnation=2))) == [("m1", "superseded", SESSION_MS)]
 
 
-def test_a_hold_stays_until_somebody_is_known_to_run_the_task():
+def test_hold_stays_until_a_member_is_known_to_run_the_task():
     group = Group().starts("m1", stateless=1)
     group.cycle()
     group.join("m1", 2)
@@ -126,7 +126,7 @@ def test_a_hold_stays_until_somebody_is_known_to_run_the_task():
     assert group.state.holds == {}
 
 
-def test_proof_that_the_one_before_died_says_nothing_of_the_one_taken_by_force():
+def test_proof_of_death_keeps_the_hold_of_an_earlier_fenced_incarnation():
     group = Group().starts("m1", stateless=1)
     group.cycle()
     group.fact(joined("m1", 2))
@@ -134,7 +134,7 @@ def test_proof_that_the_one_before_died_says_nothing_of_the_one_taken_by_force()
     assert assigned(back)["m1"].hold_ms == {tasks("1_0")[0]: SESSION_MS}
 
 
-def test_a_hold_outlives_the_silence_of_who_was_to_wait():
+def test_hold_stays_when_the_waiting_owner_expires():
     group = Group().starts("m1", stateless=1)
     group.cycle()
     group.fact(joined("m1", 2, session_timeout_ms=4_000))
@@ -153,7 +153,7 @@ def test_facts_of_a_superseded_incarnation_are_stale():
     assert group.state.members["m1"].incarnation == 2
 
 
-def test_a_join_that_is_repeated_by_its_producer_is_seen_through():
+def test_join_repeated_by_its_producer_is_rejected():
     group = Group().starts("m1", stateless=1)
     group.fact(joined("m1", 2))
     assert rejections(group.fact(joined("m1", 1))) == ["join_repeated"]
@@ -177,7 +177,7 @@ def given_up(group: Group) -> Any:
     return task
 
 
-def test_revoke_first_then_grant_in_the_very_same_step_as_the_acknowledgement():
+def test_grant_follows_the_acknowledged_revocation_in_one_step():
     group = two_with_a_task_on_its_way()
     task = given_up(group)
     assert list(assigned(group.members["m2"].answer)) == ["m1"]
@@ -188,7 +188,7 @@ def test_revoke_first_then_grant_in_the_very_same_step_as_the_acknowledgement():
     assert group.state.owner[task] == "m2"
 
 
-def test_a_report_without_the_task_at_the_epoch_that_revoked_it_says_the_same():
+def test_report_without_a_revoked_task_acknowledges_the_revocation():
     group = two_with_a_task_on_its_way()
     task = given_up(group)
     kept = tuple(sorted(group.state.members["m1"].active))
@@ -208,7 +208,7 @@ def test_an_acknowledgement_names_the_members_own_epoch():
     assert rejections(group.fact(TasksRevoked(**m1, assignment_epoch=2, tasks=(task,)))) == ["not_revoking"]
 
 
-def test_other_members_rounds_do_not_make_an_acknowledgement_late():
+def test_acknowledgement_is_not_outdated_by_rounds_of_other_members():
     """With one group generation as the fence, an acknowledgement of generation 2 would be late once
     generation 3 changed somebody else (M3).
     """
@@ -222,7 +222,7 @@ def test_other_members_rounds_do_not_make_an_acknowledgement_late():
     assert rejections(group.fact(TasksRevoked(member_id="m1", incarnation=1, assignment_epoch=epoch, tasks=(task,)))) == []
 
 
-def test_a_member_that_does_not_let_go_is_expelled_and_its_tasks_wait():
+def test_member_that_does_not_revoke_is_expelled_with_holds():
     group = two_with_a_task_on_its_way(revocation_timeout_ms=5_000)
     for number in range(100, 104):
         assert expired(group.fact(LagReported("m1", 1, number, 2, held=tasks("1_0", "1_1")), after_ms=1_000)) == []
@@ -233,7 +233,7 @@ def test_a_member_that_does_not_let_go_is_expelled_and_its_tasks_wait():
     assert set(group.state.holds.values()) == {SESSION_MS}
 
 
-def test_a_member_waits_for_another_to_let_go_and_says_so():
+def test_member_is_unreleased_while_another_revokes():
     group = two_with_a_task_on_its_way()
     state = group.state
     assert state.member_phase(state.members["m1"]) is MemberPhase.UNREVOKED
@@ -256,7 +256,7 @@ def test_a_leaving_member_gets_nothing_new_and_is_released_once_it_owns_nothing(
     assert {move.lag_records for move in stateful} == {0}, "each went to a caught-up copy"
 
 
-def test_leave_intended_says_the_same_sooner_and_leave_cancelled_takes_it_back():
+def test_leave_intended_begins_the_drain_and_leave_cancelled_ends_it():
     group = Group().starts("m1", "m2", stateful=4)
     group.settles()
     m1: dict[str, Any] = {"member_id": "m1", "incarnation": 1}
@@ -267,7 +267,7 @@ def test_leave_intended_says_the_same_sooner_and_leave_cancelled_takes_it_back()
     assert group.state.members["m1"].drain_deadline_ms is None
 
 
-def test_who_was_released_cannot_take_it_back():
+def test_released_member_cannot_cancel_its_leave():
     group = Group().starts("m1", "m2", stateless=2)
     group.settles()
     group.members["m1"].leaves()
@@ -277,7 +277,7 @@ def test_who_was_released_cannot_take_it_back():
     assert rejections(group.fact(LeaveCancelled(member_id="m1", incarnation=1))) == ["already_released"]
 
 
-def test_the_last_member_leaves_without_delay_when_nobody_is_left_to_wait_for():
+def test_last_member_that_leaves_is_released_at_once():
     group = Group().starts("m1", stateful=2)
     group.settles()
     group.members["m1"].leaves()
@@ -286,7 +286,7 @@ def test_the_last_member_leaves_without_delay_when_nobody_is_left_to_wait_for():
     assert group.state.members == {}
 
 
-def test_after_the_drain_timeout_tasks_go_caught_up_or_not():
+def test_drain_timeout_moves_tasks_to_cold_members():
     group = Group().starts("m1", stateful=2, drain_timeout_ms=10_000)
     group.settles()
     group.join("m2", restores=0)
@@ -311,7 +311,7 @@ def test_member_left_frees_its_tasks_at_once_without_a_hold():
 # Topologies (D1)
 
 
-def test_old_members_never_get_new_subtopologies():
+def test_member_of_an_old_topology_gets_no_new_subtopology():
     group = Group().starts("m1", stateful=2)
     group.settles()
     group.fact(topology(epoch=2, stateful=2, stateless=2))
@@ -322,19 +322,19 @@ def test_old_members_never_get_new_subtopologies():
     assert {task for task, owner in owners.items() if owner == "m2"} >= set(tasks("1_0", "1_1"))
 
 
-def test_a_member_that_is_ahead_of_the_topology_waits_for_it():
+def test_member_ahead_of_the_topology_gets_nothing_until_it_is_declared():
     group = Group().starts(stateless=2)
     assert assigned(group.join("m1", topology_epoch=2).answer) == {}
     assert set(assigned(group.fact(topology(epoch=2, stateless=2)))) == {"m1"}
 
 
-def test_a_member_of_an_older_deploy_may_come_back_when_nobody_ran_that_any_more():
+def test_member_of_a_remembered_old_topology_may_return():
     group = Group().starts(stateless=2)
     group.fact(topology(epoch=2, stateless=3))
     assert assigned(group.join("m1", topology_epoch=1).answer)["m1"].active == tasks("1_0", "1_1")
 
 
-def test_old_member_never_gets_partitions_that_its_topology_does_not_have():
+def test_member_of_an_old_topology_gets_no_new_partitions():
     group = Group().starts("old", stateful=3, num_standbys=1)
     group.settles()
     group.fact(topology(epoch=2, stateful=6))
@@ -358,7 +358,7 @@ def test_tasks_of_new_partitions_wait_when_their_only_member_dies():
     assert group.state.verdict is not None
 
 
-def test_partitions_that_are_gone_and_come_back_go_to_whoever_knows_them():
+def test_partitions_that_come_back_go_to_members_that_know_them():
     group = Group().starts("six", stateless=6)
     group.settles()
     group.fact(topology(epoch=2, stateless=3))
@@ -368,7 +368,7 @@ def test_partitions_that_are_gone_and_come_back_go_to_whoever_knows_them():
     assert {task: owner for task, owner in group.state.owner.items() if task.partition >= 3} == dict.fromkeys(tasks("1_3", "1_4", "1_5"), "six")
 
 
-def test_leaving_member_gives_up_a_partition_that_nobody_else_knows():
+def test_leaving_member_gives_up_a_partition_that_no_other_member_knows():
     group = Group().starts(stateless=2)
     group.fact(topology(epoch=2, stateless=4))
     group.join("old")
@@ -381,7 +381,7 @@ def test_leaving_member_gives_up_a_partition_that_nobody_else_knows():
     assert "new" not in group.state.members
 
 
-def test_eager_old_member_never_gets_partitions_that_its_topology_does_not_have():
+def test_eager_member_of_an_old_topology_gets_no_new_partitions():
     group = Group().starts(stateless=3)
     group.join("old", eager=True)
     group.fact(topology(epoch=2, stateless=6))
@@ -397,7 +397,7 @@ def test_member_whose_topology_is_not_remembered_gets_nothing():
     assert assigned(group.join("m1", topology_epoch=1).answer) == {}
 
 
-def test_topologies_that_nobody_runs_are_forgotten_in_the_end():
+def test_topologies_without_members_are_forgotten():
     group = Group().starts("m1", stateless=2)
     for epoch in range(2, 3 * REMEMBERED_TOPOLOGIES):
         group.fact(topology(epoch=epoch, stateless=2))
@@ -405,7 +405,7 @@ def test_topologies_that_nobody_runs_are_forgotten_in_the_end():
     assert 1 in group.state.topologies
 
 
-def test_tasks_that_are_gone_are_revoked():
+def test_removed_tasks_are_revoked():
     group = Group().starts("m1", stateless=4)
     group.settles()
     told = assigned(group.fact(topology(epoch=2, stateless=2)))["m1"]
@@ -427,7 +427,7 @@ def test_a_task_that_comes_back_has_a_higher_token():
 # Readiness
 
 
-def test_readiness_may_be_announced_and_counts_like_a_small_lag():
+def test_announced_readiness_counts_as_caught_up():
     group = Group().starts("m1", stateful=2)
     group.settles()
     group.join("m2", restores=0)
@@ -446,7 +446,7 @@ def test_shares_follow_capacity(capacity: int):
     assert len(group.members["m2"].active) == 8 * capacity // (1 + capacity)
 
 
-def test_a_task_that_goes_from_one_dead_member_to_the_next_in_one_step_was_never_told():
+def test_task_that_two_dead_members_had_in_one_step_has_no_grant():
     """m1 gives a task up for m2; both fall silent, and are found dead by the same record: m2 never
     knew of its grant.
     """
@@ -467,7 +467,7 @@ def test_a_task_that_goes_from_one_dead_member_to_the_next_in_one_step_was_never
     assert {move.destination for move in group.moves("granted")} == {"m1", "m3"}
 
 
-def test_who_was_put_out_before_it_knew_of_a_task_does_not_hold_it():
+def test_member_removed_before_it_knew_of_a_task_leaves_no_hold():
     group = two_with_a_task_on_its_way(revocation_timeout_ms=SESSION_MS)
     task = given_up(group)
     group.join("m3")
@@ -478,7 +478,7 @@ def test_who_was_put_out_before_it_knew_of_a_task_does_not_hold_it():
     assert group.state.holds == {}
 
 
-def test_a_task_that_a_deadline_hands_on_while_it_ceases_to_exist_is_nobodys_move():
+def test_task_removed_in_the_step_of_its_hand_over_has_no_move():
     group = two_with_a_task_on_its_way()
     task = given_up(group)
     group.members["m2"].reports()

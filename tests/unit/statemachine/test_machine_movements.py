@@ -70,7 +70,7 @@ def test_sixty_tasks_six_members_and_a_seventh():
     check_snapshot_replay(group.records, most_splits=20)
 
 
-def test_a_hundred_thousand_ticks_change_nothing():
+def test_balanced_group_does_not_change_over_100000_ticks():
     group = Group(watched=False).starts(*(f"m{number}" for number in range(1, 7)), stateful=60, checkpoint_every_records=0)
     group.settles()
     group.join("m7")
@@ -104,7 +104,7 @@ def test_a_cold_joiner_warms_up_before_it_owns():
     assert verdicts(granted) == ["balanced"]
 
 
-def test_the_grant_stands_though_its_destination_falls_behind_again():
+def test_decided_grant_holds_though_its_destination_falls_behind():
     """Else a destination at the threshold flips back and forth at every tick (D3)."""
     group, task = one_to_move()
     group.fact(lags(group, 10_000, 0))
@@ -115,7 +115,7 @@ def test_the_grant_stands_though_its_destination_falls_behind_again():
 
 
 @pytest.mark.parametrize("lag", [10_001, LagSentinel.UNKNOWN, LagSentinel.ACTIVE])
-def test_a_sentinel_or_one_record_too_many_is_not_caught_up(lag: Any):
+def test_unknown_lag_or_lag_above_the_limit_is_not_caught_up(lag: Any):
     group, _ = one_to_move()
     assert causes(group.fact(lags(group, lag, 0))) == []
 
@@ -129,7 +129,7 @@ def test_stateless_tasks_skip_warming():
     assert sorted(group.owners().values()) == ["m1", "m1", "m2", "m2"]
 
 
-def test_slots_are_kept_within_their_caps():
+def test_warm_ups_stay_within_their_caps():
     group = Group().starts("m1", stateful=12, max_warmups=3, max_warmups_per_member=2)
     group.settles()
     group.join("m2", restores=0)
@@ -140,7 +140,7 @@ def test_slots_are_kept_within_their_caps():
     assert group.state.waiting == 5
 
 
-def test_a_ready_copy_waits_for_no_probing_round():
+def test_ready_copy_is_moved_before_the_next_probing():
     group, _ = one_to_move(probing_interval_ms=600_000)
     assert group.state.probing_deadline_ms is not None
     assert causes(group.fact(lags(group, 0, 0), after_ms=100)) == ["ready"]
@@ -165,7 +165,7 @@ def test_probing_goes_on_while_movements_wait_and_stops_when_balanced():
 # What ends a movement
 
 
-def test_a_destination_that_dies_is_not_waited_for():
+def test_dead_destination_ends_its_movement():
     group, task = one_to_move()
     group.fact(lags(group, 0, 0))
     assert group.state.in_flight[task].state is MovementState.REVOKING
@@ -176,7 +176,7 @@ def test_a_destination_that_dies_is_not_waited_for():
     assert assigned(back)["m1"].tokens[assigned(back)["m1"].active.index(task)] == 2
 
 
-def test_a_destination_that_wants_to_leave_gets_nothing_new():
+def test_leaving_destination_ends_its_movement():
     group, _ = one_to_move()
     out = group.fact(LeaveIntended(member_id="m2", incarnation=1))
     assert assigned(out)["m2"].warmup == ()
@@ -185,7 +185,7 @@ def test_a_destination_that_wants_to_leave_gets_nothing_new():
 
 
 @pytest.mark.parametrize("caught_up", [False, True])
-def test_a_destination_that_lost_its_copy_is_no_destination(caught_up: bool):
+def test_destination_that_lost_its_copy_ends_its_movement(caught_up: bool):
     group, task = one_to_move()
     group.fact(lags(group, 0 if caught_up else 30_000, 0))
     wiped = group.fact(LagReported("m2", 1, 1, 1))
@@ -196,7 +196,7 @@ def test_a_destination_that_lost_its_copy_is_no_destination(caught_up: bool):
     assert group.fact(LagReported("m2", 1, 2, group.state.members["m2"].issued_epoch)) == [], "said once, decided once"
 
 
-def test_a_standby_that_lost_its_copy_is_no_destination_either():
+def test_standby_that_lost_its_copy_ends_its_movement():
     group = Group().starts("m1", "m2", stateful=2, num_standbys=1)
     group.settles()
     group.fact(LeaveIntended(member_id="m1", incarnation=1))
@@ -210,14 +210,14 @@ def test_a_standby_that_lost_its_copy_is_no_destination_either():
     assert task in group.state.members["m1"].active
 
 
-def test_a_source_that_dies_leaves_its_task_to_who_is_caught_up():
+def test_task_of_a_dead_source_goes_to_a_caught_up_member():
     group, task = one_to_move()
     group.fact(lags(group, 0, 0))
     left = group.fact(joined("m1", 2, ended_incarnation=1))
     assert task in assigned(left)["m2"].active
 
 
-def test_a_movement_that_is_called_off_while_the_source_closes_gives_it_back():
+def test_movement_cancelled_while_the_source_closes_returns_the_task():
     """Its acknowledgement comes too late, is rejected, and the member opens the task anew: with a
     new token, so nothing is confused.
     """
@@ -246,7 +246,7 @@ def keep_alive(group: Group, duration_ms: int, lag: int) -> list[Decision]:
     return decisions
 
 
-def test_a_warm_up_that_gets_no_nearer_loses_its_slot():
+def test_warm_up_without_progress_loses_its_slot():
     group, task = one_to_move(warmup_stall_ms=10_000)
     assert keep_alive(group, 10_000, 40_000) == []
     stalled = keep_alive(group, 1_000, 40_000)
@@ -255,14 +255,14 @@ def test_a_warm_up_that_gets_no_nearer_loses_its_slot():
     assert sorted(moves) == [("cancelled", True), ("warming", False)], "the slot goes to another task"
 
 
-def test_any_step_nearer_begins_its_time_anew():
+def test_progress_restarts_the_time_to_stall():
     group, task = one_to_move(warmup_stall_ms=10_000)
     for lag in (40_000, 39_999, 39_998):
         assert keep_alive(group, 9_000, lag) == []
     assert task in group.state.in_flight
 
 
-def test_who_stalls_again_may_try_again_twice_as_late():
+def test_back_off_doubles_with_each_stall():
     group, _ = one_to_move(warmup_stall_ms=10_000)
     waits: dict[tuple[TaskId, int], int] = {}
     for _ in range(400):
@@ -276,7 +276,7 @@ def test_who_stalls_again_may_try_again_twice_as_late():
     assert group.state.members.keys() == {"m1", "m2"}
 
 
-def test_with_every_try_used_up_the_verdict_is_blocked_until_one_is_free_again():
+def test_verdict_is_blocked_while_every_pair_is_in_back_off():
     group, _ = one_to_move(warmup_stall_ms=10_000)
     seen: list[str] = []
     for _ in range(100):
@@ -288,7 +288,7 @@ def test_with_every_try_used_up_the_verdict_is_blocked_until_one_is_free_again()
     assert "unblocked" in seen[seen.index("blocked") :]
 
 
-def test_who_is_caught_up_in_the_end_is_forgiven():
+def test_catching_up_clears_the_back_off():
     group, task = one_to_move(warmup_stall_ms=10_000)
     keep_alive(group, 11_000, 40_000)
     assert (task, "m2") in group.state.backoffs
@@ -302,7 +302,7 @@ def test_who_is_caught_up_in_the_end_is_forgiven():
 # Change of configuration (D8)
 
 
-def test_lower_caps_end_the_warm_ups_that_are_furthest_and_say_so():
+def test_lower_caps_cancel_the_warm_ups_furthest_from_ready():
     group = Group().starts("m1", stateful=8, max_warmups=4, max_warmups_per_member=4)
     group.settles()
     group.join("m2", restores=0)
@@ -315,7 +315,7 @@ def test_lower_caps_end_the_warm_ups_that_are_furthest_and_say_so():
     assert set(group.state.members["m2"].warmup) == {warming[1], warming[3]}
 
 
-def test_lower_caps_do_not_take_back_what_is_being_handed_over():
+def test_lower_caps_keep_hand_overs_in_progress():
     group = Group().starts("m1", stateful=6, max_warmups=3, max_warmups_per_member=3)
     group.settles()
     group.join("m2", restores=0)
@@ -335,7 +335,7 @@ def test_higher_caps_are_used_at_once():
     assert len(group.state.members["m2"].warmup) == 4
 
 
-def test_standbys_come_and_go_with_their_number():
+def test_standbys_follow_num_standbys():
     group = Group().starts("m1", "m2", "m3", stateful=6)
     group.settles()
     for number in (1, 2, 1, 0):
@@ -348,7 +348,7 @@ def test_standbys_come_and_go_with_their_number():
 # Facts about partitions (D6)
 
 
-def test_end_offsets_are_facts_and_decide_how_far_an_unreported_copy_is():
+def test_end_offset_is_the_lag_of_an_unreported_copy():
     group = Group().starts("m1", stateful=2, end_offset=0)
     group.settles()
     group.fact(PartitionsObserved(end_offsets={"log": {0: 7_000_000}}))
@@ -361,7 +361,7 @@ def test_end_offsets_are_facts_and_decide_how_far_an_unreported_copy_is():
 # A new topology in the middle
 
 
-def test_a_task_that_is_gone_ends_its_movement():
+def test_removed_task_ends_its_movement():
     group = Group().starts("m1", stateful=4)
     group.settles()
     group.join("m2", restores=0)

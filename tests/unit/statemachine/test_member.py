@@ -94,7 +94,7 @@ def test_a_join_names_the_copies_found_on_disk_and_nothing_is_announced_before()
     assert list(session.join(0).lags.items()) == [(STATEFUL, LagSentinel.UNKNOWN), (OTHER, 50)]
 
 
-def test_a_margin_that_eats_the_session_is_refused():
+def test_margin_as_long_as_the_session_is_refused():
     with pytest.raises(FieldError, match="lease_margin_ms"):
         settings(lease_margin_ms=10_000)
 
@@ -125,14 +125,14 @@ def test_the_lease_is_dated_from_sending_not_from_arrival():
     assert session.lease_ends_ms == 1_000 + LEASE_MS
 
 
-def test_an_older_acknowledgement_does_not_shorten_it():
+def test_older_acknowledgement_does_not_shorten_the_lease():
     session = running()
     renew(session, 3_000, 3_010)
     renew(session, 2_000, 3_020)
     assert session.lease_ends_ms == 3_000 + LEASE_MS
 
 
-def test_a_fetch_that_left_something_unread_does_not_count():
+def test_fetch_that_left_records_unread_renews_nothing():
     session = running()
     session.heartbeat_acknowledged(sent_ms=5_000, now_ms=5_001)
     session.fetch_completed(sent_ms=5_000, reached_end=False, now_ms=5_001)
@@ -152,7 +152,7 @@ def test_a_lapsed_lease_never_revives():
     assert (session.ended, session.end_cause) == (End.LEASE_LAPSED, "superseded")
 
 
-def test_each_rule_can_be_switched_off_by_one_method():
+def test_each_rule_is_one_method_that_can_be_overridden():
     class Revives(MemberSession):
         def _may_revive(self) -> bool:
             return True
@@ -245,7 +245,7 @@ def test_a_grant_that_is_repeated_does_not_begin_its_hold_anew():
     assert session.may_process(STATELESS, 1_500)
 
 
-def test_a_hold_that_the_leader_lifts_is_over_at_once():
+def test_hold_lifted_by_the_leader_ends_at_once():
     session = joined()
     session.receive(record(1, assigned(1, (OTHER, STATELESS), hold_ms={OTHER: 5_000, STATELESS: 5_000})), 1_000)
     session.receive(record(2, assigned(2, (OTHER, STATELESS), hold_ms={OTHER: 5_000})), 2_000)
@@ -265,7 +265,7 @@ def test_a_revoked_task_stops_at_once_is_held_until_closed_and_then_given_up_wit
     assert session.held(150) == []
 
 
-def test_a_set_without_a_task_closes_it_even_when_it_does_not_say_revoke():
+def test_assignment_without_a_task_closes_it_without_a_revocation():
     session = running()
     session.receive(record(2, assigned(2, ())), 100)
     assert session.closing == {STATELESS}
@@ -324,7 +324,7 @@ def test_proof_that_the_log_was_replaced_ends_the_incarnation_at_once():
     assert (session.ended, session.refusal(STATELESS, 100)) == (End.LOG_REPLACED, "ended")
 
 
-def test_log_that_went_back_once_renews_nothing_and_is_forgotten_when_it_is_whole_again():
+def test_one_finding_of_a_shorter_log_is_forgotten_after_an_intact_read():
     session = running()
     session.heartbeat_acknowledged(sent_ms=5_000, now_ms=5_000)
     session.log_went_back(sent_ms=3_000, now_ms=3_010)
@@ -339,7 +339,7 @@ def test_log_that_went_back_once_renews_nothing_and_is_forgotten_when_it_is_whol
     assert session.may_process(STATELESS, 5_100)
 
 
-def test_log_that_is_still_back_a_second_later_ends_the_incarnation():
+def test_shorter_log_found_again_a_second_later_ends_the_incarnation():
     session = running()
     session.log_went_back(sent_ms=3_000, now_ms=3_010)
     restored = MemberSession.restore(session.settings, session.snapshot())
@@ -391,7 +391,7 @@ def test_unreadable_decision_that_does_not_bind_this_incarnation_is_counted_and_
     assert session.may_process(STATELESS, 100)
 
 
-def test_unreadable_decision_that_binds_this_incarnation_stops_it_and_it_says_that_it_left_when_all_is_closed():
+def test_unreadable_decision_for_this_incarnation_ends_it_with_member_left():
     session = running()
     session.receive(record(2, assigned(2, (OTHER, STATELESS), tokens=(1, 1))), 50)
     assert session.receive(unread(3, "m1", 7), 100) is Reception.APPLIED
@@ -408,7 +408,7 @@ def test_unreadable_decision_that_binds_this_incarnation_stops_it_and_it_says_th
 
 
 @pytest.mark.parametrize("how", [End.UNREADABLE, End.FAILED])
-def test_incarnation_that_gives_up_and_runs_nothing_says_at_once_that_it_left(how: End):
+def test_incarnation_that_gives_up_without_tasks_sends_member_left_at_once(how: End):
     session = joined()
     session.give_up(how, 100)
     assert session.ended is how
@@ -430,7 +430,7 @@ def reports(session: MemberSession, now_ms: int) -> list[LagReported]:
     return [fact for fact in session.poll(now_ms) if isinstance(fact, LagReported)]
 
 
-def test_heartbeats_come_at_their_interval_and_say_everything():
+def test_heartbeat_comes_at_its_interval_with_a_complete_report():
     session = joined()
     session.receive(record(1, assigned(1, (STATEFUL,), warmup=(OTHER,))), 0)
     session.copy_progress(STATEFUL, 0, 0)
@@ -470,7 +470,7 @@ def test_a_report_on_an_unknown_base_is_answered_by_a_full_one_at_once():
     assert (full.number, full.base, full.lags) == (1, None, {OTHER: 20})
 
 
-def test_readiness_is_said_once_and_repeated_in_reports():
+def test_readiness_is_sent_once_and_repeated_in_reports():
     session = joined()
     session.receive(record(1, assigned(1, (), warmup=(OTHER,))), 0)
     session.copy_progress(OTHER, 101, 0)
@@ -509,7 +509,7 @@ def test_copies_are_judged_by_the_groups_limit_as_it_is_now():
     assert reports(session, 3_010)[0].ready == ()
 
 
-def test_a_limit_of_its_own_stands_in_its_join_and_for_the_groups():
+def test_own_limit_is_in_the_join_and_replaces_the_groups():
     session = MemberSession(settings(ready_lag_records=7))
     session.reader_placed(log_id="log", last_number=0, sent_ms=0, answered_ms=0)
     join = session.join(0)
@@ -543,7 +543,7 @@ def test_copies_are_not_ready_before_a_limit_is_known():
 LIMITS = {"acceptable_recovery_lag": 100, "acceptable_recovery_ms": 0}
 
 
-def test_what_an_application_prepares_is_ready_by_its_word_and_lag():
+def test_prepared_copy_is_ready_when_declared_and_within_the_limit():
     session = joined(ready_lag_records=None, prepares=True)
     session.receive(record(1, assigned(1, (), warmup=(OTHER,), **LIMITS)), 0)
     session.copy_progress(OTHER, 101, 0)
@@ -561,7 +561,7 @@ def test_what_an_application_prepares_is_ready_by_its_word_and_lag():
     assert [type(fact) for fact in session.poll(6_003)] == [LagReported, TaskReady], "its word still holds"
 
 
-def test_a_word_holds_while_something_of_the_task_is_here():
+def test_declaration_holds_while_data_of_the_task_is_here():
     session = joined(ready_lag_records=None, prepares=True)
     assert not session.declare_ready(OTHER)
     session.receive(record(1, assigned(1, (), standby=(OTHER,), **LIMITS)), 0)
@@ -577,7 +577,7 @@ def test_a_word_holds_while_something_of_the_task_is_here():
     assert not session.is_prepared(OTHER)
 
 
-def test_a_task_that_is_prepared_before_its_first_record_is_not_said_to_run():
+def test_task_being_prepared_before_its_first_record_is_not_reported_as_held():
     session = joined(ready_lag_records=None, prepares=True)
     session.receive(record(1, assigned(1, (STATEFUL,), **LIMITS)), 0)
     session.copy_progress(STATEFUL, 0, 1)
@@ -586,7 +586,7 @@ def test_a_task_that_is_prepared_before_its_first_record_is_not_said_to_run():
     assert reports(session, 6_000)[0].lags == {STATEFUL: LagSentinel.ACTIVE}
 
 
-def test_a_report_names_some_of_very_many_preparations_those_first_that_are_waited_for():
+def test_report_of_many_preparations_names_those_first_that_a_movement_waits_for():
     last = TaskId(0, 5_000)
     session = joined(prepares=True)
     many = tuple(TaskId(0, number) for number in range(4_000))
@@ -597,7 +597,7 @@ def test_a_report_names_some_of_very_many_preparations_those_first_that_are_wait
     assert (len(report.preparing), len(report.failed)) == (100, 100)
 
 
-def test_member_leaves_tasks_alone_that_its_topology_does_not_have():
+def test_member_ignores_tasks_outside_its_topology():
     session = joined(partitions={0: 3, 1: 1})
     known, unknown = (STATELESS, TaskId(0, 1)), (TaskId(0, 3), TaskId(2, 0))
     session.receive(record(1, assigned(1, tuple(sorted((STATELESS, TaskId(0, 3)))), standby=(TaskId(0, 1),), warmup=(TaskId(2, 0),))), 0)
@@ -614,7 +614,7 @@ def test_member_leaves_tasks_alone_that_its_topology_does_not_have():
 
 
 @pytest.mark.parametrize("cause", ["session_timeout", "superseded", "revocation_timeout"])
-def test_a_member_that_reads_that_it_is_out_drops_everything(cause: str):
+def test_member_that_reads_its_expiry_closes_everything(cause: str):
     session = running()
     session.receive(record(2, MemberExpired(member_id="m1", incarnation=6, cause=cause, silent_ms=1)), 10)
     assert session.may_process(STATELESS, 10)
@@ -626,7 +626,7 @@ def test_a_member_that_reads_that_it_is_out_drops_everything(cause: str):
 
 
 @pytest.mark.parametrize("code", ["unknown_member", "stale_incarnation", "margin_too_small"])
-def test_a_member_the_leader_will_not_hear_ends(code: str):
+def test_member_whose_messages_are_rejected_ends(code: str):
     session = joined()
     session.receive(record(1, EventRejected(kind=1, code=code, member_id="m1", incarnation=7)), 0)
     assert (session.ended, session.end_cause) == (End.REFUSED, code)
@@ -648,7 +648,7 @@ def test_session_refused_for_a_higher_incarnation_is_ousted(code: str):
     assert MemberSession.restore(settings(), session.snapshot()).is_ousted
 
 
-def test_session_whose_join_was_lost_reads_of_its_predecessor_and_is_not_ousted():
+def test_session_whose_join_was_lost_is_not_ousted_by_its_predecessor():
     session = refused("stale_incarnation", 6)
     assert (session.ended, session.is_ousted) == (End.REFUSED, False)
 
@@ -678,14 +678,14 @@ def test_late_join_that_is_refused_after_the_lease_has_lapsed_says_that_another_
     assert (session.ended, session.end_cause, session.is_ousted) == (End.LEASE_LAPSED, "incarnation_too_low", True)
 
 
-def test_a_rejection_of_somebody_else_or_of_a_trifle_ends_nothing():
+def test_rejection_of_another_member_or_without_consequence_ends_nothing():
     session = joined()
     session.receive(record(1, EventRejected(kind=1, code="unknown_member", member_id="m1", incarnation=6)), 0)
     session.receive(record(2, EventRejected(kind=1, code="not_revoking", member_id="m1", incarnation=7)), 0)
     assert session.ended is None
 
 
-def test_an_announced_leave_ends_with_the_release_and_its_own_word():
+def test_announced_leave_ends_with_the_release_and_member_left():
     session = running()
     session.intend_leave()
     session.intend_leave()
@@ -715,7 +715,7 @@ def test_a_leave_can_be_cancelled_until_the_release():
     assert session.poll(30)[-1] == MemberLeft(member_id="m1", incarnation=7)
 
 
-def test_closing_stops_everything_first_and_says_so_last():
+def test_closing_stops_all_tasks_before_member_left():
     session = running()
     session.close(10)
     assert session.refusal(STATELESS, 10) == "closing"
@@ -747,7 +747,7 @@ def _stages() -> list[MemberSession]:
 
 
 @pytest.mark.parametrize("stage", range(4))
-def test_a_restored_session_is_the_same_and_goes_on_the_same(stage: int):
+def test_restored_session_equals_and_continues_the_original(stage: int):
     original = _stages()[stage]
     restored = MemberSession.restore(original.settings, original.snapshot())
     assert restored.snapshot() == original.snapshot()
@@ -777,7 +777,7 @@ def test_an_assignment_in_parts_is_applied_when_its_last_part_is_read():
     assert {task: grant.start_ms for task, grant in session.grants.items()} == {STATEFUL: 20, OTHER: 520}  # from reading the last part
 
 
-def test_parts_for_another_incarnation_are_passed_over():
+def test_parts_for_another_incarnation_are_ignored():
     session = running()
     for number, part in enumerate(split(assigned(2, (STATEFUL, OTHER), incarnation=6), 15), 2):
         assert session.receive(record(number, part), 10) is Reception.APPLIED
@@ -802,7 +802,7 @@ class Terse(MemberSession):
     most_event_bytes = 110
 
 
-def test_a_report_that_does_not_fit_says_first_of_the_copies_that_it_is_to_keep_and_the_rest_once_that_has_arrived():
+def test_report_that_does_not_fit_has_assigned_copies_first_and_the_rest_follows():
     session = joined(session_class=Terse)
     session.receive(record(1, assigned(1, (), standby=(TaskId(0, 8),), warmup=(TaskId(0, 9),))), 0)
     for partition in range(20):
@@ -843,7 +843,7 @@ def test_a_part_of_a_report_that_has_not_arrived_is_followed_by_a_full_one():
     assert (second.number, second.base, second.lags) == (first.number + 1, None, first.lags)
 
 
-def test_tasks_given_up_and_copies_ready_are_said_in_as_many_facts_as_it_takes():
+def test_released_and_ready_tasks_are_split_over_several_facts():
     session = joined(session_class=Terse)
     tasks = tuple(TaskId(1, partition) for partition in range(4))
     session.receive(record(1, assigned(1, tasks)), 0)

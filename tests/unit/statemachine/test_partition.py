@@ -55,7 +55,7 @@ def test_groups_of_one_partition_are_led_side_by_side() -> None:
 
 
 @pytest.mark.parametrize("published", range(0, 25, 3))
-def test_a_takeover_publishes_what_is_missing_and_nothing_else(published: int) -> None:
+def test_takeover_publishes_the_missing_decisions_alone(published: int) -> None:
     first = PartitionLead()
     decisions = folded(first, history())
     second = PartitionLead()
@@ -66,7 +66,7 @@ def test_a_takeover_publishes_what_is_missing_and_nothing_else(published: int) -
     assert snapshots(first) == snapshots(second)
 
 
-def test_every_checkpoint_is_as_good_as_the_logs_start() -> None:
+def test_fold_from_any_checkpoint_equals_the_fold_from_the_start() -> None:
     whole = PartitionLead()
     decisions: list[DecisionRecord] = []
     stored: list[StoredCheckpoint] = []
@@ -95,7 +95,7 @@ def test_every_checkpoint_is_as_good_as_the_logs_start() -> None:
     assert snapshots(late) == snapshots(whole)
 
 
-def test_published_decision_that_cannot_be_read_halts_its_group_alone_and_only_when_it_has_to_be_compared() -> None:
+def test_unreadable_published_decision_halts_its_group_when_compared() -> None:
     whole = PartitionLead()
     decisions = folded(whole, history())
     newer = next(each for each in decisions if each.group == "a" and each.number == 3)
@@ -135,7 +135,7 @@ def test_a_checkpoint_waits_for_the_decisions_up_to_it() -> None:
     assert lead.recovery_offset == lead.groups["b"].from_offset  # which has none
 
 
-def test_checkpoint_of_a_group_that_was_taken_over_waits_for_nothing_new() -> None:
+def test_checkpoint_after_a_takeover_is_stored_at_once() -> None:
     """All that was decided up to the checkpoint it began with stands in the log."""
     first = PartitionLead()
     folded(first, history())
@@ -149,7 +149,7 @@ def test_checkpoint_of_a_group_that_was_taken_over_waits_for_nothing_new() -> No
     assert [each.number for each in second.acknowledged("a", 0)] == [number]
 
 
-def test_a_published_hash_of_another_form_is_passed_and_counted_and_nothing_else_is() -> None:
+def test_published_hash_of_another_form_is_counted_as_not_compared() -> None:
     whole = PartitionLead()
     decisions = folded(whole, history())
     older = {
@@ -184,7 +184,7 @@ def test_a_published_hash_of_another_form_is_passed_and_counted_and_nothing_else
 
 
 @pytest.mark.parametrize(("what", "code"), [("differs", "published_differs"), ("twice", "published_differs"), ("gap", "published_gap")])
-def test_what_is_published_and_was_not_decided_halts_its_group_alone(what: str, code: str) -> None:
+def test_published_decision_that_was_not_computed_halts_its_group_alone(what: str, code: str) -> None:
     decisions = folded(PartitionLead(), history())
     of_a = [each for each in decisions if each.group == "a"]
     lead = PartitionLead()
@@ -205,7 +205,7 @@ def test_what_is_published_and_was_not_decided_halts_its_group_alone(what: str, 
     assert lead.ticks_due(10**9) == ["b"]
 
 
-def test_a_fact_that_cannot_be_read_halts_its_group_and_another_build_goes_on() -> None:
+def test_unreadable_fact_halts_its_group_until_another_build_reads_it() -> None:
     lead = PartitionLead()
     folded(lead, history())
     lead.pass_over("a", lead.position, "event_unknown", "kind 77")
@@ -237,7 +237,7 @@ def test_group_that_halts_at_its_first_fact_is_needed_from_that_fact_on(is_reada
     assert lead.groups["c"].recovery_offset == first
 
 
-def test_a_tick_is_asked_for_once_and_again_when_it_was_folded() -> None:
+def test_due_tick_is_named_once_until_it_is_folded() -> None:
     lead = PartitionLead()
     folded(lead, history())
     lead.plan_ticks(5_000)
@@ -248,7 +248,7 @@ def test_a_tick_is_asked_for_once_and_again_when_it_was_folded() -> None:
     assert lead.ticks_due(60_000) == ["a"]
 
 
-def test_only_what_has_changed_is_observed() -> None:
+def test_observe_returns_changed_values_alone() -> None:
     lead = PartitionLead()
     folded(lead, history())
     ends = {"log": {0: 5, 1: 7}}
@@ -270,7 +270,7 @@ class CannotBeWritten(GroupMachine):
         return super().snapshot()
 
 
-def test_a_state_that_cannot_be_written_halts_its_group_and_no_other() -> None:
+def test_state_that_cannot_be_written_halts_its_group_alone() -> None:
     lead = PartitionLead(machine_factory=lambda checkpoint: CannotBeWritten())
     unhashed = attrs.evolve(CONFIG, knobs=attrs.evolve(CONFIG.knobs, checkpoint_every_records=0))
     facts = [unhashed if each.event == CONFIG else each.event for each in history()]
@@ -286,7 +286,7 @@ def test_a_state_that_cannot_be_written_halts_its_group_and_no_other() -> None:
     assert lead.fold(make_record("a", lead.position, 10**6, ProbingTick()), 0) == []
 
 
-def test_a_decision_that_is_too_large_all_the_same_halts_its_group_before_anything_of_its_fact_is_published() -> None:
+def test_decision_above_the_size_limit_halts_its_group_before_publishing() -> None:
     lead = PartitionLead(machine_factory=lambda checkpoint: GroupMachine(most_event_bytes=10**9))
     names = "a" * 500, "b" * 500
     facts: list[tuple[str, Fact]] = [("", LogOpened(log_id="log-1"))]

@@ -56,7 +56,7 @@ def test_a_task_moves_when_its_copy_is_ready(join: dict[str, Any], lag: int | La
     assert says(group, task, lag, ready=ready) is moves
 
 
-def test_a_word_that_comes_sooner_than_a_report_is_worth_as_much():
+def test_task_ready_counts_like_a_report():
     group, task = warming(readiness="word_and_lag")
     assert not says(group, task, LIMIT)
     group.fact(TaskReady(member_id="m2", incarnation=1, assignment_epoch=1, tasks=(task,)))
@@ -67,7 +67,7 @@ def limits(decisions: list[Decision]) -> dict[str, tuple[int | None, int | None]
     return {each.member_id: (each.acceptable_recovery_lag, each.acceptable_recovery_ms) for each in decisions if isinstance(each, MemberAssigned)}
 
 
-def test_who_judges_by_the_groups_limit_is_told_it_and_every_change_at_once():
+def test_member_that_follows_the_groups_limit_is_told_each_change_at_once():
     group = Group(watched=True).starts(stateful=4, acceptable_recovery_lag=LIMIT)
     for name, readiness in (("m1", "lag"), ("m2", "word_and_lag"), ("m3", "word_or_lag")):
         group.join(name, readiness=readiness)
@@ -79,7 +79,7 @@ def test_who_judges_by_the_groups_limit_is_told_it_and_every_change_at_once():
     assert limits(group.fact(configured(acceptable_recovery_lag=5_000, acceptable_recovery_ms=700, max_warmups=3))) == {}
 
 
-def test_the_validator_sees_a_member_that_was_not_told():
+def test_validator_finds_a_member_that_was_not_told_the_limit():
     group = Group(watched=False).starts("m0", stateful=2, acceptable_recovery_lag=LIMIT)
     group.fact(joined("m1", readiness="lag"))
     validator, machine = Validator(), GroupMachine()
@@ -131,7 +131,7 @@ def preparing_group() -> tuple[Group, TaskId, int]:
     return group, task, group.state.now_ms
 
 
-def test_a_preparation_that_comes_further_keeps_its_slot_however_long_it_takes():
+def test_preparation_with_progress_keeps_its_slot():
     group, task, _ = preparing_group()
     assert held_slot_until(group, task, [(done, 15_000) for done in range(0, 1_000, 50)]) is None
     assert group.state.members["m2"].measured_records_per_s == 0, "no lag says how fast it is"
@@ -145,7 +145,7 @@ def test_a_preparation_that_comes_further_keeps_its_slot_however_long_it_takes()
         [(done, 1_000) for _ in range(10) for done in (0, 300, None, None)],  # as far as before is no progress
     ],
 )
-def test_a_preparation_that_comes_no_further_stalls_with_its_reason(steps: list[tuple[int | None, int]]):
+def test_preparation_without_progress_stalls_with_its_reason(steps: list[tuple[int | None, int]]):
     group, task, began_ms = preparing_group()
     lost_ms = held_slot_until(group, task, steps)
     assert lost_ms is not None

@@ -117,14 +117,14 @@ def test_a_published_refusal_binds_a_build_that_has_the_assignor() -> None:
     assert second.groups[GROUP].machine.snapshot() == first.groups[GROUP].machine.snapshot()
 
 
-def test_a_build_that_has_the_assignor_accepts_what_nobody_refused() -> None:
+def test_build_with_the_assignor_accepts_an_unanswered_configuration() -> None:
     taken, decisions = lead(log(LEARNER), real_machine)
     assert refusals(decisions) == []
     assert config_of(taken) == LEARNER
 
 
 @pytest.mark.parametrize("published_with", [1, 2])
-def test_a_build_without_the_assignor_halts_where_another_has_carried_the_configuration_out(published_with: int) -> None:
+def test_build_without_the_assignor_halts_at_an_accepted_configuration(published_with: int) -> None:
     """2: with what the configuration's own step decided; 1: with what only a later fact caused."""
     change = LEARNER if published_with == 1 else attrs.evolve(LEARNER, knobs=configured(initial_delay_ms=0, num_standbys=1).knobs)
     records = log(change, joined("m2"))
@@ -175,7 +175,7 @@ def test_a_group_that_halted_under_an_older_build_refuses_and_reads_the_correcti
     assert sorted(taken.groups[GROUP].machine.state.members) == ["m1", "m2"]
 
 
-def test_a_reader_that_publishes_nothing_halts_until_a_leader_has_answered() -> None:
+def test_reader_halts_until_a_leader_has_answered() -> None:
     records = log(LEARNER)
     taken, _ = lead(records, LACKS, answers=False)
     assert code_of(taken) == "assignor_missing"
@@ -198,7 +198,7 @@ def test_a_leader_reads_what_is_published_before_it_refuses() -> None:
     assert code_of(woken) == "assignor_missing"
 
 
-def test_a_leader_does_not_read_again_what_it_knows_to_be_refused() -> None:
+def test_leader_does_not_reread_known_refusals() -> None:
     records = log(LEARNER)
     _, decisions = lead(records, LACKS)
     successor = PartitionLead(machine_factory=LACKS)
@@ -208,7 +208,7 @@ def test_a_leader_does_not_read_again_what_it_knows_to_be_refused() -> None:
         successor.fold(record, 0)
 
 
-def test_a_machine_alone_halts_and_a_marked_record_is_refused_whoever_has_the_assignor() -> None:
+def test_machine_halts_without_its_assignor_and_refuses_a_marked_record() -> None:
     record = log(LEARNER)[4]
     with pytest.raises(GroupHalted, match="learner is not installed"):
         GroupMachine(load=lacking("learner")).step(record)
@@ -218,7 +218,7 @@ def test_a_machine_alone_halts_and_a_marked_record_is_refused_whoever_has_the_as
     assert with_it.snapshot() == without_it.snapshot()
 
 
-def test_the_explanation_names_what_was_meant() -> None:
+def test_explanation_names_the_lacking_assignor() -> None:
     refused = EventRejected(kind=2, code=ASSIGNOR_UNAVAILABLE)
     assert rejection_text(refused, TYPO).endswith("did you mean 'high_availability'?")
     assert "did you mean" not in rejection_text(refused, attrs.evolve(RUNNING, assignor="nothing_like_it"))

@@ -102,7 +102,7 @@ def test_copies_that_are_equally_slow_are_restored_one_after_the_other(restored:
     assert bool(outpaced(group)) == tried
 
 
-def test_copies_that_are_equally_slow_and_told_their_speed_never_give_way():
+def test_equally_slow_copies_of_known_speed_never_give_way():
     group = group_of(stateful=3)
     for name in ("m2", "m3"):
         group.join(name, restores=2_000).load = Load(restored_records_per_s=2_000 / (HEARTBEAT_MS / 1_000))
@@ -126,7 +126,7 @@ def test_copy_whose_changelog_grows_as_fast_as_it_restores_gives_way():
     assert runs(group, "fast") == 1
 
 
-def test_stalled_member_leaves_the_slot_to_another_and_not_to_a_task_of_its_own():
+def test_stalled_member_gives_the_slot_to_another_member():
     """A full disk: its tasks would be tried in turn, each for as long as a stall, while another
     waits.
     """

@@ -61,7 +61,7 @@ def test_the_lag_of_a_task_is_that_of_all_its_sources_once_all_are_known() -> No
     assert known(group) == {"0_0": 8, "1_0": None}
 
 
-def test_of_what_a_member_says_and_what_is_observed_the_last_word_counts() -> None:
+def test_newer_of_reported_and_observed_lag_counts() -> None:
     group = gathering(one_source(2))
     group.fact(observed(a={0: 500, 1: 600}))
     group.fact(said(0, {TaskId(0, 0): 7}))
@@ -72,7 +72,7 @@ def test_of_what_a_member_says_and_what_is_observed_the_last_word_counts() -> No
     assert known(group) == {"0_0": 80, "0_1": 90}
 
 
-def test_the_first_round_begins_with_the_fact_that_tells_the_last_lag() -> None:
+def test_first_round_begins_with_the_last_unknown_lag() -> None:
     group = gathering(one_source())
     group.fact(observed(a={0: 100_000, 1: 60_000}))
     group.pass_ms(DELAY_MS)
@@ -84,7 +84,7 @@ def test_the_first_round_begins_with_the_fact_that_tells_the_last_lag() -> None:
     }  # fmt: skip
 
 
-def test_the_initial_delay_is_waited_for_though_the_lags_are_known() -> None:
+def test_initial_delay_applies_though_the_lags_are_known() -> None:
     group = gathering(one_source())
     group.fact(observed(a=EXAMPLE))
     group.pass_ms(DELAY_MS - 1)
@@ -94,7 +94,7 @@ def test_the_initial_delay_is_waited_for_though_the_lags_are_known() -> None:
 
 
 @pytest.mark.parametrize("told", [{}, {0: 4, 1: 4}])
-def test_it_waits_four_initial_delays_at_most(told: dict[int, int]) -> None:
+def test_first_round_waits_at_most_four_initial_delays(told: dict[int, int]) -> None:
     group = gathering(one_source())
     group.fact(observed(a=told))
     group.pass_ms(4 * DELAY_MS - 1)
@@ -103,7 +103,7 @@ def test_it_waits_four_initial_delays_at_most(told: dict[int, int]) -> None:
     assert len(group.moves()) == 3
 
 
-def test_a_group_whose_tasks_nobody_has_declared_waits_for_them_too() -> None:
+def test_first_round_waits_for_the_topology_too() -> None:
     group = Group()
     group.fact(configured("lag_aware", initial_delay_ms=DELAY_MS))
     group.fact(joined("m1"))
@@ -114,7 +114,7 @@ def test_a_group_whose_tasks_nobody_has_declared_waits_for_them_too() -> None:
     assert sorted(move.lag_records or 0 for move in group.moves()) == [50_000, 60_000, 100_000]
 
 
-def test_another_assignor_does_not_wait() -> None:
+def test_first_round_of_another_assignor_does_not_wait_for_lags() -> None:
     group = gathering(one_source(), "high_availability")
     group.pass_ms(DELAY_MS)
     assert len(group.moves()) == 3
@@ -125,7 +125,7 @@ def test_another_assignor_does_not_wait() -> None:
     assert len(group.moves()) == 3, "the one that needs them is not there any more"
 
 
-def test_what_was_known_of_a_groups_former_life_is_forgotten() -> None:
+def test_lags_from_before_the_group_was_empty_are_forgotten() -> None:
     group = gathering(one_source())
     group.fact(observed(a=EXAMPLE))
     group.fact(said(0, {TaskId(0, 0): 9}))
@@ -141,7 +141,7 @@ def test_what_was_known_of_a_groups_former_life_is_forgotten() -> None:
     assert group.machine.awaits_lags
 
 
-def test_a_snapshot_keeps_what_is_waited_for() -> None:
+def test_snapshot_keeps_the_wait_for_lags() -> None:
     group = gathering(one_source())
     group.fact(observed(a={0: 100_000, 1: 60_000}))
     group.pass_ms(DELAY_MS)
@@ -165,7 +165,7 @@ def settled() -> Group:
     return group
 
 
-def test_a_new_deal_moves_what_lag_alone_would_not() -> None:
+def test_deal_request_moves_tasks_that_lag_alone_would_not() -> None:
     group = settled()
     assert group.owners() == {TaskId(0, 0): "m1", TaskId(0, 1): "m1", TaskId(0, 2): "m2"}
     group.fact(observed(a=EXAMPLE))
@@ -181,7 +181,7 @@ def test_a_new_deal_moves_what_lag_alone_would_not() -> None:
     assert len(group.moves()) == count, "as it is, it is dealt"
 
 
-def test_a_new_deal_is_refused_where_there_is_none_to_be_had() -> None:
+def test_deal_request_without_anything_to_deal_is_rejected() -> None:
     group = settled()
     group.join("m3")
     assert rejections(group.fact(DealRequested())) == ["handing_over"]
@@ -200,7 +200,7 @@ def test_a_new_deal_is_refused_where_there_is_none_to_be_had() -> None:
 # What a worker tells
 
 
-def test_a_worker_tells_the_lags_that_its_group_does_not_know() -> None:
+def test_worker_observes_the_lags_that_its_group_does_not_know() -> None:
     group = gathering(one_source(2))
     lead = PartitionLead()
     for record in group.records:
