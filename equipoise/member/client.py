@@ -249,9 +249,9 @@ class Member:
             if not part.source_topics:
                 raise InputError(f"{place}: name the topics it reads in source_topics")
             if part.stateful and not part.changelog_topics and self._prepare is None and not self._options.declares_ready:
-                how = "name the topics of its state in changelog_topics; or, where there is none and it must be prepared, say how: prepare=..."
+                how = "name the topics of its state in changelog_topics, or, if it has no state to restore, give Member prepare=..."
                 raise InputError(f"{place}: it is stateful; {how}")
             for topic in (*part.source_topics, *(part.changelog_topics if part.stateful else ())):
                 count = await partition_count(self._connection, topic)
                 if count < part.partitions:
-                    raise InputError(f"{place}: it has {part.partitions} partitions and topic {topic} has {count}; make it with as many")
+                    raise InputError(f"{place}: it has {part.partitions} partitions and topic {topic} has {count}; create the topic with as many")

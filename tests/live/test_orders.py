@@ -43,7 +43,7 @@ async def test_every_order_is_counted_whatever_happens_to_members(bootstrap: str
 
             other = orders.start("m1", folder="elsewhere")  # a second process with its id, which can prove nothing
             assert await orders.gone(first) == 3
-            assert "another process has joined with this id" in orders.said(first)
+            assert "another process has joined with this member id" in orders.said(first)
             assert expired(leader, "m1") == ["proven_dead", "superseded"]
             held = [each.hold_ms for each in leader.decided(_assigned()) if each.hold_ms]
             assert all(hold_ms == SESSION_MS for holds in held for hold_ms in holds.values())
