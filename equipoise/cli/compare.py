@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from equipoise.compare import Contender, Cost
 
 MEASURES = (
-    ("silent s", "unavailable_task_seconds", 1),
+    ("unavailable s", "unavailable_task_seconds", 1),
     ("longest s", "longest_silence_ms", 1_000),
     ("moves", "active_moves", 1),
     ("rounds", "generations", 1),
@@ -78,7 +78,7 @@ def compare(screen: Screen, logs: tuple[Log, ...], names: tuple[str, ...], setti
 
 
 LEGEND = (
-    "silent s: task-seconds in which no record of a task was processed for over 1 s; longest s: the longest of one task",
+    "unavailable s: task-seconds in which no record of a task was processed for over 1 s; longest s: the longest of one task",
     "moves: changes of owner; rounds: generations that told somebody something; all marked windows added up, simulated with the same seed",
 )
 

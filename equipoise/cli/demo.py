@@ -95,14 +95,14 @@ def imported_parts(step: Imported) -> list[Part]:
                 totals.get("min_moves_for_balance"),
             )
         )
-    columns = ("action", "task-s silent", "of it, owner untouched", "longest s", "rounds", "moves", "fewest")
+    columns = ("action", "unavailable task-s", "owner untouched", "longest s", "rounds", "moves", "fewest")
     return [
         "",
         Line(bold(f"{step.run}: {_ABOUT.get(step.run, 'a recorded run')}")),
         f"{span}, {counted(summary.generations, 'generation')}, {counted(sum(summary.facts.values()), 'fact')} imported to {step.log}",
         "",
         Table(columns=columns, rows=rows, title="what it went through, led by Kafka Streams"),
-        "silent: no record processed for over 1 s; untouched: the instance was neither started nor stopped; fewest: moves that balance needs",
+        "unavailable: no record processed for over 1 s; owner untouched: its instance did not start or stop; fewest: moves balance needs",
     ]
 
 

@@ -157,7 +157,7 @@ def closes_text(result: SimulationResult) -> str:
 
 
 MEASURES = (
-    ("task-s silent", "unavailable_task_seconds", 1),
+    ("unavailable task-s", "unavailable_task_seconds", 1),
     ("tasks", "tasks_unavailable", 1),
     ("longest s", "longest_silence_ms", 1_000),
     ("moves", "active_moves", 1),

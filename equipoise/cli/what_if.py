@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from equipoise.replay.whatif.evaluate import Configuration, Outcome, WhatIf
 
 MEASURES = (
-    ("silent task-s", "unavailable_task_seconds"),
+    ("unavailable task-s", "unavailable_task_seconds"),
     ("records restored", "records_restored"),
     ("rebalances", "rebalances"),
-    ("uneven task-s", "imbalance_task_seconds"),
+    ("imbalanced task-s", "imbalance_task_seconds"),
     ("moves", "moves"),
     ("restored before running", "records_restored_before_running"),
 )

@@ -18,12 +18,12 @@ from equipoise.replay.whatif.picture import render_what_if
 from equipoise.replay.whatif.recording import Metrics, mean
 
 
-def run(silent: float = 100.0, restored: float | None = 1_000_000, rebalances: float = 50, uneven: float = 200.0) -> Metrics:
+def run(unavailable: float = 100.0, restored: float | None = 1_000_000, rebalances: float = 50, imbalanced: float = 200.0) -> Metrics:
     return Metrics(
-        unavailable_task_seconds=silent,
+        unavailable_task_seconds=unavailable,
         records_restored=restored,
         rebalances=rebalances,
-        imbalance_task_seconds=uneven,
+        imbalance_task_seconds=imbalanced,
         moves=10,
         records_restored_before_running=None,
     )
