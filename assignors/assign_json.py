@@ -1,34 +1,32 @@
-"""The problem and the plan of `equipoise assign`, as JSON.
+"""`equipoise assign`: a problem as one line of JSON in, its plan as one line of JSON out.
 
-One object a line in, one a line out, keys in a fixed order. What is wrong with a problem is said in
-one line with its JSON path.
+Errors name the field by its JSON path. The keys of a plan are in a fixed order.
 
 ::
 
     {"assignor": "high_availability", "version": 1, "config": {"num_standbys": 1},
-     "tasks": [{"id": "0_0", "stateful": true, "end_offset": 5000, "source": [{"topic": "t", "partition": 0, "racks": ["a"]}]}],
+     "tasks": [{"id": "0_0", "stateful": true, "end_offset": 5000,
+                "source": [{"topic": "t", "partition": 0, "racks": ["a"]}]}],
      "members": [{"id": "m1", "capacity": 2, "active": ["0_0"], "lags": {"0_0": "active"}}]}
 
-Only `tasks` and `members` are required, in each task `id` and `stateful`, in each member `id`.
-`version` left out: the highest installed. A member may also have `warmup`, `ready`, `readiness`
-(what `ready` is worth; left out: "word_or_lag"), `ready_lag_records` (a limit of its own), `home`,
-`subtopologies` (those of its topology with their number of partitions, ``{"0": 6}``; left out: it
-can run every task), `drained`, `drain_deadline_ms`, `eager`, `reported` and
-`restore_records_per_s`, the problem `in_flight` (objects like the plan's movements), `blocked`
-(pairs [task, member]), `now_ms`, `revocations` and `memory` (what the last plan said there),
-`follow_up` and `anew`, a task `written_records_per_s`, `lost_since_ms` and `guest`.
+Required are `tasks` and `members`, in each task `id` and `stateful`, in each member `id`. Without
+`version` the highest installed one decides. Further keys are those of `AssignmentProblem`, `Task`,
+`Member`, `Partition`, `Movement` and `Revocations`; `problem_json` lists the few whose names
+differ. `in_flight` holds movements as a plan prints them, `blocked` pairs [task, member], and
+`revocations` and `memory` come from the last plan.
 
-A group of plain consumers has partitions of topics for tasks: then each task has a name, `topic`
-and `partition`, and the `lag` of the group on it (a number of records; "unknown", or left out,
-counts as 0) or the offsets that say it: `end`, and `committed` or, where the group has committed
-nothing, `beginning` and the option `auto_offset_reset`. A member may say to which `topics` it
-subscribes (left out: to all); see `topics`::
+The tasks of a group of plain consumers are partitions of topics. Each has a name (`id`), `topic`,
+`partition`, and the group's `lag` on it: a number of records; "unknown", or left out, counts as 0.
+Offsets may replace the lag: `end`, and `committed` or, where the group has committed nothing,
+`beginning` and the option `auto_offset_reset`. A member may name the `topics` it subscribes to
+(left out: all)::
 
     {"assignor": "lag_aware", "config": {"options": {"cross_topic": true}},
-     "tasks": [{"id": "t0-0", "topic": "t0", "partition": 0, "lag": 753}], "members": [{"id": "c1", "topics": ["t0"]}]}
+     "tasks": [{"id": "t0-0", "topic": "t0", "partition": 0, "lag": 753}],
+     "members": [{"id": "c1", "topics": ["t0"]}]}
 
-A lag of `"active"` from a member that does not list the task as active is allowed: a zombie says so
-too. Its copy counts as one of unknown age.
+A member may report a lag of `"active"` for a task that it does not own, as a zombie does. Its copy
+counts as one of unknown age.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ DEFAULT_ASSIGNOR = "high_availability"
 
 
 class PlanUnsound(EquipoiseError):
-    """An assignor broke a promise of its own: a defect of the assignor, not of the problem."""
+    """A plan breaks an invariant or a guarantee of its assignor: a defect of the assignor."""
 
     exit_code = 1
 
@@ -90,7 +88,7 @@ def _read_question(value: Any, _: Any = None) -> tuple[str, int | None, Assignme
 
 
 def _read_assignor(content: Mapping[str, Any]) -> tuple[str, int | None]:
-    """Its name and version, checked against what is installed."""
+    """Name and version of the assignor, checked against those installed."""
     name = read_at(".assignor", read_text, content.get("assignor", DEFAULT_ASSIGNOR))
     installed = registry.available()
     if "version" in content:

@@ -1,8 +1,8 @@
-"""Assignors by name and behaviour version: the built-in ones, and those installed under the
-entry-point group `equipoise.assignors`.
+"""Assignors by name and behaviour version: built-in ones, and those of the entry-point group
+`equipoise.assignors`.
 
-An entry point names an `Assignor` class or a callable without parameters that gives one; its own
-name does not matter, the assignor's `name` and `version` do.
+An entry point names an `Assignor` class, or a callable without parameters that returns one. Its own
+name does not matter; the assignor's `name` and `version` do.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ ENTRY_POINT_GROUP = "equipoise.assignors"
 
 NEWEST: tuple[Assignor, ...] = (Cooperative(), HighAvailability(), KafkaConnect(), KafkaStreams(), LagAware(), Learner(), LoadBalanced())
 FORMER: tuple[Assignor, ...] = (Cooperative1(), HighAvailability1(), Learner1(), LoadBalanced1(), KafkaConnect1())
-"""Behaviour versions that logs were written with: a group keeps its own until it is configured
-anew, and its log replays as it was decided.
+"""Earlier behaviour versions. A group keeps its version until it is configured again, so that its
+log replays.
 """
 
 
 @functools.cache
 def available() -> dict[tuple[str, int], Assignor]:
-    """(name, version) -> assignor, in rising order. Raises InputError when two claim the same
-    place, or one cannot be loaded.
+    """(name, version) -> assignor, in rising order. Raises InputError when two have the same name
+    and version, or one cannot be loaded.
     """
     found: dict[tuple[str, int], Assignor] = {}
     for builtin in (*NEWEST, *FORMER):
@@ -55,8 +55,7 @@ def available() -> dict[tuple[str, int], Assignor]:
 
 
 def load(name: str, version: int) -> Assignor:
-    """The assignor of that name and behaviour version. Raises InputError when this installation has
-    none.
+    """The assignor of that name and behaviour version. Raises InputError when it is not installed.
     """
     found = available().get((name, version))
     if found is None:
@@ -70,7 +69,7 @@ def load(name: str, version: int) -> Assignor:
 
 
 def solver_problem(solver: str, assignor: Assignor) -> str | None:
-    """Why `assignor` cannot decide for a configuration that is pinned to `solver`; None: it can."""
+    """Why `assignor` cannot decide for a configuration pinned to `solver`; None: it can."""
     if solver == assignor.solver:
         return None
     return f"its decisions are pinned to solver {solver!r}, this build has {assignor.solver!r}; run the build that has that one"

@@ -1,9 +1,9 @@
-"""Whom to ask to leave when a group is to shrink: those whose leaving moves the least state, taken
+"""Which members to ask to leave when a group shrinks: those whose leaving moves the least state,
 evenly from the racks.
 
 The proposal behind `learner` has a tool that "will attempt to inform 8 of 40 hosts" when a cluster
-of 40 is scaled down to 80 %, and does not say which. Here that is a pure function of what the group
-has; who is asked then says `LeaveIntended`, and the group's assignor does the rest.
+of 40 is scaled down to 80 %, without saying which. Here the choice is a pure function of the
+group's state. The members asked send `LeaveIntended`, and the group's assignor does the rest.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
 
 NO_RACK = ""
-"""The rack of members that name none."""
+"""The rack of members without one."""
 
 
 @attrs.frozen(kw_only=True)
 class LeaveRequest:
-    """One member to be asked. `records`: what has to be restored elsewhere because it goes after
-    those picked before it.
+    """One member to ask. `records`: records to restore elsewhere because it leaves after the
+    members picked before it.
     """
 
     member: str
@@ -38,11 +38,11 @@ class LeaveRequest:
 
 @attrs.frozen(kw_only=True)
 class ScaleDown:
-    """Whom to ask. `leaving`: those who are leaving already; they count. `asked`: in the order in
-    which they were picked.
+    """The members to ask. `leaving`: members that are leaving already, which count. `asked`: in the
+    order picked.
 
-    `keep`: members that stay. `restore_records`: of all of `asked` together. `racks`: rack ->
-    (members now, members that stay).
+    `keep`: number of members that stay. `restore_records`: of all of `asked` together. `racks`:
+    rack -> (members now, members that stay).
     """
 
     keep: int
@@ -53,20 +53,20 @@ class ScaleDown:
 
 
 def scale_down(problem: AssignmentProblem, percent: int) -> ScaleDown:
-    """Members to ask, so that `percent` of the members stay, rounded up: 40 members to 80 % asks 8.
-    Members that are leaving already count as asked.
+    """Picks the members to ask so that `percent` of the members stay, rounded up: 40 members to 80
+    % asks 8. Members that are leaving already count as asked.
 
-    * **Racks.** Each gives up its share of those who go, rounded down or up, and keeps a member
-      while as many stay as there are racks.
-    * **State.** Of those the racks allow, the one whose leaving costs the fewest records is picked,
-      again and again. A task with state needs its owner and its standbys, so it costs what the best
-      copies that stay have to restore for that, and the whole changelog for each copy that is
-      missing. A copy on a member that goes is none, so costs are reckoned anew after each pick.
-      Where no two members have copies of one task, the sum is the least there can be.
+    * **Racks.** Each rack gives up its share of the members that leave, rounded down or up, and
+      keeps a member while as many stay as there are racks.
+    * **State.** Of the members that the racks allow, the one whose leaving costs the fewest records
+      is picked, repeatedly. A stateful task needs its owner and its standbys: the cost is what the
+      best staying copies have to restore for that, and the whole changelog for each missing copy.
+      Costs are recomputed after each pick. Where no two members have copies of one task, the sum is
+      the minimum.
     * **Ties.** Fewer active tasks, then the id.
 
-    Time: copies x log(members), plus picks x racks. Raises InputError when `percent` is not from 1
-    to 100, or there is nobody.
+    Takes copies x log(members) plus picks x racks. Raises InputError when `percent` is not from 1
+    to 100, or the group has no members.
     """
     if not 1 <= percent <= 100:
         raise InputError(f"percent: {percent} of 100 members cannot stay; name 1 to 100")
@@ -87,9 +87,9 @@ def scale_down(problem: AssignmentProblem, percent: int) -> ScaleDown:
 
 
 def drain_ms(problem: AssignmentProblem, asked: Collection[str], assignor: Assignor) -> int | None:
-    """How long until what `asked` run, and those who are leaving already, is restored elsewhere, if
-    all are asked now: by the plan that the assignor makes for it, at the speeds that the receivers
-    measured. None: nobody measured one. What is written meanwhile is not counted.
+    """Milliseconds until the tasks of `asked`, and of members that are leaving already, are
+    restored elsewhere if all are asked now: by the assignor's plan, at the measured rates of the
+    receivers. None: no rate was measured. Records written meanwhile are not counted.
 
     Raises what `Assignor.assign` raises.
     """
@@ -106,7 +106,7 @@ def drain_ms(problem: AssignmentProblem, asked: Collection[str], assignor: Assig
 
 
 class _Quotas:
-    """How many members of each rack may go, and must."""
+    """How many members of each rack may leave, and must."""
 
     def __init__(self, racks: Iterable[str], keep: int) -> None:
         self.size: dict[str, int] = {}
@@ -116,14 +116,14 @@ class _Quotas:
         self.to_go = count - keep
         one_stays = 1 if keep >= len(self.size) else 0
         self.most = {rack: min(-(-size * self.to_go // count), size - one_stays) for rack, size in self.size.items()}
-        while sum(self.most.values()) < self.to_go:  # single members that stay are made up for by the rack that keeps most
+        while sum(self.most.values()) < self.to_go:  # the rack that keeps most makes up for single members that stay
             self.most[max(self.size, key=lambda rack: (self.size[rack] - self.most[rack], rack))] += 1
         self.least = {rack: min(size * self.to_go // count, self.most[rack]) for rack, size in self.size.items()}
         self.gone = dict.fromkeys(self.size, 0)
 
     def may_give(self, rack: str) -> bool:
-        """Whether one more may go: not above its share, and what other racks must still give
-        remains to be given.
+        """Whether one more member of the rack may leave: within its share, and leaving enough for
+        what other racks must give.
         """
         if self.gone[rack] < self.least[rack]:
             return True
@@ -133,14 +133,14 @@ class _Quotas:
 
 
 class _Picker:
-    """Who goes, and what each further one would cost."""
+    """Picks members, with the cost of each further one."""
 
     def __init__(self, indexed: IndexedProblem, keep: int) -> None:
         self.indexed = indexed
         self.rack = {member.id: member.rack if member.rack is not None else NO_RACK for member in indexed.members.values()}
         self.quotas = _Quotas(self.rack.values(), keep)
         self.needed = 1 + min(indexed.settings.num_standbys, keep - 1)
-        """Copies that each task with state is to have in the end, its owner's included."""
+        """Copies of each stateful task in the end, its owner's included."""
         self.staying = {member.id for member in indexed.members.values()}
         self.held: dict[str, list[TaskId]] = {name: [] for name in indexed.members}
         for task, copies in indexed.copies.items():
@@ -155,7 +155,7 @@ class _Picker:
             self._queue(name)
 
     def pick(self, count: int) -> tuple[LeaveRequest, ...]:
-        """The cheapest one that the racks allow, `count` times."""
+        """The cheapest member that the racks allow, `count` times."""
         asked: list[LeaveRequest] = []
         for _ in range(count):
             records, active, name = min(self._cheapest(rack) for rack in self.quotas.size if self.quotas.may_give(rack))
@@ -172,9 +172,7 @@ class _Picker:
         heapq.heappush(self.queues[self.rack[name]], (self.cost[name], len(self.indexed.members[name].active), name))
 
     def _cheapest(self, rack: str) -> tuple[int, int, str]:
-        """Of those in this rack that stay; entries whose cost is another by now are dropped on the
-        way.
-        """
+        """The cheapest staying member of the rack. Drops outdated entries on the way."""
         queue = self.queues[rack]
         while queue[0][2] not in self.staying or queue[0][0] != self.cost[queue[0][2]]:
             heapq.heappop(queue)
@@ -185,12 +183,12 @@ class _Picker:
         self.quotas.gone[self.rack[name]] += 1
 
     def _cost(self, name: str) -> int:
-        """Records to restore because this one goes too."""
+        """Records to restore because this member leaves too."""
         return sum(self._to_restore(task, without=name) - self._to_restore(task) for task in self.held[name])
 
     def _to_restore(self, task: TaskId, *, without: str | None = None) -> int:
-        """Records until the task has its owner and its standbys, from the best copies on members
-        that stay.
+        """Records until the task has its owner and its standbys, from the best copies on staying
+        members.
         """
         copies = self.indexed.copies[task].items()
         records = sorted(0 if copy.caught_up else copy.records for name, copy in copies if name in self.staying and name != without)[: self.needed]

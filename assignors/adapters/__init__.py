@@ -1,3 +1,3 @@
-"""Assignors plugged into clients of Kafka: here, and only here in this room, is there a network, a
-clock and a thread.
+"""Assignors as plugins of Kafka clients. Only these modules of `assignors` use network, clock and
+threads.
 """

@@ -2,18 +2,19 @@
 
 ::
 
-    strategy = LagAwareAssignor(group_id="billing", connection="kafka:9092", auto_offset_reset="earliest")
-    consumer = AIOKafkaConsumer("orders", group_id="billing", bootstrap_servers="kafka:9092", auto_offset_reset="earliest",
-                                partition_assignment_strategy=[strategy])
+    strategy = LagAwareAssignor(group_id="billing", connection="kafka:9092")
+    consumer = AIOKafkaConsumer(
+        "orders", group_id="billing", bootstrap_servers="kafka:9092",
+        partition_assignment_strategy=[strategy],
+    )
 
-All members of a group need the strategy, and the same settings. The member that Kafka makes the
-leader asks for the lags, deals, and tells the others; each round deals anew, as KIP-169 says, and
-so that the fewest partitions move.
+All members of a group need the strategy with the same settings. The member that Kafka makes the
+leader fetches the lags and deals; each round deals again, as in KIP-169, so that the fewest
+partitions move.
 
 aiokafka calls `assign` in its event loop and expects the answer at once. So the lags are fetched in
-a thread, by clients of its own, while the loop waits, `timeout_s` at most: keep that well below the
-session timeout. When they cannot be had, the partitions are dealt by count alone, and the log says
-why.
+a thread, by separate clients, while the loop waits for at most `timeout_s`: keep that well below
+the session timeout. Without lags the partitions are dealt by count alone, and a warning is logged.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ log = logging.getLogger(__name__)
 
 RETRY_S = 0.1
 PartitionLags = Mapping[tuple[str, int], int]
-"""Topic and partition -> records that the group has still to read."""
+"""(topic, partition) -> records that the group has not read."""
 
 
 class LagFetcher:
-    """Asks a cluster how far behind a group is: its committed offsets, and the ends of partitions
-    (and their beginnings where nothing is committed and `auto_offset_reset` is not "latest"). Each
-    is asked once for all topics together."""
+    """Fetches the lags of a group from a cluster: committed offsets, ends, and beginnings where
+    nothing is committed and `auto_offset_reset` is not "latest"; one request each for all topics.
+    """
 
     def __init__(self, *, group_id: str, connection: Connection | str, auto_offset_reset: str = "latest", timeout_s: float = 3.0) -> None:
         self.group_id = group_id
@@ -61,8 +62,8 @@ class LagFetcher:
         self._options = (connection_to(connection) if isinstance(connection, str) else connection).options()
 
     async def fetch(self, partitions: Iterable[tuple[str, int]]) -> PartitionLags:
-        """Raises KafkaError, OSError or TimeoutError when the cluster does not answer within
-        `timeout_s`.
+        """The lags of `partitions`. Raises KafkaError, OSError or TimeoutError when the cluster
+        does not answer within `timeout_s`.
         """
         async with asyncio.timeout(self.timeout_s):
             return await self._fetch(partitions)
@@ -79,8 +80,8 @@ class LagFetcher:
             await asyncio.gather(stop_client(admin), stop_client(consumer))
 
     def fetch_now(self, partitions: Iterable[tuple[str, int]]) -> PartitionLags | None:
-        """The same for a caller that cannot wait for it in its event loop. None: not to be had
-        within `timeout_s`; the log says why.
+        """The lags, for a caller that blocks its event loop. None: not available within
+        `timeout_s`; a warning is logged.
         """
         found: list[PartitionLags] = []
         wanted = list(partitions)
@@ -89,19 +90,19 @@ class LagFetcher:
             try:
                 found.append(asyncio.run(self.fetch(wanted)))
             except (KafkaError, OSError, TimeoutError) as error:
-                log.warning("group %s: lags are not to be had (%s: %s); dealt by count alone", self.group_id, type(error).__name__, error)
+                log.warning("group %s: cannot fetch lags (%s: %s); dealing by count alone", self.group_id, type(error).__name__, error)
 
         thread = threading.Thread(target=run, name=f"lags-of-{self.group_id}", daemon=True)
         thread.start()
         thread.join(2 * self.timeout_s)  # what was begun is closed, too
         if thread.is_alive():
-            log.warning("group %s: the question for lags does not end; dealt by count alone", self.group_id)
+            log.warning("group %s: fetching lags does not end; dealing by count alone", self.group_id)
         return found[0] if found else None
 
 
 async def _patiently(ask: Callable[[], Awaitable[PartitionLags]]) -> PartitionLags:
-    """Again while the cluster is not ready yet: a coordinator that is not there, a leader that
-    moves. The caller's timeout ends it.
+    """Repeats `ask` on retriable errors (no coordinator yet, a leader election). The caller's
+    timeout ends it.
     """
     while True:
         try:
@@ -113,20 +114,19 @@ async def _patiently(ask: Callable[[], Awaitable[PartitionLags]]) -> PartitionLa
 
 
 class LagAwareAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aiokafka ships no complete types
-    """A strategy for `partition_assignment_strategy` of AIOKafkaConsumer; each consumer needs one
-    of its own.
+    """A strategy for `partition_assignment_strategy` of AIOKafkaConsumer; each consumer needs its
+    own instance.
 
-    `cross_topic`: all topics are dealt together (see `equipoise.assignors.lag_aware`). `rack`:
-    where this consumer is, the same as its `client_rack`; with it partitions of equal or nearly
-    equal lag (`rack_lag_tolerance`) go where their replicas are. `connection`: ``host:port`` of a
-    broker, with TLS and SASL as the environment says, or an
-    `equipoise.events.log.kafka.connection.Connection`. `fetcher`: who is asked for the lags
-    instead.
+    `cross_topic`: deal all topics together (see `equipoise.assignors.lag_aware`). `rack`: the
+    consumer's `client_rack`; partitions of equal or nearly equal lag (`rack_lag_tolerance`) then go
+    to members near a replica. `connection`: ``host:port`` of a broker, with TLS and SASL from the
+    environment, or an `equipoise.events.log.kafka.connection.Connection`. `fetcher`: replaces the
+    default `LagFetcher`.
     """
 
     name = "equipoise-lag-aware"
     version = 1
-    """Of what a member says of itself to the leader."""
+    """Version of the metadata that members send to the leader."""
 
     def __init__(
         self,
@@ -146,20 +146,16 @@ class LagAwareAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aiok
         self._owned: dict[str, list[int]] = {}
 
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
-        """What a member tells the leader when it joins: its topics, what it had until now, and its
-        rack.
-        """
+        """The member's metadata when it joins: topics, partitions it owned, rack."""
         said = json.dumps({"owned": self._owned, "rack": self._rack}, separators=(",", ":"), sort_keys=True).encode()
         return ConsumerProtocolMemberMetadata(self.version, sorted(topics), said)
 
     def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:
-        """Remembers what this member has."""
+        """Remembers the member's partitions."""
         self._owned = {topic: sorted(partitions) for topic, partitions in sorted(assignment.assignment)}
 
     def assign(self, cluster: ClusterMetadata, members: Mapping[str, ConsumerProtocolMemberMetadata]) -> dict[str, ConsumerProtocolMemberAssignment]:
-        """Member -> its partitions. Topics that the cluster does not know are left out, with a
-        warning.
-        """
+        """Member -> its partitions. Topics without metadata are left out, with a warning."""
         subscriptions = {name: tuple(metadata.subscription) for name, metadata in members.items()}
         partitions = _partitions(cluster, {topic for topics in subscriptions.values() for topic in topics})
         lags = self.fetcher.fetch_now(partitions) or {}
@@ -176,15 +172,15 @@ def _partitions(cluster: ClusterMetadata, topics: Iterable[str]) -> list[tuple[s
     for topic in sorted(topics):
         numbers = cluster.partitions_for_topic(topic)
         if numbers is None:
-            log.warning("no metadata for topic %s: nobody is given its partitions", topic)
+            log.warning("no metadata for topic %s: its partitions are not assigned", topic)
             continue
         found.extend((topic, number) for number in sorted(numbers))
     return found
 
 
 def _owners(members: Mapping[str, ConsumerProtocolMemberMetadata]) -> dict[tuple[str, int], str]:
-    """What each member says it had; what two say they had is nobody's, and so is what cannot be
-    read.
+    """Partition -> the member that owned it. Partitions claimed by two members, and unreadable
+    claims, are left out.
     """
     claims: dict[tuple[str, int], list[str]] = {}
     for name, metadata in members.items():
@@ -202,7 +198,7 @@ def _owned(user_data: bytes | None) -> set[tuple[str, int]]:
 
 
 def _rack(user_data: bytes | None) -> str | None:
-    """Where a member says it is; None: it does not say, or is of a version that does not."""
+    """The member's rack; None: not sent."""
     try:
         rack: Any = json.loads(user_data or b"{}").get("rack")
     except (ValueError, AttributeError):
@@ -211,7 +207,7 @@ def _rack(user_data: bytes | None) -> str | None:
 
 
 def _replica_racks(cluster: ClusterMetadata, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], tuple[str, ...]]:
-    """The racks of each partition's replicas, where brokers name one."""
+    """Partition -> racks of its replicas."""
     rack_of = {broker.nodeId: broker.rack for broker in cluster.brokers()}
     racks: dict[tuple[str, int], tuple[str, ...]] = {}
     for topic, number in partitions:
@@ -231,8 +227,9 @@ def deal(
     racks: Mapping[str, str | None],
     replicas: Mapping[tuple[str, int], tuple[str, ...]],
 ) -> dict[str, dict[str, list[int]]]:
-    """Member -> topic -> its partitions, as `lag_aware` decides for a group of which everybody has
-    stopped. `racks`: of members. `replicas`: racks of each partition's."""
+    """Member -> topic -> its partitions, by `lag_aware` for a group in which all members have
+    stopped. `racks`: of members. `replicas`: racks of each partition's replicas.
+    """
     tasks = [TopicTask(id=f"{topic}-{number}", topic=topic, partition=number, lag=lags.get((topic, number), 0)) for topic, number in partitions]
     names = name_topics(tasks, subscriptions)
     known = {(task.topic, task.partition): TaskId(names.topics[task.topic], task.partition) for task in tasks}

@@ -1,5 +1,4 @@
-"""How far a consumer group has read partitions, asked of the brokers (KIP-169 "Lag", "Obtaining
-Consumer Group Offsets").
+"""Lags of a consumer group, from the brokers (KIP-169 "Lag", "Obtaining Consumer Group Offsets").
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from equipoise.assignors.common.source_lag import partition_lag
 async def source_lags(
     admin: Any, consumer: Any, group_id: str, partitions: Iterable[tuple[str, int]], auto_offset_reset: str
 ) -> dict[tuple[str, int], int]:
-    """Topic and partition -> records that the group has still to read: up to the end, from the
-    committed offset, or, where nothing is committed, from where `auto_offset_reset` says.
-    Everything is asked once for all partitions, which must exist.
+    """(topic, partition) -> records that the group has not read: from the committed offset, or,
+    where nothing is committed, from where `auto_offset_reset` says, up to the end. One request each
+    for all partitions, which must exist.
 
     `admin`, `consumer`: running clients of aiokafka. Raises KafkaError.
     """
@@ -27,7 +26,7 @@ async def source_lags(
         return {}
     said = await admin.list_consumer_group_offsets(group_id, partitions=wanted)
     if not said.keys() >= set(wanted):  # the client passes over an error of the whole answer, which then names no partition
-        raise GroupCoordinatorNotAvailableError(f"the offsets of group {group_id} are not to be had now")
+        raise GroupCoordinatorNotAvailableError(f"the offsets of group {group_id} are not available now")
     committed = {place: said[place].offset if said[place].offset >= 0 else None for place in wanted}
     ends = await consumer.end_offsets(wanted)  # after the commits, which are never ahead of them then
     new = [place for place in wanted if committed[place] is None and auto_offset_reset.lower() != "latest"]

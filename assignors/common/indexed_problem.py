@@ -228,7 +228,7 @@ class IndexedProblem:
         return ("overdue" if leaving.drain_expired else "leaving") if leaving.leaving else ""
 
     def is_apart(self, task: TaskId) -> bool:
-        """Whether a copy that takes the task over is outside the caps, because its owner is leaving."""
+        """Whether the task's owner is leaving, so that a copy to take over is outside the caps."""
         return not self.behaviour.leaving_within_caps and task in self.owner and self.parting(self.owner[task]) in ("leaving", "overdue")
 
     def previous_owner_crash_loops(self, task: TaskId) -> bool:

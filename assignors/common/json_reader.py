@@ -136,7 +136,7 @@ def _read_enum(value: Any, kind: type[enum.Enum]) -> enum.Enum:
     return kind(value)
 
 
-# -------------------------------------------------------------------------------- arrays and objects
+# ------------------------------------------------------------------------------ arrays and objects
 
 
 def as_array(value: Any) -> list[Any]:

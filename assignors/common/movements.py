@@ -1,20 +1,20 @@
-"""How the target becomes true without stopping work: movements as warm-ups (KIP-441, "create a
+"""How the group reaches the target without stopping work: movements as warm-ups (KIP-441, "create a
 standby task for each task we want to move").
 
-A movement of a stateful task lives WAITING -> WARMING -> REVOKING -> granted:
+A movement of a stateful task goes WAITING -> WARMING -> REVOKING -> granted:
 
 * REVOKING at once when the task has no state, when its destination is caught up, or when its owner
-  is leaving and its drain timeout has passed;
-* WARMING without a slot when the destination is a standby of the task: it goes on as such;
-* WARMING without a slot when its owner is leaving, and the destination will have restored it, with
-  all that it restores already, by the drain timeout (docs/protocol.md#m7): what leaves is learned
-  together, and waits for nothing that moves for balance;
-* otherwise it needs a warm-up slot, of the group and of the destination. What is in flight keeps
-  its slot, until the task is granted; then slots go to what is soonest ready. Without a slot it is
+  is leaving and its drain timeout has passed.
+* WARMING without a slot when the destination is a standby of the task.
+* WARMING without a slot when the owner is leaving and the destination will have restored the task,
+  with all that it restores already, by the drain timeout (docs/protocol.md#m7): such copies restore
+  together, and wait for nothing that moves for balance.
+* Otherwise it needs a warm-up slot of the group and of the destination. A movement in flight keeps
+  its slot until the task is granted; then slots go to what is soonest ready. Without a slot it is
   WAITING.
 
-So other copies beside the standbys never exceed the caps. A destination that is caught up by a copy
-nobody asked for needs no slot; it is told to keep that copy as a warm-up if slots are left over.
+So copies beside the standbys never exceed the caps. A destination that is caught up by a copy that
+was not assigned needs no slot; it keeps that copy as a warm-up if slots are left.
 """
 
 from __future__ import annotations
@@ -30,21 +30,20 @@ from equipoise.events.tasks import TaskId
 
 
 class WarmupSlots:
-    """Extra copies that may still be begun, in the group and on each member."""
+    """Copies that may still begin, in the group and on each member."""
 
     def __init__(self, indexed: IndexedProblem) -> None:
         self._group = indexed.settings.max_warmups
         self._member = dict.fromkeys(indexed.members, indexed.settings.max_warmups_per_member)
         self._situation = indexed
         self._restoring: dict[str, int] = {}
-        """Member -> records that it has to restore before it gets to what is begun now."""
+        """Member -> records that it restores before a copy begun now."""
 
     def take_apart(self, task: TaskId, member: str) -> bool:
-        """Begin a copy outside the caps, if the member will have restored it by the time that the
-        task's owner has to be gone.
+        """Begins a copy outside the caps if the member restores it before the drain deadline of the
+        task's owner. Returns whether.
 
-        All of a member's copies are restored at the speed of the member, so they are ready as soon
-        together as one after the other.
+        A member's copies share its rate, so all are ready as soon together as one after the other.
         """
         indexed = self._situation
         if not indexed.is_apart(task):
@@ -58,7 +57,7 @@ class WarmupSlots:
         return True
 
     def _queue(self, name: str) -> int:
-        """What it restores already."""
+        """Records that the member restores already."""
         if name not in self._restoring:
             indexed = self._situation
             member = indexed.members[name]
@@ -67,14 +66,14 @@ class WarmupSlots:
         return self._restoring[name]
 
     def take(self, member: str) -> bool:
-        """Take one on this member, if both the group and the member have one left."""
+        """Takes a slot of the group and of the member, if both have one. Returns whether."""
         if self._group <= 0 or self._member[member] <= 0:
             return False
         self.hold(member)
         return True
 
     def hold(self, member: str) -> None:
-        """Keep one that is there, whatever the caps are now (docs/protocol.md#d8)."""
+        """Keeps a slot in use, whatever the caps are now (docs/protocol.md#d8)."""
         self._group -= 1
         self._member[member] -= 1
 
@@ -85,7 +84,7 @@ class WarmupSlots:
 
 @attrs.frozen(kw_only=True)
 class Movements:
-    """`planned`: soonest ready first. `warmups`: (task, destination) told to keep an extra copy.
+    """`planned`: soonest ready first. `warmups`: (task, destination) pairs with an extra copy.
 
     `standby_destinations`: task -> a destination that warms up as its standby.
     """
@@ -95,12 +94,12 @@ class Movements:
     warmups: frozenset[tuple[TaskId, str]]
     standby_destinations: Mapping[TaskId, str]
     ready_by_chance: tuple[tuple[TaskId, str], ...]
-    """Destinations that are caught up by a copy nobody asked for; see `keep_ready`."""
+    """Destinations that are caught up by a copy that was not assigned; see `keep_ready`."""
 
 
 def get_movements(indexed: IndexedProblem, now: Mapping[TaskId, str], target: Mapping[TaskId, str], slots: WarmupSlots) -> Movements:
-    """The KIP's `getMovements`, with what each waits for. Tasks without an owner in `now` or in
-    `target` have none.
+    """KIP-441, `getMovements`, with what each movement waits for. Tasks without an owner in `now`
+    or `target` have none.
     """
     planner = _Planner(indexed, now, target, slots)
     planner.carry_on()
@@ -109,15 +108,15 @@ def get_movements(indexed: IndexedProblem, now: Mapping[TaskId, str], target: Ma
 
 
 class MoveBenefits:
-    """Why a task that may stay is to move all the same: for balance, for its traffic, or to make
-    room for one that moves for its own.
+    """Why a task that may stay moves: for balance, for its traffic, or to make room for a task that
+    moves for its own.
     """
 
     def __init__(self, indexed: IndexedProblem, now: Mapping[TaskId, str], target: Mapping[TaskId, str]) -> None:
         self._racks = indexed.racks
         self._now, self._target = now, target
         self._gains = dict.fromkeys(indexed.members, 0)
-        """Member -> tasks it is to have more than now."""
+        """Member -> tasks that it gains."""
         for task, member in target.items():
             if task in now and now[task] != member:
                 self._gains[now[task]] -= 1
@@ -131,7 +130,7 @@ class MoveBenefits:
         return "traffic" if costs[1] < costs[0] else "traffic_room"
 
     def rack_costs(self, task: TaskId) -> tuple[int, int] | None:
-        """What running it costs in traffic where it is and where it goes; None: racks make no
+        """Traffic cost of the task at its owner and at its destination; None: racks make no
         difference.
         """
         racks = self._racks
@@ -139,7 +138,7 @@ class MoveBenefits:
 
 
 class _Planner:
-    """Gives each wanted movement a state, a reason, and a slot if it needs one."""
+    """Gives each movement a state, a reason, and a slot if it needs one."""
 
     def __init__(self, indexed: IndexedProblem, now: Mapping[TaskId, str], target: Mapping[TaskId, str], slots: WarmupSlots) -> None:
         self.indexed = indexed
@@ -159,7 +158,7 @@ class _Planner:
         self.benefits = MoveBenefits(indexed, now, target)
 
     def carry_on(self) -> None:
-        """What is in flight keeps its slot; a destination that is caught up by now gets the task
+        """Movements in flight keep their slot; a destination that is caught up gets the task
         (docs/protocol.md#d3, #d9).
         """
         for task in sorted(self.carried, key=lambda task: (not self._hands_over(task), self.soon(task), task)):
@@ -181,7 +180,7 @@ class _Planner:
                 self._warm_up(task, "warming")
 
     def begin(self) -> None:
-        """What is new: at once what may go at once, then slots for what is soonest ready."""
+        """New movements: at once where possible, then slots for what is soonest ready."""
         waiting: list[TaskId] = []
         for task in self.new:
             if self._may_go_now(task):
@@ -228,7 +227,7 @@ class _Planner:
         self.codes[task] = code
 
     def _keep(self, task: TaskId, destination: str) -> None:
-        """A copy that was begun earlier."""
+        """Keeps a copy that began earlier."""
         if not self.indexed.is_apart(task):
             self.slots.hold(destination)
         self.warmups.add((task, destination))
@@ -256,7 +255,7 @@ class _Planner:
         return "ready" if self.indexed.within_records(self.target[task], task) else "ready_in_time"
 
     def _wanted(self, task: TaskId) -> str:
-        """Why the movement was wanted."""
+        """Reason code of the movement."""
         parting = self.indexed.parting(self.now[task])
         if parting:
             return parting
@@ -266,15 +265,15 @@ class _Planner:
 
 
 def keep_ready(movements: Movements, slots: WarmupSlots) -> frozenset[tuple[TaskId, str]]:
-    """Destinations that are ready by chance and may keep their copy fresh until the task is theirs,
-    as far as slots are left over.
+    """Destinations in `ready_by_chance` that keep their copy until the task is granted, while slots
+    are left.
     """
     return frozenset(pair for pair in movements.ready_by_chance if slots.take_apart(*pair) or (slots.left and slots.take(pair[1])))
 
 
 def _is_standby(indexed: IndexedProblem, task: TaskId, source: str, destination: str) -> bool:
-    """Is the destination's copy a standby: because it is one, or because too few other members are
-    there to hold the standbys?
+    """Whether the destination's copy is a standby: it was assigned as one, or too few other members
+    can hold the standbys.
     """
     wanted = indexed.settings.num_standbys
     if wanted == 0 or not indexed.tasks[task].stateful:

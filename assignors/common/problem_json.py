@@ -72,7 +72,7 @@ def read_problem(content: Mapping[str, Any]) -> tuple[AssignmentProblem, TaskNam
     return AssignmentProblem(tasks=tasks, members=members, settings=settings, **values), names
 
 
-# --------------------------------------------------------------------------------- settings and tasks
+# ------------------------------------------------------------------------------ settings and tasks
 
 
 def _read_settings(value: Any, _: Any = None) -> GroupSettings:
@@ -221,7 +221,7 @@ def _read_subscription(value: Any, _: Any = None) -> tuple[str, tuple[str, ...] 
     return str(content.get("id")), topics
 
 
-# -------------------------------------------------------------------------- what names tasks and members
+# ---------------------------------------------------------------- references to tasks and members
 
 
 class _References:

@@ -7,7 +7,7 @@ A report of a member whose `readiness` is ``lag`` counts as follows::
 
     report                               caught up   records to restore
     ``active``, and it owns the task     yes         0
-    ``active``, and it does not own it   no          the whole changelog: a zombie's copy is of unknown age
+    ``active``, and it does not own it   no          the whole changelog: a zombie's copy may be old
     a number <= acceptable               yes         the number
     a larger number                      no          the number, at most the whole changelog
     ``unknown``, or no report            no          the whole changelog

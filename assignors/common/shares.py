@@ -1,5 +1,5 @@
-"""How many tasks each member is to have: balance by capacity (docs/protocol.md#d4), and what is
-outside of it.
+"""How many tasks each member should have: balance by capacity (docs/protocol.md#d4), and the tasks
+outside these shares.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.events.tasks import TaskId
 
 Seats = Sequence[tuple[str, int, bool]]
-"""Of each member: its id, its capacity, and whether it leaves, and so is to have none."""
+"""Members as (id, capacity, whether it leaves and so gets none)."""
 
 
 @attrs.frozen
 class Share:
-    """Fewest and most tasks a member is to have."""
+    """Fewest and most tasks of a member."""
 
     lower: int
     upper: int
 
     def outside(self, count: int) -> int:
-        """Tasks over the upper share or under the lower one."""
+        """Tasks above the upper share or below the lower one."""
         return max(count - self.upper, self.lower - count, 0)
 
 
 @attrs.frozen
 class Slack:
-    """How many tasks a member may have `below` the floor of its fair share, and `above` the ceiling
-    of it.
+    """How many tasks a member may have `below` the floor of its fair share, and `above` its
+    ceiling.
     """
 
     below: int = 0
@@ -40,7 +40,7 @@ class Slack:
 
 
 def shares_of(members: Seats, tasks: int, slack: Slack) -> dict[str, Share]:
-    """Of each member how many of so many tasks it is to have (docs/protocol.md#d4)."""
+    """Member -> its share of so many tasks. See docs/protocol.md#d4."""
     return {
         member: Share(max(0, floor - slack.below), min(tasks, ceiling + slack.above)) if capacity else Share(0, 0)
         for member, capacity, floor, ceiling in _fair(members, tasks)
@@ -48,8 +48,8 @@ def shares_of(members: Seats, tasks: int, slack: Slack) -> dict[str, Share]:
 
 
 def _fair(members: Seats, tasks: int) -> Iterable[tuple[str, int, int, int]]:
-    """Each member with its capacity, and its part of the tasks by capacity, rounded down and up.
-    One that leaves has no capacity.
+    """Each member with its capacity and its fair share, rounded down and up. A leaving member has
+    no capacity.
     """
     capacities = sum([capacity for _, capacity, leaving in members if not leaving])
     for member, capacity, leaving in members:
@@ -61,13 +61,12 @@ def slack_of(members: Seats, tasks: int, balance_factor: int, kept: Mapping[str,
     by (KIP-441: "the target difference in number of tasks assigned to the node with the most tasks
     vs. the node with the least tasks").
 
-    Between the floor and the ceiling of a fair share there is a difference of 1 already, so the
-    rest of it goes below the floor, above the ceiling, or in part to both. Where all fair shares
-    are whole, one more, because there the floor is the ceiling; at least 1 on each side then, as
-    nobody is below without another above. Of these the one in which the fewest tasks have to move;
-    of several the one most like the same on both sides.
+    Floor and ceiling of a fair share differ by 1 already, so the rest goes below the floor, above
+    the ceiling, or to both. Where all fair shares are whole, there is one more, because floor and
+    ceiling are equal; then both sides get at least 1. Of these slacks the one with the fewest moves
+    is chosen; among equals the most symmetric.
 
-    `kept`: how many of the tasks each member has, less those that leave it in any case.
+    `kept`: number of tasks of each member, without those that must leave it.
     """
     factor = min(balance_factor, 2 * tasks + 2)  # beyond that nothing is outside
     if factor <= 1:
@@ -102,7 +101,7 @@ def slack_of(members: Seats, tasks: int, balance_factor: int, kept: Mapping[str,
 
 
 def group_slack(indexed: IndexedProblem, members: Seats, tasks: int, kept: Mapping[str, int]) -> Slack:
-    """`slack_of` in a group, by the behaviour version of its assignor."""
+    """`slack_of` for a group, by the behaviour version of its assignor."""
     factor = indexed.settings.balance_factor
     if indexed.behaviour.slack_on_both_sides:
         return Slack(factor - 1, factor - 1)
@@ -110,30 +109,30 @@ def group_slack(indexed: IndexedProblem, members: Seats, tasks: int, kept: Mappi
 
 
 def outside_shares(shares: Mapping[str, Share], counts: Mapping[str, int]) -> int:
-    """Tasks outside the shares, summed over members. `counts`: how many tasks each member has."""
+    """Tasks outside the shares, summed over members. `counts`: member -> number of tasks."""
     return sum([share.outside(counts.get(member, 0)) for member, share in shares.items()])
 
 
 Kind = tuple[int, bool]
-"""A sub-topology, and whether the tasks meant are its stateful ones."""
+"""A sub-topology, and whether its stateful tasks are meant."""
 
 
 def seats(indexed: IndexedProblem) -> Seats:
-    """Those of its members."""
+    """The seats of the members."""
     return [(member.id, member.capacity, member.leaving) for member in indexed.members.values()]
 
 
 def _kept(indexed: IndexedProblem) -> dict[TaskId, str]:
-    """Who has what already, or is getting it; what has to move in any case is absent."""
+    """Task -> its owner or destination, without tasks that must move."""
     kept = {task: owner for task, owner in indexed.owner.items() if not (indexed.members[owner].leaving or indexed.must_move(task))}
     return {**kept, **{task: movement.destination for task, movement in indexed.in_flight.items()}}
 
 
 class Shares:
-    """Balance (docs/protocol.md#d4): between floor and ceiling of T*c/C, with the slack that
-    balance_factor gives, for stateful tasks and for all tasks. A leaving member: 0.
+    """Balance: between floor and ceiling of T*c/C, with the slack of balance_factor, for stateful
+    tasks and for all tasks. A leaving member: 0. See docs/protocol.md#d4.
 
-    C: capacity of the members that stay. When all tasks are of one kind the two bounds are one.
+    C: capacity of the staying members. When all tasks are of one kind the two bounds are one.
     """
 
     def __init__(self, indexed: IndexedProblem) -> None:

@@ -1,8 +1,7 @@
-"""Does a plan keep its promises? Judged from problem and plan alone, with nothing of how the plan
-was made; so it judges any assignor.
+"""Checks that a plan keeps its promises, from problem and plan alone, so it works for any assignor.
 
 Invariants 1, 3 and 6 bind every plan; 2, 4 and 5 bind assignors that declare them (`Guarantee`).
-Time and memory in the size of problem and plan.
+Time and memory are linear in the size of problem and plan.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ from equipoise.events.tasks import LagSentinel, TaskId, tasks_text
 
 
 def plan_faults(problem: AssignmentProblem, plan: Plan, guarantees: Set[Guarantee]) -> list[str]:
-    """What is wrong with the plan, each as one line that names members and tasks; empty: it holds.
-    """
+    """The faults of the plan, one line each, naming members and tasks; empty: it holds."""
     judge = _PlanChecker(problem, plan, apart=Guarantee.LEAVING_APART in guarantees)
     faults = list(judge.form())
     if faults:
@@ -53,7 +51,7 @@ class _PlanChecker:
         for name, tasks in plan.target.items():
             self.target.update(dict.fromkeys(tasks, name))
         self.now: dict[TaskId, str] = {}
-        """Task -> who runs it, until it has revoked what it is told to."""
+        """Task -> member that runs it until it has revoked what it must."""
         for name, part in plan.members.items():
             self.now.update(dict.fromkeys(part.active, name))
             self.now.update(dict.fromkeys(filter(self.tasks.__contains__, part.revoke), name))
@@ -244,14 +242,12 @@ class _PlanChecker:
         yield from _named("revoked although nothing is to move:", gone.difference(moved))
 
     def _is_due(self, task: TaskId) -> bool:
-        """Somebody is to run it."""
+        """Whether some member must run the task."""
         return self.has_eligible(task) and task not in self.plan.lost_until_ms
 
     def caught_up_first(self) -> Iterator[str]:
-        """4: a stateful task is granted, or its owner asked to give it up, for a member that is
-        caught up, if one is.
-
-        What was decided before stands.
+        """Invariant 4: a stateful task is granted to, or revoked for, a caught-up member if there
+        is one. Earlier decisions hold.
         """
         unowned = self.caught_up.keys() - self.owner.keys() - self.stateless
         for name, part in self.plan.members.items() if unowned else ():
@@ -274,10 +270,10 @@ class _PlanChecker:
             yield f"{task} is {what} {name}, which is not caught up; {', '.join(better)} is"
 
     def copies_capped(self) -> Iterator[str]:
-        """5: warm-ups within the caps of group and member, standbys within the number asked for.
+        """Invariant 5: warm-ups within the caps of group and member, standbys within num_standbys.
 
-        Above a cap that was lowered, a number may only fall. With LEAVING_APART those of tasks
-        whose owner is leaving do not count.
+        Above a lowered cap a number may only fall. With LEAVING_APART, tasks of leaving owners do
+        not count.
         """
         settings = self.problem.settings
         counted = {name: [task for task in part.warmup if not self._is_apart(task)] for name, part in self.plan.members.items()}
@@ -297,8 +293,8 @@ class _PlanChecker:
 
 
 def _in_several(lists: Mapping[str, Collection[TaskId]]) -> list[tuple[TaskId, list[str]]]:
-    """Tasks that stand in more than one of the lists, in rising order, and in which. In one list
-    each task stands once.
+    """Tasks that are in more than one of the lists, in rising order, with the names of these lists.
+    No list has a task twice.
     """
     if len(frozenset().union(*lists.values())) == sum(map(len, lists.values())):
         return []

@@ -1,24 +1,25 @@
-"""A problem in Connect's terms, and Connect's answer as a plan.
+"""Our problem in Connect's terms, and Connect's answer as a plan.
 
-====================================
-================================================================================================
-here                                  in Kafka Connect ====================================
-================================================================================================
-member, task                          worker, connector task; capacity, racks, state and lags play
-no part option `connectors`                   the sub-topology whose tasks are connectors, which are
-balanced apart from tasks; left out: none is option `scheduled_delay_ms`
-scheduled.rebalance.max.delay.ms option `connect_protocol`              connect.protocol:
-``compatible``, where one `eager` worker makes all of them so (version 0), or ``eager`` `reported`
-what the worker says it runs when it joins, in its own order; left out: `active`, rising `memory`
-what the leader keeps in its memory; empty: a new leader `memory` without `assigned_tasks`     a
-leader that has not seen the last generation through leaving                               gone
-already subtopologies                         no such thing; what a worker does not know it is not
-given in_flight, home, ready, warm-ups      no such thing ====================================
-================================================================================================
+::
 
-A round of Connect begins when all workers have stopped what they were to stop and have joined
-again. So while somebody still runs what it is to give up, the plan is the last one; unless members
-say themselves what they have (`reported`): then that is the round, whatever was asked of them.
+    here                              in Kafka Connect
+    member, task                      worker, connector task; capacity, racks, state, lags: unused
+    option `connectors`               sub-topology whose tasks are connectors, which are balanced
+                                      separately; left out: there are none
+    option `scheduled_delay_ms`       scheduled.rebalance.max.delay.ms
+    option `connect_protocol`         connect.protocol: ``compatible`` (one `eager` worker makes all
+                                      workers so, version 0) or ``eager``
+    `reported`                        what a worker reports as running when it joins, in its own
+                                      order; left out: `active`, rising
+    `memory`                          the leader's memory; empty: a new leader
+    `memory` without `assigned_tasks` a leader that has not completed the last generation
+    leaving                           gone
+    subtopologies                     unknown; a worker gets only what it knows
+    in_flight, home, ready, warm-ups  unknown
+
+A round of Connect begins when all workers have stopped what was revoked and have joined again. So
+while a worker still runs revoked work, the plan is the last one, unless members report what they
+run (`reported`): then that is the round.
 """
 
 from __future__ import annotations
@@ -42,16 +43,16 @@ CONNECTORS = "connectors"
 SCHEDULED_DELAY_MS = "scheduled_delay_ms"
 CONNECT_PROTOCOL = "connect_protocol"
 EAGER_MEMBERS, EAGER_TASKS = "eager_members", "eager_tasks"
-"""In the memory of the eager protocol: to whom all was dealt last, and what that was."""
+"""Memory keys of the eager protocol: members and tasks of the last deal."""
 DEFAULT_DELAY_MS = 300_000
 
 
 class KafkaConnect:
-    """Apache Kafka Connect 4, for comparison. Pure: what Connect's leader keeps between rounds is
-    `memory`, given back with each plan.
+    """Apache Kafka Connect 4, for comparison. Pure: the memory of Connect's leader is
+    `Plan.memory`.
 
-    It promises nothing: work that is moved is nobody's until the next round, lost work waits, and
-    who gets what depends on hashes of names.
+    It guarantees nothing: moved work has no owner until the next round, lost work waits, and who
+    gets what depends on hashes of names.
     """
 
     name = "kafka_connect"
@@ -61,8 +62,8 @@ class KafkaConnect:
     options: tuple[str, ...] = (CONNECTORS, SCHEDULED_DELAY_MS, CONNECT_PROTOCOL)
 
     def assign(self, problem: AssignmentProblem) -> Plan:
-        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or an
-        option is unsound or none of its own.
+        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or for an
+        unknown or unsound option.
         """
         options.known_only(problem.settings, self.name, self.options)
         connectors = options.whole(problem.settings, CONNECTORS, 0) if CONNECTORS in problem.settings.options else None
@@ -89,20 +90,20 @@ class KafkaConnect:
 
 
 class KafkaConnect1(KafkaConnect):
-    """As it decided before: the eager protocol is unknown."""
+    """Behaviour version 1, without the eager protocol."""
 
     version = 1
     options = (CONNECTORS, SCHEDULED_DELAY_MS)
 
 
 def _is_eager(problem: AssignmentProblem, protocol: str) -> bool:
-    """A group speaks the newest protocol that all its workers speak."""
+    """Whether the group is eager: it uses the newest protocol that all workers support."""
     return protocol == "eager" or any(member.eager and not member.leaving for member in problem.members)
 
 
 def _eager_round(indexed: IndexedProblem, reported: Mapping[str, tuple[TaskId, ...]], connectors: int | None, memory: Memory) -> Plan:
-    """All stop when who is there or what there is has changed since all was dealt; once all have
-    stopped, it is dealt.
+    """All workers stop when members or tasks have changed since the last deal; once all have
+    stopped, everything is dealt.
     """
     dealt: Memory = {"awaited_tasks": (), EAGER_MEMBERS: tuple(sorted(reported)), EAGER_TASKS: tuple(indexed.tasks)}
     owned = {task for name in reported for task in indexed.members[name].active}
@@ -116,8 +117,8 @@ def _eager_round(indexed: IndexedProblem, reported: Mapping[str, tuple[TaskId, .
 
 
 def _awaited(indexed: IndexedProblem, memory: Memory) -> frozenset[TaskId]:
-    """What somebody still runs and was told to give up, or must because it is leaving; members that
-    say what they have are not waited for.
+    """Revoked work, and work of leaving members, that still runs. Members that report what they run
+    are not waited for.
     """
     told = frozenset(_tasks(memory, "awaited_tasks"))
     return frozenset(
@@ -128,7 +129,9 @@ def _awaited(indexed: IndexedProblem, memory: Memory) -> frozenset[TaskId]:
 
 
 def _reported(indexed: IndexedProblem) -> dict[str, tuple[TaskId, ...]]:
-    """Worker -> what it says it runs. Raises FieldError when it leaves out what it owns."""
+    """Worker -> the work it reports as running. Raises FieldError when it leaves out a task that it
+    owns.
+    """
     reported: dict[str, tuple[TaskId, ...]] = {}
     for name, member in indexed.members.items():
         if member.leaving:
@@ -191,7 +194,7 @@ def _memory(remembered: LeaderMemory, awaited: Iterable[TaskId]) -> Memory:
 
 
 def _unchanged(indexed: IndexedProblem, memory: Memory, awaited: Set[TaskId]) -> Plan:
-    """Everybody keeps what it is not to give up, and nobody gets anything."""
+    """The plan in which members keep what is not revoked, and nothing is granted."""
     why = "all_stop" if EAGER_TASKS in memory else "given_up"
     members: dict[str, MemberPlan] = {}
     for name, member in indexed.members.items():
@@ -233,9 +236,7 @@ def _plan(problem: AssignmentProblem, indexed: IndexedProblem, reported: Mapping
 
 
 def _may_hold(indexed: IndexedProblem, name: str, task: TaskId) -> bool:
-    """Whether the plan may speak of it: of a task that no longer is, but that its leader does not
-    know as deleted, it says nothing.
-    """
+    """Whether the plan may name the task: not one that is gone without the leader knowing."""
     return task in indexed.tasks and (indexed.owner.get(task) == name or indexed.may_run(name, task))
 
 
@@ -248,8 +249,8 @@ def _answer(
     *,
     probing: bool,
 ) -> Plan:
-    """What nobody is given now has no target: Connect decides on it in a later round. Nor has what
-    its owner does not know, and keeps.
+    """The plan of a round. Work that has no owner now has no target: Connect decides on it in a
+    later round. Nor has work that its owner does not know and keeps.
     """
     owner = {task: name for name, part in members.items() for task in part.active}
     now = {**{task: name for name, part in members.items() for task in part.revoke if task in indexed.owner}, **owner}

@@ -1,9 +1,8 @@
-"""Connect's first protocol (version 0, `EagerAssignor`): whenever somebody comes or goes, or work
-does, all stop everything, and all is dealt anew.
+"""Connect's first protocol (version 0, `EagerAssignor`): whenever a worker or work comes or goes,
+all workers stop everything, and all work is dealt again.
 
-Connectors in the order of their ids, then tasks, in turn to the workers in the order of theirs. Who
-ran what plays no part, nothing waits for anybody, and the leader keeps nothing in its memory but
-what it dealt last.
+Connectors in the order of their ids, then tasks, go in turn to the workers in the order of theirs.
+Present owners play no part, nothing waits, and the leader remembers only the last deal.
 """
 
 from __future__ import annotations
@@ -14,7 +13,9 @@ from equipoise.events.tasks import TaskId
 
 
 def deal(tasks: Iterable[TaskId], workers: Collection[str], connectors: int | None) -> dict[TaskId, str]:
-    """`connectors`: the sub-topology whose tasks are connectors; None: none is."""
+    """Worker -> its work. `connectors`: the sub-topology whose tasks are connectors; None: there
+    are none.
+    """
     ordered = sorted(tasks, key=lambda task: (task.subtopology != connectors, task))
     names = sorted(workers)
     return {task: names[index % len(names)] for index, task in enumerate(ordered)} if names else {}

@@ -1,16 +1,16 @@
-"""One round of Kafka Connect's `IncrementalCooperativeAssignor` (KIP-415, as of Apache Kafka 4),
-with what its leader remembers given and given back.
+"""One round of Kafka Connect's `IncrementalCooperativeAssignor` (KIP-415, as of Apache Kafka 4).
+The leader's memory is a parameter and a result.
 
 ::
 
-    what is new, deleted, lost, or claimed by two                      decide
-    lost work waits for its worker                                     _handle_lost
-    who has more than its share gives up the first of what it has      _surplus
-    what nobody has goes to who has the fewest                         _hand_out
+    new, deleted, lost and doubly claimed work                  decide
+    lost work waits for its worker                              _handle_lost
+    a worker above its share gives up its first items           _surplus
+    unassigned work goes to the workers with the fewest         _hand_out
 
-There are two kinds of work, connectors and tasks, each handed out and evened out by itself; `Pool`
-numbers them, connectors first. Where no other order is named, workers come in that of a `HashMap`
-of their ids, and what two lists have in common or apart in rising order.
+Connectors and tasks are handed out and evened out separately; `Pool` numbers them, connectors
+first. Where no other order is named, workers are in the order of a `HashMap` of their ids, and
+intersections and differences of lists in rising order.
 """
 
 from __future__ import annotations
@@ -34,14 +34,13 @@ Work = dict[int, list[TaskId]]
 
 @attrs.frozen(kw_only=True)
 class LeaderMemory:
-    """What the leader keeps from one round to the next, in its memory alone: a new leader begins
-    with this.
+    """What the leader remembers between rounds; a new leader begins with the defaults.
 
-    `assigned`: what it believes to be run, or to come back. `revoked`: what the last round took
-    away. `workers`: who took part in it. `candidates`: workers that were seen with nothing while
-    lost work waited, in the order of their being seen. `scheduled_ms`: when that wait or the
-    back-off is over, 0: there is none. `delay_ms`: what workers were told to wait. `has_revoked`:
-    the last round took work away for balance; `in_a_row`: how many did.
+    `assigned`: work that it believes to be running, or to return. `revoked`: by the last round.
+    `workers`: of the last round. `candidates`: workers seen without work while lost work waited, in
+    the order seen. `scheduled_ms`: end of that wait or of the back-off; 0: none. `delay_ms`: the
+    wait announced to workers. `has_revoked`: the last round revoked work for balance; `in_a_row`:
+    number of such rounds.
     """
 
     assigned: frozenset[TaskId] = frozenset()
@@ -56,11 +55,11 @@ class LeaderMemory:
 
 @attrs.frozen(kw_only=True)
 class RoundResult:
-    """`granted`: worker -> what is new to it, in the order of assignment. `revoked`: worker -> what
-    it is to stop, rising.
+    """`granted`: worker -> its new work, in the order of assignment. `revoked`: worker -> work to
+    stop, rising.
 
-    `surplus`, `twice`, `deleted`: why.  `waiting`: lost work that nobody has until the delay is
-    over.
+    `surplus`, `twice`, `deleted`: the causes. `waiting`: lost work without an owner until the delay
+    ends.
     """
 
     granted: Mapping[str, tuple[TaskId, ...]]
@@ -73,8 +72,7 @@ class RoundResult:
 
 @attrs.define
 class _Round:
-    """What a round changes as it goes. `next`: worker -> what it will have; `revoked`: worker ->
-    what it is to stop.
+    """State of a round. `next`: worker -> its work afterwards; `revoked`: worker -> work to stop.
     """
 
     workers: tuple[str, ...]
@@ -106,8 +104,10 @@ def decide(
     now_ms: int,
     max_delay_ms: int,
 ) -> RoundResult:
-    """`configured`: what is to be run. `reported`: worker -> what it says it runs, in its own
-    order. `connectors`: the sub-topology whose tasks are connectors, None: there are only tasks."""
+    """Decides one round. `configured`: all work. `reported`: worker -> work it reports as running,
+    in its own order. `connectors`: the sub-topology whose tasks are connectors; None: there are
+    only tasks.
+    """
 
     def pools(resources: Iterable[TaskId]) -> Work:
         work: Work = {pool: [] for pool in POOLS}
@@ -175,8 +175,7 @@ def _nothing() -> Work:
 
 
 def _handle_lost(state: _Round, lost: Work) -> Work:
-    """Lost work that is to be handed out in this round; what waits, or goes straight to candidates,
-    is not in it.
+    """Lost work to hand out in this round, without work that waits or goes straight to candidates.
     """
     if not any(lost.values()) and not state.has_revoked:
         state.candidates, state.scheduled_ms, state.delay_ms = [], 0, 0
@@ -203,8 +202,8 @@ def _handle_lost(state: _Round, lost: Work) -> Work:
 
 
 def _even_out(state: _Round) -> dict[str, list[TaskId]]:
-    """Takes work away for balance, unless there is a delay or the back-off after the last time
-    begins. Returns what is taken from whom.
+    """Revokes work for balance, unless a delay is running or a back-off begins. Returns worker ->
+    revoked work.
     """
     if state.delay_ms != 0:
         state.has_revoked = False
@@ -240,8 +239,8 @@ def back_off_ms(times: int, most_ms: int) -> int:
 
 
 def _surplus(state: _Round) -> dict[str, list[TaskId]]:
-    """Worker -> the first of its resources, in its own order, that are over its share; workers
-    without any are absent.
+    """Worker -> its first items, in its own order, that are above its share; workers without any
+    are absent.
     """
     if not any(resources for work in state.next.values() for resources in work.values()):
         return {}
@@ -267,8 +266,8 @@ def _surplus(state: _Round) -> dict[str, list[TaskId]]:
 
 
 def _hand_out(state: _Round, work: Work) -> None:
-    """In rising order to the workers that have the fewest of its kind: those that are level get one
-    each in turn, then the next few join them.
+    """Hands work out in rising order to the workers with the fewest of its kind: level workers get
+    one each in turn, then the next ones join them.
     """
     for pool in POOLS:
         left = deque(dict.fromkeys(work[pool]))

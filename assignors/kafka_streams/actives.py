@@ -1,8 +1,7 @@
-"""Active tasks: stateful ones dealt out in turn and evened out, stateless ones to whoever has least
-(KIP-441).
+"""Active tasks: stateful ones in round-robin order and then evened out, stateless ones to the least
+loaded client (KIP-441).
 
-Neither looks at what runs where now. One more member changes whose turn it is for nearly every
-task.
+Present owners play no part. One more member changes the turn of nearly every task.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ TaskRole = Literal["active", "standby"]
 
 
 def assign_stateful(tasks: Sequence[TaskId], clients: Sequence[Client]) -> None:
-    """Task i to client i modulo their number, then evened out. `tasks` and `clients` in rising
-    order.
+    """Gives task i to client i modulo their number, then evens out. `tasks` and `clients` are in
+    rising order.
     """
     for place, task in enumerate(tasks):
         clients[place % len(clients)].active.add(task)
@@ -27,9 +26,7 @@ def assign_stateful(tasks: Sequence[TaskId], clients: Sequence[Client]) -> None:
 
 def balance(clients: Sequence[Client], kind: TaskRole, allowed: Callable[[Client, Client], bool]) -> None:
     """``balanceTasksOverThreads``: moves tasks of one kind to clients with less load per thread,
-    until a whole pass moves nothing.
-
-    The load counts copies of both kinds, whichever is moved.
+    until a whole pass moves nothing. The load counts copies of both kinds.
     """
     moved = True
     while moved:
@@ -50,7 +47,7 @@ def balance(clients: Sequence[Client], kind: TaskRole, allowed: Callable[[Client
 
 
 def _should_move(source: Client, destination: Client) -> bool:
-    """It is less uneven afterwards, and not the other way round."""
+    """Whether the move lowers the difference of loads without reversing it."""
     skew = source.load() - destination.load()
     if skew <= 0:
         return False
@@ -59,8 +56,8 @@ def _should_move(source: Client, destination: Client) -> bool:
 
 
 def assign_stateless(tasks: Sequence[TaskId], clients: Sequence[Client]) -> None:
-    """Each to the client with the fewest active tasks per thread. `tasks` and `clients` in rising
-    order.
+    """Gives each task to the client with the fewest active tasks per thread. `tasks` and `clients`
+    are in rising order.
     """
     least_loaded = PrioritySet(lambda client, task: True, Client.active_load)
     for client in clients:

@@ -22,8 +22,8 @@ STATELESS_NON_OVERLAP_COST = 0
 
 @attrs.frozen
 class Assigned:
-    """`movements`: active tasks that are to move on. `probing`: Kafka asks for a probing rebalance.
-    The rest stands in the clients.
+    """`movements`: active tasks with an interim owner. `probing`: Kafka asks for a probing
+    rebalance. The assignment itself is in the clients.
     """
 
     movements: list[ActiveMovement]
@@ -33,11 +33,11 @@ class Assigned:
 def assign(
     clients: list[Client], tasks: Sequence[Task], reported: Mapping[TaskId, Mapping[int, int]], settings: KafkaSettings, slots: RemainingWarmups
 ) -> Assigned:
-    """Fills in the `active` and `standby` of `clients`, which have nothing yet. `clients` and
-    `tasks` in rising order, `clients` not empty.
+    """Fills in `active` and `standby` of `clients`, which are empty. `clients` (not empty) and
+    `tasks` are in rising order.
 
     `reported`: task -> index of the client -> lag, LATEST or UNKNOWN. The standbys of a client
-    include what it is to warm up: Kafka tells them apart no more than its clients can.
+    include its warm-ups: Kafka does not tell them apart.
     """
     stateful = [task.id for task in tasks if task.stateful]
     racks = RackOptimizer(clients, tasks, settings)

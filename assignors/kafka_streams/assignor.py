@@ -1,23 +1,23 @@
-"""A problem in Kafka's terms, and Kafka's answer as a plan.
+"""Our problem in Kafka's terms, and Kafka's answer as a plan.
 
-====================================
-================================================================================================
-here                                  in Kafka Streams ====================================
-================================================================================================
-member, capacity                      process, its stream threads lag: a number, active, unknown
-the same, -2, -3, whoever reports it no lag, owner / anybody else          -2: it runs the task /
-the whole changelog (end offset) max_warmups, num_standbys             max.warmup.replicas,
-num.standby.replicas min_cost, balanced_min_cost           rack.aware.assignment.strategy
-min_traffic, balance_subtopology racks of any partition not known      rack-aware assignment is off
-leaving                               gone already: others get what it runs, caught up or not
-subtopologies                         no such thing; members that know the same ones are assigned to
-by themselves, with shared warm-up slots ready, home, in_flight, blocked       no such thing: every
-round decides anew ====================================
-================================================================================================
+::
 
-A warm-up is a standby, in Kafka and in the plan: nothing tells them apart. Where Kafka names
-another owner, the present one is told to revoke, and the follow-up round decides anew; the next
-owner keeps the copy it has until then.
+    here                              in Kafka Streams
+    member, capacity                  process, its stream threads
+    lag: a number, active, unknown    the same, -2, -3, whoever reports it
+    no lag: owner, any other          -2: it runs the task, the whole changelog (end offset)
+    max_warmups, num_standbys         max.warmup.replicas, num.standby.replicas
+    min_cost, balanced_min_cost       rack.aware.assignment.strategy: min_traffic,
+                                      balance_subtopology
+    unknown racks of any partition    rack-aware assignment is off
+    leaving                           gone: others get its tasks, caught up or not
+    subtopologies                     unknown; members that know the same ones are assigned to
+                                      separately, with shared warm-up slots
+    ready, home, in_flight, blocked   unknown: each round decides from scratch
+
+A warm-up is a standby, in Kafka and in the plan. Where Kafka names another owner, the present one
+is asked to revoke, and the follow-up round decides from scratch; the next owner keeps its copy
+until then.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _STRATEGIES = {"none": "none", "min_cost": "min_traffic", "balanced_min_cost": "
 class KafkaStreams:
     """Apache Kafka Streams 4, for comparison. Pure and without memory.
 
-    It promises an owner for every task, and nothing else: a task goes to a member whose lag is
-    unknown although another is caught up, copies for moved standbys come on top of those asked for,
-    and one member more or less gives most tasks another owner.
+    It guarantees an owner for every task, and nothing else: a task may go to a member of unknown
+    lag although another is caught up, copies for moved standbys come on top of num_standbys, and
+    one member more or less changes most owners.
     """
 
     name = "kafka_streams"
@@ -76,8 +76,7 @@ class KafkaStreams:
 
 @attrs.define
 class _Answer:
-    """What Kafka would have members do. `target`: where a task is on its way to, or runs for good.
-    """
+    """Kafka's assignment. `target`: the owner in the end; `owner`: the interim one."""
 
     owner: dict[TaskId, str] = attrs.field(factory=dict)
     target: dict[TaskId, str] = attrs.field(factory=dict)
@@ -111,7 +110,7 @@ def _lag(lag: Lag) -> int:
 
 
 def settings_of(settings: GroupSettings) -> KafkaSettings:
-    """Kafka's own settings."""
+    """The settings in Kafka's terms."""
     return KafkaSettings(
         acceptable_recovery_lag=settings.acceptable_recovery_lag,
         num_standbys=settings.num_standbys,
@@ -129,7 +128,7 @@ def _plan(indexed: IndexedProblem, answer: _Answer) -> Plan:
     for task in indexed.tasks:
         owner, wanted = indexed.owner.get(task), answer.owner.get(task)
         if wanted is None:
-            if owner is not None:  # nobody may be given it; who leaves gives it up all the same
+            if owner is not None:  # no member is eligible; a leaving owner gives it up all the same
                 now[task] = owner
                 if indexed.members[owner].leaving:
                     revoked.add(task)
@@ -165,7 +164,7 @@ def _plan(indexed: IndexedProblem, answer: _Answer) -> Plan:
 
 
 def _by_member(indexed: IndexedProblem, tasks: Iterable[tuple[TaskId, str]]) -> dict[str, tuple[TaskId, ...]]:
-    """Tasks of each member, all in rising order."""
+    """Member -> its tasks, in rising order."""
     found: dict[str, list[TaskId]] = {name: [] for name in indexed.members}
     for task, member in sorted(tasks):
         found[member].append(task)
@@ -173,8 +172,8 @@ def _by_member(indexed: IndexedProblem, tasks: Iterable[tuple[TaskId, str]]) -> 
 
 
 def _movements(indexed: IndexedProblem, now: Mapping[TaskId, str], target: Mapping[TaskId, str], revoked: Set[TaskId]) -> tuple[Movement, ...]:
-    """Soonest ready first. What waits for a copy waits for a probing round, too: Kafka does not
-    look before.
+    """Movements, soonest ready first. A movement that waits for a copy waits for a probing round:
+    Kafka does not look before.
     """
     movements = [
         Movement(task=task, source=now[task], destination=member, state=MovementState.REVOKING if task in revoked else MovementState.WAITING)
@@ -206,7 +205,7 @@ def _has_copy(member: Member, task: TaskId) -> bool:
 def _reasons(
     indexed: IndexedProblem, answer: _Answer, now: Mapping[TaskId, str], members: Mapping[str, MemberPlan], movements: Iterable[Movement]
 ) -> dict[TaskId, Reason]:
-    """For each task that moves, waits, is placed, or gets a copy."""
+    """The reason of each task that moves, waits, is placed, or gets a copy."""
     reasons: dict[TaskId, Reason] = {}
     for name, part in members.items():
         reasons.update({task: Reason(code="standby") for task in part.standby if not _has_copy(indexed.members[name], task)})

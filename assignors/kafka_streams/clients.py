@@ -1,8 +1,6 @@
-"""The processes an assignment is made for, what they have so far, and the set they are picked from
-(KIP-441).
+"""The processes that tasks are assigned to, and the priority set they are picked from (KIP-441).
 
-Kafka assigns to processes; which thread of a process runs a task is settled afterwards and is none
-of the assignor's business.
+Kafka assigns to processes; which thread of a process runs a task is decided later (`threads`).
 """
 
 from __future__ import annotations
@@ -16,16 +14,15 @@ from equipoise.assignors.kafka_streams.java import MAX_LONG, Heap, member_hash
 from equipoise.events.tasks import TaskId
 
 LATEST = -2
-"""Lag of a process that says it runs the task."""
+"""Lag of a process that reports the task as running."""
 UNKNOWN = -3
-"""Lag of a process that has a copy and does not know how far behind it is. Ranks before LATEST, and
-is never caught up.
+"""Lag of a process that has a copy of unknown age. It ranks before LATEST and is never caught up.
 """
 
 
 @attrs.define(eq=False)
 class Client:
-    """A process. `index`: its place in Java's order of ids, in which all loops run. `capacity`:
+    """A process. `index`: its place in Java's order of ids, the order of all loops. `capacity`:
     threads, >= 1.
     """
 
@@ -45,7 +42,7 @@ class Client:
         return task in self.active or task in self.standby
 
     def count(self) -> int:
-        """Tasks it has in any form."""
+        """Number of its tasks, active and standby."""
         return len(self.active) + len(self.standby)
 
     def load(self) -> float:
@@ -57,8 +54,8 @@ class Client:
 
 @attrs.frozen(kw_only=True)
 class KafkaSettings:
-    """What Kafka calls AssignmentConfigs. `traffic_cost`, `non_overlap_cost`: those of stateful
-    tasks and standbys; stateless ones cost 1 and 0.
+    """Kafka's AssignmentConfigs. `traffic_cost`, `non_overlap_cost`: of stateful tasks and
+    standbys; stateless tasks cost 1 and 0.
     """
 
     acceptable_recovery_lag: int
@@ -72,8 +69,7 @@ class KafkaSettings:
 
 
 class RemainingWarmups:
-    """``max.warmup.replicas``, counted down over active and standby movements alike, in that order.
-    """
+    """``max.warmup.replicas``, counted down first over active and then over standby movements."""
 
     def __init__(self, slots: int) -> None:
         self._left = slots
@@ -84,8 +80,7 @@ class RemainingWarmups:
 
 
 class ClientLags:
-    """Lag of each client on each stateful task: what it reports, or everything when it reports
-    nothing.
+    """Lag of each client on each stateful task; without a report the whole changelog.
 
     `end_offsets`: stateful task -> records to restore from nothing. `reported`: task -> client
     index -> lag or sentinel.
@@ -111,19 +106,19 @@ class ClientLags:
         return self._caught_up(self.lag(task, client))
 
     def caught_up_clients(self, task: TaskId) -> int:
-        """How many are."""
+        """Number of caught-up clients."""
         reported = self._reported.get(task, {})
         silent = len(self._clients) - len(reported)
         return sum(map(self._caught_up, reported.values())) + silent * self._caught_up(self._end_offsets[task])
 
     def by_lag(self, task: TaskId) -> list[Client]:
-        """All clients, least lag first, then by id."""
+        """All clients by lag, then by id."""
         if task not in self._by_lag:
             self._by_lag[task] = sorted(self._clients, key=lambda client: self.lag(task, client))
         return self._by_lag[task]
 
     def better_is_there(self, task: TaskId, client: Client) -> bool:
-        """The client is not caught up, and somebody has less to restore."""
+        """Whether the client is not caught up while another has less to restore."""
         lag = self.lag(task, client)
         if self._caught_up(lag):
             return False
@@ -135,12 +130,12 @@ class ClientLags:
 
 
 class PrioritySet:
-    """``ConstrainedPrioritySet``: clients, the least loaded first, of which one that satisfies a
-    constraint can be taken.
+    """``ConstrainedPrioritySet``: clients by load, from which the first that satisfies a constraint
+    is taken.
 
-    A load that changes while its client lies in the set moves nothing, so with many clients the one
-    taken is not always the least loaded. Those passed over are put back in the order of a
-    ``HashSet`` of their ids.
+    A load that changes while its client is in the set does not move it, so the client taken is not
+    always the least loaded. Clients passed over are put back in the order of a ``HashSet`` of their
+    ids.
     """
 
     def __init__(self, constraint: Callable[[Client, TaskId], bool], weight: Callable[[Client], float] = Client.load) -> None:
@@ -149,14 +144,14 @@ class PrioritySet:
         self._inside: set[Client] = set()
 
     def offer(self, client: Client) -> None:
-        """Puts the client in, or anew where its load now belongs."""
+        """Adds the client, or moves it to the place of its present load."""
         if client in self._inside:
             self._heap.remove(client)
         self._inside.add(client)
         self._heap.offer(client)
 
     def poll(self, task: TaskId, extra: Callable[[Client], bool] | None = None) -> Client | None:
-        """Takes out the first client that may have the task; None: there is none."""
+        """Removes and returns the first client that may have the task; None: there is none."""
         passed_over: list[Client] = []
         found = None
         while self._heap:

@@ -1,10 +1,10 @@
 """``Graph``: maximum flow and minimum cost by cycle cancelling, in the order in which Kafka finds
 cycles (KIP-925).
 
-Several flows often have the least cost; which one comes out depends on which cycle is found first.
-So the order of nodes, of arcs and of relaxations is Kafka's. What is left out is what changes
-nothing: Kafka relaxes every arc in each of as many sweeps as there are nodes; here a node whose
-distance has not changed since it was last looked at is passed over.
+Several flows may have the least cost, and the result depends on which cycle is found first. So
+nodes, arcs and relaxations are in Kafka's order. One shortcut does not change the result: Kafka
+relaxes every arc in as many sweeps as there are nodes; here nodes whose distance has not changed
+since their last visit are skipped.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _NONE = -1
 
 
 class Graph:
-    """Nodes are 0, 1, ... in Kafka's order, 0 the source and the last one the sink; arcs come in
+    """Nodes are 0, 1, ... in Kafka's order: 0 is the source and the last one the sink. Arcs come in
     pairs, an arc and its reverse.
 
-    Arc a goes to ``to[a]``, costs ``cost[a]`` a unit and has room for ``room[a]`` more; its reverse
-    is ``a ^ 1``, whose room is the flow over a.
+    Arc a goes to ``to[a]``, costs ``cost[a]`` per unit and has room for ``room[a]`` more; its
+    reverse is ``a ^ 1``, whose room is the flow over a.
     """
 
     def __init__(self, nodes: int) -> None:
@@ -29,9 +29,7 @@ class Graph:
         self.out: list[list[int]] = [[] for _ in range(nodes)]
 
     def add(self, source: int, destination: int, *, capacity: int, cost: int = 0, flow: int = 0) -> int:
-        """Adds an arc and returns its number. Arcs of a node are to be sorted before anything is
-        solved.
-        """
+        """Adds an arc and returns its number. Arcs of a node must be sorted before solving."""
         arc = len(self.to)
         self.to += (destination, source)
         self.cost += (cost, -cost)
@@ -54,7 +52,7 @@ class Graph:
         return total
 
     def minimise_cost(self) -> None:
-        """Cancels negative cycles until there is none. The flow stays as large as it is."""
+        """Cancels negative cycles until there is none. The amount of flow does not change."""
         self._sort()
         while cycle := self._negative_cycle():
             self._push(cycle, min(self.room[arc] for arc in cycle))
@@ -89,8 +87,8 @@ class Graph:
         return path
 
     def _negative_cycle(self) -> list[int]:
-        """Arcs of the cycle that Bellman and Ford's algorithm finds first, begun at all nodes at
-        once; empty: there is none.
+        """Arcs of the first cycle that Bellman-Ford finds when it starts at all nodes; empty: there
+        is none.
         """
         to, cost, room, out = self.to, self.cost, self.room, self.out
         distance = [0] * len(out)
@@ -115,7 +113,7 @@ class Graph:
         return []
 
     def _cycle(self, node: int, came_by: list[int]) -> list[int]:
-        """From `node` back until a node repeats, which is on the cycle; then once around."""
+        """The cycle that is reached from `node` backwards."""
         seen: set[int] = set()
         while node not in seen:
             seen.add(node)

@@ -1,10 +1,9 @@
-"""The order of a ``java.util.HashMap`` in which many keys share a bucket.
+"""The iteration order of a ``java.util.HashMap`` in which many keys share a bucket.
 
-Tasks do: sub-topology g's partition p has the same hash as sub-topology g+1's partition p-31. Java
-keeps a bucket with more than eight keys as a red-black tree and a list at once, and iterates the
-list. Two things move keys in it: a new key comes right behind its parent in the tree, and the root,
-whenever it is another one, comes to the front. So the tree is kept here as well; it is the
-textbook's (Cormen, Leiserson and Rivest).
+Tasks do: partition p of sub-topology g has the same hash as partition p-31 of sub-topology g+1.
+Java keeps a bucket of more than eight keys as a red-black tree and a list at once, and iterates the
+list. Two operations move keys in it: a new key follows its parent in the tree, and a new root moves
+to the front. So the tree is kept here as well, as in the textbook (Cormen, Leiserson and Rivest).
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from equipoise.assignors.common.java_order import FEWEST_BUCKETS
 K = TypeVar("K")
 
 FEWEST_BUCKETS_WITH_TREES = 64
-"""With fewer, a bucket that would become a tree doubles the buckets instead."""
+"""With fewer buckets, a bucket that would become a tree doubles the buckets instead."""
 MOST_IN_A_LIST = 8
 MOST_BACK_TO_A_LIST = 6
-"""A tree that is split into parts as small as this, or smaller, gives lists."""
+"""Parts of a split tree with at most so many keys become lists."""
 LEFT, RIGHT = 0, 1
 
 
 @attrs.define(eq=False)
 class _Node(Generic[K]):
-    """A key. `rank`: what the tree is ordered by."""
+    """A key. `rank`: its place in the tree's order."""
 
     key: K
     hash: int
@@ -39,9 +38,9 @@ class _Node(Generic[K]):
 
 
 class HashMap(Generic[K]):
-    """Keys in the order of a `HashMap` they were put into in the order given, each once.
+    """Distinct keys in the iteration order of a `HashMap` filled in the order given.
 
-    `hash_of` gives unsigned 32-bit numbers; `rank_of` what ``compareTo`` orders keys by.
+    `hash_of`: unsigned 32-bit hashes. `rank_of`: the order of ``compareTo``.
     """
 
     def __init__(self, keys: Iterable[K], hash_of: Callable[[K], int], rank_of: Callable[[K], tuple[Any, ...]]) -> None:
@@ -59,7 +58,7 @@ class HashMap(Generic[K]):
         return len(self._nodes)
 
     def remove(self, key: K) -> None:
-        """The key is there."""
+        """Removes a key, which must be present."""
         node = self._nodes.pop(key)
         self._bucket(node).remove(node)
 
@@ -85,7 +84,7 @@ class HashMap(Generic[K]):
 
 
 class _Bucket(Generic[K]):
-    """`order`: its keys as they are iterated. `root`: of the tree, None: there is none."""
+    """`order`: keys in iteration order. `root`: of the tree; None: the bucket is a list."""
 
     def __init__(self, order: list[_Node[K]] | None = None) -> None:
         self.order: list[_Node[K]] = [] if order is None else order
@@ -101,7 +100,7 @@ class _Bucket(Generic[K]):
         self._root_to_front()
 
     def grow_tree(self) -> None:
-        """Of the keys in their order."""
+        """Builds the tree from the keys in their order."""
         self.root = None
         for node in self.order:
             node.child, node.parent = [None, None], None
@@ -113,7 +112,7 @@ class _Bucket(Generic[K]):
         self._root_to_front()
 
     def split(self, bit: int) -> tuple[_Bucket[K], _Bucket[K]]:
-        """Keys without and with that bit in their hash, each part in this order."""
+        """Keys without and with the bit in their hash, each part in this order."""
         parts = _Bucket([node for node in self.order if not node.hash & bit]), _Bucket([node for node in self.order if node.hash & bit])
         for part, other in (parts, parts[::-1]):
             if self.root is not None and len(part.order) > MOST_BACK_TO_A_LIST:
@@ -150,7 +149,7 @@ class _Bucket(Generic[K]):
         self.order.insert(0, self.root)
 
     def _attach(self, node: _Node[K]) -> _Node[K]:
-        """As a leaf. Returns its parent."""
+        """Adds the node as a leaf. Returns its parent."""
         parent = below = self.root
         side = LEFT
         while below is not None:
@@ -162,14 +161,14 @@ class _Bucket(Generic[K]):
         return parent
 
     def _next(self, node: _Node[K]) -> _Node[K]:
-        """The least of those above; there is one."""
+        """The least node above; there is one."""
         found, lower = node, node.child[RIGHT]
         while lower is not None:
             found, lower = lower, lower.child[LEFT]
         return found
 
     def _replace(self, node: _Node[K], other: _Node[K] | None) -> None:
-        """`other` hangs where `node` hung."""
+        """Puts `other` in the place of `node`."""
         if node.parent is None:
             self.root = other
         else:
@@ -178,8 +177,8 @@ class _Bucket(Generic[K]):
             other.parent = node.parent
 
     def _trade_places(self, node: _Node[K], below: _Node[K]) -> None:
-        """In the tree, colours included. `below` has no left child, and hangs below `node` on the
-        right.
+        """Exchanges two nodes of the tree, colours included. `below` has no left child and is on
+        the right of `node`.
         """
         left, right = node.child
         orphan, its_parent = below.child[RIGHT], below.parent
@@ -199,7 +198,7 @@ class _Bucket(Generic[K]):
                     each.parent = parent
 
     def _rotate(self, node: _Node[K], side: int) -> None:
-        """`node` goes down on that side; the child on the other side comes up."""
+        """Moves `node` down on that side; the child on the other side moves up."""
         riser = node.child[1 - side]
         assert riser is not None
         self._replace(node, riser)
@@ -230,7 +229,7 @@ class _Bucket(Generic[K]):
         self.root.red = False
 
     def _balance_after_loss(self, node: _Node[K]) -> None:
-        """A black node is missing above `node`."""
+        """Restores the colours where a black node is missing above `node`."""
         while node.parent is not None and not node.red:
             parent, side = node.parent, _side(node)
             sibling = parent.child[1 - side]

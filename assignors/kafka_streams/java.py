@@ -1,10 +1,10 @@
-"""Ids, hashes and heaps of the Java runtime, as far as Kafka's assignments depend on them; see also
+"""Ids, hashes and heaps of the Java runtime that Kafka's assignments depend on. See also
 `equipoise.assignors.common.java_order`.
 
-A process id is a UUID, which Java compares as two *signed* 64-bit halves: one that begins with 8..f
-sorts before one that begins with 0..7. Members here may have any id. Those that are UUIDs in
-canonical text form come first and behave as in Java; all others follow, compared by UTF-16 code
-unit as Java compares strings, and where a hash shows they have the hash that Java gives the text.
+A process id is a UUID, which Java compares as two *signed* 64-bit halves: ids that begin with 8..f
+come before those that begin with 0..7. Member ids here may be any text. UUIDs in canonical form
+come first and behave as in Java; all others follow in the order of Java's strings, and have the
+hash of the Java string.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _signed(value: int, bits: int) -> int:
 
 
 def _halves(member_id: str) -> tuple[int, int] | None:
-    """The two signed halves of a UUID; None: it is none."""
+    """The two signed halves of a UUID; None: not a UUID."""
     if _UUID.fullmatch(member_id) is None:
         return None
     number = int(member_id.replace("-", ""), 16)
@@ -42,7 +42,7 @@ def member_key(member_id: str) -> tuple[int, int, int, bytes]:
 
 
 def member_hash(member_id: str) -> int:
-    """``UUID.hashCode`` of a UUID, else ``String.hashCode``; 32 bits, unsigned."""
+    """``UUID.hashCode`` of a UUID, else ``String.hashCode``; unsigned 32 bits."""
     halves = _halves(member_id)
     if halves is None:
         return text_hash(member_id)
@@ -51,16 +51,15 @@ def member_hash(member_id: str) -> int:
 
 
 def task_hash(task: TaskId) -> int:
-    """``TaskId.hashCode`` of a task without topology name; 32 bits, unsigned."""
+    """``TaskId.hashCode`` of a task without topology name; unsigned 32 bits."""
     return 31 * (31 * (31 + task.subtopology) + task.partition) & MASK_32
 
 
 class Heap(Generic[_T]):
-    """``java.util.PriorityQueue``: a binary heap in an array whose keys are looked up at each
-    comparison.
+    """``java.util.PriorityQueue``: a binary heap in an array that computes keys at each comparison.
 
-    A key that changes while its item lies in the heap moves nothing, and equal keys come out as the
-    array has them. Kafka's assignments show both.
+    A key that changes while its item is in the heap moves nothing, and equal keys come out in array
+    order. Kafka's assignments depend on both.
     """
 
     def __init__(self, key: Callable[[_T], tuple[float, ...]], items: Iterable[_T] = ()) -> None:
@@ -77,7 +76,7 @@ class Heap(Generic[_T]):
         self._up(len(self._array) - 1, item)
 
     def poll(self) -> _T:
-        """Removes and returns the head. The heap is not empty."""
+        """Removes and returns the head of a heap that is not empty."""
         head = self._array[0]
         last = self._array.pop()
         if self._array:
@@ -85,11 +84,11 @@ class Heap(Generic[_T]):
         return head
 
     def in_array_order(self) -> list[_T]:
-        """All items, as an iterator of Java's queue gives them."""
+        """All items in the order of the Java queue's iterator."""
         return list(self._array)
 
     def remove(self, item: _T) -> None:
-        """Removes the first one that equals `item`, which is there."""
+        """Removes the first item that equals `item`; there is one."""
         place = self._array.index(item)
         last = self._array.pop()
         if place < len(self._array):

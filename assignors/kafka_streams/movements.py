@@ -1,9 +1,8 @@
-"""Movements: who runs a task until its new owner is caught up, and which copies restore meanwhile
-(KIP-441).
+"""Interim owners until the new owner is caught up, and the copies that restore meanwhile (KIP-441).
 
-An active task whose new client is not caught up, while somebody has less to restore, goes to that
-somebody; the new client gets a warm-up copy as long as there are slots. Standbys likewise. Nothing
-here looks at racks or tags any more.
+An active task whose new client is not caught up goes to a client with less to restore, if there is
+one; the new client gets a warm-up copy while slots last. Standbys likewise. Racks and tags play no
+part here.
 """
 
 from __future__ import annotations
@@ -19,9 +18,8 @@ from equipoise.events.tasks import TaskId
 
 @attrs.frozen
 class ActiveMovement:
-    """`source` runs the task in the place of `destination`, which gets it when it is caught up.
-    `warmup`: it has been given a copy for that, in one of the slots; where it changed places with a
-    standby, that costs none.
+    """`source` runs the task until `destination` is caught up. `warmup`: the destination got a copy
+    in one of the slots; an exchange with a standby takes none.
     """
 
     task: TaskId
@@ -31,8 +29,8 @@ class ActiveMovement:
 
 
 def assign_active_movements(clients: Sequence[Client], lags: ClientLags, slots: RemainingWarmups) -> list[ActiveMovement]:
-    """Actives that are not to start where they belong, those with the fewest caught-up clients
-    first.
+    """Movements of active tasks whose client has too much to restore, those with the fewest
+    caught-up clients first.
     """
     caught_up = PrioritySet(lambda client, task: lags.is_caught_up(task, client))
     wanted: list[tuple[int, TaskId, Client]] = []
@@ -59,7 +57,9 @@ def assign_active_movements(clients: Sequence[Client], lags: ClientLags, slots: 
 
 
 def _runs_meanwhile(task: TaskId, lags: ClientLags, caught_up: PrioritySet) -> Client:
-    """A caught-up standby of it, else a caught-up client, else whoever has least to restore."""
+    """The interim owner: a caught-up standby of the task, else a caught-up client, else the client
+    with the least to restore.
+    """
     standby = caught_up.poll(task, lambda client: task in client.standby)
     if standby is not None:
         return standby
@@ -67,10 +67,10 @@ def _runs_meanwhile(task: TaskId, lags: ClientLags, caught_up: PrioritySet) -> C
 
 
 def assign_standby_movements(clients: Sequence[Client], lags: ClientLags, slots: RemainingWarmups, warmups: frozenset[tuple[TaskId, Client]]) -> int:
-    """Standbys that are kept by who has less to restore; returns how many. `warmups`: copies that
-    active movements have begun stay.
+    """Keeps standbys on clients with less to restore; returns their number. `warmups`: copies of
+    active movements, which stay.
 
-    Movements that are equally urgent are carried out as a Java heap has them.
+    Equally urgent movements are in the order of a Java heap.
     """
     caught_up = PrioritySet(lambda client, task: lags.is_caught_up(task, client))
     wanted: Heap[tuple[int, TaskId, Client]] = Heap(lambda movement: (movement[0], *movement[1]))
@@ -99,7 +99,7 @@ def _without_copy(task: TaskId) -> Callable[[Client], bool]:
 
 
 def _less_to_restore(task: TaskId, destination: Client, lags: ClientLags) -> Client | None:
-    """The first without a copy of those that come before the destination by lag."""
+    """The first client without a copy among those with less lag than the destination."""
     for client in lags.by_lag(task):
         if client is destination:
             return None

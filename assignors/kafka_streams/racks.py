@@ -1,9 +1,9 @@
-"""``RackAwareTaskAssignor``: fewer reads across racks, against fewer changes of what was just
-assigned (KIP-925).
+"""``RackAwareTaskAssignor``: fewer reads across racks, against fewer changes of the assignment just
+made (KIP-925).
 
 Each optimisation is a flow of tasks to clients. ``min_traffic`` keeps the number of tasks of each
-client; ``balance_subtopology`` also spreads each sub-topology, and begins from nothing. Overlap is
-counted with the assignment that this round has just made, not with what runs.
+client; ``balance_subtopology`` also spreads each sub-topology, and starts from nothing. Overlap is
+counted with the assignment of this round, not with the present owners.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ Allowed = Callable[[Client, Client, TaskId], bool]
 
 
 class RackOptimizer:
-    """`enabled`: all that it takes is known: the rack of every client, and those of the replicas of
-    every source partition, and, when there are standbys, of every changelog partition."""
+    """`enabled`: the racks of all clients are known, and those of the replicas of all source
+    partitions and, with standbys, of all changelog partitions.
+    """
 
     def __init__(self, clients: Sequence[Client], tasks: Sequence[Task], settings: KafkaSettings) -> None:
         self._clients = clients
@@ -39,14 +40,14 @@ class RackOptimizer:
         )
 
     def _cost(self, task: TaskId, client: Client, kind: TaskRole, traffic: int, non_overlap: int) -> int:
-        """A standby reads the changelog, an active task its sources; what it writes is not counted.
-        """
+        """A standby reads the changelog, an active task its sources; writes are not counted."""
         partitions = self._tasks[task].changelog if kind == "standby" else self._tasks[task].source
         remote = sum(client.rack not in partition.racks for partition in partitions)
         return traffic * remote + (0 if task in getattr(client, kind) else non_overlap)
 
     def optimize_active(self, tasks: Sequence[TaskId], traffic: int, non_overlap: int) -> None:
-        """Some of the active tasks, each assigned to one client; `tasks` in rising order."""
+        """Optimises some of the active tasks, each assigned to one client; `tasks` in rising order.
+        """
         if not tasks:
             return
         if self._balance_subtopology:
@@ -55,8 +56,8 @@ class RackOptimizer:
             self._min_traffic(tasks, self._clients, "active", traffic, non_overlap)
 
     def optimize_standby(self, traffic: int, non_overlap: int, may_swap: Allowed) -> None:
-        """Swaps between each two clients in different racks, again as long as that moves something;
-        always as ``min_traffic``.
+        """Swaps standbys between each two clients in different racks, repeated while that moves
+        anything; always as ``min_traffic``.
         """
         for _ in range(MOST_STANDBY_ROUNDS):
             moved = False
@@ -73,8 +74,8 @@ class RackOptimizer:
         return bool(here and there) and self._min_traffic(sorted(here + there), (one, other), "standby", traffic, non_overlap)
 
     def _min_traffic(self, tasks: Sequence[TaskId], clients: Sequence[Client], kind: TaskRole, traffic: int, non_overlap: int) -> bool:
-        """Source, tasks, clients, sink; as much to each client as it has now. Returns whether
-        anything moved.
+        """Flow from source over tasks and clients to the sink; each client keeps its number of
+        tasks. Returns whether anything moved.
         """
         sink = 1 + len(tasks) + len(clients)
         graph = Graph(sink + 1)
@@ -102,10 +103,10 @@ class RackOptimizer:
         return _read_back(graph, tasks, clients, kind, held, arcs)
 
     def _balanced(self, tasks: Sequence[TaskId], traffic: int, non_overlap: int) -> None:
-        """Source, tasks, clients by sub-topology, clients, sink.
+        """Flow from source over tasks, clients by sub-topology and clients to the sink.
 
-        A client gets of each sub-topology at most the share, rounded up, that it has of all of
-        `tasks`, and of all as many as it has now.
+        Of each sub-topology a client gets at most its share of all `tasks`, rounded up; of all
+        tasks it keeps its number.
         """
         clients = self._clients
         groups: dict[int, list[int]] = {}
@@ -140,7 +141,7 @@ def _known(partitions: Sequence[Partition]) -> bool:
 
 
 def _held(tasks: Sequence[TaskId], clients: Sequence[Client], kind: TaskRole) -> dict[TaskId, int]:
-    """Task -> place of the client that has it."""
+    """Task -> index of its client."""
     wanted = set(tasks)
     return {task: at for at, client in enumerate(clients) for task in getattr(client, kind) if task in wanted}
 
@@ -155,8 +156,8 @@ def _counts(held: dict[TaskId, int], clients: Sequence[Client]) -> list[int]:
 def _read_back(
     graph: Graph, tasks: Sequence[TaskId], clients: Sequence[Client], kind: TaskRole, held: dict[TaskId, int], arcs: Sequence[Sequence[int]]
 ) -> bool:
-    """Gives each task to the client it flows to. `arcs`: for each task those to each client.
-    Returns whether anything moved.
+    """Gives each task to the client it flows to. `arcs`: of each task to each client. Returns
+    whether anything moved.
     """
     moved = False
     for task, to_clients in zip(tasks, arcs, strict=True):

@@ -25,7 +25,7 @@ this bound (`Plan.load`).
 
 Options::
 
-    load_high_percent   20   of a fair share: the least gain of a move for which a rebalancing begins
+    load_high_percent   20   of a fair share: least gain of a move for which a rebalancing begins
     load_low_percent     5   the least gain of its further moves; from 1 to load_high_percent
     load_cpu, ...            weights of the dimensions, see `weights`
 """
