@@ -1,5 +1,5 @@
-"""The transition table as Markdown, for `docs/states.md` (`make states` writes it; a test keeps the
-two equal).
+"""The transition table as Markdown for `docs/states.md`. `make states` writes the page, and a test
+keeps the two equal.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def _names(meaning: type[GroupPhase] | type[MemberPhase]) -> list[str]:
 
 
 def render() -> str:
-    """The whole page: one row a fact, one column a phase; in a cell the transition's name, or the
-    rejection's code in italics.
+    """The whole page: one row per fact and one column per phase. A cell has the transition's name,
+    or a rejection code in italics.
     """
     phases = list(GroupPhase)
     facts = sorted({fact for table in TRANSITIONS.values() for fact in table}, key=lambda fact: fact.__name__)

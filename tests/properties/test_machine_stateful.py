@@ -1,9 +1,9 @@
-"""The machine under whatever facts there are: truthful members, late and lost words, and lies;
-judged after every step and at the end of every run.
+"""The machine under arbitrary facts: truthful members, late and lost messages, and lies; judged
+after every step and at the end of every run.
 
-After each step invariants 1-6, by the validator with the whole state compared. At the end of a run:
-invariant 8 at many split points, and invariant 7: everybody becomes truthful, and the group settles
-within the bound that `settling_ms` derives, and stays so.
+After each step: invariants 1 to 6, with the whole state compared. At the end of a run: invariant 8
+at many split points, and invariant 7: every member becomes truthful, and the group settles within
+the bound of `settling_ms` and stays settled.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ MEMBERS = ("m1", "m2", "m3", "m4")
 LIARS = (*MEMBERS, "a stranger")
 STALL_MS = 20_000
 DELAY_MS = 25_000
-"""How long `cooperative` leaves lost work to nobody, and the longest that it puts moves off."""
+"""How long `cooperative` leaves lost tasks without owner, and postpones moves at most."""
 QUIET_CYCLES = 30
 CHOICES = [(name, options) for name in dict.fromkeys(name for name, _ in registry.available()) for options in OPTIONS.get(name, ({},))]
-"""Assignors, and what they are told."""
+"""Assignors and their options."""
 
 member_ids = st.sampled_from(MEMBERS)
 steps_ms = st.one_of(st.integers(0, 1_500), st.sampled_from((-86_400_000, -5_000, -1, 40_000, 86_400_000)))
@@ -62,7 +62,7 @@ assignors = st.sampled_from(("high_availability", "cooperative", "lag_aware"))
 
 @st.composite
 def lies(draw: st.DrawFn) -> Fact:
-    """Well-formed facts that need not be true, or make sense."""
+    """Well-formed facts that need not be true or make sense."""
     who: dict[str, Any] = {"member_id": draw(st.sampled_from(LIARS)), "incarnation": draw(st.one_of(small, st.integers(9, 14)))}
     epoch = draw(small)
     return draw(
@@ -106,9 +106,7 @@ def lies(draw: st.DrawFn) -> Fact:
 
 
 class Storm(RuleBasedStateMachine):
-    """`live`: members that may still say something, truthful ones, though their leader may have
-    given them up.
-    """
+    """`live`: truthful members that may still report, even if their leader has removed them."""
 
     live = Bundle("live")
 
@@ -176,8 +174,8 @@ class Storm(RuleBasedStateMachine):
         readiness: str,
         limit: int | None,
     ) -> Truthful:
-        """A process begins; `proven`: whoever it may succeed is dead and says nothing more; `old`:
-        it runs the topology before the newest.
+        """A process begins. `proven`: its predecessor is dead and sends nothing more. `old`: it
+        runs the topology before the newest.
         """
         self.lives += 1
         before = self.group.state.members.get(member_id)
@@ -207,13 +205,13 @@ class Storm(RuleBasedStateMachine):
 
     @rule(member=consumes(live))
     def crashes(self, member: Truthful) -> None:
-        """It says nothing more."""
+        """It sends nothing more."""
         self.group.members.pop(f"{member.member_id} {member.incarnation}", None)
 
     @rule(member=live, restored=st.sampled_from((0.0, 900.0, 50_000.0)), cpu=st.sampled_from((0.0, 0.3, 0.9)), rates=st.integers(0, 2))
     def measures(self, member: Truthful, restored: float, cpu: float, rates: int) -> None:
-        """Its next reports say so; `rates`: how far apart its tasks are, 0: it does not tell them
-        apart.
+        """Sets the load of its next reports. `rates`: how far apart its tasks are; 0: it reports no
+        load per task.
         """
         tasks = {task: rates * (1 + task.partition) for task in sorted(member.active)} if rates else {}
         member.load = Load(cpu=cpu, restored_records_per_s=restored, tasks=tasks)
@@ -224,12 +222,12 @@ class Storm(RuleBasedStateMachine):
 
     @rule(target=live, member=consumes(live), after_ms=steps_ms)
     def is_closed(self, member: Truthful, after_ms: int) -> Any:
-        """It has stopped everything and says so."""
+        """It stops everything and sends MemberLeft."""
         self.crashes(member)
         self.group.fact(MemberLeft(member_id=member.member_id, incarnation=member.incarnation), after_ms)
         return multiple()
 
-    # What truthful members say
+    # Reports of truthful members
 
     @rule(member=live)
     def reads(self, member: Truthful) -> None:
@@ -237,7 +235,7 @@ class Storm(RuleBasedStateMachine):
 
     @rule(member=live, after_ms=steps_ms)
     def reports(self, member: Truthful, after_ms: int) -> None:
-        """As of what it has read, which may be long ago."""
+        """Reports by the decisions that it has read, perhaps long ago."""
         self.group.fact(member.report(), after_ms)
 
     @rule(member=live, after_ms=steps_ms)
@@ -264,7 +262,7 @@ class Storm(RuleBasedStateMachine):
     def makes_up_its_mind(self, member: Truthful, leaving: bool) -> None:
         member.leaving = leaving
 
-    # The world around
+    # Events outside the members
 
     @rule(after_ms=steps_ms)
     def ticks(self, after_ms: int) -> None:
@@ -295,12 +293,12 @@ class Storm(RuleBasedStateMachine):
             "acceptable_recovery_ms": acceptable_ms,
             "max_step_ms": step_ms,
         }
-        if not rejections(self.group.fact(configured(self.assignor, **group_settings))):  # the step may exceed somebody's margin
+        if not rejections(self.group.fact(configured(self.assignor, **group_settings))):  # the step may exceed a member's margin
             self.settings = group_settings
 
     @rule(choice=st.sampled_from(CHOICES))
     def is_led_by_another_assignor(self, choice: tuple[str, dict[str, Any]]) -> None:
-        """From here on, with whatever is under way (docs/protocol.md#d8)."""
+        """From here on, whatever is under way (docs/protocol.md#d8)."""
         self.assignor, options = choice
         self.settings |= {"options": options}
         shadowing = self.group.state.phase is GroupPhase.SHADOWING
@@ -336,7 +334,7 @@ class Storm(RuleBasedStateMachine):
 
     @rule()
     def is_led_by_another_worker(self) -> None:
-        """Which has the last checkpoint and nothing else."""
+        """A worker that has nothing but the last checkpoint."""
         checkpoint = self.group.machine.snapshot()
         self.group.machine = GroupMachine.restore(checkpoint)
         assert self.group.machine.snapshot() == checkpoint
@@ -357,7 +355,7 @@ class Storm(RuleBasedStateMachine):
         check_snapshot_replay(self.group.records, most_splits=3)
 
     def _becomes_truthful(self) -> None:
-        """Who lives reads, reports in full and keeps on doing so; who is unknown to the leader is
+        """Live members read, report in full and continue so; members unknown to the leader are
         gone.
         """
         members = {}
@@ -380,7 +378,7 @@ class Storm(RuleBasedStateMachine):
         note(f"settled after {group.state.now_ms - began_ms} ms of {bound_ms}")
 
     def _delay_ms(self) -> int:
-        """How long its assignor may leave lost work to nobody, and put moves off."""
+        """How long its assignor may leave lost tasks without owner, and postpone moves."""
         delays = self.assignor in ("cooperative", "kafka_connect")
         return int(self.group.state.settings.options.get("scheduled_delay_ms", CooperativeOptions().scheduled_delay_ms)) if delays else 0
 

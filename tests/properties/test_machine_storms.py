@@ -1,8 +1,8 @@
-"""The machine in the simulated cluster under random plans of faults: invariants 1-6 at every step,
-7 and 8 for the whole run, the same bytes again in another process with another PYTHONHASHSEED, and
-the same with every mapping in another order.
+"""The machine in the simulated cluster under random faults: invariants 1 to 6 at every step, 7 and
+8 for the whole run, the same bytes in another process with another PYTHONHASHSEED, and the same
+bytes with every mapping in another order.
 
-`make soak` plays thousands of such storms; here are a few, each looked at more closely.
+`make soak` runs thousands of such storms; the few here are checked more closely.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Kept:
-    """A judge that keeps what it sees."""
+    """A judge that keeps what it is given."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -54,7 +54,7 @@ def storm(seed: int, assignor: str = "high_availability", *, switching: bool = F
 
 
 def digest(kept: Kept) -> str:
-    """Of every decision and of the last state."""
+    """A hash of every decision and of the last state."""
     machine = GroupMachine()
     written = hashlib.sha256()
     for record in kept.records:
@@ -72,7 +72,8 @@ def test_machine_any_storm_keeps_invariants_settles_and_replays(seed: int):
 
 @pytest.mark.parametrize("seed", [2, 6, 1_027])
 def test_machine_storm_under_kafka_streams_settles(seed: int):
-    """It promises no such thing, and asks for probing rounds until everything is in its place."""
+    """The assignor does not guarantee it, and asks for probing rounds until every task is in place.
+    """
     check_snapshot_replay(storm(seed, "kafka_streams").records, most_splits=3)
 
 
@@ -84,10 +85,10 @@ def test_machine_any_storm_under_load_balanced_settles(seed: int):
 
 @settings(max_examples=10)
 @given(st.integers(1_000_000, 2**31))
-@example(3_199_835)  # an eager member's task, and its movement to another member, are called off in one step
+@example(3_199_835)  # an eager member's task, and its movement to another member, are cancelled in one step
 def test_machine_any_storm_with_changing_assignors_settles(seed: int):
-    """Any assignor after any other, whatever is in flight (docs/protocol.md#d8); it settles under
-    whichever comes last.
+    """Any assignor after any other, whatever is in flight (docs/protocol.md#d8); the group settles
+    under the last one.
     """
     kept = storm(seed, switching=True)
     assert sum(isinstance(record.event, GroupConfigured) for record in kept.records) > 3
@@ -97,7 +98,8 @@ def test_machine_any_storm_with_changing_assignors_settles(seed: int):
 @pytest.mark.parametrize("seed", [3, 13, 1_027])
 @pytest.mark.parametrize("assignor", ["lag_aware", "kafka_connect"])
 def test_machine_storm_under_assignors_of_consumers_or_workers_settles(assignor: str, seed: int):
-    """`kafka_connect` promises no such thing; what it leaves undone it does when its delay is over.
+    """`kafka_connect` does not guarantee it; it completes what it left undone when its delay is
+    over.
     """
     check_snapshot_replay(storm(seed, assignor).records, most_splits=3)
 
@@ -147,7 +149,7 @@ def test_machine_under_another_hash_seed_gives_the_same_bytes():
 
 
 TINY_BYTES = 20
-"""Less than any decision with a task has: each task and each move has a part of its own."""
+"""Less than any decision with a task: each task and each move has its own part."""
 
 
 def in_tiny_parts(checkpoint: bytes | None) -> GroupMachine:
@@ -157,15 +159,15 @@ def in_tiny_parts(checkpoint: bytes | None) -> GroupMachine:
 
 
 class InTinyParts(MemberSession):
-    """It says few lags at a time."""
+    """Reports few lags at a time."""
 
     most_event_bytes = 120
 
 
 @pytest.mark.parametrize("seed", [3, 10, 24])
 def test_machine_with_decisions_in_parts_survives_a_storm(seed: int) -> None:
-    """Real members apply them, workers die between two of them, and members' reports come in parts
-    as well.
+    """Real members apply the decisions, workers die between two parts, and members' reports come in
+    parts too.
     """
     kept = Kept()
     judges: list[Any] = [StepChecker(restore_every=0), kept]

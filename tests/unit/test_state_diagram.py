@@ -1,5 +1,5 @@
-"""The page of states is what the transition table says, and the table is complete: every phase
-names every fact.
+"""docs/states.md equals the transition table, and the table is complete: every phase names every
+fact.
 """
 
 from __future__ import annotations

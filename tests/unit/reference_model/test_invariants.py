@@ -1,5 +1,5 @@
-"""The validator finds what it is there to find: true logs in which one decision was changed, or one
-thing the machine believes.
+"""The validator finds each violation: valid logs in which one decision was changed, or one value of
+the machine's state.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ Change = Callable[[Decision], Decision | None]
 
 
 class Tampered(Group):
-    """A group whose validator is shown other decisions than were made, once `change` is set: None
-    drops one.
+    """A group whose validator sees changed decisions once `change` is set; None drops a decision.
     """
 
     def __init__(self) -> None:
@@ -49,7 +48,7 @@ class Tampered(Group):
         return decisions
 
     def told_otherwise(self, member_id: str, **fields: Any) -> None:
-        """From here on this member's sets are shown with other contents."""
+        """From here on the validator sees this member's assignments with other contents."""
 
         def change(decision: Decision) -> Decision:
             if isinstance(decision, MemberAssigned) and decision.member_id == member_id:
@@ -74,7 +73,7 @@ def test_validator_accepts_a_valid_log():
 def test_validator_finds_a_grant_before_the_release():
     group = Tampered().starts("m1", stateless=2)
     first, second = tasks("1_0", "1_1")
-    group.fact(joined("m2"))  # m1 is asked to give one up
+    group.fact(joined("m2"))  # m1 must give one up
     kept = next(iter(group.state.members["m1"].active))
     moved = second if kept == first else first
     group.told_otherwise("m2", active=(kept,), tokens=(9,))
@@ -124,7 +123,7 @@ def test_validator_finds_a_task_without_target_owner():
 
 
 def left_and_lost(**issued: Any) -> Tampered:
-    """m2 said goodbye with a task, which waits for it; the round that says so is shown with other
+    """m2 left with a task, which waits for its return; the validator sees that round with other
     contents.
     """
     group = Tampered().starts("m1", stateless=2, assignor="cooperative")
@@ -167,8 +166,8 @@ def test_validator_finds_a_task_without_owner_that_was_not_lost():
 
 
 def eager_beside_another(**assigned: Any) -> Tampered:
-    """e1 runs all four tasks; m2 joins, so e1 is to give up all of them and gets two again; what it
-    is told then is shown with other contents.
+    """e1 runs all four tasks and m2 joins, so e1 must give up all of them and gets two again; the
+    validator sees its assignment with other contents.
     """
     group = Tampered().starts(stateless=4, assignor="cooperative")
     group.join("e1", eager=True)
@@ -321,7 +320,7 @@ def test_validator_finds_decisions_that_are_not_dense():
     group.join("m2")
     group.change = drop_first
     with broken(0, ""):
-        group.fact(joined("m3", session_timeout_ms=1))  # its answer is only seen in part
+        group.fact(joined("m3", session_timeout_ms=1))  # only a part of its answer is shown
         group.fact(joined("m1", 2))
 
 
@@ -375,8 +374,8 @@ def test_validator_finds_a_state_that_contradicts_the_log(what: str):
 
 def test_step_checker_finds_state_outside_the_checkpoint():
     class Moody:
-        """An assignor with a memory: it puts everything on the first member, and from its third
-        question on, on the last.
+        """An assignor with a memory: it puts every task on the first member, and from its third
+        problem on, on the last.
         """
 
         def __init__(self) -> None:
@@ -414,7 +413,7 @@ def test_halted_log_halts_at_the_same_fact_from_every_checkpoint():
 
 def test_check_sizes_finds_a_decision_above_the_limit():
     group = Group(watched=False)
-    group.machine = GroupMachine(most_event_bytes=10**9)  # nothing is emitted in parts
+    group.machine = GroupMachine(most_event_bytes=10**9)  # no decision is emitted in parts
     group.fact(configured(initial_delay_ms=0))
     group.fact(topology(stateless=4_000))
     group.fact(joined("a" * 500))

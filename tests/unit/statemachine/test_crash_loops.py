@@ -29,7 +29,7 @@ def group_of(*member_ids: str, assignor: str = "high_availability", **fields: An
 
 
 def crashes(group: Group, member_id: str, *, proven: bool = True, after_ms: int = 1_000) -> None:
-    """It is started again with what it has on its disk, and reports once."""
+    """Restarts the member with the copies on its disk; it reports once."""
     before = group.members[member_id]
     lags: dict[TaskId, Lag] = dict(before.copies)
     ended = before.incarnation if proven else None
@@ -140,8 +140,7 @@ def test_deploy_that_kills_every_member_once_is_no_crash_loop():
 
 
 def test_task_without_warm_copy_elsewhere_stays_and_a_copy_warms_up():
-    """Per task: what has no state goes at once, and each of the others when its copy is ready, as
-    slots allow.
+    """A stateless task moves at once; each other task moves when its copy is ready, as slots allow.
     """
     group = group_of("m1", "m2", stateful=4, stateless=2, max_warmups=1)
     group.members["m1"].restores = 20_000
@@ -241,8 +240,8 @@ def test_explain_and_show_name_the_crashes_of_a_member():
 
 
 def test_half_restored_copy_of_a_crashing_member_keeps_its_slot_against_later_ones():
-    """Nobody is caught up: then whoever is soonest ready runs it, the crashing member too, but not
-    where others are as soon.
+    """No member is caught up: then the member that is ready soonest runs the task, a crashing one
+    too, unless others are ready as soon.
     """
     group = Group().starts("m1", "m2", stateful=1)
     group.fact(PartitionsObserved(end_offsets={"log": {0: 100_000}}))

@@ -1,4 +1,4 @@
-"""The heap of timers is a function of the state: no timer that runs is lost, whatever changes while
+"""The heap of timers is a function of the state: no running timer is lost, whatever changes while
 its entry waits.
 """
 
@@ -15,7 +15,7 @@ from tests.groups import MARGIN_MS, SESSION_MS, Group, configured, joined, tasks
 
 
 def fenced_and_led_by_another() -> Group:
-    """m1/1 was superseded by force and may run on; the group is empty, and something else leads it.
+    """m1/1 was superseded by force and may still run; the group is empty and led by another leader.
     """
     group = Group().starts("m1", stateless=2)
     group.fact(joined("m1", 2))

@@ -1,5 +1,5 @@
-"""Fenced incarnations: put out by force, they may run on. For whom the next owner of their tasks
-waits, and how long (docs/protocol.md#m5).
+"""Fenced incarnations: removed by force, they may still run. Which next owners wait for them, and
+how long (docs/protocol.md#m5).
 """
 
 from __future__ import annotations

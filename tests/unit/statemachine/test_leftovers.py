@@ -17,7 +17,7 @@ from tests.groups import SESSION_MS, Group, assigned, configured, joined, tasks,
 
 STALL_MS = 5_000
 
-# A group that has become empty (docs/protocol.md#l3)
+# A group that became empty (docs/protocol.md#l3)
 
 
 def gathering() -> Group:
@@ -37,7 +37,7 @@ def probing() -> Group:
 
 
 def scheduled() -> Group:
-    """m2 left, and what it ran is given to nobody for a while."""
+    """m2 left, and for a while no member is granted its tasks."""
     group = Group().starts("m1", "m2", stateless=2, assignor="cooperative", options={"scheduled_delay_ms": 10 * SESSION_MS})
     group.settles()
     group.fact(MemberLeft(member_id="m2", incarnation=1))
@@ -54,7 +54,7 @@ def waiting() -> Group:
 
 
 def remembering() -> Group:
-    """The assignor has told what it wants to be told again."""
+    """The assignor has memory that it wants back."""
     group = Group().starts("m1", "m2", stateless=4, assignor="kafka_connect")
     assert group.state.memory
     return group
@@ -97,11 +97,11 @@ def assert_rests(group: Group) -> None:
     assert state.revocations == type(state.revocations)()
 
 
-# Back-offs of a member that is gone (docs/protocol.md#m7)
+# Back-offs of a removed member (docs/protocol.md#m7)
 
 
 def stalled() -> tuple[Group, TaskId]:
-    """m2's copy came no nearer and is in back-off."""
+    """m2's copy made no progress and is in back-off."""
     group = Group().starts("m1", stateful=2, warmup_stall_ms=STALL_MS)
     group.settles()
     group.join("m2", restores=0)
@@ -137,7 +137,7 @@ def test_removed_task_of_a_dead_owner_is_new_when_it_comes_back():
 
 def test_hold_lasts_the_longest_session_of_all_incarnations_that_may_run_the_task():
     """A process with a long session is followed by one with a short session, and that one by a
-    third, before anybody is known to wait.
+    third, before a member is known to have waited.
     """
     group = Group().starts(stateless=1)
     (task,) = tasks("1_0")
@@ -149,7 +149,7 @@ def test_hold_lasts_the_longest_session_of_all_incarnations_that_may_run_the_tas
 
 
 def test_hold_is_not_ended_by_a_late_report_of_an_earlier_grant():
-    """m2 ran the task before m3, which was put out by force. What m2 said of that time does not
+    """m2 ran the task before m3, which was removed by force. A report of m2 from that time does not
     show that m2 has waited for m3.
     """
     group = Group().starts("m2", stateless=2)
@@ -158,7 +158,7 @@ def test_hold_is_not_ended_by_a_late_report_of_an_earlier_grant():
     (task,) = group.state.members["m2"].revoking
     group.fact(TasksRevoked(member_id="m2", incarnation=1, assignment_epoch=2, tasks=(task,)))
     group.fact(LagReported("m3", 1, 0, 1, held=(task,)))
-    group.fact(joined("m3", 2, topology_epoch=9))  # a build that knows none of the tasks
+    group.fact(joined("m3", 2, topology_epoch=9))  # a build that has none of the tasks
     assert (group.state.owner[task], group.state.holds) == ("m2", {task: SESSION_MS})
     group.fact(late)
     assert group.state.holds == {task: SESSION_MS}, "it was granted anew since"
@@ -172,7 +172,7 @@ CALL_OFF = {"call_off": True}
 
 
 class CallsOff(DelegatingAssignor):
-    """Calls off every hand-over when it is told to, and keeps the copies."""
+    """Cancels every hand-over on demand, and keeps the copies."""
 
     def assign(self, problem: AssignmentProblem) -> Plan:
         plan = self.wrapped.assign(attrs.evolve(problem, settings=attrs.evolve(problem.settings, options={})))
@@ -192,7 +192,7 @@ class CallsOff(DelegatingAssignor):
 
 
 def handed_over() -> tuple[Group, TaskId]:
-    """m1 is to give a task up to m2, whose copy fell behind since and comes no nearer."""
+    """m1 must give a task up for m2, whose copy has fallen behind and makes no progress."""
     group = Group(lambda name, version: CallsOff(registry.load(name, version))).starts("m1", stateful=2, warmup_stall_ms=STALL_MS)
     group.fact(joined("m2"))
     (task,) = group.state.members["m2"].warmup
@@ -203,7 +203,7 @@ def handed_over() -> tuple[Group, TaskId]:
 
 
 def test_copy_whose_task_is_handed_over_does_not_stall():
-    """The movement is carried to its end, however slow its copy (docs/protocol.md#d9)."""
+    """The movement is completed, however slow its copy (docs/protocol.md#d9)."""
     group, task = handed_over()
     group.pass_ms(3 * STALL_MS)
     assert task in group.state.members["m2"].warmup
@@ -227,8 +227,8 @@ def test_copy_stalls_once_its_hand_over_is_called_off(waits_ms: int):
 
 
 def test_copy_that_falls_behind_restarts_its_time_to_stall():
-    """Nothing goes to m2: its owner has given the task up to take it again, as the strict learner
-    does at each rebalance.
+    """No task goes to m2: its owner gave the task up to take it again, as the strict learner does
+    at each rebalance.
     """
     group = Group().starts("m1", stateful=2, assignor="learner", options={"strict": True}, warmup_stall_ms=STALL_MS, acceptable_recovery_lag=100)
     group.cycle()

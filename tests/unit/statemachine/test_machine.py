@@ -1,4 +1,4 @@
-"""The machine as a whole: numbers, group time, the start of a group, rejections against halts,
+"""The machine as a whole: numbers, group time, the start of a group, rejections and halts,
 checkpoints, snapshots.
 """
 
@@ -72,7 +72,7 @@ def test_gap_in_offsets_is_accepted():
     assert (group.state.seq, group.state.last_offset) == (seq + 1, 1_000)
 
 
-# What is measured of speeds
+# Measured speeds
 
 
 def test_restore_speed_before_a_measurement_is_the_slowest_of_the_others():
@@ -91,11 +91,11 @@ def test_restore_speed_before_a_measurement_is_the_slowest_of_the_others():
     measured("m2", 8_000.0)
     assert speeds() == {"m1": 20_000, "m2": 8_000}
     measured("m1", 0.0)
-    measured("m2", None)  # it says nothing of it: what was measured stands
+    measured("m2", None)  # it reports no speed: the measured one stays
     group.join("m3")
     assert speeds() == {"m1": 20_000, "m2": 8_000, "m3": 8_000}
     measured("m3", 9_000)
-    group.fact(joined("m1", 2))  # its next life, at once
+    group.fact(joined("m1", 2))  # its next incarnation, at once
     assert speeds() == {"m1": 20_000, "m2": 8_000, "m3": 9_000}
     check_snapshot_replay(group.records)
 
@@ -113,7 +113,7 @@ def test_growth_is_measured_between_the_last_two_observations():
     assert observed(0, 50_200, 50_001) == [100, 1]  # the same moment
     assert observed(300, 50_201) == [4, 1]  # 3.3, rounded up; the other was not observed
     assert observed(900_000, 51_201) == [1_000, 1]  # group time moved by max_step_ms: never too slow
-    assert observed(1_000, 7) == [0, 1]  # made anew
+    assert observed(1_000, 7) == [0, 1]  # created again
     assert observed(500, 2**63 - 1) == [2**63 - 1, 1]
     check_snapshot_replay(group.records)
 
@@ -137,19 +137,19 @@ def test_host_load_is_divided_by_records_processed_and_averaged():
     assert reports(0, cpu=0.6, tasks=rates) == [(900_000, 300), (300_000, 100)]
     assert reports(5_000, tasks=rates) == [(450_000, 300), (150_000, 100)]
     assert reports(0, cpu=1.0, tasks=rates) == [(450_000, 300), (150_000, 100)]  # no time has passed
-    assert reports(12_000, cpu=0.1, records_per_s=50) == [(100_000, 25), (100_000, 25)]  # nothing told apart: equally
-    assert reports(1_000, restored_records_per_s=9_000) == [(100_000, 25), (100_000, 25)]  # it does not say
+    assert reports(12_000, cpu=0.1, records_per_s=50) == [(100_000, 25), (100_000, 25)]  # no part is known: equal parts
+    assert reports(1_000, restored_records_per_s=9_000) == [(100_000, 25), (100_000, 25)]  # no load reported
     problem = build_problem(group.state)
     assert [task.load for task in problem.tasks] == [TaskLoad(cpu=100_000, records_per_s=25)] * 2
     group.fact(PartitionsObserved(end_offsets={"log": {0: 50_000, 1: 50_000}}))
     group.fact(PartitionsObserved(end_offsets={"log": {0: 50_900, 1: 50_100}}), 1_000)
-    assert reports(12_000, cpu=0.5) == [(900_000, 0), (100_000, 0)]  # by what is written to their changelogs
+    assert reports(12_000, cpu=0.5) == [(900_000, 0), (100_000, 0)]  # by records written to their changelogs
     check_snapshot_replay(group.records)
 
 
 def test_average_of_a_few_records_per_second_changes():
-    """Of a window of 10 s, a report after 1 s counts a tenth: less than a record, of three more or
-    less. It comes near all the same, and stays.
+    """In a window of 10 s, a report after 1 s counts a tenth: less than one record of a difference
+    of three. The average approaches the value all the same, and stays.
     """
     group = Group().starts(stateful=1, load_window_ms=10_000)
     member = group.join("m1")
@@ -166,8 +166,8 @@ def test_average_of_a_few_records_per_second_changes():
 
 
 def test_host_cpu_is_divided_by_busy_time_and_memory_by_state():
-    """0_1 processes ten times what 0_0 does, each record of 0_0 takes ninety times as long, and 0_1
-    keeps four times the state.
+    """0_1 processes ten times as many records as 0_0, each record of 0_0 takes ninety times as
+    long, and 0_1 keeps four times the state.
     """
     group = Group().starts("m1", stateful=2, load_window_ms=1)
     group.fact(PartitionsObserved(end_offsets={"log": {0: 10_000, 1: 40_000}}))
@@ -226,7 +226,7 @@ def test_group_balanced_by_load_keeps_probing():
         ((0, 100, 100), 200),
         ((0, 40_000), 1_000),  # a failover to a broker whose clock is ahead
         ((0, -86_400_000, 100), 100),  # a day back: no timer freezes
-        ((0, 86_400_000, -86_400_000, 500), 1_500),  # a day ahead, then set right
+        ((0, 86_400_000, -86_400_000, 500), 1_500),  # a day ahead, then corrected
         ((0, -1), 0),
     ],
 )
@@ -288,8 +288,7 @@ def test_facts_before_the_configuration_are_rejected():
 
 
 def unsound(group: Group) -> dict[str, list[Any]]:
-    """Code of a rejection -> facts that must be answered by it, in a group where m1 runs 0_0 and m2
-    warms up on it.
+    """Rejection code -> facts that it must answer, in a group where m1 runs 0_0 and m2 warms it up.
     """
     m1: dict[str, Any] = {"member_id": "m1", "incarnation": 1}
     first, unknown = tasks("0_0"), tasks("7_7")
@@ -353,8 +352,8 @@ def test_rejection_code_has_a_text_for_its_numbers():
 
 
 def test_a_rejected_configuration_leaves_the_assignor_as_it_was():
-    """Otherwise a machine restored from a checkpoint would decide with another one than the machine
-    that lived through it.
+    """Otherwise a machine restored from a checkpoint would decide with another assignor than the
+    original.
     """
     told: list[str] = []
 
@@ -373,7 +372,7 @@ def test_a_rejected_configuration_leaves_the_assignor_as_it_was():
 
 
 def assert_halts(group: Group, fact: Any, code: str) -> None:
-    """A machine that leads nothing: a leader refuses what its build lacks
+    """A machine without a leader halts; a leader refuses what its build lacks
     (`test_refused_configuration`).
     """
 
@@ -403,7 +402,7 @@ def test_other_solver_halts_unless_any_solver_is_set():
 
 @attrs.frozen
 class Broken:
-    """An assignor that fails, in one way or another."""
+    """An assignor that fails in a given way."""
 
     error: Exception | None
     name: str = "broken"

@@ -164,7 +164,7 @@ def test_join_repeated_by_its_producer_is_rejected():
 
 
 def two_with_a_task_on_its_way(**settings: Any) -> Group:
-    """m1 runs 1_0 and 1_1; m2 has joined, so one of them is to go there."""
+    """m1 runs 1_0 and 1_1; m2 has joined, so one of them must move there."""
     group = Group().starts("m1", stateless=2, **settings)
     group.cycle()
     group.join("m2")
@@ -209,8 +209,8 @@ def test_an_acknowledgement_names_the_members_own_epoch():
 
 
 def test_acknowledgement_is_not_outdated_by_rounds_of_other_members():
-    """With one group generation as the fence, an acknowledgement of generation 2 would be late once
-    generation 3 changed somebody else (M3).
+    """With one group generation as the fence, an acknowledgement of generation 2 would be outdated
+    once generation 3 changed another member (M3).
     """
     group = two_with_a_task_on_its_way()
     task = given_up(group)
@@ -447,8 +447,8 @@ def test_shares_follow_capacity(capacity: int):
 
 
 def test_task_that_two_dead_members_had_in_one_step_has_no_grant():
-    """m1 gives a task up for m2; both fall silent, and are found dead by the same record: m2 never
-    knew of its grant.
+    """m1 gives a task up for m2. Both fall silent, and one record finds both dead: m2 never knew of
+    its grant.
     """
     group = two_with_a_task_on_its_way()
     task = given_up(group)
@@ -473,7 +473,7 @@ def test_member_removed_before_it_knew_of_a_task_leaves_no_hold():
     group.join("m3")
     assert group.state.in_flight[task].destination == "m2"
     group.fact(LagReported("m1", 1, 50, 2, held=tasks("1_0", "1_1")))
-    out = group.fact(joined("m2", 2))  # m2 never had anything
+    out = group.fact(joined("m2", 2))  # m2 never had a task
     assert expired(out) == [("m2", "superseded", SESSION_MS)]
     assert group.state.holds == {}
 

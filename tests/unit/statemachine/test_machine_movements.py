@@ -1,5 +1,5 @@
-"""Movements in the machine: warm up, hand over, grant; what stalls, is wiped, reconfigured or
-called off; and sixty tasks when a seventh joins.
+"""Movements in the machine: warm up, hand over, grant; movements that stall, are wiped,
+reconfigured or cancelled; and sixty tasks when a seventh member joins.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ def verdicts(decisions: list[Decision]) -> list[str]:
 
 
 def one_to_move(*, restores: int = 0, **settings: Any) -> tuple[Group, TaskId]:
-    """m1 runs 0_0 and 0_1; m2 has joined and warms up on one of them, which restores `restores`
-    records a report.
+    """m1 runs 0_0 and 0_1; m2 has joined and warms one of them up, `restores` records per report.
     """
     group = Group().starts("m1", stateful=2, **settings)
     group.settles()
@@ -36,7 +35,7 @@ def one_to_move(*, restores: int = 0, **settings: Any) -> tuple[Group, TaskId]:
 
 
 def lags(group: Group, lag: int | LagSentinel, number: int) -> LagReported:
-    """What m2 says of its warm-up."""
+    """m2's report of its warm-up."""
     return LagReported("m2", 1, number, 1, lags=dict.fromkeys(sorted(group.state.members["m2"].warmup), lag))
 
 
@@ -57,7 +56,7 @@ def test_sixty_tasks_six_members_and_a_seventh():
 
     since = [each.decision for each in group.decisions[decided:]]
     rounds = [each for each in since if isinstance(each, AssignmentIssued)]
-    asked = [each for each in rounds if each.cause != "handover"]  # the others only pass on what was decided
+    asked = [each for each in rounds if each.cause != "handover"]  # the others only complete earlier decisions
     assert [each.cause for each in asked] == ["join", "ready", "ready", "ready", "ready"]
     revoked = [move for each in rounds for move in each.moves if move.state == "revoking"]
     assert len(revoked) == 8
@@ -105,7 +104,7 @@ def test_a_cold_joiner_warms_up_before_it_owns():
 
 
 def test_decided_grant_holds_though_its_destination_falls_behind():
-    """Else a destination at the threshold flips back and forth at every tick (D3)."""
+    """Otherwise a destination at the threshold would flip back and forth at every tick (D3)."""
     group, task = one_to_move()
     group.fact(lags(group, 10_000, 0))
     assert group.fact(lags(group, 10_001, 1)) == []
@@ -218,8 +217,8 @@ def test_task_of_a_dead_source_goes_to_a_caught_up_member():
 
 
 def test_movement_cancelled_while_the_source_closes_returns_the_task():
-    """Its acknowledgement comes too late, is rejected, and the member opens the task anew: with a
-    new token, so nothing is confused.
+    """The acknowledgement comes too late and is rejected. The member opens the task again, with a
+    new token.
     """
     group, task = one_to_move()
     group.fact(lags(group, 0, 0))
@@ -235,7 +234,7 @@ def test_movement_cancelled_while_the_source_closes_returns_the_task():
 
 
 def keep_alive(group: Group, duration_ms: int, lag: int) -> list[Decision]:
-    """m1 and m2 report for so long; m2 says the same of each of its warm-ups."""
+    """m1 and m2 report for this long; m2 reports the same lag of each of its warm-ups."""
     decisions: list[Decision] = []
     for _ in range(duration_ms // 1_000):
         m2 = group.members["m2"]

@@ -140,7 +140,7 @@ def test_fetch_that_left_records_unread_renews_nothing():
 
 
 def test_a_lapsed_lease_never_revives():
-    """A paused member wakes, and what it sent before the pause is acknowledged."""
+    """A paused member wakes, and a fact that it sent before the pause is acknowledged."""
     session = running()
     renew(session, LEASE_MS - 1, LEASE_MS)
     assert session.ended is End.LEASE_LAPSED
@@ -315,7 +315,7 @@ def test_decision_of_another_log_ends_the_incarnation_whatever_its_number():
         assert session.receive(other, 100) is Reception.DROPPED
         assert (session.ended, session.closing, session.next_number) == (End.LOG_REPLACED, {STATELESS}, 2)
         session.task_closed(STATELESS, 200)
-        assert session.poll(10_000) == []  # it has nothing to say in another log
+        assert session.poll(10_000) == []  # it sends nothing into another log
 
 
 def test_proof_that_the_log_was_replaced_ends_the_incarnation_at_once():
@@ -328,7 +328,7 @@ def test_one_finding_of_a_shorter_log_is_forgotten_after_an_intact_read():
     session = running()
     session.heartbeat_acknowledged(sent_ms=5_000, now_ms=5_000)
     session.log_went_back(sent_ms=3_000, now_ms=3_010)
-    fetch(session, 3_005)  # was asked before the doubt, so it cannot end it
+    fetch(session, 3_005)  # sent before the shorter log was found, so it proves nothing
     assert session.lease_ends_ms == LEASE_MS
     fetch(session, 3_500, reached_end=False)
     session.log_went_back(sent_ms=4_009, now_ms=4_009)
@@ -358,7 +358,7 @@ def test_member_of_a_former_log_waits_one_session_timeout_from_when_it_learned_o
     assert placed(session, "log-2", 500) == 10_500
     with pytest.raises(InputError, match="members of log 'log-1' may run until 10500"):
         session.join(510)
-    assert placed(session, "log-2", 4_000) == 10_500  # asked again, it learns nothing new
+    assert placed(session, "log-2", 4_000) == 10_500  # placed again, it learns nothing new
     assert placed(session, "log-3", 9_000) == 19_000
     assert placed(session, "log-3", 19_000) == 19_000
     assert session.join(19_000).incarnation == 7
@@ -450,7 +450,7 @@ def test_a_report_builds_on_the_last_one_only_once_that_has_arrived():
     assert reports(session, 3_000)[0].base is None
     renew(session, 3_000, 3_010)
     session.copy_progress(OTHER, 15, 0)
-    assert reports(session, 6_000)[0].base is None  # number 0 was not acknowledged as such
+    assert reports(session, 6_000)[0].base is None  # number 0 was not acknowledged as a report
     session.heartbeat_acknowledged(sent_ms=6_000, now_ms=6_010, report_number=1)
     session.fetch_completed(sent_ms=6_000, reached_end=True, now_ms=6_010)
     session.copy_progress(OTHER, 14, 0)
@@ -478,7 +478,7 @@ def test_readiness_is_sent_once_and_repeated_in_reports():
     session.copy_progress(OTHER, 100, 10)
     session.copy_progress(OTHER, 90, 11)
     report, ready = session.poll(11)
-    assert isinstance(report, LagReported)  # the lag it rests on comes first
+    assert isinstance(report, LagReported)  # the report with the lag comes first
     assert (report.ready, report.lags) == ((OTHER,), {OTHER: 90})
     assert ready == TaskReady(member_id="m1", incarnation=7, assignment_epoch=1, tasks=(OTHER,))
     assert session.next_poll_ms == 3_011
@@ -500,7 +500,7 @@ def test_copies_are_judged_by_the_groups_limit_as_it_is_now():
     session.copy_progress(OTHER, 9_999, 0)
     assert (session.acceptable_lag, session.poll(0)) == (100, [])
     session.receive(record(2, assigned(2, (), warmup=(OTHER,), acceptable_recovery_lag=9_999, acceptable_recovery_ms=0)), 10)
-    assert session.next_poll_ms == 0  # at once, though its copy came no nearer
+    assert session.next_poll_ms == 0  # at once, although its copy made no progress
     report, ready = session.poll(10)
     assert isinstance(report, LagReported)
     assert report.ready == (OTHER,)
@@ -526,7 +526,7 @@ def test_copies_are_judged_by_time_where_the_group_asks_for_it():
     session = joined(ready_lag_records=None)
     session.receive(record(1, assigned(1, (), warmup=(OTHER,), acceptable_recovery_lag=100, acceptable_recovery_ms=2_000)), 0)
     session.copy_progress(OTHER, 2_000, 0)
-    assert session.poll(0) == []  # its speed is not known
+    assert session.poll(0) == []  # its speed is unknown
     session.load_measured(Load(restored_records_per_s=999.0))
     assert session.poll(1) == []
     session.load_measured(Load(restored_records_per_s=1_000.0))
@@ -536,7 +536,7 @@ def test_copies_are_judged_by_time_where_the_group_asks_for_it():
 def test_copies_are_not_ready_before_a_limit_is_known():
     session = joined(ready_lag_records=None)
     session.copy_progress(OTHER, 0, 0)
-    session.receive(record(1, assigned(1, (), warmup=(OTHER,))), 0)  # as of a leader that does not say one
+    session.receive(record(1, assigned(1, (), warmup=(OTHER,))), 0)  # from a leader that names no limit
     assert (session.acceptable_lag, session.poll(0)) == (None, [])
 
 
@@ -695,7 +695,7 @@ def test_announced_leave_ends_with_the_release_and_member_left():
     session.task_closed(STATELESS, 3_200)
     assert session.poll(3_200) == [TasksRevoked(member_id="m1", incarnation=7, assignment_epoch=2, tasks=(STATELESS,))]
     session.receive(record(3, assigned(3, (), revoke=(STATELESS,))), 3_250)
-    assert session.poll(3_250) == []  # said already, and every report repeats it
+    assert session.poll(3_250) == []  # sent already, and every report repeats it
     session.receive(record(4, assigned(4, (), released=True)), 3_300)
     assert session.ended is End.RELEASED
     assert session.poll(3_300) == [MemberLeft(member_id="m1", incarnation=7)]

@@ -1,5 +1,5 @@
-"""What a worker does with a partition, without a broker: several groups, checkpoints, published
-decisions compared, ticks.
+"""A worker's part for one partition, without a broker: several groups, checkpoints, comparison of
+published decisions, ticks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CONFIG = configured(checkpoint_every_records=4, initial_delay_ms=500, max_step_m
 
 
 def history() -> list[Record]:
-    """Two groups in one partition, a record of nobody's between them."""
+    """Two groups in one partition, with a record of no group between them."""
     facts: list[tuple[str, Fact]] = [("", LogOpened(log_id="log-1"))]
     for group in ("a", "b"):
         facts += [(group, CONFIG), (group, topology(stateful=4))]
@@ -132,11 +132,11 @@ def test_a_checkpoint_waits_for_the_decisions_up_to_it() -> None:
     assert (checkpoint.offset, lead.groups["a"].checkpoint_offset) == (taken[0].caused_by, -1)
     lead.stored(checkpoint)
     assert lead.groups["a"].checkpoint_offset == checkpoint.offset
-    assert lead.recovery_offset == lead.groups["b"].from_offset  # which has none
+    assert lead.recovery_offset == lead.groups["b"].from_offset  # it has none
 
 
 def test_checkpoint_after_a_takeover_is_stored_at_once() -> None:
-    """All that was decided up to the checkpoint it began with stands in the log."""
+    """Every decision up to the checkpoint that it began with is published."""
     first = PartitionLead()
     folded(first, history())
     first.take_checkpoint("a")
@@ -172,12 +172,12 @@ def test_published_hash_of_another_form_is_counted_as_not_compared() -> None:
     assert lead.groups["a"].not_compared == len(older) > 0 == lead.groups["b"].not_compared
     assert lead.groups["a"].confirmed == whole.groups["a"].machine.state.number - len(older)
 
-    lead = published(twice=True)  # by two workers, each of its own form: the copy that can be compared is
+    lead = published(twice=True)  # by two workers of different forms: the comparable copy counts
     assert folded(lead, history()) == []
     assert (lead.groups["a"].not_compared, lead.groups["a"].confirmed) == (0, whole.groups["a"].machine.state.number)
 
     lead = PartitionLead()
-    lead.take_published("a", 1, OTHER_FORM)  # where another decision stands
+    lead.take_published("a", 1, OTHER_FORM)  # in the place of another decision
     folded(lead, history())
     assert lead.groups["a"].halted is not None
     assert lead.groups["a"].halted.code == "published_differs"
@@ -262,7 +262,7 @@ def test_observe_returns_changed_values_alone() -> None:
 
 
 class CannotBeWritten(GroupMachine):
-    """A defect: the state of group "a" becomes one that no checkpoint can hold."""
+    """A defect: the state of group "a" cannot be written as a checkpoint."""
 
     def snapshot(self) -> bytes:
         if self.state.group == "a":

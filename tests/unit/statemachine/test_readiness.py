@@ -1,5 +1,5 @@
-"""What makes a copy ready (docs/protocol.md#m2): the group's limit, one of the member's own, and what a
-word is worth beside them.
+"""What makes a copy ready (docs/protocol.md#m2): the group's limit or the member's own, combined
+with the member's declaration.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def warming(**join: Any) -> tuple[Group, TaskId]:
 
 
 def says(group: Group, task: TaskId, lag: int | LagSentinel, *, ready: bool = False, number: int = 0) -> bool:
-    """m2 reports. Whether it is to have the task now."""
+    """m2 reports. Returns whether it will get the task now."""
     group.fact(LagReported("m2", 1, number, 1, lags={task: lag}, ready=(task,) if ready else ()))
     return task in group.state.members["m1"].revoking
 
@@ -47,7 +47,7 @@ def says(group: Group, task: TaskId, lag: int | LagSentinel, *, ready: bool = Fa
         ({"readiness": "word_and_lag"}, LIMIT, True, True),
         ({"readiness": "word_and_lag"}, LIMIT + 1, True, False),
         ({"readiness": "word_and_lag"}, 0, False, False),
-        ({}, 9_999, True, True),  # as members joined before: a limit that nobody knows
+        ({}, 9_999, True, True),  # as members joined formerly: their limit is unknown
         ({}, LIMIT, False, True),
     ],
 )
@@ -103,15 +103,15 @@ def test_validator_finds_a_member_that_was_not_told_the_limit():
 
 
 def prepares(group: Group, task: TaskId, number: int, done: int | None, *, after_ms: int = 0, failed: bool = False) -> list[Decision]:
-    """m2, which has no lag, reports how far the preparation of the task is."""
+    """m2, which has no lag, reports the progress of preparing the task."""
     preparing = {} if done is None else {task: done}
     report = LagReported("m2", 1, number, 1, lags={task: 0}, preparing=preparing, failed=(task,) if failed else ())
     return group.fact(report, after_ms)
 
 
 def held_slot_until(group: Group, task: TaskId, steps: list[tuple[int | None, int]]) -> int | None:
-    """Reports each (thousandths, ms later). Group time at which the warm-up of the task lost its
-    slot; None: it has it still.
+    """Reports each (thousandths, ms later). Returns the group time at which the warm-up lost its
+    slot; None: it still has it.
     """
     group.members.clear()
     for number, (done, after_ms) in enumerate(steps):
@@ -140,9 +140,9 @@ def test_preparation_with_progress_keeps_its_slot():
 @pytest.mark.parametrize(
     "steps",
     [
-        [(None, 1_000)] * 40,  # it never begins: fails at once, again and again
+        [(None, 1_000)] * 40,  # it never begins: it fails at once, again and again
         [(0, 1_000)] * 40,
-        [(done, 1_000) for _ in range(10) for done in (0, 300, None, None)],  # as far as before is no progress
+        [(done, 1_000) for _ in range(10) for done in (0, 300, None, None)],  # progress up to an earlier value is no progress
     ],
 )
 def test_preparation_without_progress_stalls_with_its_reason(steps: list[tuple[int | None, int]]):
@@ -155,8 +155,8 @@ def test_preparation_without_progress_stalls_with_its_reason(steps: list[tuple[i
 
 
 def test_a_task_without_changelogs_moves_when_it_is_prepared():
-    """Sub-topology 0 is declared stateful and logs to nothing: it has to be made ready, and there
-    is no state to restore.
+    """Sub-topology 0 is stateful and has no changelog: it must be prepared, with no state to
+    restore.
     """
     group = Group().starts(stateful=2, end_offset=0)
     group.join("m1", readiness="word_and_lag")

@@ -1,5 +1,5 @@
-"""A configuration that the leader's build cannot carry out: who refuses it, whom the refusal binds,
-and when a group halts instead (L6).
+"""A configuration that the leader's build cannot carry out: which worker refuses it, whom the
+refusal binds, and when a group halts instead (L6).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LACKS = build(lacking("learner"))
 
 
 def log(*facts: Fact, every_ms: int = 1_000) -> list[Record]:
-    """A group that runs, and these facts behind that."""
+    """A running group, followed by these facts."""
     before: list[Fact] = [LogOpened(log_id="log-1"), RUNNING, topology(stateless=4), joined("m1")]
     return [
         make_record("" if isinstance(fact, LogOpened) else GROUP, offset, every_ms * offset, fact) for offset, fact in enumerate([*before, *facts])
@@ -53,7 +53,7 @@ def log(*facts: Fact, every_ms: int = 1_000) -> list[Record]:
 def lead(
     records: list[Record], factory: MachineFactory, published: Sequence[DecisionRecord] = (), **given: Any
 ) -> tuple[PartitionLead, list[DecisionRecord]]:
-    """One worker that takes over from the log's start, and all it publishes."""
+    """A worker that takes over from the log's start, and everything it publishes."""
     taken = PartitionLead(machine_factory=factory, **given)
     tell(taken, published)
     return taken, [decision for record in records for decision in taken.fold(record, 0)]
@@ -65,7 +65,7 @@ def tell(taken: PartitionLead, published: Sequence[DecisionRecord]) -> None:
 
 
 def stored(records: list[Record], decisions: list[DecisionRecord]) -> list[Entry]:
-    """The log as it is read: each fact with what it caused behind it."""
+    """The log as read: each fact followed by its decisions."""
     entries: list[Entry] = []
     for record in records:
         entries += [record, *(each for each in decisions if each.caused_by == record.offset)]
@@ -125,7 +125,9 @@ def test_build_with_the_assignor_accepts_an_unanswered_configuration() -> None:
 
 @pytest.mark.parametrize("published_with", [1, 2])
 def test_build_without_the_assignor_halts_at_an_accepted_configuration(published_with: int) -> None:
-    """2: with what the configuration's own step decided; 1: with what only a later fact caused."""
+    """2: with the decisions of the configuration's own step; 1: with a decision that only a later
+    fact caused.
+    """
     change = LEARNER if published_with == 1 else attrs.evolve(LEARNER, knobs=configured(initial_delay_ms=0, num_standbys=1).knobs)
     records = log(change, joined("m2"))
     _, decisions = lead(records, real_machine)
@@ -147,9 +149,7 @@ def test_a_checkpoint_under_a_missing_assignor_halts() -> None:
 
 
 def test_a_half_published_step_without_its_refusal_is_completed() -> None:
-    """The configuration's record is the one that lets m1 expire, and the worker died between the
-    two decisions.
-    """
+    """The configuration's record also expires m1, and the worker died between the two decisions."""
     steps = SESSION_MS // RUNNING.knobs.max_step_ms
     records = log(*[ProbingTick()] * (steps - 1), LEARNER, every_ms=RUNNING.knobs.max_step_ms)
     at = records[-1].offset
@@ -164,7 +164,9 @@ def test_a_half_published_step_without_its_refusal_is_completed() -> None:
 
 
 def test_a_group_that_halted_under_an_older_build_refuses_and_reads_the_correction() -> None:
-    """The older build published nothing from the typo on, however many facts came after it."""
+    """The older build published nothing after the mistaken configuration, however many facts
+    followed.
+    """
     corrected = configured(initial_delay_ms=0, probing_interval_ms=9_000)
     records = log(TYPO, joined("m2"), corrected)
     _, before = lead(records[:4], real_machine)
@@ -186,7 +188,8 @@ def test_reader_halts_until_a_leader_has_answered() -> None:
 
 
 def test_a_leader_reads_what_is_published_before_it_refuses() -> None:
-    """A paused worker wakes and reads a configuration that its successor has carried out meanwhile.
+    """A paused worker wakes and reads a configuration that its successor has accepted in the
+    meantime.
     """
     records = log(LEARNER, joined("m2"))
     _, decisions = lead(records, real_machine)

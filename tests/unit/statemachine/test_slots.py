@@ -1,4 +1,4 @@
-"""A warm-up slot is judged by how fast its copy comes nearer, against what waits for a slot
+"""A warm-up slot is judged by the progress of its copy, against the movements that wait for a slot
 (docs/protocol.md#m7).
 """
 
@@ -18,7 +18,7 @@ SMALL = TaskId(0, 4)
 
 
 def group_of(*, stateful: int, **settings: Any) -> Group:
-    """m1 runs all tasks, each of RECORDS records, and nothing else is there; one warm-up at a time.
+    """m1 runs all tasks, each of RECORDS records; there are no copies, and one warm-up at a time.
     """
     group = Group().starts("m1", stateful=stateful, end_offset=RECORDS, **{"warmup_stall_ms": STALL_MS, "max_warmups": 1, **settings})
     group.settles()
@@ -45,8 +45,8 @@ def warming(group: Group) -> dict[str, list[TaskId]]:
 
 @pytest.mark.parametrize("tells_speed", [True, False])
 def test_slot_of_a_slow_copy_goes_to_a_member_that_was_not_tried_yet(tells_speed: bool):
-    """Also where only the slow one has measured a speed, and the other, when it joined, was taken
-    to be as slow.
+    """Also when only the slow member has measured a speed, and the other was assumed to be as slow
+    when it joined.
     """
     group = group_of(stateful=3)
     slow = group.join("slow", restores=100)
@@ -88,8 +88,8 @@ def test_copy_that_is_ready_before_the_next_look_keeps_its_slot():
 
 @pytest.mark.parametrize(("restored", "tried"), [(2_000, False), (500, True)])
 def test_copies_that_are_equally_slow_are_restored_one_after_the_other(restored: int, tried: bool):
-    """Very slow ones of which nothing is known are each tried once; in all it takes as long as one
-    after the other.
+    """Very slow copies of unknown speed are each tried once; in all it takes as long as one after
+    the other.
     """
     joiners = [f"m{number}" for number in range(2, 7)]
     group = group_of(stateful=len(joiners) + 1)
@@ -111,8 +111,8 @@ def test_equally_slow_copies_of_known_speed_never_give_way():
 
 
 def test_copy_whose_changelog_grows_as_fast_as_it_restores_gives_way():
-    """Now and then it is a record nearer than ever, so it never stalls; without the look it would
-    hold the only slot for ever.
+    """Now and then it has its best lag by one record, so it never stalls. Without the check of its
+    speed it would hold the only slot for ever.
     """
     group = group_of(stateful=3)
     never = group.join("never", restores=0)
@@ -127,8 +127,8 @@ def test_copy_whose_changelog_grows_as_fast_as_it_restores_gives_way():
 
 
 def test_stalled_member_gives_the_slot_to_another_member():
-    """A full disk: its tasks would be tried in turn, each for as long as a stall, while another
-    waits.
+    """A full disk: the member's tasks would be tried in turn, each until it stalls, while another
+    member waits.
     """
     group = group_of(stateful=9)
     group.join("full", restores=0)
@@ -142,8 +142,8 @@ def test_stalled_member_gives_the_slot_to_another_member():
 
 @pytest.mark.parametrize("version", [1, None])
 def test_small_copy_does_not_wait_for_a_huge_one_on_the_same_member(version: int | None):
-    """m2 restores a huge state when m3 leaves, whose small one is to come to m2 as well: beside it,
-    or, in version 1, in its place.
+    """m2 restores a huge state when m3 leaves, whose small state must come to m2 too: beside the
+    huge one, or, in version 1, in its place.
     """
     group = Group().starts(stateful=5, version=version, warmup_stall_ms=STALL_MS, max_warmups=1, max_warmups_per_member=1)
     group.fact(PartitionsObserved(end_offsets={"log": {0: 400_000, 1: 400_000, 2: 400_000, 3: 400_000, 4: 20_000}}))
@@ -186,8 +186,8 @@ def test_slot_back_off_ends_when_nothing_waits_any_more():
 
 
 def test_copies_for_a_leaving_member_give_no_slot_away_and_survive_lower_caps():
-    """They hold none: m1 is restored slowly elsewhere, a joiner would be ready far sooner, and the
-    caps are lowered meanwhile.
+    """They hold no slot: m1's tasks are restored slowly elsewhere, a joiner would be ready far
+    sooner, and the caps are lowered meanwhile.
     """
     group = Group().starts("m1", stateful=6, warmup_stall_ms=STALL_MS, max_warmups=2, max_warmups_per_member=2, drain_timeout_ms=1_000_000)
     group.settles()
@@ -199,5 +199,5 @@ def test_copies_for_a_leaving_member_give_no_slot_away_and_survive_lower_caps():
     group.fact(configured(max_warmups=1, max_warmups_per_member=1, warmup_stall_ms=STALL_MS, drain_timeout_ms=1_000_000))
     for _ in range(2 * STALL_MS // 3_000):
         group.cycle()
-        assert len(group.members["m2"].keeps) >= 3  # the others are to go to the joiner, or have come
+        assert len(group.members["m2"].keeps) >= 3  # the others will go to the joiner, or are there
     assert outpaced(group) == []

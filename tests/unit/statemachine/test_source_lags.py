@@ -1,5 +1,5 @@
-"""How far a group is behind its sources: who says so, whose word counts, and what waits for it
-(docs/protocol.md#d2, #d6, #d11).
+"""How far a group is behind its sources: where that is reported or observed, which value counts,
+and what waits for it (docs/protocol.md#d2, #d6, #d11).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.groups import Group, configured, joined, rejections
 
 DELAY_MS = 1_000
 EXAMPLE = {0: 100_000, 1: 60_000, 2: 50_000}
-"""KIP-169's."""
+"""The example of KIP-169."""
 
 
 def two_sources(partitions: int = 3) -> TopologyDeclared:
@@ -197,7 +197,7 @@ def test_deal_request_without_anything_to_deal_is_rejected() -> None:
     assert rejections(group.fact(DealRequested())) == ["external"]
 
 
-# What a worker tells
+# A worker's observations
 
 
 def test_worker_observes_the_lags_that_its_group_does_not_know() -> None:
