@@ -1,5 +1,5 @@
-"""What a change of members costs: a group leads a calm life, some come and some go, and it is
-watched until it has come to rest.
+"""The cost of a change of members in the simulated cluster: a settled group gains and loses members
+and runs until it is settled again.
 """
 
 from __future__ import annotations
@@ -26,19 +26,18 @@ LOOK_EVERY_MS = 5_000
 MOST_WAITING_MS = 86_400_000
 CHANGELOG = "changelog"
 LOOKING = ("probing", "ready")
-"""Causes of the rounds that look at copies."""
+"""Causes of rounds that check copies."""
 
 
 @attrs.frozen(kw_only=True)
 class ChangeCost:
-    """`changed`: tasks that have another owner in the end than before; `fewest`: how many balance
-    needs. `moves`: changes of owner along the way.
+    """Costs of one change. `changed`: tasks with another owner in the end than before; `fewest`:
+    the number that balance needs. `moves`: changes of owner, intermediate ones included.
 
-    `rounds` by cause, up to where all was at rest; `rounds_of_owners`: those of them that looked at
-    copies, because one was ready or in the probing interval, up to the last change of owner.
-    `interrupted`: tasks whose owner was told to let go before the destination was caught up.
-    `longest_silence_ms`: that any task was processed by nobody. `seconds`: from the change to the
-    last round.
+    `rounds`: by cause, until the group is settled; `rounds_of_owners`: those of them that checked
+    copies, up to the last change of owner. `interrupted`: tasks whose owner had to revoke them
+    before the destination was caught up. `longest_silence_ms`: longest time that no member
+    processed a task. `seconds`: from the change to the last round.
     """
 
     changed: int
@@ -52,7 +51,7 @@ class ChangeCost:
     restored_records: int
     seconds: float
     cluster: SimulatedCluster
-    """At rest; it can go on."""
+    """The settled cluster, which can run on."""
 
     @property
     def probing_rounds(self) -> int:
@@ -60,7 +59,7 @@ class ChangeCost:
 
     @property
     def looking_rounds(self) -> int:
-        """Rounds in which copies were looked at: because one was ready, or in the probing interval.
+        """Number of rounds that checked copies: because one was ready, or in the probing interval.
         """
         return sum(self.rounds.get(cause, 0) for cause in LOOKING)
 
@@ -78,12 +77,12 @@ def change_cost(
     records_per_s: int = 100,
     seed: int = 1,
 ) -> ChangeCost:
-    """`joiners` cold members join `members` that run `tasks` stateful tasks of `records` records
-    each, which grow by `records_per_s`; at the same moment the last `leavers` of these close
-    without having announced it.
+    """Runs `members` members with `tasks` stateful tasks of `records` records each, which grow by
+    `records_per_s`; then `joiners` cold members join, and at the same moment the last `leavers` of
+    the first ones close without announcement. Returns what the change cost.
 
-    `ids`: of the members and then of the joiners; None: m0, m1, ... Raises InvariantBroken(7) when
-    the group does not come to rest within a day of simulated time.
+    `ids`: of the members, then of the joiners; None: m0, m1, ... Raises InvariantBroken(7) when the
+    group is not settled within a day of simulated time.
     """
     leader = registry.latest(assignor)
     given = GroupSettings() if settings is None else settings
@@ -151,7 +150,7 @@ def change_cost(
 
 
 def _rest(cluster: SimulatedCluster) -> None:
-    """Until every task runs where the leader wants it and nothing is under way."""
+    """Runs until every task has its target owner and nothing is under way."""
     until_ms = cluster.now_ms + MOST_WAITING_MS
     while cluster.now_ms < until_ms:
         cluster.run_for(LOOK_EVERY_MS)

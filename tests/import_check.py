@@ -1,11 +1,10 @@
-"""``python -m tests.import_check DIR...``: is our reading of a recorded
-run right?
+"""``python -m tests.import_check DIR...``: checks the importer's reading of recorded runs.
 
-For folders that hold, beside the dump, another decoder's reading (``history.jsonl``) and what the
-leader logged (``leader_view.jsonl``). Every field of every generation is compared with the first;
-the imported facts (who was given what, offset sums, lags) with the second. One line per folder;
-exit code 1 when something differs. Lags may differ a little: the leader asked the brokers for end
-offsets, we read them between two samples.
+Each folder holds, beside the dump, another decoder's reading (``history.jsonl``) and the leader's
+log (``leader_view.jsonl``). Every field of every generation is compared with the first, the
+imported facts (assignments, offset sums, lags) with the second. Prints one line for each folder;
+the exit code is 1 when something differs. Lags may differ a little: the leader requested end
+offsets from the brokers, the importer reads them between two samples.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _PROCESS_OF = "@"
 
 
 class MemoryLog:
-    """A log in memory: the facts of one import."""
+    """A log in memory with the facts of one import."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -45,7 +44,7 @@ class MemoryLog:
 
 @attrs.define
 class ImportCheck:
-    """What one folder gave. `assignments`, `sums`: generations that agree with the leader's log, of
+    """Result of one folder. `assignments`, `sums`: generations that agree with the leader's log, of
     `generations`.
     """
 
@@ -54,19 +53,19 @@ class ImportCheck:
     assignments: int = 0
     sums: int = 0
     lag_errors: list[int] = attrs.field(factory=list)
-    """Ours less the leader's, for every number of records both have."""
+    """Imported less the leader's lag, wherever both are numbers."""
     verdicts: int = 0
-    """Lags on the same side of acceptable_recovery_lag."""
+    """Number of lags on the same side of acceptable_recovery_lag."""
     causes: Counter[str] = attrs.field(factory=Counter)
     first_difference: str | None = None
 
     @property
     def agrees(self) -> bool:
-        """Nothing that must be equal differs."""
+        """Whether everything that must be equal is equal."""
         return self.history.complete and self.generations == self.assignments == self.sums
 
     def line(self, name: str) -> str:
-        """For people."""
+        """Returns one line for a person."""
         errors = [abs(each) for each in self.lag_errors]
         lags = "none"
         if errors:
@@ -129,7 +128,7 @@ def check(folder: Path, **settings: Any) -> ImportCheck:
 def _assignment_difference(
     view: dict[str, Any], given: dict[str, tuple[set[TaskId], set[TaskId]]], reports: dict[str, LagReported], stateful: set[int]
 ) -> str | None:
-    """What the leader logged as its target, less what it withheld, against the facts.
+    """Compares the leader's logged target, less the withheld tasks, with the facts.
 
     A withheld task with state is a copy meanwhile, unless it only moves between two threads of its
     process.
@@ -150,7 +149,7 @@ def _assignment_difference(
 def _sums_difference(
     view: dict[str, Any], reports: dict[str, LagReported], ends: dict[TaskId, int], checked: ImportCheck, acceptable: int
 ) -> str | None:
-    """The leader's offset sums, and its lags, against the reports."""
+    """Compares the leader's offset sums and lags with the reports."""
     wrong: str | None = None
     for client in view["clients"]:
         report = reports[client["process_id"]]
@@ -169,7 +168,8 @@ def _sums_difference(
 
 
 def main(arguments: list[str]) -> int:
-    """One line per folder. 0: all agree; 1: one differs; 2: one cannot be read."""
+    """Prints one line for each folder. Returns 0: all agree; 1: one differs; 2: one cannot be read.
+    """
     if not arguments:
         print("usage: python -m tests.import_check DIR...", file=sys.stderr)
         return 2

@@ -1,7 +1,7 @@
-"""What goes wrong: single faults, and random plans of them from a seed.
+"""Faults of the simulated cluster, and random plans of them from a seed.
 
-A plan is data (`Fault`s in order of time), so a failing one can be printed, shortened and played
-again.
+A plan is data (`Fault`s in order of time), so a plan that fails can be printed, shortened and
+repeated.
 """
 
 from __future__ import annotations
@@ -57,23 +57,24 @@ FAULTS = (
     "junk",
 )
 """crash: kill -9, and the same id comes back with proof that its predecessor is dead;
-crash_unproven: without. pause and cut: shorter or longer than the lease. asked: an operator asks it
-to leave; asked_to_stay: and takes that back. stuck: its decisions reader stands still while its
-heartbeats go on. duplicate: a second process with the id. clock_*: a broker failover whose
-successor's clock differs. junk: a fact that is unsound, or from somebody who is no member."""
+crash_unproven: without proof. pause and cut: shorter or longer than the lease. asked: an operator
+requests its leave; asked_to_stay: and withdraws the request. stuck: its decisions reader makes no
+progress while its heartbeats go on. duplicate: a second process with the id. clock_*: a broker
+failover whose successor's clock differs. junk: an invalid fact, or one from a stranger.
+"""
 
 NOBODYS = frozenset({"failover", "clock_ahead", "clock_back", "worker_crash", "worker_pause", "worker_cut", "worker_skips", "second_worker", "junk"})
-"""Faults that befall no member: the broker, a worker, or the log."""
+"""Faults that hit no member: the broker, a worker, or the log."""
 
 LONGEST_CLOCK_JUMP_MS = 86_400_000
 
 
 @attrs.frozen
 class Fault:
-    """Something goes wrong at `at_ms`. `member_id`: to whom, "" = to the broker or a worker.
-    `lasts_ms`: of a pause, a cut, an absence.
+    """A fault at `at_ms`. `member_id`: its victim; "": the broker, a worker or the log. `lasts_ms`:
+    length of a pause, a cut, an absence.
 
-    `size`: milliseconds of a clock jump or a delay, records of a skip, which junk; else 0.
+    `size`: milliseconds of a clock jump or a delay, records of a skip, number of the junk; else 0.
     """
 
     at_ms: int
@@ -84,10 +85,10 @@ class Fault:
 
 
 def random_faults(seed: int, *, members: tuple[str, ...], from_ms: int, until_ms: int, every_ms: int, session_timeout_ms: int) -> list[Fault]:
-    """A plan: faults of every kind, `every_ms` apart on average; every one is over by `until_ms`.
+    """Returns a plan: faults of every kind, `every_ms` apart on average, all over by `until_ms`.
 
-    Clock jumps are at least a session apart, which is what a lease margin of one max_step_ms
-    tolerates (PROTOCOL M4).
+    Clock jumps are at least a session apart, which a lease margin of one max_step_ms tolerates. See
+    docs/protocol.md#m4.
     """
     random = Random(seed)
     faults: list[Fault] = []
@@ -120,14 +121,13 @@ def random_faults(seed: int, *, members: tuple[str, ...], from_ms: int, until_ms
 
 
 SUPERVISION_MS = 10_000
-"""How often somebody looks whether each member still has a process."""
+"""Interval at which the supervisor restarts members without a process."""
 
 
 def plan(cluster: SimulatedCluster, faults: list[Fault], *, members: tuple[str, ...], heal_ms: int) -> None:
-    """Has every fault happen in its time, and a supervisor start a process for a member that has
-    none.
+    """Schedules every fault, and a supervisor that starts a process for each member without one.
 
-    At `heal_ms` the network becomes faultless, nobody stays paused, and one worker leads.
+    At `heal_ms` the network becomes faultless, paused processes resume, and one worker leads.
     """
     for fault in faults:
         cluster.engine.at(fault.at_ms, strike, cluster, fault)
@@ -136,7 +136,7 @@ def plan(cluster: SimulatedCluster, faults: list[Fault], *, members: tuple[str, 
 
 
 def heal(cluster: SimulatedCluster) -> None:
-    """Nothing goes wrong from here on."""
+    """Ends all faults."""
     cluster.network.heal()
     for process in cluster.live_processes():
         process.resume()
@@ -156,8 +156,8 @@ def _supervise(cluster: SimulatedCluster, members: tuple[str, ...]) -> None:
 
 
 def strike(cluster: SimulatedCluster, fault: Fault) -> None:
-    """One fault, now. What does not apply (nobody of that id is alive, no worker leads) is passed
-    over.
+    """Applies one fault now. A fault that does not apply (its member is dead, no worker leads) is
+    skipped.
     """
     if not fault.member_id:
         _strike_leader(cluster, fault)
@@ -222,8 +222,8 @@ def _strike_leader(cluster: SimulatedCluster, fault: Fault) -> None:
 
 
 def junk(cluster: SimulatedCluster, which: int) -> Fact:
-    """A fact that must change nothing: undecodable, stale, from a stranger, or from an incarnation
-    that is over or never was.
+    """Returns a fact that must change nothing: undecodable, stale, from a stranger, or from an
+    incarnation that is over or never existed.
     """
     members = sorted({process.member_id for process in cluster.processes}) or ["nobody"]
     who: dict[str, Any] = {"member_id": members[which % len(members)], "incarnation": (0, 1_000_000)[which // 7 % 2]}
@@ -251,7 +251,7 @@ def _ensure_worker(cluster: SimulatedCluster) -> None:
 
 
 def _retire_oldest(cluster: SimulatedCluster) -> None:
-    """A zombie notices at last that it is one."""
+    """Ends the oldest of several workers."""
     workers = cluster.live_workers()
     if len(workers) > 1:
         workers[0].kill()
@@ -263,7 +263,7 @@ def _come_back(cluster: SimulatedCluster, member_id: str, proven: bool) -> None:
 
 
 def _return_when_gone(cluster: SimulatedCluster, process: SimulatedProcess) -> None:
-    """It comes back once it has left; a member that drains is waited for."""
+    """Restarts the member once it has left; waits while it drains."""
     if process.alive:
         cluster.engine.after(1_000, _return_when_gone, cluster, process)
     else:

@@ -1,10 +1,10 @@
-"""``python -m tests.thin_recording DIR OUT``: the small form of a recorded
-run, from which the same facts are imported.
+"""``python -m tests.thin_recording DIR OUT``: writes the small form of a recorded run, which gives
+the same facts when imported.
 
-Kept: every group-metadata record; of the commits, each partition's last one before and first one
-after every generation (what ends and restores are inferred from); of the end-offset samples, those
+It keeps every group-metadata record; of the commits, each partition's last one before and first one
+after every generation (from which ends and restores are inferred); of the end-offset samples, those
 that become facts and the two around each generation; actions and settings; of the measurements, the
-totals and the milliseconds per task. Written deterministically.
+totals and the milliseconds for each task. Equal inputs give equal files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from equipoise.replay.importers.kafka_streams.wire import GroupMetadata, OffsetC
 
 def thin(source: Source, out: Path, settings: dict[str, Any]) -> None:
     """Writes the small form of `source` to `out`, with `settings` in its settings.json. Raises
-    InputError as the readers do.
+    InputError when a file of `source` is malformed.
     """
     out.mkdir(parents=True, exist_ok=True)
     records = _kept_records(source)
@@ -95,7 +95,7 @@ def _write_json(path: Path, document: dict[str, Any]) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """``DIR OUT [setting=value ...]``; 0: written, 2: bad input."""
+    """Takes ``DIR OUT [setting=value ...]``. Returns 0: written; 2: bad input."""
     if len(arguments) < 2:
         print("usage: python -m tests.thin_recording DIR OUT [setting=value ...]", file=sys.stderr)
         return 2

@@ -20,7 +20,7 @@ FLEET = Fleet(groups=GROUPS, records=4_000, seed=5)
 
 
 def settings(warehouse: Path) -> dict[str, str]:
-    """Of every session here, those in processes of their own too."""
+    """Settings of every session here, including those in child processes."""
     connector = jars(Path(__file__).with_name("pom.xml"))
     return {
         "spark.jars": ",".join(str(jar) for jar in sorted(connector.glob("*.jar"))),
@@ -33,7 +33,7 @@ def settings(warehouse: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A real session on two cores. Without Java this fails, and says what to install."""
+    """A real session on two cores. Fails without Java, and names what to install."""
     if shutil.which("java") is None:
         raise pytest.UsageError(NO_JAVA)
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -44,7 +44,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four groups that lived, in an archive; nobody changes it."""
+    """An archive of four simulated groups, read only."""
     path = tmp_path_factory.mktemp("fleet") / "archive"
     make_fleet(FLEET, path)
     return path

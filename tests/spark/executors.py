@@ -1,9 +1,9 @@
-"""A cluster on this machine: executors that are processes of their own, of which some are killed
-with kill -9 in the middle of a group's log.
+"""A Spark cluster on this machine, with executors in processes of their own, some of which are
+killed with kill -9 in the middle of a group's log.
 
 `python -m tests.spark.executors ARCHIVE FOLDER` verifies an archive on it, and prints the rows and
-how executors ended as one JSON document. In a process of its own because there is one Spark for
-each process.
+how executors ended as one JSON document. It runs in a process of its own because a process has one
+Spark only.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from equipoise.replay.spark.verify import schema, verify_group
 
 MASTER = "local-cluster[2,1,1024]"
 MORTAL = 2
-"""So many groups take their executor with them."""
+"""Number of groups whose fold kills its executor."""
 
 
 @attrs.frozen(kw_only=True)
 class Mortal(Unit):
-    """A group in the middle of whose log its worker is killed, as the kernel does that needs its
-    memory, the first time that it is folded; or the worker's executor: JVM, Python and all other
-    tasks that it has."""
+    """A group whose worker is killed in the middle of the group's log, as the kernel's
+    out-of-memory killer does, the first time that it is folded; or the worker's executor: JVM,
+    Python and all its other tasks.
+    """
 
     executor: bool = False
 
@@ -52,7 +53,7 @@ def parent_of(pid: int) -> int:
 
 
 def ends_of_tasks(log: Path) -> dict[str, int]:
-    """Reason -> number of tasks that ended with it, as Spark recorded them."""
+    """Returns reason -> number of tasks that ended with it, as Spark recorded them."""
     counts: dict[str, int] = {}
     for path in log.rglob("*"):
         for line in path.read_text().splitlines() if path.is_file() else ():

@@ -1,5 +1,5 @@
-"""A live log in a real Kafka for the streaming tests: a leader that publishes facts and what the
-real machine decides on them.
+"""A live log in a real Kafka for the streaming tests: a leader that publishes facts and the real
+machine's decisions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GROUPS = ("orders", "clicks", "bills", "carts")
 
 
 class Leader:
-    """Publishes facts and what the real machine decides on them, with the broker's own offsets and
+    """Publishes facts and the real machine's decisions on them, with the broker's own offsets and
     times. `wrong`: spoils a group's next decision.
     """
 
@@ -63,13 +63,13 @@ class Leader:
 
 
 def facts_of(first: int, last: int) -> list[tuple[str, Fact]]:
-    """Facts [first, last) of a group's life, lived by all groups in turn."""
+    """Returns facts [first, last) of a simulated group."""
     facts = [entry.event for entry in lived() if isinstance(entry, Record)][1:]
     return [(group, fact) for fact in facts[first:last] for group in GROUPS]
 
 
 def alerts_in(folder: Path) -> list[dict[str, Any]]:
-    """The rows of the alerts table, as any reader of the folder finds them."""
+    """Returns the rows of the alerts table, as any reader of the folder finds them."""
     files = [str(path) for path in sorted(folder.glob("*.parquet"))]
     rows: list[dict[str, Any]] = ds.dataset(files).to_table().to_pylist() if files else []
     return sorted(rows, key=lambda row: (row["partition"], row["group"], row["offset"]))

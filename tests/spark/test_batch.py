@@ -1,5 +1,5 @@
-"""Jobs over many groups on a real Spark: the same answers as one group at a time without it, to the
-byte, whatever happens to some of the groups.
+"""Jobs over many groups on a real Spark: their answers equal those of one group at a time without
+Spark, to the byte, also when some groups are damaged.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def rows_of(archive: Path, partition: int) -> list[Row]:
 
 
 def put_rows(archive: Path, partition: int, rows: Sequence[Row]) -> None:
-    """Makes the partition these rows, sound or not, in a file that is what it says."""
+    """Replaces the partition's rows, valid or not, in a well-formed file."""
     for part in all_parts(archive):
         if part.partition == partition:
             part.path.unlink()
@@ -70,8 +70,8 @@ def sorted_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def tasks_of_first_stage(spark: Any) -> Iterator[list[int]]:
-    """In how many tasks the first stage was done that Spark is asked for within the block: the
-    folding of the groups.
+    """Collects the number of tasks of the first stage that runs within the block: the folding of
+    the groups.
     """
     group = uuid.uuid4().hex
     found: list[int] = []
@@ -87,8 +87,8 @@ def tasks_of_first_stage(spark: Any) -> Iterator[list[int]]:
 
 @pytest.fixture
 def damaged(fleet: Path, tmp_path: Path) -> Path:
-    """The fleet, where one group's record was changed, another one's decision says something else,
-    and the file of a third has a flipped bit.
+    """The fleet with one changed record, one wrong decision, and one file with a flipped bit, each
+    in another group.
     """
     archive = tmp_path / "damaged"
     shutil.copytree(fleet, archive)
@@ -104,7 +104,7 @@ def damaged(fleet: Path, tmp_path: Path) -> Path:
 
 
 def with_another_decision(rows: list[Row]) -> list[Row]:
-    """The first MemberAssigned with another token, and a checksum that holds."""
+    """Changes the token of the first MemberAssigned, with a valid checksum."""
     at = next(at for at, row in enumerate(rows) if isinstance(row, DecisionRow) and row.kind == codec.kind_of(MemberAssigned))
     row = rows[at]
     assert isinstance(row, DecisionRow)
@@ -152,7 +152,7 @@ def test_a_damaged_group_is_one_row_and_the_others_go_on(spark: Any, damaged: Pa
 
 
 def test_a_group_in_a_partition_with_others_is_read_by_itself(spark: Any, fleet: Path, tmp_path: Path) -> None:
-    """Two groups in one partition, as Kafka has them: the damage of one is not the other's."""
+    """Two groups in one partition, as in Kafka: damage to one does not affect the other."""
     archive = tmp_path / "shared"
     with open_log(f"{archive}/", "w") as log, log.transaction():
         write(log, lived())
@@ -276,8 +276,8 @@ def test_the_command_sums_over_the_groups(spark: Any, fleet: Path, tmp_path: Pat
 # ----------------------------------------------------------------------------------------- recorded
 
 
-def test_a_recorded_group_goes_the_whole_way(spark: Any, tmp_path: Path) -> None:
-    """A Kafka Streams group as it was recorded: imported into an archive, verified, told; the same
+def test_recorded_group_gives_the_same_answers_from_an_archive(spark: Any, tmp_path: Path) -> None:
+    """A recorded Kafka Streams group, imported into an archive and verified there, gives the same
     answers as from a file.
     """
     archive, file = f"{tmp_path}/recorded/", tmp_path / "recorded.db"
@@ -314,8 +314,8 @@ def test_groups_are_dealt_evenly_and_all_of_them() -> None:
 def test_workers_killed_in_the_middle_of_a_group_change_nothing(
     spark: Any, fleet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Work, schema: Callable[[], Any]
 ) -> None:
-    """Two groups a task: what a task has said of its first group before it dies in its second is
-    not said twice.
+    """Two groups a task: rows of the first group, returned before the task dies in its second, are
+    not repeated.
     """
     monkeypatch.setattr("equipoise.replay.spark.groups.TASKS_A_CORE", 1)
     archive = tmp_path / "archive"

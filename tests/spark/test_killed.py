@@ -1,5 +1,5 @@
-"""Killed with kill -9: streaming queries in the middle of a trigger, started again on the same
-checkpoint, and executors in the middle of a group.
+"""kill -9 on streaming queries in the middle of a trigger, started again on the same checkpoint,
+and on executors in the middle of a group.
 """
 
 from __future__ import annotations
@@ -33,9 +33,7 @@ MOST_S = 240
 
 @pytest.fixture(scope="module")
 def location(bootstrap: str) -> str:
-    """A log of four groups, of which three come to a decision that is not the machine's, one after
-    the other.
-    """
+    """A log of four groups, of which three reach a wrong decision, one after the other."""
     prefix = "killed"
     leader = Leader(bootstrap, prefix)
     for at, wrong in enumerate(("", "bills", "clicks", "carts")):
@@ -46,10 +44,10 @@ def location(bootstrap: str) -> str:
 
 
 def killed(args: list[str], checkpoint: Path, folder: Path, is_time: Callable[[int], bool]) -> int:
-    """Runs the query in a process of its own, and kills it with all it started as soon as a trigger
+    """Runs the query in a process of its own, and kills it with its children as soon as a trigger
     is under way and `is_time(trigger)`.
 
-    Returns the trigger that it was in.
+    Returns that trigger's number.
     """
     conf = [word for name, value in settings(folder / "warehouse").items() for word in ("--conf", f"{name}={value}")]
     command = [sys.executable, "-m", "equipoise", "spark", *args, "--checkpoint", str(checkpoint), "--once", "--most-records", RECORDS_A_TRIGGER]
@@ -75,13 +73,13 @@ def killed(args: list[str], checkpoint: Path, folder: Path, is_time: Callable[[i
 
 
 def under_way(checkpoint: Path) -> int | None:
-    """The trigger that was begun and not ended."""
+    """Returns the trigger that has begun and not ended."""
     begun, ended = ({int(path.name) for path in (checkpoint / name).glob("[0-9]*")} for name in ("offsets", "commits"))
     return max(begun - ended, default=None)
 
 
 def test_a_verifying_query_that_is_killed_tells_everything_once(spark: Any, location: str, tmp_path: Path) -> None:
-    """Killed when a trigger's rows are written and the trigger is not over, and once more when a
+    """Killed when a trigger's rows are written and the trigger is not over, and again when a
     trigger has just begun.
     """
     alerts, checkpoint = tmp_path / "alerts", tmp_path / "checkpoint"
@@ -100,8 +98,8 @@ def test_a_verifying_query_that_is_killed_tells_everything_once(spark: Any, loca
 
 
 def test_executors_that_are_killed_change_nothing(fleet: Path, tmp_path: Path) -> None:
-    """Two of them, each with its JVM, on a cluster of processes: Spark loses the tasks with them
-    and does them elsewhere.
+    """Two executors with their JVMs, on a cluster of processes: Spark loses their tasks and repeats
+    them elsewhere.
     """
     archive = tmp_path / "archive"
     shutil.copytree(fleet, archive)
@@ -114,7 +112,7 @@ def test_executors_that_are_killed_change_nothing(fleet: Path, tmp_path: Path) -
 
 
 def test_an_archiving_query_that_is_killed_archives_everything_once(spark: Any, location: str, tmp_path: Path) -> None:
-    """Killed when a trigger has appended a part of its records."""
+    """Killed when a trigger has appended part of its records."""
     archive, checkpoint = tmp_path / "archive", tmp_path / "checkpoint"
     args = ["archive", location, "--to", str(archive)]
     seen: dict[int, int] = {}

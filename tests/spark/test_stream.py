@@ -1,4 +1,4 @@
-"""A live log in a real Kafka, verified and archived by real streaming queries that are ended and
+"""A live log in a real Kafka, verified and archived by real streaming queries that are stopped and
 started again.
 """
 

@@ -49,7 +49,7 @@ def member(member_id: str, **changes: Any) -> ProcessSettings:
 def running_cluster(
     config: ClusterConfig, *members: str, seed: int = 1, sink: Sink | None = None, settled_ms: int = 60_000, **options: Any
 ) -> SimulatedCluster:
-    """A cluster that has led `members` for `settled_ms`."""
+    """Returns a cluster that has led `members` for `settled_ms`."""
     cluster = SimulatedCluster(config, seed=seed, sink=sink, **options)
     cluster.start_worker()
     for member_id in members:
@@ -59,7 +59,7 @@ def running_cluster(
 
 
 def assert_settled(cluster: SimulatedCluster) -> None:
-    """Every task runs somewhere, and the leader wants nothing else."""
+    """Asserts that every task runs where the leader wants it."""
     owners = cluster.world.owners(cluster.now_ms)
     assert [task for task in sorted(cluster.world.tasks) if task not in owners] == []
     assert cluster.machine.state.verdict is not None
@@ -68,7 +68,9 @@ def assert_settled(cluster: SimulatedCluster) -> None:
 
 
 def silences_ms(cluster: SimulatedCluster, since_ms: int) -> dict[TaskId, int]:
-    """Longest time from `since_ms` to now that nobody processed each task."""
+    """Returns the longest time from `since_ms` to now without a member that processed the task, for
+    each task.
+    """
     longest: dict[TaskId, int] = dict.fromkeys(cluster.world.tasks, 0)
     ends: dict[TaskId, int] = dict.fromkeys(cluster.world.tasks, since_ms)
     for each in cluster.world.history(cluster.now_ms):
@@ -79,7 +81,7 @@ def silences_ms(cluster: SimulatedCluster, since_ms: int) -> dict[TaskId, int]:
 
 
 class Memory:
-    """A sink that keeps everything, as text that is equal exactly when the log is."""
+    """A sink that keeps everything as text, which is equal exactly when the log is."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

@@ -1,8 +1,7 @@
-"""A small log that was lived: the real machine and real member code in the simulated cluster; four
-members, one joins cold, one dies and is back.
+"""A small log from the simulated cluster: four members, one joins cold, one dies and comes back.
 
 Tasks `0_0..0_11` have 400,000 records of state each and two warm-up slots between them, so some
-movements wait; `1_0..1_2` have none.
+movements wait; `1_0..1_2` are stateless.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def configured(*, solver: str | None = None, **settings: int) -> GroupConfigured
 
 @functools.cache
 def lived() -> tuple[Entry, ...]:
-    """Every record of the log, in stored order."""
+    """Returns every record of the log, in stored order."""
     sink = MemorySink()
     growth = {("store", partition): steady(records=400_000, records_per_s=50, start_ms=START_MS) for partition in range(12)}
     config = ClusterConfig(group="orders", log_id="lived", configured=configured(), topology=TOPOLOGY, growth=growth, start_ms=START_MS)
@@ -82,8 +81,8 @@ def write(log: Log, entries: Iterable[Entry]) -> None:
 
 
 def decided(*facts: tuple[int, Fact], group: str = "g", any_solver: bool = False) -> list[Entry]:
-    """A complete log of these (append_ms, fact): the real machine answers each. Opened as log
-    ``made``.
+    """Returns a complete log of these (append_ms, fact) with the real machine's decisions, opened
+    as log ``made``.
     """
     sink = MemorySink()
     machine = GroupMachine(any_solver=any_solver)

@@ -1,5 +1,5 @@
-"""When to change something: only for what is better beyond chance and beyond the simulation's own
-error; else the reason not to.
+"""Advice changes settings only for a gain beyond chance and beyond the simulation's own error;
+otherwise it names the reason not to.
 """
 
 from __future__ import annotations

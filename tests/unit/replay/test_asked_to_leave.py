@@ -1,5 +1,5 @@
-"""An operator's request in the simulated cluster (PROTOCOL M8): who is asked goes without a
-silence, also when it crashes on the way.
+"""An operator's leave request in the simulated cluster: the member leaves without a gap, also when
+it crashes on the way. See docs/protocol.md#m8.
 """
 
 from __future__ import annotations

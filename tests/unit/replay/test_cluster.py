@@ -1,5 +1,5 @@
-"""The simulated cluster: calm runs converge, each fault alone does what the protocol says, and the
-same seed gives the same bytes.
+"""The simulated cluster: runs without faults converge, each fault alone has the effect that the
+protocol states, and equal seeds give equal bytes.
 """
 
 from __future__ import annotations
@@ -67,10 +67,8 @@ def test_a_join_warms_up_first_and_no_running_task_waits():
     assert max(silences_ms(cluster, since_ms).values()) < 500
 
 
-def test_a_changed_limit_is_what_everybody_judges_by_in_flight():
-    """The word of a member and the lag that it had then, for who joined before and behind the
-    change.
-    """
+def test_changed_limit_applies_to_reports_in_flight():
+    """Readiness and lag of members that joined before and after the change."""
     kept = RecordingWatcher()
     cluster = running_cluster(small_config(stateful=12, stateless=0, acceptable_recovery_lag=10_000), "m1", watcher=kept)
     for limit, name in ((10_000, "m2"), (200, "m3")):
@@ -85,10 +83,8 @@ def test_a_changed_limit_is_what_everybody_judges_by_in_flight():
         assert all(lag is not None and limit // 4 < lag <= limit for lag in lags), "handed over as soon as the copy is ready, and no sooner"
 
 
-def test_a_simulated_application_prepares_as_long_as_it_takes_and_what_if_knows():
-    """From the join to the hand-over; of what is decided anew from that log the preparation takes
-    as long.
-    """
+def test_preparation_takes_its_time_in_simulation_and_what_if():
+    """From the join to the hand-over; a what-if of that log takes as long for the preparation."""
     kept = RecordingWatcher()
     config = small_config(stateful=4, stateless=0, acceptable_recovery_lag=1_000)
     cluster = SimulatedCluster(config, seed=1, watcher=kept)
@@ -110,7 +106,7 @@ def test_a_simulated_application_prepares_as_long_as_it_takes_and_what_if_knows(
     assert all(abs((each.prepare_ms or 0) - wanted) <= 3_100 for each, wanted in zip(started, (2_000, 40_000), strict=True))
 
 
-def test_no_ticks_while_the_group_is_empty():
+def test_empty_group_gets_no_ticks():
     kept = RecordingWatcher()
     cluster = running_cluster(small_config(), "m1", watcher=kept)
     cluster.last_process("m1").close()
@@ -121,8 +117,8 @@ def test_no_ticks_while_the_group_is_empty():
     assert len(kept.facts) == facts
 
 
-def test_a_lonely_quiet_member_is_ticked_for():
-    """With nothing else in the log its session must still be able to end (L3)."""
+def test_tick_expires_the_only_member_after_its_silence():
+    """With nothing else in the log its session must still expire. See docs/protocol.md#l3."""
     kept = RecordingWatcher()
     cluster = running_cluster(small_config(), "m1", watcher=kept)
     cluster.last_process("m1").kill()
@@ -191,7 +187,7 @@ def test_a_lost_report_makes_the_next_one_whole():
 
 
 @pytest.mark.parametrize("duration_ms", [LEASE_MS // 3, SESSION_MS * 2])
-def test_a_member_cut_off_shorter_than_its_lease_goes_on_and_longer_comes_back_anew(duration_ms: int):
+def test_member_cut_off_within_its_lease_goes_on_and_beyond_it_rejoins(duration_ms: int):
     kept = RecordingWatcher()
     cluster = running_cluster(small_config(num_standbys=1), "m1", "m2", watcher=kept)
     process = cluster.last_process("m1")
@@ -400,7 +396,7 @@ def test_when_nobody_can_renew_everybody_stops_and_comes_back():
 
 
 def test_live_process_that_is_claimed_dead_ends_as_superseded():
-    """The claim is false, and both sides must not take the tasks from each other by turns."""
+    """The claim is false, and the two sides must not take the tasks from each other in turns."""
     cluster = running_cluster(small_config(), "m1")
     (first,) = cluster.processes
     cluster.start_process(first.settings, proven_dead=first.incarnation)
@@ -435,9 +431,9 @@ def test_a_worker_killed_between_folding_and_publishing_is_followed_by_one_that_
     assert owned_by(cluster, "m3")
 
 
-def test_a_worker_that_would_decide_otherwise_halts_the_group_instead_of_publishing():
+def test_worker_with_another_decision_halts_the_group_instead_of_publishing():
     class Otherwise(GroupMachine):
-        """Another build, with a fix and no version bump."""
+        """Another build with a changed decision and the same behaviour version."""
 
         def step(self, record):
             return [

@@ -1,5 +1,5 @@
-"""A join moves the fewest tasks there are to move, interrupts none before its destination is caught
-up, and then there is rest.
+"""A join makes the fewest moves that balance needs, interrupts no task before its destination is
+caught up, and ends.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from tests.change_cost import ChangeCost, change_cost
 
 @pytest.fixture(scope="module")
 def seventh() -> ChangeCost:
-    """60 stateful tasks on 6 members, a seventh joins; settings as they come, so 2 warm-ups."""
+    """60 stateful tasks on 6 members and a seventh that joins, with default settings, so 2
+    warm-ups.
+    """
     return change_cost(tasks=60, members=6)
 
 
@@ -30,7 +32,7 @@ def test_no_running_task_is_interrupted_before_its_destination_is_caught_up(seve
     assert seventh.longest_silence_ms < 1_000
 
 
-def test_afterwards_a_hundred_thousand_facts_change_nothing(seventh: ChangeCost):
+def test_settled_group_changes_nothing_in_a_hundred_thousand_facts(seventh: ChangeCost):
     cluster = seventh.cluster
     generation, number, facts = cluster.machine.state.generation, cluster.machine.state.number, cluster.folded
     owners = cluster.world.owners(cluster.now_ms)
@@ -51,8 +53,8 @@ def test_growth_interrupts_nobody_at_any_size(tasks: int, members: int, joiners:
 
 
 def test_tasks_of_a_leaver_run_elsewhere_until_its_replacement_is_warm():
-    """Six tasks lose their owner and run elsewhere at once; the same six go on to the successor
-    when it has restored them.
+    """Six tasks lose their owner and run elsewhere at once; the same six move to the successor when
+    it has restored them.
     """
     cost = change_cost(tasks=24, members=4, joiners=1, leavers=1, settings=GroupSettings(probing_interval_ms=20_000))
     assert (cost.changed, cost.fewest, cost.moves, cost.interrupted) == (6, 6, 12, ())

@@ -1,5 +1,5 @@
-"""The parts of the simulated cluster alone: the queue, growth, restores, the producer, the broker's
-fetches, the arithmetic of what a run cost.
+"""Parts of the simulated cluster alone: queue, growth, restores, producer, fetches, and the
+computation of costs.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Storms in small: a few seeds pass; a plan is the same each time; and with a rule of the protocol
-switched off, the world finds two owners.
+"""Small storms: a few seeds pass, equal seeds give equal plans, and with a rule of the protocol
+switched off the world finds two owners.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from tests.storm_faults import FAULTS, random_faults
 from tests.storms import StormOutcome, draw, run_storm
 
 MOST_SEEDS = 150
-"""By then the rarest of the broken rules below has been found several times over."""
+"""Enough seeds to find the rarest of the broken rules below several times."""
 
 ONCE_FAILED = (70_001_026, 116_840_040)
-"""Seeds that `make soak` found a defect with: what an eager member was to get back was decided a
+"""Seeds with which `make soak` found a defect: the return of an eager member's task was decided a
 second time, for a copy that was not caught up.
 """
 
 
 @pytest.mark.parametrize("seed", [*range(12), *ONCE_FAILED])
-def test_a_storm_breaks_nothing_and_the_group_comes_to_rest(seed: int):
+def test_storm_breaks_no_invariant_and_the_group_settles(seed: int):
     outcome = run_storm(draw(seed))
     assert outcome.error is None, str(outcome)
     assert outcome.settled_ms is not None

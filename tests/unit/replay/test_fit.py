@@ -1,5 +1,5 @@
-"""The fitted restore speed: what is a measurement and what only a bound, what they say together,
-and how it compares with what processes logged.
+"""The fitted restore speed: measurements and bounds, their combination, and a comparison with
+speeds that processes logged.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def test_a_copy_that_has_caught_up_is_a_bound() -> None:
 
 
 def test_all_copies_of_a_member_count_together() -> None:
-    """One caught up, one did not: the member was restoring all the time."""
+    """One copy caught up and one did not, so the member was restoring all the time."""
     found = fit(group((0, told(TASK, OTHER)), (1_000, report(1, {TASK: 5_000, OTHER: 60_000})), (3_000, report(2, {TASK: 0, OTHER: 25_000}))))
     assert (found.observations[-1].records, found.observations[-1].copies, found.observations[-1].measured) == (40_000, 2, 20_000.0)
 
@@ -193,8 +193,8 @@ def test_bounds_alone_allow_more_than_the_largest_and_an_interval_pins_it_down()
 @pytest.mark.parametrize("spread", [0.1, 0.4])
 @pytest.mark.parametrize("window_s", [0.5, 2.0])
 def test_a_known_speed_is_found_again_from_intervals(spread: float, window_s: float) -> None:
-    """Groups of restores whose speeds are log-normal around 200,000/s, seen only in steps of a
-    window: the interval has the truth 9 times in 10.
+    """Restores whose speeds are log-normal around 200,000/s, seen only in steps of a window: the
+    interval holds the truth 9 times in 10.
     """
     chance = Random(7)
     inside = 0
@@ -218,8 +218,8 @@ def shipped(run: str) -> Fit:
 
 REPEATS = 60
 LOGGED = (83_905, 31_840, 144_211, 240_682, 353_800, 99_763, 265_762, 455_599)
-"""Records/s of the eight longer restores of both runs, as their processes logged them; their median
-is 193,000.
+"""Records/s of the eight longer restores of both runs, as their processes logged them. Median:
+193,000.
 """
 
 
@@ -237,8 +237,8 @@ def test_the_recorded_runs_give_the_speed_that_their_processes_logged_themselves
     assert "90 % between" in found.basis
 
 
-def test_each_run_holds_for_the_other_one() -> None:
-    """Held out: a median speed outside the other run's interval would be refuted by it."""
+def test_speed_fitted_on_one_run_covers_the_other() -> None:
+    """Held out: a median speed outside the other run's interval would refute the fit."""
     one, other = shipped("scale-out"), shipped("rolling")
     for fitted, held_out in ((one, other), (other, one)):
         assert (held_out.low_records_per_s or 0) <= fitted.records_per_s <= (held_out.high_records_per_s or 0)

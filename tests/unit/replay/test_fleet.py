@@ -1,5 +1,5 @@
-"""A fleet is the same however many processes make it, its groups are as large as asked for, and
-their logs replay.
+"""A fleet does not depend on the number of processes that make it, its groups have the sizes asked
+for, and their logs replay.
 """
 
 from __future__ import annotations

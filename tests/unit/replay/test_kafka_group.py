@@ -1,5 +1,5 @@
-"""The simulated Kafka Streams group does what Kafka does: when rounds begin and end, what stands
-still meanwhile, who is expired when; and both recorded groups come out of it as they were measured.
+"""The simulated Kafka Streams group behaves as Kafka does: start and end of rebalances, tasks that
+stop meanwhile, expiries; both recorded groups come out as measured.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def group(*, stateful: bool = True, records: int = 100_000, **changes: Any) -> K
 
 
 def begin(kafka: KafkaGroup, *names: str, threads: int = 1, kept: bool = True) -> list[KafkaStreamsInstance]:
-    """Instances whose process ids sort as their names do."""
+    """Starts instances whose process ids sort as their names do."""
     return [
         kafka.start(
             InstanceSettings(member_id=name, identity=name, threads=threads, session_timeout_ms=10_000, restore=RestoreModel(records_per_s=200_000)),
@@ -70,9 +70,8 @@ def test_the_first_round_waits_for_the_initial_delay_and_once_more_for_who_joins
     assert owners(together) == {"a": 4, "b": 4}
 
 
-def test_a_task_that_changes_hands_stands_still_until_the_follow_up_round_which_waits_for_a_heartbeat() -> None:
-    """Of the threads of a, one keeps what it has, and hears of the round with its next heartbeat.
-    """
+def test_kafka_task_that_changes_hands_stops_until_the_follow_up_round() -> None:
+    """One of a's threads keeps its tasks, and learns of the rebalance with its next heartbeat."""
     kafka = group(stateful=False)
     begin(kafka, "a", "b", threads=4)
     kafka.engine.at(60_000, begin, kafka, "c")
@@ -169,7 +168,7 @@ def recording(run: str) -> Recording:
 
 @functools.cache
 def answer(run: str, fitted_on: str) -> WhatIf:
-    """The factual configuration, with the restore speed that was fitted on one of the runs."""
+    """The factual configuration, with the restore speed fitted on one of the runs."""
     return what_if_recorded(recording(run), seeds=range(10), restore_records_per_s=recording(fitted_on).fit.records_per_s)
 
 
@@ -187,7 +186,7 @@ def test_a_recorded_group_is_predicted_with_the_speed_of_the_other_one(run: str,
 
 
 def test_the_first_action_comes_out_as_it_was_recorded_to_the_round() -> None:
-    """A1, one more cold instance: six minutes without chance."""
+    """A1, one more cold instance: six minutes without randomness."""
     inputs = recording("scale-out").inputs
     for seed in range(3):
         found = simulate_kafka(inputs, attrs.evolve(SIMULATION, seed=seed)).windows[0]

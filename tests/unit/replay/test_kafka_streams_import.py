@@ -1,6 +1,7 @@
 """Importing real recorded runs: the facts agree with an independent decoder and with the leader's
-own log, they are the same bytes twice, and the machine folds them; damaged copies stop with the
-offset; nothing in a dump can crash the import."""
+own log, imports are reproducible, and the machine folds them; damaged copies stop with the offset,
+and no dump crashes the import.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +50,12 @@ def imported(folder: Path, options: ImportOptions | None = None) -> tuple[list[R
 
 @functools.cache
 def shipped(run: str) -> tuple[list[Record], ImportSummary]:
-    """Read only: every test gets the same."""
+    """Read only: every test gets the same import."""
     return imported(SHIPPED / run)
 
 
 def with_references(run: str, folder: Path) -> Path:
-    """The shipped run, beside what it is compared with."""
+    """Returns the shipped run with the files it is compared with."""
     for path in (*(SHIPPED / run).iterdir(), *(DATA / run).iterdir()):
         (folder / path.name).write_bytes(path.read_bytes())
     return folder
@@ -160,7 +161,7 @@ def test_the_machine_folds_an_import_without_a_rejection_and_proposes_at_every_g
     assert [each.generation for each in decisions if isinstance(each, AssignmentProposed) and each.members] == observed
 
 
-def test_time_rises_and_the_story_begins_with_what_must_be_known() -> None:
+def test_import_facts_rise_in_time_and_begin_with_configuration_and_topology() -> None:
     records, summary = shipped("scale-out")
     times = [record.append_ms for record in records]
     assert times == sorted(times)
@@ -308,8 +309,8 @@ Mutation = Callable[[dict[str, Any]], None]
 
 
 def rewritten(folder: Path, change: Callable[[int, dict[str, Any]], dict[str, Any] | None], most_groups: int = 6) -> Path:
-    """The first generations of `rolling`, each record changed by `change(index, record)` (None:
-    left out).
+    """Returns the first generations of `rolling`, each record changed by `change(index, record)`
+    (None: left out).
     """
     kept: list[dict[str, Any]] = []
     groups = 0
@@ -418,7 +419,8 @@ def test_without_commits_an_end_is_the_removal_less_the_session_timeout(tmp_path
 
 
 def test_a_deleted_group_ends_its_members_and_may_begin_anew(tmp_path: Path) -> None:
-    """The group's tombstone; later generations count from 1 again and are told with rising numbers.
+    """After the group's tombstone later generations count from 1 again and are imported with rising
+    numbers.
     """
     groups = 0
 

@@ -1,5 +1,5 @@
-"""SOURCE folders: what is missing, damaged or out of order is named, with the file, the line and
-the fix.
+"""SOURCE folders: errors name the file, the line and the fix for what is missing, damaged or out of
+order.
 """
 
 from __future__ import annotations

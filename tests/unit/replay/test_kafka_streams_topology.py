@@ -1,5 +1,5 @@
-"""Which changelog is whose: partition counts decide, then the reported offset sums; what neither
-decides is left open.
+"""Matching of changelogs: partition counts decide, then the reported offset sums; otherwise the
+matching stays open.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The decoder of `__consumer_offsets`: every documented version, checked on built bytes; real bytes
+"""The decoder of `__consumer_offsets`: every documented version, on constructed bytes; real bytes
 cut and flipped everywhere end in a WireError.
 """
 
@@ -301,7 +301,7 @@ def test_every_prefix_of_a_real_key_is_refused() -> None:
 
 
 def refusal(offset: int, key: bytes, value: bytes | None) -> WireError | None:
-    """What the decoder has against these bytes; any other exception is its defect."""
+    """Returns the decoder's error for these bytes; any other exception is its defect."""
     try:
         decode_record(offset, key, value)
     except WireError as error:

@@ -1,5 +1,5 @@
-"""`load_balanced` in the simulated cluster, with members that report what they process: it evens
-out, state first, and `explain` has the numbers.
+"""`load_balanced` in the simulated cluster, with members that report their load: loads even out,
+state moves first, and `explain` has the numbers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The still picture: well-formed, alone, the same each time, and every bar where the timeline has
+"""The SVG picture: well-formed, self-contained, reproducible, with every bar where the timeline has
 its interval.
 """
 

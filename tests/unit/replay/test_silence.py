@@ -1,4 +1,4 @@
-"""Time in which leases had ended counts as silence, in the timeline, the metric and `explain`
+"""Time after the end of every lease counts as silence, in the timeline, the metric and `explain`
 alike.
 """
 
@@ -27,7 +27,7 @@ def running_group() -> Group:
 
 
 def measured_s(group: Group) -> float:
-    """What the metric of a worker that folded it all live says."""
+    """Returns the metric of a worker that folded it all live, in seconds."""
     counts, machine = WorkerMetrics(), GroupMachine()
     for record in group.records:
         decisions = machine.step(record)
@@ -42,8 +42,8 @@ def silences(group: Group) -> list[tuple[TaskId, int, int]]:
 
 
 def test_brokers_that_were_away_for_longer_than_the_lease_are_silence() -> None:
-    """The report that waited in its producer comes first when they are back, and then the member
-    joins again, as its lease had ended.
+    """After the outage the report that waited in its producer comes first, then the member joins
+    again, because its lease had ended.
     """
     group = running_group()
     heard_ms = group.append_ms
@@ -83,7 +83,7 @@ def test_member_within_its_lease_is_not_silent(away_ms: int) -> None:
 
 
 def test_silence_that_a_takeover_finds_is_counted_once_unless_a_worker_before_has_answered_it() -> None:
-    """As after an outage that ended the worker's own session too; the takeover fails at first, and
+    """As after an outage that ended the worker's own session too; the takeover fails first, and
     folds the same facts again.
     """
     group = running_group()

@@ -1,5 +1,5 @@
-"""`simulate`: both recorded runs, led by us, cost what the goals allow; the same input writes the
-same log, and that log verifies.
+"""`simulate`: both recorded runs, led by equipoise, cost no more than the goals allow; equal inputs
+write equal logs, and those verify.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def test_a_lost_disk_concerns_its_own_tasks_alone_and_no_longer_than_the_session
 
 
 def test_copies_that_are_near_in_time_take_over_without_a_warm_up(recorded: dict[str, RecordedInputs], results: dict[str, SimulationResult]):
-    """B3: i3 is back after 18 s with all its state, thousands of records behind, all in all less
-    than half a second.
+    """B3: i3 is back after 18 s with all its state, thousands of records behind, which is less than
+    half a second.
     """
     log = MemorySink()
     result = simulate(recorded["rolling"], attrs.evolve(FITTED, overrides={"acceptable_recovery_ms": 1_000}), sink=log)
@@ -281,7 +281,7 @@ def test_simulate_bad_input_is_refused_with_the_reason(
         simulate(short(recorded["scale-out"]), attrs.evolve(FITTED, **changes))
 
 
-def test_an_imported_group_is_led_by_us_from_the_first_fact(recorded: dict[str, RecordedInputs]):
+def test_imported_group_is_led_by_equipoise_from_the_first_fact(recorded: dict[str, RecordedInputs]):
     memory = Memory()
     simulate(short(recorded["scale-out"], 20_000), FITTED, sink=memory)
     configured = [line for line in memory.lines if GroupConfigured.__name__ in line]
@@ -290,8 +290,8 @@ def test_an_imported_group_is_led_by_us_from_the_first_fact(recorded: dict[str, 
 
 
 def as_kafka_closes(inputs: RecordedInputs) -> RecordedInputs:
-    """Kafka Streams closes without a word unless it is asked to leave the group, as it was in B5
-    alone: its process is just gone.
+    """Kafka Streams closes without LeaveGroup unless it is asked to leave the group, as in B5
+    alone: its process just disappears.
     """
     return attrs.evolve(
         inputs,

@@ -1,6 +1,4 @@
-"""When a task that was granted counts as running: not before its state is there, whatever lag the
-group accepts.
-"""
+"""A granted task counts as running when its state is there, whatever lag the group accepts."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ EVERY_MS = 1_000
 
 
 def conditions(group: Group) -> list[tuple[str | None, Condition, int]]:
-    """Of the one task: its owner, how it is, for how long in ms."""
+    """Returns (owner, condition, length in ms) of the one task."""
     return [(each.member_id, each.condition, each.to_ms - each.from_ms) for each in build_timeline(group.records).intervals]
 
 

@@ -1,4 +1,4 @@
-"""Configurations from a grid and from TOML; what is wrong is told with its place."""
+"""Configurations from a grid and from TOML; errors name the place."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""timeline: intervals tile each task's time, moves and rounds are those of the log, a recorded run
-counts as was measured, the page stands alone.
+"""`timeline`: intervals tile each task's time, moves and rounds are those of the log, a recorded
+run counts as measured, the page is self-contained.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def test_a_member_that_keeps_crashing_has_no_share_while_another_stays(monkeypat
     assert _imbalance(state) == Shares(situation).imbalance(situation.owner)
 
 
-def test_a_history_is_told_without_another_problem_for_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The leader builds one to decide; reading the history builds none."""
+def test_build_timeline_builds_no_problem_for_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader builds a problem to decide; reading the history builds none."""
     built: list[str] = []
     real = leader.build_problem
 
@@ -119,7 +119,7 @@ def test_a_history_is_told_without_another_problem_for_each_round(monkeypatch: p
 
 
 def with_standbys() -> Sequence[Entry]:
-    """Two members, and a copy of each task beside it that nobody has reported a lag of."""
+    """Two members, each task with a copy whose lag was never reported."""
     joins = [MemberJoined(member_id=name, incarnation=1, join_nonce=name) for name in ("m1", "m2")]
     return decided((1_000, configured(initial_delay_ms=0, num_standbys=1)), (1_001, TOPOLOGY), (1_002, joins[0]), (1_003, joins[1]))
 

@@ -1,5 +1,5 @@
-"""`what_if`: one reading, the factual configuration always beside the others, its distance from
-what was recorded told, errors before the work.
+"""`what_if`: one pass over the log, the factual configuration beside the others, its distance from
+the recording, and errors before any simulation.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def test_of_several_groups_one_is_named() -> None:
         what_if(two, group="nobody")
 
 
-def test_a_log_of_a_moment_has_nothing_to_play() -> None:
+def test_what_if_of_a_momentary_log_is_refused() -> None:
     start = [entry for entry in lived() if isinstance(entry, Record) and entry.offset <= 2]
     assert isinstance(start[-1].event, TopologyDeclared)
     with pytest.raises(InputError, match="spans 0 ms; there is nothing to play"):
