@@ -22,7 +22,7 @@ from equipoise.replay.history import Candidate, Condition, History, Interval, Mo
 from equipoise.replay.replayer import Replayer
 from equipoise.replay.wording import cause_text, clock_text, counted, lag_form, lag_text, preparing_text, reason_text, share_text, span_text
 from equipoise.statemachine import leader
-from equipoise.statemachine.machine import Load
+from equipoise.statemachine.machine import AssignorLoader
 from equipoise.statemachine.state import GroupPhase, GroupState, MemberState, known_lag
 
 
@@ -129,7 +129,7 @@ def move_document(move: MoveStory, now_ms: int) -> dict[str, Any]:
 
 
 def explain(
-    entries: Iterable[Entry], task: TaskId, *, group: str | None = None, at_offset: int | None = None, load: Load = registry.load
+    entries: Iterable[Entry], task: TaskId, *, group: str | None = None, at_offset: int | None = None, load: AssignorLoader = registry.load
 ) -> Explanation:
     """Explains `task` after the fact at `at_offset` (None: at the end of the log).
 

@@ -13,7 +13,7 @@ from equipoise.events.records import Entry
 from equipoise.events.tasks import Lag, TaskId
 from equipoise.replay.replayer import Replayer
 from equipoise.replay.wording import lag_form, span_text
-from equipoise.statemachine.machine import GroupMachine, Load
+from equipoise.statemachine.machine import AssignorLoader, GroupMachine
 from equipoise.statemachine.state import GroupState, MemberState, known_lag
 
 
@@ -177,7 +177,7 @@ class GroupView:
         return document
 
 
-def show(entries: Iterable[Entry], *, group: str | None = None, at_offset: int | None = None, load: Load = registry.load) -> GroupView:
+def show(entries: Iterable[Entry], *, group: str | None = None, at_offset: int | None = None, load: AssignorLoader = registry.load) -> GroupView:
     """Folds `entries` up to and including the fact at `at_offset` (None: all) and returns the
     state.
 

@@ -22,7 +22,7 @@ from equipoise.events.errors import DamagedError, InputError
 from equipoise.events.facts import GroupConfigured, LogOpened
 from equipoise.events.records import DecisionRecord, Entry, Record, UnreadRecord
 from equipoise.replay.wording import groups_text
-from equipoise.statemachine.machine import GroupMachine, Load
+from equipoise.statemachine.machine import AssignorLoader, GroupMachine
 from equipoise.statemachine.published import Match, compare
 from equipoise.statemachine.rejections import refused_fact
 
@@ -72,7 +72,7 @@ class Replayer:
     `group`: None means the only group of the log.
     """
 
-    def __init__(self, group: str | None = None, *, load: Load = registry.load) -> None:
+    def __init__(self, group: str | None = None, *, load: AssignorLoader = registry.load) -> None:
         self._group = group
         self._takes_any = group is None
         self._load = load

@@ -35,7 +35,7 @@ from equipoise.events.facts import LogOpened
 from equipoise.events.records import DecisionRecord, Entry, Record
 from equipoise.replay.differences import Difference, differences
 from equipoise.replay.replayer import ConfigurationAnswers
-from equipoise.statemachine.machine import GroupMachine, Load
+from equipoise.statemachine.machine import AssignorLoader, GroupMachine
 from equipoise.statemachine.published import PLACE_FIELDS, Match, compare, place_of
 from equipoise.statemachine.snapshots import is_of_another_form
 
@@ -183,7 +183,7 @@ class Verification:
         }
 
 
-def verify(entries: Iterable[Entry], *, load: Load = registry.load, advance: Callable[[int], None] = lambda records: None) -> Verification:
+def verify(entries: Iterable[Entry], *, load: AssignorLoader = registry.load, advance: Callable[[int], None] = lambda records: None) -> Verification:
     """Replays and compares every group of a log.
 
     `entries`: facts and decisions in stored order, as `equipoise.events.log` reads them. A record
@@ -215,7 +215,7 @@ def verify(entries: Iterable[Entry], *, load: Load = registry.load, advance: Cal
     return Verification(log_id=log_id, groups=answers, records=records, problem=problem, offset=offset)
 
 
-def _group(groups: dict[str, GroupVerifier], name: str, opened: Record | None, load: Load) -> GroupVerifier:
+def _group(groups: dict[str, GroupVerifier], name: str, opened: Record | None, load: AssignorLoader) -> GroupVerifier:
     group = groups.get(name)
     if group is None:
         group = groups[name] = GroupVerifier(name, load)
@@ -261,7 +261,7 @@ class GroupVerifier:
     `remembered`: number of latest stored decisions with which a stored duplicate is compared.
     """
 
-    def __init__(self, name: str, load: Load = registry.load, *, remembered: int = MOST_REMEMBERED) -> None:
+    def __init__(self, name: str, load: AssignorLoader = registry.load, *, remembered: int = MOST_REMEMBERED) -> None:
         self.name = name
         self._load = load
         self._assignor: Assignor | None = None
@@ -420,7 +420,7 @@ class GroupVerifier:
         return saved
 
     @classmethod
-    def restore(cls, saved: bytes, load: Load = registry.load, *, remembered: int = MOST_REMEMBERED) -> GroupVerifier:
+    def restore(cls, saved: bytes, load: AssignorLoader = registry.load, *, remembered: int = MOST_REMEMBERED) -> GroupVerifier:
         """Continues a verification that `save` returned. Raises InputError for bytes of another
         build.
         """

@@ -20,7 +20,7 @@ from equipoise.events.facts import LogOpened
 from equipoise.events.log.kafka.envelope import StoredDecision, decision_record, fact_record, fact_row, stored_decision
 from equipoise.events.log.rows import FactRow, Order
 from equipoise.replay.verification import GroupVerifier, Verdict
-from equipoise.statemachine.machine import Load
+from equipoise.statemachine.machine import AssignorLoader
 
 MOST_REMEMBERED = 4_096
 """Number of latest decisions with which a duplicate is compared: more than a worker publishes again
@@ -117,7 +117,7 @@ class Watch:
     `facts`, `decisions`: numbers verified so far.
     """
 
-    def __init__(self, groups: MutableMapping[str, bytes], *, load: Load = registry.load) -> None:
+    def __init__(self, groups: MutableMapping[str, bytes], *, load: AssignorLoader = registry.load) -> None:
         self._groups = groups
         self._load = load
         self._order = InOrder()
@@ -206,7 +206,7 @@ class Watch:
         return saved
 
     @classmethod
-    def restore(cls, saved: bytes, groups: MutableMapping[str, bytes], *, load: Load = registry.load) -> Watch:
+    def restore(cls, saved: bytes, groups: MutableMapping[str, bytes], *, load: AssignorLoader = registry.load) -> Watch:
         """Continues a watch that `save` returned. Raises InputError for bytes of another build."""
         form = msgpack.unpackb(saved)
         if form[0] != _SAVED:

@@ -62,7 +62,7 @@ movement of the same task to another member.
 """
 
 
-class Context:
+class StepContext:
     """Collects the effects of one step on `state`."""
 
     def __init__(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from equipoise.statemachine import actions
-from equipoise.statemachine.context import Context
+from equipoise.statemachine.context import StepContext
 from equipoise.statemachine.deadlines import Key, Timer
 from equipoise.statemachine.slots import look_at
 
 
-def deadline_passed(context: Context, timer: Timer, key: Key) -> None:
+def deadline_passed(context: StepContext, timer: Timer, key: Key) -> None:
     """Handles one due deadline. Does nothing when an earlier deadline of the same step ended what
     it was for.
     """

@@ -18,7 +18,7 @@ from equipoise.events.errors import GroupHalted
 from equipoise.events.facts import Subtopology
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine import actions
-from equipoise.statemachine.context import CAUSES, NATURAL, NEWS, Context
+from equipoise.statemachine.context import CAUSES, NATURAL, NEWS, StepContext
 from equipoise.statemachine.deadlines import NO_TASK, Timer
 from equipoise.statemachine.state import GroupState, MemberState, known_lag
 
@@ -116,7 +116,7 @@ def _member(state: GroupState, member: MemberState, tasks: dict[TaskId, Subtopol
     )
 
 
-def decide(context: Context, assignor: Assignor, offset: int) -> None:
+def decide(context: StepContext, assignor: Assignor, offset: int) -> None:
     """Runs one round of a group that has members and leads itself: asks the assignor, applies its
     plan to the state and emits the decisions.
 
@@ -140,7 +140,7 @@ def decide(context: Context, assignor: Assignor, offset: int) -> None:
     _note_verdict(context, plan)
 
 
-def propose(context: Context, assignor: Assignor, offset: int) -> None:
+def propose(context: StepContext, assignor: Assignor, offset: int) -> None:
     """Emits what this leader would have decided instead of the observed assignment, from the state
     before it (docs/protocol.md#d7).
 
@@ -170,7 +170,7 @@ def _ask(state: GroupState, assignor: Assignor, problem: AssignmentProblem, offs
     return plan
 
 
-def _apply(context: Context, plan: Plan) -> bool:
+def _apply(context: StepContext, plan: Plan) -> bool:
     """Applies the plan. Returns whether untold tasks were passed on, so that fewer movements are in
     flight than the plan has.
     """
@@ -215,7 +215,7 @@ def _apply(context: Context, plan: Plan) -> bool:
     return bool(untold)
 
 
-def _schedule(context: Context, plan: Plan) -> None:
+def _schedule(context: StepContext, plan: Plan) -> None:
     """Notes which lost tasks wait until when, and schedules the round that assigns them."""
     state = context.state
     for task, lost in sorted(state.lost.items()):
@@ -230,7 +230,7 @@ def _schedule(context: Context, plan: Plan) -> None:
         context.deadlines.watch(Timer.SCHEDULED)
 
 
-def _end_slot_backoffs(context: Context) -> None:
+def _end_slot_backoffs(context: StepContext) -> None:
     """Ends the slot back-offs when no movement waits for a slot: the next record begins a round."""
     state = context.state
     for member_id, member in sorted(state.members.items()) if not state.queued else ():
@@ -239,7 +239,7 @@ def _end_slot_backoffs(context: Context) -> None:
             context.deadlines.watch(Timer.SLOT_BACKOFF, (member_id, NO_TASK))
 
 
-def _gather(context: Context, plan: Plan) -> set[str]:
+def _gather(context: StepContext, plan: Plan) -> set[str]:
     """Members of the eager protocol whose tasks change: each gives up all its tasks and is then
     granted all its new ones together (KIP-415, protocol `eager`).
 
@@ -272,7 +272,7 @@ def _gather(context: Context, plan: Plan) -> set[str]:
     return gathering
 
 
-def _apply_movements(context: Context, plan: Plan) -> None:
+def _apply_movements(context: StepContext, plan: Plan) -> None:
     state = context.state
     before = actions.clear_movements(state)
     for movement in sorted(plan.movements, key=lambda movement: movement.task):
@@ -324,13 +324,13 @@ def _placed(state: GroupState, member: MemberState, task: TaskId, acceptable: in
     return Reason(code=code, lag_records=lag if lag is not None or not part.stateful else state.end_offset(task, part))
 
 
-def _note_grant(context: Context, reason: Reason, member: MemberState, task: TaskId) -> None:
+def _note_grant(context: StepContext, reason: Reason, member: MemberState, task: TaskId) -> None:
     previous_owner = context.state.previous_owners.get(task)
     source = previous_owner if previous_owner != member.member_id else None
     context.note(Move(task=task, source=source, destination=member.member_id, state="granted", reason=reason.code, lag_records=reason.lag_records))
 
 
-def _apply_copies(context: Context, member: MemberState, standby: set[TaskId], warmup: set[TaskId], acceptable: int) -> None:
+def _apply_copies(context: StepContext, member: MemberState, standby: set[TaskId], warmup: set[TaskId], acceptable: int) -> None:
     state = context.state
     if member.standby != standby:
         actions.set_standbys(member, standby)
@@ -344,7 +344,7 @@ def _apply_copies(context: Context, member: MemberState, standby: set[TaskId], w
         context.deadlines.watch(Timer.STALL, (member.member_id, task))
 
 
-def _note_verdict(context: Context, plan: Plan) -> None:
+def _note_verdict(context: StepContext, plan: Plan) -> None:
     state = context.state
     in_flight = [movement.state for movement in plan.movements]
     available = in_flight.count(MovementState.REVOKING)
@@ -375,7 +375,7 @@ def _note_verdict(context: Context, plan: Plan) -> None:
     context.unique = context.unique and plan.unique
 
 
-def settle(context: Context) -> None:
+def settle(context: StepContext) -> None:
     """Completes a hand-over without a round: releases the leaving members that own nothing."""
     for member_id in sorted(context.changed):
         member = context.state.members[member_id]
@@ -383,7 +383,7 @@ def settle(context: Context) -> None:
             actions.release_member(member)
 
 
-def issue(context: Context) -> None:
+def issue(context: StepContext) -> None:
     """Emits one AssignmentIssued and one MemberAssigned per changed member, by member id; long ones
     in parts.
     """

@@ -16,14 +16,14 @@ from equipoise.events.errors import EquipoiseError, GroupHalted, InputError, Rep
 from equipoise.events.facts import GroupConfigured, LogOpened
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.statemachine import actions, leader, snapshots
-from equipoise.statemachine.context import Context
+from equipoise.statemachine.context import StepContext
 from equipoise.statemachine.deadlines import Deadlines, Key, Timer
 from equipoise.statemachine.due import deadline_passed
 from equipoise.statemachine.rejections import ASSIGNOR_UNAVAILABLE, Rejected
 from equipoise.statemachine.state import GroupPhase, GroupState
 from equipoise.statemachine.transitions import TRANSITIONS
 
-Load = Callable[[str, int], Assignor]
+AssignorLoader = Callable[[str, int], Assignor]
 
 
 @attrs.frozen(kw_only=True)
@@ -47,7 +47,7 @@ class GroupMachine:
     scenarios set it.
     """
 
-    def __init__(self, *, load: Load = registry.load, any_solver: bool = False, most_event_bytes: int = MOST_EVENT_BYTES) -> None:
+    def __init__(self, *, load: AssignorLoader = registry.load, any_solver: bool = False, most_event_bytes: int = MOST_EVENT_BYTES) -> None:
         self.state = GroupState()
         self._deadlines = Deadlines(self.state)
         self._load = load
@@ -92,7 +92,7 @@ class GroupMachine:
         event = record.event
         last_append_ms = state.last_append_ms
         actions.advance(state, record, 0 if last_append_ms is None else self._time_step_ms(last_append_ms, record.append_ms))
-        context = Context(
+        context = StepContext(
             state,
             self._deadlines,
             lambda config: self._refusal_of(config, record),
@@ -164,7 +164,7 @@ class GroupMachine:
         """
         return record if self.lack(record) is None else attrs.evolve(record, refused=True)
 
-    def _lead(self, context: Context, record: Record) -> None:
+    def _lead(self, context: StepContext, record: Record) -> None:
         if self.state.phase is not GroupPhase.LEADING:
             return
         if context.causes:
@@ -172,7 +172,7 @@ class GroupMachine:
         leader.settle(context)
         leader.issue(context)
 
-    def _decide(self, decide: Callable[[Context, Assignor, int], None], context: Context, record: Record) -> None:
+    def _decide(self, decide: Callable[[StepContext, Assignor, int], None], context: StepContext, record: Record) -> None:
         assert self._assignor is not None, "a configured group has its assignor"
         try:
             decide(context, self._assignor, record.offset)
@@ -234,7 +234,7 @@ class GroupMachine:
 
     @classmethod
     def restore(
-        cls, checkpoint: bytes, *, load: Load = registry.load, any_solver: bool = False, most_event_bytes: int = MOST_EVENT_BYTES
+        cls, checkpoint: bytes, *, load: AssignorLoader = registry.load, any_solver: bool = False, most_event_bytes: int = MOST_EVENT_BYTES
     ) -> GroupMachine:
         """A machine that continues from a snapshot exactly as the one that made it.
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from equipoise.assignors.common.racks import RACK_TAG
 from equipoise.events.decisions import MemberWarned
-from equipoise.statemachine.context import Context
+from equipoise.statemachine.context import StepContext
 from equipoise.statemachine.state import MemberState
 
 
-def warn_of_racks(context: Context, member: MemberState) -> None:
+def warn_of_racks(context: StepContext, member: MemberState) -> None:
     """Emits MemberWarned when the group places by tags and the member's `rack` contradicts its rack
     tag. The tag wins (KIP-925, 4.D.III).
     """

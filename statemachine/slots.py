@@ -18,7 +18,7 @@ import attrs
 from equipoise.events.fields import INT64_MAX
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine import actions
-from equipoise.statemachine.context import Context
+from equipoise.statemachine.context import StepContext
 from equipoise.statemachine.deadlines import NO_TASK, Timer
 from equipoise.statemachine.state import GroupState, MemberState, known_lag
 
@@ -50,7 +50,7 @@ class Progress:
         return max(1, min(self.records * 1_000 * copies // max(1, self.elapsed_ms), INT64_MAX))
 
 
-def look_at(context: Context, member: MemberState, task: TaskId) -> None:
+def look_at(context: StepContext, member: MemberState, task: TaskId) -> None:
     """Judges a warm-up whose time has come: it stalled, gives way, or continues."""
     state = context.state
     warmup = member.warmup[task]
@@ -84,7 +84,7 @@ def look_at(context: Context, member: MemberState, task: TaskId) -> None:
         context.causes.add("outpaced")
 
 
-def _stalled(context: Context, member: MemberState, task: TaskId, reason: str) -> None:
+def _stalled(context: StepContext, member: MemberState, task: TaskId, reason: str) -> None:
     """Ends the warm-up, with a back-off twice as long as the last one."""
     _end(context, member, task, reason)
     actions.begin_backoff(context.state, member, task)
@@ -92,7 +92,7 @@ def _stalled(context: Context, member: MemberState, task: TaskId, reason: str) -
     context.causes.add("stalled")
 
 
-def _end(context: Context, member: MemberState, task: TaskId, reason: str) -> None:
+def _end(context: StepContext, member: MemberState, task: TaskId, reason: str) -> None:
     movement = context.state.in_flight.get(task)
     if movement is not None and movement.destination == member.member_id:
         context.cancel(task, reason)
@@ -101,7 +101,7 @@ def _end(context: Context, member: MemberState, task: TaskId, reason: str) -> No
         context.changed.add(member.member_id)
 
 
-def _give_way(context: Context, member: MemberState, expected_ms: int | None, progress: Progress) -> bool:
+def _give_way(context: StepContext, member: MemberState, expected_ms: int | None, progress: Progress) -> bool:
     """Whether a task that waits for a slot gets the slot of the member's copy, which is expected to
     be ready in `expected_ms` (None: never).
 
@@ -123,7 +123,7 @@ def _give_way(context: Context, member: MemberState, expected_ms: int | None, pr
     return True
 
 
-def _far_sooner(context: Context, member: MemberState, expected_ms: int | None, progress: Progress) -> TaskId | None:
+def _far_sooner(context: StepContext, member: MemberState, expected_ms: int | None, progress: Progress) -> TaskId | None:
     """The first task that waits for a slot and would be ready far sooner in the slot of the
     member's copy, or whose member of unknown speed is worth a try.
     """
@@ -150,7 +150,7 @@ def _far_sooner(context: Context, member: MemberState, expected_ms: int | None, 
     return None
 
 
-def _has_free_slot(context: Context, member: MemberState) -> bool:
+def _has_free_slot(context: StepContext, member: MemberState) -> bool:
     """Whether another warm-up may begin on the member."""
     if member.slot_backoff is not None and not member.slot_backoff.over:
         return False

@@ -144,7 +144,7 @@ class MemberState:
     """Group time of its last valid envelope (docs/protocol.md#m4)."""
     lags: dict[TaskId, Lag]
     eager: bool = False
-    """It gives up all tasks before any change of its tasks; see `Context.complete_handover`."""
+    """It gives up all tasks before any change of its tasks; see `StepContext.complete_handover`."""
     readiness: str = "word_or_lag"
     """What makes a copy on this member ready (`equipoise.events.facts.READINESS`)."""
     ready_lag_records: int | None = None

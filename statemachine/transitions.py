@@ -34,7 +34,7 @@ from equipoise.events.facts import (
 )
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine import actions
-from equipoise.statemachine.context import Context
+from equipoise.statemachine.context import StepContext
 from equipoise.statemachine.deadlines import NO_TASK, Timer
 from equipoise.statemachine.loads import measured_loads
 from equipoise.statemachine.rack_warnings import warn_of_racks
@@ -47,11 +47,11 @@ FURTHEST = 2**63
 """More records than any copy can be behind."""
 
 
-def log_opened(context: Context, fact: LogOpened) -> None:
+def log_opened(context: StepContext, fact: LogOpened) -> None:
     actions.open_log(context.state, fact.log_id, context.state.last_offset)
 
 
-def group_configured(context: Context, fact: GroupConfigured) -> None:
+def group_configured(context: StepContext, fact: GroupConfigured) -> None:
     state = context.state
     before = state.config
     if before is not None and before.led_by != fact.led_by and state.members:
@@ -81,7 +81,7 @@ def _acceptable(config: GroupConfigured) -> tuple[int, int]:
     return config.knobs.acceptable_recovery_lag, config.knobs.acceptable_recovery_ms
 
 
-def _give_back_slots(context: Context) -> None:
+def _give_back_slots(context: StepContext) -> None:
     """Ends the warm-ups that are furthest from ready until the rest fits the lowered caps
     (docs/protocol.md#d8).
 
@@ -113,7 +113,7 @@ def _give_back_slots(context: Context) -> None:
             context.changed.add(member_id)
 
 
-def topology_declared(context: Context, fact: TopologyDeclared) -> None:
+def topology_declared(context: StepContext, fact: TopologyDeclared) -> None:
     state = context.state
     newest = state.topology
     if newest is not None and fact.epoch <= newest.epoch:
@@ -126,12 +126,12 @@ def topology_declared(context: Context, fact: TopologyDeclared) -> None:
     context.causes.add("topology")
 
 
-def partitions_observed(context: Context, fact: PartitionsObserved) -> None:
+def partitions_observed(context: StepContext, fact: PartitionsObserved) -> None:
     if actions.observe_partitions(context.state, fact) and context.state.settings.rack_aware_strategy != "none":
         context.causes.add("racks")
 
 
-def member_joined(context: Context, fact: MemberJoined) -> None:
+def member_joined(context: StepContext, fact: MemberJoined) -> None:
     state = context.state
     if fact.join_nonce in state.nonces:
         raise Rejected("join_repeated")
@@ -166,7 +166,7 @@ def member_joined(context: Context, fact: MemberJoined) -> None:
     context.causes.add("join")
 
 
-def lag_reported(context: Context, fact: LagReported) -> None:
+def lag_reported(context: StepContext, fact: LagReported) -> None:
     """Applies a member's heartbeat and complete report (docs/protocol.md#m2). Costs time in the
     size of the report.
     """
@@ -204,7 +204,7 @@ def lag_reported(context: Context, fact: LagReported) -> None:
         _note_progress(context, member, declared=member.ready - before, had=had)
 
 
-def task_ready(context: Context, fact: TaskReady) -> None:
+def task_ready(context: StepContext, fact: TaskReady) -> None:
     member = _renew(context, fact.member_id, fact.incarnation)
     _check_epoch(member, fact.assignment_epoch)
     for task in fact.tasks:
@@ -215,7 +215,7 @@ def task_ready(context: Context, fact: TaskReady) -> None:
     _note_progress(context, member, declared=member.ready - before)
 
 
-def tasks_revoked(context: Context, fact: TasksRevoked) -> None:
+def tasks_revoked(context: StepContext, fact: TasksRevoked) -> None:
     member = _renew(context, fact.member_id, fact.incarnation)
     _check_epoch(member, fact.assignment_epoch)
     for task in fact.tasks:
@@ -228,14 +228,14 @@ def tasks_revoked(context: Context, fact: TasksRevoked) -> None:
         context.release(member, task)
 
 
-def leave_intended(context: Context, fact: LeaveIntended) -> None:
+def leave_intended(context: StepContext, fact: LeaveIntended) -> None:
     member = _renew(context, fact.member_id, fact.incarnation)
     actions.intend_leave(member, True)
     if not member.leaving:
         context.begin_drain(member, "leave_intended")
 
 
-def leave_cancelled(context: Context, fact: LeaveCancelled) -> None:
+def leave_cancelled(context: StepContext, fact: LeaveCancelled) -> None:
     member = _renew(context, fact.member_id, fact.incarnation)
     if member.released:
         raise Rejected("already_released")
@@ -244,7 +244,7 @@ def leave_cancelled(context: Context, fact: LeaveCancelled) -> None:
         _cancel_drain(context, member, "leave_cancelled")
 
 
-def leave_requested(context: Context, fact: LeaveRequested) -> None:
+def leave_requested(context: StepContext, fact: LeaveRequested) -> None:
     """Asks members to leave, as an operator wants. Renews no lease. All are asked at once, so that
     none is granted what another gives up.
     """
@@ -260,7 +260,7 @@ def leave_requested(context: Context, fact: LeaveRequested) -> None:
             context.ask(state.members[member_id])
 
 
-def deal_requested(context: Context, fact: DealRequested) -> None:
+def deal_requested(context: StepContext, fact: DealRequested) -> None:
     """Deals all tasks anew, as an operator wants (docs/protocol.md#d11). Rejected while tasks are
     being handed over, because these would be left out.
     """
@@ -275,7 +275,7 @@ def deal_requested(context: Context, fact: DealRequested) -> None:
     context.causes.add("deal_requested")
 
 
-def _withdraw(context: Context, members: tuple[str, ...]) -> None:
+def _withdraw(context: StepContext, members: tuple[str, ...]) -> None:
     state = context.state
     staying = [member_id for member_id in members if _may_stay(state, member_id)]
     if not staying:
@@ -295,7 +295,7 @@ def _may_stay(state: GroupState, member_id: str) -> bool:
     return state.is_to_be_asked(member_id) or (state.is_asked(member_id) and not state.members[member_id].released)
 
 
-def member_left(context: Context, fact: MemberLeft) -> None:
+def member_left(context: StepContext, fact: MemberLeft) -> None:
     member = _renew(context, fact.member_id, fact.incarnation)
     context.remove_member(member, hold_ms=0)
     actions.withdraw_request(context.state, fact.member_id)  # the request is fulfilled
@@ -304,15 +304,15 @@ def member_left(context: Context, fact: MemberLeft) -> None:
     context.causes.add("leave")
 
 
-def probing_tick(context: Context, fact: ProbingTick) -> None:
+def probing_tick(context: StepContext, fact: ProbingTick) -> None:
     """Changes nothing: time was moved and due deadlines were handled before."""
 
 
-def undecodable(context: Context, fact: Undecodable) -> None:
+def undecodable(context: StepContext, fact: Undecodable) -> None:
     raise Rejected("undecodable", fact.length_bytes, fact.crc32)
 
 
-def assignment_observed(context: Context, fact: AssignmentObserved) -> None:
+def assignment_observed(context: StepContext, fact: AssignmentObserved) -> None:
     """Another leader's assignment becomes current (docs/protocol.md#d7), after this leader has
     proposed its own.
     """
@@ -341,7 +341,7 @@ def assignment_observed(context: Context, fact: AssignmentObserved) -> None:
     context.observed = fact
 
 
-def _renew(context: Context, member_id: str, incarnation: int) -> MemberState:
+def _renew(context: StepContext, member_id: str, incarnation: int) -> MemberState:
     """Renews the lease of the current incarnation before the content is judged, for any valid
     envelope (docs/protocol.md#m4). Raises Rejected when the incarnation is not the current one.
     """
@@ -362,7 +362,7 @@ def _check_epoch(member: MemberState, epoch: int) -> None:
         raise Rejected("epoch_went_back", epoch, member.applied_epoch)
 
 
-def _applied(context: Context, member: MemberState, epoch: int, held: tuple[TaskId, ...]) -> None:
+def _applied(context: StepContext, member: MemberState, epoch: int, held: tuple[TaskId, ...]) -> None:
     """The member has applied `epoch` and runs `held`: releases what it had to give up by then and
     does not run.
     """
@@ -376,7 +376,7 @@ def _applied(context: Context, member: MemberState, epoch: int, held: tuple[Task
                 actions.clear_hold(context.state, task)
 
 
-def _note_progress(context: Context, member: MemberState, *, declared: frozenset[TaskId], had: frozenset[TaskId] = frozenset()) -> None:
+def _note_progress(context: StepContext, member: MemberState, *, declared: frozenset[TaskId], had: frozenset[TaskId] = frozenset()) -> None:
     """Notes that warm-ups, or standbys that will take over, advanced, caught up or lost their copy.
     `declared`: tasks that became ready with this fact.
 
@@ -417,7 +417,7 @@ def _has_copy(member: MemberState, task: TaskId) -> bool:
     return task in member.lags or task in member.ready
 
 
-def _cancel_drain(context: Context, member: MemberState, cause: str) -> None:
+def _cancel_drain(context: StepContext, member: MemberState, cause: str) -> None:
     """Ends the drain: movements that exist only because the member was leaving end
     (docs/protocol.md#d9); revocations it was told of go on.
     """
@@ -428,18 +428,18 @@ def _cancel_drain(context: Context, member: MemberState, cause: str) -> None:
     context.causes.add(cause)
 
 
-Transition = Callable[[Context, Any], None]
+Transition = Callable[[StepContext, Any], None]
 
 
 def _reject(code: str) -> Transition:
-    def transition(context: Context, fact: Fact) -> None:
+    def transition(context: StepContext, fact: Fact) -> None:
         raise Rejected(code)
 
     transition.__name__ = f"rejected:{code}"
     return transition
 
 
-def _external(context: Context, fact: TaskReady | TasksRevoked | LeaveIntended | LeaveCancelled) -> None:
+def _external(context: StepContext, fact: TaskReady | TasksRevoked | LeaveIntended | LeaveCancelled) -> None:
     """Rejects a fact that only a leading equipoise answers, while something else leads the group.
     It still shows that the member lives.
     """

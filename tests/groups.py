@@ -33,7 +33,7 @@ from equipoise.events.records import DecisionRecord, Record
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.reference_model.step_checker import StepChecker
-from equipoise.statemachine.machine import GroupMachine, Load
+from equipoise.statemachine.machine import AssignorLoader, GroupMachine
 from equipoise.statemachine.state import GroupState
 
 GROUP = "orders"
@@ -74,7 +74,7 @@ class Group:
     `watched` is False.
     """
 
-    def __init__(self, load: Load = registry.load, *, watched: bool = True) -> None:
+    def __init__(self, load: AssignorLoader = registry.load, *, watched: bool = True) -> None:
         self.load = load
         self.machine = GroupMachine(load=load)
         self.checker: StepChecker | None = StepChecker(load=load) if watched else None

@@ -21,7 +21,7 @@ from equipoise.events.records import DecisionRecord, Record
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId, tasks_text
 from equipoise.reference_model.model import MemberRecord, ReferenceModel
-from equipoise.statemachine.machine import GroupMachine, Load
+from equipoise.statemachine.machine import AssignorLoader, GroupMachine
 from equipoise.statemachine.state import MOST_INITIAL_DELAYS, GroupState, MemberState, stall_ms
 
 Compared = tuple[str, object, object]
@@ -36,7 +36,7 @@ class Validator:
     the members that the step may have touched.
     """
 
-    def __init__(self, *, load: Load = registry.load, whole_every: int = 100) -> None:
+    def __init__(self, *, load: AssignorLoader = registry.load, whole_every: int = 100) -> None:
         self.model = ReferenceModel()
         self.model.judged = self._judge
         self.model.deals_by_lag = lambda config: deals_by_lag(load(config.assignor, config.behaviour_version))
@@ -361,7 +361,7 @@ this many, evenly spread.
 """
 
 
-def check_snapshot_replay(records: Sequence[Record], *, load: Load = registry.load, most_splits: int = MOST_SPLITS) -> None:
+def check_snapshot_replay(records: Sequence[Record], *, load: AssignorLoader = registry.load, most_splits: int = MOST_SPLITS) -> None:
     """Invariant 8: a machine restored from any checkpoint continues as the original does: same
     decisions, same bytes, same halt.
 
@@ -392,7 +392,7 @@ def _check_tail(
     decided: list[list[DecisionRecord]],
     halted: str | None,
     last: bytes | None,
-    load: Load,
+    load: AssignorLoader,
 ) -> None:
     at = f"restored before offset {records[split].offset}"
     machine = GroupMachine.restore(checkpoints[split], load=load)

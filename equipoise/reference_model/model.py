@@ -40,7 +40,7 @@ _OF_A_MEMBER = (LagReported, TaskReady, TasksRevoked, LeaveIntended, LeaveCancel
 
 
 @attrs.define
-class Grant:
+class TokenGrant:
     """An active task of a member: its fencing token, and the epoch that granted it."""
 
     token: int
@@ -68,7 +68,7 @@ class MemberRecord:
     lags: dict[TaskId, Lag]
     ready: set[TaskId] = attrs.field(factory=set)
     epoch: int = 0
-    active: dict[TaskId, Grant] = attrs.field(factory=dict)
+    active: dict[TaskId, TokenGrant] = attrs.field(factory=dict)
     revoking: dict[TaskId, Revocation] = attrs.field(factory=dict)
     standby: frozenset[TaskId] = frozenset()
     warmup: frozenset[TaskId] = frozenset()
@@ -728,6 +728,6 @@ class ReferenceModel:
         self.owner[task] = who
         self.tokens[task] = token
         member.revoking.pop(task, None)
-        member.active[task] = Grant(token, member.epoch)
+        member.active[task] = TokenGrant(token, member.epoch)
         self.idle.discard(task)
         self.lost.discard(task)

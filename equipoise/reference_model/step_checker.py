@@ -15,7 +15,7 @@ from equipoise.events.facts import LogOpened
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.reference_model.invariants import Validator
 from equipoise.statemachine.deadlines import Deadlines
-from equipoise.statemachine.machine import GroupMachine, Load
+from equipoise.statemachine.machine import AssignorLoader, GroupMachine
 
 
 class StepChecker:
@@ -27,7 +27,7 @@ class StepChecker:
     snapshots and a second decision.
     """
 
-    def __init__(self, *, load: Load = registry.load, whole_every: int = 1, restore_every: int = 1) -> None:
+    def __init__(self, *, load: AssignorLoader = registry.load, whole_every: int = 1, restore_every: int = 1) -> None:
         self.validator = Validator(load=load, whole_every=whole_every)
         self._load = load
         self._restore_every = restore_every

@@ -20,7 +20,7 @@ from equipoise.events import codec
 from equipoise.events.errors import GroupHalted
 from equipoise.events.facts import Fact
 from equipoise.events.records import DecisionRecord, Record
-from equipoise.statemachine.machine import GroupMachine, Load
+from equipoise.statemachine.machine import AssignorLoader, GroupMachine
 
 
 class ShadowReplica:
@@ -28,7 +28,7 @@ class ShadowReplica:
 
     name = "decoded"
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: AssignorLoader) -> None:
         self._load = load
         self.machine = GroupMachine(load=load)
 
@@ -55,7 +55,7 @@ class RestoredReplica(ShadowReplica):
 class ShuffledReplica(ShadowReplica):
     name = "shuffled"
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: AssignorLoader) -> None:
         super().__init__(lambda name, version: ShuffledAssignor(load(name, version)))
 
     def step(self, record: Record) -> list[DecisionRecord]:
@@ -126,7 +126,7 @@ def shuffled_problem(problem: AssignmentProblem, rng: random.Random) -> Assignme
     return attrs.evolve(problem, tasks=shuffled(problem.tasks), members=members, in_flight=shuffled(problem.in_flight))
 
 
-def shadow_replicas(load: Load) -> list[ShadowReplica]:
+def shadow_replicas(load: AssignorLoader) -> list[ShadowReplica]:
     """One of each."""
     return [ShadowReplica(load), RestoredReplica(load), ShuffledReplica(load)]
 

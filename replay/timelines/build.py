@@ -20,7 +20,7 @@ from equipoise.events.tasks import TaskId
 from equipoise.replay.history import Condition, History, Interval, MoveStory
 from equipoise.replay.recorded_inputs import Window, marked_windows
 from equipoise.replay.replayer import Replayer, ReplayStep
-from equipoise.statemachine.machine import Load
+from equipoise.statemachine.machine import AssignorLoader
 from equipoise.statemachine.state import GroupState
 
 MOST_POINTS = 512
@@ -187,7 +187,9 @@ def changes_owner(move: MoveStory) -> bool:
     return move.outcome == "granted" and move.source is not None and move.source != move.destination
 
 
-def build_timeline(entries: Iterable[Entry], *, group: str | None = None, until_offset: int | None = None, load: Load = registry.load) -> Timeline:
+def build_timeline(
+    entries: Iterable[Entry], *, group: str | None = None, until_offset: int | None = None, load: AssignorLoader = registry.load
+) -> Timeline:
     """Returns the history up to the fact at `until_offset` (None: all). Raises as `Replayer.follow`
     does.
     """

@@ -17,7 +17,7 @@ from equipoise.scenarios import ScenarioError, run_file, run_text
 from equipoise.scenarios.__main__ import with_reference
 from equipoise.scenarios.registry import DIRECTIVES
 from equipoise.statemachine import leader
-from equipoise.statemachine.context import Context
+from equipoise.statemachine.context import StepContext
 from equipoise.statemachine.rejections import REJECTIONS
 
 HERE = Path(__file__).parent
@@ -75,7 +75,7 @@ def test_other_golden_text_is_a_diff_and_a_rewrite_changes_golden_lines_alone() 
 def test_a_machine_that_minds_the_order_of_members_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     issue = leader.issue
 
-    def in_order_of_joining(context: Context) -> None:
+    def in_order_of_joining(context: StepContext) -> None:
         context.state.generation += next(iter(context.state.members), "m1") != "m1"
         issue(context)
 
@@ -87,7 +87,7 @@ def test_a_machine_that_minds_the_order_of_members_is_found(monkeypatch: pytest.
 def test_a_state_that_is_not_all_in_the_snapshot_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     issue = leader.issue
 
-    def from_memory(context: Context) -> None:
+    def from_memory(context: StepContext) -> None:
         context.deadlines.rounds = getattr(context.deadlines, "rounds", 0) + 1  # type: ignore[attr-defined]
         context.state.generation = context.deadlines.rounds - 1  # type: ignore[attr-defined]
         issue(context)
@@ -100,7 +100,7 @@ def test_a_state_that_is_not_all_in_the_snapshot_is_found(monkeypatch: pytest.Mo
 def test_a_broken_invariant_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     issue = leader.issue
 
-    def without_the_last_task(context: Context) -> None:
+    def without_the_last_task(context: StepContext) -> None:
         for member in context.state.members.values():
             if len(member.active) > 1:
                 member.active.pop(max(member.active))

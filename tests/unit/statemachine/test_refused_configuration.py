@@ -16,7 +16,7 @@ from equipoise.events.decisions import EventRejected, MemberExpired
 from equipoise.events.errors import GroupHalted, InputError
 from equipoise.events.facts import Fact, GroupConfigured, LogOpened, ProbingTick
 from equipoise.events.records import DecisionRecord, Entry, Record
-from equipoise.statemachine.machine import GroupMachine, Load
+from equipoise.statemachine.machine import AssignorLoader, GroupMachine
 from equipoise.statemachine.partition import MachineFactory, PartitionLead, StoredCheckpoint, real_machine
 from equipoise.statemachine.rejections import ASSIGNOR_UNAVAILABLE, refused_fact, rejection_text
 from tests.groups import GROUP, SESSION_MS, configured, joined, topology
@@ -26,7 +26,7 @@ TYPO = attrs.evolve(RUNNING, assignor="high_availabilty")
 LEARNER = configured("learner", initial_delay_ms=0)
 
 
-def lacking(*names: str) -> Load:
+def lacking(*names: str) -> AssignorLoader:
     def load(name: str, version: int) -> Any:
         if name in names:
             raise InputError(f"{name} is not installed")
@@ -35,7 +35,7 @@ def lacking(*names: str) -> Load:
     return load
 
 
-def build(load: Load) -> MachineFactory:
+def build(load: AssignorLoader) -> MachineFactory:
     return lambda checkpoint: GroupMachine(load=load) if checkpoint is None else GroupMachine.restore(checkpoint, load=load)
 
 
