@@ -1,6 +1,4 @@
-"""The fewest changes of owner that any balanced target needs: counted and proven without the
-solver.
-"""
+"""The fewest changes of owner that any balanced target needs, proven without the solver."""
 
 from __future__ import annotations
 
@@ -65,8 +63,8 @@ def moves_lower_bound(
 
 
 class _Count:
-    """What each member keeps, and what could come to it without a change of owner; by whether the
-    tasks are stateful.
+    """What each member keeps, and what it could get without a change of owner, for stateful and
+    stateless tasks.
     """
 
     def __init__(self, indexed: IndexedProblem) -> None:
@@ -81,8 +79,8 @@ class _Count:
         self.kept[task.stateful][member] += 1
 
     def free(self, task: Task, candidates: Candidates | None, tasks: int) -> None:
-        """So many tasks like this one without owner: by candidates, or, without state, anybody who
-        may run them.
+        """Adds so many tasks like this one without an owner. Without candidates: every eligible
+        member.
         """
         pool = candidates.fresh if candidates is not None else None if task.stateful else self.indexed.eligible(task.id)
         members = candidates.members if candidates is not None else ()
@@ -96,7 +94,7 @@ class _Count:
             self.pooled[task.stateful][pool] = self.pooled[task.stateful].get(pool, 0) + tasks
 
     def bound(self, shares: Shares) -> int:
-        """The highest of the bounds of `moves_lower_bound`, beside settled moves."""
+        """The highest bound of `moves_lower_bound`, without settled moves."""
         members = self.indexed.members
         if not members:
             return 0

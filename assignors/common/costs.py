@@ -1,4 +1,4 @@
-"""What a target costs beyond changes of owner, counted the same way for every assignor."""
+"""Costs of a target beyond changes of owner, counted in the same way for every assignor."""
 
 from __future__ import annotations
 
@@ -40,19 +40,18 @@ def cross_rack(indexed: IndexedProblem, target: Mapping[TaskId, str]) -> int:
 
 
 def rack_cost(indexed: IndexedProblem, now: Mapping[TaskId, str], target: Mapping[TaskId, str]) -> int:
-    """Of running the tasks where the target has them, and of moving them there from where they run
-    after this plan.
+    """Rack cost of running the tasks at the target, and of the moves that lead there from the
+    owners of this plan.
     """
     racks = indexed.racks
     return racks.total(target) + sum(racks.move_cost(task) for task, owner in target.items() if task in now and now[task] != owner)
 
 
 def rack_stages(indexed: IndexedProblem, now: Mapping[TaskId, str], target: Target, standbys: StandbyGoal | None) -> tuple[StageCost, ...]:
-    """Each stage with its cost and a bound of it; nothing where racks make no difference.
+    """The stages with their cost and lower bound; empty where racks make no difference.
 
-    The bound of the first stage is that of the solver when it proved its target optimal: of all
-    targets that are as balanced. Otherwise every task costs at least what it costs where it costs
-    least.
+    The bound of the first stage is its cost if the solver proved the target optimal among equally
+    balanced ones; otherwise the sum of the least cost of each task.
     """
     racks, stages = indexed.racks, []
     if racks.counts:
@@ -64,15 +63,15 @@ def rack_stages(indexed: IndexedProblem, now: Mapping[TaskId, str], target: Targ
 
 
 def rack_lower_bound(stages: tuple[StageCost, ...], standbys: StandbyGoal | None) -> int:
-    """Of all stages together: each one's, were it alone."""
+    """Lower bound of all stages together: the sum of each stage's own."""
     return sum(standbys.least if stage.name == "standby" and standbys is not None else stage.lower_bound for stage in stages)
 
 
 def plan_cost(
     indexed: IndexedProblem, now: Mapping[TaskId, str], target: Target, standbys: StandbyGoal | None, *, moves: int, bound: int, imbalance: int
 ) -> PlanCost:
-    """The whole account of a plan that goes from `now` to the target. `bound`: of its `moves`.
-    `standbys`: their goal, where racks matter to them.
+    """The cost of a plan from `now` to the target. `bound`: of its `moves`. `standbys`: their goal,
+    where racks matter to them.
     """
     stages = rack_stages(indexed, now, target, standbys)
     rack_bound = rack_lower_bound(stages, standbys)

@@ -46,40 +46,39 @@ MOST_STEPS = 64  # eight shares too many: beyond that evenness no longer matters
 
 
 Lane = int
-"""Which of a member's nodes: OUTER, INNER, or that of one sub-topology and kind (see `_lane_of`).
-"""
+"""One of a member's nodes: OUTER, INNER, or that of one sub-topology and kind (see `_lane_of`)."""
 OUTER: Lane = 0
-"""All its tasks."""
+"""All tasks of the member."""
 INNER: Lane = 1
-"""Its stateful tasks, when there are stateless ones too."""
+"""Its stateful tasks, where there are stateless ones too."""
 
 _Key = tuple[Pool, Lane]
 _Part = tuple[_Key, str | None]
-"""A pool's members in one rack; None: in one that is not known."""
+"""Members of a pool in one rack; None: of unknown rack."""
 
 
 def _lane_of(subtopology: int, stateful: bool) -> Lane:
-    """The lane of the tasks of one kind of a sub-topology, where they are spread."""
+    """The lane of a sub-topology's tasks of one kind, where they are spread."""
     return 2 + 2 * subtopology + stateful
 
 
 @attrs.define(eq=False)
 class Offer:
-    """A choice that tasks of one lane may have in common: any member of the pool at `cost` (None:
-    it may not), and those in a rack of `near` at what stands there. One object for all tasks that
-    are alike, so each costs no more than its name."""
+    """A choice shared by tasks of one lane: any member of the pool at `cost` (None: not allowed),
+    and members in a rack of `near` at its cost. Equivalent tasks share one object.
+    """
 
     pool: Pool
     lane: Lane
     cost: Sequence[int] | None
     near: Mapping[str, Sequence[int]] | None
     number: int | None = None
-    """Among the offers of the network, once a task has it."""
+    """Its number in the network, once a task has it."""
 
 
 @attrs.define
 class _TaskArcs:
-    """Arcs of tasks to members that they name, one item each."""
+    """Arcs of tasks to single members, one item each."""
 
     node: list[int] = attrs.field(factory=list)
     head: list[int] = attrs.field(factory=list)
@@ -91,8 +90,8 @@ class _TaskArcs:
 
 @attrs.define
 class _Offers:
-    """What tasks were offered, one item for each task and offer; and the arcs of each offer, which
-    all its tasks have.
+    """The offers of tasks, one item for each task and offer, and the arcs that all tasks of an
+    offer share.
     """
 
     node: list[int] = attrs.field(factory=list)
@@ -123,8 +122,7 @@ class _Offers:
         return len(self.key) - 1
 
     def written_out(self) -> tuple[Ints, Ints]:
-        """For each arc of each task: the item it belongs to, and which of the offers' arcs it is.
-        """
+        """For each arc of each task: its item, and its arc of the offer."""
         offer = np.array(self.offer, dtype=np.int64)
         arcs = np.array(self.arcs, dtype=np.int64)[offer]
         item = np.repeat(np.arange(len(offer)), arcs)
@@ -134,7 +132,7 @@ class _Offers:
 
 @attrs.define
 class _InnerArcs:
-    """From pools to their members, and from members to the sink, one item each."""
+    """Arcs from pools to their members, and from members to the sink, one item each."""
 
     tail: list[int] = attrs.field(factory=list)
     head: list[int] = attrs.field(factory=list)
@@ -164,13 +162,13 @@ class _InnerArcs:
 
 
 class AssignmentNetwork:
-    """Built arc by arc, solved, and read back. `levels`: costs per arc, the most important first.
-    Tasks are added in rising order.
+    """A network built arc by arc, solved, and read back as owners. `levels`: number of costs per
+    arc, the most important first. Tasks are added in rising order.
 
-    `racks`: member -> rack, when racks make a difference. `spread`: each sub-topology has lanes of
+    `racks`: member -> rack, where racks make a difference. `spread`: each sub-topology has lanes of
     its own.
 
-    Arcs stand in columns, and costs in a table: few of them differ but in the last level.
+    Arcs are stored in columns, and costs in a table: few differ but in the last level.
     """
 
     def __init__(
@@ -207,7 +205,7 @@ class AssignmentNetwork:
         self._hash: dict[str, int] = {}
 
     def direct(self, task: TaskId, member: str, cost: Sequence[int]) -> None:
-        """The task may go to this member."""
+        """Allows the task to go to this member."""
         arcs = self._direct
         arcs.node.append(self._source(task))
         arcs.head.append(self._member(member, self.lane(task)))
@@ -217,8 +215,7 @@ class AssignmentNetwork:
         arcs.pair.append((task, member))
 
     def pooled(self, task: TaskId, offer: Offer, more: int = 0) -> None:
-        """The task has this offer, for so much `more` on the last level of costs. `offer` is of its
-        lane.
+        """Gives the task this offer, at `more` on the last level of costs. `offer` is of its lane.
         """
         offers = self._offers
         node = self._task_node.get(task)
@@ -227,7 +224,7 @@ class AssignmentNetwork:
         offers.offer.append(self._number(offer))
 
     def pooled_all(self, tasks: Sequence[TaskId], offers: Sequence[Offer], more: Sequence[int]) -> None:
-        """`pooled` for tasks that are new here and have the same offers. `more`: of each task."""
+        """`pooled` for new tasks with the same offers. `more`: of each task."""
         if not offers:
             return
         self._source(tasks[0])
@@ -261,7 +258,7 @@ class AssignmentNetwork:
         return self._offers.open(key, arcs)
 
     def place(self, member: str, capacity: int, cost: Sequence[int], *, lane: Lane = OUTER) -> None:
-        """Room for `capacity` tasks on a member, at this cost each."""
+        """Adds room for `capacity` tasks on a member, at this cost each."""
         if capacity <= 0 or (member, lane) not in self._member_node:
             return
         behind = self._behind(lane)
@@ -269,8 +266,8 @@ class AssignmentNetwork:
         self._inner.add(self._member_node[member, lane], head, capacity, self._row(cost), self._hashed(member), _PLACE + (lane << 32) | sum(cost))
 
     def shares(self, member: str, lower: int, upper: int, *, kind: str) -> None:
-        """Soft bounds for a member's stateful tasks, or for all its tasks; the first level of cost
-        counts what is outside.
+        """Soft bounds of a member's stateful tasks, or of all its tasks; the first level of cost
+        counts tasks outside.
         """
         lane = INNER if kind == "stateful" else OUTER
         if lane == INNER and not self._two_kinds:
@@ -336,7 +333,7 @@ class AssignmentNetwork:
             before = end
 
     def wanted(self) -> dict[str, int]:
-        """Member -> how many tasks could come to it at most."""
+        """Member -> the most tasks that could come to it."""
         self._open_pools()
         wanted: Counter[str] = Counter([member for _, member in self._direct.pair])
         for (pool, _), tasks in self._pool_tasks.items():
@@ -438,13 +435,13 @@ class AssignmentNetwork:
         return {task: owner[task] for task in self._task_node if task in owner}
 
     def lane(self, task: TaskId) -> Lane:
-        """Where the task's arcs lead to."""
+        """The lane that the task's arcs lead to."""
         if self._spread:
             return _lane_of(task.subtopology, self._tasks[task].stateful)
         return INNER if self._two_kinds and self._tasks[task].stateful else OUTER
 
     def _behind(self, lane: Lane) -> Lane | None:
-        """The lane that a lane's places lead to; None: the sink."""
+        """The lane behind a lane's places; None: the sink."""
         if lane == OUTER:
             return None
         if lane == INNER:
@@ -452,7 +449,7 @@ class AssignmentNetwork:
         return INNER if self._two_kinds and lane % 2 else OUTER
 
     def _by_rack(self, pool: Pool) -> dict[str | None, list[str]]:
-        """The pool's members, by rack. Empty when racks make no difference."""
+        """The pool's members by rack; empty where racks make no difference."""
         found = self._racks_of_pool.get(pool)
         if found is None:
             found = self._racks_of_pool[pool] = {}
@@ -495,7 +492,7 @@ class AssignmentNetwork:
             self._inner.add(node, self._member(member, lane), tasks, self._free, self._hashed(member), _POOL | node)
 
     def _row(self, cost: Sequence[int]) -> int:
-        """Where all levels of this cost but the last stand in the table."""
+        """Row of the table for all levels of this cost but the last."""
         return self._row_of.setdefault(tuple(cost[:-1]), len(self._row_of))
 
     def _hashed(self, name: str) -> int:

@@ -1,9 +1,9 @@
-"""Sources of a flow network that may stand for each other, as one: the solver sees a node for each
-*kind* of task, not for each task.
+"""Node aggregation: equivalent sources of a flow network become one node, so that the solver sees a
+node for each *kind* of task instead of each task.
 
-Before: 0_0 and 0_1 both may go to the pool at 3 or to m1 at 1. After: one node with a supply of 2,
-and arcs for up to 2. Of what comes back the first task takes what goes along the first arc, and so
-on; which of them takes what makes no difference to any cost.
+Before: 0_0 and 0_1 may each go to the pool at 3 or to m1 at 1. After: one node with a supply of 2,
+and arcs for up to 2. In the result the first task takes the flow on the first arc, and so on; which
+task takes which makes no difference to any cost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Hashes = npt.NDArray[np.uint64]
 Flags = npt.NDArray[np.bool_]
 
 LEAST_SAVED = 2
-"""Sources to each kind: with fewer it does not pay."""
+"""Sources per kind below which aggregation does not pay."""
 
 
 def mixed(values: Hashes, salt: int) -> Hashes:
@@ -28,8 +28,8 @@ def mixed(values: Hashes, salt: int) -> Hashes:
 
 
 class AggregatedNetwork:
-    """A network with one source for all that have one unit, nothing that enters, and the same arcs
-    in the same order at the same costs.
+    """A network in which sources of one unit, without incoming arcs, and with the same arcs in the
+    same order at the same costs, are one source.
     """
 
     def __init__(self, supply: Ints, tail: Ints, head: Ints, capacity: Ints, cost: Ints) -> None:
@@ -73,7 +73,7 @@ class AggregatedNetwork:
         self._arcs = len(tail)
 
     def disaggregated(self, amount: Ints) -> Ints:
-        """What is on the arcs of the network that was given."""
+        """The flow on the arcs of the original network."""
         if self._kept is None:
             return amount
         whole = np.zeros(self._arcs, dtype=np.int64)

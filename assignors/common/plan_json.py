@@ -12,8 +12,8 @@ from equipoise.events.tasks import TaskId
 
 
 def plan_json(plan: Plan, names: TaskNames = PLAIN) -> dict[str, Any]:
-    """The plan as plain lists and objects, keys in their fixed order, members and tasks in rising
-    order; but `active` as the plan has it.
+    """The plan as lists and objects: keys in their fixed order, members and tasks in rising order,
+    `active` in the order of the plan.
     """
     cost = plan.cost
     return {
@@ -48,7 +48,7 @@ def _memory_text(item: str | TaskId, names: TaskNames) -> str:
 
 
 def _rack_cost_json(cost: PlanCost) -> dict[str, Any]:
-    """Nothing where racks make no difference."""
+    """Empty where racks make no difference."""
     if not cost.stages:
         return {}
     return {
@@ -68,7 +68,7 @@ def _texts(tasks: tuple[TaskId, ...], names: TaskNames) -> list[str]:
 
 
 def reason_texts(plan: Plan, names: TaskNames = PLAIN) -> dict[str, str]:
-    """Task -> its reason in words: what it waits for or why it moves, and why that was wanted."""
+    """Task -> its reason as text: what it waits for or why it moves, and why the move is wanted."""
     moving = {movement.task: movement for movement in plan.movements}
     holder = {task: member for member, part in plan.members.items() for task in (*part.active, *part.revoke)}
     texts: dict[str, str] = {}

@@ -9,13 +9,12 @@ from equipoise.events.tasks import TaskId
 
 
 def deal(tasks: Sequence[TaskId], places: Mapping[str, int], never: Callable[[TaskId], Container[str | None]] | None = None) -> dict[TaskId, str]:
-    """The canonical rule for what is left open: tasks, in the order given, go round the members, in
-    rising order, one to each that has a place left.
+    """The canonical rule for what a solve leaves open: tasks, in the order given, go to the members
+    in round-robin order, rising, one to each that has a place left.
 
-    So tasks that follow each other spread over the members. A task goes to the next member that it
-    may go to: one that is not in `never` of it. Those for which none is left come last: others
-    change places for them (an augmenting path, the shortest there is). Tasks for which nobody can
-    are absent.
+    So successive tasks spread over the members. A task skips members in `never` of it. Tasks
+    without a member left come last: others change places for them, along a shortest augmenting
+    path. Tasks for which there is none are absent.
     """
     if never is None:
         return dict(zip(tasks, _turns(places), strict=False))

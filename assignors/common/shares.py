@@ -78,14 +78,14 @@ def slack_of(members: Seats, tasks: int, balance_factor: int, kept: Mapping[str,
     free = tasks - sum([count for *_, count in fair])
 
     def arriving(below: int) -> int:
-        """Tasks that have to come to somebody, beside those that are on their way to anybody; the
-        fewer, the larger `below` is.
+        """Tasks that must come to a member, without those in flight to any; the fewer, the larger
+        `below` is.
         """
         return sum([max(0, floor - below - count) for floor, _, count in fair]) - free
 
     def departing(below: int) -> int:
-        """Tasks that have to go from somebody; the more, the larger `below` is, because less is
-        left for above.
+        """Tasks that must leave a member; the more, the larger `below` is, because less is left for
+        above.
         """
         return sum([max(0, count - ceiling - (both - below)) for _, ceiling, count in fair])
 
@@ -146,8 +146,8 @@ class Shares:
         self._limits: dict[Kind, dict[str, int]] | None = None
 
     def imbalance(self, owner: Mapping[TaskId, str]) -> int:
-        """Tasks outside the shares, summed over members; with both kinds of tasks, over stateful
-        tasks plus over all tasks.
+        """Tasks outside the shares, summed over members: of stateful tasks plus of all tasks where
+        there are both kinds.
         """
         outside = outside_shares(self.every, Counter(owner.values()))
         if self.two_kinds:
@@ -155,8 +155,8 @@ class Shares:
         return outside
 
     def parts(self) -> Mapping[Kind, Mapping[str, Share]]:
-        """Each sub-topology's tasks dealt evenly, by capacity, to the members that may run any of
-        them: between floor and ceiling.
+        """The tasks of each sub-topology spread evenly, by capacity, over the members that may run
+        any of them: between floor and ceiling.
         """
         sizes: dict[Kind, int] = {}
         for task in self._situation.tasks.values():
@@ -170,12 +170,12 @@ class Shares:
         return parts
 
     def limits(self) -> Mapping[Kind, Mapping[str, int]]:
-        """For the strategy `balanced_min_cost`: the most tasks of a sub-topology that each member
-        should have (KIP-925, 4.B.II); else empty.
+        """For `balanced_min_cost`: the most tasks of a sub-topology that each member should have
+        (KIP-925, 4.B.II); otherwise empty.
 
-        Of a sub-topology's g tasks a member with the upper share u of all T tasks of their kind
-        should have at most ceil(g*u/T), as in Kafka, which takes for u what the member has. Where
-        only some may run the sub-topology, at least what falls to it among them.
+        Of g tasks of a sub-topology, a member whose upper share of all T tasks of their kind is u
+        should have at most ceil(g*u/T), as in Kafka, which uses the member's count for u. Where
+        only some members may run the sub-topology, at least its share among them.
         """
         if self._limits is None:
             self._limits = {}

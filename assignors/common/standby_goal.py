@@ -1,25 +1,21 @@
-"""Where standbys should be in the end, when it matters in which rack they are (KIP-925, 4.C;
-KIP-708).
+"""Where standbys should be in the end when racks or tags matter (KIP-925, 4.C; KIP-708).
 
-One copy of every task after another: each round is a transportation problem of its own, solved
-exactly like the target's, given the rounds before it. Costs of a copy, each outweighing all that
-follow:
+One copy of every task after another: each round is a transportation problem, solved exactly, given
+the rounds before it. The costs of a copy, each outweighing all that follow:
 
-1. what it has in common with the copies before it, the active one first: as many places (racks, or
-   values of tags) as there are;
+1. values shared with the copies before it, the active one first: so copies are in as many places
+   (racks, or values of tags) as there are;
 2. unevenness: loads of all copies, active ones included, against the shares by capacity;
 3. rack cost: `rack_traffic_cost` for each remote changelog partition, and `rack_non_overlap_cost`
-   where it is not yet;
+   for a new copy;
 4. changes; then a warm-up that stalled there; then unevenness of the copies so far, so that a round
-   leaves the next ones what they need; then records to restore; then a tie-break drawn from the
-   ids.
+   leaves room for the next ones; then records to restore; then a tie-break drawn from the ids.
 
-With `rack_standby_strategy` `balance` the first holds for the first `rack_standbys_apart` copies
-alone, so the others go where they cost least. Where no strategy is set, the tags are all that is
-asked for, and all copies keep to them (KIP-708).
+With `rack_standby_strategy` `balance` the first cost applies to the first `rack_standbys_apart`
+copies only, and the others go where they cost least. With tags and no strategy, all copies are
+spread by the tags (KIP-708).
 
-A copy stays unless another place is better at one of these, so a group whose standbys are as good
-as can be is left alone.
+A copy stays unless another place is better by one of these costs, so optimal standbys do not move.
 """
 
 from __future__ import annotations
@@ -40,16 +36,18 @@ from equipoise.assignors.common.transport import stable_hash
 from equipoise.events.tasks import TaskId
 
 MOST_PLACES = 16
-"""Places that a task is offered in one round: all of them up to this number; of more, the best, and
-of equals others for each task. It bounds the arcs, as a tag may be different on every member. With
-more places than this a plan is not said to be optimal, unless it costs what its bound says."""
+"""Places offered to a task in one round: all up to this number; of more, the best, and among equals
+different ones for each task. It bounds the arcs, as a tag may differ on every member. With more
+places a plan is not called optimal unless its cost equals its bound.
+"""
 LEVELS = 7
 UNEVENNESS, UNEVENNESS_SO_FAR = 1, 5  # their places among the levels
 
 
 @attrs.frozen(kw_only=True)
 class StandbyGoal:
-    """`holders`: task -> who is to have its standbys, the first one first. `unique`: as of a plan.
+    """`holders`: task -> members that will hold its standbys, the first one first. `unique`: see
+    `Plan`.
     """
 
     holders: Mapping[TaskId, tuple[str, ...]]
@@ -60,8 +58,8 @@ class StandbyGoal:
 
 
 def standby_goal(indexed: IndexedProblem, wishes: Mapping[TaskId, Wish], load: Mapping[str, int], shares: Mapping[str, Share]) -> StandbyGoal:
-    """`load`: member -> stateful tasks it is to run. `shares`: fewest and most copies of any kind
-    that each member is to have.
+    """Solves the goal. `load`: member -> stateful tasks at the target. `shares`: fewest and most
+    copies of any kind of each member.
     """
     goal = _Goal(indexed, wishes, dict(load), shares)
     rounds = max((wish.copies for wish in wishes.values()), default=0)
@@ -92,7 +90,7 @@ class _Goal:
         """
 
     def round(self, number: int) -> None:
-        """One more copy of each task that has fewer than `number` + 1."""
+        """Adds one copy of each task that has fewer than `number` + 1."""
         open_tasks = [task for task, wish in self.wishes.items() if len(self.holders[task]) <= number < wish.copies]
         if not open_tasks:
             return
@@ -120,19 +118,19 @@ class _Goal:
                 self._take(task, holder)
 
     def _apart(self, number: int) -> bool:
-        """Does it count what the copy of this number has in common with those before it?"""
+        """Whether values shared with earlier copies count for the copy of this number."""
         settings = self.indexed.settings
         everywhere = settings.rack_aware_strategy == "none" or settings.rack_standby_strategy == "greedy"
         return self.places.matter and (everywhere or number < settings.rack_standbys_apart)
 
     @property
     def is_exact(self) -> bool:
-        """The rounds gave the best there is."""
+        """Whether the rounds together are exact."""
         return self.exact and self.rounds <= 1
 
     def exchange(self, load: Mapping[str, int]) -> None:
-        """Improve what the rounds gave; or what is here, if that is complete and gets no worse so.
-        So what was reached once is kept.
+        """Improves the result of the rounds, or the present copies if these are complete and end no
+        worse. So a result once reached is kept.
         """
 
         def searched(holders: dict[TaskId, list[str]]) -> StandbySearch:
@@ -151,8 +149,8 @@ class _Goal:
         self.holders, self.load, self.cost = best.holders, best.load, best.worth()[2]
 
     def _add(self, network: AssignmentNetwork, task: TaskId, *, apart: bool) -> bool:
-        """One task's arcs; False: nobody may have a copy. `apart`: it counts what a copy has in
-        common with those before it.
+        """Adds the arcs of one task; returns False when no member may have a copy. `apart`: values
+        shared with earlier copies count.
         """
         indexed, wish = self.indexed, self.wishes[task]
         others = tuple([self.places.of[member] for member in (wish.owner, *self.holders[task])]) if apart else ()
@@ -173,8 +171,8 @@ class _Goal:
         return any_arc or bool(offer.near)
 
     def _offer(self, network: AssignmentNetwork, task: TaskId, others: tuple[str, ...]) -> Offer:
-        """Places where somebody may have a copy, and what it would cost there. `others`: the places
-        of the copies before it.
+        """Places where a member may have a copy, with their cost. `others`: places of the earlier
+        copies.
         """
         pool, move_cost = self.indexed.unblocked(task), self._move_cost(task)
         traffic = self.indexed.racks.standby(task)
@@ -198,7 +196,7 @@ class _Goal:
         return found
 
     def _full(self, task: TaskId, pool: Pool, members: Mapping[str, int]) -> frozenset[str]:
-        """Places where everybody has the task or a copy of it, or cannot have one."""
+        """Places in which every member has the task or a copy, or may not have one."""
         if all(count > self._most_taken for count in members.values()):
             return frozenset()
         others = {*self.wishes[task].never, *self.holders[task]}
@@ -206,28 +204,26 @@ class _Goal:
         return frozenset([place for place, count in members.items() if count <= taken[place]])
 
     def _by_place(self, pool: Pool) -> dict[str, int]:
-        """How many members of the pool are in each place."""
+        """Place -> number of members of the pool."""
         found = self._members_of.get(pool)
         if found is None:
             found = self._members_of[pool] = Counter([self.places.of[member] for member in pool.members])
         return found
 
     def _never(self, task: TaskId) -> Container[str | None]:
-        """Members that cannot have one more copy of it."""
+        """Members that may not have one more copy of the task."""
         return (*self.wishes[task].never, *self.holders[task])
 
     def _may_have(self, task: TaskId, member: str) -> bool:
         return member not in self.wishes[task].never and member not in self.holders[task]
 
     def _any(self, task: TaskId) -> str | None:
-        """For what no place was found by the rule: the least loaded member that may have it."""
+        """The least loaded member that may have the copy, where the rule finds no place."""
         found = [member for member in self.indexed.eligible(task).members if self._may_have(task, member)]
         return min(found, key=lambda member: (self.load[member] / self.indexed.members[member].capacity, member), default=None)
 
     def _move_cost(self, task: TaskId) -> int:
-        """What a new copy costs beside its traffic: something as long as it replaces one that could
-        stay.
-        """
+        """Cost of a new copy beside its traffic: not 0 while it replaces one that could stay."""
         if not self.wishes[task].here:
             return 0
         stays = any(self.indexed.may_run(member, task) and self._may_have(task, member) for member in self.wishes[task].here)

@@ -1,10 +1,10 @@
-"""Standbys that change places: what is left to gain when copies were placed one after another.
+"""A local search that moves and exchanges standbys: what is left to gain after copies were placed
+one after another.
 
-A copy moves to another member, or copies of two tasks change members, whenever that makes the whole
-better by the costs of `standby_goal`. So what is apart stays apart and what is even stays even, or
-gets better, before anything costs less. It is a search and not a solve: it ends when no move and no
-exchange of two is left that gains, or after MOST_LOOKS. (Kafka exchanges the copies of each two
-clients, KIP-925, 4.C.)
+A copy moves to another member, or copies of two tasks change members, when that lowers the costs of
+`standby_goal`. So spread and evenness never get worse for a lower cost. The search ends when no
+move and no exchange gains anything, or after MOST_LOOKS; it proves nothing. (Kafka exchanges the
+copies of each two clients, KIP-925, 4.C.)
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from equipoise.assignors.common.shares import Share
 from equipoise.events.tasks import TaskId
 
 MOST_LOOKS = 80_000
-"""Pairs of copies of a task that are looked at in one search: some tenths of a second."""
+"""Pairs of copies of a task examined in one search: some tenths of a second."""
 
 Worth = tuple[int, int, int, int, int, int]
-"""What copies have in common, unevenness, rack cost, changes, stalled warm-ups, records: each
-outweighs all that follow; less is better.
+"""Shared values, unevenness, rack cost, changes, stalled warm-ups, records: each outweighs all that
+follow; less is better.
 """
 NOTHING: Worth = (0, 0, 0, 0, 0, 0)
 
@@ -32,9 +32,9 @@ NOTHING: Worth = (0, 0, 0, 0, 0, 0)
 class Wish:
     """A task whose standbys are to be placed.
 
-    `copies`: how many. `owner`: who is to run it. `never`: members that cannot have one. `here`:
-    members that have one. `begun`: members where one is being restored; that it goes there has been
-    decided, and costs nothing more.
+    `copies`: how many. `owner`: of the task at the target. `never`: members that may not have one.
+    `here`: members that have one. `begun`: members on which one restores already, which costs
+    nothing more.
     """
 
     copies: int
@@ -45,10 +45,10 @@ class Wish:
 
 
 class StandbySearch:
-    """The search. `load`: member -> stateful tasks it is to run; `apart`: does it count what the
-    copy of this number has in common with those before?
+    """The search. `load`: member -> stateful tasks at the target. `apart`: whether values shared
+    with earlier copies count for the copy of this number.
 
-    `holders`: task -> who has its standbys; changed in place.
+    `holders`: task -> members with its standbys; changed in place.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class StandbySearch:
         self.looks = 0
 
     def search(self) -> None:
-        """Exchange until nothing is gained, task by task in rising order."""
+        """Moves and exchanges until nothing is gained, task by task in rising order."""
         gained = True
         while gained:
             gained = False
@@ -85,7 +85,7 @@ class StandbySearch:
                         gained |= self._move(task, number) or self._swap(task, number)
 
     def worth(self) -> Worth:
-        """Of all copies where they are now."""
+        """The cost of all copies where they are now."""
         total = NOTHING
         for task, members in self.holders.items():
             total = _sum(total, self._worth(task, members))
@@ -93,9 +93,10 @@ class StandbySearch:
         return _sum(total, (0, uneven, 0, 0, 0, 0))
 
     def _worth(self, task: TaskId, members: list[str]) -> Worth:
-        """Of one task's copies, but for the unevenness, which is a matter of all tasks. The one
-        that is furthest from the owner counts as the first, in whatever order they stand: so what
-        is better is better in every round, and no group goes round in circles."""
+        """The cost of one task's copies, without unevenness, which concerns all tasks. The copy
+        that shares least with the owner counts as the first, so the order of copies plays no part,
+        and the search cannot cycle.
+        """
         indexed, wish = self.indexed, self.wishes[task]
         places, traffic = indexed.places, indexed.racks.standby(task)
         before = [places.of[wish.owner]]
@@ -113,8 +114,8 @@ class StandbySearch:
         return common, 0, cost + self.replaced(task, members) * indexed.settings.rack_non_overlap_cost, changes, preference_cost, records
 
     def replaced(self, task: TaskId, members: list[str]) -> int:
-        """How many of these copies are new and stand where one that is here could stay; nothing
-        where racks make no difference to copies.
+        """Number of new copies that replace one that could stay; 0 where racks make no difference
+        to copies.
         """
         wish = self.wishes[task]
         if not wish.here or not self.indexed.racks.copies_count:
@@ -123,12 +124,12 @@ class StandbySearch:
         return min(left, sum(member not in wish.here and member not in wish.begun for member in members))
 
     def _place(self, member: str, place: int) -> int:
-        """What a member's place of this number costs, as in `AssignmentNetwork.room`."""
+        """Cost of a member's place of this number, as in `AssignmentNetwork.room`."""
         share = self.shares[member]
         return 0 if place < share.lower else 1 if place < share.upper else 2 + (place - share.upper) // max(1, share.upper // PARTS_OF_A_SHARE)
 
     def _may_gain(self, task: TaskId, number: int) -> bool:
-        """Is anything of it dear: its place, what it reads, what it has in common with others?"""
+        """Whether any cost of the copy could fall: its place, its traffic, its shared values."""
         indexed, members = self.indexed, self.holders[task]
         member = members[number]
         traffic, places = indexed.racks.standby(task), indexed.places
@@ -141,9 +142,7 @@ class StandbySearch:
         return places.common_values(places.of[member], others) > 0
 
     def _elsewhere(self, task: TaskId, number: int) -> Iterator[tuple[str, Worth]]:
-        """Other members that may have this copy, and what the task's copies are worth more or less
-        then.
-        """
+        """Other members that may have this copy, with the change of cost."""
         members, wish = self.holders[task], self.wishes[task]
         now = self._worth(task, members)
         for member in self.indexed.eligible(task).members:
@@ -152,7 +151,7 @@ class StandbySearch:
                 yield member, _less(self._worth(task, [*members[:number], member, *members[number + 1 :]]), now)
 
     def _move(self, task: TaskId, number: int) -> bool:
-        """To the member where most is gained, if any is."""
+        """Moves the copy to the member where that gains most. Returns whether."""
         giver = self.holders[task][number]
         freed = self._place(giver, self.load[giver] - 1)
         best: tuple[Worth, str] = NOTHING, ""
@@ -163,8 +162,8 @@ class StandbySearch:
         return best[0] < NOTHING
 
     def _swap(self, task: TaskId, number: int) -> bool:
-        """With the first copy with which that gains. One of the two gains by itself: this one; the
-        other has its own turn.
+        """Exchanges the copy with the first one with which that gains. One of the two gains by
+        itself: this one; the other has its own turn.
         """
         giver = self.holders[task][number]
         for member, gain in list(self._elsewhere(task, number)):

@@ -1,23 +1,22 @@
-"""Standbys: `num_standbys` copies of each stateful task, beside the member that runs it, spread
-evenly and left where they are.
+"""Standbys: `num_standbys` copies of each stateful task beside its owner, spread evenly and kept
+where they are.
 
-The KIP places one ("if count < num_standbys"); all of them are placed here, one round over all
-tasks after another, so that scarcity is shared.
+The KIP places one ("if count < num_standbys"). Here all are placed, one round over all tasks after
+another, so that scarcity is shared.
 
-* Copies a member holds stay, as long as the task needs them. The copy that a movement warms up
-  counts as one of them only where its destination held a standby of the task, or nobody else can
-  hold one (see `movements`); in the reckoning of loads it counts as its source's, which keeps its
-  own copy once it has handed the task over. The KIP counts it always: then a hot copy goes for one
-  that has everything to restore.
+* Copies that a member holds stay while the task needs them. The copy of a movement counts as one of
+  them only where its destination held a standby of the task, or no other member can hold one (see
+  `movements`). In the loads it counts as its source's, which keeps its copy after the hand-over. In
+  the KIP it always counts, so a hot copy is dropped for one that has everything to restore.
 * Missing copies are placed at once: first where a copy is left over and there is room, then on the
   least loaded member.
-* A member with more copies than its share (of (1 + n) x tasks, by capacity; the tasks it is to run
-  count), or one that is leaving, passes them on without loss, and so does one with more than the
-  least to one with less: the new copy restores as a warm-up, under the same caps; when it is caught
-  up it becomes the standby, and the old one goes. A leaving member's copies count until then, or
-  until it has left.
+* A member with more copies than its share (of (1 + n) x tasks, by capacity, its own tasks included)
+  passes copies on, and so does a leaving one, and one with more than the least to one with less.
+  The new copy restores as a warm-up, under the same caps; when it is caught up it becomes the
+  standby, and the old one is dropped. A leaving member's copies count until then, or until it has
+  left.
 
-Where racks or tags matter, where the copies are to be in the end comes from `standby_goal`.
+Where racks or tags matter, `standby_goal` decides where the copies are in the end.
 """
 
 from __future__ import annotations
@@ -40,31 +39,33 @@ from equipoise.assignors.common.standby_search import Wish
 from equipoise.events.tasks import TaskId
 
 MANY_COPIES = 4
-"""So many for each member that it pays to level loads before members are looked at one by one."""
+"""Copies per member above which it pays to fill members to a common level before comparing them one
+by one.
+"""
 
 
 @attrs.frozen(kw_only=True)
 class Standbys:
     """`holders`: task -> members, in rising order.
 
-    `warmups`: (task, member) copies that are to replace a standby elsewhere. `placed`: tasks that
-    got a new standby.
+    `warmups`: (task, member) copies that will replace a standby elsewhere. `placed`: tasks that got
+    a new standby.
     """
 
     holders: Mapping[TaskId, tuple[str, ...]]
     warmups: frozenset[tuple[TaskId, str]]
     placed: frozenset[TaskId]
     unsettled: bool
-    """A standby is still to be passed on."""
+    """Whether a standby is still to be passed on."""
     goal: StandbyGoal | None = None
-    """Where they are to be in the end, where it matters in which rack they are."""
+    """Where the standbys are in the end, where racks or tags matter."""
 
 
 def assign_standbys(
     indexed: IndexedProblem, now: Mapping[TaskId, str], target: Mapping[TaskId, str], movements: Movements, slots: WarmupSlots
 ) -> Standbys:
-    """Where the standbys of all stateful tasks are to be. `now`, `target`: who runs a task, and who
-    is to.
+    """KIP-441, `assignStandbys`. `now`, `target`: task -> its owner after this plan, and in the
+    end.
     """
     if indexed.settings.num_standbys == 0:
         return Standbys(holders={}, warmups=frozenset(), placed=frozenset(), unsettled=False)
@@ -86,9 +87,9 @@ class _Exchange:
     """Standbys where racks or tags matter: a goal for all of them, and copies passed on one by one
     until it is reached.
 
-    A copy that is missing is placed at once. One that is to be elsewhere is replaced as always: the
-    new copy restores as a warm-up, and when it is caught up the old one goes. A task on its way to
-    a member that has a standby keeps it there, and the others are placed as for its new owner.
+    A missing copy is placed at once. A copy in the wrong place is replaced as always: the new one
+    restores as a warm-up, and when it is caught up the old one is dropped. A task in flight to a
+    member with a standby of it keeps that copy, and the others are placed as for its new owner.
     """
 
     def __init__(
@@ -158,12 +159,13 @@ class _Exchange:
         )
 
     def _worth(self, member: str, wished: tuple[str, ...], task: TaskId) -> tuple[bool, bool, int, str]:
-        """Most first: what is to stay; then members that stay, with the least to restore."""
+        """Most first: copies that stay; then those of staying members, with the least to restore.
+        """
         return member not in wished, self.indexed.members[member].leaving, self.indexed.records(member, task), member
 
 
 class _Board:
-    """Who holds which standby, and how full each member will be."""
+    """The holders of standbys, and the load that each member will have."""
 
     def __init__(self, indexed: IndexedProblem, now: Mapping[TaskId, str], target: Mapping[TaskId, str], movements: Movements) -> None:
         self.indexed = indexed
@@ -182,8 +184,8 @@ class _Board:
         self.must_stay = movements.standby_destinations
 
     def _shares(self) -> dict[str, Share]:
-        """How many copies each member is to have, what it is to run included; those that are left
-        over count until they are gone.
+        """Share of copies of each member, its own tasks included. Copies left over count until they
+        are dropped.
         """
         members = seats(self.indexed)
         copies = sum(self.wanted.values()) + len(self.holders)
@@ -191,8 +193,8 @@ class _Board:
         return shares_of(members, copies, group_slack(self.indexed, members, copies, kept))
 
     def _wanted(self) -> dict[TaskId, int]:
-        """As many copies as are asked for, if there are so many members beside the one that runs
-        the task.
+        """Number of standbys of the task: num_standbys, or fewer where there are fewer members
+        beside the owner.
         """
         asked = self.indexed.settings.num_standbys
         wanted = dict.fromkeys(self.holders, asked)
@@ -202,7 +204,7 @@ class _Board:
         return wanted
 
     def keep(self) -> None:
-        """Copies that are there and still needed."""
+        """Keeps copies that are still needed."""
         for member in self.indexed.members.values():
             for task in sorted(member.standby):
                 useful = member.leaving or self.indexed.may_run(member.id, task) if task in self.holders else False
@@ -217,8 +219,8 @@ class _Board:
                 self.remove(task, min(self.holders[task], key=lambda member: self._worth_keeping(task, member)))
 
     def _worth_keeping(self, task: TaskId, member: str) -> tuple[bool, bool, int, int, str]:
-        """Least first: what a movement needs stays; then copies of members that stay, with room,
-        with the least to restore.
+        """Least first: what a movement needs stays; then copies of staying members with room and
+        the least to restore.
         """
         return (
             self.must_stay.get(task) == member,
@@ -229,8 +231,8 @@ class _Board:
         )
 
     def fill(self) -> None:
-        """Missing copies, one round over all tasks after another: copies that are left over, then
-        what is missing still.
+        """Places missing copies, one round over all tasks after another: copies that are left over
+        first, then new ones.
         """
         self.heap = [self._entry(member.id) for member in self.indexed.members.values() if not member.leaving]
         heapq.heapify(self.heap)
@@ -245,11 +247,11 @@ class _Board:
                 self._deal(pool, tasks, copies)
 
     def _deal(self, pool: Pool, tasks: list[TaskId], copies: int) -> None:
-        """One more than `copies` of each task: first how many go to each member, so that loads are
-        even; then which, by the canonical rule.
+        """One more than `copies` of each task: first how many each member gets, so that loads are
+        even; then which, in round-robin order.
 
-        Tasks of one owner follow each other and members take turns: so an owner's standbys spread
-        over many, and with them its work when it dies.
+        Tasks of one owner follow each other, so an owner's standbys spread over many members, and
+        so does its work when it dies.
         """
         of_owner: defaultdict[str, list[TaskId]] = defaultdict(list)
         for task in tasks:
@@ -271,12 +273,12 @@ class _Board:
                     self._place(task, last_resort)
 
     def _never(self, task: TaskId) -> Container[str | None]:
-        """Members that are not to have one more copy of it."""
+        """Members that may not hold one more copy of the task."""
         return (self.now[task], self.destination.get(task), *self.holders[task])
 
     def _places(self, pool: Pool, of_owner: Mapping[str, list[TaskId]], tasks: list[TaskId]) -> dict[str, int]:
-        """Member -> how many copies it gets, one of each task: each goes to the least loaded one
-        that has not all it can hold.
+        """Member -> number of copies it gets, one of each task: each goes to the least loaded
+        member with room.
         """
         held = Counter(itertools.chain.from_iterable([self.holders[task] for task in tasks]))
         room = {member: len(tasks) - len(of_owner.get(member, ())) - held[member] for member in pool.members}
@@ -294,11 +296,10 @@ class _Board:
         return places
 
     def _level_places(self, room: Mapping[str, int], copies: int) -> dict[str, int]:
-        """Member -> places that it gets whatever the order, so that most copies need no look at who
-        is least loaded.
+        """Member -> places that it gets in any order, so that most copies need no comparison.
 
-        They bring each member with room up to the same whole number of copies for each of its
-        capacity, the highest for which there are enough.
+        They fill each member with room to the same whole number of copies per capacity, the highest
+        for which there are enough.
         """
         if copies < MANY_COPIES * len(room):
             return dict.fromkeys(room, 0)
@@ -321,14 +322,14 @@ class _Board:
         self.placed.add(task)
 
     def _place_left_over(self, task: TaskId) -> bool:
-        """Whether there is such a copy, which is its standby now."""
+        """Makes a copy that is left over a standby. Returns whether there is one."""
         left_over = self._left_over(task)
         if left_over is not None:
             self._place(task, left_over)
         return left_over is not None
 
     def _left_over(self, task: TaskId) -> str | None:
-        """The best copy that nobody counts yet, on a member with room."""
+        """The best copy that does not count yet, on a member with room."""
         found = sorted(
             (not copy.caught_up, copy.records, member)
             for member, copy in self.indexed.copies[task].items()
@@ -337,7 +338,7 @@ class _Board:
         return found[0][2] if found else None
 
     def _least_loaded(self, task: TaskId, beside: str | None) -> str | None:
-        """The least loaded member that may hold a copy, for its capacity; not `beside`."""
+        """The least loaded member by capacity that may hold a copy; not `beside`."""
         skipped = []
         found = None
         while self.heap:
@@ -355,8 +356,8 @@ class _Board:
         return found
 
     def pass_on(self, slots: WarmupSlots) -> tuple[frozenset[tuple[TaskId, str]], bool]:
-        """Copies of members that have too many, or are leaving. Returns warm-ups, and whether any
-        copy is still to be passed on.
+        """Passes on copies of members that have too many, or are leaving. Returns the warm-ups, and
+        whether a copy is still to be passed on.
         """
         warmups: set[tuple[TaskId, str]] = set()
         begun = [
@@ -402,7 +403,7 @@ class _Board:
 
     def _surplus(self) -> Iterator[tuple[TaskId, str]]:
         """Copies that may be passed on, cheapest first: of members that leave, have too many, or,
-        while somebody has too few, more than the least.
+        while a member has too few, have more than the least.
         """
         too_few = any(load < self.lower[member] for member, load in self.load.items())
         most = self.lower if too_few else self.upper
@@ -417,8 +418,8 @@ class _Board:
             yield task, member
 
     def _evens_out(self, giver: str, taker: str) -> bool:
-        """Whether a copy should go from one to the other: from a leaving member, or from one over
-        its share, or to one under its own.
+        """Whether a copy should go from one member to the other: from a leaving one, or from above
+        its share, or to below its own.
         """
         if self.load[taker] >= self.upper[taker]:
             return False
@@ -427,8 +428,8 @@ class _Board:
         return self.load[giver] > self.lower[giver] and self.load[taker] < self.lower[taker]
 
     def _giver(self, task: TaskId, taker: str) -> str | None:
-        """The standby that a new copy on `taker` is to replace: of a leaving member, or of the one
-        that is most over its share.
+        """The standby that a new copy on `taker` replaces: of a leaving member, or of the one most
+        above its share.
         """
         found = sorted(
             (not self.indexed.members[member].leaving, self.upper[member] - self.load[member], member)
@@ -442,12 +443,12 @@ class _Board:
         self.add(task, member)
 
     def _promise(self, task: TaskId, giver: str, member: str) -> None:
-        """Loads as they will be once the copy has been passed on."""
+        """Updates loads to those after the copy has been passed on."""
         self.load[giver] -= 1
         self.load[member] += 1
 
     def in_order(self) -> dict[TaskId, tuple[str, ...]]:
-        """The holders of each task in rising order."""
+        """Task -> its holders in rising order."""
         return {task: tuple(sorted(members)) if len(members) > 1 else members for task, members in self.holders.items()}
 
     def _hold(self, task: TaskId, member: str) -> None:
@@ -466,7 +467,8 @@ class _Board:
         self.load[self._counted_at(task, member)] -= 1
 
     def _counted_at(self, task: TaskId, member: str) -> str:
-        """A destination that is a standby becomes the owner, and then its source holds the standby.
+        """The member at which a copy counts: a destination that is a standby becomes the owner, and
+        its source then holds the standby.
         """
         return self.now[task] if self.must_stay.get(task) == member else member
 

@@ -1,15 +1,15 @@
-"""Names for tasks in `equipoise assign`: a task may stand as a partition of a topic, as consumer
-groups have them.
+"""Names of tasks in `equipoise assign`: a task may be a partition of a topic, as in consumer
+groups.
 
 ::
 
     tasks    {"id": "t0-0", "topic": "t0", "partition": 0, "lag": 753}
     members  {"id": "c1", "topics": ["t0"]}
 
-Each topic becomes a sub-topology; what is read is called by its own name in all that is written.
-Topics are numbered in the order in which kafka-lag-based-assignor takes them: that of a `HashMap`
-filled by going through the members, in the order of another one, and the topics of each. So what
-members have comes out in the order in which that assignor lists it.
+Each topic becomes a sub-topology, and plans use the names that the problem uses. Topics are
+numbered in the order in which kafka-lag-based-assignor takes them: that of a `HashMap` filled from
+the members, in the order of another one, and the topics of each. So the tasks of members come out
+in the order in which that assignor lists them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ from equipoise.events.tasks import TaskId
 
 @attrs.frozen
 class TaskNames:
-    """What tasks are called where they are read and written; those that are not in it go by their
-    text form.
-    """
+    """Names of tasks as read and written; a task without an entry has its text form."""
 
     texts: Mapping[TaskId, str] = attrs.field(factory=dict)
     topics: Mapping[str, int] = attrs.field(factory=dict)
@@ -37,9 +35,7 @@ class TaskNames:
         return self.texts.get(task) or str(task)
 
     def subscription(self, topics: Iterable[str]) -> dict[int, int]:
-        """`Member.subtopologies` of a member that subscribes to these topics: to all partitions of
-        each.
-        """
+        """`Member.subtopologies` of a subscriber of these topics: all partitions of each."""
         return {self.topics[topic]: MOST_TASK_NUMBER + 1 for topic in topics}
 
 
@@ -48,9 +44,7 @@ PLAIN = TaskNames()
 
 @attrs.frozen(kw_only=True)
 class TopicTask:
-    """A partition of a topic as it is read. `lag` None: not known. `racks`, `weight`: see
-    `Partition`.
-    """
+    """A partition of a topic. `lag` None: not known. `racks`, `weight`: see `Partition`."""
 
     id: str
     topic: str
@@ -61,8 +55,8 @@ class TopicTask:
 
 
 def name_topics(tasks: Iterable[TopicTask], subscriptions: Mapping[str, Iterable[str] | None]) -> TaskNames:
-    """`subscriptions`: member -> its topics, None: all that there are partitions of. Topics that
-    nobody subscribes to come last.
+    """Numbers the topics. `subscriptions`: member -> its topics; None: all topics that have
+    partitions. Topics without subscribers come last.
     """
     found = list(tasks)
     there = sorted({task.topic for task in found}, key=text_key)

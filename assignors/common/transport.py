@@ -1,19 +1,18 @@
-"""The one transportation problem: minimum-cost flow with costs of falling importance, a proof, and
-a fair tie-break.
+"""The transportation problem: minimum-cost flow with lexicographic costs, a proof, and a fair
+tie-break.
 
-OR-Tools' SimpleMinCostFlow does the work; what stands here is what it does not do:
+OR-Tools' SimpleMinCostFlow solves it. This module adds:
 
-* **Costs in order of importance.** Each level outweighs all that follow. Utilisation are scaled
-  into one int64 cost as long as they fit; what does not fit is solved afterwards on the *optimal
-  face*: with the potentials of the first solve, an arc with a positive reduced cost stays empty and
-  one with a negative one stays full in every optimum, so only arcs of reduced cost zero remain
-  free.
+* **Costs in order of importance.** Each level outweighs all that follow. Levels are scaled into one
+  int64 cost as long as they fit. The rest is solved afterwards on the *optimal face*: with the
+  potentials of the first solve, an arc with a positive reduced cost stays empty and one with a
+  negative reduced cost stays full in every optimum, so only arcs of reduced cost zero remain free.
 * **A proof.** Potentials are computed here, not taken from the solver: shortest distances in the
   residual network exist only if it has no negative cycle, and then the flow is optimal (Ahuja,
-  Magnanti, Orlin, "Network Flows", theorem 9.1). Integers throughout, so it is exact.
+  Magnanti, Orlin, "Network Flows", theorem 9.1). Integers throughout, so the proof is exact.
 * **Ties.** A cycle of cost zero in the residual network is another optimum. Then arcs get a small
-  cost drawn from a stable hash of what they join; if a zero cycle remains, the next salt is drawn,
-  REDRAWS times at most; then `unique` is False.
+  cost from a stable hash of their ends. If a zero cycle remains, the next salt is tried, REDRAWS
+  times at most; then `unique` is False.
 """
 
 from __future__ import annotations
@@ -37,18 +36,17 @@ TIE_BITS = 30  # with 100,000 arcs two that compete draw the same number once in
 
 
 class SolverFailure(EquipoiseError):
-    """The solver gave no optimum for a problem that has one: never a rejection, always a halt
+    """The solver found no optimum for a problem that has one: never a rejection, always a halt
     (docs/protocol.md#l6).
     """
 
 
 @attrs.frozen(kw_only=True)
 class FlowNetwork:
-    """Nodes 0..nodes-1; `supply` per node, in units, sums to 0; arcs as parallel arrays.
+    """Nodes 0..nodes-1; `supply` per node in units, summing to 0; arcs as parallel arrays.
 
-    `costs`: one array >= 0 per level, the most important first. `names`: gives a stable hash of
-    what each arc joins, if there are ties. `most_costed`: how many arcs with a cost a unit can pass
-    on its way.
+    `costs`: one array >= 0 per level, the most important first. `names`: returns a stable hash per
+    arc; called when there are ties. `most_costed`: the most arcs with a cost on the way of a unit.
     """
 
     nodes: int
@@ -63,7 +61,7 @@ class FlowNetwork:
 
 @attrs.frozen(kw_only=True)
 class Flow:
-    """Units on each arc, and whether optimality is proven and the optimum is the only one."""
+    """`amount`: units on each arc. `optimal`: proven. `unique`: no other optimum."""
 
     amount: Ints
     optimal: bool
@@ -76,7 +74,7 @@ def stable_hash(text: str) -> int:
 
 
 def solve(network: FlowNetwork) -> Flow:
-    """The cheapest flow, level by level. Raises SolverFailure when the solver gives up."""
+    """The cheapest flow, level by level. Raises SolverFailure when the solver fails."""
     face = _Face(network)
     optimal = True
     start = 0
@@ -94,8 +92,8 @@ def solve(network: FlowNetwork) -> Flow:
 
 
 def _forced(network: FlowNetwork) -> Flags:
-    """Arcs that carry whatever their tail has, as nothing comes in there and no other arc goes out:
-    a task that may go to one place only.
+    """Arcs that carry the whole supply of their tail: the tail has no incoming and no other
+    outgoing arc. A task with one possible member.
     """
     usable = network.capacity > 0
     enters = np.bincount(network.head[usable], minlength=network.nodes)
@@ -106,8 +104,8 @@ def _forced(network: FlowNetwork) -> Flags:
 
 
 class _Face:
-    """All flows that are optimal for the levels minimised so far: arcs that are still `free`, and
-    one such flow, `amount`.
+    """The flows that are optimal for the levels minimised so far: the arcs that are still `free`,
+    and one such flow, `amount`.
     """
 
     def __init__(self, network: FlowNetwork) -> None:
@@ -121,10 +119,10 @@ class _Face:
         self.units = int(network.supply[network.supply > 0].sum())
 
     def scaled(self, start: int) -> tuple[Ints, int, bool]:
-        """As many levels from `start` on as fit into one cost, each outweighing the sum of all
-        below it; the level to go on with; is it exact?
+        """As many levels from `start` on as fit into one cost, each outweighing the sum of those
+        below it; the next level; whether the cost is exact.
 
-        A single level too large for the solver loses its lowest bits.
+        A single level that is too large for the solver loses its lowest bits.
         """
         network = self.network
         combined = network.costs[start]
@@ -142,7 +140,8 @@ class _Face:
         return (combined >> excess if excess > 0 else combined), level, excess <= 0
 
     def minimise(self, cost: Ints) -> bool:
-        """Narrow the face to the flows that are cheapest by `cost` (>= 0). True: proven."""
+        """Narrows the face to the cheapest flows by `cost` (>= 0). Returns whether that is proven.
+        """
         self._solve(cost)
         potential = self._potentials(cost)
         if potential is None:
@@ -169,7 +168,7 @@ class _Face:
         self.amount = amount
 
     def _potentials(self, cost: Ints) -> Ints | None:
-        """Shortest distance to each node in the residual network, from anywhere (Bellman-Ford, all
+        """Shortest distance to each node of the residual network from any node (Bellman-Ford, all
         arcs at once); None: it has a negative cycle.
         """
         network = self.network
@@ -188,19 +187,19 @@ class _Face:
         return None
 
     def tie_broken(self, salt: int) -> _Face:
-        """The cheapest flow of this face by a cost drawn from the arcs' names."""
+        """The cheapest flow of this face by a cost from the arcs' names."""
         drawn = copy.copy(self)
         bits = min(TIE_BITS, self.most_cost.bit_length() - 1)
         drawn.minimise((mixed(self.network.names(), salt) >> np.uint64(64 - bits)).astype(np.int64))
         return drawn
 
     def has_other(self) -> bool:
-        """Does the face hold another flow? It does if its residual network has a cycle other than
-        there and back on one arc.
+        """Whether the face holds another flow: its residual network has a cycle other than back and
+        forth on one arc.
 
-        Arcs that are neither empty nor full go both ways: they tie their ends into one, unless they
-        close a cycle. The rest go one way: what cannot be entered or cannot be left is on no cycle,
-        and is peeled off until nothing or a cycle remains.
+        Arcs that are neither empty nor full go both ways: they join their ends, unless they close a
+        cycle. The others go one way: an arc that cannot be entered or left is on no cycle, and is
+        peeled off until nothing or a cycle remains.
         """
         network = self.network
         tail, head, amount = network.tail[self.free], network.head[self.free], self.amount[self.free]

@@ -1,4 +1,4 @@
-"""Standbys: the default assignor (KIP-441), and the one that spreads copies over client tags
+"""Standbys: Kafka's default assignor (KIP-441), and the one that spreads copies over client tags
 (KIP-708).
 """
 
@@ -14,18 +14,18 @@ from equipoise.events.tasks import TaskId
 
 
 class StandbyAssignor(Protocol):
-    """What Kafka calls StandbyTaskAssignor."""
+    """Kafka's StandbyTaskAssignor."""
 
     def assign(self, tasks: Sequence[TaskId], copies: int) -> None:
-        """`copies` standbys of each of `tasks` (in rising order), as far as there are clients for
-        them.
+        """Assigns `copies` standbys of each of `tasks` (in rising order), as far as there are
+        clients.
         """
 
     def may_pass(self, source: Client, destination: Client) -> bool:
-        """Whether standbys may go from one to the other to even out the load."""
+        """Whether standbys may go from one client to the other for balance."""
 
     def may_swap(self, source: Client, destination: Client, task: TaskId) -> bool:
-        """Whether this standby may go from one to the other to save traffic."""
+        """Whether this standby may go from one client to the other for less traffic."""
 
 
 def _without_copy(client: Client, task: TaskId) -> bool:
@@ -33,7 +33,7 @@ def _without_copy(client: Client, task: TaskId) -> bool:
 
 
 class DefaultStandbys:
-    """Each copy to the least loaded client that has none of the task."""
+    """Gives each copy to the least loaded client without the task."""
 
     def __init__(self, clients: Sequence[Client]) -> None:
         self._clients = clients
@@ -49,7 +49,7 @@ class DefaultStandbys:
 
 
 def assign_least_loaded(clients: Sequence[Client], wanted: Sequence[tuple[TaskId, int]], least_loaded: PrioritySet | None = None) -> None:
-    """For each task, in the order given, as many copies as wanted, each to the least loaded client
+    """Gives, for each task in the order given, as many copies as wanted to the least loaded clients
     without one.
     """
     if least_loaded is None:
@@ -66,11 +66,11 @@ def assign_least_loaded(clients: Sequence[Client], wanted: Sequence[tuple[TaskId
 
 
 class TagAwareStandbys:
-    """``ClientTagAwareStandbyTaskAssignor``: each copy to the least loaded client that shares no
-    configured tag with those that have one.
+    """``ClientTagAwareStandbyTaskAssignor``: each copy goes to the least loaded client that shares
+    no configured tag with the clients that have one.
 
-    A tag of which all values are used up no longer constrains. Copies that find no client so are
-    given as by default.
+    A tag whose values are all used no longer constrains. Copies that find no client this way are
+    assigned by default.
     """
 
     def __init__(self, clients: Sequence[Client], tags: frozenset[str]) -> None:
@@ -100,8 +100,8 @@ class TagAwareStandbys:
             assign_least_loaded(self._clients, [(task, remaining[task]) for task in pending], least_loaded)
 
     def _spread(self, task: TaskId, copies: int, owner: Client, least_loaded: PrioritySet) -> int:
-        """Returns how many copies found no client that differs in every tag. Who gets one is not
-        offered again for this task.
+        """Returns the number of copies without a client that differs in every tag. A client with a
+        copy is not offered again for this task.
         """
         blocked: dict[tuple[str, str], set[Client]] = {}
         last, used = owner, 1
@@ -128,10 +128,10 @@ class TagAwareStandbys:
                 blocked[key, value] = self._sharing[key, value]
 
     def may_pass(self, source: Client, destination: Client) -> bool:
-        """Only between clients with the same tags, those that are not configured included."""
+        """Only between clients with the same tags, configured or not."""
         return all(destination.tags.get(key) == value for key, value in source.tags.items())
 
     def may_swap(self, source: Client, destination: Client, task: TaskId) -> bool:
-        """Only if the clients with a copy do not have fewer different tags afterwards."""
+        """Only if the clients with a copy have as many different tags afterwards."""
         others = {pair for client in self._clients if client not in (source, destination) and client.has(task) for pair in client.tags.items()}
         return len(others.union(destination.tags.items())) >= len(others.union(source.tags.items()))

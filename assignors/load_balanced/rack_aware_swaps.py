@@ -1,19 +1,17 @@
-"""Tasks that change places to be nearer to what they read, where that leaves loads as even as they
-are.
+"""Tasks that change places to be nearer to what they read, while loads stay as even as they are.
 
-A change is one move, or two tasks that change places. It is made when the traffic falls by more
-than its moves cost (`racks`), and only if
+A change is one move, or an exchange of two tasks. It is made when the traffic falls by more than
+the moves cost (`racks`), and only if
 
-* neither of its two members ends further from what is even than the lower threshold, or than both
-  were before;
-* with all changes made no move pays more than before, or than the lower threshold (see `levels` for
-  what a move pays). So what a rebalancing has reached is kept, and noise that moved nothing goes on
-  moving nothing. That is looked at for the members of each change against all others, as if every
-  task might go everywhere, so it holds where it may not.
+* neither of its members ends further from even than the lower threshold, or than both were before;
+* with all changes made no move pays more than before, or than the lower threshold (see
+  `utilisation` for what a move pays). So the result of a rebalancing is kept, and noise that moved
+  nothing moves nothing. The check compares the members of each change with all others, as if every
+  task might run everywhere, so it also holds where tasks may not.
 
-What was begun is carried to its end (`Plan.memory`), for half a change may be uneven. Changes only
-ever lower the traffic; so they end, whatever loads do in between. It is a search by steps and
-proves nothing: what else could be had is unknown.
+A change that has begun is carried to its end (`Plan.memory`), since half of it may be uneven.
+Changes only lower the traffic, so they end, whatever loads do meanwhile. This is a local search and
+proves nothing about the optimum.
 
 Before: m1 in rack a runs 0_0 (weight 5, replica in b) and 0_2 (4); m2 in b runs 0_1 (5, in a) and
 0_3 (4). After: 0_0 and 0_1 have changed places.
@@ -30,16 +28,16 @@ from equipoise.assignors.load_balanced.utilisation import LoadMove, Utilisation
 from equipoise.events.tasks import TaskId
 
 PARTNERS = 8
-"""How many tasks just lighter, and just heavier, a task is tried to change places with, in each
-rack: others would hardly leave loads as they are.
+"""Tasks just lighter and just heavier, in each rack, with which an exchange is tried: others would
+hardly leave loads as they are.
 """
 MOST_LOOKS = 100_000
-"""Changes looked at for one plan; the rest is for the next one."""
+"""Changes examined for one plan; the rest is for the next plan."""
 
 
 def swap_for_racks(utilisation: Utilisation, *, mean: int, low: int, high: int) -> list[LoadMove]:
-    """Moves that are made for traffic; the levels are then as if they were made. `mean`: the level
-    of all; `low`, `high`: the thresholds.
+    """Moves for traffic, applied to `utilisation`. `mean`: the mean utilisation; `low`, `high`: the
+    thresholds.
     """
     search = _Search(utilisation, mean, low, high)
     for _ in range(len(utilisation.owner)):
@@ -52,14 +50,14 @@ def swap_for_racks(utilisation: Utilisation, *, mean: int, low: int, high: int) 
 
 @attrs.frozen
 class _MemberLoad:
-    """What a member carries, and its lightest task (None: it has none)."""
+    """A member's load, and its lightest task (None: it has none)."""
 
     load: int
     lightest: int | None
 
 
 class _LoadTable:
-    """Stands of all members that stay, and what a move between any two of them could pay."""
+    """Loads of all staying members, and what a move between any two of them could pay."""
 
     def __init__(self, capacity: Mapping[str, int], loads: Mapping[str, _MemberLoad]) -> None:
         self.capacity = capacity
@@ -68,8 +66,8 @@ class _LoadTable:
         self._sort()
 
     def _sort(self) -> None:
-        """For each capacity of a taker the givers that would gain most, and the takers that carry
-        least: three each, as at most two are changed.
+        """For each capacity of a taker, the three givers that gain most; for each capacity, the
+        three takers with the least load. Three, because a change has at most two members.
         """
         self._givers = {
             threads: sorted(((-self._worth(name, held, threads), name) for name, held in self.loads.items() if held.lightest is not None))[:3]
@@ -81,13 +79,11 @@ class _LoadTable:
         self._takers = {threads: sorted(of)[:3] for threads, of in self._takers.items()}
 
     def _worth(self, name: str, held: _MemberLoad, threads: int) -> int:
-        """What its lightest task would pay on an empty member of so many threads."""
+        """What the member's lightest task would pay on an empty member with so many threads."""
         return held.load // self.capacity[name] - (held.lightest or 0) // threads
 
     def pays(self, changed: Mapping[str, _MemberLoad]) -> int:
-        """The most that a move could pay from or to a member whose stand is `changed`, or a little
-        more (roundings).
-        """
+        """An upper bound of what a move from or to a `changed` member could pay."""
         best = 0
         for name, held in changed.items():
             for threads in self._threads:
@@ -108,7 +104,7 @@ class _LoadTable:
 
 
 class _Search:
-    """Changes so far, and which others are worth making beside them."""
+    """The changes so far, and the search for further ones."""
 
     def __init__(self, utilisation: Utilisation, mean: int, low: int, high: int) -> None:
         self.utilisation = utilisation
@@ -138,8 +134,8 @@ class _Search:
         return racks.cost(task, self.utilisation.owner[task]) - racks.active(task).least
 
     def best(self) -> tuple[LoadMove, ...] | None:
-        """The best change of the task that could save most of those that have one; None: there is
-        none, or it was looked for long enough.
+        """The best change of the task that could save most; None: there is none, or the limit of
+        the search is reached.
         """
         while self._queue and self.looks < MOST_LOOKS:
             task = self._queue[-1]
@@ -154,8 +150,8 @@ class _Search:
         return None
 
     def _changes_of(self, task: TaskId) -> Iterator[tuple[int, int, int, TaskId, tuple[LoadMove, ...]]]:
-        """(What it costs, how uneven it is, the other member's place, the other task, the change),
-        for those that save something.
+        """(cost, unevenness, place of the other member, the other task, the change), for changes
+        that save something.
         """
         utilisation, racks = self.utilisation, self.utilisation.indexed.racks
         source, weight = utilisation.owner[task], utilisation.weight[task]
@@ -185,7 +181,7 @@ class _Search:
         return name in self.utilisation.indexed.unblocked(task)
 
     def _may_be(self, change: tuple[LoadMove, ...]) -> bool:
-        """Are loads as even as they must be?"""
+        """Whether loads stay as even as they must be."""
         after = self._loads_after(change)
         before = [self.utilisation.of(name) for name in after]
         within = min(*before, self.even[0]), max(*before, self.even[1])
@@ -220,5 +216,5 @@ def _members(change: Iterable[LoadMove]) -> list[str]:
 
 
 def _member_load(held: Sequence[int]) -> _MemberLoad:
-    """Of a member that has tasks of these weights."""
+    """The load of a member with tasks of these weights."""
     return _MemberLoad(sum(held), min(held, default=None))

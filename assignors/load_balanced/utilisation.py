@@ -1,26 +1,25 @@
-"""Evening out loads by few moves: how full each member is, who takes what must have an owner, and
-which moves pay.
+"""Evens out loads by few moves: the load of each member, owners for tasks without one, and the
+moves that pay.
 
-A member's *level* is what it carries per thread, in the unit of its tasks' weights, rounded down. A
-move of a task of weight w from m to n *pays* more than g when n, with the task, is still more than
-g below where m is now::
+The *utilisation* of a member is its load per thread, in the unit of task weights, rounded down. A
+move of a task of weight w from m to n *pays* more than g when n with the task is still more than g
+below m now::
 
-    level(n with w) + g < level(m)
+    utilisation(n with w) + g < utilisation(m)
 
-Then the higher of the two levels falls, in exact numbers too, for g is worth thousands of
-roundings.
+Then the higher of the two falls, in exact numbers too, since g is worth thousands of roundings.
 
-**Bound.** Where no move pays more than g, the most loaded member and the least loaded one differ by
-at most the lightest task of the most loaded one, on a thread of the least loaded one, plus g. (Else
-that task would pay.) As the mean lies between the two, nobody is further than that from the mean.
-This holds where every task may go everywhere; what is under way, blocked or of another topology is
-left where it is.
+**Bound.** Where no move pays more than g, the most and the least loaded member differ by at most
+the lightest task of the most loaded one, on a thread of the least loaded one, plus g. (Otherwise
+that task would pay.) The mean is between the two, so no member is further than that from the mean.
+This holds where every task may run everywhere; tasks that are in flight, blocked or of another
+topology stay where they are.
 
-**No thrash.** A plan is a set of moves of which any part may be carried out, in any order, and each
-move still pays when its turn comes: in one plan a member gives or takes, never both, and at the end
-of the whole plan each taker is still more than g below where each of its givers was with the task.
-So from plan to plan the utilisation, sorted from the highest down, only fall, and no state of the group
-comes twice as long as its loads stay what they are.
+**No thrash.** Any part of a plan may be carried out, in any order, and each move still pays when
+its turn comes: in one plan a member either gives or takes, and after the whole plan each taker is
+still more than g below where each of its givers was with the task. So from plan to plan the
+utilisations, sorted from the highest down, only fall, and no state of the group recurs while its
+loads stay the same.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from equipoise.events.tasks import LagSentinel, TaskId
 
 @attrs.frozen
 class LoadMove:
-    """One task from the member that has it to another one."""
+    """One task from its owner to another member."""
 
     task: TaskId
     source: str
@@ -46,10 +45,10 @@ class LoadMove:
 
 
 class Utilisation:
-    """Who has which tasks, and how full that makes the members that stay. `weight`: task -> its
-    weight, at least 1.
+    """Owners of tasks, and the utilisation of the staying members. `weight`: task -> its weight, at
+    least 1.
 
-    `tolerance`: outcomes whose levels differ by less are alike.
+    `tolerance`: outcomes whose utilisation differs by less are equal.
     """
 
     def __init__(self, indexed: IndexedProblem, weight: Mapping[TaskId, int], owner: Mapping[TaskId, str], *, tolerance: int) -> None:
@@ -58,15 +57,15 @@ class Utilisation:
         self.tolerance = max(1, tolerance)
         self.owner: dict[TaskId, str] = {}
         self.fixed: set[TaskId] = set()
-        """Tasks that no move may have."""
+        """Tasks that may not move."""
         self._capacity = {member.id: member.capacity for member in indexed.members.values()}
         self._most_threads = max(self._capacity.values(), default=1)
         self._load = dict.fromkeys(indexed.members, 0)
         self._tasks: dict[str, set[TaskId]] = {member: set() for member in indexed.members}
         self.order = _canonical_order(indexed)
         self._ladders: dict[tuple[int, str | None], list[tuple[int, int, str]]] = {}
-        """Capacity, and rack where racks make a difference -> (level, place in the canonical order,
-        member) of those that stay, rising.
+        """(capacity, rack where racks make a difference) -> (utilisation, canonical place, member)
+        of the staying members, rising.
         """
         self._ladder_of = {name: (threads, indexed.racks.of[name] if indexed.racks.counts else None) for name, threads in self._capacity.items()}
         for member in indexed.members.values():
@@ -80,11 +79,11 @@ class Utilisation:
     # Who has what
 
     def of(self, member: str, more: int = 0) -> int:
-        """What it carries per thread, with `more` weight on it."""
+        """The member's utilisation, with `more` weight on it."""
         return (self._load[member] + more) // self._capacity[member]
 
     def give(self, task: TaskId, member: str) -> None:
-        """The member has the task from here on; whoever had it has it no more."""
+        """Makes the member the owner of the task."""
         before = self.owner.get(task)
         if before is not None:
             self._tasks[before].discard(task)
@@ -103,31 +102,31 @@ class Utilisation:
             bisect.insort(ladder, (self.of(member), self.order[member], member))
 
     def falling(self) -> Iterator[str]:
-        """Members that stay, the fullest first."""
+        """Staying members, the most loaded first."""
         rungs = heapq.merge(*(reversed(ladder) for ladder in self._ladders.values()), reverse=True)
         return (member for _, _, member in rungs)
 
     def ends(self) -> tuple[str, str] | None:
-        """The fullest and the emptiest of the members that stay; None: nobody stays."""
+        """The most and the least loaded staying member; None: no member stays."""
         rungs = [ladder[0] for ladder in self._ladders.values()]
         return (next(self.falling()), min(rungs)[2]) if rungs else None
 
     def movable(self, member: str) -> list[TaskId]:
-        """Its tasks that a move may have, in rising order."""
+        """The member's tasks that may move, in rising order."""
         return sorted(self._tasks[member] - self.fixed)
 
     def weights(self, member: str) -> list[int]:
-        """Of its tasks."""
+        """Weights of the member's tasks."""
         return [self.weight[task] for task in self._tasks[member]]
 
     # Owners for tasks that must have one
 
     def place(self, task: TaskId, candidates: Candidates | None, *, unblocked: bool = False) -> None:
-        """Gives the task to whoever is least full with it: of `candidates`, or of all that may run
-        it (`unblocked`: and may begin a warm-up of it).
+        """Gives the task to the candidate that is least loaded with it. `candidates` None: every
+        eligible member (`unblocked`: on which a warm-up may begin).
 
-        Those that differ by less than the tolerance are alike: then who is nearest to what it reads
-        comes first, then who had it before, then who is soonest ready.
+        Among candidates within the tolerance: the one nearest to what the task reads, then a
+        previous owner, then the least restore time.
         """
         indexed, weight = self.indexed, self.weight[task]
         if candidates is None:
@@ -149,8 +148,8 @@ class Utilisation:
         self.give(task, min(dict.fromkeys(found), key=worth))
 
     def _least_full(self, pool: Pool, source: str = "", besides: Container[str] = ()) -> list[str]:
-        """Of each capacity (and rack) the least full member of the pool that is neither `source`
-        nor one of `besides`.
+        """The least loaded member of the pool for each capacity (and rack), without `source` and
+        `besides`.
         """
         found = []
         for ladder in self._ladders.values():
@@ -160,7 +159,7 @@ class Utilisation:
         return found
 
     def least_full_in(self, rack: str | None, pool: Pool) -> list[str]:
-        """Of each capacity the least full member of the pool in that rack."""
+        """The least loaded member of the pool in that rack, for each capacity."""
         found = []
         for (_, where), ladder in self._ladders.items():
             member = next((member for _, _, member in ladder if member in pool), None) if where == rack else None
@@ -171,9 +170,7 @@ class Utilisation:
     # Moves that pay
 
     def gain(self) -> int:
-        """What the best single move would pay: the greatest g for which one pays g; 0 when none
-        pays anything.
-        """
+        """What the best single move pays: the greatest g for which a move pays g; 0: none pays."""
         best = 0
         ends = self.ends()
         for source in self.falling() if ends is not None else ():
@@ -188,12 +185,12 @@ class Utilisation:
         return best
 
     def even_out(self, margin: int, mean: int) -> list[LoadMove]:
-        """Moves, each of which pays more than `margin`; see the module. The levels are then as if
-        they were made.
+        """Moves that each pay more than `margin` (see the module), applied to this object.
 
-        The fullest gives first. What it gives, and to whom, is what leaves both least outside of
-        what is even (the mean, less or more half the margin); among alike ones what comes nearest
-        to what it reads, then what goes home, or is soonest ready, then the heaviest.
+        The most loaded member gives first. The task and the taker are those that leave both members
+        the least outside of even (the mean, plus or minus half the margin). Among equals: what is
+        nearest to what it reads, then a previous owner, then the least restore time, then the
+        heaviest task.
 
         Before: m1 (5, 4, 1), m2 (2), each of one thread. After: m1 (5, 1), m2 (2, 4).
         """
@@ -206,10 +203,10 @@ class Utilisation:
         return plan.moves
 
     def destinations(self, task: TaskId, source: str, besides: Container[str], near: dict[Pool, list[str]]) -> list[str]:
-        """Whom the task may go to: the least full of each capacity (and rack), and who has a copy
-        that is ready; none `besides`.
+        """Members that the task may go to, without `besides`: the least loaded of each capacity
+        (and rack), and members with a ready copy.
 
-        `near`: pool -> its least full members, for as long as source, levels and `besides` are the
+        `near`: pool -> its least loaded members; valid while source, loads and `besides` stay the
         same.
         """
         indexed = self.indexed
@@ -226,7 +223,7 @@ class Utilisation:
 
 
 class _Plan:
-    """Moves so far, and which others may stand beside them."""
+    """The moves so far, and which others may be added."""
 
     def __init__(self, utilisation: Utilisation, margin: int, mean: int) -> None:
         self.utilisation = utilisation
@@ -236,12 +233,12 @@ class _Plan:
         self.given: dict[str, list[LoadMove]] = {}
         self.taken: dict[str, list[LoadMove]] = {}
         self.sources = [(-utilisation.of(member), utilisation.order[member], member) for member in utilisation.falling()]
-        """A heap, the fullest first. Who has nothing to give in this plan is left out of it; what
-        remains is for the next plan.
+        """Heap of givers, the most loaded first. A member without a move is dropped; the next plan
+        looks again.
         """
 
     def next_move(self) -> LoadMove | None:
-        """The best move of the fullest member that has one; None: no move pays."""
+        """The best move of the most loaded member that has one; None: no move pays."""
         utilisation = self.utilisation
         while self.sources:
             _, order, source = heapq.heappop(self.sources)
@@ -271,7 +268,7 @@ class _Plan:
         return max(0, level - self.even[1], self.even[0] - level)
 
     def _may_stand(self, move: LoadMove) -> bool:
-        """With it, does each move of the plan still pay at the end of the plan?"""
+        """Whether each move of the plan still pays at the end of the plan with this one added."""
         utilisation, weight = self.utilisation, self.utilisation.weight[move.task]
         taker = utilisation.of(move.destination, weight)
         for other in self.taken.get(move.destination, ()):
@@ -292,13 +289,13 @@ class _Plan:
 
 
 def fewest_moves(dealt: Mapping[str, list[int]], capacity: Mapping[str, int], highest: int, lowest: int, forced: int) -> int:
-    """A lower bound of the moves from one deal to any in which no level is above `highest` and none
-    below `lowest`.
+    """A lower bound of the moves from these owners to any in which no utilisation is above
+    `highest` and none below `lowest`.
 
-    `dealt`: member -> weights of its tasks now; `capacity`: of those that stay. From a member that
-    is too full at least so many tasks go as it takes of its heaviest to bring it down to `highest`,
-    and `forced` from those that leave; to one that is too empty come at least so many as it would
-    take of the heaviest there are. Every move goes from one and comes to one, so each of the two
+    `dealt`: member -> weights of its tasks now; `capacity`: of the staying members. A member above
+    `highest` gives at least as many tasks as it takes of its heaviest to come down to it, and
+    leaving members give `forced` tasks. A member below `lowest` takes at least as many as it would
+    take of the heaviest tasks of all. Every move has one giver and one taker, so each of the two
     sums is a bound.
     """
     heaviest = sorted((weight for of in dealt.values() for weight in of), reverse=True)
@@ -320,8 +317,8 @@ def fewest_moves(dealt: Mapping[str, list[int]], capacity: Mapping[str, int], hi
 
 
 def _canonical_order(indexed: IndexedProblem) -> dict[str, int]:
-    """Member -> its place among all by what it is and has, so that names decide only between
-    members that differ in nothing else.
+    """Member -> its place by everything but its name, so that names decide only between members
+    that are otherwise equal.
     """
     incoming: dict[str, list[TaskId]] = {}
     for movement in indexed.in_flight.values():
