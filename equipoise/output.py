@@ -247,7 +247,7 @@ def check_tables(option: str, folder: Path, names: frozenset[str] = frozenset())
         _check_apart(option, folder, place)
         if not place.exists():
             if not place.parent.is_dir():
-                raise InputError(f"{option} {folder}: there is no such folder to make it in; make that, or mend the path")
+                raise InputError(f"{option} {folder}: there is no such folder to make it in; make that, or correct the path")
             return place
         if not place.is_dir():
             raise InputError(f"{option} {folder}: is a file; name a folder")
@@ -311,7 +311,7 @@ def _hidden_folder(said: str, place: Path) -> Path:
     try:
         return Path(tempfile.mkdtemp(prefix=f".{place.name[:40]}.", suffix=".part", dir=place.parent))
     except FileNotFoundError:
-        raise InputError(f"{said}: there is no such folder; make it, or mend the path") from None
+        raise InputError(f"{said}: there is no such folder; make it, or correct the path") from None
     except OSError as error:
         raise cannot_write(said, error) from None
 

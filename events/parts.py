@@ -1,9 +1,9 @@
-"""Decisions that are too large for a log: split into parts that fit, and put together again
-(docs/protocol.md#l8-size).
+"""Splits decisions that are too large for a log into parts that fit, and joins them again
+(docs/protocol.md#l8).
 
-The parts are a function of the decision alone, so that whoever computes the decision again
-publishes the same parts. A decision that fits is never split. Sizes are counted in bytes of the
-payload, by upper bounds that cost no encoding unless a decision is near the limit.
+The parts depend on the decision alone, so a recomputed decision has the same parts. A decision that
+fits is never split. Sizes are upper bounds in bytes of the payload, and cost no encoding unless a
+decision is near the limit.
 """
 
 from __future__ import annotations
@@ -29,26 +29,27 @@ from equipoise.events.decisions import (
 from equipoise.events.tasks import TaskId
 
 HEAD_BYTES = 100
-"""The fields of a decision that do not grow, its texts aside, and the headers of its arrays."""
+"""Upper bound for the fixed fields of a decision, without its texts, and the headers of its arrays.
+"""
 _MOVE_BYTES = 50
-"""A move without its texts: task, state, lag, headers."""
+"""Upper bound for a move without its texts: task, state, lag, headers."""
 TASK_BYTES = 16
-"""A task of a set: at most a sub-topology of its own (11) and a step (5)."""
+"""Upper bound for a task of a set: a sub-topology (11) and a step (5)."""
 _TOKEN_BYTES = 9
 HOLD_BYTES = TASK_BYTES + 15
-"""A task with a hold that no other task has: the number and headers besides."""
+"""Upper bound for a task with a hold of its own: the number and headers in addition."""
 _COPIES = ("standby", "warmup", "revoke")
 _MEMBER_TASKS_MOST = 10_000
-"""Tasks of one member in one piece of a proposal that is split."""
+"""Most tasks of one member in one piece of a proposal that is split."""
 
 
 def split(decision: Decision, most_bytes: int = MOST_EVENT_BYTES) -> list[Decision]:
-    """The decision itself when its payload has at most `most_bytes`, else its parts, in the order
-    in which they are to be published.
+    """Returns the decision alone if its payload has at most `most_bytes`, else its parts in the
+    order to publish them.
 
-    AssignmentIssued comes in parts of MOST_MOVES moves in any case. A single item is never split: a
-    part that holds one may be larger than a tiny `most_bytes`, but not than MOST_EVENT_BYTES.
-    Decisions of other kinds are bounded by the limits of their texts and are returned as they are.
+    AssignmentIssued always comes in parts of MOST_MOVES moves. A single item is never split: a part
+    with one item may be larger than a very small `most_bytes`, but not than MOST_EVENT_BYTES. Other
+    kinds are bounded by the limits of their texts and returned unchanged.
     """
     if isinstance(decision, AssignmentIssued):
         return list(_split_issued(decision, most_bytes))
@@ -60,11 +61,10 @@ def split(decision: Decision, most_bytes: int = MOST_EVENT_BYTES) -> list[Decisi
 
 
 def whole(decisions: Iterable[Decision]) -> Iterator[Decision]:
-    """The same decisions with every MemberAssigned and AssignmentProposed whole; AssignmentIssued
-    stays in parts.
+    """Yields the decisions with every MemberAssigned and AssignmentProposed joined.
+    AssignmentIssued stays in parts.
 
-    The parts of a decision follow each other. Parts whose last one is missing at the end are left
-    out.
+    The parts of a decision are consecutive. Parts without their last one at the end are left out.
     """
     parts: list[MemberAssignedPart] = []
     proposed: list[AssignmentProposedPart] = []
@@ -84,7 +84,7 @@ def whole(decisions: Iterable[Decision]) -> Iterator[Decision]:
 
 
 def text_bytes(text: str | None) -> int:
-    """At most, with its header."""
+    """Upper bound for a text with its header."""
     return 5 if text is None else 5 + (len(text) if text.isascii() else len(text.encode()))
 
 
@@ -93,8 +93,8 @@ def _longest(texts: Iterable[str | None]) -> int:
 
 
 def weighed_runs(weights: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-    """Begin and end of runs that weigh at most `most` each; an item that weighs more has a run of
-    its own. At least one run.
+    """Yields begin and end of runs that weigh at most `most` each. A heavier item has a run of its
+    own. Yields at least one run.
     """
     begin = total = 0
     for at, weight in enumerate(weights):
@@ -170,7 +170,7 @@ def _split_assigned(assigned: MemberAssigned, most_bytes: int) -> Iterator[Membe
 
 
 def join_assigned(parts: Sequence[MemberAssignedPart]) -> MemberAssigned:
-    """The whole set, from all its parts in order."""
+    """Joins all parts of an assignment, in order."""
     pieces = [part.assigned for part in parts]
     lists: dict[str, Any] = {name: tuple(task for piece in pieces for task in getattr(piece, name)) for name in ("active", "tokens", *_COPIES)}
     return attrs.evolve(pieces[0], hold_ms={task: hold_ms for piece in pieces for task, hold_ms in piece.hold_ms.items()}, **lists)
@@ -214,7 +214,7 @@ def _member_bytes(member: ProposedMember) -> int:
 
 
 def _pieces(member: ProposedMember, most_tasks: int) -> Iterator[ProposedMember]:
-    """The member with at most so many tasks in each list, several times."""
+    """The member in several pieces, each with at most `most_tasks` tasks in each list."""
     count = max(len(getattr(member, name)) for name in _LISTS)
     for at in range(0, max(1, count), most_tasks):
         yield attrs.evolve(member, **{name: getattr(member, name)[at : at + most_tasks] for name in _LISTS})

@@ -1,8 +1,7 @@
-"""The readable form: an event as a JSON object with the names of its fields, tasks as ``"0_3"``;
-for JSON Lines, diffs, fixtures and `--json`.
+"""The readable form of events: a JSON object with named fields, tasks as ``"0_3"``. Used by JSON
+Lines, diffs, fixtures and `--json`.
 
-Reading takes the constructors' defaults for fields that are left out, and refuses names it does not
-know.
+Missing fields get the constructors' defaults; unknown names are refused.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _text = TASK_TEXTS.__getitem__
 
 
 def _read_key(text: str) -> int:
-    """``"12"`` -> 12, and nothing else for 12."""
+    """``"12"`` -> 12. Accepts no other text for 12."""
     if not text.isascii() or not text.isdecimal() or len(text) > 19 or str(int(text)) != text:
         raise MisshapenError(f"key {text!r:.80} is not a whole number >= 0")
     return int(text)
@@ -127,12 +126,13 @@ _converter = make_converter(
 
 
 def write(event: Any) -> dict[str, Any]:
-    """The readable form of `event`: what `json.dumps` takes."""
+    """Returns the readable form of `event`, for `json.dumps`."""
     return typing.cast(dict[str, Any], _converter.unstructure(event))
 
 
 def read(kind: type, form: Any) -> Any:
-    """The `kind` that `form` says. Raises FieldError (UnsoundError included) with the field's name.
+    """Builds a `kind` from its readable form. Raises FieldError, or UnsoundError, with the field's
+    name.
     """
     try:
         return _converter.structure(form, kind)

@@ -11,15 +11,15 @@ from equipoise.events.facts import Fact
 
 @attrs.frozen(slots=True)
 class Record:
-    """A fact in the log.
+    """A fact with its place in the log.
 
-    `offset`: its place in the partition, dense from 0. `append_ms`: the log's own append time,
-    never the sender's. `checksum`: CRC-32 of the stored form (see `equipoise.events.codec`).
-    Readers construct it after checking all of these; it does not check them again.
+    `offset`: place in the partition, dense from 0. `append_ms`: append time by the log's clock,
+    never the sender's. `checksum`: CRC-32 of the stored form (`equipoise.events.codec`). Readers
+    check all three before they construct a record; the constructor does not check them again.
 
-    `refused`: the decisions say that a leader refused this configuration because its build lacked
-    what it asks for, so every reader refuses it (docs/protocol.md#l6). It is no part of the stored
-    fact.
+    `refused`: the decisions show that a leader refused this configuration because its build lacked
+    what the configuration asks for, so every reader refuses it (docs/protocol.md#l6). Not part of
+    the stored fact.
     """
 
     group: str
@@ -32,10 +32,10 @@ class Record:
 
 @attrs.frozen(slots=True)
 class DecisionRecord:
-    """A decision in the log. Its id is (log_id, group, number); numbers are dense per group from 1
-    (docs/protocol.md#l4).
+    """A decision with its place in the log. Its id is (log_id, group, number). Numbers are dense
+    per group from 1 (docs/protocol.md#l4).
 
-    `caused_by`: offset of the fact; `index`: place among that fact's decisions, from 0;
+    `caused_by`: offset of the fact. `index`: place among the decisions of that fact, from 0.
     `fact_checksum`: checksum of that fact.
     """
 
@@ -50,12 +50,12 @@ class DecisionRecord:
 
 @attrs.frozen(slots=True, kw_only=True)
 class UnreadRecord:
-    """A fact or a decision that is whole by its checksum and of a kind or version that this build
-    does not know: its group's trouble alone.
+    """A fact or a decision with a correct checksum whose kind or version this build does not know.
+    It affects only its group.
 
-    `partition`: None where a log does not say which it is of. `offset`: of the fact; of a decision,
-    that of the fact that caused it. `number`: of the decision; None: it is a fact. `problem`: what
-    is not known, with the fix.
+    `partition`: None where the log does not name it. `offset`: of the fact, or of the fact that
+    caused the decision. `number`: of the decision; None: it is a fact. `problem`: what is unknown,
+    with the fix.
     """
 
     group: str
@@ -67,30 +67,30 @@ class UnreadRecord:
     problem: str
 
     def must_not_be_of(self, group: str | None) -> None:
-        """Raises UnknownKindError when it is of `group` (None: any): what follows in that group
-        depends on it.
+        """Raises UnknownKindError if the record is of `group` (None: any), because later records of
+        that group depend on it.
         """
         if group in (None, self.group):
             raise self.error()
 
     def error(self) -> UnknownKindError:
-        """What ends the reading of this group."""
+        """Returns the error that ends the reading of this group."""
         what = "" if self.number is None else f"decision {self.number}: "
         where = "" if self.partition is None else f"partition {self.partition}, "
         return UnknownKindError(self.offset, f"{where}group {self.group!r}: {what}{self.problem}")
 
 
 Entry = Record | DecisionRecord | UnreadRecord
-"""What a log is read as: facts, each followed by the decisions it caused, in stored order."""
+"""What a log is read as: facts, each followed by its decisions, in stored order."""
 
 
 @attrs.frozen(slots=True)
 class UnreadDecision:
-    """A decision that stands in the log and that this build cannot read: of a kind, a version or
-    with a value that it does not know.
+    """A stored decision that this build cannot read, because it does not know the kind, the version
+    or a value.
 
-    `binding`: it orders an incarnation to do something, namely `incarnation` of `member_id`, both
-    None when it names nobody. `problem`: what is not known, as a sentence.
+    `binding`: it orders `incarnation` of `member_id` to do something; both are None when it names
+    no member. `problem`: what is unknown, as a sentence.
     """
 
     log_id: str

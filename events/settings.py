@@ -1,4 +1,4 @@
-"""The settings of a group, each with its unit, default and source. All of them travel in
+"""The settings of a group, each with its unit, default and source. All are stored in
 `GroupConfigured`.
 """
 
@@ -16,12 +16,13 @@ _KAFKA_STRATEGIES = {"min_traffic": "min_cost", "balance_subtopology": "balanced
 
 
 def _strategy(name: Any) -> Any:
-    """Ours for Kafka's; anything else is left to the validator."""
+    """Our name of a strategy for Kafka's; anything else unchanged, for the validator."""
     return _KAFKA_STRATEGIES.get(name, name) if isinstance(name, str) else name
 
 
 MOST_RACK_COST = 100_000
-"""Far more than anybody needs to say what outweighs what, and sums of it stay exact in the solver.
+"""Highest cost. It is enough to make one cost outweigh any other, and keeps sums exact in the
+solver.
 """
 MOST_TAGS = 5
 MOST_TAG_KEY_CHARS = 20
@@ -39,7 +40,8 @@ replay, so equipoise only warns.
 class GroupSettings:
     """What an operator may set for a group.
 
-    Assignment (KIP-441 "Parameters"; `max_warmups` and its default as Apache Kafka has it):
+    Assignment settings are those of KIP-441 "Parameters"; `max_warmups` and its default are Apache
+    Kafka's.
     """
 
     STORED_NAME: ClassVar[str] = "Knobs"
@@ -47,22 +49,25 @@ class GroupSettings:
     acceptable_recovery_lag: int = attrs.field(default=10_000, validator=fields.integer())
     """Records a copy may be behind and still count as caught up. Kafka: acceptable.recovery.lag."""
     acceptable_recovery_ms: int = attrs.field(default=0, validator=fields.integer(0, 86_400_000))
-    """A copy also counts as caught up when its member needs no longer than this to restore it, with
-    all that are no further behind: see `equipoise.assignors.common.ranking.lag_within`. 0: records alone
-    decide. A setting and no option of one assignor, because the machine itself has to see when a copy
-    is ready. Off unless asked for: how long a task may stand still is the operator's to say, and
-    where speeds were not measured it says nothing.
+    """A copy also counts as caught up if its member needs at most this time to restore it together
+    with all copies that are no further behind: see `equipoise.assignors.common.ranking.lag_within`.
+    0: only records count. This is a setting of the group and not an option of one assignor, because
+    the machine itself detects when a copy is ready. Off by default: the operator decides how long a
+    task may stop, and without measured speeds it has no effect.
     """
     balance_factor: int = attrs.field(default=1, validator=fields.integer(1))
-    """The most that the fullest and the emptiest member are to differ by, in tasks, where their
-    capacities are equal (docs/protocol.md#d4).
+    """Most tasks by which the fullest and the emptiest member may differ if their capacities are
+    equal (docs/protocol.md#d4).
     """
     num_standbys: int = attrs.field(default=0, validator=fields.integer(0, 1_000))
-    """Hot copies of each stateful task beside the active one. Kafka: num.standby.replicas."""
+    """Hot copies of each stateful task in addition to the active one. Kafka: num.standby.replicas.
+    """
     max_warmups: int = attrs.field(default=2, validator=fields.integer(1))
-    """Extra copies that may be restoring at once in the whole group. Kafka: max.warmup.replicas."""
+    """Most additional copies that restore at the same time in the group. Kafka:
+    max.warmup.replicas.
+    """
     max_warmups_per_member: int = attrs.field(default=2, validator=fields.integer(1))
-    """The same for one member, so that one joiner's disk is not asked for everything at once."""
+    """The same for one member, to limit the load on the disk of a new member."""
     probing_interval_ms: int = attrs.field(default=600_000, validator=fields.integer(1))
     """Group time between two balance evaluations without a natural change; see `warnings`. Kafka:
     probing.rebalance.interval.ms.
@@ -70,62 +75,66 @@ class GroupSettings:
 
     # Racks (KIP-925, KIP-708).
     rack_aware_strategy: str = attrs.field(default="none", converter=_strategy, validator=fields.one_of("none", "min_cost", "balanced_min_cost"))
-    """min_cost: the least traffic between racks of all targets as balanced. balanced_min_cost: of
-    those that spread each sub-topology too. Kafka: rack.aware.assignment.strategy, whose names
-    min_traffic and balance_subtopology are taken too and mean the same."""
+    """min_cost: the least traffic between racks among equally balanced targets. balanced_min_cost:
+    among those that also spread each sub-topology. Kafka: rack.aware.assignment.strategy; its names
+    min_traffic and balance_subtopology are accepted and mean the same.
+    """
     rack_traffic_cost: int = attrs.field(default=10, validator=fields.integer(0, MOST_RACK_COST))
-    """Of a partition that a stateful task reads, or whose copy a standby keeps, with no replica in
-    the member's rack. Kafka: rack.aware.assignment.traffic_cost."""
+    """Cost of a partition without a replica in the member's rack that a stateful task reads, or
+    whose copy a standby keeps. Kafka: rack.aware.assignment.traffic_cost.
+    """
     rack_non_overlap_cost: int = attrs.field(default=1, validator=fields.integer(0, MOST_RACK_COST))
-    """Of a change of owner of a stateful task, or of the holder of a standby. Kafka:
+    """Cost of a change of the owner of a stateful task, or of the holder of a standby. Kafka:
     rack.aware.assignment.non_overlap_cost.
     """
     rack_changelog_cost: int = attrs.field(default=0, validator=fields.integer(0, MOST_RACK_COST))
-    """Of a changelog partition that a task writes, with no replica in its member's rack; 0: not
-    counted, as in Kafka.
+    """Cost of a changelog partition without a replica in the member's rack that a task writes. 0:
+    not counted, as in Kafka.
     """
     rack_standby_strategy: str = attrs.field(default="balance", validator=fields.one_of("balance", "greedy"))
-    """balance: the first `rack_standbys_apart` standbys of a task in other racks than it, the rest
-    where they cost least. greedy: all copies of a task in as many racks as there are, then the
-    least cost (KIP-925, 4.C)."""
+    """balance: the first `rack_standbys_apart` standbys of a task are in other racks than the task,
+    the others where they cost least. greedy: the copies of a task are in as many racks as possible,
+    then at the least cost (KIP-925, 4.C).
+    """
     rack_standbys_apart: int = attrs.field(default=1, validator=fields.integer(0, 1_000))
-    """How many standbys of each task must be in another rack than the task, as far as there are
-    any, when `rack_standby_strategy` is balance.
+    """Standbys of each task that must be in another rack than the task, as far as there are racks.
+    Used when `rack_standby_strategy` is balance.
     """
     rack_aware_tags: tuple[str, ...] = attrs.field(
         default=(), validator=fields.tuple_of(fields.text(1, MOST_TAG_KEY_CHARS), most_items=MOST_TAGS, distinct=True)
     )
-    """Client tags that say where a member is; they take the place of its rack for standbys, and a
-    tag `rack` that of its rack altogether. Kafka: rack.aware.assignment.tags."""
+    """Client tags that locate a member. For standbys they replace its rack; a tag `rack` replaces
+    its rack everywhere. Kafka: rack.aware.assignment.tags.
+    """
 
     # Time, all in milliseconds of group time (docs/protocol.md#l2).
     max_step_ms: int = attrs.field(default=1_000, validator=fields.integer(1))
-    """The most that group time moves from one record to the next: what one broker failover can add
-    at most.
-    """
+    """Most group time between two records: how much one broker failover can add."""
     initial_delay_ms: int = attrs.field(default=3_000, validator=fields.integer())
-    """How long an empty group waits after its first member (docs/protocol.md#d2). Kafka:
+    """How long an empty group waits after its first member joined (docs/protocol.md#d2). Kafka:
     group.initial.rebalance.delay.ms.
     """
     revocation_timeout_ms: int = attrs.field(default=60_000, validator=fields.integer(1))
-    """A member that has not given up a task by then is expelled (docs/protocol.md#m7)."""
+    """How long a member may take to give up a task before it is expelled (docs/protocol.md#m7)."""
     warmup_stall_ms: int = attrs.field(default=300_000, validator=fields.integer(1))
-    """A warm-up that got no nearer for this long loses its slot; doubled at each repeat (PROTOCOL
-    M7).
+    """A warm-up that makes no progress for this long loses its slot. The time doubles at each
+    repeat (docs/protocol.md#m7).
     """
     drain_timeout_ms: int = attrs.field(default=600_000, validator=fields.integer())
-    """A leaving member's tasks are moved by then, caught-up destination or not (docs/protocol.md#m7)."""
+    """How long a leaving member keeps tasks without a caught-up destination (docs/protocol.md#m7).
+    """
     load_window_ms: int = attrs.field(default=60_000, validator=fields.integer(1))
-    """Reported loads are averaged over so much (`equipoise.statemachine.loads`). A setting and no
-    option of one assignor: the machine measures whoever decides."""
+    """Window over which reported loads are averaged (`equipoise.statemachine.loads`). A setting of
+    the group and not an option of one assignor, because the machine measures for every assignor.
+    """
     checkpoint_every_records: int = attrs.field(default=10_000, validator=fields.integer(0))
     """Facts between two `Checkpointed` decisions; 0: none."""
 
     options: dict[str, Scalar] = attrs.field(factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.text(), fields.scalar))
-    """What the group's assignor wants to be told; it documents and checks them itself."""
+    """Options of the group's assignor, which documents and checks them."""
 
     def warnings(self) -> list[str]:
-        """Returns a sentence for each value that is allowed and rarely meant. No decision depends on
+        """Returns a sentence for each allowed value that is rarely intended. No decision depends on
         them.
         """
         if self.probing_interval_ms >= LEAST_PROBING_INTERVAL_MS:

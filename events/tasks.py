@@ -1,4 +1,4 @@
-"""Tasks and lags: the two smallest words of the vocabulary."""
+"""Tasks and lags."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _TEXT_FORM = re.compile(r"(0|[1-9][0-9]{0,8})_(0|[1-9][0-9]{0,8})", re.ASCII)
 
 
 class TaskId(NamedTuple):
-    """A task: sub-topology and partition, both >= 0. Sorts by sub-topology, then partition; text
-    form ``0_3``.
+    """A task: sub-topology and partition, both >= 0. Its text form is ``0_3``. Sorts by
+    sub-topology, then partition.
     """
 
     subtopology: int
@@ -25,14 +25,14 @@ class TaskId(NamedTuple):
 
 
 class LagSentinel(enum.Enum):
-    """What a member may say of its copy instead of a number of records."""
+    """The lag of a copy where it is not a number of records."""
 
     ACTIVE = "active"
-    """It says that it runs the task, so it is up to date by definition (Kafka Streams: -2)."""
+    """The member runs the task, so the copy is up to date by definition (Kafka Streams: -2)."""
 
     UNKNOWN = "unknown"
-    """It has a copy and does not know how far behind it is (Kafka Streams: -3). Never caught up;
-    ranks as no report.
+    """The member has a copy and does not know its lag (Kafka Streams: -3). Never caught up; ranks
+    as if there were no report.
     """
 
     def __repr__(self) -> str:
@@ -40,17 +40,17 @@ class LagSentinel(enum.Enum):
 
 
 Lag = int | LagSentinel
-"""Records still to restore, >= 0, or a sentinel. No entry at all means: no copy, rank = the whole
-changelog.
+"""Records still to restore, >= 0, or a sentinel. A missing entry means: no copy; the rank is the
+whole changelog.
 """
 
 
 MOST_KNOWN_TASKS = 1_000_000
-"""Tasks whose text form is remembered: ten times the largest planned group."""
+"""Most tasks whose text forms are cached: ten times the largest planned group."""
 
 
 class _ParsedTasks(dict[str, TaskId]):
-    """Text form -> TaskId, filled on demand: a lag report names the same tasks every three seconds.
+    """Text form -> TaskId, filled on demand. A lag report names the same tasks every three seconds.
     """
 
     def __missing__(self, text: str) -> TaskId:
@@ -64,7 +64,7 @@ class _ParsedTasks(dict[str, TaskId]):
 
 
 PARSED_TASKS: Mapping[str, TaskId] = _ParsedTasks()
-"""``PARSED_TASKS["0_3"] == TaskId(0, 3)``; raises FieldError for text that is no task id."""
+"""``PARSED_TASKS["0_3"] == TaskId(0, 3)``. Raises FieldError for text that is not a task id."""
 
 
 class _TaskTexts(dict[TaskId, str]):
@@ -80,16 +80,18 @@ class _TaskTexts(dict[TaskId, str]):
 
 
 TASK_TEXTS: Mapping[TaskId, str] = _TaskTexts()
-"""``TASK_TEXTS[TaskId(0, 3)] == "0_3"``; raises FieldError for a task that has no text form."""
+"""``TASK_TEXTS[TaskId(0, 3)] == "0_3"``. Raises FieldError for a task that has no text form."""
 
 
 def parse_task(text: str) -> TaskId:
-    """``"0_3"`` -> ``TaskId(0, 3)``. Raises FieldError when `text` is no task id."""
+    """Parses the text form of a task: ``"0_3"`` gives ``TaskId(0, 3)``. Raises FieldError when
+    `text` is not a task id.
+    """
     if not isinstance(text, str):
         raise FieldError("task", f"{text!r} is not a task id; write <sub-topology>_<partition>, as in 0_3")
     return PARSED_TASKS[text]
 
 
 def tasks_text(tasks: Iterable[TaskId]) -> str:
-    """``(0_0,0_1)``: tasks in text form, in the order given."""
+    """Returns tasks in text form, in the given order: ``(0_0,0_1)``."""
     return f"({','.join(map(str, tasks))})"

@@ -1,9 +1,9 @@
-"""Schema versions that are still read, though no longer written: one step per version, on the wire
-form, before any class sees it.
+"""Schema versions that are read but no longer written: one step per version, applied to the wire
+form before any class reads it.
 
-To change the wire form of a kind: leave its past shape here as a class, add the step that leads
-from it, raise its version in `equipoise.events.codec.KINDS`, and keep bytes of the past version, as
-they were written, under ``tests/data/events``.
+To change the wire form of a kind: keep its past shape here as a class, add the step from it, raise
+its version in `equipoise.events.codec.KINDS`, and keep bytes of the past version under
+``tests/data/events``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PartitionsObservedV1:
 
 @attrs.frozen(kw_only=True)
 class PartitionsObservedV2:
-    """PartitionsObserved before it told how far the group has read its sources (KIP-169)."""
+    """PartitionsObserved before source lags (KIP-169)."""
 
     end_offsets: dict[str, dict[int, int]] = attrs.field(
         factory=dict,
@@ -62,7 +62,7 @@ class PartitionsObservedV2:
 
 @attrs.frozen(kw_only=True)
 class MemberJoinedV1:
-    """MemberJoined before members told their tags (KIP-708) and the copies found on their disks."""
+    """MemberJoined before tags (KIP-708) and copies found on disk."""
 
     member_id: str = attrs.field(validator=fields.text())
     incarnation: int = attrs.field(validator=fields.integer())
@@ -77,7 +77,7 @@ class MemberJoinedV1:
 
 @attrs.frozen(kw_only=True)
 class MemberJoinedV2:
-    """MemberJoined before members said whether they are eager (KIP-415)."""
+    """MemberJoined before `eager` (KIP-415)."""
 
     member_id: str = attrs.field(validator=fields.text())
     incarnation: int = attrs.field(validator=fields.integer())
@@ -94,7 +94,7 @@ class MemberJoinedV2:
 
 @attrs.frozen(kw_only=True)
 class MemberJoinedV3:
-    """MemberJoined before members judged their copies by the group's limit, and said so."""
+    """MemberJoined before `readiness` and `ready_lag_records`."""
 
     member_id: str = attrs.field(validator=fields.text())
     incarnation: int = attrs.field(validator=fields.integer())
@@ -112,7 +112,7 @@ class MemberJoinedV3:
 
 @attrs.frozen(kw_only=True)
 class LoadV1:
-    """Load before members said how long they are busy with each task."""
+    """Load before `busy`."""
 
     cpu: float = attrs.field(default=0.0, validator=fields.number())
     memory: float = attrs.field(default=0.0, validator=fields.number())
@@ -146,7 +146,7 @@ class LagReportedV1:
 
 @attrs.frozen(kw_only=True)
 class LoadV2:
-    """Load as in LagReportedV2."""
+    """Load as LagReportedV2 has it."""
 
     cpu: float = attrs.field(default=0.0, validator=fields.number())
     memory: float = attrs.field(default=0.0, validator=fields.number())
@@ -166,7 +166,7 @@ class LoadV2:
 
 @attrs.frozen(kw_only=True)
 class LagReportedV2:
-    """LagReported before members said what their applications prepare."""
+    """LagReported before `preparing` and `failed`."""
 
     member_id: str = attrs.field(validator=fields.text())
     incarnation: int = attrs.field(validator=fields.integer())
@@ -183,50 +183,52 @@ class LagReportedV2:
 
 @attrs.frozen(kw_only=True)
 class CheckpointedV1:
-    """Checkpointed before it said in which form the state was hashed."""
+    """Checkpointed before `form`."""
 
     state_sha256: str = attrs.field(validator=fields.text(64, 64))
     seq: int = attrs.field(validator=fields.integer())
 
 
 def _lag_reported_2(wire: list[Any]) -> list[Any]:
-    """Nothing is said of how busy it is with tasks, at the end of its load."""
+    """Appends empty `busy` to the load."""
     *rest, load = wire
     return [*rest, [*load, []] if load.__class__ is list else load]
 
 
 def _lag_reported_3(wire: list[Any]) -> list[Any]:
-    """Nothing is prepared, and no preparation failed; at the end."""
+    """Appends empty `preparing` and `failed`."""
     return [*wire, [], []]
 
 
 def _partitions_observed_2(wire: list[Any]) -> list[Any]:
-    """No weights, at the end."""
+    """Appends empty `weights`."""
     return [*wire, {}]
 
 
 def _partitions_observed_3(wire: list[Any]) -> list[Any]:
-    """No source lags, at the end."""
+    """Appends empty `source_lags`."""
     return [*wire, {}]
 
 
 def _member_joined_2(wire: list[Any]) -> list[Any]:
-    """No tags, between `rack` and `session_timeout_ms`; no copies, at the end."""
+    """Inserts empty `tags` between `rack` and `session_timeout_ms`; appends empty `lags`."""
     return [*wire[:4], {}, *wire[4:], {}]
 
 
 def _member_joined_3(wire: list[Any]) -> list[Any]:
-    """Not eager, at the end."""
+    """Appends `eager` false."""
     return [*wire, False]
 
 
 def _member_joined_4(wire: list[Any]) -> list[Any]:
-    """A limit that nobody knows, so that its word counts like its lag; at the end."""
+    """Appends a readiness by which the member's word counts like its lag, because its limit is
+    unknown.
+    """
     return [*wire, "word_or_lag", None]
 
 
 def _checkpointed_2(wire: list[Any]) -> list[Any]:
-    """A form that nobody said, at the end."""
+    """Appends `form` 0, unknown."""
     return [*wire, 0]
 
 
@@ -240,7 +242,7 @@ PAST_SHAPES: Mapping[tuple[int, int], type] = {
     (LAG_REPORTED, 2): LagReportedV2,
     (CHECKPOINTED, 1): CheckpointedV1,
 }
-"""(kind, version) -> the class that version had. JSON Lines of that version are read with it."""
+"""(kind, version) -> the class of that version, which reads its JSON Lines."""
 
 STEPS: Mapping[tuple[int, int], Callable[[list[Any]], list[Any]]] = {
     (PARTITIONS_OBSERVED, 1): _partitions_observed_2,
@@ -252,12 +254,12 @@ STEPS: Mapping[tuple[int, int], Callable[[list[Any]], list[Any]]] = {
     (LAG_REPORTED, 2): _lag_reported_3,
     (CHECKPOINTED, 1): _checkpointed_2,
 }
-"""(kind, version n) -> the step from wire form n to wire form n + 1."""
+"""(kind, version n) -> the step from wire form n to n + 1."""
 
 
 def upcast(kind: int, version: int, newest: int, wire: Any) -> Any:
-    """The wire form of version `newest`, from that of `version`. Raises UnsoundError when it has
-    not as many fields as `version` had.
+    """Returns the wire form of version `newest` for one of `version`. Raises UnsoundError when the
+    number of fields is not that of `version`.
     """
     for past in range(version, newest):
         shape = PAST_SHAPES[kind, past]

@@ -1,26 +1,28 @@
-"""The wire form: an event as an array of its fields in declared order, of nothing but what both
+"""The wire form: an event as an array of its fields in declared order, built from values that both
 msgpack and JSON can carry.
 
-==========================
-==================================================================================================
-in Python                   on the wire ==========================
-==================================================================================================
-attrs class                 array of its fields, in the order they are declared int, float, str,
-bool       itself (a float is always a float, and never -0.0) X or None                   X or null
-tuple of X                  array of X TaskId                      text ``"0_3"`` set of tasks
-``[[sub-topology, [step, ...]], ...]``, sub-topologies rising; each step (>= 1) is the distance from
-the
-                            partition before it, the first one from -1: partitions 0, 1, 2, 7 are
-                            ``[1, 1, 1, 5]``
-mapping of task to lag      map of task text to a number, ``"active"`` or ``"unknown"``; keys in the
-order of the tasks mapping of task to number   ``[[number, set of tasks], ...]``, numbers rising
-(holds: many tasks, few numbers) mapping of text to X        map, keys rising mapping of number to X
-``[[key, X], ...]``, keys rising (JSON has no keys but texts) ==========================
-==================================================================================================
+::
 
-So equal events have equal wire forms. Reading is as strict: what a writer would not have written is
-refused, with the field's name. Steps, because a member's partitions are near each other and a step
-under 128 is one byte: 100,000 tasks fit in one event.
+    in Python                   on the wire
+    attrs class                 array of its fields, in declared order
+    int, float, str, bool       unchanged (a float is always a float, and never -0.0)
+    X or None                   X or null
+    tuple of X                  array of X
+    TaskId                      text ``"0_3"``
+    set of tasks                ``[[sub-topology, [step, ...]], ...]``, sub-topologies rising
+    mapping of task to lag      map of task text to a number, ``"active"`` or ``"unknown"``; keys in
+                                the order of the tasks
+    mapping of task to number   ``[[number, set of tasks], ...]``, numbers rising (holds: many
+                                tasks, few numbers)
+    mapping of text to X        map, keys rising
+    mapping of number to X      ``[[key, X], ...]``, keys rising (JSON has only text keys)
+
+A step (>= 1) is the distance from the partition before it, the first one from -1: partitions 0, 1,
+2, 7 are ``[1, 1, 1, 5]``. The partitions of a member are close together and a step below 128 is one
+byte, so 100,000 tasks fit into one event.
+
+Equal events have equal wire forms. Reading is as strict: a form that no writer produces is refused,
+with the field's name.
 """
 
 from __future__ import annotations
@@ -79,12 +81,12 @@ def _write_tasks(tasks: tuple[TaskId, ...]) -> list[Any]:
 
 
 class _Partitions(dict[int, TaskId]):
-    """Partition -> its task, of one sub-topology: a log names the same tasks again and again, and
-    to look one up is twice as fast as to make it.
+    """Partition -> its task, for one sub-topology. A log names the same tasks again and again, and
+    a lookup is twice as fast as making one.
     """
 
     kept = 0
-    """In all sub-topologies."""
+    """Number of tasks kept, over all sub-topologies."""
 
     def __init__(self, subtopology: int) -> None:
         super().__init__()
@@ -143,8 +145,8 @@ def _task_of(item: tuple[TaskId, Any]) -> TaskId:
 
 
 class _Rising(dict[tuple[str, ...], tuple[TaskId, ...]]):
-    """Texts of tasks in rising order -> the tasks, filled on demand: the heartbeats of a member
-    name the same ones every few seconds.
+    """Texts of tasks in rising order -> the tasks, filled on demand. The heartbeats of a member
+    name the same tasks every few seconds.
     """
 
     kept = 0
@@ -166,7 +168,7 @@ class _Rising(dict[tuple[str, ...], tuple[TaskId, ...]]):
 
 
 MOST_KEPT_TEXTS = 300_000
-"""Over 10,000 members with 20 copies each."""
+"""Enough for 10,000 members with 20 copies each."""
 RISING = _Rising()
 
 
@@ -285,7 +287,9 @@ def _class_writer(converter: cattrs.Converter, kind: Any) -> Writer:
 
 
 def without_defaults(wire: list[Any], kind: type) -> list[Any]:
-    """The wire form of a `kind` without the appended fields at its end that have their defaults."""
+    """Returns the wire form of a `kind` without its trailing appended fields that have their
+    defaults.
+    """
     defaults = [default for _, default in appended(kind)]
     count = len(wire)
     least = len(attrs.fields(kind)) - len(defaults)
@@ -312,8 +316,8 @@ _read_load = _converter.get_structure_hook(dict(columns(LagReported))["load"])
 
 
 def _read_report(wire: Any, _: Any = None) -> LagReported:
-    """Nearly every record of a log is one of these: no loop over fields, positional arguments, and
-    the reason sought only when there is one.
+    """Reads a report, the kind of nearly every record: without a loop over fields, with positional
+    arguments; looks for the reason of a failure only when there is one.
     """
     try:
         member_id, incarnation, number, assignment_epoch, held, ready, lags, base, forgotten, leaving, load, preparing, failed = wire
@@ -341,12 +345,12 @@ _converter.register_structure_hook(LagReported, _read_report)
 
 
 def reader(kind: type) -> Callable[[Any, Any], Any]:
-    """The function (wire form, kind) -> event. It raises FieldError, or UnsoundError where no
-    constructor could see what is wrong.
+    """Returns the function (wire form, kind) -> event. It raises FieldError, or UnsoundError where
+    no constructor sees the problem.
     """
     return _converter.get_structure_hook(kind)
 
 
 def writer(kind: type) -> Callable[[Any], list[Any]]:
-    """The function event -> wire form."""
+    """Returns the function event -> wire form."""
     return _converter.get_unstructure_hook(kind)

@@ -366,7 +366,7 @@ class GroupVerifier:
     def _missing_here(self, record: DecisionRecord) -> None:
         if self._overflowed:
             self._problem = (
-                f"offset {record.caused_by}: decision {record.number} stands over {MOST_WAITING:,} decisions behind its fact; it cannot be compared"
+                f"offset {record.caused_by}: decision {record.number} is stored over {MOST_WAITING:,} decisions behind its fact; it cannot be compared"
             )
             self._offset = record.caused_by
         else:
@@ -426,7 +426,7 @@ class GroupVerifier:
         """
         form = msgpack.unpackb(saved)
         if form[0] != _SAVED:
-            raise InputError(f"the saved state of the verification has form {form[0]}, this build reads {_SAVED}; begin it anew")
+            raise InputError(f"the saved state of the verification has form {form[0]}, this build reads {_SAVED}; start it again")
         _, name, counts, flags, problem, offset, machine, waiting, answers, digests = form
         group = cls(name, load, remembered=remembered)
         if machine:

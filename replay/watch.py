@@ -210,7 +210,7 @@ class Watch:
         """Continues a watch that `save` returned. Raises InputError for bytes of another build."""
         form = msgpack.unpackb(saved)
         if form[0] != _SAVED:
-            raise InputError(f"the saved state of the stream has form {form[0]}, this build reads {_SAVED}; begin it anew, with another checkpoint")
+            raise InputError(f"the saved state of the stream has form {form[0]}, this build reads {_SAVED}; start it again, with another checkpoint")
         watch = cls(groups, load=load)
         _, order, opened, watch._told_missing, watch._broken, watch.facts, watch.decisions = form
         watch._order = InOrder.restore(order)

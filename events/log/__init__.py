@@ -1,4 +1,4 @@
-"""Logs: where events are kept, behind one protocol.
+"""Logs: the stores of events, behind one protocol.
 
 ::
 
@@ -31,85 +31,84 @@ __all__ = ["JsonLinesLog", "Log", "Mode", "PartitionedLog", "SqliteLog", "is_arc
 
 
 class Log(Protocol):
-    """A complete log: each fact, the decisions it caused, the next fact, ... in one partition.
+    """A log with one partition: each fact is followed by the decisions it caused.
 
-    One writer at a time; any number of readers, which see what was there when their reading began.
-    Memory does not grow with the log.
+    One writer at a time; any number of readers, each of which sees the log as it was when its
+    reading began. Memory does not grow with the log.
     """
 
     location: str
-    """Where it is, for messages."""
+    """Location, for messages."""
 
     def read(self, from_offset: int = 0, group: str | None = None) -> Iterator[Entry]:
-        """Records in stored order, from the fact `from_offset` on.
+        """Yields records in stored order, from the fact at `from_offset` on.
 
-        With `group`: the records of that group, and LogOpened. The others are checked all the same,
-        but not decoded; of those in an archive only that each is there, so that damage to one group
-        leaves the others readable.
+        With `group`: only records of that group, and LogOpened. Other records are checked but not
+        decoded; in an archive only their presence is checked, so that damage to one group leaves
+        the others readable.
 
-        A fact whose payload is unsound, though its checksum holds, comes as `Undecodable` (PROTOCOL
-        L6).
+        A fact with a correct checksum and an unsound payload is yielded as `Undecodable`
+        (docs/protocol.md#l6). A record of a newer build is yielded as `UnreadRecord`, which ends
+        the reading of its group only.
 
-        What a newer build wrote comes as `UnreadRecord`: the group's readers end there, those of
-        other groups go on.
-
-        Raises, each with the offset and before anything behind that is given out: GapError,
-        RepeatError; DamagedError for bytes that are not what was written; UnknownKindError where
-        the log itself is of a newer build. InputError when `from_offset` is beyond the end.
+        Raises, with the offset and before any later record is yielded: GapError and RepeatError;
+        DamagedError when bytes differ from what was written; UnknownKindError when the log itself
+        is of a newer build. Raises InputError when `from_offset` is past the end.
         """
         ...
 
     def append_fact(self, group: str, append_ms: int, event: Fact) -> Record:
-        """Append a fact at the next offset and return its record. `append_ms`: the log's own wall
-        time, in milliseconds.
+        """Appends a fact at the next offset and returns its record. `append_ms`: wall time of the
+        log in milliseconds.
 
-        The first one must be LogOpened, of group "". Outside `transaction` it is lasting on return.
-
-        Raises InputError, TooLargeError.
+        The first fact must be LogOpened, of group "". Outside `transaction` the fact is durable on
+        return. Raises InputError when the log is not open for appending or the fact is not valid
+        there, TooLargeError, StorageError when the storage is full.
         """
         ...
 
     def append_payload(self, group: str, append_ms: int, kind: int, version: int, payload: bytes) -> Record:
-        """Append bytes that a sender calls a fact, whether they are sound or not; the record's
-        event is `Undecodable` when they are not.
+        """Appends a payload that a sender declares to be a fact, sound or not. The event of the
+        record is `Undecodable` if it is unsound.
 
-        Raises InputError, and UnknownKindError for a kind or version that this build does not know.
+        Raises InputError, StorageError, and UnknownKindError for a kind or version that this build
+        does not know.
         """
         ...
 
     def append_decisions(self, decisions: Iterable[DecisionRecord]) -> None:
-        """Append decisions of the last fact, all or none. Raises GapError or RepeatError when they
-        do not follow on; InputError.
+        """Appends decisions of the last fact, all or none. Raises GapError or RepeatError when a
+        number does not follow the last one, InputError, StorageError.
         """
         ...
 
     def append_row(self, row: Row) -> bool:
-        """Append a row of another log as it is, byte for byte, whether this build can read it or
-        not; returns whether it was not there already.
+        """Appends a row of another log unchanged, byte for byte, even if this build cannot read it.
+        Returns False if the row is already there.
 
-        Raises what reading such a row raises: it must follow on.
+        Raises what reading the row would raise: it must follow the last one.
         """
         ...
 
     def transaction(self) -> AbstractContextManager[None]:
-        """What is appended within becomes lasting together, at the end, or not at all when an
+        """Appends within the block become durable together at its end, or not at all if an
         exception leaves it.
 
-        It is also the way to append much: the cost of making it lasting is paid once. One within
-        another is part of the outer one.
+        Use it for many appends: the cost of durability is paid once. A nested transaction is part
+        of the outer one.
         """
         ...
 
     def count(self) -> int:
-        """How many records there are, facts and decisions, without decoding them."""
+        """Returns the number of records, facts and decisions, without decoding them."""
         ...
 
     def position(self) -> int:
-        """The offset that the next fact gets."""
+        """Returns the offset of the next fact."""
         ...
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Closes the files."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -119,23 +118,24 @@ class Log(Protocol):
 
 @runtime_checkable
 class PartitionedLog(Protocol):
-    """What a log that may have several partitions has besides: offsets count in each of them."""
+    """A log that may have several partitions. Each partition counts its own offsets."""
 
     def read_beside(self, group: str) -> Iterator[Entry]:
-        """Everything in the partition that holds `group`."""
+        """Yields every record of the partition that holds `group`."""
         ...
 
 
 def open_log(location: str | PathLike[str], mode: Mode = "r", *, check_structure: bool = False) -> Log:
-    """Open the log at `location`: ``group.db`` or ``sqlite:///group.db``
-    (``sqlite:////absolute.db``), ``group.jsonl``, ``archive/`` (a Parquet dataset),
-    ``kafka://host:port[/prefix]`` (to read).
+    """Opens the log at a location: ``group.db`` or ``sqlite:///group.db``
+    (``sqlite:////absolute.db``), ``group.jsonl``, ``archive/`` (a Parquet dataset), or
+    ``kafka://host:port[/prefix]`` (read-only).
 
-    `mode`: "r" to read; "w" for a new one, in place of a log that is there (anything else there is
-    left alone); "a" to go on with one, or begin it. `check_structure`: have the store check its own
-    pages and indexes first, and its seal at the end of each reading, where it has them.
+    `mode`: "r" reads; "w" makes a new log and replaces a log that is there, but nothing else; "a"
+    appends, and makes the log if there is none. `check_structure`: the store first checks its own
+    pages and indexes, and its seal at the end of each reading, if it has them.
 
-    Raises InputError with the fix; DamagedError when it is no readable log.
+    Raises InputError, with the fix, when the location is wrong; DamagedError when the log is not
+    readable.
     """
     text = fspath(location)
     if mode not in ("r", "w", "a"):
@@ -163,8 +163,8 @@ def open_log(location: str | PathLike[str], mode: Mode = "r", *, check_structure
 
 
 def is_archive_location(location: str) -> bool:
-    """Whether it names a folder, which an archive is: ``archive/``, ``group.parquet``,
-    ``archive/?partition=3``, or one that is there.
+    """Returns whether the location names an archive, which is a folder: ``archive/``,
+    ``group.parquet``, ``archive/?partition=3``, or an existing folder.
     """
     folder = location.partition("?partition=")[0]
     return "://" not in location and (folder.endswith(("/", ".parquet")) or Path(folder).is_dir())

@@ -1,5 +1,5 @@
-"""A log in a file copied into another form, record by record: resumable, no record twice, the bytes
-of facts as they came.
+"""Copies a log into another form, record by record: resumable, without duplicates, with unchanged
+bytes.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ _ROWS_A_TRANSACTION = 200_000
 
 @attrs.frozen(kw_only=True)
 class Copied:
-    """What one run has copied."""
+    """The result of one copy."""
 
     facts: int
     decisions: int
     position: int
     """Offset of the next fact to copy."""
     unread: tuple[UnreadRecord, ...]
-    """Of each group the first record copied that this build cannot read."""
+    """The first copied record of each group that this build cannot read."""
 
 
 def copy_log(source: StoredLog, target: Log, *, advance: Callable[[int], None] = lambda records: None) -> Copied:
-    """Copies what is in `source` and not yet in `target`, which is open for appending.
+    """Copies the records of `source` that are not in `target`, which is open for appending.
 
-    Killed at any moment, it goes on where its last transaction ended. Raises InputError when
-    `target` holds another log, and what reading raises.
+    Resumes after its last transaction when it was killed. Raises InputError when `target` holds
+    another log, and what reading raises.
     """
     _must_be_the_same(source, target)
     facts = decisions = 0

@@ -5,13 +5,13 @@
     {"offset":0,"group":"","append_ms":1,"kind":"LogOpened","version":1,"event":{"log_id":"a1",...},"checksum":"0a1b2c3d"}
     {"number":1,"group":"orders","caused_by":3,"index":0,"kind":"BalanceEvaluated","version":1,"event":{...},"checksum":"00c0ffee"}
 
-A payload that is not the one form of a sound event has its type code for `kind`, and
-``"payload":"<hex>"`` in the place of `event`.
+A payload that is not the canonical form of a sound event has its type code as `kind`, and
+``"payload":"<hex>"`` instead of `event`.
 
-A row has one line: UTF-8, no spaces, this order of names, ``\\n`` at its end. A line that differs
-in any byte from the one form of what it says is damaged, so even a flipped bit that leaves the
-meaning alone is found. A last line without its ``\\n`` is torn: its writer was killed. Readers stop
-there; opening to append cuts it off and says so in `repaired`.
+Each row is one line: UTF-8, no spaces, names in this order, ``\\n`` at its end. A line that differs
+in any byte from this canonical form is damaged, so even a flipped bit that keeps the meaning is
+detected. A last line without its ``\\n`` is torn: its writer was killed. Readers stop there. Opening
+the log to append cuts it off and reports it in `repaired`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from equipoise.events.log.storage import cannot_write
 from equipoise.events.log.stored import BrokenStoreError, Mode, StoredLog, failed_write
 
 MOST_LINE_BYTES = 32_000_000
-"""No line is longer: a payload of MOST_EVENT_BYTES has at most 20 times as many bytes as text (a
+"""Most bytes of a line: a payload of MOST_EVENT_BYTES has at most 20 times as many bytes as text (a
 step of 1, and its task in quotes).
 """
 
@@ -49,12 +49,12 @@ class TornError(BrokenStoreError):
 
 
 class JsonLinesLog(StoredLog):
-    """A log in a JSON Lines file. Opening it to append reads it all."""
+    """A log in a JSON Lines file. Opening it to append reads all of it."""
 
     def __init__(self, path: Path, mode: Mode) -> None:
         super().__init__(str(path), mode)
         self.repaired = ""
-        """What opening it cut off; empty when nothing."""
+        """What was cut off when the log was opened; "": nothing."""
         self._path = path
         self._pending: list[bytes] = []
         self._pending_bytes = 0
@@ -62,7 +62,7 @@ class JsonLinesLog(StoredLog):
             self._file = open(path, "rb" if mode == "r" else "ab+", buffering=0)  # noqa: SIM115 - held until close: it carries the lock
         except FileNotFoundError:
             missing = "there is no such log; import or simulate one" if mode == "r" else "there is no such folder; make it"
-            raise InputError(f"{path}: {missing}, or mend the path") from None
+            raise InputError(f"{path}: {missing}, or correct the path") from None
         except OSError as error:
             raise cannot_write(path, error) from None
         try:
@@ -70,7 +70,7 @@ class JsonLinesLog(StoredLog):
                 self._lock()
                 head = os.pread(self._file.fileno(), len(_FIRST), 0)
                 if head != _FIRST[: len(head)]:
-                    raise InputError(f"{path}: is no log of equipoise; name another file")
+                    raise InputError(f"{path}: is not a log of equipoise; name another file")
                 if mode == "w":
                     os.ftruncate(self._file.fileno(), 0)
                 with self._as_damage():
@@ -88,7 +88,7 @@ class JsonLinesLog(StoredLog):
             raise InputError(f"{self.location}: another process appends to it; a log has one writer, so close the other one") from None
 
     def _mend(self) -> None:
-        """Cut off a torn last line."""
+        """Cuts off a torn last line."""
         try:
             for _ in self._lines(0):
                 pass
@@ -100,8 +100,8 @@ class JsonLinesLog(StoredLog):
     # -------------------------------------------------------------------------------------- reading
 
     def _lines(self, begin: int) -> Iterator[tuple[int, bytes]]:
-        """Position in the file and bytes of each line there is now, without its end. Raises
-        TornError, BrokenStoreError.
+        """Yields position and bytes of each line, without its end. Raises TornError,
+        BrokenStoreError.
         """
         size = os.fstat(self._file.fileno()).st_size
         with open(self._path, "rb") as file:
@@ -184,7 +184,7 @@ def _dump(form: dict[str, Any]) -> bytes:
 
 
 def render(row: Row) -> bytes:
-    """The one line of a row, without its end."""
+    """Returns the line of a row, without its end."""
     return _render(row, codec.payload_to_json(row.kind, row.version, row.payload))
 
 
@@ -202,15 +202,15 @@ def _render(row: Row, event: dict[str, Any] | None) -> bytes:
 
 
 def parse(line: bytes) -> Row:
-    """The row that a line says. Raises UnknownKindError; BrokenStoreError when the line is not the
-    one form of any row.
+    """Parses a line. Raises UnknownKindError; BrokenStoreError when the line is not the canonical
+    form of a row.
     """
     try:
         form = json.loads(line.decode())
     except (ValueError, RecursionError):
-        raise BrokenStoreError("the line is no JSON") from None
+        raise BrokenStoreError("the line is not JSON") from None
     if form.__class__ is not dict:
-        raise BrokenStoreError("the line is no JSON object")
+        raise BrokenStoreError("the line is not a JSON object")
     try:
         row = _row(form)
         canonical = render(row)
@@ -218,11 +218,11 @@ def parse(line: bytes) -> Row:
         offset = form.get("offset", form.get("caused_by"))
         raise UnknownKindError(offset if offset.__class__ is int else -1, str(error)) from None
     except FieldError as error:
-        raise BrokenStoreError(f"the line says no sound event: {error}") from None
+        raise BrokenStoreError(f"the line is not a sound event: {error}") from None
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise BrokenStoreError(f"the line lacks what a record has, or has it in another form ({error!s:.80})") from None
+        raise BrokenStoreError(f"the line is not a record ({error!s:.80})") from None
     if canonical != line:
-        raise BrokenStoreError("the line is not the one form of what it says")
+        raise BrokenStoreError("the line is not in canonical form")
     return row
 
 

@@ -1,8 +1,8 @@
-"""Rows: records as they are stored, and the order they must come in.
+"""Rows: records in stored form, and their order.
 
-Whatever keeps them, a log's rows are a fact, the decisions it caused, the next fact, and so on.
-`Order` is the one place that says what may come next; a reader asks it before it hands a record on,
-a writer before it stores one.
+The rows of every log are a fact, the decisions it caused, the next fact, and so on. `Order` alone
+decides what may come next. Readers ask it before they yield a record, writers before they store
+one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CHECKSUMS = 2**32
 
 @attrs.frozen(slots=True)
 class FactRow:
-    """A fact as it is stored. `checksum`: see `codec.fact_checksum`."""
+    """A fact in stored form. `checksum`: see `codec.fact_checksum`."""
 
     group: str
     offset: int
@@ -37,15 +37,15 @@ class FactRow:
 
     @property
     def belongs_to_no_group(self) -> bool:
-        """It holds the place of a record in Kafka that names no group: folded by nobody, given out
-        by no reading.
+        """Whether the row only holds the place of a Kafka record without a group. It is never
+        folded or yielded.
         """
         return self.group == "" and self.kind == UNDECODABLE
 
 
 @attrs.frozen(slots=True)
 class DecisionRow:
-    """A decision as it is stored. The log's id and the fact's checksum are not stored again:
+    """A decision in stored form. The log's id and the fact's checksum are not stored with it;
     `checksum` covers them (`codec.decision_checksum`).
     """
 
@@ -63,17 +63,17 @@ Row = FactRow | DecisionRow
 
 
 def is_count(value: Any) -> bool:
-    """A true int from 0 to 2^63 - 1."""
+    """Whether `value` is an int, not a bool, from 0 to 2^63 - 1."""
     return value.__class__ is int and 0 <= value <= INT64_MAX
 
 
 def is_group(value: Any) -> bool:
-    """A group's name: a text of 1 to 1,000 characters that UTF-8 can carry."""
+    """Whether `value` is a group's name: 1 to 1,000 characters that UTF-8 can encode."""
     return value.__class__ is str and 1 <= len(value) <= MOST_TEXT_CHARS and not any("\ud800" <= char <= "\udfff" for char in value)
 
 
 def _is_sound(row: Row) -> bool:
-    """The columns hold what they may hold; a damaged file may hold anything."""
+    """Whether all columns hold valid values. A damaged file may hold anything."""
     if not (is_count(row.kind) and is_count(row.version) and is_count(row.checksum) and row.checksum < _CHECKSUMS and row.payload.__class__ is bytes):
         return False
     if isinstance(row, FactRow):
@@ -82,10 +82,10 @@ def _is_sound(row: Row) -> bool:
 
 
 class Order:
-    """Where one reading, or one writing, of a log is: what was last, and so what may be next.
+    """The position of one reader or writer of a log, which determines the next valid row.
 
-    `position`: offset of the next fact. `log_id`: known from the first record on; a reading from
-    the middle is told.
+    `position`: offset of the next fact. `log_id`: known from the first record on, or given to a
+    reader that starts in the middle.
     """
 
     def __init__(self, position: int = 0, log_id: str = "") -> None:
@@ -93,19 +93,19 @@ class Order:
         self.log_id = log_id
         self.fact_checksum = 0
         self.index = 0
-        """Place of the next decision of the last fact."""
+        """Index of the next decision of the last fact."""
         self.started = False
-        """A fact has been seen, so that decisions may follow."""
+        """A fact was read, so decisions may follow."""
         self.numbers: dict[str, int] = {}
         """Group -> number of its last decision."""
         self.from_the_middle = position > 0
-        """The numbers before are not known, so a group's first one is taken as it is."""
+        """Earlier numbers are unknown, so the first number of each group is accepted."""
 
     def take(self, row: Row) -> None:
-        """Make `row` the last one.
+        """Accepts `row` as the next one.
 
-        Raises GapError, RepeatError and DamagedError, with the offset, when it cannot follow what
-        was last or is not what was written; the order then stays as it was.
+        Raises GapError, RepeatError or DamagedError, with the offset, when the row cannot follow
+        the last one or differs from what was written; then the order is unchanged.
         """
         if isinstance(row, FactRow):
             self._take_fact(row)
@@ -114,7 +114,7 @@ class Order:
 
     def _take_fact(self, row: FactRow) -> None:
         if not _is_sound(row):
-            raise DamagedError(self.position, "the record holds what no record can hold; restore the log from a copy")
+            raise DamagedError(self.position, "fact row: invalid column value; restore the log from a copy")
         if codec.fact_checksum(row.group, row.offset, row.append_ms, row.kind, row.version, row.payload) != row.checksum:
             raise DamagedError(self.position, "the record's bytes differ from its checksum; restore the log from a copy")
         if row.offset > self.position:
@@ -130,7 +130,7 @@ class Order:
 
     def _take_decision(self, row: DecisionRow) -> None:
         if not _is_sound(row):
-            raise DamagedError(self.position, "the decision holds what no record can hold; restore the log from a copy")
+            raise DamagedError(self.position, "decision row: invalid column value; restore the log from a copy")
         if not self.started or row.caused_by >= self.position:
             raise GapError(self.position, f"is missing; a decision caused by offset {row.caused_by} comes before it. Restore the log from a copy")
         if row.caused_by != self.position - 1:
@@ -147,20 +147,22 @@ class Order:
         self.index += 1
 
     def record(self, row: Row) -> Record | DecisionRecord:
-        """The record of the row just taken. Raises what `record_of` raises."""
+        """Returns the record of the row just taken. Raises what `record_of` raises."""
         return record_of(row, self.log_id, self.fact_checksum)
 
     def entry(self, row: Row, partition: int | None) -> Entry:
-        """What a reading gives out for the row just taken. Raises what `entry_of` raises."""
+        """Returns the entry that a reader yields for the row just taken. Raises what `entry_of`
+        raises.
+        """
         return entry_of(row, self.log_id, self.fact_checksum, partition)
 
 
 def record_of(row: Row, log_id: str, fact_checksum: int) -> Record | DecisionRecord:
-    """The record of a row. `log_id`, `fact_checksum`: what a decision's row need not repeat.
+    """Decodes a row. `log_id`, `fact_checksum`: not stored in the row of a decision.
 
-    A fact that no constructor accepts is `Undecodable`: what its sender appended is stored well,
-    and the group goes on (docs/protocol.md#l6). Raises UnknownKindError, and DamagedError for a decision
-    that no constructor accepts.
+    A fact that no constructor accepts becomes `Undecodable`, and its group goes on
+    (docs/protocol.md#l6). Raises UnknownKindError, and DamagedError for a decision that no
+    constructor accepts.
     """
     event = _decode(row)
     if isinstance(row, FactRow):
@@ -169,10 +171,10 @@ def record_of(row: Row, log_id: str, fact_checksum: int) -> Record | DecisionRec
 
 
 def entry_of(row: Row, log_id: str, fact_checksum: int, partition: int | None) -> Entry:
-    """The record of a row, or an UnreadRecord for what a newer build wrote: other groups of the log
-    can still be read.
+    """Decodes a row, or returns an UnreadRecord for one of a newer build: other groups of the log
+    stay readable.
 
-    Raises DamagedError; UnknownKindError for a LogOpened, which all groups depend on.
+    Raises DamagedError; UnknownKindError for a LogOpened, on which all groups depend.
     """
     try:
         return record_of(row, log_id, fact_checksum)
@@ -186,7 +188,7 @@ def entry_of(row: Row, log_id: str, fact_checksum: int, partition: int | None) -
 
 
 def note_unread(row: Row, partition: int | None, found: dict[str, UnreadRecord]) -> None:
-    """Puts into `found` the first row of each group that this build cannot read."""
+    """Adds to `found` the first row of each group that this build cannot read."""
     if row.group and row.group not in found and not codec.is_known(row.kind, row.version, row.payload):
         entry = entry_of(row, "", 0, partition)
         assert isinstance(entry, UnreadRecord), "what is not known cannot be read"
@@ -207,5 +209,5 @@ def _decode(row: Row) -> codec.Event:
             raise UnknownKindError(offset, problem) from None
         raise DamagedError(offset, f"{codec.kind_name(row.kind)} was stored unsound: {error}") from None
     if row.kind < codec.FIRST_DECISION_KIND and isinstance(row, DecisionRow):
-        raise DamagedError(offset, f"{codec.kind_name(row.kind)}, a fact, stands as decision {row.number}")
+        raise DamagedError(offset, f"{codec.kind_name(row.kind)}, a fact, is stored as decision {row.number}")
     return event

@@ -1,14 +1,13 @@
-"""The seal of a finished SQLite log: one changed byte anywhere in its file is found, in unused
-bytes of its pages and in its header too.
+"""The seal of a finished SQLite log: detects any changed byte of the file, also in unused bytes of
+its pages and in its header.
 
-A log that was made in one go (imported, simulated) is sealed when its writer closes it: the one row
-of the table `seal` then holds the SHA-256 of the file as it was until then, with UNSEALED in that
-place. Putting the seal on overwrites these 32 bytes and no others, so nothing is left out: the
-header, the seal's own page and what no page uses are covered as the records are.
+A log that was written in one go (imported, simulated) is sealed when its writer closes it. The only
+row of the table `seal` then holds the SHA-256 of the file as it was with UNSEALED in that place.
+Sealing overwrites only these 32 bytes, so the hash covers everything: records, header, unused bytes
+and the page of the seal.
 
-A log that is being written, whose writer was killed, or to which something was appended, has
-UNSEALED there. These are the only two: other bytes in that place are damage, so no damage makes a
-sealed log look like one that never was.
+A log that is being written, whose writer was killed, or that was appended to has UNSEALED there.
+Any other bytes there are damage, so damage cannot make a sealed log look unsealed.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ UNSEALED = b"not sealed".ljust(32, b"\0")
 SCHEMA = ("CREATE TABLE seal (sha256 BLOB NOT NULL) STRICT", f"INSERT INTO seal VALUES (X'{UNSEALED.hex()}')")
 
 UNSEAL = f"UPDATE seal SET sha256 = X'{UNSEALED.hex()}' WHERE sha256 <> X'{UNSEALED.hex()}'"
-"""Part of every transaction that appends; writes nothing when there is no seal."""
+"""Part of every appending transaction; writes nothing if there is no seal."""
 
 _SPARE_AT = 20
-"""Where the header says how many bytes at the end of each page are not SQLite's (Database File
-Format, section 1.3); 0 in most builds.
+"""Offset of the header byte with the number of reserved bytes at the end of each page (SQLite's
+Database File Format, section 1.3); 0 in most builds.
 """
 _CHUNK_BYTES = 1 << 20
 
@@ -35,8 +34,8 @@ _CHUNK_BYTES = 1 << 20
 class Seal:
     """The seal of the log that `db` has open.
 
-    The file is read beside SQLite, and it stays open until `close`, which must come after the
-    connection's: closing any of its descriptors drops the locks that SQLite holds on it for this
+    The file is read beside SQLite. It stays open until `close`, which must come after that of the
+    connection: closing any descriptor of the file drops the locks that SQLite holds on it in this
     process.
     """
 
@@ -47,12 +46,10 @@ class Seal:
         self._file: FileIO | None = None
 
     def put(self) -> bool:
-        """Seal the log; False when somebody else is using it, so that it stays unsealed.
+        """Seals the log. Returns False, and leaves it unsealed, if another process uses it.
 
-        Killed at any moment, it leaves the log whole: unsealed, or with the seal in the write-ahead
-        log, from where SQLite brings it home.
-
-        Raises sqlite3.Error, OSError.
+        If it is killed, the log stays complete: unsealed, or with the seal in the write-ahead log,
+        from where SQLite recovers it. Raises sqlite3.Error, OSError.
         """
         if not self._bring_home():
             return False
@@ -67,8 +64,8 @@ class Seal:
         return True
 
     def is_broken(self) -> bool:
-        """Whether the log is sealed, and the file is not what was sealed. Reads all of it, in
-        constant memory. Raises sqlite3.Error, OSError.
+        """Returns whether the log is sealed and the file differs from what was sealed. Reads the
+        whole file in constant memory. Raises sqlite3.Error, OSError.
         """
         self._db.execute("BEGIN")
         try:
@@ -84,12 +81,12 @@ class Seal:
                 self._db.execute("ROLLBACK")
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Closes the file."""
         if self._file is not None:
             self._file.close()
 
     def _bring_home(self) -> bool:
-        """Move what is in the write-ahead log into the file, all of it."""
+        """Moves the whole write-ahead log into the file."""
         busy: int = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
         return not busy
 
@@ -97,7 +94,7 @@ class Seal:
         return not self._ahead.exists() or self._ahead.stat().st_size == 0
 
     def _read(self) -> tuple[bytes, bytes]:
-        """What is in the seal's place in the file, and the seal that would be right."""
+        """The stored seal of the file, and the correct one."""
         if self._file is None:
             self._file = open(self._path, "rb", buffering=0)  # noqa: SIM115 - see the class
         file, digest = self._file, hashlib.sha256()
@@ -113,8 +110,8 @@ class Seal:
         return there, digest.digest()
 
     def _place(self, file: FileIO) -> int:
-        """Where in the file the seal is: SQLite fills a page from its end, so the one row ends
-        where its page does. 0, where none can be: nowhere.
+        """Position of the seal in the file. SQLite fills a page from its end, so the only row ends
+        where its page does. 0: there is no seal.
         """
         file.seek(_SPARE_AT)
         spare = file.read(1)

@@ -1,9 +1,8 @@
-"""SQLite: one table of records in one file; the embedded default.
+"""SQLite: one table of records in one file; the default of embedded logs.
 
-WAL with synchronous=FULL: a transaction is on the disk when it is committed, and a process killed
-at any moment leaves all of it or nothing. `id` counts the rows, so that stored order is the table's
-own order and the number of records is the highest id. A finished log is sealed
-(`equipoise.events.log.seal`).
+WAL with synchronous=FULL: a committed transaction is on the disk, and a killed process leaves all
+or nothing of its transaction. `id` counts the rows, so stored order is the table's own order and
+the highest id is the number of records. A finished log is sealed (`equipoise.events.log.seal`).
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ _COUNTS = """SELECT coalesce((SELECT max(id) FROM records), 0),
     (SELECT count(*) FROM records INDEXED BY decisions WHERE number IS NOT NULL)"""
 
 _FAILURES = (sqlite3.Error, UnicodeDecodeError)
-"""UnicodeDecodeError, because SQLite quotes damaged names in its messages as they are."""
+"""UnicodeDecodeError, because SQLite quotes damaged names unchanged in its messages."""
 
 _LOG = logging.getLogger(__name__)
 _LEAST_ID = -(2**63)
-"""Ids begin at 1; but a damaged one may be anything, and is not to be passed over."""
+"""Ids begin at 1. A damaged id may be anything and must not be skipped."""
 
 
 @contextlib.contextmanager
@@ -65,20 +64,20 @@ def _failing() -> Iterator[None]:
 
 
 class OtherSchemaError(InputError):
-    """A log that another build wrote, in a form this one does not read."""
+    """A log of another build, in a schema that this build does not read."""
 
 
 class SqliteLog(StoredLog):
     """A log in a SQLite file.
 
-    `check_structure`: have SQLite check its own pages and indexes first, and check the seal of a
-    finished log after each reading. Either reads the whole file.
+    `check_structure`: SQLite first checks its pages and indexes, and each reading checks the seal
+    of a finished log. Both read the whole file.
     """
 
     def __init__(self, path: Path, mode: Mode, *, check_structure: bool = False) -> None:
         super().__init__(str(path), mode)
         if mode == "r" and not path.is_file():
-            raise InputError(f"{path}: there is no such log; import or simulate one, or mend the path")
+            raise InputError(f"{path}: there is no such log; import or simulate one, or correct the path")
         if mode == "w":
             _remove(path)
         self._db = _connect(path, mode)
@@ -106,10 +105,10 @@ class SqliteLog(StoredLog):
             self._db.execute("COMMIT")
         elif (application, version) != (APPLICATION_ID, SCHEMA_VERSION):
             if self._one("SELECT count(*) FROM sqlite_schema WHERE name IN ('records', 'seal')") == 2 and self._seal.is_broken():
-                raise DamagedError(0, f"{self.location}: the file's header is not the one the log was sealed with; restore the log from a copy")
+                raise DamagedError(0, f"{self.location}: the file's header differs from the seal; restore the log from a copy")
             if application != APPLICATION_ID:
-                raise InputError(f"{self.location}: is a SQLite file, but no log of equipoise; name another file")
-            fix = "use the build that wrote it, or remove it and make the log anew"
+                raise InputError(f"{self.location}: is a SQLite file, but not a log of equipoise; name another file")
+            fix = "use the build that wrote it, or remove it and make the log again"
             raise OtherSchemaError(f"{self.location}: is a log of schema {version}, this build reads {SCHEMA_VERSION}; {fix}")
         self._db.execute("PRAGMA synchronous = FULL")
         if check_structure:
@@ -149,7 +148,7 @@ class SqliteLog(StoredLog):
             if due != last + 1:
                 raise MissingRowError(f"row {due} of {last}")
             if self._checks_seal and self._seal.is_broken():
-                problem = "all records are sound, but bytes outside them are not those the log was sealed with; restore the log from a copy"
+                problem = "all records are sound, but bytes outside them differ from the seal; restore the log from a copy"
                 raise DamagedError(self._stored_position(), problem)
 
     def _first_id(self, from_offset: int) -> int:
@@ -220,7 +219,7 @@ class SqliteLog(StoredLog):
 
     def _put_seal(self) -> None:
         try:
-            problem = "" if self._seal.put() else "somebody else is using it"
+            problem = "" if self._seal.put() else "another process is using it"
         except (sqlite3.Error, OSError) as error:
             if is_out_of_space(error):
                 raise StorageError(self.location, reason_of(error), "make room there; all records are there, some of them in its -wal") from None
@@ -234,8 +233,8 @@ class SqliteLog(StoredLog):
 
 
 def _row(columns: tuple[Any, ...]) -> Row:
-    """A row of the table. Raises BrokenStoreError where columns are set that this sort of record
-    does not have; `Order` checks the rest.
+    """Builds a row from its columns. Raises BrokenStoreError when columns are set that this kind of
+    record does not have; `Order` checks the rest.
     """
     _, group, partition, offset, append_ms, kind, version, payload, number, caused_by, index, checksum = columns
     if partition != 0:
@@ -275,7 +274,7 @@ def _connect(path: Path, mode: Mode) -> sqlite3.Connection:
 
 
 def _remove(path: Path) -> None:
-    """Make room for a new log in the place of an old one; of nothing else."""
+    """Removes an old log, and nothing else, before a new one is made."""
     if path.exists() and path.stat().st_size > 0:
         with contextlib.suppress(OtherSchemaError):
             SqliteLog(path, "r").close()  # raises when it is something else
@@ -283,4 +282,4 @@ def _remove(path: Path) -> None:
         for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
             name.unlink(missing_ok=True)
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror}; mend the path or its rights") from None
+        raise InputError(f"{path}: {error.strerror}; correct the path or its permissions") from None

@@ -1,5 +1,4 @@
-"""What the places that logs are written to share: why a write failed, and a lock that leaves no
-file behind.
+"""What all stores of logs share: reasons of failed writes, and a lock that leaves no file behind.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ _SQLITE_NO_MORE = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
 
 
 def is_out_of_space(error: BaseException) -> bool:
-    """Whether a write failed because the storage takes no more: a full disk, a quota, a limit on
-    the file's size, or a failing device.
+    """Returns whether a write failed because the storage takes no more: a full disk, a quota, a
+    limit on the file's size, or a failing device.
     """
     if isinstance(error, sqlite3.Error):
         return getattr(error, "sqlite_errorcode", 0) & 0xFF in _SQLITE_NO_MORE
@@ -26,16 +25,16 @@ def is_out_of_space(error: BaseException) -> bool:
 
 
 def cannot_write(place: object, error: Exception) -> EquipoiseError:
-    """What to raise when `place` cannot be written: StorageError when the storage takes no more,
-    else InputError.
+    """Returns the error for a place that cannot be written: StorageError when the storage takes no
+    more, else InputError.
     """
     if is_out_of_space(error):
         return StorageError(str(place), reason_of(error), "make room there, or name another place")
-    return InputError(f"{place}: {reason_of(error)}; mend the path or its rights")
+    return InputError(f"{place}: {reason_of(error)}; correct the path or its permissions")
 
 
 def reason_of(error: Exception) -> str:
-    """Why a write failed, in a few words."""
+    """Returns why a write failed, in a few words."""
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno)  # without the path, which may be that of a hidden file
     return " ".join(str(error).split())[:200]  # of a damaged schema SQLite quotes whole statements
@@ -44,8 +43,8 @@ def reason_of(error: Exception) -> str:
 class FileLock:
     """An exclusive lock on a file, held from construction to `release`, which removes the file.
 
-    A killed holder leaves the file, without the lock. Raises InputError with `refusal` when
-    somebody else holds it; what `cannot_write` gives.
+    A killed holder leaves the file, unlocked. Raises InputError with `refusal` when another process
+    holds the lock; what `cannot_write` returns when the file cannot be made.
     """
 
     def __init__(self, path: Path, refusal: str) -> None:
@@ -74,7 +73,7 @@ class FileLock:
                     os.close(file)
 
     def release(self) -> None:
-        """A second call does nothing."""
+        """Releases the lock. A second call does nothing."""
         if self._file is not None:
             file, self._file = self._file, None
             self._path.unlink(missing_ok=True)

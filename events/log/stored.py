@@ -1,6 +1,4 @@
-"""What every log that stores rows does alike: encode, check, number, hand on. `SqliteLog` and
-`JsonLinesLog` only keep the rows.
-"""
+"""What every log of rows does alike: encode, check, number, yield. Subclasses store the rows."""
 
 from __future__ import annotations
 
@@ -21,57 +19,56 @@ Mode = Literal["r", "w", "a"]
 
 
 class BrokenStoreError(Exception):
-    """The store cannot give the next row; `StoredLog` knows which offset that was, and turns this
-    into a DamagedError.
+    """The store cannot return the next row. `StoredLog` knows its offset and raises DamagedError
+    instead.
     """
 
 
 class FullStoreError(BrokenStoreError):
-    """The store takes no more; the text says why. What was committed before is whole."""
+    """The store takes no more; the text says why. Committed rows are complete."""
 
 
 class MissingRowError(BrokenStoreError):
-    """The store knows that there was a row between the last one and the next."""
+    """The store knows that a row is missing between the last one and the next."""
 
 
 def failed_write(error: Exception) -> BrokenStoreError:
-    """What a store raises when a write has failed."""
+    """Returns the error for a failed write."""
     kind = FullStoreError if is_out_of_space(error) else BrokenStoreError
     return kind(reason_of(error))
 
 
 class StoredLog(abc.ABC):
-    """A log that stores rows in order. See `equipoise.events.log.Log` for what its methods promise.
-    """
+    """A log that stores rows in order. `equipoise.events.log.Log` documents its methods."""
 
     partition: int | None = None
-    """Which one of its log this is; None: it does not say."""
+    """Its partition of the log; None: unnamed."""
 
     def __init__(self, location: str, mode: Mode) -> None:
         self.location = location
         self.mode = mode
         self._order = Order()
-        """What was appended last; kept in the modes that append."""
+        """The order after the last appended row, in the modes that append."""
         self._in_transaction = self._part_failed = False
         self._closed = False
         self._failed = False
-        """An exception has ended the `with` block that the log was open in."""
+        """An exception ended the `with` block of the log."""
 
     # ----------------------------------------------------------------------- what a store has to do
 
     @abc.abstractmethod
     def _rows(self, from_offset: int) -> Iterator[Row]:
-        """The rows there are now, from that fact on, in stored order. Raises BrokenStoreError."""
+        """Yields the rows from that fact on, in stored order. Raises BrokenStoreError."""
 
     @abc.abstractmethod
     def _store(self, row: Row) -> None:
-        """Put the row behind the last one; only within a transaction. Raises BrokenStoreError, as
+        """Stores a row after the last one, within a transaction. Raises BrokenStoreError, as
         `_begin` and `_commit` do.
         """
 
     @abc.abstractmethod
     def _begin(self) -> None:
-        """Begin what `_commit` makes lasting as a whole and `_roll_back` undoes as a whole."""
+        """Begins a transaction, which `_commit` makes durable and `_roll_back` undoes."""
 
     @abc.abstractmethod
     def _commit(self) -> None: ...
@@ -81,30 +78,30 @@ class StoredLog(abc.ABC):
 
     @abc.abstractmethod
     def _last_order(self) -> Order:
-        """The order after the last stored row. Raises LogError, BrokenStoreError."""
+        """Returns the order after the last stored row. Raises LogError, BrokenStoreError."""
 
     @abc.abstractmethod
     def _close(self) -> None: ...
 
     @abc.abstractmethod
     def _count(self) -> int:
-        """How many records are stored, facts and decisions, found without decoding them. Raises
-        BrokenStoreError.
-        """
+        """Returns the number of records without decoding them. Raises BrokenStoreError."""
 
     @abc.abstractmethod
     def _stored_position(self) -> int:
-        """Offset of the next fact, found without decoding the others. Raises BrokenStoreError."""
+        """Returns the offset of the next fact without decoding other facts. Raises
+        BrokenStoreError.
+        """
 
     # -------------------------------------------------------------------------------------- reading
 
     def read(self, from_offset: int = 0, group: str | None = None) -> Iterator[Entry]:
-        """Records in stored order, from the fact `from_offset` on. See
+        """Yields records in stored order, from the fact at `from_offset` on. See
         `equipoise.events.log.Log.read`.
         """
         self._must_be_open()
         if not is_count(from_offset):
-            raise InputError(f"{self.location}: {from_offset!r} is no offset; offsets are whole numbers from 0")
+            raise InputError(f"{self.location}: {from_offset!r} is not an offset; offsets are whole numbers from 0")
         return self._read(from_offset, group)
 
     def _read(self, from_offset: int, group: str | None) -> Iterator[Entry]:
@@ -116,11 +113,11 @@ class StoredLog(abc.ABC):
             if group is None or row.group == group or row.group == "":
                 yield order.entry(row, self.partition)
         if from_offset and not any_row and from_offset != self.position():
-            raise InputError(f"{self.location}: begins at offset 0 and its next fact gets {self.position()}; {from_offset} is beyond that")
+            raise InputError(f"{self.location}: offset {from_offset} is past the end of the log (next offset {self.position()})")
 
     def checked_rows(self, from_offset: int = 0) -> Iterator[tuple[Row, Order]]:
-        """Every row, those of no group too, once it was found to follow on; with the order, which
-        gives its record. Raises what `read` does.
+        """Yields every checked row, also those without a group, with the order, which decodes it.
+        Raises what `read` raises.
         """
         order = Order(from_offset)
         with self._as_damage(order):
@@ -137,21 +134,21 @@ class StoredLog(abc.ABC):
         return order.log_id
 
     def count(self) -> int:
-        """How many records there are, facts and decisions, without decoding them."""
+        """Returns the number of records without decoding them."""
         self._must_be_open()
         with self._as_damage():
             return self._count()
 
     def position(self) -> int:
-        """The offset that the next fact gets."""
+        """Returns the offset of the next fact."""
         self._must_be_open()
         with self._as_damage():
             return self._stored_position() if self.mode == "r" else self._order.position
 
     @contextlib.contextmanager
     def _as_damage(self, reading: Order | None = None) -> Iterator[None]:
-        """Turns what a store raises into an error with its offset. `reading`: the order of the
-        reading it happens in.
+        """Turns errors of the store into errors with their offset. `reading`: the order of the
+        current reading.
         """
         try:
             yield
@@ -164,12 +161,13 @@ class StoredLog(abc.ABC):
     # ------------------------------------------------------------------------------------ appending
 
     def append_fact(self, group: str, append_ms: int, event: Fact) -> Record:
-        """Append a fact at the next offset. See `equipoise.events.log.Log.append_fact`."""
+        """Appends a fact at the next offset. See `equipoise.events.log.Log.append_fact`."""
         kind, version, payload = codec.encode(event)
         return self.append_payload(group, append_ms, kind, version, payload)
 
     def append_payload(self, group: str, append_ms: int, kind: int, version: int, payload: bytes) -> Record:
-        """Append bytes that a sender calls a fact. See `equipoise.events.log.Log.append_payload`.
+        """Appends a payload that a sender declares to be a fact. See
+        `equipoise.events.log.Log.append_payload`.
         """
         self._must_append()
         position = self._order.position
@@ -191,8 +189,7 @@ class StoredLog(abc.ABC):
         return cast(Record, record)
 
     def append_decisions(self, decisions: Iterable[DecisionRecord]) -> None:
-        """Append the decisions of the last fact. See `equipoise.events.log.Log.append_decisions`.
-        """
+        """Appends decisions of the last fact. See `equipoise.events.log.Log.append_decisions`."""
         self._must_append()
         with self.transaction():
             for record in decisions:
@@ -209,7 +206,7 @@ class StoredLog(abc.ABC):
                 self._store(row)
 
     def append_row(self, row: Row) -> bool:
-        """Append a row of another log as it is, or nothing when it is there already. See
+        """Appends a row of another log unchanged, unless it is already there. See
         `equipoise.events.log.Log.append_row`.
         """
         self._must_append()
@@ -228,7 +225,7 @@ class StoredLog(abc.ABC):
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """All appends within become lasting together, or none. See
+        """Makes all appends within the block durable together, or none. See
         `equipoise.events.log.Log.transaction`.
         """
         self._must_append()
@@ -247,7 +244,7 @@ class StoredLog(abc.ABC):
         try:
             yield
             if self._part_failed:
-                raise InputError(f"{self.location}: an append within the transaction has failed, so it cannot be ended well; begin it anew")
+                raise InputError(f"{self.location}: an append within the transaction has failed, so it cannot be committed; start it again")
             self._commit()
         except BaseException as error:
             self._roll_back()
@@ -267,7 +264,7 @@ class StoredLog(abc.ABC):
     # -------------------------------------------------------------------------------------- closing
 
     def close(self) -> None:
-        """Let go of the files. A second close does nothing."""
+        """Closes the files. A second call does nothing."""
         if not self._closed:
             self._closed = True
             self._close()

@@ -143,7 +143,7 @@ def test_a_damaged_group_is_one_row_and_the_others_go_on(spark: Any, damaged: Pa
         "g001": "divergence",
         "g003": "identical",
     }
-    assert "are not those it was named for" in rows[""]["problem"]
+    assert "differ from the checksum in its name" in rows[""]["problem"]
     changed = next(row.offset for row in rows_of(damaged, 0)[100:] if isinstance(row, FactRow))
     assert rows["g000"]["offset"] == changed
     assert "differ" in rows["g000"]["problem"]

@@ -1,8 +1,8 @@
-"""A log in Kafka copied into a file, record by record: resumable, and no record twice.
+"""Copies a log in Kafka into a file, record by record: resumable, without duplicates.
 
-A fact is copied together with all that it caused, so only once it is *settled*: a decision of a
-later fact stands in the topic, which workers write in order (docs/protocol.md#l4). What is younger than the
-last decision waits for the next run, or for the next round when following.
+A fact is copied together with its decisions, once it is *settled*: the topic has a decision of a
+later fact, and workers write decisions in order (docs/protocol.md#l4). Facts after the last
+decision wait for the next run or, when following, for the next pass.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ _FACTS_A_TRANSACTION = 1_000
 
 @attrs.frozen(kw_only=True)
 class Archived:
-    """What one run has copied."""
+    """The result of one run."""
 
     facts: int
     decisions: int
     position: int
     """Offset of the next fact to copy."""
     waiting: int
-    """Facts that are there and not settled yet."""
+    """Facts that are not settled yet."""
     unread: tuple[UnreadRecord, ...]
-    """Of each group the first record copied that this build cannot read."""
+    """The first copied record of each group that this build cannot read."""
 
 
 def archive(
     source: KafkaLog, target: Log, *, facts_a_transaction: int = _FACTS_A_TRANSACTION, advance: Callable[[int], None] = lambda records: None
 ) -> Archived:
-    """Copies what is settled in `source` and not yet in `target`, which is open for appending.
+    """Copies the settled records of `source` that are not in `target`, which is open for appending.
 
-    `facts_a_transaction`: a file that makes a new part for each transaction wants larger ones.
+    `facts_a_transaction`: larger values suit a target that makes a new file for each transaction.
 
-    Killed at any moment, it goes on where its last transaction ended. Raises InputError when
-    `target` holds another log, or `source` has several partitions and none is named; LogError when
-    decisions came so late (of a group that had been halted) that they have no place any more.
+    Resumes after its last transaction when it was killed. Raises InputError when `target` holds
+    another log, or when `source` has several partitions and none is named; LogError when decisions
+    came so late (of a group that had been halted) that they have no place left.
     """
     partition = source.only_partition()
     begin = target.position()
@@ -72,15 +72,15 @@ def archive(
 
 @attrs.frozen
 class Settled:
-    """A fact and everything it caused."""
+    """A fact with all its decisions."""
 
     fact: FactRow
     decisions: list[StoredDecision]
 
 
 class Settling:
-    """Facts with their decisions, once nothing can be missing. `pending`: those that wait,
-    `numbers`: group -> its last decision's number.
+    """Collects facts with their decisions until they are complete. `pending`: facts that wait.
+    `numbers`: group -> number of its last decision.
     """
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class Settling:
             self.numbers[decision.group] = decision.number
             if not self.pending or decision.caused_by < self.pending[0].fact.offset:
                 problem = f"its decision {decision.number} of group {decision.group!r} came after later ones: the group had been halted"
-                raise LogError(decision.caused_by, f"{problem}; make the archive anew")
+                raise LogError(decision.caused_by, f"{problem}; make the archive again")
             first = self.pending[0].fact.offset
             self.pending[decision.caused_by - first].decisions.append(row)
             yield from self.pending[: decision.caused_by - first]

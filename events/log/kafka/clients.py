@@ -1,9 +1,9 @@
-"""Starting and ending clients of aiokafka, so that nothing of them runs on and no connection stays
-open, whatever brokers do meanwhile.
+"""Starts and stops aiokafka clients so that no task keeps running and no connection stays open,
+whatever the brokers do.
 
-aiokafka closes its connections last. When a step before that fails, hangs on a broker that does not
-answer, or is called off, they stay open, and a task that connects anew may run on. There is no
-public way to the rest of the way down; what is used of a client's insides for it is in this file.
+aiokafka closes its connections last. When an earlier step fails, hangs on a silent broker or is
+cancelled, connections stay open and a task that reconnects may keep running. There is no public way
+to finish the shutdown; only this file uses internals of the client for it.
 """
 
 from __future__ import annotations
@@ -16,20 +16,18 @@ from typing import Any
 
 _LOG = logging.getLogger(__name__)
 CLOSE_S = 5.0
-"""How long a client may take to send what it has and to say goodbye."""
+"""Seconds for a client to send what it has and to disconnect."""
 _WHOLE_START_S = 1.0
 _AGAIN_S = 0.1
 _ENDING: set[asyncio.Task[None]] = set()
-"""A task that nobody holds may be collected before its end."""
+"""Keeps tasks alive: a task without a reference may be collected before its end."""
 
 
 async def start_client(client: Any) -> None:
-    """Starts a producer, consumer or admin client; what does not come to run is closed, whether it
-    failed or was called off.
+    """Starts a producer, consumer or admin client. Closes it if the start fails or is cancelled.
 
-    A start that is called off comes to its end first, if brokers answer within a second: aiokafka
-    would lose the connection over which it is asking for the cluster's brokers, and it would stay
-    open.
+    A cancelled start is finished first, if brokers answer within a second: otherwise aiokafka would
+    lose the connection over which it asks for the brokers of the cluster, and leave it open.
     """
     starting = asyncio.ensure_future(client.start())
     try:
@@ -50,15 +48,16 @@ async def _call_off(client: Any, starting: asyncio.Task[None]) -> None:
 
 
 async def stop_client(client: Any, *, within_s: float = CLOSE_S) -> None:
-    """Stops a producer, consumer or admin client: in order if that takes no longer than `within_s`,
-    else at once. May be called again, and called off: then at once, too."""
+    """Stops a producer, consumer or admin client: cleanly within `within_s`, else at once. May be
+    called again. When cancelled, stops it at once.
+    """
     # In a task of its own: a client that is closed while a request is under way may end as
     # cancelled, and that must not be taken for the cancelling of whoever closes it.
     stopping = asyncio.ensure_future(client.stop() if hasattr(client, "stop") else client.close())
     try:
         await asyncio.wait((stopping,), timeout=within_s)
         if stopping.done() and not stopping.cancelled() and stopping.exception() is not None:
-            _LOG.info("a client was not closed in order: %r", stopping.exception())
+            _LOG.info("a client was not closed cleanly: %r", stopping.exception())
     finally:
         stopping.cancel()
         tasks = _cut(client)
@@ -66,8 +65,9 @@ async def stop_client(client: Any, *, within_s: float = CLOSE_S) -> None:
 
 
 async def call_off(*tasks: asyncio.Future[Any]) -> None:
-    """Cancels tasks that use a client, until they have ended: a request that is answered in the
-    same moment loses the cancelling, and its loop goes on."""
+    """Cancels tasks that use a client, again and again until they end: a request that is answered
+    at the same moment swallows a cancellation, and its loop continues.
+    """
     while running := [task for task in tasks if not task.done()]:
         for task in running:
             task.cancel()
@@ -76,7 +76,7 @@ async def call_off(*tasks: asyncio.Future[Any]) -> None:
 
 
 async def abandon_producer(producer: Any) -> None:
-    """Closes it at once: what it has not sent yet is never sent. `stop` sends everything first,
+    """Closes the producer at once. Unsent records are never sent; `stop` would send them first,
     however long that takes.
     """
     producer._closed = True
@@ -84,8 +84,8 @@ async def abandon_producer(producer: Any) -> None:
 
 
 def _cut(client: Any) -> list[asyncio.Task[Any]]:
-    """Ends all that runs and all connections, as far as that takes no waiting. Returns what has
-    still to come to its end.
+    """Ends all tasks and connections as far as possible without waiting. Returns the tasks that
+    still have to end.
     """
     connected = client.client if hasattr(client, "client") else client._client
     connected.cluster._brokers.clear()  # who would connect anew finds nowhere to

@@ -44,7 +44,9 @@ class Connection:
 
     @property
     def ssl_context(self) -> ssl.SSLContext | None:
-        """None without TLS. Raises InputError for files that cannot be used."""
+        """Returns the TLS context; None without TLS. Raises InputError for files that cannot be
+        used.
+        """
         if "SSL" not in self.security_protocol:
             return None
         try:
@@ -57,7 +59,7 @@ class Connection:
         return context
 
     def options(self) -> dict[str, Any]:
-        """Keyword arguments for aiokafka's clients, producers and consumers."""
+        """Returns keyword arguments for aiokafka's clients, producers and consumers."""
         options: dict[str, Any] = {"bootstrap_servers": self.bootstrap, "security_protocol": self.security_protocol, "ssl_context": self.ssl_context}
         if self.security_protocol.startswith("SASL"):
             options |= {
@@ -69,5 +71,7 @@ class Connection:
 
 
 def connection_to(bootstrap: str, environ: Mapping[str, str] = os.environ) -> Connection:
-    """A connection to `bootstrap`, with TLS and SASL as the environment says."""
+    """Returns a connection to `bootstrap`, with TLS and SASL from the environment. Raises
+    InputError.
+    """
     return build(Connection, ("environment", from_environment(Connection, environ)), ("address", {"bootstrap": bootstrap}))

@@ -1,15 +1,14 @@
-"""The bytes of records in Kafka. Key: the group's name in UTF-8. Value: a msgpack array that ends
-with the event's own array (`equipoise.events.wire`):
+"""The bytes of records in Kafka. The key is the group's name in UTF-8. The value is a msgpack array
+that ends with the event's own array (`equipoise.events.wire`):
 
-=============
-===========================================================================================================
-fact           ``[kind, version, event]`` LogOpened      the same, with an empty key: the first
-record of each partition of facts, at offset 0 decision       ``[log_id, number, caused_by, index,
-fact_checksum, checksum, kind, version, event]`` =============
-===========================================================================================================
+::
 
-So any msgpack reader can read them, and the event's bytes are the end of the value, as they are in
-every other form of log. A record's offset and append time are the broker's.
+    fact        [kind, version, event]
+    LogOpened   the same, with an empty key: the first record of each partition of facts, offset 0
+    decision    [log_id, number, caused_by, index, fact_checksum, checksum, kind, version, event]
+
+So any msgpack reader can read them, and the event's bytes are the end of the value, as in every
+other form of log. Offset and append time of a record are the broker's.
 """
 
 from __future__ import annotations
@@ -32,20 +31,19 @@ _LOG = logging.getLogger(__name__)
 _FACT_FIELDS = 3
 _DECISION_FIELDS = 9
 MOST_KEY_BYTES = 4_000
-"""A group's name has at most 1,000 characters, each of at most 4 bytes."""
+"""A group's name has at most 1,000 characters of at most 4 bytes each."""
 MOST_ENVELOPE_BYTES = 4_100
-"""What stands before an event's own bytes in the value of its record: at most a log's id, of as
-many characters as a group's name, and numbers. So the key and value of any record have at most
-1,008,100 bytes together."""
+"""Most bytes before an event's own bytes in the value of its record: a log's id, as long as a
+group's name, and numbers. So key and value of a record together have at most 1,008,100 bytes.
+"""
 _pack = msgpack.Packer(autoreset=True).pack
 
 
 def partition_of(group: str, partitions: int) -> int:
-    """The partition of a group, where LogOpened says that there are `partitions`: as Kafka's own
-    clients choose by key (murmur2).
+    """Returns the partition of a group, chosen by key as Kafka's own clients do (murmur2).
 
-    The count is that of the log's first record, never that of the topic today, so that partitions
-    added later move no group (docs/protocol.md#l1).
+    `partitions`: the count in the log's first record, not that of the topic today, so that
+    partitions added later move no group (docs/protocol.md#l1).
     """
     from aiokafka.partitioner import murmur2
 
@@ -53,14 +51,14 @@ def partition_of(group: str, partitions: int) -> int:
 
 
 def group_key(group: str) -> bytes:
-    """The key of a group's records. Raises InputError for what is no name of a group."""
+    """Returns the key of a group's records. Raises InputError when `group` is not a valid name."""
     if not is_group(group):
         raise InputError(f"group {group!r:.80}: a group's name is a text of 1 to 1,000 characters")
     return group.encode()
 
 
 def group_of(key: bytes | None) -> str | None:
-    """The group of a record; None: the key names none."""
+    """Returns the group of a record; None: the key is not a group's name."""
     try:
         group = "" if key is None else key.decode()
     except UnicodeDecodeError:
@@ -72,19 +70,19 @@ def group_of(key: bytes | None) -> str | None:
 
 
 def pack_fact(event: Fact) -> bytes:
-    """The value of a fact's record. Raises InputError, TooLargeError."""
+    """Returns the value of a fact's record. Raises InputError, TooLargeError."""
     kind, version, payload = codec.encode(event)
     return pack_payload(kind, version, payload)
 
 
 def pack_payload(kind: int, version: int, payload: bytes) -> bytes:
-    """The value of a fact that is encoded already."""
+    """Returns the value of the record of an encoded fact."""
     return b"".join((_array(_FACT_FIELDS), _pack(kind), _pack(version), payload))
 
 
 def fact_row(key: bytes | None, value: bytes | None, offset: int, append_ms: int) -> FactRow:
-    """The fact as other logs would store it. What is no fact of a group is stored as `Undecodable`,
-    of the group "" when its key names none.
+    """Returns the row of a record of the facts topic. A record that is not a fact of a group
+    becomes `Undecodable`, of group "" if its key names none.
     """
     group = group_of(key)
     bytes_ = value or b""
@@ -113,8 +111,8 @@ def _foreign(group: str, offset: int, append_ms: int, code: str, value: bytes, o
 
 @attrs.frozen
 class NoRecord:
-    """An offset at which the facts topic holds no record, because a producer's transaction ended
-    there. `timestamp`: of the record behind it.
+    """An offset of the facts topic without a record, because a producer's transaction ended there.
+    `timestamp`: of the next record.
     """
 
     offset: int
@@ -122,20 +120,20 @@ class NoRecord:
 
 
 def no_record_row(hole: NoRecord) -> FactRow:
-    """What keeps the place of such an offset: offsets are dense in every log."""
+    """Returns the row that holds the place of such an offset: offsets are dense in every log."""
     return _foreign("", hole.offset, hole.timestamp, "no_record", b"")
 
 
 MOST_REJECTED_BYTES = 100_000
-"""Of the value of a record that names no group, as it is put into the topic of rejected records."""
+"""Most bytes of the value of a record without a group in the topic of rejected records."""
 
 
 def rejected_record(key: bytes | None, value: bytes | None, code: str, topic: str, partition: int, offset: int) -> tuple[bytes | None, bytes, bytes]:
-    """Key, value and header `equipoise` of what the topic of rejected records gets for a record
-    that names no group.
+    """Returns key, value and header `equipoise` for the topic of rejected records, for a record
+    without a group.
 
-    Key and value are cut to MOST_KEY_BYTES and MOST_REJECTED_BYTES, so that it fits whatever the
-    record held, compressed or not. The header is JSON: why (`code`), where the whole record is
+    Key and value are cut to MOST_KEY_BYTES and MOST_REJECTED_BYTES, so that the record fits,
+    compressed or not. The header is JSON: the reason (`code`), the place of the whole record
     (`topic`, `partition`, `offset`), the length and CRC-32 of its value, and whether anything was
     `cut`.
     """
@@ -154,8 +152,8 @@ def rejected_record(key: bytes | None, value: bytes | None, code: str, topic: st
 
 
 def fact_record(row: FactRow) -> Record:
-    """The record of a fact's row. Raises UnknownKindError for a kind or version that this build
-    does not know.
+    """Returns the record of a fact's row. Raises UnknownKindError for a kind or version that this
+    build does not know.
     """
     try:
         event = codec.decode_lenient(row.kind, row.version, row.payload)
@@ -169,7 +167,9 @@ def fact_record(row: FactRow) -> Record:
 
 @attrs.frozen
 class StoredDecision:
-    """A decision as it stands in the topic: its row, and what an embedded log need not repeat."""
+    """A decision as the topic holds it: its row, and the fields that an embedded log does not
+    repeat.
+    """
 
     row: DecisionRow
     log_id: str
@@ -177,7 +177,7 @@ class StoredDecision:
 
 
 def pack_decision(record: DecisionRecord) -> bytes:
-    """The value of a decision's record."""
+    """Returns the value of a decision's record."""
     kind, version, payload = codec.encode(record.decision)
     place = (record.log_id, record.group, record.number, record.caused_by, record.index, record.fact_checksum)
     checksum = codec.decision_checksum(*place, kind, version, payload)
@@ -186,49 +186,48 @@ def pack_decision(record: DecisionRecord) -> bytes:
 
 
 def stored_decision(key: bytes | None, value: bytes | None, place: str) -> StoredDecision:
-    """What a record of the decisions topic holds. `place`: ``topic/partition@offset``, for
-    messages. Raises DamagedError.
+    """Parses a record of the decisions topic. `place`: ``topic/partition@offset``, for messages.
+    Raises DamagedError.
     """
     group = group_of(key)
     split = _split(value or b"", _DECISION_FIELDS)
     if group is None or split is None:
-        raise DamagedError(-1, f"{place} is no decision; only workers may write there")
+        raise DamagedError(-1, f"{place} is not a decision; only workers may write there")
     (log_id, number, caused_by, index, fact_checksum, checksum, kind, version), payload = split
     numbers = (number, caused_by, index, fact_checksum, checksum, kind, version)
     if log_id.__class__ is not str or not all(each.__class__ is int and each >= 0 for each in numbers):
-        raise DamagedError(-1, f"{place} is no decision; only workers may write there")
+        raise DamagedError(-1, f"{place} is not a decision; only workers may write there")
     if codec.decision_checksum(log_id, group, number, caused_by, index, fact_checksum, kind, version, payload) != checksum:
         raise DamagedError(caused_by, f"its decision {number} at {place} has bytes that differ from their checksum")
     return StoredDecision(DecisionRow(group, number, caused_by, index, kind, version, payload, checksum), log_id, fact_checksum)
 
 
 def published(record: Any) -> StoredDecision | None:
-    """The decision that a client's record of the decisions topic holds; None, and a warning, when
-    it holds none, whoever wrote it there.
+    """Parses a client's record of the decisions topic. Returns None, and logs a warning, when it is
+    not a decision.
 
-    Should it stand in the place of a decision, the number of that one is missing, and readers find
-    that.
+    If it took the place of a decision, readers find the missing number.
     """
     try:
         return stored_decision(record.key, record.value, f"{record.topic}/{record.partition}@{record.offset}")
     except DamagedError as error:
-        _LOG.warning("passed over: %s", error.problem)
+        _LOG.warning("skipped: %s", error.problem)
         return None
 
 
 def decision_record(stored: StoredDecision) -> DecisionRecord:
-    """The decision. Raises UnknownKindError, DamagedError."""
+    """Decodes a stored decision. Raises UnknownKindError, DamagedError."""
     return cast(DecisionRecord, record_of(stored.row, stored.log_id, stored.fact_checksum))
 
 
 def member_decision(stored: StoredDecision) -> DecisionRecord | UnreadDecision:
-    """The decision as a member reads it, whatever build has written it (docs/protocol.md#m9).
+    """Decodes a stored decision for a member, whatever build wrote it (docs/protocol.md#m9).
 
-    Raises DamagedError for a fact, and for a binding decision that does not say whom it binds.
+    Raises DamagedError for a fact, and for a binding decision without an addressee.
     """
     row = stored.row
     if row.kind < codec.FIRST_DECISION_KIND:
-        raise DamagedError(row.caused_by, f"{codec.kind_name(row.kind)}, a fact, stands as decision {row.number}")
+        raise DamagedError(row.caused_by, f"{codec.kind_name(row.kind)}, a fact, is stored as decision {row.number}")
     try:
         event = codec.decode_decision(row.kind, row.version, row.payload)
     except (UnknownEventError, UnsoundError) as error:
@@ -250,8 +249,8 @@ def _array(length: int) -> bytes:
 
 
 def _split(value: bytes, length: int) -> tuple[list[Any], bytes] | None:
-    """The fields of an array of `length` but its last, and the bytes of that; None when it is no
-    such array.
+    """Splits an array of `length` into its fields except the last, and the bytes of the last; None:
+    it is not such an array.
     """
     if not value or value[0] != 0x90 | length:
         return None

@@ -1,8 +1,8 @@
-"""Which topics stand behind a log's names: the ids that Kafka gives topics (KIP-516), by which one
-that was deleted and made again is another one.
+"""The identity of topics: the ids that Kafka gives them (KIP-516). A topic that was deleted and
+made again has another id.
 
-aiokafka asks for metadata in a version without topic ids, so the request is declared here, as its
-own are.
+aiokafka asks for metadata in a version without topic ids, so the request is declared here in its
+style.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _NO_ID = uuid.UUID(int=0)
 
 
 async def topic_ids(consumer: Any, topics: Sequence[str], leads: Any) -> tuple[str, ...] | None:
-    """The ids of `topics`, in their order, as the leader of the partition `leads` (a
-    TopicPartition) knows them now. None: the brokers have none.
+    """Returns the ids of `topics`, in the same order, from the leader of the partition `leads` (a
+    TopicPartition). None: the brokers have no topic ids.
 
-    `consumer`: a started AIOKafkaConsumer. Raises KafkaError when a topic is not there, or when the
+    `consumer`: a started AIOKafkaConsumer. Raises KafkaError when a topic does not exist or the
     leader does not answer.
     """
     from aiokafka.errors import NodeNotReadyError, UnknownTopicOrPartitionError, for_code
@@ -51,8 +51,8 @@ async def topic_ids(consumer: Any, topics: Sequence[str], leads: Any) -> tuple[s
 
 
 async def log_topic_ids(consumer: Any, topics: Topics, partition: int = 0) -> tuple[str, ...] | None:
-    """The ids of a log's facts, decisions and checkpoints, as the leader of `partition` of the
-    facts knows them. Raises KafkaError.
+    """Returns the ids of a log's topics for facts, decisions and checkpoints, from the leader of
+    `partition` of the facts. Raises KafkaError.
     """
     from aiokafka import TopicPartition
 
@@ -61,7 +61,7 @@ async def log_topic_ids(consumer: Any, topics: Topics, partition: int = 0) -> tu
 
 @cache
 def _request_class() -> Any:
-    """Declared when it is first used: aiokafka is an extra."""
+    """Declared on first use, because aiokafka is an extra."""
     from aiokafka.protocol.api import Request, RequestStruct, Response
     from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int16, Int32, Schema, TaggedFields
 

@@ -1,15 +1,14 @@
 """A log in Kafka, read like any other: ``kafka://host:port[,host:port][/prefix][?partition=N]``.
 
-Facts and decisions are in two topics; here they come merged, each fact with the decisions it caused
-behind it, as an embedded log stores them. What differs from an embedded log:
+Facts and decisions are in two topics. A reading merges them into the order of an embedded log: each
+fact, then its decisions. It differs from an embedded log in these points:
 
-- Decisions may stand twice, when one worker took over from another; both copies are given out, so
-  that `verify` can compare them.
-- Decisions of a group that was halted for a while may stand far behind their facts, and are given
-  out late.
-- Partitions are read one after the other, each from its LogOpened on. A group is in one of them.
-- What belongs to no group (the worker puts it into ``<prefix>.rejected``) is not given out.
-- It is written by its worker and its members alone.
+- A decision may occur twice, after a takeover. Both copies are yielded, so that `verify` can
+  compare them.
+- Decisions of a group that was halted for a while may come far behind their facts.
+- Partitions are read one after the other, each from its LogOpened. A group is in one of them.
+- Records without a group (the worker copies them to ``<prefix>.rejected``) are not yielded.
+- Only its worker and its members write to it.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _MARK_EVERY = 1_000
 
 @attrs.frozen
 class Place:
-    """What a location says."""
+    """The parts of a location."""
 
     connection: Connection
     topics: Topics
@@ -56,21 +55,21 @@ class Place:
 
     @classmethod
     def parse(cls, location: str) -> Place:
-        """Raises InputError."""
+        """Parses a location. Raises InputError."""
         parts = urlsplit(location)
         query = parse_qs(parts.query, keep_blank_values=True)
         path = unquote(parts.path.strip("/"))
         if not parts.netloc or "@" in parts.netloc or parts.fragment or set(query) - {"partition"}:
-            raise InputError(f"{location}: write kafka://host:port[,host:port][/prefix][?partition=N]; users and passwords stand in the environment")
+            raise InputError(f"{location}: write kafka://host:port[,host:port][/prefix][?partition=N]; users and passwords come from the environment")
         partition = query.get("partition", [""])[-1]
         if partition and not (partition.isascii() and partition.isdigit()):
-            raise InputError(f"{location}: partition={partition} is no number of a partition")
+            raise InputError(f"{location}: partition={partition} is not the number of a partition")
         return cls(connection_to(parts.netloc), Topics(path or DEFAULT_PREFIX), int(partition) if partition else None)
 
 
 class Loop:
-    """An event loop in a thread of its own, so that a log can be read from anywhere, inside another
-    loop too.
+    """An event loop on a thread of its own, so that a log can be read from anywhere, also inside
+    another event loop.
     """
 
     def __init__(self) -> None:
@@ -79,7 +78,7 @@ class Loop:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`."""
+        """Runs `work` and returns its result."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -94,11 +93,11 @@ class Loop:
 
 
 class KafkaLog:
-    """See the module. `equipoise.events.log.Log` says what its methods promise."""
+    """A log in Kafka. See the module; `equipoise.events.log.Log` documents the methods."""
 
     def __init__(self, location: str, place: Place | None = None) -> None:
-        """`place`: what `location` says, with settings of its connection that stand neither there
-        nor in the environment.
+        """`place`: the parsed location with connection settings that are in neither the location
+        nor the environment.
         """
         self.location = location
         self._place = place or Place.parse(location)
@@ -108,7 +107,7 @@ class KafkaLog:
         self._closed = False
         self._marks: dict[int, list[tuple[int, int]]] = {}
         """Partition -> (fact, offset of a decision it caused), rising: where to begin to read
-        decisions, as earlier readings have found.
+        decisions, from earlier readings.
         """
         try:
             self.opened = self._loop.run(read_opening(self._place.connection, self._place.topics))
@@ -121,23 +120,26 @@ class KafkaLog:
     # -------------------------------------------------------------------------------------- reading
 
     def read(self, from_offset: int = 0, group: str | None = None) -> Iterator[Entry]:
-        """Records in order, from the fact `from_offset` on. See `equipoise.events.log.Log.read`."""
+        """Yields records in order, from the fact at `from_offset` on. See
+        `equipoise.events.log.Log.read`.
+        """
         self._must_be_open()
         if not is_count(from_offset):
-            raise InputError(f"{self.location}: {from_offset!r} is no offset; offsets are whole numbers from 0")
+            raise InputError(f"{self.location}: {from_offset!r} is not an offset; offsets are whole numbers from 0")
         partitions = self._partitions(group)
         if from_offset and len(partitions) > 1:
             raise InputError(f"{self.location}: offsets count in each of its {len(partitions)} partitions; name one with ?partition=N, or a group")
         return self._read(partitions, from_offset, group)
 
     def read_beside(self, group: str) -> Iterator[Entry]:
-        """Everything in the partition that holds `group`: offsets then count in one partition only.
+        """Yields every record of the partition that holds `group`, so that offsets are those of one
+        partition.
         """
         self._must_be_open()
         return self._read(self._partitions(group), 0, None)
 
     def _read(self, partitions: list[int], from_offset: int, group: str | None) -> Iterator[Entry]:
-        """LogOpened comes once, whatever stands at the beginning of each partition."""
+        """Yields LogOpened once, although every partition begins with it."""
         for partition in partitions:
             for row in self.rows(partition, from_offset):
                 if isinstance(row, StoredDecision):
@@ -147,8 +149,8 @@ class KafkaLog:
                     yield entry_of(row, "", 0, partition)
 
     def rows(self, partition: int, from_offset: int = 0) -> Iterator[FactRow | StoredDecision]:
-        """Facts as other logs store them and decisions as they stand in the topic, merged, all that
-        is there now; those that belong to no group too.
+        """Yields the facts and decisions of a partition that are there now, merged, also those
+        without a group.
 
         Raises GapError, RepeatError, DamagedError.
         """
@@ -157,7 +159,7 @@ class KafkaLog:
         # end that is asked for after it.
         ends = {topic: self._loop.run(self._end(topic, partition)) for topic in (topics.decisions, topics.facts)}
         if from_offset > ends[topics.facts]:
-            raise InputError(f"{self.location}: its next fact gets {ends[topics.facts]}; {from_offset} is beyond that")
+            raise InputError(f"{self.location}: offset {from_offset} is past the end of the log (next offset {ends[topics.facts]})")
         order = Order(from_offset, self.opened.log_id)
         numbers: dict[str, int] = {}
         with (
@@ -177,7 +179,7 @@ class KafkaLog:
                 raise GapError(order.position, f"is missing: decision {head.row.number} was caused by offset {head.row.caused_by}")
 
     def _check_number(self, numbers: dict[str, int], stored: StoredDecision, from_offset: int) -> None:
-        """Numbers are dense; a lower one is a second copy (docs/protocol.md#l4)."""
+        """Checks that numbers are dense. A lower number is a second copy (docs/protocol.md#l4)."""
         row = stored.row
         if stored.log_id != self.opened.log_id:
             raise DamagedError(row.caused_by, f"its decision {row.number} is of log {stored.log_id!r:.80}, and this is {self.opened.log_id!r}")
@@ -187,7 +189,7 @@ class KafkaLog:
         numbers[row.group] = max(last, row.number)
 
     def _decisions(self, partition: int, from_offset: int, end: int) -> Generator[StoredDecision, None, None]:
-        """Those caused by `from_offset` and later facts."""
+        """Decisions that were caused by the fact at `from_offset` or later facts."""
         marks = self._marks.setdefault(partition, [(-1, 0)])
         start = next(offset for caused_by, offset in reversed(marks) if caused_by < from_offset)
         for record in self._records(self._place.topics.decisions, partition, start, end):
@@ -210,7 +212,7 @@ class KafkaLog:
         try:
             begin = self._loop.run(_seek(consumer, topic, partition, start))
             if begin > start:
-                raise GapError(start, f"topic {topic}/{partition} begins at offset {begin}; what was before has gone by its retention")
+                raise GapError(start, f"topic {topic}/{partition} begins at offset {begin}; earlier records were deleted by topic retention")
             position = start
             while position < end:
                 with reaching(self._place.connection):
@@ -239,26 +241,28 @@ class KafkaLog:
         return list(range(self.opened.partitions)) if group is None else [partition_of(group, self.opened.partitions)]
 
     def count(self) -> int:
-        """How many records there are, facts and decisions, without decoding them."""
+        """Returns the number of records, facts and decisions, without decoding them."""
         self._must_be_open()
         topics = self._place.topics
         return sum(self._loop.run(self._end(topic, partition)) for topic in (topics.facts, topics.decisions) for partition in self._partitions(None))
 
     def position(self) -> int:
-        """The offset that the next fact gets."""
+        """Returns the offset of the next fact."""
         self._must_be_open()
         return self._loop.run(self._end(self._place.topics.facts, self.only_partition()))
 
     def partitions(self) -> list[int]:
-        """Those that are meant: the one that is named, or all that groups are spread over."""
+        """The partitions to read: the named one, or all."""
         return self._partitions(None)
 
     def location_of(self, partition: int) -> str:
-        """Where one of its partitions is, as a log by itself."""
+        """Returns the location of one partition."""
         return f"{self.location.partition('?')[0]}?partition={partition}"
 
     def only_partition(self) -> int:
-        """The partition it is a log of. Raises InputError when it has several and none is named."""
+        """Returns the only partition of this log. Raises InputError when it has several and none is
+        named.
+        """
         partitions = self._partitions(None)
         if len(partitions) > 1:
             raise InputError(f"{self.location}: each of its {len(partitions)} partitions has its own offsets; name one with ?partition=N")
@@ -267,23 +271,23 @@ class KafkaLog:
     # ------------------------------------------------------------------------------------ appending
 
     def append_fact(self, group: str, append_ms: int, event: Fact) -> Record:
-        """Refused, as all appending is."""
+        """Raises InputError: the log is read-only."""
         self._refuse()
 
     def append_payload(self, group: str, append_ms: int, kind: int, version: int, payload: bytes) -> Record:
-        """Refused."""
+        """Raises InputError: the log is read-only."""
         self._refuse()
 
     def append_decisions(self, decisions: Iterable[DecisionRecord]) -> None:
-        """Refused."""
+        """Raises InputError: the log is read-only."""
         self._refuse()
 
     def append_row(self, row: Row) -> bool:
-        """Refused."""
+        """Raises InputError: the log is read-only."""
         self._refuse()
 
     def transaction(self) -> contextlib.AbstractContextManager[None]:
-        """Refused."""
+        """Raises InputError: the log is read-only."""
         self._refuse()
 
     def _refuse(self) -> Never:
@@ -292,7 +296,7 @@ class KafkaLog:
     # -------------------------------------------------------------------------------------- closing
 
     def close(self) -> None:
-        """Let go of the connection. A second close does nothing."""
+        """Closes the connection. A second close does nothing."""
         if not self._closed:
             self._closed = True
             self._loop.close()
@@ -323,7 +327,7 @@ def _fact(record: Any) -> FactRow:
 
 
 async def _seek(consumer: Any, topic: str, partition: int, start: int) -> int:
-    """Places the consumer; returns where the partition begins."""
+    """Positions the consumer. Returns the first offset of the partition."""
     from aiokafka import TopicPartition
 
     tp = TopicPartition(topic, partition)
@@ -334,8 +338,8 @@ async def _seek(consumer: Any, topic: str, partition: int, start: int) -> int:
 
 
 async def _some(consumer: Any, tp: Any) -> tuple[list[Any], int]:
-    """The next records of the one partition it reads, and where it reads on: a transaction may have
-    ended behind the last one.
+    """The next records of its only partition, and the next position: a transaction may have ended
+    after the last record.
     """
     records = (await consumer.getmany(tp, timeout_ms=10_000)).get(tp, [])
     return records, int(await consumer.position(tp))

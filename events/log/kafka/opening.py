@@ -1,5 +1,5 @@
-"""A log in Kafka comes into being: topics made and checked, each partition opened by its first
-record. And where readers learn what it says.
+"""Creates a log in Kafka: makes and checks the topics, and opens each partition with its first
+record. Readers learn here what that record says.
 """
 
 from __future__ import annotations
@@ -24,18 +24,16 @@ APPEND_TIME = 1  # timestamp_type of a record: LogAppendTime
 
 
 class NotNowError(InputError):
-    """A broker could not answer and may be able to in a moment: one of them is away, or another one
-    takes over from it.
-    """
+    """A broker could not answer but may soon: a broker is away, or a takeover is in progress."""
 
 
 class NotThereError(InputError):
-    """The log's topics are not there, or hold nothing yet: no worker has made them."""
+    """The log's topics do not exist or are empty: no worker has made them yet."""
 
 
 @contextlib.contextmanager
 def reaching(connection: Connection) -> Any:
-    """Turns what the client raises while it connects into one line for the user."""
+    """Turns connection errors of the client into InputError with one line."""
     try:
         from aiokafka.errors import KafkaConnectionError, KafkaError
     except ImportError:
@@ -43,7 +41,7 @@ def reaching(connection: Connection) -> Any:
     try:
         yield
     except KafkaConnectionError as error:
-        raise InputError(f"bootstrap: no broker answers at {connection.bootstrap} ({error}); start it, or mend the address") from None
+        raise InputError(f"bootstrap: no broker answers at {connection.bootstrap} ({error}); start it, or correct the address") from None
     except KafkaError as error:
         kind = NotNowError if error.retriable else InputError
         raise kind(f"{connection.bootstrap} refuses: {error.__class__.__name__} {error}") from None
@@ -51,8 +49,9 @@ def reaching(connection: Connection) -> Any:
 
 @contextlib.asynccontextmanager
 async def admin_client(connection: Connection) -> AsyncIterator[Any]:
-    """A started AIOKafkaAdminClient. What any broker may answer it asks one after the other, until
-    one does: for some seconds after a broker has died the others still name it."""
+    """A started AIOKafkaAdminClient. It repeats requests to each broker until one answers: for some
+    seconds after a broker died the others still name it.
+    """
     with reaching(connection):
         from aiokafka.admin import AIOKafkaAdminClient
         from aiokafka.errors import KafkaConnectionError, NodeNotReadyError
@@ -79,8 +78,7 @@ async def admin_client(connection: Connection) -> AsyncIterator[Any]:
 
 @contextlib.asynccontextmanager
 async def reader(connection: Connection, **options: Any) -> AsyncIterator[Any]:
-    """A started AIOKafkaConsumer that belongs to no group: whoever has it assigns partitions and
-    places itself.
+    """A started AIOKafkaConsumer without a group. The caller assigns partitions and positions it.
     """
     with reaching(connection):
         from aiokafka import AIOKafkaConsumer
@@ -96,9 +94,10 @@ async def reader(connection: Connection, **options: Any) -> AsyncIterator[Any]:
 
 @contextlib.asynccontextmanager
 async def writer(connection: Connection, **options: Any) -> AsyncIterator[Any]:
-    """A started AIOKafkaProducer, idempotent unless `options` say otherwise. A block that comes to
-    its end waits until what it sent is there or has failed, as the futures of `send` say; one that
-    raises does not."""
+    """A started AIOKafkaProducer, idempotent unless `options` say otherwise. At the end of the
+    block it waits for everything sent, as the futures of `send` report; not when an exception
+    leaves the block.
+    """
     with reaching(connection):
         from aiokafka import AIOKafkaProducer
 
@@ -115,11 +114,10 @@ async def writer(connection: Connection, **options: Any) -> AsyncIterator[Any]:
 
 
 async def ensure_topics(connection: Connection, topics: Topics, *, partitions: int = 1, replication: int = 0) -> None:
-    """Makes the topics that are not there (`replication` 0: three copies, or as many as there are
-    brokers), and checks what all of them are set to.
+    """Makes missing topics and checks the settings of all. `replication` 0: three copies, or as
+    many as there are brokers.
 
-    Raises InputError that names a topic, its setting and the fix; nothing is changed that is there
-    already.
+    Raises InputError that names a topic, its setting and the fix. Never changes existing topics.
     """
     async with admin_client(connection) as admin:
         with reaching(connection):
@@ -143,7 +141,7 @@ async def _make(admin: Any, topics: Topics, partitions: int, replication: int) -
     answer = await admin.create_topics(missing, timeout_ms=30_000)
     for name, code, *message in answer.topic_errors:
         if code not in (0, _ALREADY_EXISTS):
-            raise InputError(f"topic {name} cannot be made: {message[0] if message else code}; make it yourself, or mend the brokers' rights")
+            raise InputError(f"topic {name} cannot be made: {message[0] if message else code}; make it yourself, or give the client the right to")
 
 
 async def _check(admin: Any, topics: Topics) -> None:
@@ -171,7 +169,7 @@ async def _check(admin: Any, topics: Topics) -> None:
 
 
 async def _described(admin: Any, names: list[str]) -> dict[str, dict[str, Any]]:
-    """Topics just made take a moment to be known everywhere."""
+    """Retries for a moment: new topics are not known everywhere at once."""
     while True:
         described = {each["topic"]: each for each in await admin.describe_topics(names)}
         if all(not each["error_code"] and all(part["leader"] >= 0 for part in each["partitions"]) for each in described.values()):
@@ -180,7 +178,7 @@ async def _described(admin: Any, names: list[str]) -> dict[str, dict[str, Any]]:
 
 
 async def partition_count(connection: Connection, topic: str) -> int:
-    """How many partitions a topic has; 0: there is no such topic."""
+    """Returns the number of partitions of a topic; 0: it does not exist."""
     async with admin_client(connection) as admin:
         with reaching(connection):
             (described,) = await admin.describe_topics([topic])
@@ -193,9 +191,9 @@ async def partition_count(connection: Connection, topic: str) -> int:
 async def open_partitions(connection: Connection, topics: Topics) -> LogOpened:
     """Writes LogOpened at the beginning of each empty partition of the facts, and returns it.
 
-    From the last partition to the first: who finds partition 0 open may write to any. Several
-    workers may do so at once: whoever was first in the last partition has named the log, and a
-    second LogOpened in a partition belongs to no group and is not folded.
+    Writes the last partition first: once partition 0 is open, all are. Several workers may do this
+    at once: the first record of the last partition names the log, and a second LogOpened in a
+    partition has no group and is not folded.
     """
     opened = await first_record(connection, topics, 0)
     if opened is not None:
@@ -217,10 +215,10 @@ async def open_partitions(connection: Connection, topics: Topics) -> LogOpened:
 
 
 async def read_opening(connection: Connection, topics: Topics, *, timeout_s: float = 0.0) -> LogOpened:
-    """What the log's first record says: who it is, and how many partitions groups are spread over
+    """Returns the log's first record: its id and the number of partitions for groups
     (docs/protocol.md#l1).
 
-    Waits up to `timeout_s` for a worker to open the log. Raises NotThereError.
+    Waits up to `timeout_s` for a worker to open the log. Raises NotThereError when none does.
     """
     end = time.monotonic() + timeout_s
     while True:
@@ -234,8 +232,8 @@ async def read_opening(connection: Connection, topics: Topics, *, timeout_s: flo
 
 
 async def first_record(connection: Connection, topics: Topics, partition: int) -> LogOpened | None:
-    """LogOpened of one partition; None while it is empty. Raises InputError when something else
-    stands first, or its time is not the broker's.
+    """Returns LogOpened of one partition; None while it is empty. Raises InputError when the first
+    record is something else, or its time is not the broker's.
     """
     from aiokafka import TopicPartition
 
@@ -265,10 +263,10 @@ async def first_record(connection: Connection, topics: Topics, partition: int) -
 
 
 async def fill_holes(connection: Connection, due: int, records: list[Any]) -> list[Any]:
-    """`records`, which a consumer of the facts gave from offset `due` on, with a NoRecord at each
-    offset that it passed over.
+    """Returns `records`, which a consumer of the facts returned from offset `due` on, with a
+    NoRecord for each offset that it skipped.
 
-    Asks with a new consumer whether there is none indeed. Raises GapError when there is one.
+    Checks with a new consumer that these offsets have no record. Raises GapError when one has.
     """
     filled: list[Any] = []
     for record in records:
@@ -288,17 +286,16 @@ async def _must_hold_nothing(connection: Connection, topic: str, partition: int,
         consumer.assign([tp])
         with reaching(connection):
             if (await consumer.beginning_offsets([tp]))[tp] > start:
-                raise GapError(start, f"is missing: topic {topic}/{partition} begins behind it; what was before was deleted by the topic's retention")
+                raise GapError(start, f"is missing: topic {topic}/{partition} begins after it; earlier records were deleted by topic retention")
             consumer.seek(tp, start)
             while await consumer.position(tp) < end:
                 for record in (await consumer.getmany(tp, timeout_ms=1_000)).get(tp, ()):
                     if record.offset < end:
-                        raise GapError(start, f"was passed over by a reader of topic {topic}/{partition}, which holds offset {record.offset}")
+                        raise GapError(start, f"was skipped by a reader of topic {topic}/{partition}, which holds offset {record.offset}")
 
 
 def check_append_time(record: Any) -> None:
-    """Raises InputError when a record of the facts has another time than the broker's (PROTOCOL
-    L2).
+    """Raises InputError when the time of a fact's record is not the broker's (docs/protocol.md#l2).
     """
     if record.timestamp_type != APPEND_TIME:
         raise InputError(

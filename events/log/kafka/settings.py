@@ -1,5 +1,5 @@
-"""Settings declared once: an attrs class whose fields are the names of flags, of environment
-variables and of TOML keys alike.
+"""Settings declared once: an attrs class whose fields name flags, environment variables and TOML
+keys.
 
 ::
 
@@ -25,27 +25,27 @@ ENVIRONMENT_PREFIX = "EQUIPOISE_"
 
 
 def setting(default: Any, help: str, *, validator: Callable[[Any, Any, Any], None] | None = None, secret: bool = False) -> Any:
-    """A field of a class of settings. `secret`: never shown, and not to be given as a flag, where
-    other users of the machine would see it.
+    """Declares a setting. `secret`: never shown, and not accepted as a flag, which other users of
+    the machine could see.
     """
     return attrs.field(default=default, validator=validator, metadata={"help": help, "secret": secret})
 
 
 def variable(name: str) -> str:
-    """The environment variable of a setting: ``EQUIPOISE_BOOTSTRAP``."""
+    """Returns the environment variable of a setting, as in ``EQUIPOISE_BOOTSTRAP``."""
     return ENVIRONMENT_PREFIX + name.upper()
 
 
 def from_environment(shape: type[Any], environ: Mapping[str, str]) -> dict[str, str]:
-    """What the environment sets of `shape`, by name."""
+    """Returns the settings of `shape` that the environment sets, by name."""
     return {field.name: environ[variable(field.name)] for field in attrs.fields(shape) if variable(field.name) in environ}
 
 
 def build(shape: type[T], *layers: tuple[str, Mapping[str, Any]]) -> T:
-    """The settings of `layers`, of which a later one wins.
+    """Builds settings from `layers`; later layers win.
 
-    Each layer is a word for messages and its values: texts, which are read as the field's type, or
-    values of that type. Raises InputError that names the layer and the setting.
+    Each layer is a word for messages and its values: texts, which are parsed as the field's type,
+    or values of that type. Raises InputError that names the layer and the setting.
     """
     kinds = get_type_hints(shape)
     names = [field.name for field in attrs.fields(cast(Any, shape))]

@@ -1,4 +1,4 @@
-"""The topics of a log, and how each must be configured for the log's promises to hold."""
+"""The topics of a log and the configuration that the log's promises require."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ MUST_BE = {
     "checkpoints": {**_ALWAYS, "cleanup.policy": "compact"},
     "rejected": {"cleanup.policy": "delete"},
 }
-"""Settings that a worker insists on. LogAppendTime: group time is the broker's, never a sender's
-(docs/protocol.md#l2). No unclean election: a record that was acknowledged stays. No compaction of facts and
-decisions: it would leave gaps."""
+"""Required settings. LogAppendTime: group time is the broker's, not the sender's
+(docs/protocol.md#l2). No unclean election: an acknowledged record stays. No compaction of facts and
+decisions: it would leave gaps.
+"""
 MADE_WITH = {
     "facts": {"retention.ms": "-1", "retention.bytes": "-1"},
     "decisions": {"retention.ms": "-1", "retention.bytes": "-1"},
     "checkpoints": {"min.cleanable.dirty.ratio": "0.1", "segment.ms": "3600000"},
     "rejected": {"retention.ms": str(30 * 24 * 3_600_000)},
 }
-"""What a worker also sets on topics that it makes; operators may change it (docs/operations.md,
+"""Further settings of topics that a worker makes. Operators may change them (docs/operations.md,
 "Retention").
 """
 
@@ -39,7 +40,7 @@ def _sound_prefix(_: object, field: object, value: object) -> None:
 
 @attrs.frozen
 class Topics:
-    """``<prefix>.facts`` and so on."""
+    """The names of a log's topics: ``<prefix>.facts`` and so on."""
 
     prefix: str = attrs.field(default=DEFAULT_PREFIX, validator=_sound_prefix)
 
@@ -49,19 +50,20 @@ class Topics:
 
     @property
     def decisions(self) -> str:
-        """As many partitions as `facts`; a group's decisions are in the partition of its facts."""
+        """Has as many partitions as `facts`. A group's decisions are in the partition of its facts.
+        """
         return f"{self.prefix}.decisions"
 
     @property
     def checkpoints(self) -> str:
-        """Compacted; as many partitions as `facts`."""
+        """Compacted, with as many partitions as `facts`."""
         return f"{self.prefix}.checkpoints"
 
     @property
     def rejected(self) -> str:
-        """Records of the facts topic that belong to no group, with the reason. One partition."""
+        """Records of the facts topic without a group, with the reason. One partition."""
         return f"{self.prefix}.rejected"
 
     def name_of(self, what: str) -> str:
-        """The topic of a key of MUST_BE."""
+        """Returns the topic for a key of MUST_BE."""
         return f"{self.prefix}.{what}"

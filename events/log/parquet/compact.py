@@ -1,8 +1,8 @@
-"""Many small files of an archive become few large ones, while others read and append.
+"""Merges many small files of an archive into few large ones, while others read and append.
 
-A merged file covers the rows of those it came from and says so in its name, so a reader that meets
-both takes each row once; killed in between, the next run removes what is covered. Rows keep their
-order and their bytes.
+The name of a merged file says which rows it covers, so a reader that meets both takes each row
+once. If a compaction is killed in between, the next run removes the covered files. Rows keep their
+order and bytes.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from equipoise.events.log.storage import FileLock
 from equipoise.events.log.stored import BrokenStoreError, FullStoreError
 
 _HIDDEN = "compaction"
-"""The word for its files that no reader sees yet."""
+"""The word in the names of its unpublished files."""
 
 
 @attrs.frozen(kw_only=True)
 class Compacted:
-    """What one run has done. `before`, `after`: files there were and are."""
+    """The result of one run. `before`, `after`: numbers of files."""
 
     partitions: int
     before: int
@@ -33,11 +33,11 @@ class Compacted:
 
 
 def compact(root: Path, *, most_rows: int = MOST_FILE_ROWS, advance: Callable[[int], None] = lambda partitions: None) -> Compacted:
-    """Merges files of the same partition and day that follow each other, up to `most_rows` rows
-    each, and removes files that others cover.
+    """Merges consecutive files of the same partition and day up to `most_rows` rows each, and
+    removes files that others cover.
 
-    Raises InputError when it is no archive or somebody else compacts it; DamagedError, and that
-    partition stays as it is.
+    Raises InputError when `root` is not an archive or another process compacts it; DamagedError
+    when a partition cannot be read, which then stays unchanged.
     """
     check_archive(root)
     lock = FileLock(root / ".lock-compaction", f"{root}: another process compacts it; let it end")
@@ -73,7 +73,7 @@ def _compact_partition(root: Path, parts: list[Part], most_rows: int) -> int:
 
 
 def _runs(parts: list[Part], most_rows: int) -> list[list[Part]]:
-    """Files that may become one: neighbours of one day with at most `most_rows` rows in all."""
+    """Groups consecutive files of one day with at most `most_rows` rows in all."""
     runs: list[list[Part]] = []
     rows = 0
     for part in parts:
@@ -87,7 +87,7 @@ def _runs(parts: list[Part], most_rows: int) -> list[list[Part]]:
 
 
 def _merge(root: Path, run: list[Part]) -> None:
-    """One file in the place of several. It is there before they go."""
+    """Replaces several files by one, which is there before they are removed."""
     first = run[0]
     writer = Writer(root, first.partition, first.first_row, first.first_offset, 0, hidden=_HIDDEN)
     try:

@@ -1,21 +1,20 @@
-"""The files of an archive and what their names say.
+"""The files of an archive and the meaning of their names.
 
 ::
 
     archive/
-      _equipoise.json                                                   what it is, and its schema version
+      _equipoise.json         marks the archive, with its schema version
       date=2026-03-01/
         p00003.r000000000000-000000000200.o000000000000-000000000120.0a1b2c3d.parquet
 
-`p`: the log's partition. `r`: the rows of the partition that are in the file, from the first up to,
-not including, the last. Rows are counted from 0 in stored order, so a file that is missing shows,
-and one that a compaction has merged into a larger one is known to be covered. `o`: offsets of its
-facts, in the same way. Then the CRC-32 of the whole file: a changed byte anywhere in it is found
-before it is parsed.
+`p`: the log's partition. `r`: the rows of the partition in the file, from the first up to, but not
+including, the last. Rows are counted from 0 in stored order, so a missing file is detected, and so
+is a file that a larger, merged one covers. `o`: offsets of its facts, in the same way. Then the
+CRC-32 of the whole file, which detects any changed byte before the file is parsed.
 
-`date`: day (UTC) of the latest append time up to the file's first fact, so a file's rows are of one
-day, as far as the log's clock went forward. Names that begin with ``_`` or ``.`` are no data to any
-reader of Parquet datasets.
+`date`: day (UTC) of the latest append time up to the file's first fact. So the rows of a file are
+of one day, as far as the log's clock moved forward. Readers of Parquet datasets ignore names that
+begin with ``_`` or ``.``.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ _CHUNK_BYTES = 1 << 20
 
 @attrs.frozen(kw_only=True, order=False)
 class Part:
-    """One file. Rows and offsets: ``[first, next)``."""
+    """One file. Rows and offsets are ``[first, next)``."""
 
     path: Path
     partition: int
@@ -73,13 +72,15 @@ class Part:
 
 
 def part_path(root: Path, day: str, partition: int, rows: tuple[int, int], offsets: tuple[int, int], crc32: int) -> Path:
-    """Where a file with such contents stands."""
+    """Returns the path of a file with these contents."""
     name = f"p{partition:05}.r{rows[0]:012}-{rows[1]:012}.o{offsets[0]:012}-{offsets[1]:012}.{crc32:08x}.parquet"
     return root / f"{_DATE}{day}" / name
 
 
 def day_of(append_ms: int) -> str:
-    """The day (UTC) of a time in milliseconds; times past the year 9999 are of its last day."""
+    """Returns the day (UTC) of a time in milliseconds. Times after the year 9999 count as its last
+    day.
+    """
     least = min(append_ms, 253_402_300_799_000)
     return dt.datetime.fromtimestamp(least / 1_000, dt.UTC).strftime("%Y-%m-%d")
 
@@ -92,8 +93,8 @@ def is_archive(root: Path) -> bool:
 
 
 def make_archive(root: Path) -> None:
-    """Mark `root` as an archive, making it if need be. Raises InputError when it is some other
-    folder with something in it.
+    """Marks `root` as an archive, and makes the folder if needed. Raises InputError when it is
+    another folder with something in it.
     """
     try:
         root.mkdir(parents=False, exist_ok=True)
@@ -108,31 +109,31 @@ def make_archive(root: Path) -> None:
         finally:
             part.unlink(missing_ok=True)
     except FileNotFoundError:
-        raise InputError(f"{root}: there is no such folder; make it, or mend the path") from None
+        raise InputError(f"{root}: there is no such folder; make it, or correct the path") from None
     except OSError as error:
         raise cannot_write(root, error) from None
 
 
 def check_archive(root: Path) -> None:
-    """Raises InputError when there is no archive that this build reads."""
+    """Raises InputError unless `root` is an archive that this build reads."""
     try:
         mark = json.loads((root / MARK).read_text())
         version = mark["schema_version"]
         is_another = mark.get("form", FORM) != FORM
     except FileNotFoundError:
-        found = "is a folder, but no archive of equipoise" if root.is_dir() else "there is no such log"
-        raise InputError(f"{root}: {found}; make one with `equipoise archive`, or mend the path") from None
+        found = "is a folder, but not an archive of equipoise" if root.is_dir() else "there is no such log"
+        raise InputError(f"{root}: {found}; make one with `equipoise archive`, or correct the path") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise InputError(f"{root / MARK}: cannot be read; restore it from a copy") from None
     if is_another:
-        raise InputError(f"{root}: is a folder, but no archive of equipoise; make one with `equipoise archive`, or mend the path")
+        raise InputError(f"{root}: is a folder, but not an archive of equipoise; make one with `equipoise archive`, or correct the path")
     if version != SCHEMA_VERSION:
         raise InputError(f"{root}: is an archive of schema {version}, this build reads {SCHEMA_VERSION}; use the build that wrote it")
 
 
 def foreign_files(root: Path) -> list[str]:
-    """What is in the folder of an archive and is none of its files, by path within it, in rising
-    order. Hidden files of writers are its own.
+    """Returns what is in the folder of an archive but not part of it, as relative paths in rising
+    order. Hidden files of writers are part of it.
     """
     found = []
     for path in sorted(root.iterdir()):
@@ -144,8 +145,8 @@ def foreign_files(root: Path) -> list[str]:
 
 
 def all_parts(root: Path) -> list[Part]:
-    """Every file there is now, those that others cover too, by partition and row; of two that begin
-    alike the longer one first.
+    """Returns every file, including those that others cover, by partition and row. Of two with the
+    same first row, the longer comes first.
     """
     found = []
     for folder in sorted(root.glob(f"{_DATE}*")):
@@ -175,8 +176,8 @@ def _names(folder: Path) -> list[str]:
 
 
 def covering(parts: list[Part]) -> list[Part]:
-    """Of one partition's files those that hold every row once, in order; a file that others cover
-    is left out. Raises MissingRowError.
+    """Returns the files of one partition that hold every row once, in order, without files that
+    others cover. Raises MissingRowError.
     """
     chosen: list[Part] = []
     due = 0
@@ -191,7 +192,7 @@ def covering(parts: list[Part]) -> list[Part]:
 
 
 def by_partition(parts: list[Part]) -> dict[int, list[Part]]:
-    """Partition -> its files."""
+    """Returns partition -> its files."""
     found: dict[int, list[Part]] = {}
     for part in parts:
         found.setdefault(part.partition, []).append(part)
@@ -202,7 +203,8 @@ def by_partition(parts: list[Part]) -> dict[int, list[Part]]:
 
 
 def pyarrow() -> tuple[Any, Any]:
-    """The modules pyarrow and pyarrow.parquet. Raises InputError with the line that installs them.
+    """Returns the modules pyarrow and pyarrow.parquet. Raises InputError with the command that
+    installs them.
     """
     try:
         import pyarrow as pa
@@ -214,7 +216,7 @@ def pyarrow() -> tuple[Any, Any]:
 
 @lru_cache(1)
 def schema() -> Any:
-    """The columns of every file."""
+    """Returns the columns of every file."""
     pa, _ = pyarrow()
     whole, small = pa.int64(), pa.int32()
     kinds = (pa.string(), small, whole, whole, small, small, pa.binary(), whole, whole, whole, whole)
@@ -223,7 +225,7 @@ def schema() -> Any:
 
 
 def crc32_of(path: Path) -> int:
-    """Raises OSError."""
+    """Returns the CRC-32 of a file. Raises OSError."""
     found = 0
     with open(path, "rb", buffering=0) as file:
         while chunk := file.read(_CHUNK_BYTES):
@@ -237,15 +239,16 @@ def _is_whole(path: Path, crc32: int, size: int, changed_ns: int) -> bool:
 
 
 def batches(part: Part, columns: tuple[str, ...] = COLUMNS, batch_rows: int = 2_048) -> Iterator[Any]:
-    """Its rows as pyarrow.RecordBatch, in order; memory does not grow with the file.
+    """Yields the rows of a file as pyarrow.RecordBatch, in order. Memory does not grow with the
+    file.
 
-    Raises BrokenStoreError; FileNotFoundError when a compaction has taken it away in the meantime,
-    before anything is given out.
+    Raises BrokenStoreError; FileNotFoundError, before anything is yielded, when a compaction
+    removed the file meanwhile.
     """
     _, parquet = pyarrow()
     status = part.path.stat()
     if not _is_whole(part.path, part.crc32, status.st_size, status.st_mtime_ns):
-        raise BrokenStoreError(f"the bytes of {part.path.name} are not those it was named for")
+        raise BrokenStoreError(f"the bytes of {part.path.name} differ from the checksum in its name")
     found = 0
     try:
         with parquet.ParquetFile(part.path, memory_map=False, pre_buffer=False, read_dictionary=["group"]) as file:
@@ -260,4 +263,4 @@ def batches(part: Part, columns: tuple[str, ...] = COLUMNS, batch_rows: int = 2_
             raise
         raise BrokenStoreError(f"{part.path.name}: {' '.join(str(error).split())[:200]}") from None
     if found != part.rows:
-        raise BrokenStoreError(f"{part.path.name} holds {found} rows, and is named for {part.rows}")
+        raise BrokenStoreError(f"{part.path.name} has {found} rows; its name says {part.rows}")

@@ -1,8 +1,8 @@
 """An archive as a log: ``archive/[?partition=N]``, a Parquet dataset
-(`equipoise.events.log.parquet.files`) that any other reader of Parquet reads too.
+(`equipoise.events.log.parquet.files`) that any other reader of Parquet can read.
 
 It may hold several partitions of one log, as Kafka does. They are read one after the other; a group
-is in one of them. To append, one is named, or it is partition 0.
+is in one of them. Appends go to the named partition; default: partition 0.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _QUERY = re.compile(r"(.*)\?partition=(\d{1,5})")
 
 
 def split_location(location: str) -> tuple[Path, int | None]:
-    """``archive/?partition=3`` -> its folder and the partition that is named."""
+    """Splits ``archive/?partition=3`` into its folder and the named partition."""
     match = _QUERY.fullmatch(location)
     return (Path(match[1]), int(match[2])) if match else (Path(location), None)
 
 
 class ArchiveLog:
-    """See the module. `equipoise.events.log.Log` says what its methods promise."""
+    """An archive as a log. See the module; `equipoise.events.log.Log` documents the methods."""
 
     def __init__(self, location: str, mode: Mode) -> None:
         pyarrow()
@@ -54,14 +54,14 @@ class ArchiveLog:
         self._appended = self.part(self._named or 0, mode)
 
     def part(self, partition: int, mode: Mode = "r") -> ArchivePartition:
-        """One of its partitions, open by itself."""
+        """Opens one of its partitions."""
         if partition >= MOST_PARTITIONS:
             raise InputError(f"{self.location}: partition {partition}; an archive has at most {MOST_PARTITIONS}")
         location = self.location if self._named is not None else f"{self.location}?partition={partition}"
         return ArchivePartition(self.root, partition, mode, location)
 
     def partitions(self) -> list[int]:
-        """Those that are there and meant, in rising order."""
+        """Returns the partitions to read, in rising order."""
         self._must_be_open()
         there = sorted(by_partition(all_parts(self.root)))
         return [each for each in there if self._named in (None, each)]
@@ -71,7 +71,7 @@ class ArchiveLog:
             raise InputError(f"{self.location}: has no partition {self._named}; name another one, or none to read all")
 
     def groups(self) -> dict[str, tuple[int, int]]:
-        """Group -> (its partition, how many records it has), in the order of names."""
+        """Returns group -> (its partition, its number of records), in the order of names."""
         self._must_be_open()
         if self._groups is None:
             found = [(group, partition, count) for partition in self.partitions() for group, count in self.part(partition).groups().items()]
@@ -79,14 +79,16 @@ class ArchiveLog:
             for group, partition, count in sorted(found):
                 if group in self._groups:
                     where = f"partitions {self._groups[group][0]} and {partition}"
-                    raise LogError(-1, f"{self.location}: group {group!r} stands in {where}; a group has one, so make the archive anew")
+                    raise LogError(-1, f"{self.location}: group {group!r} is in {where}; a group has one, so make the archive again")
                 self._groups[group] = partition, count
         return self._groups
 
     # -------------------------------------------------------------------------------------- reading
 
     def read(self, from_offset: int = 0, group: str | None = None) -> Iterator[Entry]:
-        """Records in order, from the fact `from_offset` on. See `equipoise.events.log.Log.read`."""
+        """Yields records in order, from the fact at `from_offset` on. See
+        `equipoise.events.log.Log.read`.
+        """
         self._must_be_open()
         if self._appended is not None:
             return self._appended.read(from_offset, group)
@@ -98,7 +100,7 @@ class ArchiveLog:
         return self._read_all(partitions, group)
 
     def _read_all(self, partitions: list[int], group: str | None) -> Iterator[Entry]:
-        """LogOpened comes once, whatever stands at the beginning of each partition."""
+        """Yields LogOpened once, although every partition begins with it."""
         log_id = ""
         for partition in partitions:
             for record in self.part(partition).read(0, group):
@@ -111,15 +113,16 @@ class ArchiveLog:
                 yield record
 
     def read_beside(self, group: str) -> Iterator[Entry]:
-        """Everything in the partition that holds `group`: offsets then count in one partition only.
+        """Yields every record of the partition that holds `group`, so that offsets are those of one
+        partition.
         """
         self._must_be_open()
         partitions = self._of_group(group)
         return self.part(partitions[0]).read() if len(partitions) == 1 else self._read_all(partitions, None)
 
     def _of_group(self, group: str) -> list[int]:
-        """The partition of a group; of one that is not there all of them, so that a reader can say
-        which are.
+        """The partition of a group; for an unknown group all partitions, so that a reader can name
+        the groups that exist.
         """
         partitions = self.partitions()
         if len(partitions) == 1:
@@ -128,14 +131,14 @@ class ArchiveLog:
         return partitions if found is None else [found[0]]
 
     def count(self) -> int:
-        """How many records there are, facts and decisions, without decoding them."""
+        """Returns the number of records, facts and decisions, without decoding them."""
         self._must_be_open()
         if self._appended is not None:
             return self._appended.count()
         return sum(self.part(partition).count() for partition in self.partitions())
 
     def position(self) -> int:
-        """The offset that the next fact gets."""
+        """Returns the offset of the next fact."""
         self._must_be_open()
         if self._appended is not None:
             return self._appended.position()
@@ -163,8 +166,8 @@ class ArchiveLog:
         return self._to_append().append_row(row)
 
     def transaction(self) -> contextlib.AbstractContextManager[None]:
-        """See `equipoise.events.log.Log.transaction`. Each one makes a file of its own, so append
-        much in one.
+        """See `equipoise.events.log.Log.transaction`. Each transaction makes one file, so append
+        many records in one.
         """
         return self._to_append().transaction()
 
@@ -177,7 +180,7 @@ class ArchiveLog:
     # -------------------------------------------------------------------------------------- closing
 
     def close(self) -> None:
-        """Let go of the files. A second close does nothing."""
+        """Closes the files. A second close does nothing."""
         if not self._closed:
             self._closed = True
             if self._appended is not None:
@@ -195,9 +198,7 @@ class ArchiveLog:
 
 
 def clear(root: Path) -> None:
-    """Removes every row of an archive, and the folders that are empty then; of nothing else in the
-    folder.
-    """
+    """Removes every row of an archive and folders that become empty; leaves other files alone."""
     for part in all_parts(root):
         part.path.unlink(missing_ok=True)
     for folder in root.glob("date=*"):

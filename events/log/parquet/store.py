@@ -17,16 +17,14 @@ from equipoise.events.log.stored import BrokenStoreError, MissingRowError, Mode,
 from equipoise.events.records import Entry
 
 _MOST_LISTINGS = 1_000
-"""A reader that finds a file compacted away lists anew; so often only if somebody compacts without
-end.
-"""
+"""Most times that a reader lists the files again because a compaction removed one."""
 
 
 class ArchivePartition(StoredLog):
-    """See `equipoise.events.log.parquet.files` for how rows are kept.
+    """One partition of an archive. `equipoise.events.log.parquet.files` describes its files.
 
-    Reading one group looks at no other group's rows, but for their offsets, each of which must be
-    there: damage in one group's rows does not keep others from being read.
+    A reading of one group checks only the offsets of other groups' rows, so damage to one group's
+    rows does not keep others from being read.
     """
 
     def __init__(self, root: Path, partition: int, mode: Mode, location: str) -> None:
@@ -53,8 +51,8 @@ class ArchivePartition(StoredLog):
         return covering(by_partition(all_parts(self.root)).get(self.partition, []))
 
     def _sweep(self, *, everything: bool) -> None:
-        """Removes what a killed writer left unfinished; and all rows of the partition, when a new
-        log takes its place.
+        """Removes unfinished files of a killed writer; with `everything`, also all rows, for a new
+        log.
         """
         for path in self.root.glob(f"date=*/.{appender(self.partition)}.*"):
             path.unlink(missing_ok=True)
@@ -65,11 +63,11 @@ class ArchivePartition(StoredLog):
     # -------------------------------------------------------------------------------------- reading
 
     def _first_row(self, from_offset: int) -> int:
-        """A row at or before the fact `from_offset`, at the beginning of a file."""
+        """A row at or before the fact at `from_offset`, at the beginning of a file."""
         return max((part.first_row for part in self._parts if part.first_offset <= from_offset and part.next_offset > part.first_offset), default=0)
 
     def _batches(self, from_offset: int) -> Iterator[Any]:
-        """The batches of all rows there are now, from `_first_row` on."""
+        """Batches of all rows from `_first_row` on."""
         if self.mode == "r":
             self._parts = self._list()
         row = self._first_row(from_offset)
@@ -126,10 +124,10 @@ class ArchivePartition(StoredLog):
                 if problem is not None:
                     raise problem
         if from_offset and not any_row and from_offset > self.position():
-            raise InputError(f"{self.location}: begins at offset 0 and its next fact gets {self.position()}; {from_offset} is beyond that")
+            raise InputError(f"{self.location}: offset {from_offset} is past the end of the log (next offset {self.position()})")
 
     def groups(self) -> dict[str, int]:
-        """Group -> how many records it has, facts and decisions; found in one column. Raises
+        """Returns group -> its number of records, facts and decisions, read from one column. Raises
         DamagedError.
         """
         counts, problems = self.readable_groups()
@@ -138,7 +136,7 @@ class ArchivePartition(StoredLog):
         return counts
 
     def readable_groups(self) -> tuple[dict[str, int], list[str]]:
-        """`groups` of the files that can be read, and what is wrong with the others."""
+        """Returns `groups` of the readable files, and the problems of the others."""
         pa, _ = pyarrow()
         counts: dict[str, int] = {}
         problems: list[str] = []
@@ -180,7 +178,7 @@ class ArchivePartition(StoredLog):
     # ------------------------------------------------------------------------------------ appending
 
     def _latest_ms(self) -> int:
-        """The latest append time there is: that of the last file's day, or later."""
+        """The latest append time, or a later time of the last file's day."""
         latest = 0
         if self._parts:
             for batch in batches(self._parts[-1], ("append_ms",), 65_536):
@@ -215,13 +213,13 @@ class ArchivePartition(StoredLog):
 
 
 def _rows_of(batch: Any, partition: int) -> Iterator[Row]:
-    """The rows of a batch. Raises BrokenStoreError where columns are set that a record of its sort
-    does not have; `Order` checks the rest.
+    """Yields the rows of a batch. Raises BrokenStoreError when columns are set that this kind of
+    record does not have; `Order` checks the rest.
     """
     columns = [batch.column(name).to_pylist() for name in COLUMNS]
     for group, of, offset, append_ms, kind, version, payload, number, caused_by, index, checksum in zip(*columns, strict=True):
         if of != partition:
-            raise BrokenStoreError(f"a row of partition {of!r:.20} stands in a file of partition {partition}")
+            raise BrokenStoreError(f"a row of partition {of!r:.20} is in a file of partition {partition}")
         if number is None and caused_by is None and index is None:
             yield FactRow(group, offset, append_ms, kind, version, payload, checksum)
         elif offset is None and append_ms is None:
@@ -231,7 +229,7 @@ def _rows_of(batch: Any, partition: int) -> Iterator[Row]:
 
 
 def _of_group(batch: Any, group: str) -> Any:
-    """The rows of one group, and those of no group: LogOpened."""
+    """The rows of one group, and LogOpened."""
     import pyarrow.compute as pc
 
     named = batch.column("group")  # a dictionary: `batches` reads it as one. A scalar made of a Python string would import pandas
@@ -242,17 +240,17 @@ def _of_group(batch: Any, group: str) -> Any:
 
 
 class _Offsets:
-    """Whether each offset of a partition comes once and in order, looked at a batch at a time and
-    without the rows themselves.
+    """Checks, batch by batch and without building rows, that each offset of a partition occurs once
+    and in order.
     """
 
     def __init__(self, from_offset: int) -> None:
         self._from_offset = from_offset
         self._due: int | None = None if from_offset else 0
-        """None: not reached yet; a file may begin before the fact that is asked for."""
+        """None: not reached yet; a file may begin before the first requested fact."""
 
     def check(self, batch: Any) -> tuple[Any, GapError | RepeatError | None]:
-        """The batch up to the first offset that is not in its place, and what is wrong there."""
+        """Returns the batch up to the first wrong offset, and the error there."""
         import numpy as np
 
         there = batch.column("offset").drop_null()

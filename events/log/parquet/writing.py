@@ -1,5 +1,5 @@
-"""Files of an archive being written: rows are gathered into row groups, row groups into files, and
-nothing shows before all of it is on the disk.
+"""Writes files of an archive: collects rows into row groups and row groups into files. A file
+becomes visible when it is complete on the disk.
 """
 
 from __future__ import annotations
@@ -15,26 +15,27 @@ from equipoise.events.log.rows import FactRow, Row
 from equipoise.events.log.stored import BrokenStoreError, failed_write
 
 MOST_FILE_ROWS = 1_000_000
-"""A file is closed after so many rows: some 50 MB of reports."""
+"""Most rows of a file: some 50 MB of reports."""
 _GROUP_ROWS = 32_768
 _GROUP_BYTES = 8 << 20
-"""A row group is closed at either: a reader holds one at a time."""
+"""A row group is closed at either limit. A reader holds one at a time."""
 _LEVEL = 3  # zstd's own default
 _MOST_ATTEMPTS = 10
 
 
 def appender(partition: int) -> str:
-    """The word for the one who appends to a partition. Files that no reader sees yet are named
+    """Returns the word for the appender of a partition. Unpublished files are named
     ``.<word>.<something>``.
     """
     return f"p{partition:05}"
 
 
 class Writer:
-    """Rows of one partition on their way into files. `publish` makes them part of the archive,
-    `discard` forgets them.
+    """Writes the rows of one partition to files. `publish` makes them part of the archive,
+    `discard` removes them.
 
-    `hidden`: a word for whose unfinished files these are; default: the partition's one writer.
+    `hidden`: the word in the names of its unfinished files; default: that of the partition's
+    appender.
     """
 
     def __init__(self, root: Path, partition: int, first_row: int, first_offset: int, latest_ms: int, *, hidden: str = "") -> None:
@@ -50,7 +51,7 @@ class Writer:
         self._bytes = 0
 
     def add(self, row: Row) -> None:
-        """Raises BrokenStoreError."""
+        """Adds a row. Raises BrokenStoreError."""
         if isinstance(row, FactRow):
             day_before, self.latest_ms = self.latest_ms // DAY_MS, max(self.latest_ms, row.append_ms)
             if self._file is not None and (self.latest_ms // DAY_MS != day_before or self.next_row - self._file.first_row >= MOST_FILE_ROWS):
@@ -73,8 +74,7 @@ class Writer:
             self._end_group()
 
     def add_batch(self, batch: Any, day: str) -> None:
-        """Rows as a pyarrow.RecordBatch, for compaction: they go to `day` as they are, into one
-        file.
+        """Adds rows as a pyarrow.RecordBatch, for compaction: unchanged, for `day`, into one file.
         """
         if self._file is None:
             self._file = _OpenFile(self._root, self._hidden, day, self.next_row, self.next_offset)
@@ -83,8 +83,8 @@ class Writer:
         self._file.write(batch.cast(schema()))
 
     def publish(self) -> list[Path]:
-        """Puts the files where readers find them, in order, so that a writer killed meanwhile
-        leaves a shorter log and never a gap.
+        """Publishes the files in order, so that a writer that is killed leaves a shorter log, never
+        a gap.
         """
         self._end_file()
         try:
@@ -97,9 +97,7 @@ class Writer:
         return [path for _, path in done]
 
     def discard(self) -> None:
-        """Removes all that was not published in full, the last file first, so that no gap shows
-        meanwhile.
-        """
+        """Removes everything unpublished, the last file first, so that no gap is visible."""
         if self._file is not None:
             self._file.discard()
             self._file = None
@@ -130,7 +128,7 @@ class Writer:
 
 
 class _OpenFile:
-    """A file that no reader sees yet: its name begins with a dot."""
+    """A file that readers do not see yet: its name begins with a dot."""
 
     def __init__(self, root: Path, hidden: str, day: str, first_row: int, first_offset: int) -> None:
         self.day, self.first_row, self.first_offset = day, first_row, first_offset
@@ -163,7 +161,7 @@ class _OpenFile:
             raise failed_write(error) from None
 
     def close(self) -> int:
-        """Returns the file's CRC-32; its bytes are on the disk then."""
+        """Returns the file's CRC-32, once its bytes are on the disk."""
         try:
             self._writer.close()
             with open(self.part, "rb") as file:

@@ -116,10 +116,10 @@ def test_a_log_without_a_seal_in_its_place_is_damaged(path: Path) -> None:
 def test_a_changed_header_of_a_sealed_log_is_damage_and_of_another_one_is_not(path: Path) -> None:
     fill(path)
     by_hand(path, "PRAGMA application_id = 7")
-    with pytest.raises(DamagedError, match="header is not the one"):
+    with pytest.raises(DamagedError, match="header differs from the seal"):
         open_log(path)
     by_hand(path, seal.UNSEAL)
-    with pytest.raises(InputError, match="no log of equipoise"):
+    with pytest.raises(InputError, match="not a log of equipoise"):
         open_log(path)
 
 
@@ -259,7 +259,7 @@ def test_a_log_that_somebody_reads_meanwhile_stays_unsealed(path: Path, caplog: 
         first = next(reading)
         with caplog.at_level(logging.WARNING):
             log.close()
-        assert "is left unsealed: somebody else is using it" in caplog.text
+        assert "is left unsealed: another process is using it" in caplog.text
         assert [first, *reading] == checked(path)
     assert not is_sealed(path)
     assert len(checked(path)) == 5

@@ -108,7 +108,7 @@ def test_a_binding_decision_that_names_nobody_is_damage(payload: bytes) -> None:
 
 
 def test_a_fact_among_decisions_is_damage() -> None:
-    with pytest.raises(DamagedError, match="a fact, stands as decision 9"):
+    with pytest.raises(DamagedError, match="a fact, is stored as decision 9"):
         read(11, 1, msgpack.packb(["m1", 7]))
 
 

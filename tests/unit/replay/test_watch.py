@@ -117,7 +117,7 @@ def test_bytes_that_are_no_decision_stop_the_partition() -> None:
     at = next(at for at, each in enumerate(arrived) if not each.is_fact)
     alerts, _ = watched([[*arrived[:at], attrs.evolve(arrived[at], value=b"rubbish"), *arrived[at + 1 :]], arrived[-1:]])
     assert [(alert.group, alert.verdict) for alert in alerts] == [("", Verdict.CANNOT_VERIFY)]
-    assert "is no decision" in alerts[0].problem
+    assert "is not a decision" in alerts[0].problem
 
 
 def test_a_log_that_does_not_begin_as_one_is_no_log() -> None:
