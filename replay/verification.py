@@ -366,7 +366,7 @@ class GroupVerifier:
     def _missing_here(self, record: DecisionRecord) -> None:
         if self._overflowed:
             self._problem = (
-                f"offset {record.caused_by}: decision {record.number} is stored over {MOST_WAITING:,} decisions behind its fact; it cannot be compared"
+                f"offset {record.caused_by}: decision {record.number} is stored over {MOST_WAITING:,} decisions behind its fact; not compared"
             )
             self._offset = record.caused_by
         else:
