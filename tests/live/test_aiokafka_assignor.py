@@ -112,7 +112,7 @@ async def test_two_consumers_share_a_topic_by_count_and_then_by_lag(bootstrap: s
     assert await fetcher.fetch(partitions) == dict.fromkeys(partitions, 0), "all was read and committed"
 
 
-async def test_each_round_deals_by_the_lags_of_then(bootstrap: str, prefix: str) -> None:
+async def test_rebalance_uses_the_lags_of_its_time(bootstrap: str, prefix: str) -> None:
     topic = f"{prefix}-orders"
     await make_topics(bootstrap, {topic: [5, 5, 5, 5]})
     async with member(bootstrap, prefix, topic) as first:
@@ -123,7 +123,7 @@ async def test_each_round_deals_by_the_lags_of_then(bootstrap: str, prefix: str)
             assert sorted(map(sorted, assigned)) == [[f"{topic}-0", f"{topic}-1"], [f"{topic}-2", f"{topic}-3"]], "300 records here, 210 there"
 
 
-async def test_who_joins_takes_no_more_than_its_share(bootstrap: str, prefix: str) -> None:
+async def test_joining_consumer_takes_no_more_than_its_share(bootstrap: str, prefix: str) -> None:
     topic = f"{prefix}-idle"
     await make_topics(bootstrap, {topic: [0] * 9})
     async with member(bootstrap, prefix, topic) as first, member(bootstrap, prefix, topic) as second:
@@ -135,7 +135,7 @@ async def test_who_joins_takes_no_more_than_its_share(bootstrap: str, prefix: st
         assert all(now >= had for now, had in zip(again, after, strict=False))
 
 
-async def test_subscriptions_may_differ(bootstrap: str, prefix: str) -> None:
+async def test_consumers_with_different_subscriptions_get_their_topics_only(bootstrap: str, prefix: str) -> None:
     both, own = f"{prefix}-both", f"{prefix}-own"
     await make_topics(bootstrap, {both: [9, 8], own: [1, 1]})
     async with member(bootstrap, prefix, both) as first, member(bootstrap, prefix, both, own) as second:
@@ -145,7 +145,7 @@ async def test_subscriptions_may_differ(bootstrap: str, prefix: str) -> None:
 
 
 @pytest.mark.parametrize(("cross_topic", "counts"), [(False, [0, 4]), (True, [2, 2])])
-async def test_small_topics_dealt_together_are_shared(bootstrap: str, prefix: str, cross_topic: bool, counts: list[int]) -> None:
+async def test_cross_topic_assignment_shares_small_topics(bootstrap: str, prefix: str, cross_topic: bool, counts: list[int]) -> None:
     topics = [f"{prefix}-{number}" for number in range(4)]
     await make_topics(bootstrap, {topic: [10 * number] for number, topic in enumerate(topics)})
     async with member(bootstrap, prefix, *topics, cross_topic=cross_topic) as first:
@@ -165,7 +165,7 @@ async def read_until_both_have_joined(first: AIOKafkaConsumer, second: AIOKafkaC
         await asyncio.sleep(0.1)
 
 
-async def test_without_lags_it_deals_by_count_and_says_so(bootstrap: str, prefix: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_unknown_lags_are_logged_and_counts_are_balanced(bootstrap: str, prefix: str, caplog: pytest.LogCaptureFixture) -> None:
     topic = f"{prefix}-orders"
     await make_topics(bootstrap, {topic: [100, 60, 50, 1]})
     with caplog.at_level(logging.WARNING):

@@ -33,7 +33,7 @@ def moves_of(leader: Leader, state: str) -> list[Move]:
 
 
 @pytest.mark.smoke
-async def test_a_task_that_is_learned_moves_at_its_learners_word(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+async def test_learner_task_moves_when_its_member_reports_ready(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     """The owner runs it until then, and nothing but the word begins the hand-over."""
     application = Application(bootstrap, prefix)
     application.config = led_by(application.config, "learner", acceptable_recovery_lag=100)
@@ -61,7 +61,7 @@ async def test_a_task_that_is_learned_moves_at_its_learners_word(bootstrap: str,
         assert [(move.task, move.reason) for move in moves] == [(learned, "ready")]
 
 
-async def test_lost_work_waits_for_its_member_and_is_its_own_again(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+async def test_lost_task_waits_for_its_member_and_returns_to_it(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     """KIP-415, deferred resolution. A group that is told to wait no longer places what still waits.
     """
     application = Application(bootstrap, prefix)
@@ -95,7 +95,7 @@ async def test_lost_work_waits_for_its_member_and_is_its_own_again(bootstrap: st
 
 
 @pytest.mark.parametrize("strategy", ["none", "min_cost"])
-async def test_standbys_keep_to_tags_and_a_rack_that_contradicts_its_tag_is_warned_of(
+async def test_standbys_follow_tags_and_a_contradicting_rack_is_warned_of(
     bootstrap: str, prefix: str, tmp_path: Path, strategy: str
 ) -> None:
     """KIP-925, 4.D: both a rack and tags are there, the tags win, and the group goes on."""

@@ -63,7 +63,7 @@ async def write(producer: Any, count: int) -> None:
 
 @pytest.mark.parametrize("how", AWAY)
 @pytest.mark.parametrize("group", [None, "readers"])
-async def test_a_consumer_that_is_asking(how: str, group: str | None, brokers: Brokers) -> None:
+async def test_consumer_stopped_while_requesting_closes_its_connections(how: str, group: str | None, brokers: Brokers) -> None:
     connection, tp = Connection(bootstrap=brokers.bootstrap), TopicPartition("numbers", 0)
     await stop_client(await writing(connection))
     consumer = AIOKafkaConsumer(**connection.options(), group_id=group, auto_offset_reset="earliest")
@@ -86,7 +86,7 @@ async def test_a_consumer_that_is_asking(how: str, group: str | None, brokers: B
         await asyncio.gather(*asking, return_exceptions=True)
 
 
-async def test_a_consumer_that_waits_before_it_fetches_again(brokers: Brokers, caplog: pytest.LogCaptureFixture) -> None:
+async def test_consumer_stopped_while_backing_off_closes_its_connections(brokers: Brokers, caplog: pytest.LogCaptureFixture) -> None:
     """aiokafka ends as cancelled then, before it has come to its connections."""
     connection, tp = Connection(bootstrap=brokers.bootstrap), TopicPartition("numbers", 0)
     await stop_client(await writing(connection))
@@ -105,7 +105,7 @@ async def test_a_consumer_that_waits_before_it_fetches_again(brokers: Brokers, c
 
 @pytest.mark.parametrize("how", AWAY)
 @pytest.mark.parametrize("abandoned", [False, True])
-async def test_a_producer_that_is_sending(how: str, abandoned: bool, brokers: Brokers) -> None:
+async def test_producer_stopped_while_sending_closes_its_connections(how: str, abandoned: bool, brokers: Brokers) -> None:
     producer = await writing(Connection(bootstrap=brokers.bootstrap), enable_idempotence=True)
     with away(brokers, how):
         sending = asyncio.ensure_future(write(producer, 20_000))
@@ -120,7 +120,7 @@ async def test_a_producer_that_is_sending(how: str, abandoned: bool, brokers: Br
 
 @pytest.mark.parametrize("how", AWAY)
 @pytest.mark.smoke
-async def test_stopping_may_be_called_off(how: str, brokers: Brokers) -> None:
+async def test_cancelled_stop_closes_every_connection(how: str, brokers: Brokers) -> None:
     producer = await writing(Connection(bootstrap=brokers.bootstrap), enable_idempotence=True)
     with away(brokers, how):
         sending = asyncio.ensure_future(write(producer, 1_000))
@@ -138,7 +138,7 @@ async def test_stopping_may_be_called_off(how: str, brokers: Brokers) -> None:
 
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("kind", ["reader", "admin", "writer"])
-async def test_a_start_that_is_called_off_leaves_nothing(kind: str, times: int, bootstrap: str) -> None:
+async def test_cancelled_start_closes_every_connection(kind: str, times: int, bootstrap: str) -> None:
     """Called off at every point of its way; the second time while the first is seen to."""
     opening = {"reader": reader, "admin": admin_client, "writer": writer}[kind]
     before = asyncio.all_tasks()

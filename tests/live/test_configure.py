@@ -71,7 +71,7 @@ async def test_settings_are_shown_tried_changed_and_changed_back(settings: Worke
         assert (await configure(settings, *back[4:]))[1]["outcome"] == "unchanged"
 
 
-async def test_a_member_says_that_its_group_config_is_not_used(
+async def test_member_reports_that_its_group_config_is_not_used(
     bootstrap: str, prefix: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "equipoise.member")
@@ -86,7 +86,7 @@ async def test_a_member_says_that_its_group_config_is_not_used(
     assert "`equipoise configure" in told[0]
 
 
-async def test_a_change_that_nobody_answers_stands_in_the_log(settings: WorkerSettings) -> None:
+async def test_change_without_an_answer_stays_in_the_log(settings: WorkerSettings) -> None:
     async with Worker(settings), Swarm(settings, settings.topics) as swarm:
         await swarm.configure("g", CONFIG, topology(4))
         swarm.add("g", ["m1"])

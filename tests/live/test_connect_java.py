@@ -14,7 +14,7 @@ from tests.vectors import connect_answer
 
 
 @pytest.mark.smoke
-def test_random_scripts_come_out_as_on_the_jvm() -> None:
+def test_random_scripts_give_the_assignments_of_the_jvm() -> None:
     seed = 1 if os.environ.get("CI") else random.randrange(10**9)
     dice = random.Random(seed)
     scripts = [connect_differential.script(dice) for _ in range(60)]

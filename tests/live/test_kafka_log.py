@@ -60,7 +60,7 @@ async def live_for_a_while(settings: WorkerSettings, group: str) -> list[str]:
 
 
 @pytest.mark.smoke
-async def test_every_reader_says_of_a_log_in_kafka_what_it_says_of_its_archive(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+async def test_readers_print_the_same_for_a_kafka_log_and_its_archive(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     settings = WorkerSettings(bootstrap=bootstrap, prefix=prefix, partitions=2, http_port=0)
     group = f"{prefix}g"
     assert await live_for_a_while(settings, group) == ["no_group", "opened_again"]
@@ -112,7 +112,7 @@ async def test_every_reader_says_of_a_log_in_kafka_what_it_says_of_its_archive(b
         assert coverage.never_met() <= {("groups#group", "halted"), ("status", "halted"), *NOT_MET.get(name, set())}
 
 
-async def test_an_archive_goes_on_where_it_was_cut_off(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+async def test_interrupted_archive_continues_where_it_stopped(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     from equipoise.events.log.kafka import archive as archiving
 
     settings = WorkerSettings(bootstrap=bootstrap, prefix=prefix, http_port=0)
@@ -157,7 +157,7 @@ async def test_an_archive_goes_on_where_it_was_cut_off(bootstrap: str, prefix: s
     assert "holds log 'another'" in refused.stderr
 
 
-async def test_a_log_in_kafka_is_read_only_and_must_be_there(bootstrap: str, prefix: str) -> None:
+async def test_kafka_log_is_read_only_and_must_exist(bootstrap: str, prefix: str) -> None:
     with pytest.raises(InputError, match="written by its worker"):
         open_log(f"kafka://{bootstrap}/{prefix}", "a")
     with pytest.raises(InputError, match="there is no log; start a worker"):
@@ -173,7 +173,7 @@ async def test_a_log_in_kafka_is_read_only_and_must_be_there(bootstrap: str, pre
             open_log(wrong)
 
 
-async def test_who_follows_a_log_is_told_each_decision_once_as_it_is_made(bootstrap: str, prefix: str) -> None:
+async def test_follower_of_a_log_gets_each_decision_once(bootstrap: str, prefix: str) -> None:
     settings = WorkerSettings(bootstrap=bootstrap, prefix=prefix, http_port=0)
     async with Worker(settings), Swarm(settings, settings.topics) as swarm:
         await swarm.configure("g", configured(initial_delay_ms=200), topology(4))

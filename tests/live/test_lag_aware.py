@@ -105,7 +105,7 @@ class Group:
 
 
 @pytest.mark.smoke
-async def test_the_example_of_kip_169_is_dealt_right_at_the_first_round(bootstrap: str, prefix: str) -> None:
+async def test_kip_169_example_is_balanced_in_the_first_generation(bootstrap: str, prefix: str) -> None:
     group = Group(bootstrap, prefix, records=[100_000, 60_000, 50_000])
     await make_topic(bootstrap, group.topic, 3)
     await group.fill()
@@ -115,7 +115,7 @@ async def test_the_example_of_kip_169_is_dealt_right_at_the_first_round(bootstra
     assert group.said_lags()[0] == {0: 100_000, 1: 60_000, 2: 50_000}
 
 
-async def test_a_cold_start_knows_190000_records_beside_15(bootstrap: str, prefix: str) -> None:
+async def test_cold_start_uses_lags_of_190000_and_15_records(bootstrap: str, prefix: str) -> None:
     """Of what is committed already nothing counts, so the topic's size misleads nobody."""
     group = Group(bootstrap, prefix, records=[40_015, 190_000, 15, 15])
     await make_topic(bootstrap, group.topic, 4)
@@ -127,7 +127,7 @@ async def test_a_cold_start_knows_190000_records_beside_15(bootstrap: str, prefi
     assert group.said_lags()[0] == {0: 15, 1: 190_000, 2: 15, 3: 15}
 
 
-async def test_where_nothing_is_committed_auto_offset_reset_says_how_much_there_is_to_read(bootstrap: str, prefix: str) -> None:
+async def test_lag_without_commits_follows_auto_offset_reset(bootstrap: str, prefix: str) -> None:
     group = Group(bootstrap, prefix, records=[500, 40], options={"auto_offset_reset": "latest"})
     await make_topic(bootstrap, group.topic, 2)
     await group.fill()
@@ -137,7 +137,7 @@ async def test_where_nothing_is_committed_auto_offset_reset_says_how_much_there_
     assert group.said_lags()[0] == {0: 50, 1: 0}
 
 
-async def test_an_operator_sees_what_would_move_and_has_it_dealt_anew(bootstrap: str, prefix: str) -> None:
+async def test_deal_command_shows_and_then_makes_the_moves(bootstrap: str, prefix: str) -> None:
     group = Group(bootstrap, prefix, records=[0, 0, 0])
     group.settings = WorkerSettings(bootstrap=bootstrap, prefix=prefix, http_port=0, worker_session_timeout_ms=6_000, observe_interval_ms=500)
     await make_topic(bootstrap, group.topic, 3)

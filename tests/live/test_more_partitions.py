@@ -43,7 +43,7 @@ class GrowingApplication(Application):
 
 
 @BOTH
-async def test_members_are_upgraded_one_by_one_to_more_partitions(bootstrap: str, prefix: str, tmp_path: Path, guarantee: str) -> None:
+async def test_rolling_upgrade_to_more_partitions_loses_no_record(bootstrap: str, prefix: str, tmp_path: Path, guarantee: str) -> None:
     """Old members keep their tasks, new partitions run on new members only, and every order is
     counted once.
     """

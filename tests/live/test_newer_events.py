@@ -23,7 +23,7 @@ UNKNOWN = "event kind 99, version 1, is not known to this build; upgrade to the 
 
 
 @pytest.mark.smoke
-async def test_a_group_with_an_unknown_event_is_trouble_of_its_own(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+async def test_unknown_event_affects_only_its_group(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     settings = WorkerSettings(bootstrap=bootstrap, prefix=prefix, partitions=2, http_port=0)
     topics = settings.topics
     small = f"{prefix}small"

@@ -19,7 +19,7 @@ BOTH = pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 
 
 @BOTH
-async def test_every_order_is_counted_whatever_happens_to_members(bootstrap: str, prefix: str, tmp_path: Path, guarantee: str) -> None:
+async def test_orders_are_counted_once_through_kills_pauses_and_duplicates(bootstrap: str, prefix: str, tmp_path: Path, guarantee: str) -> None:
     with Orders(bootstrap, prefix, tmp_path, guarantee) as orders:
         await orders.make_topics()
         async with leading(bootstrap, prefix, orders.group, orders.config, orders.topology) as leader:
@@ -63,7 +63,7 @@ async def test_every_order_is_counted_whatever_happens_to_members(bootstrap: str
             print(f"{guarantee}: {found.repeated} counts again, {found.overtaken} late; lease {LEASE_S} s")
 
 
-async def test_members_that_lead_need_no_other_service(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+async def test_members_with_a_worker_inside_need_no_other_service(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     with Orders(bootstrap, prefix, tmp_path, "exactly_once", partitions=2) as orders:
         await orders.make_topics()
         first = orders.start("m1", lead=True)  # configures the group, too: nobody else is there to do it

@@ -17,7 +17,7 @@ TASKS = 4
 
 
 @pytest.mark.slow
-def test_two_systems_through_a_join_and_a_kill(bootstrap: str, tmp_path: Path) -> None:
+def test_comparison_measures_two_systems_through_a_join_and_a_kill(bootstrap: str, tmp_path: Path) -> None:
     out = tmp_path / "peers.json"
     command = [sys.executable, "-m", "bench.peers", "--only", "equipoise,group", "--actions", "join,kill", "--tasks", str(TASKS), "--state-mb", "1"]
     command += ["--members", "1", "--rest-s", "2", "--bootstrap", bootstrap, "--out", str(out), "--keep", str(tmp_path)]

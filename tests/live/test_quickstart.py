@@ -29,7 +29,7 @@ def blocks() -> list[str]:
 
 
 @pytest.mark.docs
-def test_the_live_quickstart_does_what_it_says(tmp_path: Path) -> None:
+def test_live_quickstart_runs_as_documented(tmp_path: Path) -> None:
     make, commands = blocks()
     assert make.split("#")[0].strip() == "make broker"
     assert "$(BIN)/python -m tests.live.brokers" in (ROOT / "Makefile").read_text(encoding="utf-8").partition("\nbroker:")[2].partition("\n\n")[0]

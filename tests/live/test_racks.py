@@ -145,7 +145,7 @@ WHOLE = RECORDS * len(VALUE)
 
 
 @pytest.mark.parametrize("strategy", ["none", "min_cost", "balanced_min_cost"])
-async def test_what_is_read_across_racks(brokers: Brokers, strategy: str) -> None:
+async def test_reads_across_racks_fall_with_rack_aware_strategies(brokers: Brokers, strategy: str) -> None:
     application = Application(brokers, f"racks-{strategy.replace('_', '-')}", strategy)
     await application.make_topics()
     await application.produce()
@@ -164,7 +164,7 @@ async def test_what_is_read_across_racks(brokers: Brokers, strategy: str) -> Non
             assert (far > 0) == (strategy == "none")
 
 
-async def test_racks_are_introduced_one_member_after_the_other(brokers: Brokers) -> None:
+async def test_racks_are_introduced_one_member_at_a_time(brokers: Brokers) -> None:
     """Members without a rack read from leaders, as ever; each that comes back with one reads beside
     it.
     """
@@ -199,7 +199,7 @@ async def test_racks_are_introduced_one_member_after_the_other(brokers: Brokers)
 
 
 @pytest.mark.smoke
-async def test_an_ordinary_consumer_group_is_dealt_by_lag_and_reads_beside_itself(brokers: Brokers) -> None:
+async def test_ordinary_consumer_group_is_balanced_by_lag_and_reads_from_its_rack(brokers: Brokers) -> None:
     """`LagAwareAssignor`: of equal lag, partitions go where the consumer says it is; what a real
     broker says of racks is what it deals by.
     """

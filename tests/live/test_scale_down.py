@@ -52,7 +52,7 @@ async def run(orders: Orders, folder: Path, *arguments: str, code: int = 0) -> T
     return tool
 
 
-async def test_members_are_asked_released_and_gone_and_no_order_is_lost(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+async def test_scale_down_drains_and_releases_members_and_loses_no_order(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     with Orders(bootstrap, prefix, tmp_path, "exactly_once", partitions=6) as orders:
         await orders.make_topics()
         async with leading(bootstrap, prefix, orders.group, orders.config, orders.topology) as leader:
@@ -80,7 +80,7 @@ async def test_members_are_asked_released_and_gone_and_no_order_is_lost(bootstra
 
 
 @pytest.mark.smoke
-async def test_an_interrupt_leaves_the_request_standing_until_it_is_taken_back(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+async def test_interrupted_scale_down_stays_requested_until_cancelled(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     """The member that is asked stands still, so it gives nothing up: what was asked for waits, and
     that is when people change their minds.
     """
@@ -122,7 +122,7 @@ async def test_an_interrupt_leaves_the_request_standing_until_it_is_taken_back(b
             assert "nobody is asked to leave" in (await run(orders, tmp_path, "--cancel")).out
 
 
-async def test_a_group_that_is_not_there_is_named(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+async def test_scale_down_of_an_unknown_group_names_it(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     with Orders(bootstrap, prefix, tmp_path, "at_least_once", partitions=1) as orders:
         async with leading(bootstrap, prefix, "another", orders.config, orders.topology):
             tool = await run(orders, tmp_path, "--to", "50%", code=2)

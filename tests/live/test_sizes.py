@@ -58,7 +58,7 @@ def read(location: str | Path) -> list[Any]:
         return list(log.read())
 
 
-async def test_a_round_and_an_assignment_that_are_too_large_for_one_event_stop_nobody(settings: WorkerSettings) -> None:
+async def test_generation_and_assignment_larger_than_one_event_are_sent_in_parts(settings: WorkerSettings) -> None:
     async with Worker(settings) as worker, Swarm(settings, settings.topics) as swarm:
         await swarm.configure("small", CONFIG, topology(4))
         swarm.add("small", ["m1"])
@@ -89,7 +89,7 @@ async def test_a_round_and_an_assignment_that_are_too_large_for_one_event_stop_n
 
 
 @pytest.mark.smoke
-async def test_records_that_belong_to_nobody_are_put_aside_and_the_partition_goes_on(settings: WorkerSettings, tmp_path: Path) -> None:
+async def test_undecodable_records_are_set_aside_and_the_partition_continues(settings: WorkerSettings, tmp_path: Path) -> None:
     random, letters = os.urandom(1_048_450), b"x" * 5_000_000
     facts = settings.topics.facts
     async with Worker(settings) as worker, Swarm(settings, settings.topics) as swarm:
@@ -136,7 +136,7 @@ async def test_records_that_belong_to_nobody_are_put_aside_and_the_partition_goe
     assert len(letters) > MOST_EVENT_BYTES
 
 
-async def test_what_is_no_decision_and_no_checkpoint_keeps_nobody_from_taking_over(settings: WorkerSettings) -> None:
+async def test_foreign_records_do_not_prevent_a_takeover(settings: WorkerSettings) -> None:
     async with Worker(settings), Swarm(settings, settings.topics) as swarm:
         await swarm.configure("g", CONFIG, topology(4))
         swarm.add("g", ["m1"])

@@ -17,13 +17,13 @@ EVERY_S = 3.0
 
 
 @pytest.mark.parametrize(("guarantee", "seed"), [("exactly_once", 14), ("at_least_once", 13)])
-async def test_nothing_is_lost_and_nobody_writes_late(tmp_path: Path, guarantee: str, seed: int) -> None:
+async def test_storm_loses_no_record_and_has_no_late_write(tmp_path: Path, guarantee: str, seed: int) -> None:
     found = await run_storm(Storm(seed=seed, faults=len(Kind), guarantee=guarantee, every_s=EVERY_S, folder=tmp_path))
     print(*found, sep="\n")
     assert [check for check in found if not check.holds] == []
 
 
-def test_a_seed_gives_the_same_faults_and_kinds_come_in_equal_numbers() -> None:
+def test_storm_seed_determines_its_faults_in_equal_numbers_of_each_kind() -> None:
     assert draw(7, 50, 5.0) == draw(7, 50, 5.0) != draw(8, 50, 5.0)
     for seed in range(20):
         faults = draw(seed, 3 * len(Kind) + 4, 5.0)

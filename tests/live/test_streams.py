@@ -17,7 +17,7 @@ PARTITIONS = 2
 
 
 @pytest.mark.smoke
-async def test_it_counts_and_goes_on_with_its_counts(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+async def test_streams_application_keeps_its_counts_over_a_restart(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     from aiokafka import TopicPartition
     from aiokafka.admin import NewTopic
 

@@ -85,7 +85,7 @@ async def ends(bootstrap: str, topic: str) -> dict[int, int]:
     return {place.partition: end for place, end in found.items()}
 
 
-async def test_what_is_imported_is_what_the_application_did(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+async def test_imported_history_matches_the_application(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     application = {"input": f"{prefix}-in", "output": f"{prefix}-out", "settings": SETTINGS}
 
     def instance(name: str) -> StreamsApplication:
@@ -158,7 +158,7 @@ def owners(event: Any) -> dict[int, str]:
 
 
 @pytest.mark.smoke
-async def test_a_group_that_was_never_there_is_said_so(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+async def test_unknown_streams_group_is_named(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=f"{prefix}-other")  # so that there is a topic of offsets
     await start_client(consumer)
     await stop_client(consumer)
@@ -172,7 +172,7 @@ async def test_a_group_that_was_never_there_is_said_so(bootstrap: str, prefix: s
         StreamsGroup(f"{where}/prefix", prefix)
 
 
-def test_the_coordinators_partition_is_javas_hash() -> None:
+def test_coordinator_partition_is_the_java_hash_of_the_group() -> None:
     """As `"orders".hashCode()` and the like give it in Java; the last one is the one int without an
     absolute value.
     """

@@ -27,7 +27,7 @@ def brokers() -> Iterator[Brokers]:
         yield running
 
 
-async def test_who_starts_right_after_a_broker_has_died_asks_another(brokers: Brokers) -> None:
+async def test_client_started_after_a_broker_died_uses_another(brokers: Brokers) -> None:
     """The others name it as one of the cluster for seconds. A client that picks one of the three at
     random would fail in one start of three.
     """
@@ -40,7 +40,7 @@ async def test_who_starts_right_after_a_broker_has_died_asks_another(brokers: Br
     brokers.start(2)
 
 
-async def test_worker_starts_while_the_brokers_that_are_left_take_over(brokers: Brokers) -> None:
+async def test_worker_starts_during_a_broker_failover(brokers: Brokers) -> None:
     """Until then they name one that is dead as the leader of the log, or as the controller,
     whatever they are asked for.
     """
@@ -66,7 +66,7 @@ async def make_topic_on(brokers: Brokers, topic: str, broker: int) -> None:
         assert all(error == 0 for _, error, *_ in answer.topic_errors), answer
 
 
-async def test_the_state_never_goes_on_without_its_outputs(brokers: Brokers, tmp_path: Path) -> None:
+async def test_state_is_never_ahead_of_its_published_decisions(brokers: Brokers, tmp_path: Path) -> None:
     """At least once. The output's broker is away for longer than a request may take, the
     changelog's is not: had the changelog said meanwhile how far the source was read, whoever begins
     the task anew would never send those outputs."""

@@ -28,7 +28,7 @@ ASSIGNOR = HighAvailability()
 
 @settings(max_examples=400)
 @given(problems())
-def test_every_plan_is_proven(problem: AssignmentProblem):
+def test_every_plan_has_optimal_stages(problem: AssignmentProblem):
     plan = ASSIGNOR.assign(problem)
     assert plan.cost.optimal
     assert plan.unique
@@ -149,7 +149,7 @@ def test_balance_factor_is_the_difference_between_most_and_least_and_no_target_w
 
 @settings(max_examples=150)
 @given(st.data())
-def test_at_rest_shares_are_kept_and_all_standbys_are_there(data: st.DataObject):
+def test_group_at_rest_keeps_shares_and_has_all_standbys(data: st.DataObject):
     """Any changes, some of them in the middle of movements. That the group comes to rest and stays
     there is part of the contract.
     """
@@ -195,7 +195,7 @@ def test_copies_are_spread_evenly(count: int, members: int, wanted: int):
     stateless_count=st.integers(0, 10),
     num_standbys=st.integers(0, 1),
 )
-def test_a_join_moves_the_fewest_in_the_fewest_rounds(count: int, members: int, max_warmups: int, stateless_count: int, num_standbys: int):
+def test_join_makes_the_fewest_moves_in_the_fewest_generations(count: int, members: int, max_warmups: int, stateless_count: int, num_standbys: int):
     """As few changes of owner as the bound proves, each made once, in as many rounds as the slots
     need; standbys may be passed on after that.
     """
@@ -261,7 +261,7 @@ def test_sixty_tasks_and_a_seventh_member():
 
 
 @pytest.mark.parametrize("members", [1, 2, 3, 7, 50])
-def test_one_tasks_state_is_never_begun_twice(members: int):
+def test_state_of_one_task_is_never_restored_twice(members: int):
     """A join begins one copy for each stateful task that moves, and none besides."""
     group = Group(stateful(100), {f"m{index}": 1 for index in range(members)}, max_warmups=5, max_warmups_per_member=5)
     group.settle(0)

@@ -93,7 +93,7 @@ def test_every_assignor_keeps_the_contract(name: str, check: Check):
     check(SUBJECTS.get(name) or Subject(assignor=registry.latest(name)))
 
 
-def test_nothing_is_left_out_that_is_not_there():
+def test_contract_exceptions_name_existing_checks():
     names = {name for name, _ in registry.available()}
     assert SUBJECTS.keys() | LEFT_OUT.keys() <= names
     assert {check for left_out in LEFT_OUT.values() for check in left_out} <= {check.__name__ for check in CONTRACT}

@@ -42,7 +42,7 @@ def alone(group: ConnectScript) -> ConnectScript:
 
 @settings(max_examples=60)
 @given(st.integers(0, 2**32))
-def test_left_alone_everything_runs_once_and_counts_are_even(seed: int):
+def test_group_at_rest_runs_every_task_once_and_evenly(seed: int):
     group = alone(played(seed))
     problem = group.problem()
     running = [task for has in group.workers.values() for task in has]
@@ -57,7 +57,7 @@ def test_left_alone_everything_runs_once_and_counts_are_even(seed: int):
 
 @settings(max_examples=60)
 @given(st.integers(0, 2**32), st.randoms(use_true_random=False))
-def test_the_order_of_tasks_members_and_keys_is_nothing(seed: int, dice: random.Random):
+def test_order_of_tasks_members_and_keys_changes_nothing(seed: int, dice: random.Random):
     problem = played(seed).problem()
     turned: dict[str, Any] = dict(reversed(problem.items()))
     turned["tasks"] = dice.sample(problem["tasks"], len(problem["tasks"]))

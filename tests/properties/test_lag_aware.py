@@ -90,7 +90,7 @@ def owners(target: Mapping[str, Iterable[TaskId]]) -> dict[TaskId, str]:
 
 
 @given(groups(running=False, options=False))
-def test_from_nothing_it_is_the_pseudo_code(problem: AssignmentProblem):
+def test_first_assignment_equals_the_pseudo_code_of_kip_169(problem: AssignmentProblem):
     assert owners(ASSIGNOR.assign(problem).target) == as_the_kip_says(problem)
 
 
@@ -112,7 +112,7 @@ def test_counts_and_lags_of_a_topic_are_within_their_bounds(problem: AssignmentP
 
 
 @given(groups())
-def test_dealt_together_the_whole_is_even_too(problem: AssignmentProblem):
+def test_cross_topic_assignment_is_even_over_all_topics(problem: AssignmentProblem):
     problem = crossing(attrs.evolve(problem, in_flight=()), True)
     target = owners(ASSIGNOR.assign(problem).target)
     dealt = by_topic(problem)
@@ -126,7 +126,7 @@ def test_dealt_together_the_whole_is_even_too(problem: AssignmentProblem):
 
 
 @given(groups(running=False, alike=True))
-def test_dealt_together_lags_are_within_their_bound(problem: AssignmentProblem):
+def test_cross_topic_lags_are_within_their_bound(problem: AssignmentProblem):
     problem = crossing(problem, True)
     target = owners(ASSIGNOR.assign(problem).target)
     n = len(problem.members)
@@ -151,7 +151,7 @@ def test_the_cost_of_a_plan_is_the_same_under_other_names(problem: AssignmentPro
 
 @settings(max_examples=300)
 @given(problems(most_tasks=12, most_members=6), st.booleans(), st.lists(LAGS, min_size=12, max_size=12), st.permutations(range(6)))
-def test_with_state_too_other_names_change_no_count_no_lag_and_no_move(
+def test_renaming_members_changes_no_count_lag_or_move(
     problem: AssignmentProblem, cross_topic: bool, lags: list[int], order: list[int]
 ):
     """What a member with another name would have to restore is left to chance, as copies play no
@@ -179,7 +179,7 @@ def test_with_state_too_other_names_change_no_count_no_lag_and_no_move(
 
 @settings(max_examples=50)
 @given(groups(running=False, alike=True), st.data())
-def test_a_group_comes_to_rest_and_noise_moves_nothing(problem: AssignmentProblem, data: st.DataObject):
+def test_group_settles_and_noise_moves_nothing(problem: AssignmentProblem, data: st.DataObject):
     group = Group([*problem.tasks], {member.id: 1 for member in problem.members}, assignor=ASSIGNOR, options=dict(problem.settings.options))
     group.settle(0)
     for change in data.draw(st.lists(st.sampled_from(["join", "die", "leave", "noise"]), max_size=6)):
@@ -199,7 +199,7 @@ def test_a_group_comes_to_rest_and_noise_moves_nothing(problem: AssignmentProble
 
 
 @pytest.mark.parametrize("cross_topic", [False, True])
-def test_a_large_group_is_dealt_in_seconds(cross_topic: bool):
+def test_large_group_is_assigned_in_seconds(cross_topic: bool):
     tasks = tuple(Task(id=TaskId(topic, partition), stateful=False, lag=topic * partition % 97) for topic in range(20) for partition in range(1_000))
     members = tuple(Member(id=f"c{number}") for number in range(300))
     owned = {task.id: f"c{index % 299}" for index, task in enumerate(tasks)}

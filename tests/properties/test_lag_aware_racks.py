@@ -89,7 +89,7 @@ def options_(problem: AssignmentProblem, wanted: Hands) -> Iterator[Owners]:
 
 @settings(max_examples=150)
 @given(groups())
-def test_the_same_hands_at_no_higher_cost_and_no_bound_above_the_least(problem: AssignmentProblem):
+def test_rack_aware_bundles_cost_no_more_and_their_bound_is_sound(problem: AssignmentProblem):
     plan, plain = answer(problem), owners(answer(without_racks(problem)))
     assert bundles(problem, owners(plan)) == bundles(problem, plain)
     told = cost(problem, owners(plan))
@@ -104,7 +104,7 @@ def test_the_same_hands_at_no_higher_cost_and_no_bound_above_the_least(problem: 
 
 
 @given(groups(topics=3, most=4))
-def test_topic_by_topic_counts_and_lags_are_those_without_racks(problem: AssignmentProblem):
+def test_per_topic_counts_and_lags_equal_those_without_racks(problem: AssignmentProblem):
     """A fresh deal; what runs and is even keeps its own bundles, so there is nothing to compare it
     with.
     """
@@ -126,7 +126,7 @@ def test_with_a_tolerance_lags_are_within_it_for_each_partition(problem: Assignm
 
 
 @given(groups(topics=2, most=6), st.booleans(), st.data())
-def test_the_traffic_only_falls_whatever_lags_do_and_then_all_is_quiet(problem: AssignmentProblem, cross_topic: bool, data: st.DataObject):
+def test_traffic_only_falls_under_changing_lags_until_the_group_settles(problem: AssignmentProblem, cross_topic: bool, data: st.DataObject):
     group_settings = attrs.evolve(problem.settings, options={"cross_topic": cross_topic})
     problem = after(attrs.evolve(problem, settings=group_settings))
     for _ in range(4):
@@ -147,7 +147,7 @@ def after(problem: AssignmentProblem) -> AssignmentProblem:
     return attrs.evolve(problem, members=tuple(attrs.evolve(member, active=target[member.id]) for member in problem.members))
 
 
-def test_equal_lags_leave_everything_open_so_all_is_local():
+def test_equal_lags_make_every_read_local():
     """Six partitions, two in each of three racks; one consumer in each. Without racks they are
     dealt by their numbers.
     """
@@ -163,7 +163,7 @@ def test_equal_lags_leave_everything_open_so_all_is_local():
     assert near.target == {"c0": (TaskId(0, 0), TaskId(0, 1)), "c1": (TaskId(0, 2), TaskId(0, 3)), "c2": (TaskId(0, 4), TaskId(0, 5))}
 
 
-def test_a_large_group_in_racks_is_dealt_in_seconds():
+def test_large_group_in_racks_is_assigned_in_seconds():
     tasks = tuple(
         Task(
             id=TaskId(topic, number),

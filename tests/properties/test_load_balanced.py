@@ -42,7 +42,7 @@ ROUNDING = Fraction(1, 10_000)
 
 @settings(max_examples=200)
 @given(amounts=AMOUNTS, capacities=CAPACITIES, high=st.integers(5, 60), low=st.integers(1, 5), data=st.data())
-def test_at_rest_nobody_is_further_apart_than_the_bound(amounts: list[int], capacities: list[int], high: int, low: int, data: st.DataObject):
+def test_loads_at_rest_differ_by_at_most_the_bound(amounts: list[int], capacities: list[int], high: int, low: int, data: st.DataObject):
     """From any owners: the group comes to rest, and fullest and emptiest differ by at most the
     fullest one's lightest task plus the threshold; no round makes the utilisation, sorted from the
     highest, higher; the plan says the same numbers."""
@@ -109,7 +109,7 @@ def test_noise_moves_no_work(amounts: list[int], capacities: list[int], data: st
 
 @settings(max_examples=100)
 @given(amounts=st.lists(st.integers(1, 9), min_size=1, max_size=6), members=st.integers(2, 3), data=st.data())
-def test_no_deal_as_even_is_reached_by_fewer_moves_than_the_bound_says(amounts: list[int], members: int, data: st.DataObject):
+def test_moves_lower_bound_holds_for_equally_even_assignments(amounts: list[int], members: int, data: st.DataObject):
     """Every deal is tried."""
     names = {f"m{place}": data.draw(st.sampled_from([1, 1, 2])) for place in range(members)}
     owner = {place: data.draw(st.sampled_from(sorted(names))) for place in range(len(amounts))}

@@ -191,7 +191,7 @@ def test_noise_begins_no_rebalancing(amounts: list[int], capacities: list[int], 
         assert traffic(group) < before or group.owners() == rest
 
 
-def test_equal_loads_change_places_until_all_is_local():
+def test_equal_loads_are_swapped_until_every_read_is_local():
     """Twelve tasks as busy as each other, four to be near each of three members; by load any deal
     of four is as even.
     """
@@ -215,7 +215,7 @@ def test_equal_loads_change_places_until_all_is_local():
     assert (group.plan.cost.rack_cost, group.plan.cost.optimal) == (0, True)
 
 
-def test_many_tasks_of_many_weights_come_near_and_loads_stay_even():
+def test_many_weights_reach_local_reads_and_even_loads():
     """300 tasks that weigh from 50 to 109, on 15 members in three racks: most can change places
     with one that is nearly as heavy.
     """

@@ -79,7 +79,7 @@ NOT_WITH_RACKS = {
 
 @pytest.mark.parametrize("check", [plans_hold, order_plays_no_part, a_group_that_obeys_settles], ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", ["learner", "cooperative", "lag_aware", "load_balanced"])
-def test_contract_of_others(name: str, check: Check):
+def test_contract_of_other_assignors_holds_with_racks(name: str, check: Check):
     check(Subject(assignor=registry.latest(name), adapted=somewhere, group_settings=SETTINGS, settings=settings(max_examples=25)))
 
 
@@ -238,7 +238,7 @@ def test_no_target_is_more_balanced_and_none_as_balanced_costs_less(problem: Ass
 
 @settings(max_examples=100)
 @given(problems(most_tasks=5, most_members=4, simple=True).flatmap(with_racks))
-def test_no_standbys_are_further_apart_and_none_as_far_and_as_even_cost_less(problem: AssignmentProblem):
+def test_standbys_are_as_spread_even_and_cheap_as_any(problem: AssignmentProblem):
     """One standby each, of a group in which nothing moves, whatever copies it has."""
     group_settings = attrs.evolve(problem.settings, num_standbys=1, rack_standby_strategy="greedy", balance_factor=1)
     tasks = {task.id: task for task in problem.tasks if task.stateful}

@@ -24,7 +24,7 @@ FACTS = st.one_of(
 
 
 @given(facts=st.lists(FACTS, min_size=1, max_size=12), turns=st.lists(st.tuples(st.booleans(), st.integers(1, 4), st.integers(0, 9)), max_size=6))
-def test_a_log_means_the_same_to_builds_with_and_without_the_assignor(facts: list[Fact], turns: list[tuple[bool, int, int]]) -> None:
+def test_builds_with_and_without_the_assignor_read_a_log_alike(facts: list[Fact], turns: list[tuple[bool, int, int]]) -> None:
     """Workers lead in turn; each takes over from the start. A turn: it has the learner or not,
     facts it reads, decisions of its that are lost.
     """
@@ -59,7 +59,7 @@ def test_a_log_means_the_same_to_builds_with_and_without_the_assignor(facts: lis
 
 
 @given(facts=st.lists(FACTS, min_size=1, max_size=8), at=st.integers(0, 8))
-def test_a_checkpoint_behind_a_refusal_goes_on_alike(facts: list[Fact], at: int) -> None:
+def test_checkpoint_after_a_rejection_continues_alike(facts: list[Fact], at: int) -> None:
     events: list[Fact] = [LogOpened(log_id="log-1"), configured(initial_delay_ms=0), topology(stateful=4), *facts]
     records: list[Record] = [make_record("" if not offset else GROUP, offset, 2_000 * offset, event) for offset, event in enumerate(events)]
     whole, published = lead(records, LACKS)

@@ -64,7 +64,7 @@ ack m1
 """
 
 
-def test_it_leads_a_group_by_its_name(stay_put: ModuleType):
+def test_third_party_assignor_leads_a_group_by_its_name(stay_put: ModuleType):
     outcome = run_text(LIFE, "x.txt")
     assert not outcome.disagreements
     last = outcome.text.strip().splitlines()[-2:]

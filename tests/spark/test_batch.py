@@ -122,7 +122,7 @@ def with_another_decision(rows: list[Row]) -> list[Row]:
 
 
 @pytest.mark.smoke
-def test_spark_says_of_every_group_what_the_plain_function_says(spark: Any, fleet: Path) -> None:
+def test_spark_verdicts_equal_those_of_the_plain_function(spark: Any, fleet: Path) -> None:
     units = units_of([str(fleet)])
     rows = collected(spark_verify(spark, units))
     assert rows == sorted_rows([verify_group(unit) for unit in units])
@@ -133,7 +133,7 @@ def test_spark_says_of_every_group_what_the_plain_function_says(spark: Any, flee
             assert json.loads(row["document"]) == verify(log.read()).document()
 
 
-def test_a_damaged_group_is_one_row_and_the_others_go_on(spark: Any, damaged: Path) -> None:
+def test_spark_damaged_group_is_one_row(spark: Any, damaged: Path) -> None:
     units = units_of([str(damaged)])
     rows = {row["group"]: row for row in collected(spark_verify(spark, units))}
     assert list(rows.values()) == sorted_rows([verify_group(unit) for unit in units])
@@ -151,7 +151,7 @@ def test_a_damaged_group_is_one_row_and_the_others_go_on(spark: Any, damaged: Pa
     assert rows["g001"]["problem"]
 
 
-def test_a_group_in_a_partition_with_others_is_read_by_itself(spark: Any, fleet: Path, tmp_path: Path) -> None:
+def test_spark_group_in_a_shared_partition_is_read_alone(spark: Any, fleet: Path, tmp_path: Path) -> None:
     """Two groups in one partition, as in Kafka: damage to one does not affect the other."""
     archive = tmp_path / "shared"
     with open_log(f"{archive}/", "w") as log, log.transaction():
@@ -165,7 +165,7 @@ def test_a_group_in_a_partition_with_others_is_read_by_itself(spark: Any, fleet:
     assert verdicts == {"noise": "cannot verify", "orders": "identical"}
 
 
-def test_the_command_ends_as_verify_does(spark: Any, fleet: Path, damaged: Path, tmp_path: Path) -> None:
+def test_spark_verify_has_the_exit_codes_of_verify(spark: Any, fleet: Path, damaged: Path, tmp_path: Path) -> None:
     with tasks_of_first_stage(spark) as tasks:
         good = CliRunner().invoke(main, ["spark", "verify", str(fleet), "--to", str(tmp_path / "rows")])
     assert tasks == [4], "one file, and yet not one task for all groups"
@@ -194,7 +194,7 @@ def test_spark_bad_location_is_refused_before_spark_starts(tmp_path: Path) -> No
 # ----------------------------------------------------------------------------------------- timeline
 
 
-def test_the_tables_are_those_of_the_plain_function(spark: Any, fleet: Path, tmp_path: Path) -> None:
+def test_spark_tables_equal_those_of_the_plain_function(spark: Any, fleet: Path, tmp_path: Path) -> None:
     units = units_of([str(fleet)])
     tables = spark_timeline(spark, units)
     with tasks_of_first_stage(spark) as tasks:
@@ -212,7 +212,7 @@ def test_the_tables_are_those_of_the_plain_function(spark: Any, fleet: Path, tmp
         assert written.num_rows > 0, name
 
 
-def test_the_tables_say_what_the_timeline_says(fleet: Path) -> None:
+def test_spark_tables_agree_with_the_timeline(fleet: Path) -> None:
     unit = units_of([str(fleet)])[0]
     plain = plain_tables([unit])
     document = timeline_document(build_timeline(unit.entries(), group=unit.group))
@@ -222,7 +222,7 @@ def test_the_tables_say_what_the_timeline_says(fleet: Path) -> None:
     assert len(plain["intervals"]) == len(document["intervals"])
 
 
-def test_a_group_without_a_history_is_one_row(spark: Any, damaged: Path, tmp_path: Path) -> None:
+def test_spark_group_without_a_history_is_one_row(spark: Any, damaged: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["spark", "timeline", str(damaged), "--to", str(tmp_path / "history"), "--json"])
     assert result.exit_code == 2, result.output
     document = json.loads(result.stdout)
@@ -234,7 +234,7 @@ def test_a_group_without_a_history_is_one_row(spark: Any, damaged: Path, tmp_pat
 # ------------------------------------------------------------------------------------------ what-if
 
 
-def test_every_configuration_of_every_group_costs_what_the_plain_function_says(spark: Any, damaged: Path, tmp_path: Path) -> None:
+def test_spark_what_if_costs_equal_those_of_the_plain_function(spark: Any, damaged: Path, tmp_path: Path) -> None:
     asked = [Configuration(name="one slot", settings={"max_warmups": 1}), Configuration(name="learner", assignor="learner")]
     units = units_of([str(damaged)])
     rows = [row.asDict() for row in spark_what_if(spark, units, asked).collect()]
@@ -253,7 +253,7 @@ def _place(row: dict[str, Any]) -> tuple[str, int]:
     return row["group"], -1 if row["seq"] is None else row["seq"]
 
 
-def test_the_command_sums_over_the_groups(spark: Any, fleet: Path, tmp_path: Path) -> None:
+def test_spark_what_if_sums_over_the_groups(spark: Any, fleet: Path, tmp_path: Path) -> None:
     wanted = ("spark", "what-if", str(fleet), "--sweep", "max_warmups=1,2", "--seeds", "1")
     with tasks_of_first_stage(spark) as tasks:
         result = CliRunner().invoke(main, [*wanted, "--to", str(tmp_path / "costs"), "--json"])
@@ -302,7 +302,7 @@ def test_recorded_group_gives_the_same_answers_from_an_archive(spark: Any, tmp_p
 # ------------------------------------------------------------------------------------------- groups
 
 
-def test_groups_are_dealt_evenly_and_all_of_them() -> None:
+def test_spark_units_hold_every_group_and_are_even() -> None:
     units = [Unit(location="x", group=f"g{size}", records=size) for size in (100, 7, 30, 29, 31, 9)]
     parts = dealt(units, 3)
     assert sorted(unit.records for part in parts for unit in part) == [7, 9, 29, 30, 31, 100]
@@ -311,7 +311,7 @@ def test_groups_are_dealt_evenly_and_all_of_them() -> None:
 
 
 @pytest.mark.parametrize(("work", "schema"), [(verify_group, verify_schema), (timeline_group, timeline_schema)], ids=["verify", "timeline"])
-def test_workers_killed_in_the_middle_of_a_group_change_nothing(
+def test_spark_workers_killed_in_a_group_change_no_result(
     spark: Any, fleet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Work, schema: Callable[[], Any]
 ) -> None:
     """Two groups a task: rows of the first group, returned before the task dies in its second, are
@@ -329,14 +329,14 @@ def test_workers_killed_in_the_middle_of_a_group_change_nothing(
     assert (len(rows), told) == (len(units), {json.dumps(work(unit), sort_keys=True) for unit in units})
 
 
-def test_a_defect_in_one_group_is_its_row(fleet: Path) -> None:
+def test_spark_defect_in_one_group_is_its_row(fleet: Path) -> None:
     unit = attrs.evolve(units_of([str(fleet)])[0], location=None)  # type: ignore[arg-type] # what no archive is
     row = verify_group(unit)
     assert row["verdict"] == "cannot verify"
     assert "a defect of equipoise" in row["problem"]
 
 
-def test_a_row_is_made_of_a_verification(fleet: Path) -> None:
+def test_spark_row_is_made_of_a_verification(fleet: Path) -> None:
     unit = units_of([str(fleet)])[0]
     entries = list(unit.entries())[:50]
     row = row_of(unit, verify(entries))

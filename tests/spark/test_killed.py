@@ -78,7 +78,7 @@ def under_way(checkpoint: Path) -> int | None:
     return max(begun - ended, default=None)
 
 
-def test_a_verifying_query_that_is_killed_tells_everything_once(spark: Any, location: str, tmp_path: Path) -> None:
+def test_killed_verify_query_reports_everything_once(spark: Any, location: str, tmp_path: Path) -> None:
     """Killed when a trigger's rows are written and the trigger is not over, and again when a
     trigger has just begun.
     """
@@ -97,7 +97,7 @@ def test_a_verifying_query_that_is_killed_tells_everything_once(spark: Any, loca
     assert {row["group"] for row in alerts_in(alerts)} == {"bills", "clicks", "carts"}
 
 
-def test_executors_that_are_killed_change_nothing(fleet: Path, tmp_path: Path) -> None:
+def test_killed_executors_change_no_result(fleet: Path, tmp_path: Path) -> None:
     """Two executors with their JVMs, on a cluster of processes: Spark loses their tasks and repeats
     them elsewhere.
     """
@@ -111,7 +111,7 @@ def test_executors_that_are_killed_change_nothing(fleet: Path, tmp_path: Path) -
     assert sorted(said["rows"], key=itemgetter("group")) == [verify_group(unit) for unit in units_of([str(archive)])]
 
 
-def test_an_archiving_query_that_is_killed_archives_everything_once(spark: Any, location: str, tmp_path: Path) -> None:
+def test_killed_archive_query_archives_everything_once(spark: Any, location: str, tmp_path: Path) -> None:
     """Killed when a trigger has appended part of its records."""
     archive, checkpoint = tmp_path / "archive", tmp_path / "checkpoint"
     args = ["archive", location, "--to", str(archive)]

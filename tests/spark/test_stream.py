@@ -33,7 +33,7 @@ def run(*args: str, code: int = 0) -> dict[str, Any]:
     return document
 
 
-def test_a_live_log_is_verified_and_archived_by_queries_that_end_and_begin_again(spark: Any, bootstrap: str, tmp_path: Path) -> None:
+def test_restarted_queries_verify_and_archive_a_live_log(spark: Any, bootstrap: str, tmp_path: Path) -> None:
     prefix = "streamed"
     location = f"kafka://{bootstrap}/{prefix}"
     leader = Leader(bootstrap, prefix)

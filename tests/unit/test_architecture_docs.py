@@ -34,7 +34,7 @@ def test_every_event_has_its_row_with_its_fields(heading: str, events: tuple[typ
     assert [(name, re.findall(r"`(\w+)`", fields)) for name, fields in rows] == wanted
 
 
-def test_the_sizes_are_as_the_page_says() -> None:
+def test_sizes_equal_those_of_the_page() -> None:
     tasks = tuple(TaskId(0, partition) for partition in range(100_000))
     encode(MemberAssigned(member_id="m1", incarnation=1, assignment_epoch=1, active=tasks, tokens=(1_000_000,) * len(tasks)))
     encode(LagReported("m1", 1, 1, 1, lags=dict.fromkeys(tasks[:70_000], 1_000_000)))

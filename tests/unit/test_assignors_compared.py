@@ -39,7 +39,7 @@ def cells(run: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.docs
-def test_the_example_is_what_compare_gives(rewrite: bool) -> None:
+def test_example_equals_the_output_of_compare(rewrite: bool) -> None:
     document = json.loads(equipoise("compare", "--json", *(part for name in BUILT_IN for part in ("--assignor", name))))
     runs = [run["run"] for run in document["runs"]]
     headings = [f"{run}: {what}" if what == "unavailable" else what for run in runs for what in ("unavailable", "longest", "moves", "rounds")]
@@ -52,7 +52,7 @@ def test_the_example_is_what_compare_gives(rewrite: bool) -> None:
 
 @pytest.mark.parametrize("name", DRAWN)
 @pytest.mark.docs
-def test_the_pictures_are_those_that_the_simulation_draws(name: str, tmp_path: Path, rewrite: bool) -> None:
+def test_pictures_equal_those_of_the_simulation(name: str, tmp_path: Path, rewrite: bool) -> None:
     recorded, led, drawn = (str(tmp_path / file) for file in ("recorded.db", "led.db", "led.svg"))
     equipoise("import", "kafka-streams", "scale-out", "--to", recorded)
     equipoise("simulate", recorded, "--to", led, "--assignor", name)

@@ -35,11 +35,11 @@ def plan(name: str) -> dict[str, Any]:
     return answer
 
 
-def test_two_consumers_and_one_topic():
+def test_lag_aware_example_assigns_as_the_page_states():
     assert {name: part["active"] for name, part in plan("lag_aware")["members"].items()} == {"C0": ["t0-0"], "C1": ["t0-1", "t0-2"]}
 
 
-def test_a_round_of_connect():
+def test_kafka_connect_example_revokes_as_the_page_states():
     answer = plan("kafka_connect")
     assert answer["members"]["w1"]["revoke"] == ["1_0"]
     assert answer["memory"]["revoked_tasks"] == ["1_0"]
@@ -47,7 +47,7 @@ def test_a_round_of_connect():
 
 
 @pytest.mark.parametrize("more", [{}, {"cross_topic": True}])
-def test_the_strategy_for_aiokafka(more: dict[str, Any]):
+def test_aiokafka_strategy_of_the_page_takes_its_options(more: dict[str, Any]):
     call = re.search(r"LagAwareAssignor\((.*?)\)\n", block("partition_assignment_strategy=[strategy]"))
     assert call is not None
     said = dict(part.split("=") for part in call[1].split(", "))
@@ -74,7 +74,7 @@ def spreads(topics: int, partitions: int, consumers: int, *, cross_topic: bool) 
 
 @pytest.mark.parametrize(("topics", "partitions", "consumers"), [(10, 1, 2), (20, 3, 4), (30, 7, 5)])
 @pytest.mark.docs
-def test_what_is_gained_by_dealing_topics_together(topics: int, partitions: int, consumers: int):
+def test_cross_topic_gains_equal_those_of_the_page(topics: int, partitions: int, consumers: int):
     alone, together = (spreads(topics, partitions, consumers, cross_topic=cross_topic) for cross_topic in (False, True))
     row = f"| {topics} of {partitions} | {consumers} | {alone[0]} | {together[0]} | {alone[1]:,} | {together[1]:,} |"
     assert row in PAGE.splitlines()

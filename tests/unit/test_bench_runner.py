@@ -66,7 +66,7 @@ def test_missed_goal_ends_the_command_with_1(tmp_path: Path, monkeypatch: pytest
     assert result.stderr.splitlines()[-1] == "goal missed: missed: one over two: 2.5 (goal: at most 2)"
 
 
-def test_rows_come_as_a_table_and_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_printed_as_a_table_and_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "two_bench.py").write_text("def run():\n    return [('one over two', 0.5, 'at most 1'), ('rounds', 5, '')]\n")
     monkeypatch.setattr("bench.__main__.FOLDER", tmp_path)
     monkeypatch.setattr("bench.__path__", [str(tmp_path)])
@@ -81,7 +81,7 @@ def test_rows_come_as_a_table_and_as_json(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(lines) == 4
 
 
-def test_those_on_a_real_kafka_are_run_only_when_they_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_benchmarks_run_only_when_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.__main__.FOLDER", tmp_path)
     monkeypatch.setattr("bench.__path__", [str(tmp_path)])
     for name in ("three", "live_four"):
@@ -96,7 +96,7 @@ def test_those_on_a_real_kafka_are_run_only_when_they_are_asked_for(tmp_path: Pa
     assert ran("live-four", "three") == ["live_four", "three"]
 
 
-def test_an_unknown_name_is_refused_with_the_names_there_are() -> None:
+def test_unknown_benchmark_is_refused_with_the_known_names() -> None:
     result = CliRunner().invoke(bench, ["nothing"])
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith("equipoise: 'nothing' is no benchmark; there are: ")

@@ -21,7 +21,7 @@ def test_convergence_has_the_fewest_moves_beside_kafkas() -> None:
     assert all(float(note.rpartition(" ")[2]) > value for _, value, note in rows), "Kafka's assignor needs more of each"
 
 
-def test_ids_are_drawn_anew_for_each_run_and_the_same_again() -> None:
+def test_ids_depend_only_on_the_seed() -> None:
     assert convergence_bench.ids(1, 3) == convergence_bench.ids(1, 3) != convergence_bench.ids(2, 3)
 
 
@@ -34,14 +34,14 @@ def test_one_decision_beside_java_reads_no_more_across_racks() -> None:
     assert ours <= java
 
 
-def test_what_is_read_across_racks_is_counted_as_the_plan_counts_it() -> None:
+def test_reads_across_racks_are_counted_as_in_the_plan() -> None:
     asked = java_bench.question(Case(30, 5, racks=True))
     _, plan = java_bench.decided(problem_of(json.dumps(asked))[2], turns=1)
     assert plan.cost.cross_rack > 0
     assert java_bench.remote_reads(asked, {name: [str(task) for task in part.active] for name, part in plan.members.items()}) == plan.cost.cross_rack
 
 
-def test_a_group_without_java_is_held_against_seconds_and_memory() -> None:
+def test_group_without_java_has_limits_of_seconds_and_memory() -> None:
     (what, seconds, _), (which, memory, _) = java_bench.alone(Case(50, 5, 1, goal=10.0))
     assert (what, which) == (
         "50 tasks, 5 members, 1 standbys: ours, over 10 s",

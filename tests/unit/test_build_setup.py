@@ -87,5 +87,5 @@ def test_the_solver_is_pinned_to_one_version() -> None:
     assert f"ortools=={metadata.version('ortools')}" in dependencies
 
 
-def test_nothing_in_the_constraints_names_a_place_to_install_from() -> None:
+def test_constraints_name_no_index_or_url() -> None:
     assert not re.search(r"://|^-|@", (ROOT / "constraints.txt").read_text(), re.MULTILINE)

@@ -9,12 +9,12 @@ from tests.pages import check_place, places_of, read_page, rows_of
 PAGE = read_page("faults.md")
 
 
-def test_every_fault_is_held_by_something() -> None:
+def test_every_fault_names_a_test() -> None:
     rows = rows_of(PAGE)
     assert len(rows) == 21
     assert [row for row in rows if not any(place.startswith("tests/") for place in places_of(row.cells[-1]))] == []
 
 
 @pytest.mark.parametrize("place", places_of(PAGE))
-def test_what_holds_a_fault_exists(place: str) -> None:
+def test_tests_of_a_fault_exist(place: str) -> None:
     check_place(place)

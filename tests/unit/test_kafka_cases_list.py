@@ -34,7 +34,7 @@ def file_of(place: str) -> Path:
     return TESTS / name if "/" in name else TESTS / "unit" / "assignors" / name
 
 
-def test_no_case_is_lost_or_named_twice() -> None:
+def test_every_case_is_listed_once() -> None:
     assert {re.split(r"[ ,]", title)[0]: len(cases) for title, cases in CASES.items()} == HOW_MANY
     for title, cases in CASES.items():
         names = [name for name, _ in cases]
@@ -42,7 +42,7 @@ def test_no_case_is_lost_or_named_twice() -> None:
 
 
 @pytest.mark.parametrize("title", CASES)
-def test_each_case_has_a_place_that_is_there_or_a_reason(title: str) -> None:
+def test_case_has_an_existing_place_or_a_reason(title: str) -> None:
     last_reason = ""
     for case, place in CASES[title]:
         if place.startswith("- "):

@@ -47,7 +47,7 @@ def section() -> str:
     return PAGE.read_text(encoding="utf-8").partition("\n## `load_balanced`\n")[2].partition("\n## ")[0]
 
 
-def test_the_table_is_what_the_simulation_gives(tmp_path: Path, rewrite: bool) -> None:
+def test_load_table_equals_the_simulation(tmp_path: Path, rewrite: bool) -> None:
     recorded = tmp_path / "scale-out.db"
     run("import", "kafka-streams", "scale-out", "--to", str(recorded))
     with open_log(str(recorded)) as log:
@@ -70,6 +70,6 @@ def test_the_table_is_what_the_simulation_gives(tmp_path: Path, rewrite: bool) -
         pytest.fail("docs/assignors.md is not what is computed now; `pytest --rewrite` writes\n" + "\n".join(rows))
 
 
-def test_every_option_of_the_table_is_read_with_its_default() -> None:
+def test_options_of_the_table_have_their_defaults() -> None:
     told = {name: int(default) for name, default in re.findall(r"^\| `(load_\w+)` \| (\d+) \|", section(), re.MULTILINE)}
     assert told == {**DEFAULT_WEIGHTS, "load_high_percent": 20, "load_low_percent": 5}

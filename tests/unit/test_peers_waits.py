@@ -32,22 +32,22 @@ def cost(*tasks: TaskWaits, touched: str = "", begin_ms: int = 1_000, end_ms: in
     return cost_of(tasks, begin_ms, end_ms, touched=frozenset(touched.split()), settled=True)
 
 
-def test_a_task_that_runs_all_the_time_costs_nothing() -> None:
+def test_task_that_always_runs_costs_nothing() -> None:
     found = cost(task((0, 20_000, "a")))
     assert (found.unavailable_ms, found.tasks_still, found.moves, found.untouched_wait_ms, found.moved_wait_ms) == (0, 0, 0, 5, None)
 
 
-def test_a_silence_counts_in_full() -> None:
+def test_unavailable_time_counts_in_full() -> None:
     """Nobody from 5,000 to 9,000: the input of 5,000 waits until 9,005."""
     assert task((0, 5_000, "a"), (9_000, 20_000, "a")).still(0, 20_000) == [(5_000, 9_005)]
 
 
-def test_a_silence_of_no_more_than_a_second_is_none() -> None:
+def test_unavailable_time_of_at_most_a_second_is_not_counted() -> None:
     found = cost(task((0, 5_000, "a"), (5_900, 20_000, "b")))
     assert (found.unavailable_ms, found.moves, found.moved_wait_ms, found.untouched_wait_ms) == (0, 1, 905, None)
 
 
-def test_what_piled_up_counts_until_it_is_answered() -> None:
+def test_queued_inputs_count_until_they_are_answered() -> None:
     """Nobody from 5,000 to 8,000, then an answer each 50 ms: the input of 8,900 is the last that
     waits for over a second.
     """
@@ -58,19 +58,19 @@ def test_what_piled_up_counts_until_it_is_answered() -> None:
     assert made.still(0, 20_000) == [(5_000, 9_950)]
 
 
-def test_windows_share_a_silence() -> None:
+def test_unavailable_time_is_split_between_windows() -> None:
     made = task((0, 5_000, "a"), (9_000, 20_000, "b"))
     assert (made.still(0, 6_000), made.still(6_000, 20_000)) == ([], [(6_000, 9_005)])
     assert made.still(0, 6_500) == [(5_000, 6_500)]
 
 
-def test_an_input_that_is_never_answered_waits_until_the_end() -> None:
+def test_input_without_an_answer_waits_until_the_end() -> None:
     made = task((0, 5_000, "a"))
     assert made.still(0, 20_000) == [(5_000, 20_000)]
     assert made.open_for_ms(20_000) == 15_000
 
 
-def test_a_skipped_input_waits_for_the_next_answer_and_is_told() -> None:
+def test_skipped_input_waits_for_the_next_answer_and_is_reported() -> None:
     made = task((0, 20_000, "a"))
     made.answers[50] = None
     assert (made.waits(5_000, 5_100), made.still(0, 20_000), made.unanswered(0, 20_000)) == ([(5_000, 5_100)], [], 1)
@@ -83,7 +83,7 @@ def test_only_the_first_answer_counts() -> None:
     assert (made.still(0, 20_000), made.repeated_ms, made.owner) == ([], [9_000], "b")
 
 
-def test_an_answer_may_be_heard_of_before_its_input() -> None:
+def test_answer_may_arrive_before_its_input() -> None:
     made = TaskWaits()
     made.answered(1, Answer(120, "a"))
     made.answered(0, Answer(110, "a"))
@@ -93,7 +93,7 @@ def test_an_answer_may_be_heard_of_before_its_input() -> None:
     assert made.waits(0, 1_000) == [(100, 110), (105, 120)]
 
 
-def test_who_was_touched_is_no_witness() -> None:
+def test_untouched_wait_ignores_members_that_the_action_changed() -> None:
     """The longest wait of a task that did not move is asked of those that the action left alone."""
     alone, restarted = task((0, 20_000, "b")), task((0, 5_000, "a"), (8_000, 20_000, "a"))
     found = cost(alone, restarted, touched="a")
@@ -105,7 +105,7 @@ def step(action: str, settled: bool, **cost: int | None) -> dict[str, Any]:
     return {"action": action, "cost": {"settled": settled, "lasts_ms": lasts_ms, "unanswered": 0, "repeated": 0, **cost}}
 
 
-def test_bounces_are_one_row() -> None:
+def test_restarts_are_one_row() -> None:
     steps = [
         step("restart", True, unavailable_ms=1_500, tasks_still=1, longest_still_ms=1_500, moves=2, moved_wait_ms=300, untouched_wait_ms=None,
              repeated=1),
@@ -115,7 +115,7 @@ def test_bounces_are_one_row() -> None:
     assert rows == [["s", "rolling restart of 2", 3.5, 3, 2.0, 2, 300, 90, "over 69", 1, 0]]
 
 
-def test_the_summary_has_a_column_for_each_system() -> None:
+def test_summary_has_a_column_for_each_system() -> None:
     bounces = [step("restart", each > 0, unavailable_ms=1_500 * each) for each in range(3)]
     killed = step("kill", True, unavailable_ms=2_340)
     runs = [{"system": "s", "steps": bounces[:2]}, {"system": "t", "steps": [killed]}, {"system": "s", "steps": bounces[2:]}]

@@ -54,7 +54,7 @@ def test_every_promise_is_shown_by_something_or_explained() -> None:
 
 
 @pytest.mark.parametrize("place", places_of(PAGE))
-def test_what_shows_a_promise_exists(place: str) -> None:
+def test_tests_of_a_promise_exist(place: str) -> None:
     check_place(place)
 
 

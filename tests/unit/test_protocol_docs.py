@@ -31,7 +31,7 @@ def test_rule_is_stated_and_says_once_what_breaks_without_it(rule: str) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_every_rule_is_played(rule: str) -> None:
+def test_rule_has_scenarios(rule: str) -> None:
     places = re.findall(r"`([^`]+)`", ROWS[rule])
     assert places
     assert [place for place in places if not any(path.stat().st_size for path in ROOT.glob(place))] == []

@@ -72,11 +72,11 @@ def exchange() -> list[str]:
     return played.lines
 
 
-def test_the_worked_exchange_is_what_is_written(rewrite: bool) -> None:
+def test_worked_exchange_equals_the_written_records(rewrite: bool) -> None:
     hold(PAGE, {"exchange": "```\n" + "\n".join(exchange()) + "\n```"}, rewrite)
 
 
-def test_a_set_of_tasks_is_written_as_the_page_says() -> None:
+def test_task_set_is_written_as_the_page_states() -> None:
     tasks = tuple(TaskId(0, partition) for partition in (0, 1, 2, 7))
     said = msgpack.unpackb(pack_fact(TasksRevoked(member_id="m1", incarnation=1, assignment_epoch=2, tasks=tasks)))
     assert said == [8, 1, ["m1", 1, 2, [[0, [1, 1, 1, 5]]]]]

@@ -84,13 +84,13 @@ def caption(document: dict[str, Any]) -> str:
 
 
 @pytest.mark.docs
-def test_the_readmes_numbers_are_the_demos(document: dict[str, Any], rewrite: bool) -> None:
+def test_readme_numbers_equal_the_demo(document: dict[str, Any], rewrite: bool) -> None:
     hold(README, {"caption": caption(document), "table": table(document)}, rewrite)
 
 
 @pytest.mark.parametrize("name", ["recorded.svg", "equipoise.svg"])
 @pytest.mark.docs
-def test_the_pictures_are_those_that_the_demo_draws(document: dict[str, Any], out: Path, name: str, rewrite: bool) -> None:
+def test_pictures_equal_those_of_the_demo(document: dict[str, Any], out: Path, name: str, rewrite: bool) -> None:
     drawn, kept = (out / "scale-out" / name).read_bytes(), ROOT / "docs" / "pictures" / name
     assert document["identical"]
     if rewrite:
@@ -100,7 +100,7 @@ def test_the_pictures_are_those_that_the_demo_draws(document: dict[str, Any], ou
 
 
 @pytest.mark.docs
-def test_every_command_of_the_readme_runs_as_it_stands_there_after_the_demo(document: dict[str, Any], out: Path) -> None:
+def test_readme_commands_run_after_the_demo(document: dict[str, Any], out: Path) -> None:
     section = README.read_text(encoding="utf-8").partition("## What you can ask")[2]
     commands, live, many = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)[:3]
     named, named_live, named_many = ({line.split()[1] for line in block.splitlines()} for block in (commands, live, many))

@@ -20,7 +20,7 @@ PICTURES = {"history.svg": "replay_history.svg", "costs.svg": "replay_costs.svg"
 
 
 @pytest.mark.docs
-def test_the_example_prints_and_draws_what_stands_in_the_docs(tmp_path: Path, capsys: pytest.CaptureFixture[str], rewrite: bool) -> None:
+def test_replay_example_output_equals_the_docs(tmp_path: Path, capsys: pytest.CaptureFixture[str], rewrite: bool) -> None:
     main(tmp_path)
     said = capsys.readouterr().out
     pictures = ROOT / "docs" / "pictures"

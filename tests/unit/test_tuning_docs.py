@@ -83,7 +83,7 @@ def recovery_table(folder: Path) -> str:
 
 
 @pytest.mark.docs
-def test_the_examples_are_what_the_simulation_gives(tmp_path: Path, rewrite: bool) -> None:
+def test_tuning_examples_equal_the_simulation(tmp_path: Path, rewrite: bool) -> None:
     hold(PAGE, {"settings": settings_table(tmp_path), "recovery": recovery_table(tmp_path)}, rewrite)
 
 

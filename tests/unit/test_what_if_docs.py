@@ -112,7 +112,7 @@ def _amount(value: float) -> str:
 
 
 @pytest.mark.docs
-def test_the_numbers_and_the_picture_are_what_the_command_gives(tmp_path: Path, rewrite: bool) -> None:
+def test_what_if_numbers_and_picture_equal_the_command(tmp_path: Path, rewrite: bool) -> None:
     group, drawn = sweep(tmp_path)
     hold(PAGE, {"sweep": sweep_table(group), "speeds": speeds_table(), "fidelity": fidelity_table()}, rewrite)
     kept = ROOT / "docs" / "pictures" / "what-if.svg"
@@ -122,7 +122,7 @@ def test_the_numbers_and_the_picture_are_what_the_command_gives(tmp_path: Path, 
         pytest.fail("docs/pictures/what-if.svg is not what is drawn now: run `make pictures`, and look at it")
 
 
-def test_the_toml_of_the_page_is_sound() -> None:
+def test_what_if_toml_of_the_page_is_valid() -> None:
     (block,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     found = configurations_of(tomllib.loads(block), "file")
     assert [each.name for each in found] == ["bold", "calm num_standbys=0", "calm num_standbys=1"]
@@ -131,7 +131,7 @@ def test_the_toml_of_the_page_is_sound() -> None:
 
 
 @pytest.mark.docs
-def test_the_python_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_if_python_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert CliRunner().invoke(main, ["import", "kafka-streams", "rolling", "--to", str(tmp_path / "group.db")]).exit_code == 0
     monkeypatch.chdir(tmp_path)
@@ -154,7 +154,7 @@ def test_equipoise_replay_takes_a_location_or_a_log(tmp_path: Path) -> None:
     assert replay.render_what_if(by_log, replay.advise(by_log)).startswith("<svg ")
 
 
-def test_what_the_page_names_of_equipoise_is_there() -> None:
+def test_names_of_equipoise_on_the_page_exist() -> None:
     page = PAGE.read_text(encoding="utf-8")
     named = re.findall(r"replay\.(\w+)", page)
     assert {"verify", "timeline", "simulate", "what_if"} <= set(named)
