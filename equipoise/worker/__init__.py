@@ -10,5 +10,5 @@
 - `metrics`: what Prometheus scrapes
 - `settings`: one declaration for flags, environment and TOML
 
-docs/architecture.md#following-the-code follows one fact from a member to the decision, file by file.
+docs/architecture.md#following-the-code follows one fact to its decision, file by file.
 """

@@ -299,7 +299,7 @@ async def test_tasks_run_on_while_no_worker_leads(bootstrap: str, prefix: str, t
 
 
 async def test_example_of_the_docstring_counts_orders(bootstrap: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The program in the docstring of `equipoise.member`, with topics, group and log of this test."""
+    """The program in the docstring of `equipoise.member`, with topics and group of this test."""
     application = Application(bootstrap, prefix)
     program = example()
     for name, here in (("orders-changelog", "log"), ("order-counts", "group"), ("counts", "counts"), ("orders", "orders")):
