@@ -67,7 +67,7 @@ OpenStore = Callable[[Path], StateStore]
 
 
 class MemoryStore:
-    """A store in memory, empty at each start. `folder` is not used."""
+    """A `StateStore` in memory, empty at each start. `folder` is not used."""
 
     lasting = False
 
@@ -113,10 +113,11 @@ WRITE_BUFFER_BYTES = 16 * 2**20
 
 
 class RocksStore:
-    """A store in RocksDB, by `rocksdict` (the extra `kafka`), in `folder`. What was applied
+    """A `StateStore` in RocksDB, by `rocksdict` (the extra `kafka`), in `folder`. What was applied
     survives a killed process. A failure of the machine may undo the last calls, each as a whole.
 
-    Raises InputError when `rocksdict` is not installed or RocksDB cannot open the folder.
+    Raises InputError when `rocksdict` is not installed, RocksDB cannot open the folder, or `apply`
+    gets PROGRESS_KEY.
     """
 
     lasting = True

@@ -136,6 +136,7 @@ class GroupCollector(Collector):
         """Groups whose state cannot be read, which were logged."""
 
     def collect(self) -> Iterator[Metric]:
+        """The metrics of one scrape."""
         members = GaugeMetricFamily("equipoise_members", "Live members, by state.", labels=["group", "state"])
         tasks = GaugeMetricFamily(
             "equipoise_tasks",
