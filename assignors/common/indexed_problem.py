@@ -101,7 +101,7 @@ class IndexedProblem:
         if len(self._crash_looping) < sum(not member.leaving for member in self.members.values()):
             self.members.update((member.id, attrs.evolve(member, leaving=True)) for member in self._crash_looping)
         else:
-            self._crash_looping = []  # there is nobody else
+            self._crash_looping = []  # there is no other member
         self.racks = Racks(self.settings, self.tasks, self.members)
         self.places = Places(self.settings, self.members.values())
         self.blocked: dict[TaskId, list[str]] = {}

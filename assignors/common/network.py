@@ -387,8 +387,7 @@ class AssignmentNetwork:
         return (*(avoidable(table[row, level]) for level in range(self._levels - 1)), avoidable(last))
 
     def _names(self, tail: Ints, offered_head: Ints) -> Hashes:
-        """Of all that an arc joins, and of its role there: no two arcs that compete have the same.
-        """
+        """Hash of the ends of each arc and of its role: competing arcs have different ones."""
         direct, inner = self._direct, self._inner
         of_node = np.zeros(self._nodes, dtype=np.uint64)
         of_node[list(self._task_node.values())] = [(task[0] << 32 | task[1]) + 1 for task in self._task_node]

@@ -298,7 +298,7 @@ class _References:
         return movements
 
     def _read_movement(self, value: Any, _: Any = None) -> Movement:
-        """A `source` left out: nobody owns the task."""
+        """A movement; `source` left out: the task has no owner."""
         movement: Movement = self.converter.structure({"source": None, **as_object(value)}, Movement)
         return movement
 

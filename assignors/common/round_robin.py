@@ -42,7 +42,7 @@ def deal(tasks: Sequence[TaskId], places: Mapping[str, int], never: Callable[[Ta
 
 
 def _turns(places: Mapping[str, int]) -> list[str]:
-    """Members in the order of their turns: all that have a place left, round after round."""
+    """Members with places left, in round-robin order."""
     turns: list[str] = []
     left = [(member, count) for member, count in sorted(places.items()) if count > 0]
     rounds = 0

@@ -141,7 +141,7 @@ class _PlanChecker:
             others = [task for task in part.revoke if self.owner.get(task, name) != name and task not in (member.reported or ())]
             yield from _named(f"{name} is to revoke what it does not own", others)
             yield from _named(f"{name} is to keep and to revoke", frozenset(part.active).intersection(part.revoke))
-            yield from _named(f"{name} owns and is told nothing of", owned.difference(part.active, part.revoke))
+            yield from _named(f"{name} neither keeps nor revokes", owned.difference(part.active, part.revoke))
         for task, names in _in_several(self.plan.target):
             for name in names[1:]:
                 yield f"{task} has two targets, {names[0]} and {name}"
@@ -151,17 +151,17 @@ class _PlanChecker:
                     yield f"the target of {task} is {name}, which is leaving or does not know it"
 
     def copies(self) -> Iterator[str]:
-        """3: no copy beside the active task, none of stateless tasks, none twice."""
+        """Invariant 3: no copy beside the active task, none of stateless tasks, none twice."""
         for name, part in self.plan.members.items():
-            told = frozenset((*part.active, *part.revoke))
+            runs = frozenset((*part.active, *part.revoke))
             for what, tasks in (("standby", part.standby), ("warm-up", part.warmup)):
-                yield from _named(f"{name} runs and is to keep a {what} of", told.intersection(tasks))
+                yield from _named(f"{name} runs and is to keep a {what} of", runs.intersection(tasks))
                 yield from _named(f"{name} is to keep a {what} without state:", self.stateless.intersection(tasks))
             yield from _named(f"{name} is to keep as standby and as warm-up", frozenset(part.warmup).intersection(part.standby))
 
     def leaving(self) -> Iterator[str]:
-        """6: a leaving member gets nothing new; nor does one get copies of what its topology does
-        not know.
+        """Invariant 6: a leaving member gets nothing new, and no member gets copies of tasks that
+        its topology does not have.
         """
         for name, part in self.plan.members.items():
             member = self.members[name]
@@ -169,8 +169,8 @@ class _PlanChecker:
             yield from _named(f"{name} is leaving or does not know what it is to copy:", unfit.difference(member.standby, member.warmup))
 
     def movements(self) -> Iterator[str]:
-        """Movements are the difference between now and the target, and members are told what their
-        states say.
+        """Movements are the difference between now and the target, and the lists of members match
+        their states.
         """
         wanted = {task for task, name in self.now.items() if self.target.get(task, name) != name}
         given_back = {movement.task for movement in self.plan.movements if self._is_taken_again(movement)}
@@ -194,10 +194,10 @@ class _PlanChecker:
         if movement.destination != self.target.get(task) and not self._is_taken_again(movement):
             yield f"{name}: to {movement.destination}, the target is {self.target.get(task)}"
         if revoked != (movement.state is MovementState.REVOKING):
-            yield f"{name}: {movement.state.value}, but its source is {'' if revoked else 'not '}told to revoke it"
+            yield f"{name}: {movement.state.value}, but its source is {'' if revoked else 'not '}asked to revoke it"
         part = self.plan.members[movement.destination]
         if movement.state is MovementState.WARMING and task not in part.warmup and task not in part.standby:
-            yield f"{name}: warming, but {movement.destination} is not told to keep a copy"
+            yield f"{name}: warming, but {movement.destination} is not assigned a copy"
         if (
             movement.state is MovementState.WARMING
             and (task, movement.destination) in self.problem.blocked
@@ -208,36 +208,35 @@ class _PlanChecker:
             yield f"{name}: begins on {movement.destination} during its back-off"
 
     def lost(self) -> Iterator[str]:
-        """Only what was lost, and is given to nobody, is left undone on purpose, and not for ever.
-        """
+        """Only lost tasks without an owner may wait, with a reason and an end."""
         active = frozenset(itertools.chain.from_iterable(part.active for part in self.plan.members.values())) if self.plan.lost_until_ms else ()
         for task, until_ms in self.plan.lost_until_ms.items():
             if task not in self.tasks or self.tasks[task].lost_since_ms is None:
-                yield f"{task} is left to nobody until {until_ms}, but it was not lost"
+                yield f"{task} is left without an owner until {until_ms}, but it was not lost"
             elif task in active or task in self.owner:
-                yield f"{task} is left to nobody until {until_ms}, and somebody runs it"
+                yield f"{task} is left without an owner until {until_ms}, but a member runs it"
             elif until_ms <= self.problem.now_ms:
-                yield f"{task} is left to nobody until {until_ms}, and it is {self.problem.now_ms} already"
+                yield f"{task} is left without an owner until {until_ms}, and it is {self.problem.now_ms} already"
             elif task not in self.plan.reasons:
-                yield f"{task} is left to nobody: no reason is given"
+                yield f"{task} is left without an owner and without a reason"
 
     def _is_taken_again(self, movement: Movement) -> bool:
-        """Its owner gives it up and takes it again, because it is being learned; the target is its
-        learner.
+        """Whether the owner gives the task up and takes it again while a learner restores it
+        (`learner`, option strict); the target is the learner.
         """
         reason = self.plan.reasons.get(movement.task)
         is_learned = reason is not None and reason.code == "being_learned"
         return movement.source == movement.destination and movement.state is MovementState.REVOKING and is_learned
 
     def always_owned(self) -> Iterator[str]:
-        """2: every task has a target, and somebody runs it now or has been asked to give it up,
-        whenever anybody may run it.
+        """Invariant 2: every task with an eligible member has a target, and a member runs it now or
+        has been asked to give it up.
 
-        Or it was lost, and the plan says until when it waits.
+        Exception: a lost task that waits until a stated time.
         """
         moved = {movement.task for movement in self.plan.movements}
         yield from _named("no target for", filter(self._is_due, self.tasks.keys() - self.target.keys()))
-        yield from _named("nobody is to run", filter(self._is_due, self.tasks.keys() - self.now.keys()))
+        yield from _named("no member runs", filter(self._is_due, self.tasks.keys() - self.now.keys()))
         gone = {task for task in self.revoked if task in self.tasks and self.has_eligible(task)}
         yield from _named("revoked although nothing is to move:", gone.difference(moved))
 

@@ -29,7 +29,7 @@ BACK_OFF_BASE = 40  # Connect's CONSECUTIVE_BACKOFF multiplier, undocumented the
 FIRST_BACK_OFF_MS = 1
 
 Work = dict[int, list[TaskId]]
-"""Pool -> what a worker has of it, in its own order."""
+"""Pool -> a worker's work, in its own order."""
 
 
 @attrs.frozen(kw_only=True)
@@ -123,7 +123,7 @@ def decide(
     active = frozenset(holders)
     assigned = remembered.assigned
     if remembered.revoked & active:
-        assigned = active  # some of what was revoked is still run: the last round did not reach everybody
+        assigned = active  # revoked work still runs: the last round did not reach every worker
     deleted = assigned - wanted
     twice = frozenset(resource for resource, count in holders.items() if count > 1)
     lost = assigned - active - deleted
@@ -181,7 +181,7 @@ def _handle_lost(state: _Round, lost: Work) -> Work:
         state.candidates, state.scheduled_ms, state.delay_ms = [], 0, 0
         return _nothing()
     if state.scheduled_ms <= 0 and state.workers_before <= frozenset(state.workers):
-        return lost  # nobody is missing, so the last assignment probably did not reach who it was for
+        return lost  # no worker is missing, so the last assignment probably did not reach its workers
     if state.max_delay_ms == 0:
         return lost
     if 0 < state.scheduled_ms <= state.now_ms:

@@ -21,8 +21,8 @@ from equipoise.events.tasks import TaskId
 
 @attrs.frozen(kw_only=True)
 class Subscription:
-    """What one consumer said when it joined. `offset_sums`: of copies it has or found on disk;
-    LATEST: it runs the task.
+    """What one consumer reports when it joins. `offset_sums`: of copies that it has or found on
+    disk; LATEST: it runs the task.
     """
 
     consumer: str
@@ -33,8 +33,8 @@ class Subscription:
 
 @attrs.frozen(kw_only=True)
 class ThreadAssignment:
-    """What one consumer is told. `now`: it is to re-join at once, for a task that is withheld from
-    it; `probing`: when the probing time has come.
+    """The assignment of one consumer. `now`: it must re-join at once, because a task is withheld
+    from it; `probing`: it re-joins when the probing interval ends.
     """
 
     active: tuple[TaskId, ...]
@@ -55,11 +55,11 @@ def to_threads(
     *,
     probing: bool,
 ) -> dict[str, ThreadAssignment]:
-    """Consumer -> what it is told. `client`: the assignment of the process; `subscriptions`: its
-    consumers', by name, at least one.
+    """Consumer -> its assignment. `client`: the assignment of the process; `subscriptions`: of its
+    consumers by name, at least one.
 
-    `probing`: its process is to ask for a probing round, if none of its consumers before has to
-    re-join at once.
+    `probing`: the process asks for a probing round, unless one of its earlier consumers re-joins at
+    once.
     """
     previous = {each.consumer: _by_lag(each.offset_sums, tasks) for each in subscriptions}
     load = {each.consumer: 0 for each in subscriptions}
@@ -84,13 +84,13 @@ def to_threads(
 
 
 def _by_lag(offset_sums: Mapping[TaskId, int], tasks: Mapping[TaskId, Task]) -> list[TaskId]:
-    """``ClientState.prevTasksByLag``: who runs a task has the least lag of all."""
+    """``ClientState.prevTasksByLag``: the consumer that runs a task has the least lag of all."""
     lags = {task: LATEST if records == LATEST else max(0, tasks[task].end_offset - records) for task, records in offset_sums.items() if task in tasks}
     return sorted(lags, key=lambda task: (lags[task], task))
 
 
 def _pack(tasks: Iterable[TaskId], load: dict[str, int], previous: Mapping[str, Sequence[TaskId]]) -> dict[str, list[TaskId]]:
-    """``StreamsPartitionAssignor.assignTasksToThreads``: as evenly as can be, with those of before
+    """``StreamsPartitionAssignor.assignTasksToThreads``: as even as possible, with previous owners
     where that allows. Adds to `load`.
     """
     unassigned: Heap[TaskId] = Heap(lambda task: task, sorted(tasks))

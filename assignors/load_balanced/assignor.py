@@ -15,7 +15,9 @@ from equipoise.assignors.load_balanced.target import LoadTarget
 
 
 class LoadBalanced:
-    """Balance by measured load. Pure and without memory: what was begun stands in the problem."""
+    """Balance by measured load. Pure and without memory: moves that have begun are part of the
+    problem.
+    """
 
     name = ASSIGNOR
     version = 2
@@ -39,7 +41,7 @@ class LoadBalanced:
 
 
 class LoadBalanced1(LoadBalanced):
-    """As it decided before."""
+    """Behaviour version 1."""
 
     version = 1
     behaviour = VERSION_1

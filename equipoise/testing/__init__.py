@@ -1,4 +1,4 @@
-"""For those who write assignors: the contract every assignor keeps, and a group that obeys to try
+"""For authors of assignors: the contract that every assignor keeps, and a simulated group to try
 one in.
 
 ::
@@ -7,8 +7,8 @@ one in.
     def test_contract(check):
         check(MyAssignor())
 
-`equipoise.testing.contract` has the checks, `problems` the strategies they draw from, `loop` the
-group. Needs hypothesis: install ``equipoise[testing]``.
+`equipoise.testing.contract` has the checks, `problems` the hypothesis strategies, `loop` the group.
+Needs hypothesis: install ``equipoise[testing]``.
 """
 
 from __future__ import annotations

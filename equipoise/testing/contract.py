@@ -1,7 +1,7 @@
-"""What every assignor owes whoever runs it, as checks that look for a counterexample.
+"""The contract of assignors, as checks that search for a counterexample.
 
-Each check is a function of an assignor: it returns, or raises AssertionError with the smallest
-problem hypothesis finds that breaks it. With pytest::
+Each check is a function of an assignor. It returns, or raises AssertionError with the smallest
+problem that hypothesis finds. With pytest::
 
     import pytest
     from equipoise.testing import CONTRACT
@@ -10,15 +10,16 @@ problem hypothesis finds that breaks it. With pytest::
     def test_contract(check):
         check(MyAssignor())
 
-An assignor that reads `group_settings.options`, or wants other values of a setting, is wrapped, so that they
-are drawn too::
+An assignor with options, or for which other settings matter, is wrapped, so that these are drawn
+too::
 
-    check(Subject(assignor=MyAssignor(), group_settings={"options": st.fixed_dictionaries({"strict": st.booleans()})}))
+    options = st.fixed_dictionaries({"strict": st.booleans()})
+    check(Subject(assignor=MyAssignor(), group_settings={"options": options}))
 
 A check that an assignor cannot pass by its nature (one that reproduces another system's decisions,
-which depend on names) is left out by name, with the reason beside it: ``[check for check in
-CONTRACT if check is not names_play_no_part]``. How many examples are tried, and the like, is what
-the hypothesis profile says; `Subject.settings` says it for one subject.
+which depend on names) is left out by name, with a comment that says why: ``[check for check in
+CONTRACT if check is not names_play_no_part]``. The number of examples comes from the hypothesis
+profile, or from `Subject.settings`.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ T = TypeVar("T")
 
 @attrs.frozen(kw_only=True)
 class Subject:
-    """An assignor and what it is asked. `group_settings`: strategies of values by setting, beside the usual
-    ones. `settings` None: those of the profile.
+    """An assignor and its problems. `group_settings`: strategies of values by setting, beside the
+    usual ones. `settings` None: those of the hypothesis profile.
 
-    `adapted`: what this assignor needs to find in a problem, and no other does, is put in here.
+    `adapted`: adds to each problem what only this assignor needs.
     """
 
     assignor: Assignor
@@ -83,9 +84,7 @@ def _look_for_one(subject: Subject, check: Callable[..., None], **strategies: st
 
 
 def is_named(assignor: Assignor | Subject) -> None:
-    """What goes into logs and decides who can read them: a name, a version from 1, the solver's
-    name or "", guarantees that are known.
-    """
+    """Name, version (from 1), solver (or "") and guarantees are values that a log can carry."""
     asked = _subject(assignor).assignor
     assert isinstance(asked.name, str), "name: no text"
     assert asked.name == asked.name.strip().lower(), f"name: {asked.name!r} is not lower case"
@@ -98,12 +97,11 @@ def is_named(assignor: Assignor | Subject) -> None:
 
 
 def plans_hold(assignor: Assignor | Subject) -> None:
-    """Whatever it is asked, the plan keeps invariants 1, 3 and 6, and 2, 4 and 5 as far as
-    `guarantees` states them (`plan_faults`).
+    """Every plan keeps invariants 1, 3 and 6, and 2, 4 and 5 as far as `guarantees` states them
+    (`plan_faults`).
 
-    So a plan is valid for groups in any state: members that leave or are overdue, an older
-    topology, warm-ups and hand-overs under way, another assignor's among them, back-offs, lags that
-    are unknown, and claims of zombies.
+    Problems are groups in any state: leaving and overdue members, an older topology, warm-ups and
+    hand-overs under way (of another assignor too), back-offs, unknown lags, claims of zombies.
     """
     subject = _subject(assignor)
 
@@ -118,9 +116,7 @@ def plans_hold(assignor: Assignor | Subject) -> None:
 
 
 def has_no_memory(assignor: Assignor | Subject) -> None:
-    """The same question has the same answer, and what lies between changes nothing: no memory from
-    call to call.
-    """
+    """The same problem has the same plan, whatever was asked in between."""
     subject = _subject(assignor)
 
     def check(problem: AssignmentProblem, other: AssignmentProblem) -> None:
@@ -134,8 +130,8 @@ def has_no_memory(assignor: Assignor | Subject) -> None:
 
 
 def order_plays_no_part(assignor: Assignor | Subject) -> None:
-    """In whatever order tasks, members, movements and everything in them are given, the plan is the
-    same.
+    """The plan is the same in whatever order tasks, members, movements and everything in them are
+    given.
     """
     subject = _subject(assignor)
 
@@ -146,9 +142,9 @@ def order_plays_no_part(assignor: Assignor | Subject) -> None:
 
 
 def names_play_no_part(assignor: Assignor | Subject) -> None:
-    """Members under other names: the plan may be another one, equally good; its cost is the same.
-    (`cross_rack` is a cost where group_settings ask for regard to racks; elsewhere it is told, and left to
-    chance.)"""
+    """With other member names the plan may differ, but its cost is the same. (`cross_rack` is a
+    cost only where the settings are rack-aware.)
+    """
     subject = _subject(assignor)
 
     def cost(problem: AssignmentProblem) -> PlanCost:
@@ -163,10 +159,10 @@ def names_play_no_part(assignor: Assignor | Subject) -> None:
 
 
 def a_group_that_obeys_settles(assignor: Assignor | Subject) -> None:
-    """Members join, come back, die and leave, some of it in the middle of movements; copies
-    restore, hand-overs are made. Every plan on the way holds. With Guarantee.CONVERGES: within the
-    rounds that `most_rounds` counts, nothing is wanted any more, every task has an owner, the
-    target is reached; asked again, and again, nothing changes."""
+    """Members join, return, die and leave, also during movements; copies restore, and tasks are
+    handed over. Every plan holds. With Guarantee.CONVERGES: within `most_rounds`, no movement is
+    left, every task has an owner, the target is reached, and further rounds change nothing.
+    """
     subject = _subject(assignor)
 
     def check(data: st.DataObject) -> None:
@@ -187,8 +183,9 @@ def a_group_that_obeys_settles(assignor: Assignor | Subject) -> None:
 
 
 def noise_moves_nothing(assignor: Assignor | Subject) -> None:
-    """With Guarantee.CONVERGES: a group at rest whose changelogs grow and whose copies fall behind
-    and catch up, within what is acceptable, is left alone."""
+    """With Guarantee.CONVERGES: a group at rest whose changelogs grow and whose copies lag within
+    acceptable_recovery_lag stays as it is.
+    """
     subject = _subject(assignor)
     if Guarantee.CONVERGES not in subject.assignor.guarantees:
         return
@@ -211,9 +208,10 @@ def noise_moves_nothing(assignor: Assignor | Subject) -> None:
 
 
 def hash_seeds_play_no_part(assignor: Assignor | Subject) -> None:
-    """Another process with another PYTHONHASHSEED answers the same, byte for byte. The assignor's
-    class must be importable and take no parameters, as its entry point asks; group_settings are the usual
-    ones."""
+    """Another process with another PYTHONHASHSEED gives the same plans, byte for byte. The
+    assignor's class must be importable and take no parameters, as for its entry point; the settings
+    are the usual ones.
+    """
     asked = type(_subject(assignor).assignor)
     answers = set()
     for seed in ("0", "1", "4711"):
@@ -236,14 +234,14 @@ CONTRACT: tuple[Check, ...] = (
     noise_moves_nothing,
     hash_seeds_play_no_part,
 )
-"""Every check, in the order in which they are best mended."""
+"""Every check, in the order in which failures are best fixed."""
 
 
 # What they are made of
 
 
 def shuffled(problem: AssignmentProblem, dice: random.Random) -> AssignmentProblem:
-    """The same problem with everything in it in another order."""
+    """The problem with everything in it in another order."""
 
     def turned(values: Iterable[T]) -> tuple[T, ...]:
         given_ = list(values)
@@ -270,7 +268,7 @@ def shuffled(problem: AssignmentProblem, dice: random.Random) -> AssignmentProbl
 
 
 def renamed(problem: AssignmentProblem, names: Mapping[str, str]) -> AssignmentProblem:
-    """The same problem with members under other names."""
+    """The problem with other member names."""
     return attrs.evolve(
         problem,
         members=tuple(attrs.evolve(member, id=names[member.id]) for member in problem.members),
@@ -284,7 +282,7 @@ def renamed(problem: AssignmentProblem, names: Mapping[str, str]) -> AssignmentP
 
 @st.composite
 def groups(draw: st.DrawFn, subject: Subject) -> Group:
-    """A group that has just been given its first tasks."""
+    """A group that has been given its first tasks."""
     made = [
         *stateful(draw(st.integers(0, 12))),
         *stateless(draw(st.integers(0, 8))),
@@ -308,8 +306,9 @@ def groups(draw: st.DrawFn, subject: Subject) -> Group:
 
 
 def change(draw: Callable[..., Any], group: Group, number: int, gone: dict[str, dict[TaskId, Lag]]) -> None:
-    """Somebody joins, comes back with what it had, dies, says that it leaves, or takes that back; a
-    member keeps crashing, or has recovered from that. `gone`: who died, and the copies on its disk.
+    """One change: a member joins, returns with its disk, dies, announces that it leaves, takes that
+    back, begins to crash repeatedly, or recovers. `gone`: dead members and the copies on their
+    disks.
     """
     names = sorted(group.members)
     match draw(st.sampled_from(["join", "return", "die", "leave", "crash"])):
@@ -333,9 +332,10 @@ def change(draw: Callable[..., Any], group: Group, number: int, gone: dict[str, 
 
 
 def most_rounds(group: Group) -> int:
-    """Every movement and every standby passed on ends within a round of getting a slot, and one
-    slot there is: their number, twice, for what standbys pass on again. One round more for what is
-    lost, and one for what then was put off."""
+    """The most rounds to rest. Every movement and every standby passed on ends within a round of
+    getting a slot, and there is at least one slot: their number, twice for standbys passed on
+    again; one more round for lost tasks, and one for what waited for these.
+    """
     kept = sum(task.stateful for task in group.tasks.values())
     return 2 * kept * (1 + group.settings.num_standbys) + 4
 
@@ -348,7 +348,8 @@ def _held(group: Group) -> Held:
 
 
 def _stays(group: Group) -> None:
-    """It has settled: everything runs, nothing is wanted, and asked again it is told what it has.
+    """Checks that the group is at rest: every task runs, no movement is left, and another round
+    changes nothing.
     """
     rest = _held(group)
     for _ in range(3):
@@ -366,7 +367,7 @@ def _stays(group: Group) -> None:
 
 
 def plans_of(assignor: Assignor, most: int) -> list[str]:
-    """Plans of `most` problems that are the same in every process, as text."""
+    """Plans of `most` problems as text; the problems are the same in every process."""
     plans: list[str] = []
 
     def ask(problem: AssignmentProblem) -> None:

@@ -1,10 +1,9 @@
-"""A group that does what plans say, round after round, without clock, log or machine: the harness
-of Kafka's TaskAssignorConvergenceTest, with hand-overs.
+"""A simulated group that carries plans out, round after round, without clock, log or state machine:
+the harness of Kafka's TaskAssignorConvergenceTest, with hand-overs.
 
-Between two rounds every copy that a member was told to keep becomes warm, and the member declares
-it ready. A member that is told to revoke gives the task up at once and keeps a copy on disk; its
-destination gets it in the same round, by the next question. Every plan on the way is judged by
-`equipoise.assignors.common.validation`.
+Between two rounds every assigned copy catches up, and its member declares it ready. A member that
+must revoke a task gives it up at once and keeps a copy on disk; the destination gets the task in
+the same round, by the next plan. `plan_faults` checks every plan.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ ROUND_MS = 60_000
 
 
 def stateful(count: int, *, subtopology: int = 0, end_offset: int = 150_000) -> list[Task]:
-    """`count` stateful tasks of one sub-topology, all of one size."""
+    """`count` stateful tasks of one sub-topology and of equal size."""
     return [Task(id=TaskId(subtopology, partition), stateful=True, end_offset=end_offset) for partition in range(count)]
 
 
@@ -35,7 +34,7 @@ def stateless(count: int, *, subtopology: int = 1) -> list[Task]:
 
 @attrs.define
 class Process:
-    """What one member holds. `copies`: lag of each copy on its disk."""
+    """The tasks of one member. `copies`: lag of each copy on its disk."""
 
     capacity: int = 1
     leaving: bool = False
@@ -47,11 +46,11 @@ class Process:
 
 
 class Group:
-    """Members join, leave and die; `decide` asks once and hands over, `round` lets copies become
-    warm and then decides.
+    """Members join, leave and die; `decide` asks the assignor and hands tasks over; `round` lets
+    copies catch up and then decides.
 
-    `members`: id -> capacity. `assignor` None: high_availability. `adapted`: the last touch to
-    every question. `group_settings`: by name; acceptable_recovery_lag is 100 unless said.
+    `members`: id -> capacity. `assignor` None: high_availability. `adapted`: applied to every
+    problem. `group_settings`: values by name; acceptable_recovery_lag defaults to 100.
     """
 
     def __init__(
@@ -73,13 +72,13 @@ class Group:
         self.revocations = Revocations()
         self.memory: Memory = {}
         self.lost: dict[TaskId, tuple[int, str]] = {}
-        """Tasks of members that died -> when, and whose they were."""
+        """Tasks of dead members -> (time of death in ms, member)."""
         self.owner_changes = 0
-        """Tasks that got another owner than before, while that one lived."""
+        """Number of changes of owner while the previous owner lived."""
         self.new_copies = 0
-        """Standbys and warm-ups begun from nothing."""
+        """Number of standbys and warm-ups begun from nothing."""
         self.cold_grants = 0
-        """Stateful tasks granted to a member that had to restore them."""
+        """Number of stateful tasks granted to a member that had to restore them."""
         self.plan: Plan | None = None
         self._last_owner: dict[TaskId, str] = {}
 
@@ -110,7 +109,7 @@ class Group:
         return self.adapted(question)
 
     def decide(self) -> Plan:
-        """Asks until nothing more can be handed over now. Returns the last plan."""
+        """Asks until no more tasks can be handed over now. Returns the last plan."""
         for question in range(MOST_HAND_OVERS):
             problem = attrs.evolve(self.problem(), follow_up=question > 0)
             plan = self.assignor.assign(problem)
@@ -159,9 +158,7 @@ class Group:
         process.copies.pop(task, None)
 
     def warm(self) -> None:
-        """Every copy that a member was told to keep is up to date; copies nobody asked for stay as
-        they are.
-        """
+        """Brings every assigned copy up to date; other copies keep their lag."""
         for process in self.members.values():
             for task in process.standby | process.warmup:
                 process.copies[task] = 0
@@ -172,10 +169,10 @@ class Group:
         return self.decide()
 
     def settle(self, most_rounds: int) -> int:
-        """Rounds until nothing more is to come, the one that notices it included. Fails beyond
-        `most_rounds`.
+        """Runs rounds until no movement is left; returns their number, the last one included. Fails
+        beyond `most_rounds`.
 
-        What a plan puts off on purpose it puts off to the next round.
+        A plan that waits until a stated time is asked again in the next round.
         """
         for rounds in range(most_rounds + 1):
             plan = self.round() if rounds else self.decide()
@@ -188,7 +185,7 @@ class Group:
         self.members[name] = Process(capacity=capacity, copies=dict(copies or {}))
 
     def die(self, name: str) -> Process:
-        """Gone without a word; its movements end. Returns what it had."""
+        """Removes a member without notice; its movements end. Returns its process."""
         self.in_flight = [
             attrs.evolve(movement, source=None if movement.source == name else movement.source)
             for movement in self.in_flight

@@ -1,6 +1,4 @@
-"""Hypothesis strategies for problems: small ones, in which every field of `AssignmentProblem` plays
-its part sooner or later.
-"""
+"""Hypothesis strategies for small problems that use every field of `AssignmentProblem`."""
 
 from __future__ import annotations
 
@@ -16,8 +14,7 @@ from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 
 ACCEPTABLE = 100
-"""acceptable_recovery_lag of every problem that says nothing else; `LAGS` lie on both sides of it.
-"""
+"""Default acceptable_recovery_lag of the problems; `LAGS` are on both sides of it."""
 LAGS: st.SearchStrategy[Lag] = st.sampled_from([0, 10, 99, 100, 101, 700, 4000, 99_999, LagSentinel.UNKNOWN, LagSentinel.ACTIVE])
 OWNERS_LAGS: st.SearchStrategy[Lag] = st.sampled_from([LagSentinel.ACTIVE, LagSentinel.ACTIVE, 0, 3000])
 LOADS: st.SearchStrategy[TaskLoad | None] = st.none() | st.builds(
@@ -30,8 +27,8 @@ RACKS = ("a", "b", "c")
 
 
 def group_settings(others: Mapping[str, st.SearchStrategy[Any]] | None = None) -> st.SearchStrategy[GroupSettings]:
-    """Those that every assignor knows; `others`: further ones by name, or these from another
-    strategy.
+    """Settings that every assignor takes; `others`: further ones by name, or other strategies for
+    these.
     """
     drawn: dict[str, st.SearchStrategy[Any]] = {
         "acceptable_recovery_lag": st.just(ACCEPTABLE),
@@ -46,8 +43,8 @@ def group_settings(others: Mapping[str, st.SearchStrategy[Any]] | None = None) -
 
 @st.composite
 def tasks(draw: st.DrawFn, most: int) -> tuple[Task, ...]:
-    """Up to `most` tasks of one to three sub-topologies, with and without state. Every source
-    partition's racks are known, or none.
+    """Up to `most` tasks of one to three sub-topologies, stateful and stateless. The racks of all
+    source partitions are known, or of none.
     """
     found = []
     racks = draw(st.booleans())
@@ -125,10 +122,8 @@ def problems(
     simple: bool = False,
     others: Mapping[str, st.SearchStrategy[Any]] | None = None,
 ) -> AssignmentProblem:
-    """Any problem; `simple`: nobody leaves, everybody knows everything, nothing is in flight or
-    blocked. `others`: see `group_settings`.
-
-    Members are m0, m1, ...
+    """Any problem with members m0, m1, ... `simple`: no member leaves, all know everything, nothing
+    is in flight or blocked. `others`: see `group_settings`.
     """
     every = draw(tasks(most_tasks))
     names = [f"m{index}" for index in range(draw(st.integers(1, most_members)))]
@@ -141,7 +136,7 @@ def problems(
             destination = draw(st.sampled_from([None, None, None, *names]))
             if destination is not None:
                 states = [MovementState.REVOKING, MovementState.WARMING]
-                state = draw(st.sampled_from(states[: 1 + (destination != owner[task.id])]))  # to its owner: given up and taken again
+                state = draw(st.sampled_from(states[: 1 + (destination != owner[task.id])]))  # to its owner: given up and taken again (strict)
                 in_flight.append(Movement(task=task.id, source=owner[task.id], destination=destination, state=state))
             blocked.update((task.id, name) for name in names if draw(st.integers(0, 20)) == 0)
     now_ms = draw(st.sampled_from([0, 1_000, 1_000_000]))

@@ -72,7 +72,7 @@ def test_the_plan_these_tests_break():
         (changed("m2", active="0_1"), "0_1 is active on m1 and m2"),
         (changed("m2", active="1_0"), "1_0 is active on m2 before m1 has given it up"),
         (changed("m1", revoke="0_0 1_0", active="0_0 0_1 0_2 0_3 1_1"), "m1 is to keep and to revoke (0_0)"),
-        (changed("m1", revoke="0_0"), "m1 owns and is told nothing of (1_0)"),
+        (changed("m1", revoke="0_0"), "m1 neither keeps nor revokes (1_0)"),
         (changed("m2", revoke="0_2"), "m2 is to revoke what it does not own (0_2)"),
         (attrs.evolve(PLAN, target={**PLAN.target, "m3": ids("0_2")}), "0_2 has two targets, m1 and m3"),
         (
@@ -87,8 +87,8 @@ def test_the_plan_these_tests_break():
         (attrs.evolve(PLAN, movements=(*PLAN.movements, PLAN.movements[0])), "a task has two movements"),
         (first_movement(source="m3"), "movement of 0_0: m3 does not run it"),
         (first_movement(destination="m1"), "movement of 0_0: to m1, the target is m2"),
-        (first_movement(state=MovementState.WARMING), "movement of 0_0: warming, but its source is told to revoke it"),
-        (changed("m2", standby="0_0 0_2 0_3"), "movement of 0_1: warming, but m2 is not told to keep a copy"),
+        (first_movement(state=MovementState.WARMING), "movement of 0_0: warming, but its source is asked to revoke it"),
+        (changed("m2", standby="0_0 0_2 0_3"), "movement of 0_1: warming, but m2 is not assigned a copy"),
         (attrs.evolve(PLAN, cost=attrs.evolve(PLAN.cost, moves=2, moves_lower_bound=2)), "cost.moves is 2; the target changes 3 owners"),
         (attrs.evolve(PLAN, cost=attrs.evolve(PLAN.cost, moves_lower_bound=4)), "cost.moves is 3, below its own lower bound 4"),
     ],
@@ -150,7 +150,7 @@ def two_warmups() -> tuple[AssignmentProblem, Plan]:
     [
         (Guarantee.ALWAYS_OWNED, SMALL, revoked_for_nobody, "revoked although nothing is to move: (0_2)"),
         (Guarantee.ALWAYS_OWNED, FREE, unowned, "no target for (0_0)"),
-        (Guarantee.ALWAYS_OWNED, FREE, unowned, "nobody is to run (0_0)"),
+        (Guarantee.ALWAYS_OWNED, FREE, unowned, "no member runs (0_0)"),
         (Guarantee.CAUGHT_UP_FIRST, FREE, lambda: granted("m1"), "0_0 is granted to m1, which is not caught up; m2 is"),
         (Guarantee.COPIES_CAPPED, FREE, too_many_standbys, "more than 0 standbys of (0_0)"),
         (Guarantee.COPIES_CAPPED, two_warmups()[0], lambda: two_warmups()[1], "2 warm-ups, the group may have 1"),
@@ -215,15 +215,15 @@ def test_lost_work_may_be_left_to_nobody_for_a_stated_time():
     assert WAITS.lost_until_ms == {parse_task("1_1"): 304_000}
     assert plan_faults(LOST, WAITS, ALL) == []
     forgotten = attrs.evolve(WAITS, lost_until_ms={})
-    assert plan_faults(LOST, forgotten, ALL) == ["nobody is to run (1_1)"]
+    assert plan_faults(LOST, forgotten, ALL) == ["no member runs (1_1)"]
 
 
 @pytest.mark.parametrize(
     ("until_ms", "reasons", "fault"),
     [
-        ({"1_0": 304_000, "1_1": 304_000}, True, "1_0 is left to nobody until 304000, but it was not lost"),
-        ({"1_1": 5_000}, True, "1_1 is left to nobody until 5000, and it is 5000 already"),
-        ({"1_1": 304_000}, False, "1_1 is left to nobody: no reason is given"),
+        ({"1_0": 304_000, "1_1": 304_000}, True, "1_0 is left without an owner until 304000, but it was not lost"),
+        ({"1_1": 5_000}, True, "1_1 is left without an owner until 5000, and it is 5000 already"),
+        ({"1_1": 304_000}, False, "1_1 is left without an owner and without a reason"),
     ],
 )
 def test_task_left_unassigned_must_be_lost_and_have_an_end(until_ms: dict[str, int], reasons: bool, fault: str):
@@ -233,4 +233,4 @@ def test_task_left_unassigned_must_be_lost_and_have_an_end(until_ms: dict[str, i
 
 def test_task_left_unassigned_may_have_no_owner():
     given = attrs.evolve(WAITS, members={"m1": MemberPlan(active=ids("1_0 1_1"))})
-    assert plan_faults(LOST, given, ALL) == ["1_1 is left to nobody until 304000, and somebody runs it"]
+    assert plan_faults(LOST, given, ALL) == ["1_1 is left without an owner until 304000, but a member runs it"]
