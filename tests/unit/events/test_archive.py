@@ -113,7 +113,7 @@ def test_an_archive_of_another_schema_is_refused(path: Path) -> None:
             open_log(path, mode)
 
 
-def test_without_pyarrow_the_line_that_installs_it_is_said(path: Path) -> None:
+def test_archive_without_pyarrow_error_names_the_install_command(path: Path) -> None:
     fill(path)
     code = (
         "import sys\nsys.modules['pyarrow'] = None\nfrom equipoise.events.errors import InputError\nfrom equipoise.events.log import open_log\n"
@@ -278,7 +278,7 @@ def test_a_compaction_killed_before_it_removed_anything_doubles_nothing(path: Pa
     assert names(copy) == names(path)
 
 
-def test_who_reads_while_files_are_merged_reads_on(path: Path) -> None:
+def test_archive_read_during_compaction_continues(path: Path) -> None:
     ticks(str(path), *range(1, 30))
     with open_log(path) as log:
         expected = list(log.read())

@@ -261,7 +261,7 @@ def test_lenient_decoding_gives_sound_facts_as_they_are() -> None:
     assert codec.decode_lenient(*codec.encode(REPORT)) == REPORT
 
 
-def test_lenient_decoding_tells_what_was_wrong() -> None:
+def test_decode_lenient_unsound_bytes_gives_the_code() -> None:
     kind, version, payload = edited(REPORT, 6, to={"0_2": -1})
     expected = Undecodable(code="unsound_field", field="LagReported.lags[0_2]", kind=kind, length_bytes=len(payload), crc32=zlib.crc32(payload))
     assert codec.decode_lenient(kind, version, payload) == expected

@@ -115,7 +115,7 @@ def test_an_observation_is_split_by_what_it_weighs() -> None:
     assert max(map(codec.size_bytes, parts)) <= codec.MOST_EVENT_BYTES
 
 
-def test_a_topology_has_no_more_tasks_than_a_member_can_speak_of() -> None:
+def test_topology_limit_lets_a_member_report_all_tasks() -> None:
     parts = [Subtopology(subtopology=number, partitions=MOST_TASKS // 2, stateful=False) for number in range(3)]
     TopologyDeclared(epoch=1, subtopologies=tuple(parts[:2]))
     with pytest.raises(FieldError, match=r"TopologyDeclared\.subtopologies: 750000 tasks; a topology has at most 500000, so use fewer partitions"):

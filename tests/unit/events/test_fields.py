@@ -83,7 +83,7 @@ def test_lags_are_numbers_from_0_and_sentinels_by_task(value: Any) -> None:
     assert (refusal(LagReported, {**REST, "lags": value}) is None) is sound
 
 
-def test_what_is_remembered_of_reports_is_bounded_and_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wire_task_cache_is_bounded_and_holds_no_refused_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "MOST_KEPT_TEXTS", 100)
     for turn in range(2):
         for number in range(60):
@@ -110,5 +110,5 @@ REST = {"member_id": "m1", "incarnation": 1, "number": 1, "assignment_epoch": 1}
         ("lags", {TaskId(0, 1): -1}, "LagReported.lags[0_1]: -1 is not a lag; use a number of records >= 0, 'active' or 'unknown'"),
     ],
 )
-def test_what_a_refusal_says(name: str, value: Any, says: str) -> None:
+def test_field_error_names_the_field_and_the_fix(name: str, value: Any, says: str) -> None:
     assert refusal(LagReported, {**REST, name: value}) == says

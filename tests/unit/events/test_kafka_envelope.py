@@ -54,7 +54,7 @@ def test_a_fact_comes_back_as_every_other_log_would_give_it() -> None:
         (b"orders", envelope.pack_fact(LogOpened(log_id="late")), "", "opened_again"),
     ],
 )
-def test_what_is_no_fact_is_undecodable_in_its_place(key: bytes | None, value: bytes | None, group: str, code: str) -> None:
+def test_fact_row_of_unsound_record_is_undecodable(key: bytes | None, value: bytes | None, group: str, code: str) -> None:
     record = record_of(key, value)
     assert (record.group, record.offset) == (group, 5)
     assert isinstance(record.event, Undecodable)
@@ -172,7 +172,7 @@ def test_a_fact_that_no_log_can_hold_is_rejected_whatever_kind_it_is_of(kind: in
         (b"k" * 4_001, b"value", b"k" * 4_000, b"value", True),
     ],
 )
-def test_a_record_of_nobodys_is_put_aside_as_far_as_it_fits(
+def test_rejected_record_of_any_size_fits(
     key: bytes | None, value: bytes | None, kept_key: bytes | None, kept_value: bytes, is_cut: bool
 ) -> None:
     *kept, why = envelope.rejected_record(key, value, "no_group", "equipoise.facts", 3, 41)
@@ -188,7 +188,7 @@ def test_a_record_of_nobodys_is_put_aside_as_far_as_it_fits(
     }
 
 
-def test_an_offset_without_a_record_keeps_its_place_and_belongs_to_nobody() -> None:
+def test_no_record_row_keeps_the_offset_without_a_group() -> None:
     row = envelope.no_record_row(envelope.NoRecord(7, 1_000))
     assert row.belongs_to_no_group
     assert (row.offset, row.append_ms, envelope.fact_record(row).event) == (7, 1_000, Undecodable(code="no_record", length_bytes=0, crc32=0))

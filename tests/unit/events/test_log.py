@@ -39,7 +39,7 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 # ------------------------------------------------------------------------------------------ reading
 
 
-def test_what_was_appended_is_what_is_read(path: Path) -> None:
+def test_log_read_returns_what_was_appended(path: Path) -> None:
     written = fill(path)
     with open_log(path) as log:
         assert list(log.read()) == written
@@ -71,7 +71,7 @@ def test_an_offset_is_a_whole_number(path: Path, from_offset: Any) -> None:
         log.read(from_offset)
 
 
-def test_an_offset_beyond_the_end_is_said(path: Path) -> None:
+def test_read_from_offset_past_the_end_is_refused(path: Path) -> None:
     fill(path)
     with open_log(path) as log, pytest.raises(InputError, match=r"offset 7 is past the end of the log \(next offset 6\)"):
         list(log.read(7))
@@ -219,7 +219,7 @@ def test_decisions_that_do_not_follow_on_are_not_appended(path: Path, changes: d
         ("orders", 1, "tick", "is no event"),
     ],
 )
-def test_facts_that_cannot_stand_there_are_not_appended(path: Path, group: Any, append_ms: Any, event: Any, says: str) -> None:
+def test_append_fact_out_of_place_is_refused(path: Path, group: Any, append_ms: Any, event: Any, says: str) -> None:
     written = fill(path)
     with open_log(path, "a") as log, pytest.raises(InputError, match=says):
         log.append_fact(group, append_ms, event)
@@ -291,7 +291,7 @@ AMISS: list[tuple[str, Any, type[LogError], int]] = [
 
 
 @pytest.mark.parametrize(("damage", "error", "offset"), [case[1:] for case in AMISS], ids=[case[0] for case in AMISS])
-def test_what_is_amiss_stops_the_reader_with_its_offset(path: Path, damage: Any, error: type[LogError], offset: int) -> None:
+def test_log_damage_stops_the_reader_with_its_offset(path: Path, damage: Any, error: type[LogError], offset: int) -> None:
     written = fill(path)
     put(path, damage(rows_of(path)))
     read: list[Entry] = []

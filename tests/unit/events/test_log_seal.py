@@ -171,7 +171,7 @@ def opened_to_append_and_failing(path: Path) -> None:
         raise ZeroDivisionError
 
 
-def test_who_opens_it_to_append_and_appends_nothing_leaves_the_seal(path: Path) -> None:
+def test_seal_open_to_append_without_appending_keeps_the_seal(path: Path) -> None:
     written = fill(path)
     sound = path.read_bytes()
     open_log(path, "a").close()

@@ -54,7 +54,7 @@ def test_a_binding_kind_names_its_member_where_every_build_looks(shape: type) ->
 
 
 @given(any_event().filter(lambda event: codec.kind_of(event) in KINDS))
-def test_whom_a_decision_binds_is_read_without_knowing_its_kind_or_version(decision: Any) -> None:
+def test_addressee_of_unknown_kind_or_version_is_read(decision: Any) -> None:
     kind, _, payload = codec.encode(decision)
     if codec.is_binding(kind) and (decision.member_id is None) == (decision.incarnation is None):
         named = None if decision.member_id is None else (decision.member_id, decision.incarnation)
@@ -67,7 +67,7 @@ NESTED = st.recursive(st.none() | st.integers(-(2**63), 2**64 - 1) | st.text(max
 
 
 @given(st.binary(max_size=40) | NESTED.map(msgpack.packb))
-def test_whatever_the_bytes_are_an_addressee_is_found_or_there_is_a_reason(payload: bytes) -> None:
+def test_addressee_of_any_bytes_is_found_or_unsound(payload: bytes) -> None:
     try:
         named, code = codec.addressee(103, payload), ""
     except UnsoundError as error:
@@ -150,7 +150,7 @@ def test_a_fact_with_a_field_more_is_unsound() -> None:
             read_it(kind, version, longer)
 
 
-def test_what_a_member_can_read_is_a_record_as_ever() -> None:
+def test_member_decision_of_known_kind_is_a_record() -> None:
     record = DecisionRecord("log", "g", 9, 40, 1, 77, ASSIGNED)
     value = envelope.pack_decision(record)
     assert envelope.member_decision(envelope.stored_decision(b"g", value, "d/0@3")) == record

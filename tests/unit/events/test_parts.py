@@ -99,7 +99,7 @@ def test_the_parts_of_a_proposal_say_what_it_says(proposed: AssignmentProposed, 
     ],
     ids=["MemberAssigned", "AssignmentProposed", "AssignmentIssued"],
 )
-def test_whatever_is_decided_fits(decision: Decision) -> None:
+def test_split_any_decision_gives_parts_that_fit(decision: Decision) -> None:
     parts = split(decision)
     assert len(parts) > 1
     assert max(map(codec.size_bytes, parts)) <= codec.MOST_EVENT_BYTES

@@ -60,7 +60,7 @@ def test_a_join_from_before_eager_members_is_not_eager(past: upcasters.MemberJoi
 
 
 @given(instances(upcasters.MemberJoinedV3))
-def test_a_join_from_before_the_groups_limit_is_judged_by_its_word_too(past: upcasters.MemberJoinedV3) -> None:
+def test_upcast_join_without_readiness_is_word_or_lag(past: upcasters.MemberJoinedV3) -> None:
     code = codec.kind_of(MemberJoined)
     form = codec.payload_from_json("MemberJoined", 3, readable.write(past))
     event = codec.decode(code, 3, form[1])
@@ -68,7 +68,7 @@ def test_a_join_from_before_the_groups_limit_is_judged_by_its_word_too(past: upc
 
 
 @given(instances(upcasters.LagReportedV2))
-def test_a_report_from_before_preparation_speaks_of_none(past: upcasters.LagReportedV2) -> None:
+def test_upcast_report_without_preparation_has_none(past: upcasters.LagReportedV2) -> None:
     form = codec.payload_from_json("LagReported", 2, readable.write(past))
     event = codec.decode(codec.kind_of(LagReported), 2, form[1])
     load = None if past.load is None else Load(**attrs.asdict(past.load, recurse=False))
@@ -83,7 +83,7 @@ def test_partitions_from_before_weights_have_none(past: upcasters.PartitionsObse
 
 
 @given(instances(upcasters.CheckpointedV1))
-def test_a_hash_from_before_forms_is_of_none_that_is_known(past: upcasters.CheckpointedV1) -> None:
+def test_upcast_hash_without_form_has_form_0(past: upcasters.CheckpointedV1) -> None:
     form = codec.payload_from_json("Checkpointed", 1, readable.write(past))
     event = codec.decode(codec.kind_of(Checkpointed), 1, form[1])
     assert event == Checkpointed(**attrs.asdict(past), form=0)

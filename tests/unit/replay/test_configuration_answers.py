@@ -109,13 +109,13 @@ def test_a_verification_goes_on_where_it_was_saved_in_the_middle_of_what_is_held
     assert group.answer().verdict is Verdict.IDENTICAL
 
 
-def test_a_build_without_the_assignor_cannot_verify_what_nobody_has_answered() -> None:
+def test_verify_unanswered_configuration_without_the_assignor_cannot_verify() -> None:
     found = verify(log(LEARNER), load=lacking("learner")).groups[0]
     assert found.verdict is Verdict.CANNOT_VERIFY
     assert "learner is not installed" in found.problem
 
 
-def test_a_build_without_the_assignor_cannot_verify_what_another_has_carried_out() -> None:
+def test_verify_applied_configuration_without_the_assignor_cannot_verify() -> None:
     records = log(LEARNER, joined("m2"))
     decisions = lead(records, real_machine)[1]
     entries = stored(records, decisions)

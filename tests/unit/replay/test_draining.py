@@ -25,14 +25,14 @@ def group_of(speed: int) -> Group:
 
 
 @pytest.mark.parametrize(("speed", "expected_ms"), [(1_000, 60_000), (4_000, 15_000), (0, None)])
-def test_it_is_reckoned_before_anybody_is_asked(speed: int, expected_ms: int | None):
+def test_drains_before_members_are_asked_gives_expected_time(speed: int, expected_ms: int | None):
     group = group_of(speed)
     problem = build_problem(group.state)
     assert drain_ms(problem, ["m1"], registry.latest("high_availability")) == expected_ms
     assert drain_ms(problem, [], registry.latest("high_availability")) == 0
 
 
-def test_while_they_go_it_is_said_of_each():
+def test_drains_while_members_leave_gives_each_its_time():
     group = group_of(1_000)
     assert drains(group.state) == {}
     group.members["m1"].leaves()
@@ -53,7 +53,7 @@ def test_while_they_go_it_is_said_of_each():
     assert drains(group.state) == {}
 
 
-def test_in_words():
+def test_drain_text_says_expected_and_longest_time():
     assert Drain(expected_ms=40_000, left_ms=600_000).text() == "about 40.0 s to go, 10 min 00 s at most"
     assert Drain(expected_ms=None, left_ms=60_000).text().startswith("time to go not known")
     assert Drain(expected_ms=90_000, left_ms=60_000).text().endswith("at most: the rest will stand still while it is restored")

@@ -107,7 +107,7 @@ def test_a_task_that_is_handed_over_says_who_has_not_let_go() -> None:
     assert answer.row.state == "revoking"
 
 
-def test_a_task_taken_over_from_the_dead_says_so_and_how_long_nobody_ran_it() -> None:
+def test_explain_task_of_dead_member_says_how_long_it_stopped() -> None:
     expiry = next(entry for entry in lived() if isinstance(entry, DecisionRecord) and isinstance(entry.decision, MemberExpired))
     granted = next(each for each in moves_of("granted") if each[0].caused_by == expiry.caused_by)
     answer = explain(lived(), granted[1], at_offset=expiry.caused_by)
@@ -134,7 +134,7 @@ def test_a_settled_task_stays_and_says_why() -> None:
     assert answer.slots == ()
 
 
-def test_before_the_first_round_nobody_has_it_and_it_says_what_is_waited_for() -> None:
+def test_explain_before_the_first_round_says_what_is_waited_for() -> None:
     join = MemberJoined(member_id="m1", incarnation=1, join_nonce="a")
     gathering = decided((1_000, configured()), (1_001, TOPOLOGY), (1_002, join))
     assert "waits another 3.0 s for more members" in explain(gathering, task("0_0")).why_here[0]

@@ -67,7 +67,7 @@ def test_every_candidate_has_its_rack_and_its_cost(moved: Explanation):
     assert [each["traffic_cost"] for each in moved.document()["candidates"]] == [20, 0]
 
 
-def test_nothing_is_said_of_racks_where_nobody_asked():
+def test_explain_without_rack_awareness_names_no_racks():
     told = explain(log("none"), TASKS[0])
     assert "traffic" not in " ".join(told.why_here)
     assert {each.traffic_cost for each in told.candidates} == {None}

@@ -43,7 +43,7 @@ def test_show_has_the_marks():
     assert (row(group, T1).is_learned, row(group, T1).owner) == (False, "m2")
 
 
-def test_what_an_application_prepares_is_shown_and_explained():
+def test_show_and_explain_preparing_task_is_named():
     group = Group().starts("m1", stateful=2)
     group.members["m1"].reports()
     group.fact(joined("m2", readiness="word_and_lag", ready_lag_records=500))

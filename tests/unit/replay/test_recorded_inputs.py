@@ -229,7 +229,7 @@ def test_later_configurations_and_topologies_are_happenings() -> None:
     assert (found.start.config, found.start.topology) == (CONFIG, TOPOLOGY)
 
 
-def test_what_is_no_groups_log_is_refused() -> None:
+def test_read_recorded_inputs_of_a_log_without_the_group_is_refused() -> None:
     with pytest.raises(InputError, match="no fact of any group"):
         read_recorded_inputs([])
     with pytest.raises(InputError, match="no TopologyDeclared fact of g"):

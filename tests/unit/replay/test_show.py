@@ -80,7 +80,7 @@ def test_a_log_whose_own_decisions_differ_says_from_where() -> None:
     assert show(entries).first_divergence == gone.caused_by
 
 
-def test_what_cannot_be_shown_says_what_to_name() -> None:
+def test_show_wrong_group_or_offset_error_names_the_choices() -> None:
     last = max(entry.offset for entry in lived() if isinstance(entry, Record))
     with pytest.raises(InputError, match=f"--at: the log ends at offset {last}"):
         show(lived(), at_offset=last + 1)

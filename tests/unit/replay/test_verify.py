@@ -256,7 +256,7 @@ def test_a_damaged_log_cannot_be_verified_past_its_offset(tmp_path: Path) -> Non
     assert verification.records == index
 
 
-def test_what_the_reader_raises_in_the_middle_ends_the_pass() -> None:
+def test_verify_reader_error_ends_the_pass_and_is_in_the_answer() -> None:
     def torn() -> Iterator[Entry]:
         yield from lived()[:50]
         raise DamagedError(49, "not what was written")

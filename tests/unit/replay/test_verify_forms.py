@@ -136,7 +136,7 @@ def test_a_hash_is_no_copy_of_another_decision_nor_the_other_way_round(path: Pat
         assert verify([*stored[:at], disguised, *stored[at:]]).verdict is Verdict.DIVERGENCE
 
 
-def test_what_was_not_compared_is_kept_when_a_verification_is_saved() -> None:
+def test_group_verifier_save_keeps_not_compared_hashes() -> None:
     stored = entries(BEFORE)
     group = GroupVerifier("orders")
     group.machine.step(stored[0])  # type: ignore[arg-type]

@@ -93,7 +93,7 @@ def test_a_divergence_is_told_once_in_the_batch_it_comes_in(size: int, seed: int
     assert GroupVerifier.restore(groups["orders"]).is_over
 
 
-def test_what_is_missing_is_told_and_made_good_when_it_comes() -> None:
+def test_watch_missing_record_is_reported_until_it_arrives() -> None:
     arrived = arrivals(lived())
     late = next(each for each in arrived if each.is_fact and each.offset == 60)
     without = [each for each in arrived if each is not late]
