@@ -13,7 +13,7 @@ connect
     "w": {worker: {"ac": ..., "at": ..., "rc": ..., "rt": ...}}}]}: connectors and tasks newly
     assigned, in that order, and revoked, in any order. The clock begins at 1,000,000. Steps: join,
     leave (w), conf (c, n tasks), del (c), sleep (ms), sleepdelay, claim (w, from: w says that it
-    runs what the other runs, too); and the rounds: rebalance, fail (nobody gets what is decided),
+    runs what the other runs, too); and the rounds: rebalance, fail (no worker gets the decision),
     mismatch (the leader has not seen the last generation through). `connect_problem` has the
     mapping: a connector is a task of sub-topology 0, in the order of names; its tasks are the
     sub-topology after its place. Each round is one problem: it has what workers report, in their

@@ -2,7 +2,7 @@
 proven, the target is the best there is, and a join moves the fewest in the fewest rounds.
 
 Optimality is judged by trying every target of small problems, with shares, ranks and movements
-counted here anew, not by the assignor's own functions.
+counted here independently of the assignor's functions.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def test_every_plan_has_optimal_stages(problem: AssignmentProblem):
 
 
 def fair(problem: AssignmentProblem, kind: Iterable[Task]) -> dict[str, tuple[int, int]]:
-    """Member -> fewest and most tasks of this kind, where nobody leaves and nothing is under way:
-    every way to split the slack is looked at (docs/protocol.md#d4)."""
+    """Member -> fewest and most tasks of this kind, where no member leaves and nothing is in
+    flight: every way to split the slack is looked at (docs/protocol.md#d4)."""
     ids = {task.id for task in kind}
     total, factor = sum(member.capacity for member in problem.members), problem.settings.balance_factor
     even = {member.id: (len(ids) * member.capacity // total, -(-len(ids) * member.capacity // total)) for member in problem.members}
@@ -73,7 +73,7 @@ def imbalance(problem: AssignmentProblem, owner: Mapping[TaskId, str]) -> int:
 
 
 def may_go_without_a_move(problem: AssignmentProblem, task: Task) -> frozenset[str]:
-    """Its owner; without one, whoever is caught up; without state, anybody."""
+    """Its owner; without one, the caught-up members; without state, every member."""
     names = frozenset(member.id for member in problem.members)
     owner = [member.id for member in problem.members if task.id in member.active]
     if owner:
@@ -93,7 +93,7 @@ def may_go_without_a_move(problem: AssignmentProblem, task: Task) -> frozenset[s
 def test_no_target_is_more_balanced_and_none_as_balanced_moves_less(problem: AssignmentProblem):
     free = {task.id: may_go_without_a_move(problem, task) for task in problem.tasks}
     if not all(free.values()):
-        # Tasks on which nobody is caught up go to whoever is soonest ready: their owner of now is
+        # Tasks without a caught-up member go to the soonest ready one: their present owner is
         # another property, so they are given one here.
         cold = [task for task, names in free.items() if not names]
         first = attrs.evolve(problem.members[0], active=tuple(sorted((*problem.members[0].active, *cold))), standby=(), warmup=())
@@ -175,8 +175,8 @@ def test_group_at_rest_keeps_shares_and_has_all_standbys(data: st.DataObject):
 
 @given(count=st.integers(1, 40), members=st.integers(2, 6), wanted=st.integers(1, 4))
 def test_copies_are_spread_evenly(count: int, members: int, wanted: int):
-    """With equal members, nobody of a new group holds more copies, active ones included, than its
-    share rounded up;
+    """With equal members, no member of a new group holds more copies, active ones included, than
+    its share rounded up;
 
     nor two less than rounded down.
     """

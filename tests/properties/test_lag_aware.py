@@ -1,7 +1,7 @@
 """`lag_aware` for any group of consumers, beyond the contract of every assignor (test_contract):
 counts and lags are within their bounds, names play no part, noisy lags move nothing.
 
-The dealing is judged by the KIP's pseudo-code written here anew, member by member.
+The deal is compared with the KIP's pseudo-code, implemented here member by member.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""`lag_aware` with racks: the same bundles as without them, given so that less is read across racks;
-judged by trying every other way to give them.
+"""`lag_aware` with racks: the same bundles as without them, given so that less is read across
+racks; judged by trying every other way to give them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ Hands = list[tuple[int, ...]]
 
 @st.composite
 def groups(draw: st.DrawFn, *, topics: int = 1, most: int = 5, tolerance: int = 0) -> AssignmentProblem:
-    """Consumers in racks, of topics to which all subscribe; partitions may be anybody's or
-    nobody's.
+    """Consumers in racks, of topics to which all subscribe; partitions may have any owner or none.
     """
     names = [f"c{number}" for number in range(draw(st.integers(2, 4)))]
     has_state = draw(st.booleans())

@@ -1,7 +1,7 @@
 """What `load_balanced` promises of loads: the bound, how it gets there, and that noise moves no
 work. (The rest: test_contract.)
 
-Utilisation and weights are counted here anew.
+Utilisation and weights are computed here independently.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def test_moves_for_traffic_lower_it_and_begin_no_rebalancing(
 @settings(max_examples=150)
 @given(amounts=AMOUNTS, capacities=CAPACITIES, data=st.data())
 def test_moves_for_traffic_leave_no_move_that_pays_more(amounts: list[int], capacities: list[int], data: st.DataObject):
-    """What a move pays is written here anew."""
+    """What a move pays is computed here independently."""
     group = made(amounts, capacities)
     for task in group.tasks:
         group._grant(data.draw(st.sampled_from(sorted(group.members))), task)
@@ -169,7 +169,7 @@ def paid(utilisation: Utilisation, owner: Mapping[TaskId, str]) -> int:
 @settings(max_examples=60)
 @given(amounts=st.lists(st.integers(1_000, 60_000), min_size=2, max_size=14), capacities=CAPACITIES, data=st.data())
 def test_noise_begins_no_rebalancing(amounts: list[int], capacities: list[int], data: st.DataObject):
-    """After a rebalancing and all that racks then were worth, weights wander as far as they may
+    """After a rebalancing and all changes for racks, weights vary as far as they may
     without racks: nothing moves for load, and what moves for traffic lowers it."""
     group = made(amounts, capacities)
     group.decide()

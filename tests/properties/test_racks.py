@@ -1,8 +1,7 @@
 """Racks, for every problem: plans keep their promises, no target that is as balanced costs less,
 names and order play no part, and a group that obeys moves once and then stays.
 
-What a target costs is counted here anew, from the KIP's `getCost`, not by the assignor's own
-functions.
+The cost of a target is computed here from the KIP's `getCost`, not by the assignor's functions.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ def partitions(topic: str) -> st.SearchStrategy[Partition]:
 
 @st.composite
 def with_racks(draw: st.DrawFn, problem: AssignmentProblem) -> AssignmentProblem:
-    """The problem, its partitions and members somewhere, some of them nobody knows where."""
+    """The problem with partitions and members in racks, some of them unknown."""
     return attrs.evolve(
         problem,
         tasks=tuple(

@@ -1,4 +1,4 @@
-"""An assignor of somebody else's, as docs/assignors.md writes it: installed as a package with an
+"""A third-party assignor, as in docs/assignors.md: installed as a package with an
 entry point, it keeps the contract and leads groups. And the contract has teeth: each kind of defect
 is found by the check that is there for it."""
 
@@ -93,7 +93,7 @@ class Nameless(Defective):
 
 
 class GivesTwice(Defective):
-    """A task that nobody owned goes to everybody."""
+    """A task without an owner goes to every member."""
 
     def assign(self, problem: AssignmentProblem) -> Plan:
         plan = super().assign(problem)

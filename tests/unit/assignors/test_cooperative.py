@@ -274,7 +274,7 @@ def test_delays_are_those_of_connect_unless_said():
 
 
 def test_a_round_revokes_no_more_than_a_part_for_balance():
-    """What must move, because its owner is leaving, is no part of it."""
+    """Tasks that must move, because their owner is leaving, do not count."""
     options = {"revocations_per_round": 2}
     first = COOPERATIVE.assign(asked(NINE, member("w1", numbered(9)), member("w2"), options=options))
     assert [each.state.value for each in first.movements] == ["revoking"] * 2 + ["waiting"] * 2

@@ -1,5 +1,5 @@
-"""Tasks that are alike, and members that take turns: what is found out once for many is what would
-be found out for each.
+"""Equivalence classes of tasks, and round-robin order of members: what is computed once for a class
+is what would be found out for each.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ RACKS = ("a", "b")
 
 @st.composite
 def groups(draw: st.DrawFn) -> AssignmentProblem:
-    """A group near its start: many tasks are alike, and some differ from the others in one thing.
+    """A group near its start: many tasks are equivalent, and some differ from the others in one
+    property.
     """
     names = [f"m{index}" for index in range(draw(st.integers(1, 4)))]
     tasks: list[Task] = []
@@ -127,7 +128,7 @@ def test_tasks_of_a_new_group_form_one_class_per_kind(problem: AssignmentProblem
 
 
 def planned(name: str, problem: AssignmentProblem, *, together: bool) -> Plan:
-    """Not `together`: no two tasks are alike, and none are one to the solver."""
+    """Not `together`: no two tasks are equivalent, and the solver aggregates none."""
     assignor = registry.latest(name)
     with pytest.MonkeyPatch.context() as patch:
         if not together:

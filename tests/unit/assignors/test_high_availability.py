@@ -1,4 +1,4 @@
-"""KIP-441's steps, one after the other, and what stands around them: who may run what, what is in
+"""KIP-441's steps, one after the other, and what surrounds them: who may run what, what is in
 flight, who is leaving, who waits.
 """
 
@@ -45,7 +45,7 @@ def test_without_caught_up_member_the_soonest_ready_gets_the_task():
 
 
 def test_the_soonest_ready_is_judged_by_its_speed():
-    """m1 has more to restore and is four times as fast; where nobody measured, all are alike."""
+    """m1 has more to restore and is four times as fast; without measurements all are equal."""
     lags = {"m1": 1000, "m2": 500}
     for speeds, soonest in (((40_000, 10_000), "m1"), ((10_000, 40_000), "m2"), ((0, 0), "m2"), ((40_000, 0), "m2"), ((39_999, 20_000), "m2")):
         members = [member(name, lags={"0_0": lag}, speed=speed) for (name, lag), speed in zip(lags.items(), speeds, strict=True)]
@@ -223,7 +223,7 @@ def of_leaving(speed: int, deadline_ms: int | None) -> AssignmentProblem:
         (1_000, 73_999, 6),  # the last one has a slot, like any other movement
         (1_000, 65_999, 4),  # 15.999 s: three in time, and one has a slot
         (1_000, 50_000, 1),
-        (0, 50_001, 6),  # nobody measured a speed, so nothing speaks against it
+        (0, 50_001, 6),  # no rate was measured, so nothing speaks against it
         (1, None, 6),
     ],
 )
@@ -281,7 +281,7 @@ def test_back_home_first():
 
 
 def test_guests_go_on_first():
-    """m1 runs two tasks of its own, and two only because somebody died: they are what a new member
+    """m1 runs two tasks of its own, and two only because a member died: they are what a new member
     gets.
     """
     question = problem(tasks("0_0 0_1 0_2 0_3"), member("m1", "0_0 0_1 0_2 0_3"), member("m2"))
@@ -300,7 +300,7 @@ def test_home_counts_only_with_a_good_part_of_the_state():
 
 
 def test_stateless_tasks_stay_and_move_only_as_the_target_asks():
-    """Kafka Streams deals them anew at every round. Here: one of six moves, in two steps."""
+    """Kafka Streams deals them again in every round. Here: one of six moves, in two steps."""
     six = numbered(6, subtopology=1)
     answer = plan(problem(tasks("", six), member("m1", "1_0 1_1 1_2 1_3"), member("m2", "1_4 1_5")))
     assert answer.cost.moves == 1

@@ -22,7 +22,7 @@ What does not fit, and why:
   1 and nine tasks: a fair share of 9 x 1/151 may be none.
 * shouldMoveTasksToCaughtUpClientsAndAssignWarmupReplicasInTheirPlace and its neighbours take tasks
   from owners that are restoring. Here an owner keeps its task until the balance moves it; the
-  scenarios are played with tasks that nobody owns.
+  scenarios are played with tasks without an owner.
 * shouldOnlyGetUpToMaxWarmupReplicasAndReturnTrue: the warm-up there is the one left behind by such
   an exchange; W = 0, as in shouldNotCountPreviousStandbyTasksTowardsMaxWarmupReplicas, is no legal
   setting, so one slot is there and is shown to stay free.

@@ -19,7 +19,7 @@ BACK_OFF_MS = 40
 
 
 class Group:
-    """Workers that do what they are told, unless a round fails to reach them."""
+    """Workers that follow the rounds, unless a round fails to reach them."""
 
     def __init__(self, workers: int = 1, *, max_delay_ms: int = DELAY_MS, connectors: int = 2, tasks: int = 4) -> None:
         steps = [{"op": "conf", "c": f"connector{number}", "n": tasks} for number in range(1, connectors + 1)]
@@ -40,7 +40,7 @@ class Group:
         self.does({"op": "sleep", "ms": sleep_ms})
 
     def round(self, kind: str = "rebalance") -> dict[str, Any]:
-        """A round: nothing that runs is given to somebody else, and what is new to somebody is
+        """A round: running work is given to no other worker, and new work of a worker is
         given once.
         """
         running = [resource for has in self.script.workers.values() for resource in has]
@@ -86,7 +86,7 @@ def test_task_assignment_when_worker_joins():
     assert group.has([2], [8])
     group.joins("worker2")
     assert group.round()["delay"] == 0
-    assert group.has([0, 1], [0, 4]), "revoked, and nobody's"
+    assert group.has([0, 1], [0, 4]), "revoked, and without an owner"
     assert group.round()["delay"] == 0
     assert group.has([1, 1], [4, 4])
     assert group.unchanged(group.round())

@@ -68,8 +68,8 @@ def goal(question: AssignmentProblem) -> dict[str, list[str]]:
 
 def test_standbys_that_may_go_anywhere_cost_a_third_of_what_they_did():
     """shouldOptimizeStandbyTasksWhenTasksAllMovable: 60 before. Kafka comes down to 20, and so do
-    copies placed one after another that then change places. It is not called optimal: nobody proves
-    it."""
+    copies placed one after another that then change places. It is not called optimal: nothing
+    proves it."""
     assert traffic({task: [name for name, (_, _, keeps) in CLIENTS.items() if task in keeps.split()] for task in CHANGELOGS}) == 60
     assert traffic(goal(crossed(rack_standbys_apart=0))) == 20
     assert not plan(crossed(rack_standbys_apart=0)).cost.optimal

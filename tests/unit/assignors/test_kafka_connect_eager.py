@@ -49,7 +49,7 @@ def test_all_stop_then_all_is_dealt_then_all_stay() -> None:
 
     waiting = asked(member("w1", "1_2"), member("w2"), memory=joined.memory)
     assert text(waiting.members["w1"].revoke) == "1_2"
-    assert waiting.members["w2"].active == (), "nobody gets anything while somebody still runs"
+    assert waiting.members["w2"].active == (), "no worker gets anything while another still runs"
 
     dealt = asked(member("w1"), member("w2"), memory=waiting.memory)
     assert (text(dealt.members["w1"].active), text(dealt.members["w2"].active)) == ("0_0 1_0 1_2", "0_1 1_1")

@@ -34,7 +34,7 @@ def plan(question: AssignmentProblem) -> Plan:
 
 
 def consumers(lags: dict[str, list[int]], subscriptions: dict[str, list[str]], **options: Any) -> dict[str, list[str]]:
-    """What each consumer is assigned when nobody has anything."""
+    """Consumer -> its partitions in a group without owners."""
     question = vectors.lag_problem({"lags": lags, "subs": subscriptions})
     answer = json.loads(assign_line(json.dumps({**question, "config": {"options": options}})))
     return {name: part["active"] for name, part in answer["members"].items()}

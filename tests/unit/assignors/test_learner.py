@@ -1,4 +1,4 @@
-"""`learner`, plan by plan; whole lives of it are played in tests/scenarios/learner."""
+"""`learner`, plan by plan; tests/scenarios/learner plays whole groups."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_each_dimension_counts_by_its_sum_and_its_weight():
     assert weighed(every, load_cpu=3) == [(3 * 90 + 25) / 4, (3 * 10 + 75) / 4]
     assert weighed(every, load_cpu=0) == [25, 75]
     assert weighed(every, load_cpu=0, load_throughput=0, load_memory=1) == [50, 50]
-    assert weighed(every, load_disk=100) == weighed(every)  # nobody reports it
+    assert weighed(every, load_disk=100) == weighed(every)  # no member reports it
 
 
 def test_unmeasured_task_weighs_as_its_subtopology():
@@ -87,7 +87,7 @@ def test_unmeasured_task_weighs_as_its_subtopology():
     total = 30 + 10 + 20 + 60 + 60 + 100 / 3
     assert weighed(every) == pytest.approx([100 * part / total for part in (30, 10, 20, 60, 60, 100 / 3)], abs=0.001)
     assert weighed(weighing("- - - -")) == [25, 25, 25, 25]
-    assert weighed(weighing("0 0")) == [50, 50]  # measured, and nothing to be told apart
+    assert weighed(weighing("0 0")) == [50, 50]  # measured, and no difference
     assert min(weighed(weighing("0 1000000000"))) > 0
 
 

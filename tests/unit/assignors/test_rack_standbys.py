@@ -41,7 +41,7 @@ Tags = Mapping[str, Mapping[str, str]]
 
 def preset(actives: Mapping[str, str], tags: Tags, *, num_standbys: int, capacity: int = 1, **settings: Any) -> dict[str, list[str]]:
     """Task -> who gets its standbys, the first one first, beside actives that are where the case
-    has them. Judged: nobody has two copies.
+    has them. Judged: no member has two copies.
     """
     question = problem(
         tasks(" ".join(actives.values())),

@@ -99,12 +99,12 @@ def lags_of(*lags: int) -> dict[TaskId, Lag]:
         ((3000,), (), 0, 20_000, 3000),  # 0.15 s away
         ((3000,), (), 0, 5_999, 0),
         ((3000,), (), 0, 6_000, 3000),  # to the record
-        ((3000,), (), 0, 0, 0),  # nobody measured
-        ((3000, 3000, 3000, 3000), (), 0, 20_000, 0),  # 12,000 of 10,000 records: alike, so none
+        ((3000,), (), 0, 0, 0),  # not measured
+        ((3000, 3000, 3000, 3000), (), 0, 20_000, 0),  # 12,000 of 10,000 records: equal lags, so none
         ((3000, 3001, 3002, 3003), (), 0, 20_000, 3002),  # the nearest three
         ((3000,), (), 6_000, 11_999, 0),  # 3,000 more until then
         ((3000,), (), 6_000, 12_000, 3000),
-        ((9000, 1001), (0,), 6_000, 20_000, 0),  # what it owns comes first; nobody writes there
+        ((9000, 1001), (0,), 6_000, 20_000, 0),  # owned tasks come first; they do not grow
         ((9000, 1000), (0,), 0, 20_000, 1000),
     ],
 )

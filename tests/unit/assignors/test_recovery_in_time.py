@@ -13,7 +13,7 @@ from tests.unit.assignors.build import member, numbered, problem, tasks
 RANK = ("high_availability", "load_balanced")
 """By lag, in records or in time."""
 BY_WORD = ("learner",)
-"""Only a member's own word begins a hand-over; but what nobody runs goes to whoever is near."""
+"""Only a member's word begins a hand-over; a task without an owner goes to the nearest copy."""
 DO_NOT = ("cooperative", "kafka_connect", "lag_aware")
 """How near a copy is plays no part in where a task goes, or when."""
 AS_KAFKA = ("kafka_streams",)
@@ -22,7 +22,7 @@ AS_KAFKA = ("kafka_streams",)
 
 def near_in_time(acceptable_ms: int, *, owned: bool) -> AssignmentProblem:
     """m2 is 3,000 records behind on all four tasks and restores 60,000 a second: 0.2 s for them
-    all. m1 runs them, or has nothing and nobody does.
+    all. m1 runs them, or no member does.
     """
     of = numbered(4)
     return problem(

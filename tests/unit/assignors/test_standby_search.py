@@ -67,7 +67,7 @@ def test_a_search_makes_nothing_worse_and_ends_where_no_move_gains(data: st.Data
         assert all(search.indexed.may_run(member, task) for member in members)
     assert sum(search.load.values()) == total
     again = StandbySearch(search.indexed, search.wishes, _without(search), search.shares, search.apart, search.holders)
-    assert again.worth() == after, "its own books are what they would be if they were kept anew"
+    assert again.worth() == after, "its running totals equal recomputed ones"
     again.search()
     assert again.worth() == after
 

@@ -112,7 +112,7 @@ FREE = problem(tasks("0_0"), member("m1", lags={"0_0": 9000}), member("m2", lags
 
 
 def granted(name: str) -> Plan:
-    """0_0, which nobody owns, to one of the two."""
+    """0_0, which has no owner, to one of the two."""
     answer = HighAvailability().assign(FREE)
     other = {"m1": "m2", "m2": "m1"}[name]
     return attrs.evolve(
