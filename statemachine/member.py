@@ -332,7 +332,7 @@ class MemberSession(SessionState):
         if task not in self.grants:
             self._prepared.discard(task)  # it ran here, and its application has let go of it
         if self.ended is not None:
-            self._say_that_it_left()
+            self._send_left()
             return
         if task not in self.grants and not self.stopping:
             self._given_up.append(task)
@@ -376,7 +376,7 @@ class MemberSession(SessionState):
         self._look_at_lease(now_ms)
         if self.ended is None:
             self._end(how, now_ms)
-            self._say_that_it_left()
+            self._send_left()
 
     # Questions of the host
 
@@ -474,7 +474,7 @@ class MemberSession(SessionState):
         self._urgent, self._newly_ready, self._given_up, self._parts = [], [], [], []
         self.ended = how
 
-    def _say_that_it_left(self) -> None:
+    def _send_left(self) -> None:
         """Sends MemberLeft for a session that gave up, as soon as nothing of it runs."""
         if self.ended in (End.UNREADABLE, End.FAILED) and not self.closing and self._joined:
             self._urgent = [MemberLeft]
@@ -583,10 +583,10 @@ class MemberSession(SessionState):
         if self.closing:
             self.stopping = True
             return
-        said = self._urgent
+        pending = self._urgent
         self._end(how, now_ms)
         if self._joined:
-            self._urgent = [*said, MemberLeft]
+            self._urgent = [*pending, MemberLeft]
 
     def _report(self, now_ms: int) -> LagReported:
         """The complete report, as a delta when the last report is known to have arrived

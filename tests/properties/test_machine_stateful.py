@@ -383,10 +383,10 @@ class Storm(RuleBasedStateMachine):
         return int(self.group.state.settings.options.get("scheduled_delay_ms", CooperativeOptions().scheduled_delay_ms)) if delays else 0
 
     def _undone(self) -> str:
-        silent = sorted(self.group.state.members.keys() - self.group.members.keys())
+        absent = sorted(self.group.state.members.keys() - self.group.members.keys())
         behind = sorted(name for name, member in self.group.members.items() if member.is_behind())
-        if silent or behind:
-            return f"silent are {silent}, behind are {behind}"
+        if absent or behind:
+            return f"absent are {absent}, behind are {behind}"
         return unsettled(self.group.state)
 
     def _stays(self) -> None:

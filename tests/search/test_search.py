@@ -19,7 +19,7 @@ def test_search_with_all_rules_finds_no_two_owners(name: str):
     assert planned.faults <= FAULTS.keys()
     found = run(planned)
     assert found.path is None, f"two owners of {found.task}: {', '.join(found.path)}"
-    assert found.states > 1_000, "the search reaches next to nothing"
+    assert found.states > 1_000, "the search reaches too few states"
 
 
 @pytest.mark.parametrize("rule", BROKEN)

@@ -237,14 +237,14 @@ def test_validator_finds_a_move_to_a_crash_looping_member():
     owner = group.state.owner[task]
     other = "m2" if owner == "m1" else "m1"
 
-    def home(decision: Decision) -> Decision:
+    def returned(decision: Decision) -> Decision:
         if isinstance(decision, AssignmentIssued):
             return attrs.evolve(decision, moves=tuple(attrs.evolve(move, destination=owner) for move in decision.moves))
         return decision
 
     for incarnation in (2, 3):
         if incarnation == 3:
-            group.change = home
+            group.change = returned
         kept = joined(owner, incarnation, ended_incarnation=incarnation - 1, lags={task: 0})
         with broken(4, f"0_0 goes to {owner} .*, which keeps crashing; {other} is caught up too") if incarnation == 3 else contextlib.nullcontext():
             group.fact(kept)

@@ -75,8 +75,8 @@ def test_second_crash_moves_the_tasks_and_further_crashes_move_none(assignor: st
         decided = len(group.decisions)
         crashes(group, "m3", proven=proven)
         moves = [move for each in group.decisions[decided:] if isinstance(each.decision, AssignmentIssued) for move in each.decision.moves]
-        assert moves == [], "it had nothing, so nothing is disturbed"
-        assert group.state.members["m3"].standby == set(), "there are others to keep them"
+        assert moves == [], "it had no task"
+        assert group.state.members["m3"].standby == set(), "other members keep them"
     assert group.state.crashes["m3"].times == 22
 
 

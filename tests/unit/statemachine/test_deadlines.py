@@ -38,7 +38,7 @@ def test_fenced_incarnation_in_shadow_stays_fenced_by_any_message():
     group.pass_ms(SESSION_MS - 1_000)
     group.fact(TaskReady(member_id="m1", incarnation=1, assignment_epoch=1, tasks=tasks("1_0")))
     group.pass_ms(SESSION_MS - 1)
-    assert group.state.holds, "it was heard of less than its session timeout ago"
+    assert group.state.holds, "last heard less than its session timeout ago"
     group.tick(1)
     assert not group.state.holds
 
@@ -86,7 +86,7 @@ def test_shorter_stall_timeout_applies_to_a_warm_up_under_way():
     group.tick(1_000)
     assert not group.state.backoffs
     group.tick(1_000)
-    assert group.state.backoffs, "it got no nearer within the new timeout"
+    assert group.state.backoffs, "no progress within the new timeout"
 
 
 def test_check_finds_a_timer_that_the_heap_has_lost():

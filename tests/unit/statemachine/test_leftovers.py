@@ -79,7 +79,7 @@ def test_group_whose_last_member_is_expelled_only_has_the_timer_of_its_fence():
     group.settles()
     group.fact(MemberLeft(member_id="m2", incarnation=1))
     group.fact(topology(2, stateful=2))
-    assert group.state.members["m1"].revoking, "and it does not give that up"
+    assert group.state.members["m1"].revoking, "it keeps its task"
     assert group.state.scheduled_ms is not None
     group.pass_ms(2_000)
     assert not group.state.members
@@ -161,7 +161,7 @@ def test_hold_is_not_ended_by_a_late_report_of_an_earlier_grant():
     group.fact(joined("m3", 2, topology_epoch=9))  # a build that has none of the tasks
     assert (group.state.owner[task], group.state.holds) == ("m2", {task: SESSION_MS})
     group.fact(late)
-    assert group.state.holds == {task: SESSION_MS}, "it was granted anew since"
+    assert group.state.holds == {task: SESSION_MS}, "it was granted again since"
     group.fact(LagReported("m2", 1, 1, group.state.members["m2"].issued_epoch, held=tasks("1_0", "1_1")))
     assert group.state.holds == {}
 

@@ -180,7 +180,7 @@ def test_host_cpu_is_divided_by_busy_time_and_memory_by_state():
     measured = {task: (found.cpu, found.memory, found.disk, found.records_per_s) for task, found in group.state.loads.items()}
     assert measured == {first: (450_000, 40_000, 20_000, 10), second: (50_000, 160_000, 80_000, 100)}
     group.fact(attrs.evolve(member.report(), load=attrs.evolve(load, busy={}, cpu=0.55)), 10)
-    assert [group.state.loads[task].cpu for task in (first, second)] == [50_000, 500_000], "not told: by the records it processes"
+    assert [group.state.loads[task].cpu for task in (first, second)] == [50_000, 500_000], "busy time unknown: by records processed"
     check_snapshot_replay(group.records)
 
 
@@ -270,7 +270,7 @@ def test_group_that_became_empty_waits_the_initial_delay_again():
     group.join("m1")
     group.pass_ms(1_000)
     group.fact(MemberLeft(member_id="m1", incarnation=1))
-    assert group.machine.next_deadline_ms is None, "nothing to tick for in an empty group"
+    assert group.machine.next_deadline_ms is None, "an empty group needs no ticks"
     group.pass_ms(2_500)
     group.join("m1", 2)
     assert assigned(group.pass_ms(2_999)) == {}
@@ -519,7 +519,7 @@ def test_assignment_of_another_leader_is_current_and_ours_is_proposed():
     assert group.state.owner == dict.fromkeys(both, "m1")
     assert rejections(group.fact(observed)) == ["generation_not_newer"]
     assert rejections(group.fact(LeaveIntended(member_id="m1", incarnation=1))) == ["external"]
-    assert group.pass_ms(10 * SESSION_MS) == [], "nobody expires in a group that something else leads"
+    assert group.pass_ms(10 * SESSION_MS) == [], "no member expires while another leader leads"
     assert len(group.state.members) == 2
     check_snapshot_replay(group.records)
 

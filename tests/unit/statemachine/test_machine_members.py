@@ -37,7 +37,7 @@ def test_silent_member_expires_at_its_session_timeout():
     assert expired(out) == [("m1", "session_timeout", 0)]
     assert causes(out) == ["expiry"]
     assert set(mine) <= set(assigned(out)["m2"].active)
-    assert assigned(out)["m2"].hold_ms == {}, "its lease is over, so nobody waits"
+    assert assigned(out)["m2"].hold_ms == {}, "its lease is over, so there is no hold"
 
 
 def test_due_deadlines_are_handled_before_the_record():
@@ -121,7 +121,7 @@ def test_hold_stays_until_a_member_is_known_to_run_the_task():
     group.fact(LagReported("m1", 2, 0, 1))  # it has read its grant and still waits
     assert group.state.holds == {task: SESSION_MS}
     again = group.fact(joined("m1", 3, session_timeout_ms=20_000))
-    assert assigned(again)["m1"].hold_ms == {task: SESSION_MS}, "the first process may still run: nobody has said otherwise"
+    assert assigned(again)["m1"].hold_ms == {task: SESSION_MS}, "the first process may still run"
     group.fact(LagReported("m1", 3, 0, 1, held=(task,)))
     assert group.state.holds == {}
 
@@ -338,12 +338,12 @@ def test_member_of_an_old_topology_gets_no_new_partitions():
     group = Group().starts("old", stateful=3, num_standbys=1)
     group.settles()
     group.fact(topology(epoch=2, stateful=6))
-    assert set(group.state.owner) == set(tasks("0_0", "0_1", "0_2")), "nobody can run the others yet"
+    assert set(group.state.owner) == set(tasks("0_0", "0_1", "0_2")), "no member can run the others yet"
     group.join("new", topology_epoch=2)
     group.settles()
     new = tasks("0_3", "0_4", "0_5")
     assert {task for task, owner in group.owners().items() if owner == "new"} >= set(new)
-    assert not group.state.members["old"].standby.intersection(new), "nor does it keep a copy that it could not run"
+    assert not group.state.members["old"].standby.intersection(new), "it keeps no copy of a task that it cannot run"
     assert group.state.members["new"].standby == set(tasks("0_0", "0_1", "0_2"))
 
 

@@ -60,9 +60,9 @@ def test_sixty_tasks_six_members_and_a_seventh():
     assert [each.cause for each in asked] == ["join", "ready", "ready", "ready", "ready"]
     revoked = [move for each in rounds for move in each.moves if move.state == "revoking"]
     assert len(revoked) == 8
-    assert all(move.lag_records is not None and move.lag_records <= 10_000 for move in revoked), "nobody is interrupted for a cold destination"
+    assert all(move.lag_records is not None and move.lag_records <= 10_000 for move in revoked), "no task moves to a cold destination"
     told = {task for each in since if isinstance(each, MemberAssigned) for task in each.revoke}
-    assert told == changed, "no other task is ever interrupted"
+    assert told == changed, "no other task moves"
 
     assert group.state.verdict == ("balanced", 0, 0, 0, 0)
     assert group.machine.next_deadline_ms is not None
@@ -96,7 +96,7 @@ def test_a_cold_joiner_warms_up_before_it_owns():
     assert causes(ready) == ["ready"]
     assert verdicts(ready) == ["moving"]
     assert (assigned(ready)["m1"].revoke, list(assigned(ready))) == ((task,), ["m1"])
-    assert group.state.members["m2"].warmup, "the destination keeps its copy until the task is its own"
+    assert group.state.members["m2"].warmup, "the destination keeps its copy until it is granted the task"
     granted = group.fact(TasksRevoked(member_id="m1", incarnation=1, assignment_epoch=2, tasks=(task,)))
     assert assigned(granted)["m2"].active == (task,)
     assert assigned(granted)["m2"].warmup == ()
@@ -171,7 +171,7 @@ def test_dead_destination_ends_its_movement():
     back = group.fact(joined("m2", 2, ended_incarnation=1))
     (cancelled,) = [move for each in back if isinstance(each, AssignmentIssued) for move in each.moves if move.state == "cancelled"]
     assert (cancelled.task, cancelled.destination, cancelled.reason) == (task, "m2", "destination_gone")
-    assert task in assigned(back)["m1"].active, "the source has it again, with a new token"
+    assert task in assigned(back)["m1"].active, "the source is granted it again, with a new token"
     assert assigned(back)["m1"].tokens[assigned(back)["m1"].active.index(task)] == 2
 
 
@@ -192,7 +192,7 @@ def test_destination_that_lost_its_copy_ends_its_movement(caught_up: bool):
     moves = [(move.state, move.reason) for each in wiped if isinstance(each, AssignmentIssued) for move in each.moves]
     assert moves[0] == ("cancelled", "destination_wiped")
     assert task in group.state.members["m1"].active
-    assert group.fact(LagReported("m2", 1, 2, group.state.members["m2"].issued_epoch)) == [], "said once, decided once"
+    assert group.fact(LagReported("m2", 1, 2, group.state.members["m2"].issued_epoch)) == [], "reported once, decided once"
 
 
 def test_standby_that_lost_its_copy_ends_its_movement():
@@ -270,8 +270,8 @@ def test_back_off_doubles_with_each_stall():
             if not backoff.over:
                 waits.setdefault((task, backoff.times), backoff.until_ms - group.state.now_ms)
     for task in tasks("0_0", "0_1"):
-        said = [waits[task, times] for times in (1, 2, 3, 4)]
-        assert [round(wait_ms, -4) for wait_ms in said] == [10_000, 20_000, 40_000, 80_000]
+        observed = [waits[task, times] for times in (1, 2, 3, 4)]
+        assert [round(wait_ms, -4) for wait_ms in observed] == [10_000, 20_000, 40_000, 80_000]
     assert group.state.members.keys() == {"m1", "m2"}
 
 

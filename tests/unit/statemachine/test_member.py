@@ -730,7 +730,7 @@ def test_closing_stops_all_tasks_before_member_left():
 # State as bytes
 
 
-def _stages() -> list[MemberSession]:
+def _moments() -> list[MemberSession]:
     bare = MemberSession(settings())
     busy = running(STATEFUL)
     busy.copy_progress(OTHER, LagSentinel.UNKNOWN, 5)
@@ -746,9 +746,9 @@ def _stages() -> list[MemberSession]:
     return [bare, busy, told, ended]
 
 
-@pytest.mark.parametrize("stage", range(4))
-def test_restored_session_equals_and_continues_the_original(stage: int):
-    original = _stages()[stage]
+@pytest.mark.parametrize("moment", range(4))
+def test_restored_session_equals_and_continues_the_original(moment: int):
+    original = _moments()[moment]
     restored = MemberSession.restore(original.settings, original.snapshot())
     assert restored.snapshot() == original.snapshot()
     for session in (original, restored):
@@ -807,8 +807,8 @@ def test_report_that_does_not_fit_has_assigned_copies_first_and_the_rest_follows
     session.receive(record(1, assigned(1, (), standby=(TaskId(0, 8),), warmup=(TaskId(0, 9),))), 0)
     for partition in range(20):
         session.copy_progress(TaskId(0, partition), 5_000 + partition, 0)
-    said: list[Any] = session.poll(3_000)
-    (first,) = said
+    sent: list[Any] = session.poll(3_000)
+    (first,) = sent
     assert (first.base, list(first.lags)) == (None, [TaskId(0, 0), TaskId(0, 8), TaskId(0, 9)])
     assert session.next_poll_ms == 6_000  # it has not arrived yet
     assert not session.has_more_to_report
@@ -816,18 +816,18 @@ def test_report_that_does_not_fit_has_assigned_copies_first_and_the_rest_follows
     now_ms = 3_100
     while True:
         session = Terse.restore(session.settings, session.snapshot())
-        session.heartbeat_acknowledged(sent_ms=3_000, now_ms=now_ms, report_number=said[-1].number)
+        session.heartbeat_acknowledged(sent_ms=3_000, now_ms=now_ms, report_number=sent[-1].number)
         if not session.has_more_to_report:
             break
         report: Any
         (report,) = session.poll(now_ms)
-        assert report.base == said[-1].number
+        assert report.base == sent[-1].number
         assert heard.keys().isdisjoint(report.lags)
         heard.update(report.lags)
-        said.append(report)
+        sent.append(report)
         now_ms += 100
     assert heard == {TaskId(0, partition): 5_000 + partition for partition in range(20)}
-    assert len(said) == 4
+    assert len(sent) == 4
     session.copy_dropped(TaskId(0, 3))
     (report,) = session.poll(session.next_report_ms)
     assert (report.lags, report.forgotten) == ({}, (TaskId(0, 3),))
@@ -850,6 +850,6 @@ def test_released_and_ready_tasks_are_split_over_several_facts():
     session.receive(record(2, assigned(2, revoke=tasks)), 0)
     for task in tasks:
         session.task_closed(task, 5)
-    said = [fact for fact in session.poll(10) if isinstance(fact, TasksRevoked)]
-    assert [task for fact in said for task in fact.tasks] == list(tasks)
-    assert len(said) == 4
+    sent = [fact for fact in session.poll(10) if isinstance(fact, TasksRevoked)]
+    assert [task for fact in sent for task in fact.tasks] == list(tasks)
+    assert len(sent) == 4

@@ -134,7 +134,7 @@ def preparing_group() -> tuple[Group, TaskId, int]:
 def test_preparation_with_progress_keeps_its_slot():
     group, task, _ = preparing_group()
     assert held_slot_until(group, task, [(done, 15_000) for done in range(0, 1_000, 50)]) is None
-    assert group.state.members["m2"].measured_records_per_s == 0, "no lag says how fast it is"
+    assert group.state.members["m2"].measured_records_per_s == 0, "its speed is unknown without a lag"
 
 
 @pytest.mark.parametrize(

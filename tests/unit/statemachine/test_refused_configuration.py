@@ -90,7 +90,7 @@ def test_an_unavailable_configuration_is_refused_and_the_old_one_stays(wrong: Gr
     taken, decisions = lead(log(wrong, joined("m2")), real_machine)
     assert refusals(decisions) == [4]
     assert config_of(taken) == RUNNING
-    assert decisions[-1].caused_by == 5, "the join behind it is decided on"
+    assert decisions[-1].caused_by == 5, "the join after it is answered"
     corrected = make_record(GROUP, 6, 6_000, attrs.evolve(RUNNING, knobs=configured(probing_interval_ms=9_000).knobs))
     taken.fold(corrected, 0)
     assert config_of(taken) == corrected.event
@@ -194,7 +194,7 @@ def test_a_leader_reads_what_is_published_before_it_refuses() -> None:
     records = log(LEARNER, joined("m2"))
     _, decisions = lead(records, real_machine)
     woken, _ = lead(records[:4], LACKS)
-    assert not woken.must_read_published(attrs.evolve(records[4], event=RUNNING)), "it can carry that one out"
+    assert not woken.must_read_published(attrs.evolve(records[4], event=RUNNING)), "it has that assignor"
     assert woken.must_read_published(records[4])
     tell(woken, decisions)
     assert woken.fold(records[4], 0) == []
@@ -227,4 +227,4 @@ def test_explanation_names_the_lacking_assignor() -> None:
     assert "did you mean" not in rejection_text(refused, attrs.evolve(RUNNING, assignor="nothing_like_it"))
     assert "here are high_availability version 1" in rejection_text(refused, attrs.evolve(RUNNING, behaviour_version=99))
     assert "pinned to solver 'ortools-1.0'" in rejection_text(refused, attrs.evolve(RUNNING, solver="ortools-1.0"))
-    assert "install it on every worker" in rejection_text(refused, LEARNER), "this installation has it: the worker that answered had not"
+    assert "install it on every worker" in rejection_text(refused, LEARNER), "this installation has the assignor, and the worker that answered lacked it"

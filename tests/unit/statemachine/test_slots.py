@@ -64,7 +64,7 @@ def test_slot_of_a_slow_copy_goes_to_a_member_that_was_not_tried_yet(tells_speed
     left = group.members["slow"].copies[task]
     cycles(group, 2 * HEARTBEAT_MS)
     assert runs(group, "fast") == 1
-    assert warming(group) == {"slow": [task]}, "nothing waits any more, so it goes on"
+    assert warming(group) == {"slow": [task]}, "nothing waits any more, so it continues"
     cycles(group, 2 * HEARTBEAT_MS)
     assert left - 500 <= group.members["slow"].copies[task] < left, "from where it was"
 

@@ -45,7 +45,7 @@ def observed(**lags: dict[int, int]) -> PartitionsObserved:
     return PartitionsObserved(source_lags=lags)
 
 
-def said(number: int, behind: dict[TaskId, int]) -> LagReported:
+def report(number: int, behind: dict[TaskId, int]) -> LagReported:
     return LagReported("m1", 1, number, 0, load=Load(behind=behind))
 
 
@@ -64,10 +64,10 @@ def test_the_lag_of_a_task_is_that_of_all_its_sources_once_all_are_known() -> No
 def test_newer_of_reported_and_observed_lag_counts() -> None:
     group = gathering(one_source(2))
     group.fact(observed(a={0: 500, 1: 600}))
-    group.fact(said(0, {TaskId(0, 0): 7}))
+    group.fact(report(0, {TaskId(0, 0): 7}))
     assert known(group) == {"0_0": 7, "0_1": 600}
     group.fact(observed(a={1: 90}))
-    assert known(group) == {"0_0": 7, "0_1": 90}, "partition 0 was not looked at again"
+    assert known(group) == {"0_0": 7, "0_1": 90}, "partition 0 was not observed again"
     group.fact(observed(a={0: 80}))
     assert known(group) == {"0_0": 80, "0_1": 90}
 
@@ -77,7 +77,7 @@ def test_first_round_begins_with_the_last_unknown_lag() -> None:
     group.fact(observed(a={0: 100_000, 1: 60_000}))
     group.pass_ms(DELAY_MS)
     assert (group.state.phase, group.machine.awaits_lags, group.moves()) == (GroupPhase.GATHERING, True, [])
-    group.fact(said(0, {TaskId(0, 2): 50_000}))
+    group.fact(report(0, {TaskId(0, 2): 50_000}))
     assert (group.state.phase, group.machine.awaits_lags) == (GroupPhase.LEADING, False)
     assert {str(move.task): (move.destination, move.lag_records) for move in group.moves()} == {
         "0_0": ("m1", 100_000), "0_1": ("m2", 60_000), "0_2": ("m2", 50_000)
@@ -122,17 +122,17 @@ def test_first_round_of_another_assignor_does_not_wait_for_lags() -> None:
     group.pass_ms(DELAY_MS)
     assert group.state.awaiting_lags
     group.fact(configured("high_availability", initial_delay_ms=DELAY_MS))
-    assert len(group.moves()) == 3, "the one that needs them is not there any more"
+    assert len(group.moves()) == 3, "the assignor that needs them is gone"
 
 
 def test_lags_from_before_the_group_was_empty_are_forgotten() -> None:
     group = gathering(one_source())
     group.fact(observed(a=EXAMPLE))
-    group.fact(said(0, {TaskId(0, 0): 9}))
+    group.fact(report(0, {TaskId(0, 0): 9}))
     group.pass_ms(5_000)
     for name in ("m1", "m2"):
         group.fact(joined(name, 2))
-    assert known(group)["0_0"] == 9, "it goes on living"
+    assert known(group)["0_0"] == 9, "the group continues"
     group.pass_ms(60_000)
     assert group.state.members == {}
     group.fact(joined("m1", 3))
@@ -208,7 +208,7 @@ def test_worker_observes_the_lags_that_its_group_does_not_know() -> None:
     lags = {"a": {0: 5, 1: 15}}
     told = lead.observe(group.records[-1].group, {}, {}, lags)
     assert told == observed(a={0: 5, 1: 15})
-    assert lead.observe(group.records[-1].group, {}, {}, lags) == told, "until it stands in the log"
+    assert lead.observe(group.records[-1].group, {}, {}, lags) == told, "until it is in the log"
     group.fact(told)
     lead.fold(group.records[-1], 0)
     assert lead.observe(group.records[-1].group, {}, {}, lags) is None
