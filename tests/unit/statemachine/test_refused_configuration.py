@@ -227,4 +227,4 @@ def test_explanation_names_the_lacking_assignor() -> None:
     assert "did you mean" not in rejection_text(refused, attrs.evolve(RUNNING, assignor="nothing_like_it"))
     assert "here are high_availability version 1" in rejection_text(refused, attrs.evolve(RUNNING, behaviour_version=99))
     assert "pinned to solver 'ortools-1.0'" in rejection_text(refused, attrs.evolve(RUNNING, solver="ortools-1.0"))
-    assert "install it on every worker" in rejection_text(refused, LEARNER), "this installation has the assignor, and the worker that answered lacked it"
+    assert "install it on every worker" in rejection_text(refused, LEARNER), "the worker that answered lacked the assignor"
