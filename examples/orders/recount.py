@@ -58,7 +58,6 @@ async def reading(options: dict[str, Any], topic: str, isolation_level: str) -> 
     try:
         partitions = sorted(TopicPartition(topic, partition) for partition in consumer.partitions_for_topic(topic))
         ends = await consumer.end_offsets(partitions)
-        consumer.unsubscribe()
         yield consumer, {tp: ends[tp] for tp in partitions}
     finally:
         await consumer.stop()
@@ -76,6 +75,7 @@ async def everything(options: dict[str, Any], topic: str, isolation_level: str, 
     """
     async with reading(options, topic, isolation_level) as (consumer, now):
         ends = now if until is None else until
+        consumer.unsubscribe()  # not sooner: aiokafka may never stop a consumer that was unsubscribed and has no assignment
         for tp in sorted(ends):  # one at a time: a request waits for those sent to the broker before it
             consumer.assign([tp])
             await consumer.seek_to_beginning(tp)
