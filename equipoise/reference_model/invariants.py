@@ -106,17 +106,17 @@ class Validator:
         for kind, copies in (("standby", member.standby), ("warm-up", member.warmup)):
             both = sorted(copies & owned)
             if both:
-                raise InvariantBroken(3, f"{member_id} owns {tasks_text(both)} and is told to keep a {kind} of it")
+                raise InvariantBroken(3, f"{member_id} owns {tasks_text(both)} and is assigned a {kind} of it")
             stateless = sorted(task for task in copies if not self.model.is_stateful(task))
             if stateless:
-                raise InvariantBroken(3, f"{member_id} is told to keep a {kind} of {tasks_text(stateless)}, which has no state or is no task")
+                raise InvariantBroken(3, f"{member_id} is assigned a {kind} of {tasks_text(stateless)}, which has no state or is no task")
             unknown = sorted(task for task in copies.difference(*self._before[member_id]) if not self.model.knows(member, task))
             if unknown:
                 epoch = member.topology_epoch
-                raise InvariantBroken(0, f"{member_id} is told to keep a {kind} of {tasks_text(unknown)}; its topology epoch {epoch} has no such")
+                raise InvariantBroken(0, f"{member_id} is assigned a {kind} of {tasks_text(unknown)}; its topology epoch {epoch} has no such")
         twice = sorted(member.standby & member.warmup)
         if twice:
-            raise InvariantBroken(0, f"{member_id} is told to keep {tasks_text(twice)} as standby and as warm-up")
+            raise InvariantBroken(0, f"{member_id} is assigned {tasks_text(twice)} both as standby and as warm-up")
 
     def _copies_of(self, member_id: str) -> tuple[frozenset[TaskId], frozenset[TaskId]]:
         member = self.model.members.get(member_id)
@@ -132,7 +132,7 @@ class Validator:
         if move.state not in ("revoking", "granted") or not model.is_stateful(move.task) or not self._is_promised(Guarantee.CAUGHT_UP_FIRST):
             return
         if move.destination is None:
-            raise InvariantBroken(0, f"{move.task} is {move.state} and goes to nobody")
+            raise InvariantBroken(0, f"{move.task} is {move.state} and has no destination")
         if move.destination in (model.handing_over.get(move.task), model.eager_regrants.get(move.task), model.owner.get(move.task)):
             return
         destination = model.members.get(move.destination)
@@ -170,7 +170,7 @@ class Validator:
                 raise InvariantBroken(5, f"{member_id} has {copies} warm-ups; the cap for one member is {settings.max_warmups_per_member}")
             for task in sorted(member.standby):
                 if model.standbys[task] > settings.num_standbys:
-                    raise InvariantBroken(5, f"{task} has {model.standbys[task]} standbys; asked for were {settings.num_standbys}")
+                    raise InvariantBroken(5, f"{task} has {model.standbys[task]} standbys; num_standbys is {settings.num_standbys}")
 
     def _counted(self, warmups: Iterable[TaskId]) -> int:
         """The number of warm-ups within the caps: copies of tasks of leaving members may be
@@ -276,13 +276,13 @@ def unsettled(state: GroupState) -> str:
     """
     tasks = state.tasks()
     for what, names in (
-        ("nobody runs", [str(task) for task in tasks if task not in state.owner and _may_be_run(state, task)]),
-        ("on their way are", [str(task) for task in sorted(state.in_flight)]),
-        ("to give something up has", sorted(member.member_id for member in state.members.values() if member.revoking)),
-        ("warming up is", sorted(member.member_id for member in state.members.values() if member.warmup)),
-        ("to be released is", sorted(member.member_id for member in state.members.values() if member.leaving and not member.released)),
-        ("waited for is", sorted(state.fenced)),
-        ("in back-off after crashes is", sorted(filter(state.is_crash_looping, state.members))),
+        ("tasks without owner:", [str(task) for task in tasks if task not in state.owner and _may_be_run(state, task)]),
+        ("movements in flight:", [str(task) for task in sorted(state.in_flight)]),
+        ("members that revoke tasks:", sorted(member.member_id for member in state.members.values() if member.revoking)),
+        ("members with warm-ups:", sorted(member.member_id for member in state.members.values() if member.warmup)),
+        ("members to release:", sorted(member.member_id for member in state.members.values() if member.leaving and not member.released)),
+        ("fenced incarnations:", sorted(state.fenced)),
+        ("members in back-off after crashes:", sorted(filter(state.is_crash_looping, state.members))),
     ):
         if names:
             return f"{what} {', '.join(names)}"

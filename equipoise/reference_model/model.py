@@ -307,7 +307,7 @@ class ReferenceModel:
         follows = member.readiness != "word_or_lag"
         limits = (settings.acceptable_recovery_lag, settings.acceptable_recovery_ms) if follows else (None, None)
         if member.epoch and member.limits != limits:
-            raise InvariantBroken(0, f"{member.member_id} (readiness {member.readiness}) was told the limits {member.limits}, not {limits}")
+            raise InvariantBroken(0, f"{member.member_id} (readiness {member.readiness}) was assigned the limits {member.limits}, not {limits}")
 
     def _initial_delay_over(self) -> None:
         """docs/protocol.md#d2: waits once more, three times as long, for lags that are needed and
@@ -394,14 +394,14 @@ class ReferenceModel:
     def _member(self, named: Any) -> MemberRecord:
         member = self.members.get(named.member_id)
         if member is None or member.incarnation != named.incarnation:
-            raise InvariantBroken(0, f"{type(named).__name__} for {named.member_id} incarnation {named.incarnation}, which is no live one")
+            raise InvariantBroken(0, f"{type(named).__name__} for {named.member_id} incarnation {named.incarnation}, which is not live")
         return member
 
     def _out(self, member: MemberRecord, *, hold_ms: int, told_hold_ms: int = 0) -> None:
         """Removes an incarnation. `hold_ms` > 0: by force, so that it may still run for that long.
         """
         if told_hold_ms < hold_ms:
-            raise InvariantBroken(1, f"{member.member_id} was put out by force with a hold of {told_hold_ms} ms; it may run on for {hold_ms} ms")
+            raise InvariantBroken(1, f"{member.member_id} was removed by force with a hold of {told_hold_ms} ms; it may run on for {hold_ms} ms")
         if hold_ms and (member.active or member.revoking):
             self.fenced[member.member_id, member.incarnation] = member
         for task in (*member.active, *member.revoking):
@@ -465,7 +465,7 @@ class ReferenceModel:
             member = self._renew(event)
             if member is None:
                 who = f"{event.member_id} incarnation {event.incarnation}"
-                raise InvariantBroken(0, f"a {type(event).__name__} of {who} was accepted, which is no live one")
+                raise InvariantBroken(0, f"a {type(event).__name__} of {who} was accepted, which is not live")
             self._heard(member, event)
             again_until_ms = self.asked.get(member.member_id)
             if isinstance(event, LagReported) and not self.shadowing and again_until_ms is not None and again_until_ms > self.now_ms:
@@ -505,7 +505,7 @@ class ReferenceModel:
             proven = event.ended_incarnation == old.incarnation
             wanted = [(old.incarnation, "proven_dead" if proven else "superseded")]
             if not self.shadowing and [(expired.incarnation, expired.cause) for expired in told] != wanted:
-                raise InvariantBroken(0, f"{old.member_id} incarnation {old.incarnation} was replaced and was told {told}")
+                raise InvariantBroken(0, f"{old.member_id} incarnation {old.incarnation} was replaced; its expiry was {told}")
             if not self.shadowing:
                 self._crashed(old.member_id)
             self._out(old, hold_ms=0 if proven else old.session_timeout_ms, told_hold_ms=told[0].hold_ms if told else old.session_timeout_ms)
@@ -547,7 +547,7 @@ class ReferenceModel:
         wanted = [(name, self.members[name].incarnation, leave) for name in names if name in self.members]
         told = [(answer.member_id, answer.incarnation, answer.leave) for answer in answers if isinstance(answer, MemberAsked)]
         if wanted != told or len(wanted) != len(names):
-            raise InvariantBroken(0, f"{names} were to be asked to {'leave' if leave else 'stay'}; told were {told}")
+            raise InvariantBroken(0, f"{names} should be asked to {'leave' if leave else 'stay'}; asked were {told}")
         for name in names:
             if leave:
                 self.asked[name] = None
@@ -635,7 +635,7 @@ class ReferenceModel:
                 raise InvariantBroken(0, f"{assigned[0].member_id} was assigned to without an AssignmentIssued")
             return
         if not self.leading:
-            raise InvariantBroken(0, "an assignment was issued in a group that has nobody, is gathering or is led by something else")
+            raise InvariantBroken(0, "an assignment was issued in a group that has no members, is gathering or is led by another leader")
         self.generation += 1
         parts = [(part.generation, part.part, part.parts) for part in issued]
         if parts != [(self.generation, number, len(issued)) for number in range(1, len(issued) + 1)]:
@@ -643,7 +643,7 @@ class ReferenceModel:
         names = [member.member_id for member in assigned]
         told = [name for part in issued for name in part.members]
         if names != told or names != sorted(set(names)):
-            raise InvariantBroken(0, f"generation {self.generation} names {told}; assigned to were {names}")
+            raise InvariantBroken(0, f"generation {self.generation} names {told}, but {names} were assigned to")
         self.waiting_until_ms = self.now_ms + issued[0].scheduled_delay_ms
         moves = [move for part in issued for move in part.moves]
         self.granted = {move.task: move.destination for move in moves if move.state == "granted" and move.destination is not None}
@@ -656,7 +656,7 @@ class ReferenceModel:
     def _move(self, move: Move) -> None:
         self.judged(move)
         if move.destination is None and move.state == "waiting" and move.task not in self.lost:
-            raise InvariantBroken(2, f"{move.task} is left to nobody ({move.reason}), but its owner has neither left nor died")
+            raise InvariantBroken(2, f"{move.task} is left without owner ({move.reason}), but its owner has neither left nor died")
         if move.state == "revoking":
             assert move.destination is not None
             if move.reason == "eager":
@@ -715,7 +715,7 @@ class ReferenceModel:
         who = member.member_id
         owner = self.owner.get(task)
         if owner not in (None, who):
-            raise InvariantBroken(1, f"{task} was granted to {who} while {owner} has not let go of it")
+            raise InvariantBroken(1, f"{task} was granted to {who} while {owner} still owns it")
         if token <= self.tokens.get(task, 0):
             raise InvariantBroken(1, f"{task} was granted to {who} with token {token} after {self.tokens[task]}")
         if hold_ms < self.forced.get(task, 0):

@@ -77,7 +77,7 @@ def test_validator_finds_a_grant_before_the_release():
     kept = next(iter(group.state.members["m1"].active))
     moved = second if kept == first else first
     group.told_otherwise("m2", active=(kept,), tokens=(9,))
-    with broken(1, f"{kept} was granted to m2 while m1 has not let go of it"):
+    with broken(1, f"{kept} was granted to m2 while m1 still owns it"):
         group.fact(LagReported("m1", 1, 0, 2, held=(kept,)))
     assert group.state.owner[moved] == "m2"
 
@@ -92,7 +92,7 @@ def test_validator_finds_a_forced_grant_without_hold():
 def test_validator_finds_a_forced_removal_without_hold():
     group = Tampered().starts("m1", stateless=1)
     group.change = lambda decision: attrs.evolve(decision, hold_ms=0) if isinstance(decision, MemberExpired) else decision
-    with broken(1, "put out by force with a hold of 0 ms"):
+    with broken(1, "removed by force with a hold of 0 ms"):
         group.fact(joined("m1", 2))
 
 
@@ -161,7 +161,7 @@ def test_validator_finds_a_task_without_owner_that_was_not_lost():
     waits = Move(task=tasks("1_0")[0], source="m2", destination=None, state="waiting", reason="lost")
     group = Tampered().starts("m1", stateless=2, assignor="cooperative")
     group.change = lambda decision: attrs.evolve(decision, moves=(waits, *decision.moves)) if isinstance(decision, AssignmentIssued) else decision
-    with broken(2, "1_0 is left to nobody .lost., but its owner has neither left nor died"):
+    with broken(2, "1_0 is left without owner .lost., but its owner has neither left nor died"):
         group.join("m2")
 
 
@@ -199,7 +199,7 @@ def test_validator_finds_an_eager_regrant_that_never_comes():
 def test_validator_finds_a_copy_beside_the_active_task(kind: str, name: str):
     group = Tampered().starts("m1", stateful=1)
     group.told_otherwise("m1", **{kind: tasks("0_0")})
-    with broken(3, rf"m1 owns \(0_0\) and is told to keep a {name}"):
+    with broken(3, rf"m1 owns \(0_0\) and is assigned a {name}"):
         group.fact(joined("m1", 2, ended_incarnation=1))
 
 
@@ -208,7 +208,7 @@ def test_validator_finds_a_copy_of_a_stateless_task():
     group.cycle()
     group.told_otherwise("m2", standby=tasks("1_0"))
     group.fact(topology(epoch=2, stateless=3))
-    with broken(3, r"m2 is told to keep a standby of \(1_0\), which has no state"):
+    with broken(3, r"m2 is assigned a standby of \(1_0\), which has no state"):
         group.join("m2", topology_epoch=2)
         group.settles()
 
@@ -268,7 +268,7 @@ def test_validator_finds_too_many_standbys():
     group = Tampered().starts("m1", "m2", stateful=4)
     group.settles()
     group.told_otherwise("m3", standby=tasks("0_0"), warmup=())
-    with broken(5, "0_0 has 1 standbys; asked for were 0"):
+    with broken(5, "0_0 has 1 standbys; num_standbys is 0"):
         group.join("m3", restores=0)
 
 

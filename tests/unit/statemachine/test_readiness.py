@@ -92,7 +92,7 @@ def test_validator_finds_a_member_that_was_not_told_the_limit():
             for each in decided
         ]
         if untold != decided:
-            with pytest.raises(InvariantBroken, match=r"m1 .* was told the limits \(None, None\), not \(100, 0\)"):
+            with pytest.raises(InvariantBroken, match=r"m1 .* was assigned the limits \(None, None\), not \(100, 0\)"):
                 validator.check(record, untold, machine.state)
             return
         validator.check(record, decided, machine.state)
