@@ -53,14 +53,14 @@ class Seal:
         """
         if not self._bring_home():
             return False
-        self._db.execute("BEGIN IMMEDIATE")  # nobody else writes while the file is read
-        if not self._is_all_at_home():  # somebody did, in between
+        self._db.execute("BEGIN IMMEDIATE")  # no other process writes while the file is read
+        if not self._is_all_at_home():  # another process wrote in between
             self._db.execute("ROLLBACK")
             return False
         _, seal = self._read()
         self._db.execute("UPDATE seal SET sha256 = ?", (seal,))
         self._db.execute("COMMIT")
-        self._bring_home()  # or whoever closes the log last does
+        self._bring_home()  # else the last process that closes the log does
         return True
 
     def is_broken(self) -> bool:
@@ -70,8 +70,8 @@ class Seal:
         self._db.execute("BEGIN")
         try:
             self._db.execute("SELECT 1 FROM sqlite_schema").fetchone()
-            # A reader who found the write-ahead log empty keeps every writer from bringing pages
-            # home, so the file stands still from here on.
+            # A read transaction on an empty write-ahead log keeps every writer from moving pages into
+            # the file, so the file does not change from here on.
             if not self._is_all_at_home():
                 return False
             there, due = self._read()

@@ -132,9 +132,8 @@ class SqliteLog(StoredLog):
 
     def _rows(self, from_offset: int) -> Iterator[Row]:
         with _failing():
-            # What is appended while somebody reads is for the next reading. A table whose last page
-            # is damaged can seem whole and shorter, so the indexes, which are on other pages, are
-            # asked as well.
+            # Rows appended during a reading are left to the next one. A table whose last page is
+            # damaged can look complete and shorter, so the indexes, on other pages, are checked too.
             last, facts, decisions = self._db.execute(_COUNTS).fetchone()
             if last != facts + decisions:
                 raise BrokenStoreError(f"the table has {last} rows, its indexes have {facts + decisions}")
@@ -262,8 +261,8 @@ def _connect(path: Path, mode: Mode) -> sqlite3.Connection:
             ahead = Path(f"{path}-wal")
             if ahead.exists() and ahead.stat().st_size:
                 raise
-            # A closed log on a medium that takes no files beside it, or on a full disk: nobody
-            # writes there, so it can be read as it is.
+            # A closed log on a read-only medium or a full disk: nothing writes there, so SQLite can
+            # read the file alone.
             connection.close()
             connection = sqlite3.connect(f"{name}?mode=ro&immutable=1", uri=True, isolation_level=None)
         except _FAILURES:

@@ -62,7 +62,7 @@ class FileLock:
                 if _is_at(path, file):  # else its holder removed the file between the two calls
                     self._file = file
             except BaseException as error:
-                if locked and _is_at(path, file):  # interrupted, and nobody is there yet who would release it
+                if locked and _is_at(path, file):  # interrupted before anything could release it
                     path.unlink()
                 self._file = None
                 if isinstance(error, OSError):

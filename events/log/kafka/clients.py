@@ -51,8 +51,8 @@ async def stop_client(client: Any, *, within_s: float = CLOSE_S) -> None:
     """Stops a producer, consumer or admin client: cleanly within `within_s`, else at once. May be
     called again. When cancelled, stops it at once.
     """
-    # In a task of its own: a client that is closed while a request is under way may end as
-    # cancelled, and that must not be taken for the cancelling of whoever closes it.
+    # In a task of its own: closing a client during a request may raise CancelledError, which must
+    # not look like a cancellation of the caller.
     stopping = asyncio.ensure_future(client.stop() if hasattr(client, "stop") else client.close())
     try:
         await asyncio.wait((stopping,), timeout=within_s)
@@ -88,7 +88,7 @@ def _cut(client: Any) -> list[asyncio.Task[Any]]:
     still have to end.
     """
     connected = client.client if hasattr(client, "client") else client._client
-    connected.cluster._brokers.clear()  # who would connect anew finds nowhere to
+    connected.cluster._brokers.clear()  # so that nothing reconnects
     connected.cluster._bootstrap_brokers.clear()
     running = [task for task in (connected._sync_task, *_tasks(client)) if task is not None and not task.done()]
     for task in running:
@@ -111,7 +111,7 @@ async def _ended(client: Any, tasks: list[asyncio.Task[Any]]) -> None:
     _cut(client)  # what the last of them opened on its way
     for task in tasks:
         if task.done() and not task.cancelled():
-            task.exception()  # it is known to be at an end; nobody else asks
+            task.exception()  # retrieved, so that asyncio does not report it
 
 
 def _tasks(client: Any) -> Iterator[asyncio.Task[Any] | None]:
