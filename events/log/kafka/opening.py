@@ -200,7 +200,7 @@ async def open_partitions(connection: Connection, topics: Topics) -> LogOpened:
         return opened
     count = await partition_count(connection, topics.facts)
     firsts = {partition: await first_record(connection, topics, partition) for partition in range(count)}
-    opened = next((first for first in firsts.values() if first is not None), None)  # written by a worker that is opening the log, or that was interrupted
+    opened = next((first for first in firsts.values() if first is not None), None)  # of a worker that is opening the log or was interrupted
     if opened is not None:
         count = opened.partitions
     async with writer(connection) as producer:
