@@ -143,7 +143,7 @@ def draw(seed: int, assignor: str = "high_availability", *, switching: bool = Fa
             restore=RestoreModel(records_per_s=max(4 * rate * stateful, random.choice((5_000, 20_000, 100_000))), sequential=random.random() < 0.5),
             close_ms=random.choice((10, 500, 3_000)),
             start_ms=random.choice((100, 1_000)),
-            tells_load=True,
+            reports_load=True,
         )
         for index in range(random.randint(1, MOST_MEMBERS))
     )

@@ -49,7 +49,7 @@ class ProcessSettings:
     rejoin_ms: int = attrs.field(default=200, validator=fields.integer())
     """From an incarnation's end to the next join."""
     fetch_wait_ms: int = attrs.field(default=1_000, validator=fields.integer(1))
-    tells_load: bool = False
+    reports_load: bool = False
     """Whether it reports the load of its tasks, in records processed: as many as are written to the
     changelogs. No other load is simulated.
     """
@@ -418,7 +418,7 @@ class SimulatedProcess(Endpoint):
         self.session.note_preparing(done, ())
         speed = float(self.settings.restore.records_per_s) if self._restorer.restored_anything else 0.0
         tasks: dict[TaskId, int] = {}
-        if self.settings.tells_load:
+        if self.settings.reports_load:
             tasks = {task: self._world.written_per_s(task, now_ms) for task in self.running if task.subtopology in self._stateful}
         if speed or tasks:
             self.session.load_measured(Load(restored_records_per_s=speed, tasks=tasks))

@@ -241,7 +241,7 @@ class _SimulationRun:
             restore=simulation.restore,
             start_ms=simulation.start_ms,
             close_ms=simulation.close_ms,
-            tells_load=True,
+            reports_load=True,
         )
         proven = before.incarnation if before is not None and happening.state_kept else None
         self.cluster.start_process(settings, state_kept=happening.state_kept, proven_dead=proven)

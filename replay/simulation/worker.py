@@ -57,7 +57,7 @@ class SimulatedWorker(Endpoint):
         self._machine_factory = machine_factory
         self._folded = folded
         self._decisions = Producer(self, broker, broker.decisions, self._published)
-        self._facts = Producer(self, broker, broker.facts, self._told)
+        self._facts = Producer(self, broker, broker.facts, self._appended)
         self._reader = PartitionReader(self, broker, broker.facts, wait_ms=settings.fetch_wait_ms, arrived=self._facts_arrived)
         self._tick_armed = False
         self._observing = False
@@ -172,7 +172,7 @@ class SimulatedWorker(Endpoint):
         for _ in self._lead.ticks_due(self.engine.now_ms):
             self._facts.send(ProbingTick())
 
-    def _told(self, fact: Fact, sent_ms: int) -> None:
+    def _appended(self, fact: Fact, sent_ms: int) -> None:
         """Called when a tick or an observation was appended; it is read like any other fact."""
 
     def _observe(self, *, first: bool = False) -> None:

@@ -113,7 +113,7 @@ def parallelism(spark: Any) -> int:
         return 8
 
 
-def told(error: Exception) -> str:
+def problem_of(error: Exception) -> str:
     """Returns why a group has no answer, in one line: an error of its log as it is, any other as a
     defect.
     """

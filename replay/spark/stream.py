@@ -51,8 +51,8 @@ def processor() -> Any:
             alerts = watch.feed(arrived(rows))
             self._watch.update((watch.save(),))
             partition = int(key[0])
-            told = [_alert_row(partition, alert) for alert in alerts]
-            yield pd.DataFrame([*told, [partition, None, None, None, None, None, watch.facts - facts, watch.decisions - decisions]], columns=_NAMES)
+            found = [_alert_row(partition, alert) for alert in alerts]
+            yield pd.DataFrame([*found, [partition, None, None, None, None, None, watch.facts - facts, watch.decisions - decisions]], columns=_NAMES)
 
         def close(self) -> None:
             pass
@@ -125,14 +125,14 @@ def spark_stream(records: Any, alerts: Path, checkpoint: Path, *, trigger: dict[
         f.sum("decisions").alias("decisions"),
         f.count("verdict").alias("alerts"),
     )
-    told = counted.where("verdict is not null").drop("facts", "decisions")
+    alerts_found = counted.where("verdict is not null").drop("facts", "decisions")
     make_folder(alerts)
 
     def write(batch: Any, number: int) -> None:
         query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")  # the same however often the query is started
         write_alerts(batch.toArrow(), alerts, query, number)
 
-    writer = told.writeStream.outputMode("append").foreachBatch(write).option("checkpointLocation", str(checkpoint))
+    writer = alerts_found.writeStream.outputMode("append").foreachBatch(write).option("checkpointLocation", str(checkpoint))
     return writer.queryName("equipoise verify").trigger(**(trigger or {"processingTime": "0 seconds"})).start()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from equipoise.replay.spark.groups import Unit, over_groups, told
+from equipoise.replay.spark.groups import Unit, over_groups, problem_of
 from equipoise.replay.timelines import Timeline, build_timeline, timeline_document
 
 _TEXT, _WHOLE, _TRUTH = "string", "int64", "bool"
@@ -50,7 +50,7 @@ def timeline_group(unit: Unit) -> dict[str, Any]:
         return row_of(unit, build_timeline(unit.entries(), group=unit.group))
     except Exception as error:  # noqa: BLE001 - one group's defect is one row: the others go on
         nothing: dict[str, Any] = {name: [] for name in TABLES}
-        return {"groups": {**dict.fromkeys(name for name, _ in GROUPS), **_head(unit), "problem": told(error)}, **nothing}
+        return {"groups": {**dict.fromkeys(name for name, _ in GROUPS), **_head(unit), "problem": problem_of(error)}, **nothing}
 
 
 def row_of(unit: Unit, timeline: Timeline) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from equipoise.replay.spark.groups import Unit, over_groups, told
+from equipoise.replay.spark.groups import Unit, over_groups, problem_of
 from equipoise.replay.verification import Verdict, Verification, verify
 
 COLUMNS = (
@@ -34,7 +34,7 @@ def verify_group(unit: Unit) -> dict[str, Any]:
     try:
         return row_of(unit, verify(unit.entries()))
     except Exception as error:  # noqa: BLE001 - one group's defect is one row: the others go on
-        return {**dict.fromkeys(name for name, _ in COLUMNS), **_head(unit), "verdict": Verdict.CANNOT_VERIFY.value, "problem": told(error)}
+        return {**dict.fromkeys(name for name, _ in COLUMNS), **_head(unit), "verdict": Verdict.CANNOT_VERIFY.value, "problem": problem_of(error)}
 
 
 def row_of(unit: Unit, verification: Verification) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from equipoise.events.errors import InputError
-from equipoise.replay.spark.groups import Unit, over_groups, told
+from equipoise.replay.spark.groups import Unit, over_groups, problem_of
 from equipoise.replay.whatif.advice import advise, pareto_front
 from equipoise.replay.whatif.evaluate import Configuration, Outcome, WhatIf, what_if_recorded
 from equipoise.replay.whatif.recording import METRICS, read_recording
@@ -42,7 +42,7 @@ def what_if_group(unit: Unit, configurations: Sequence[Configuration], seeds: Se
     try:
         answer = what_if_recorded(read_recording(unit.entries(), group=unit.group), configurations, seeds=seeds)
     except Exception as error:  # noqa: BLE001 - one group's defect is one row: the others go on
-        return {**nothing, "problem": told(error)}
+        return {**nothing, "problem": problem_of(error)}
     advice, best = advise(answer), pareto_front(answer)
     document = {**answer.as_json(), "front": best, "advice": {"change": advice.change, "line": advice.line}}
     said = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

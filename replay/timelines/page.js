@@ -79,13 +79,13 @@
 
   // Tooltip
   const tip = byId("tip");
-  const tell = (event, text) => {
+  const showTip = (event, text) => {
     tip.textContent = text; tip.hidden = false;
     const box = tip.getBoundingClientRect();
     tip.style.left = Math.max(4, Math.min(event.clientX + 14, innerWidth - box.width - 8)) + "px";
     tip.style.top = (event.clientY + 20 + box.height > innerHeight ? event.clientY - box.height - 12 : event.clientY + 16) + "px";
   };
-  const tells = (node, text) => { node.addEventListener("mousemove", event => tell(event, text())); node.addEventListener("mouseleave", () => { tip.hidden = true; }); };
+  const onHover = (node, text) => { node.addEventListener("mousemove", event => showTip(event, text())); node.addEventListener("mouseleave", () => { tip.hidden = true; }); };
 
   const area = (curve, top, height, most, closed) => {
     let d = "", y = top + height, last = 0;
@@ -140,7 +140,7 @@
       make("line", { x1: at[0], x2: at[0], y1: 2, y2: height, class: "grid" }, svg);
       const label = w.label.replaceAll("_", " ");
       const text = make("text", { x: at[0] + 5, y: 13, class: "band" }, svg, startOf(label, at[1] - 7, 11));
-      tells(text, () => `${label}\n${clock(w.from)} to ${clock(w.to)}, ${span(w.to - w.from)}\nclick to look at it alone`);
+      onHover(text, () => `${label}\n${clock(w.from)} to ${clock(w.to)}, ${span(w.to - w.from)}\nclick to look at it alone`);
       text.addEventListener("click", () => zoom(w.from, w.to));
     }
     const y = banded ? 19 : 5;
@@ -148,7 +148,7 @@
     for (const round of data.rounds) {
       if (round.ms < from || round.ms > to) continue;
       const mark = make("path", { d: `M${x(round.ms)},${y + 11}l-3.4,-9.4h6.8z`, fill: data.cause_colours[round.cause] || "var(--faint)" }, svg);
-      tells(mark, () => `generation ${round.generation} at ${clock(round.ms, true)} (offset ${round.offset})\n${round.text}\n${count(round.moves, "move")}, ${count(round.members, "member")} told`);
+      onHover(mark, () => `generation ${round.generation} at ${clock(round.ms, true)} (offset ${round.offset})\n${round.text}\n${count(round.moves, "move")}, ${count(round.members, "member")} told`);
     }
     for (const ms of ticks()) if (x(ms) < width - 62) make("text", { x: x(ms) + 3, y: height - 5 }, svg, tickStep() < 1000 ? clock(ms, true) : clock(ms));
   };
@@ -184,13 +184,13 @@
     for (const m of shownMembers) {
       const line = make("g", { class: faded(m).trim() }, svg);
       const name = make("text", { x: GUTTER - 8, y: y + lifeHigh - (lifeHigh > 15 ? 6 : 3), "text-anchor": "end", class: "name life" }, line, endOf(data.members[m], GUTTER - 12, 11));
-      tells(name, () => `${data.members[m]}\nclick to see it alone`);
+      onHover(name, () => `${data.members[m]}\nclick to see it alone`);
       name.addEventListener("click", () => choose(m));
       for (const life of lives.get(m) || []) {
         const at = clipped(life.from, life.to === null ? data.to : life.to);
         if (!at) continue;
         const base = make("rect", { x: at[0], width: at[1], y: y + lifeHigh - 5, height: 3, rx: 1.5, fill: colour(m) }, line);
-        tells(base, () => `${data.members[m]}, incarnation ${life.incarnation}, capacity ${life.capacity}\njoined ${clock(life.from, true)}${life.to === null ? "" : `\n${life.how} at ${clock(life.to, true)}${life.silent === null ? "" : `, silent for ${span(life.to - life.silent)}`}`}`);
+        onHover(base, () => `${data.members[m]}, incarnation ${life.incarnation}, capacity ${life.capacity}\njoined ${clock(life.from, true)}${life.to === null ? "" : `\n${life.how} at ${clock(life.to, true)}${life.silent === null ? "" : `, silent for ${span(life.to - life.silent)}`}`}`);
         if (life.silent !== null && life.to !== null) {
           const quiet = clipped(life.silent, life.to);
           if (quiet) make("rect", { x: quiet[0], width: quiet[1], y: y + lifeHigh - 5, height: 3, class: "silent" }, line);
@@ -204,7 +204,7 @@
         shape.addEventListener("mousemove", event => {
           const ms = time(event.offsetX); let level = 0;
           for (const [at, n] of activeCurves[m]) { if (at > ms) break; level = n; }
-          tell(event, `${data.members[m]} at ${clock(ms)}: ${count(level, "active task")}`);
+          showTip(event, `${data.members[m]} at ${clock(ms)}: ${count(level, "active task")}`);
         });
         shape.addEventListener("mouseleave", () => { tip.hidden = true; });
       }
@@ -226,7 +226,7 @@
       cover.addEventListener("mousemove", event => {
         const ms = time(event.offsetX); let level = 0;
         for (const [at, n] of curve) { if (at > ms) break; level = n; }
-        tell(event, `${clock(ms)}: ${about(level)}`);
+        showTip(event, `${clock(ms)}: ${about(level)}`);
       });
       cover.addEventListener("mouseleave", () => { tip.hidden = true; });
       y += CURVE + 18;
@@ -264,7 +264,7 @@
           make("rect", { x: at[0], width: at[1], y: y + 2 + bar / 2 - .8, height: 1.6, class: "nobody" }, row);
           shape = make("rect", { x: at[0] - 1, width: at[1] + 2, y: y + 1, height: bar + 2, class: "hit" }, row);
         }
-        tells(shape, () => aboutInterval(i));
+        onHover(shape, () => aboutInterval(i));
       }
       if (strip) {
         const standbys = byId("copies").checked;
@@ -273,7 +273,7 @@
           if (!at || (!c[2] && !standbys)) continue;
           const shape = c[2] ? make("rect", { x: at[0], width: at[1], y: y + bar + 2.6, height: strip, fill: `url(#h${c[1]})`, class: faded(c[1]).trim() }, row)
             : make("rect", { x: at[0], width: at[1], y: y + bar + 3 + (strip > 2 ? 1 : 0), height: 1.6, fill: colour(c[1]), "fill-opacity": .55, class: faded(c[1]).trim() }, row);
-          tells(shape, () => aboutCopy(c));
+          onHover(shape, () => aboutCopy(c));
         }
       }
       row.addEventListener("click", () => { if (!dragged) detail(t); });
@@ -335,7 +335,7 @@
         c[2].forEach((p, i) => { // a pause in the reports is a pause in the curve
           const before = c[2][i - 1];
           if (before && p[0] - before[0] < 90000) make("line", { x1: px(before), y1: py(before), x2: px(p), y2: py(p), stroke: colour(c[1]), "stroke-width": 1.8 }, svg);
-          tells(make("circle", { cx: px(p), cy: py(p), r: 2.2, fill: colour(c[1]) }, svg), () => `copy on ${named(c[1])}: ${count(p[1], "record")} behind at ${clock(p[0], true)}`);
+          onHover(make("circle", { cx: px(p), cy: py(p), r: 2.2, fill: colour(c[1]) }, svg), () => `copy on ${named(c[1])}: ${count(p[1], "record")} behind at ${clock(p[0], true)}`);
         });
         const end = c[2][c[2].length - 1];
         make("text", { x: px(end) + 5, y: py(end) + 3, class: "name" }, svg, endOf(named(c[1]), names - 8, 11));

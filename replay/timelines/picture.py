@@ -58,18 +58,18 @@ def render_picture(timeline: Timeline, *, title: str | None = None, to_ms: int |
     """
     leader = "led by something else" if timeline.led_by == "external" else f"led by {timeline.led_by or 'nobody'} ({timeline.assignor})"
     totals = timeline.totals()
-    told = f"{counted(totals.moves, 'change')} of owner"
+    summary = f"{counted(totals.moves, 'change')} of owner"
     until_ms = max(timeline.to_ms, to_ms or 0) - timeline.from_ms
-    return _Picture(page_data(timeline), title or f"{timeline.group}, {leader}", told, until_ms).svg()
+    return _Picture(page_data(timeline), title or f"{timeline.group}, {leader}", summary, until_ms).svg()
 
 
 class _Picture:
     """One picture under way, drawn from the top down. `data`: result of `page_data`."""
 
-    def __init__(self, data: dict[str, Any], title: str, told: str, until_ms: int) -> None:
+    def __init__(self, data: dict[str, Any], title: str, summary: str, until_ms: int) -> None:
         self.data = data
         self.title = title
-        self.told = told
+        self.summary = summary
         self.until_ms = max(1, until_ms)
         self.parts: list[str] = []
 
@@ -83,20 +83,20 @@ class _Picture:
         self.parts += rows
         self._curve(below + 10)
         height = self._legend(bottom + 36) + 8
-        told = markup(self.told)
-        title = markup(cut(self.title, _RIGHT - 24 - _TEXT_WIDE * len(self.told), _TITLE_WIDE))
+        summary = markup(self.summary)
+        title = markup(cut(self.title, _RIGHT - 24 - _TEXT_WIDE * len(self.summary), _TITLE_WIDE))
         return "\n".join(
             [
                 f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" role="img">',
                 MARK,
-                f"<title>{title}: {told}</title>",
+                f"<title>{title}: {summary}</title>",
                 f"<style>\n{colour_rules()}{_RULES.lstrip()}</style>",
                 "<defs>",
                 *(_hatch(number) for number in range(len(self.data["members"]))),
                 "</defs>",
                 '<rect width="100%" height="100%" rx="8" fill="var(--card)"/>',
                 label(12, 21, title, "title"),
-                label(_RIGHT, 21, told, "name end"),
+                label(_RIGHT, 21, summary, "name end"),
                 *self.parts,
                 "</svg>",
                 "",

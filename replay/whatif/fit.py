@@ -183,7 +183,7 @@ class _Copies:
     at_ms: int
     positions: dict[TaskId, tuple[Lag, int]]
     """task -> (lag, end offset)"""
-    told: frozenset[TaskId]
+    assigned: frozenset[TaskId]
 
 
 class Fitting:
@@ -200,7 +200,7 @@ class Fitting:
         self.acceptable = 0
         self.external = False
         self.join_wait_ms = 0
-        self.told: dict[tuple[str, int], frozenset[TaskId]] = {}
+        self.assigned: dict[tuple[str, int], frozenset[TaskId]] = {}
         self.lags: dict[tuple[str, int], dict[TaskId, Lag]] = {}
         self.last: dict[tuple[str, int], _Copies] = {}
         self.now_ms = 0
@@ -249,17 +249,17 @@ class Fitting:
             self._ready(event)
         elif isinstance(event, AssignmentObserved):
             for each in event.members:
-                self.told[each.member_id, each.incarnation] = frozenset((*each.active, *each.standby))
+                self.assigned[each.member_id, each.incarnation] = frozenset((*each.active, *each.standby))
                 self.last[each.member_id, each.incarnation] = self._copies((each.member_id, each.incarnation))
 
     def _decision(self, record: DecisionRecord) -> None:
         event = record.decision
         before: frozenset[TaskId] = frozenset()
         if isinstance(event, MemberAssignedPart):
-            before = self.told[event.assigned.member_id, event.assigned.incarnation] if event.part > 1 else before
+            before = self.assigned[event.assigned.member_id, event.assigned.incarnation] if event.part > 1 else before
             event = event.assigned
         if isinstance(event, MemberAssigned):
-            self.told[event.member_id, event.incarnation] = before.union(event.active, event.standby, event.warmup)
+            self.assigned[event.member_id, event.incarnation] = before.union(event.active, event.standby, event.warmup)
 
     def _restores(self, manifest: str) -> None:
         """Uses the manifest of an imported log: each task that had to be restored and was seen
@@ -269,9 +269,9 @@ class Fitting:
         commit, which is the interval's other end, unless the task also waited for a round, which
         takes longer than any usual commit interval.
         """
-        told = read_manifest(manifest)
-        commit_ms = told.get("supplied", {}).get("settings", {}).get("values", {}).get("commit_interval_ms")
-        for each in told.get("observed", {}).get("restores", {}).get("values", []):
+        document = read_manifest(manifest)
+        commit_ms = document.get("supplied", {}).get("settings", {}).get("values", {}).get("commit_interval_ms")
+        for each in document.get("observed", {}).get("restores", {}).get("values", []):
             took_ms = each["committed_ms"] - each["granted_ms"]
             if took_ms > 0:
                 least_ms = took_ms - commit_ms if commit_ms and took_ms < LEAST_ROUND_MS else 0
@@ -311,10 +311,10 @@ class Fitting:
         return sum(self.ends.get((topic, task.partition), 0) for topic in self.changelogs.get(task.subtopology, ()))
 
     def _copies(self, key: tuple[str, int]) -> _Copies:
-        told = self.told.get(key, frozenset())
+        assigned = self.assigned.get(key, frozenset())
         lags = self.lags.get(key, {})
-        tasks = sorted({*lags, *(task for task in told if self.changelogs.get(task.subtopology))})
-        return _Copies(self.now_ms, {task: (lags.get(task, self._end(task)), self._end(task)) for task in tasks}, told)
+        tasks = sorted({*lags, *(task for task in assigned if self.changelogs.get(task.subtopology))})
+        return _Copies(self.now_ms, {task: (lags.get(task, self._end(task)), self._end(task)) for task in tasks}, assigned)
 
     def _reported(self, event: LagReported) -> None:
         key = (event.member_id, event.incarnation)
@@ -345,7 +345,7 @@ class Fitting:
         took_ms = after.at_ms - before.at_ms
         restored = copies = 0
         busy = False
-        for task in sorted(before.told):
+        for task in sorted(before.assigned):
             if task not in before.positions or task not in after.positions:
                 continue
             (lag, end), (later, later_end) = before.positions[task], after.positions[task]
@@ -468,20 +468,20 @@ def _below(speed: float, middle: float, spread: float) -> float:
 
 def speed_of(observations: Sequence[Observation]) -> Speed:
     """Returns Kaplan-Meier quartiles over measurements (events) and bounds (right-censored)."""
-    told = sorted([(each.measured, 0) if each.measured is not None else (each.low, 1) for each in observations])
+    ordered = sorted([(each.measured, 0) if each.measured is not None else (each.low, 1) for each in observations])
     lows = [each.low for each in observations]
     quartiles: dict[float, float | None] = {0.25: None, 0.5: None, 0.75: None}
     still = 1.0
-    for index, (speed, censored) in enumerate(told):
+    for index, (speed, censored) in enumerate(ordered):
         if not censored:
-            still *= 1 - 1 / (len(told) - index)
+            still *= 1 - 1 / (len(ordered) - index)
             for quantile, found in quartiles.items():
                 if found is None and 1 - still >= quantile - 1e-9:
                     quartiles[quantile] = speed
-    measured = sum(not censored for _, censored in told)
+    measured = sum(not censored for _, censored in ordered)
     return Speed(
         measured=measured,
-        bounds=len(told) - measured,
+        bounds=len(ordered) - measured,
         lower_quartile=quartiles[0.25],
         median=quartiles[0.5],
         upper_quartile=quartiles[0.75],

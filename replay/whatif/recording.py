@@ -108,8 +108,8 @@ def read_recording(entries: Iterable[Entry], *, group: str | None = None) -> Rec
     seen = seen_in(timeline, fit)
     measured = [window.measured["totals"] for window in inputs.windows if window.measured is not None]
     if measured and len(measured) == len(inputs.windows):
-        told = metrics_of(sum_windows(measured))
-        seen = attrs.evolve(told, imbalance_task_seconds=seen.imbalance_task_seconds, records_restored=seen.records_restored)
+        of_group = metrics_of(sum_windows(measured))
+        seen = attrs.evolve(of_group, imbalance_task_seconds=seen.imbalance_task_seconds, records_restored=seen.records_restored)
     return Recording(inputs=inputs, fit=fit, recorded=seen, metrics_source="measured" if measured else "log", facts=timeline.facts)
 
 

@@ -99,7 +99,7 @@ class _Import:
     def __init__(self, source: Source, options: ImportOptions, found: Scan) -> None:
         self.source = source
         self.found = found
-        self.told = ImportCounters()
+        self.counters = ImportCounters()
         self.members: dict[tuple[str, int], ProcessLife] = {(life.process_id, life.first_offset): life for life in found.lives}
         self._forget()
         topics = self._topic_partitions()
@@ -120,7 +120,7 @@ class _Import:
         for sample in self.source.end_offsets():
             if self.first_sample_ms < 0:
                 self.first_sample_ms = sample.ms
-            self.told.samples += 1
+            self.counters.samples += 1
             for topic, ends in sample.end.items():
                 counts[topic] = max(counts.get(topic, 0), len(ends))
         return counts
@@ -156,7 +156,7 @@ class _Import:
             found=found,
             topology=self.topology,
             matching=self.matching,
-            told=self.told,
+            counters=self.counters,
             files=self.source.files(),
             facts=rehearsal,
         )
@@ -187,7 +187,7 @@ class _Import:
 
     def _forget(self) -> None:
         """Resets to the state before the first fact."""
-        self.told = ImportCounters(samples=self.told.samples)
+        self.counters = ImportCounters(samples=self.counters.samples)
         self.live: dict[str, ProcessLife] = {}
         self.reports: Counter[tuple[str, int]] = Counter()
         self.owners: dict[TaskId, ProcessLife] = {}
@@ -219,11 +219,11 @@ class _Import:
                     raise InputError(f"record at offset {raw.offset}: {error}") from None
         for sample in ends.upto(NEVER_MS):
             yield from self._sampled(sample)
-        self.told.held += ends.held
+        self.counters.held += ends.held
 
     def _sampled(self, sample: EndOffsetSample) -> Iterator[tuple[int, Fact]]:
         known = {topic: dict(enumerate(sample.end[topic])) for topic in self.topics if topic in sample.end}
-        self.told.samples_kept += 1
+        self.counters.samples_kept += 1
         for part in _parts(known):
             for fitting in observed_in_parts(PartitionsObserved(end_offsets=part)):
                 yield sample.ms, fitting
@@ -249,7 +249,7 @@ class _Import:
                 self.reports[life.name, life.incarnation] = report.number
                 yield report
         if not present and not step.ends:
-            self.told.empty_generations += 1
+            self.counters.empty_generations += 1
             return
         lives = [(self.live[process_id], present[process_id]) for process_id in ordered]
         self._grants(step, lives, lags, now)
@@ -299,11 +299,11 @@ class _Import:
         if (topic, partition) in self.restoring:
             life, task, lag, granted_ms = self.restoring.pop((topic, partition))
             if self.owners.get(task) is life:
-                self.told.restores.append(ObservedRestore(life.name, life.incarnation, str(task), lag, granted_ms, now_ms))
+                self.counters.restores.append(ObservedRestore(life.name, life.incarnation, str(task), lag, granted_ms, now_ms))
 
     def _joined(self, life: ProcessLife, lags: dict[TaskId, Lag]) -> MemberJoined:
         if lags:
-            self.told.joins_with_state += 1
+            self.counters.joins_with_state += 1
         return MemberJoined(
             member_id=life.name,
             incarnation=life.incarnation,
@@ -327,7 +327,7 @@ class _Import:
             for task, amount in member.subscription.task_offset_sums.items():
                 before = sums.get(task)
                 if before is not None:
-                    self.told.reported_twice += 1
+                    self.counters.reported_twice += 1
                     amount = RUNS_IT if RUNS_IT in (before, amount) else max(before, amount)
                 sums[task] = amount
         return {task: self._lag(task, amount, ends) for task, amount in sorted(sums.items())}
@@ -337,12 +337,12 @@ class _Import:
             return LagSentinel.ACTIVE
         topics = self.changelogs.get(task.subtopology, ())
         if amount == UNKNOWN_SUM or not topics:
-            self.told.unknown_lags += 1
+            self.counters.unknown_lags += 1
             return LagSentinel.UNKNOWN
         end = sum(ends[topic][task.partition] for topic in topics if task.partition < len(ends.get(topic, ())))
-        self.told.lags += 1
+        self.counters.lags += 1
         if amount > end:
-            self.told.sums_past_end += 1
+            self.counters.sums_past_end += 1
         return max(0, end - amount)
 
     def _report(self, life: ProcessLife, consumers: Sequence[GroupMember], lags: dict[TaskId, Lag]) -> LagReported:
@@ -351,7 +351,7 @@ class _Import:
             for topic, partitions in member.subscription.owned_partitions.items():
                 subtopology = self.found.topology.inputs.get(topic)
                 if subtopology is None:
-                    self.told.owned_unknown += 1
+                    self.counters.owned_unknown += 1
                 else:
                     held.update(TaskId(subtopology, partition) for partition in partitions)
         key = (life.name, life.incarnation)
@@ -372,7 +372,7 @@ class _Import:
         for life, consumers in present:
             active = {task for member in consumers for task in member.assignment.active}
             standby = {task for member in consumers for task in member.assignment.standby}
-            self.told.standby_beside_active += len(active & standby)
+            self.counters.standby_beside_active += len(active & standby)
             members.append(
                 ObservedMember(
                     member_id=life.name,
@@ -381,13 +381,13 @@ class _Import:
                     standby=tuple(sorted(standby - active)),
                 )
             )
-        generation = event.generation + self.told.generation_shift
-        if generation <= self.told.last_generation:  # the group was deleted and created again, or a static member was replaced in place
-            self.told.generation_shift += self.told.last_generation + 1 - generation
-            generation = self.told.last_generation + 1
-        self.told.last_generation = generation
-        self.told.causes[step.cause] += 1
-        self.told.ends.update(each.how for each in step.ends)
+        generation = event.generation + self.counters.generation_shift
+        if generation <= self.counters.last_generation:  # the group was deleted and created again, or a static member was replaced in place
+            self.counters.generation_shift += self.counters.last_generation + 1 - generation
+            generation = self.counters.last_generation + 1
+        self.counters.last_generation = generation
+        self.counters.causes[step.cause] += 1
+        self.counters.ends.update(each.how for each in step.ends)
         for life, _ in step.ended:
             if self.live.get(life.process_id) is life:
                 del self.live[life.process_id]

@@ -75,7 +75,7 @@ def build_manifest(
     found: Scan,
     topology: TopologyDeclared,
     matching: Matching,
-    told: ImportCounters,
+    counters: ImportCounters,
     files: Mapping[str, Mapping[str, str | int]],
     facts: Mapping[str, int],
 ) -> dict[str, Any]:
@@ -97,10 +97,10 @@ def build_manifest(
             "versions": dict(sorted(found.versions.items())),
             "agreement": compare_history(source, found.group).as_json(),
         },
-        "observed": _observed(found, told, facts),
+        "observed": _observed(found, counters, facts),
         "inferred": {
             **_inferred_settings(inferred),
-            **_inferred(found, told, topology, matching),
+            **_inferred(found, counters, topology, matching),
         },
         "supplied": {
             "settings": {
@@ -123,7 +123,7 @@ def build_manifest(
     return _shortened(manifest, measured)
 
 
-def _observed(found: Scan, told: ImportCounters, facts: Mapping[str, int]) -> dict[str, Any]:
+def _observed(found: Scan, counters: ImportCounters, facts: Mapping[str, int]) -> dict[str, Any]:
     counts = found.counts
     return {
         "assignments": {"count": facts.get("AssignmentObserved", 0), "how": "group metadata records: members, and what each was given"},
@@ -151,24 +151,24 @@ def _observed(found: Scan, told: ImportCounters, facts: Mapping[str, int]) -> di
             "active": counts["sums: active"],
             "unknown": counts["sums: unknown"],
             "records": counts["sums: records"],
-            "reported_by_two_threads": told.reported_twice,
+            "reported_by_two_threads": counters.reported_twice,
             "how": "-2 is ACTIVE, -3 is UNKNOWN",
         },
         "restores": {
-            "count": len(told.restores),
+            "count": len(counters.restores),
             "how": "tasks given to a process that had over acceptable_recovery_lag records to restore, until the first commit of their input",
-            "values": [each._asdict() for each in told.restores],
+            "values": [each._asdict() for each in counters.restores],
         },
         "first_leader": {"process_id": found.first_leader, "how": "group metadata record of the first generation: who was the first to join"},
         "session_timeout_ms": {"values": sorted({life.session_timeout_ms for life in found.lives}), "how": "group metadata records"},
         "end_offsets": {
-            "count": told.samples,
-            "kept": told.samples_kept,
+            "count": counters.samples,
+            "kept": counters.samples_kept,
             "how": "end_offsets.jsonl; the first sample of every end_offsets_every_ms is kept as a fact",
         },
-        "empty_generations_left_out": told.empty_generations,
-        "standby_beside_active_left_out": told.standby_beside_active,
-        "owned_partitions_of_unknown_topics": told.owned_unknown,
+        "empty_generations_left_out": counters.empty_generations,
+        "standby_beside_active_left_out": counters.standby_beside_active,
+        "owned_partitions_of_unknown_topics": counters.owned_unknown,
     }
 
 
@@ -178,7 +178,7 @@ def _inferred_settings(inferred: Mapping[str, str]) -> dict[str, Any]:
     return {"settings": {"count": len(inferred), "how": how}} if inferred else {}
 
 
-def _inferred(found: Scan, told: ImportCounters, topology: TopologyDeclared, matching: Matching) -> dict[str, Any]:
+def _inferred(found: Scan, counters: ImportCounters, topology: TopologyDeclared, matching: Matching) -> dict[str, Any]:
     part, whole = LEFT_WITHIN
     return {
         "topology": {
@@ -196,29 +196,29 @@ def _inferred(found: Scan, told: ImportCounters, topology: TopologyDeclared, mat
             ],
         },
         "lags": {
-            "count": told.lags,
-            "told_as_unknown": told.unknown_lags,
-            "sums_past_the_interpolated_end": told.sums_past_end,
+            "count": counters.lags,
+            "told_as_unknown": counters.unknown_lags,
+            "sums_past_the_interpolated_end": counters.sums_past_end,
             "how": "changelog end offset at the generation's time, linear between two samples, less the reported offset sum; at least 0",
         },
         "end_offsets_at_generations": {
-            "held_outside_the_samples": told.held,
+            "held_outside_the_samples": counters.held,
             "how": "linear between the two samples around it; the changelog of a task that nobody runs stands still meanwhile",
         },
         "ends": {
-            "count": sum(told.ends.values()),
-            "by_kind": dict(sorted(told.ends.items())),
+            "count": sum(counters.ends.values()),
+            "by_kind": dict(sorted(counters.ends.items())),
             "how": (
                 f"last commit of its partitions; without one in the last {FORGOTTEN_AFTER} session timeouts, the removal less the session timeout; "
                 f"'left' when it was removed within {part}/{whole} of the session timeout after that commit"
             ),
         },
         "causes": {
-            "by_kind": dict(sorted(told.causes.items())),
+            "by_kind": dict(sorted(counters.causes.items())),
             "how": "processes new or gone; else next_rebalance_ms 0 in the assignment before: follow-up; else its time had come: probing",
         },
         "joins": {
-            "with_state": told.joins_with_state,
+            "with_state": counters.joins_with_state,
             "how": "told at the first generation that has the process; it began earlier (see supplied actions)",
         },
         "disks": {"how": "the process id lives in the state directory: another process id under the same name means that its state was lost"},
@@ -226,7 +226,7 @@ def _inferred(found: Scan, told: ImportCounters, topology: TopologyDeclared, mat
             "shared_by_several_processes": found.shared_names,
             "how": "client id without -StreamThread-<n>-consumer; the process id where two live ones share it",
         },
-        "generations_renumbered_by": told.generation_shift,
+        "generations_renumbered_by": counters.generation_shift,
     }
 
 
@@ -236,14 +236,14 @@ def _action(action: Action) -> dict[str, Any]:
 
 def measured_json(measured: MeasuredAction, *, with_tasks: bool) -> dict[str, Any]:
     """Returns one measured action, JSON-ready; `Source.measured` reads it back."""
-    told: dict[str, Any] = {
+    document: dict[str, Any] = {
         "action": measured.action,
         "start_ms": measured.start_ms,
         "end_ms": measured.end_ms,
         "cut_off": measured.cut_off,
         "totals": measured.totals,
     }
-    return {**told, "unavailable_ms_per_task": measured.unavailable_ms_per_task} if with_tasks else told
+    return {**document, "unavailable_ms_per_task": measured.unavailable_ms_per_task} if with_tasks else document
 
 
 def _shortened(manifest: dict[str, Any], measured: list[MeasuredAction]) -> dict[str, Any]:

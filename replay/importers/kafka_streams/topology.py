@@ -135,14 +135,14 @@ def _best_matching(owners: Sequence[int], topics: Sequence[str], evidence: Seque
     """Returns topic -> owner, in the order of `topics`; None when there are too many pairings, no
     evidence, or two pairings fit equally well.
     """
-    told = [item for item in evidence if item.task.subtopology in owners]
-    if len(owners) ** len(topics) > MOST_MATCHINGS or {item.task.subtopology for item in told} != set(owners):
+    usable = [item for item in evidence if item.task.subtopology in owners]
+    if len(owners) ** len(topics) > MOST_MATCHINGS or {item.task.subtopology for item in usable} != set(owners):
         return None
     scored = []
     for way in itertools.product(owners, repeat=len(topics)):
         if set(way) == set(owners):
             distance = 0
-            for item in told:
+            for item in usable:
                 end = sum(item.ends.get(topic, 0) for topic, owner in zip(topics, way, strict=True) if owner == item.task.subtopology)
                 distance += abs(end - item.offset_sum)
             scored.append((distance, way))

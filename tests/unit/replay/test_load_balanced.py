@@ -44,7 +44,7 @@ def lived() -> tuple[SimulatedCluster, tuple[Entry, ...]]:
     )
     cluster.start_worker()
     for name in ("m1", "m2"):
-        cluster.start_process(ProcessSettings(member_id=name, tells_load=True))
+        cluster.start_process(ProcessSettings(member_id=name, reports_load=True))
     cluster.run_until(300_000)
     return cluster, tuple(log.entries)
 
