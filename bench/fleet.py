@@ -4,7 +4,7 @@ functions. Both must say the same, to the byte, and of the damaged group one row
 
 ::
 
-    python -m bench.fleet                                                # 200 groups, 5,000,000 records: an hour of two cores
+    python -m bench.fleet    # 200 groups, 5,000,000 records: an hour of two cores
     python -m bench.fleet --folder out/small --groups 10 --records 250000
 
 Each stage leaves its answer in the folder. A run that was ended goes on where it was: with the

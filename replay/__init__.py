@@ -4,12 +4,12 @@
 
     from equipoise import replay
 
-    replay.verify("group.db").verdict                     # Verdict.IDENTICAL
-    replay.explain("group.db", "0_3").why_here            # sentences
+    replay.verify("group.db").verdict             # Verdict.IDENTICAL
+    replay.explain("group.db", "0_3").why_here    # sentences
     history = replay.timeline("archive/", group="orders")
     history.totals().stopped_ms
     costs = replay.what_if("group.db", replay.grid({"max_warmups": [2, 4]}))
-    replay.advise(costs).line                             # change max_warmups from 4 to 2 because ...
+    replay.advise(costs).line               # change max_warmups from 4 to 2 because ...
 
 Each function takes the location of a log (``group.db``, ``group.jsonl``, ``archive/``,
 ``kafka://host:port[/prefix]``) or an open `equipoise.Log`. The ``spark_`` functions answer for many

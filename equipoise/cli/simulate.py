@@ -88,8 +88,8 @@ def outside(screen: Screen, log: Log, *, group: str | None, announce_closes: boo
 
 
 def overridden(screen: Screen, settings: GroupSettings, changes: Iterable[str]) -> dict[str, Any]:
-    """The settings that ``name=value`` settings change, by name; what is doubtful about them is said.
-    Raises what `with_settings` raises.
+    """The settings that ``name=value`` settings change, by name; what is doubtful about them is
+    said. Raises what `with_settings` raises.
     """
     changes = tuple(changes)
     changed = with_settings(settings, changes)

@@ -1,7 +1,7 @@
 """Directives for a whole cluster (`ClusterHarness`).
 
-The cluster has the group and the tasks of the lines above it. A message takes exactly 2 ms, and only
-a fault loses one. Directives that append facts by hand append them to the cluster's log.
+The cluster has the group and the tasks of the lines above it. A message takes exactly 2 ms, and
+only a fault loses one. Directives that append facts by hand append them to the cluster's log.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ from equipoise.statemachine.machine import GroupMachine
 
 
 class _Checksums:
-    """A sink that stores nothing. The cluster's records have checksums only when there is a sink."""
+    """A sink that stores nothing. The cluster's records have checksums only when there is a sink.
+    """
 
     def __init__(self) -> None:
         self.facts = 0

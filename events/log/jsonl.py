@@ -10,8 +10,8 @@ A payload that is not the canonical form of a sound event has its type code as `
 
 Each row is one line: UTF-8, no spaces, names in this order, ``\\n`` at its end. A line that differs
 in any byte from this canonical form is damaged, so even a flipped bit that keeps the meaning is
-detected. A last line without its ``\\n`` is torn: its writer was killed. Readers stop there. Opening
-the log to append cuts it off and reports it in `repaired`.
+detected. A last line without its ``\\n`` is torn: its writer was killed. Readers stop there.
+Opening the log to append cuts it off and reports it in `repaired`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@ an independent recount.
 
 ::
 
-    python -m examples.orders topics                         # makes orders, orders-state and orders-counts
-    python -m examples.orders count --member m1 --state state   # one member; start as many as you like
+    python -m examples.orders topics      # creates orders, orders-state and orders-counts
+    python -m examples.orders count --member m1 --state state    # one member; start many
     python -m examples.orders produce --orders 100000 --per-second 2000
-    python -m examples.orders recount                        # 1 when an order was lost, or counted twice
+    python -m examples.orders recount     # exits with 1 when an order is lost or counted twice
 """

@@ -1,9 +1,9 @@
-"""Replay as a library: verifies a log from the simulated cluster, shows its history, and tries other
-settings.
+"""Replay as a library: verifies a log from the simulated cluster, shows its history, and tries
+other settings.
 
 ::
 
-    python -m examples.replay [FOLDER]         # prints what it finds, writes history.svg and costs.svg to FOLDER (default: out/replay)
+    python -m examples.replay [FOLDER]    # FOLDER (default: out/replay) gets the pictures
 
 The same steps work in a notebook, cell by cell. For your own log, use its location as `log`.
 """

@@ -1,5 +1,5 @@
-"""`simulate`: a recorded group's inputs, led by equipoise in the simulated cluster. The results are a
-complete log and its costs.
+"""`simulate`: a recorded group's inputs, led by equipoise in the simulated cluster. The results are
+a complete log and its costs.
 
 Taken from the recording (`equipoise.replay.recorded_inputs`): starts and ends of processes,
 configuration, topology, growth of changelogs. Simulated: joins, lags, readiness, acknowledgements,

@@ -71,8 +71,8 @@ def mean(runs: Sequence[Metrics]) -> Metrics:
 
 @attrs.frozen(kw_only=True)
 class Recording:
-    """What was read from a log. `recorded`: its costs. `metrics_source`: their source, ``measured`` or
-    ``log``.
+    """What was read from a log. `recorded`: its costs. `metrics_source`: their source, ``measured``
+    or ``log``.
     """
 
     inputs: RecordedInputs

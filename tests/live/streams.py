@@ -3,7 +3,8 @@ jars, and a topology that counts records per key.
 
 ::
 
-    with StreamsApplication(bootstrap, "orders", "i1", folder, input="orders-in", output="orders-out") as application:
+    names = {"input": "orders-in", "output": "orders-out"}
+    with StreamsApplication(bootstrap, "orders", "i1", folder, **names) as application:
         application.until_said("state RUNNING")
         application.end("leave")
 

@@ -1,4 +1,5 @@
-"""The public names: each loads, has a docstring, and stands in the table of docs/architecture.md."""
+"""The public names: each loads, has a docstring, and stands in the table of docs/architecture.md.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The recount of the sample application while orders still arrive, on topics made here. With a broker:
-tests/live/test_recount.py.
+"""The recount of the sample application while orders still arrive, on topics made here. With a
+broker: tests/live/test_recount.py.
 """
 
 from __future__ import annotations

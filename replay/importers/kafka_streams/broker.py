@@ -5,8 +5,8 @@ Two things differ from a recording:
 
 - `__consumer_offsets` is compacted. Of the group's past it has everything since its active segment
   began (Kafka: 100 MB or 7 days), and before that what compaction left.
-- No end offsets were sampled. The end of a partition at a past time is requested by time: the offset
-  of its first record from then on. This goes by the records' timestamps. Kafka Streams gives
+- No end offsets were sampled. The end of a partition at a past time is requested by time: the
+  offset of its first record from then on. This goes by the records' timestamps. Kafka Streams gives
   changelog records those of their input, so while a group works through a backlog its changelogs
   seem to have grown when the input was written.
 """

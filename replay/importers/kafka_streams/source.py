@@ -2,8 +2,8 @@
 
 A SOURCE folder holds these files, each plain or gzipped (``.gz``). Required:
 
-- ``offsets_topic.jsonl``: raw records of `__consumer_offsets`: ``{partition, offset, timestamp (ms),
-  key, value}``, key and value in base64.
+- ``offsets_topic.jsonl``: raw records of `__consumer_offsets`: ``{partition, offset, timestamp
+  (ms), key, value}``, key and value in base64.
 - ``end_offsets.jsonl``: samples: ``{ms, end: {topic: [end offset of partition 0, 1, ..]}}``.
 
 Optional:

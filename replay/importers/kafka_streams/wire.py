@@ -1,10 +1,10 @@
-"""Decodes records of `__consumer_offsets`. Written from the public wire formats, for classic groups led
-by Kafka Streams.
+"""Decodes records of `__consumer_offsets`. Written from the public wire formats, for classic groups
+led by Kafka Streams.
 
 Formats (Apache Kafka's message definitions and KIPs):
 
-- Record key: OffsetCommitKey (kinds 0 and 1), GroupMetadataKey (kind 2). Other kinds belong to newer
-  groups.
+- Record key: OffsetCommitKey (kinds 0 and 1), GroupMetadataKey (kind 2). Other kinds belong to
+  newer groups.
 - OffsetCommitValue: versions 0-4 (4 is flexible: compact strings, tagged fields).
 - GroupMetadataValue: versions 0-4 (4 is flexible).
 - Consumer protocol: Subscription and Assignment, versions 0-3 (KIP-429 owned partitions, KIP-792
@@ -144,8 +144,8 @@ def decode_record(offset: int, key: bytes, value: bytes | None, only_group: str 
     `only_group` (its value is not read) and for a kind that classic groups do not write (consumer,
     share and streams groups have others).
 
-    Raises WireError when the bytes do not follow the documented form or are of an unknown version, or
-    the group is not led by Kafka Streams; the text says which.
+    Raises WireError when the bytes do not follow the documented form or are of an unknown version,
+    or the group is not led by Kafka Streams; the text says which.
     """
     reader = ByteReader(key, offset, "key")
     kind = reader.int16("kind of the key")
@@ -180,7 +180,9 @@ _KINDS = (
     (range(16, 17), "a consumer group of the protocol KIP-848 (group.protocol=consumer)"),
     (range(17, 24), "a Kafka Streams group of the protocol KIP-1071 (group.protocol=streams)"),
 )
-"""Key kinds of `__consumer_offsets` (Kafka 4.3, CoordinatorRecordType) by the groups that write them."""
+"""Key kinds of `__consumer_offsets` (Kafka 4.3, CoordinatorRecordType) by the groups that write
+them.
+"""
 
 
 def other_kind(key: bytes, group: str) -> str | None:

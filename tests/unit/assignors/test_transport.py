@@ -189,8 +189,8 @@ def test_sources_that_are_alike_are_solved_as_one_and_nothing_comes_of_it(case: 
 
 
 def test_alike_sources_are_seen_as_one_and_told_apart_again():
-    """The example of `node_aggregation`: two tasks to a pool at 3 or to m1 at 1; a third that costs less at
-    the pool stands for none of them.
+    """The example of `node_aggregation`: two tasks to a pool at 3 or to m1 at 1; a third that costs
+    less at the pool stands for none of them.
     """
     tail, head = np.array([0, 0, 1, 1, 2, 2, 3]), np.array([3, 4, 3, 4, 3, 4, 4])
     cost, capacity = np.array([3, 1, 3, 1, 2, 1, 0]), np.array([1, 1, 1, 1, 1, 1, 9])

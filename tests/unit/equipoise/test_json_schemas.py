@@ -129,8 +129,8 @@ def test_schemas_every_command_with_json_has_one() -> None:
 
 @pytest.mark.parametrize("name", sorted(schemas()))
 def test_schema_is_sound_and_closed(name: str) -> None:
-    """Every object lists all its keys, and allows no others. Only what some recorded groups lack may
-    be missing.
+    """Every object lists all its keys, and allows no others. Only what some recorded groups lack
+    may be missing.
     """
     schema = schemas()[name]
     Draft202012Validator.check_schema(schema)

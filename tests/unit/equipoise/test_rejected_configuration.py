@@ -1,5 +1,5 @@
-"""A rejected configuration in commands: `tail` explains it; by `verify` and `show` the former one is
-in force.
+"""A rejected configuration in commands: `tail` explains it; by `verify` and `show` the former one
+is in force.
 """
 
 from __future__ import annotations
