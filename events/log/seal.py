@@ -70,8 +70,8 @@ class Seal:
         self._db.execute("BEGIN")
         try:
             self._db.execute("SELECT 1 FROM sqlite_schema").fetchone()
-            # A read transaction on an empty write-ahead log keeps every writer from moving pages into
-            # the file, so the file does not change from here on.
+            # A read transaction on an empty write-ahead log keeps every writer from moving pages
+            # into the file, so the file does not change from here on.
             if not self._is_all_at_home():
                 return False
             there, due = self._read()

@@ -133,7 +133,8 @@ class SqliteLog(StoredLog):
     def _rows(self, from_offset: int) -> Iterator[Row]:
         with _failing():
             # Rows appended during a reading are left to the next one. A table whose last page is
-            # damaged can look complete and shorter, so the indexes, on other pages, are checked too.
+            # damaged can look complete and shorter, so the indexes, on other pages, are checked
+            # too.
             last, facts, decisions = self._db.execute(_COUNTS).fetchone()
             if last != facts + decisions:
                 raise BrokenStoreError(f"the table has {last} rows, its indexes have {facts + decisions}")
