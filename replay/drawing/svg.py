@@ -29,5 +29,5 @@ def cut(text: str, width: float, char_width: float) -> str:
     """Returns the beginning of `text` that fits into `width` pixels when each character takes
     `char_width`; an ellipsis marks what is missing. Returns "" when less than three characters fit.
     """
-    room = int(width / char_width)
-    return text if len(text) <= room else text[: room - 1].rstrip() + "…" if room > 3 else ""
+    most = int(width / char_width)
+    return text if len(text) <= most else text[: most - 1].rstrip() + "…" if most > 3 else ""

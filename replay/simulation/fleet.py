@@ -76,7 +76,7 @@ def make_fleet(fleet: Fleet, location: Path, *, processes: int = 1, advance: Cal
     repeated. An archive of another fleet is replaced. Raises InputError when `location` holds
     something else, StorageError when the disk is full, ProcessDiedError when a child process dies.
     """
-    _make_room(fleet, location)
+    _prepare_archive(fleet, location)
     there = groups_there(fleet, location)
     sizes = fleet.sizes()
     tasks = [(index, size) for index, size in enumerate(sizes) if index not in there]  # largest first, so that no process starts a large group last
@@ -96,7 +96,7 @@ def groups_there(fleet: Fleet, location: Path) -> dict[int, int]:
     return {index: records for index, records in sorted(found.items()) if index < len(sizes) and records >= sizes[index]}
 
 
-def _make_room(fleet: Fleet, location: Path) -> None:
+def _prepare_archive(fleet: Fleet, location: Path) -> None:
     """Creates the archive, or checks the existing one."""
     if not is_archive(location):
         make_archive(location)

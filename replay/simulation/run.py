@@ -316,10 +316,10 @@ equal ids.
 
 def log_id_of(inputs: RecordedInputs, simulation: Simulation, configured: GroupConfigured) -> str:
     """Returns an id that is equal for equal runs and different for different ones."""
-    said = repr((inputs.start, inputs.happenings, inputs.end_ms, configured, simulation))
+    described = repr((inputs.start, inputs.happenings, inputs.end_ms, configured, simulation))
     for name, stored_name in _NAMES_IN_LOG_IDS.items():
-        said = said.replace(f"{name}(", f"{stored_name}(")
-    return f"simulated-{hashlib.sha256(said.encode()).hexdigest()[:16]}"
+        described = described.replace(f"{name}(", f"{stored_name}(")
+    return f"simulated-{hashlib.sha256(described.encode()).hexdigest()[:16]}"
 
 
 def _manifest(inputs: RecordedInputs, simulation: Simulation) -> str:

@@ -12,18 +12,18 @@ from equipoise.replay.spark.groups import Unit, over_groups, problem_of
 from equipoise.replay.timelines import Timeline, build_timeline, timeline_document
 
 _TEXT, _WHOLE, _TRUTH = "string", "int64", "bool"
-_SPAN = (("from_ms", _WHOLE), ("to_ms", _WHOLE))
+_FROM_TO = (("from_ms", _WHOLE), ("to_ms", _WHOLE))
 
 TABLES: dict[str, tuple[tuple[str, str], ...]] = {
-    "intervals": (("task", _TEXT), ("member_id", _TEXT), ("condition", _TEXT), *_SPAN, ("offset", _WHOLE), ("generation", _WHOLE)),
-    "unavailability": (("task", _TEXT), *_SPAN),
+    "intervals": (("task", _TEXT), ("member_id", _TEXT), ("condition", _TEXT), *_FROM_TO, ("offset", _WHOLE), ("generation", _WHOLE)),
+    "unavailability": (("task", _TEXT), *_FROM_TO),
     "moves": (
         ("task", _TEXT), ("source", _TEXT), ("destination", _TEXT), ("outcome", _TEXT), ("reason", _TEXT), ("began_ms", _WHOLE), ("ended_ms", _WHOLE),
         ("waited_ms", _WHOLE), ("warmed_ms", _WHOLE), ("revoking_ms", _WHOLE), ("restored_records", _WHOLE),
     ),
     "rounds": (("append_ms", _WHOLE), ("offset", _WHOLE), ("generation", _WHOLE), ("cause", _TEXT), ("moves", _WHOLE), ("members", _WHOLE)),
     "imbalance": (("append_ms", _WHOLE), ("tasks", _WHOLE)),
-    "copies": (("task", _TEXT), ("member_id", _TEXT), ("kind", _TEXT), *_SPAN, ("ready_ms", _WHOLE)),
+    "copies": (("task", _TEXT), ("member_id", _TEXT), ("kind", _TEXT), *_FROM_TO, ("ready_ms", _WHOLE)),
     "members": (
         ("member_id", _TEXT), ("incarnation", _WHOLE), ("capacity", _WHOLE), ("rack", _TEXT), ("joined_ms", _WHOLE), ("ended_ms", _WHOLE),
         ("silent_ms", _WHOLE), ("how", _TEXT),
@@ -34,7 +34,7 @@ times without a running owner.
 """
 
 GROUPS: tuple[tuple[str, str], ...] = (
-    ("group", _TEXT), ("location", _TEXT), ("log_id", _TEXT), ("led_by", _TEXT), ("assignor", _TEXT), *_SPAN, ("facts", _WHOLE), ("tasks", _WHOLE),
+    ("group", _TEXT), ("location", _TEXT), ("log_id", _TEXT), ("led_by", _TEXT), ("assignor", _TEXT), *_FROM_TO, ("facts", _WHOLE), ("tasks", _WHOLE),
     ("moves", _WHOLE), ("rounds", _WHOLE), ("stopped_ms", _WHOLE), ("tasks_stopped", _WHOLE), ("longest_ms", _WHOLE), ("rejections", _WHOLE),
     ("differs_at", _WHOLE), ("problem", _TEXT),
 )  # fmt: skip

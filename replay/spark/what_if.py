@@ -45,8 +45,8 @@ def what_if_group(unit: Unit, configurations: Sequence[Configuration], seeds: Se
         return {**nothing, "problem": problem_of(error)}
     advice, best = advise(answer), pareto_front(answer)
     document = {**answer.as_json(), "front": best, "advice": {"change": advice.change, "line": advice.line}}
-    said = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return {**nothing, "facts": answer.facts, "document": said, "advice": advice.line, "outcomes": outcomes_of(answer, best)}
+    written = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return {**nothing, "facts": answer.facts, "document": written, "advice": advice.line, "outcomes": outcomes_of(answer, best)}
 
 
 def outcomes_of(answer: WhatIf, best: Sequence[str]) -> list[dict[str, Any]]:

@@ -106,7 +106,7 @@ class _Picture:
     def x(self, ms: int) -> float:
         return _LEFT + min(max(ms, 0), self.until_ms) * (_RIGHT - _LEFT) / self.until_ms
 
-    def span(self, since_ms: int, until_ms: int) -> tuple[float, float]:
+    def extent(self, since_ms: int, until_ms: int) -> tuple[float, float]:
         """(left, width); what is too short to see is drawn as 0.7 wide."""
         left = self.x(since_ms)
         return left, max(0.7, self.x(until_ms) - left)
@@ -114,7 +114,7 @@ class _Picture:
     def _backdrop(self, bottom: int) -> None:
         """Draws windows, every second one shaded, and the time axis."""
         for number, window in enumerate(self.data["windows"]):
-            left, width = self.span(window["from"], window["to"])
+            left, width = self.extent(window["from"], window["to"])
             if number % 2 == 0:
                 self.parts.append(f'<rect x="{short(left)}" y="{_TOP}" width="{short(width)}" height="{bottom - _TOP}" class="band"/>')
             self.parts.append(label(left + 4, _TOP + 12, markup(cut(window["label"].replace("_", " "), width - 6, _HEAD_WIDE)), "head"))
@@ -157,14 +157,14 @@ class _Picture:
             y += high
         shapes: dict[str, list[str]] = defaultdict(list)
         for task, member, condition, since_ms, until_ms, *_ in self.data["intervals"]:
-            left, width = self.span(since_ms, until_ms)
+            left, width = self.extent(since_ms, until_ms)
             shapes[_paint(member, condition)].append(f"M{short(left)} {places[task]}h{short(width)}v{bar}h-{short(width)}z")
             name = "" if member < 0 else self.data["members"][member]
             if high > 8 and condition == _RUNNING and width > 8 + 6 * len(name):
                 texts.append(label(left + 4, places[task] + 7.5, markup(name), "in"))
         for task, member, is_warmup, since_ms, until_ms, *_ in self.data["copies"]:
             if is_warmup and high > 8:
-                left, width = self.span(since_ms, until_ms)
+                left, width = self.extent(since_ms, until_ms)
                 shapes[f'fill="{member_colour(member)}"'].append(f"M{short(left)} {places[task] + bar + 0.6}h{short(width)}v1.4h-{short(width)}z")
         return [*(f'<path d="{"".join(drawn)}" {paint}/>' for paint, drawn in sorted(shapes.items())), *texts], y
 
@@ -175,16 +175,16 @@ class _Picture:
             if condition != _RUNNING:
                 changes[since_ms] += 1
                 changes[until_ms] -= 1
-        levels: list[tuple[int, int]] = []
+        points: list[tuple[int, int]] = []
         level = 0
         for ms, change in sorted(changes.items()):
             level += change
-            levels.append((ms, level))
-        most = max((level for _, level in levels), default=0)
+            points.append((ms, level))
+        most = max((level for _, level in points), default=0)
         bottom = top + _CURVE
         self.parts.append(label(_LEFT - 8, top + 14, "not running", "head end"))
         self.parts.append(label(_LEFT - 8, top + 27, f"most {most:,}", "end"))
-        drawn = "".join(f"H{short(self.x(ms))}V{short(bottom - level * _CURVE / max(1, most))}" for ms, level in levels)
+        drawn = "".join(f"H{short(self.x(ms))}V{short(bottom - level * _CURVE / max(1, most))}" for ms, level in points)
         self.parts.append(f'<path d="M{_LEFT} {bottom}{drawn}H{short(self.x(self.data["to"]))}V{bottom}z" class="curve"/>')
 
     def _legend(self, y: int) -> int:

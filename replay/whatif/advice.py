@@ -135,18 +135,18 @@ def _beyond_error(answer: WhatIf, one: Outcome) -> bool:
 
 def _changes(one: Outcome, factual: Outcome) -> str:
     """``max_warmups from 2 to 4``."""
-    said = []
+    changes = []
     if one.assignor != factual.assignor:
-        said.append(f"the assignor from {factual.assignor} to {one.assignor}")
+        changes.append(f"the assignor from {factual.assignor} to {one.assignor}")
     for field in attrs.fields(type(one.settings)):
         before, after = getattr(factual.settings, field.name), getattr(one.settings, field.name)
         if before != after and field.name == "options":
-            said += [f"options.{name} to {text(value)}" for name, value in sorted(after.items()) if before.get(name) != value]
+            changes += [f"options.{name} to {text(value)}" for name, value in sorted(after.items()) if before.get(name) != value]
         elif before != after:
-            said.append(f"{field.name} from {_number(before)} to {_number(after)}")
+            changes.append(f"{field.name} from {_number(before)} to {_number(after)}")
     if one.configuration.announce_closes is not None:
-        said.append(f"closes to be {'announced' if one.configuration.announce_closes else 'at once'}")
-    return " and ".join(said) or "nothing"
+        changes.append(f"closes to be {'announced' if one.configuration.announce_closes else 'at once'}")
+    return " and ".join(changes) or "nothing"
 
 
 def _because(one: Outcome, factual: Outcome) -> str:

@@ -265,7 +265,7 @@ def _simulation(inputs: RecordedInputs, each: Configuration, *, seed: int, speed
     return Simulation(assignor=each.assignor, overrides=overrides, seed=seed, restore=RestoreModel(records_per_s=speed))
 
 
-def _play(recording: Recording, each: Configuration, seed: int, speed: int, bar: _Bar, seen: list[Metrics] | None = None) -> Metrics:
+def _simulate_once(recording: Recording, each: Configuration, seed: int, speed: int, bar: _Bar, seen: list[Metrics] | None = None) -> Metrics:
     """Makes one run. Adds to `seen` the metrics as the recording's source would have given them:
     measured in the group, or read from the log.
     """
@@ -295,7 +295,7 @@ def _outcome(
     error = ""
     for seed in seeds:
         try:
-            runs.append(_play(recording, each, seed, speed, bar, seen))
+            runs.append(_simulate_once(recording, each, seed, speed, bar, seen))
         except InputError:
             raise
         except EquipoiseError as problem:

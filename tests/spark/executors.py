@@ -57,9 +57,9 @@ def ends_of_tasks(log: Path) -> dict[str, int]:
     counts: dict[str, int] = {}
     for path in log.rglob("*"):
         for line in path.read_text().splitlines() if path.is_file() else ():
-            said = json.loads(line)
-            if said["Event"] == "SparkListenerTaskEnd":
-                reason = said["Task End Reason"]["Reason"]
+            event = json.loads(line)
+            if event["Event"] == "SparkListenerTaskEnd":
+                reason = event["Task End Reason"]["Reason"]
                 counts[reason] = counts.get(reason, 0) + 1
     return counts
 

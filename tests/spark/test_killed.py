@@ -51,8 +51,8 @@ def killed(args: list[str], checkpoint: Path, folder: Path, is_time: Callable[[i
     """
     conf = [word for name, value in settings(folder / "warehouse").items() for word in ("--conf", f"{name}={value}")]
     command = [sys.executable, "-m", "equipoise", "spark", *args, "--checkpoint", str(checkpoint), "--once", "--most-records", RECORDS_A_TRIGGER]
-    with open(folder / "killed.txt", "wb") as said:
-        process = subprocess.Popen([*command, "--master", "local[2]", *conf], stdout=said, stderr=said, start_new_session=True)
+    with open(folder / "killed.txt", "wb") as output:
+        process = subprocess.Popen([*command, "--master", "local[2]", *conf], stdout=output, stderr=output, start_new_session=True)
     try:
         deadline_s = time.monotonic() + MOST_S
         while True:
@@ -106,9 +106,9 @@ def test_killed_executors_change_no_result(fleet: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.spark.executors", str(archive), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert said["ends"]["ExecutorLostFailure"] == len(list(archive.glob("_died-*"))) == 2
-    assert sorted(said["rows"], key=itemgetter("group")) == [verify_group(unit) for unit in units_of([str(archive)])]
+    output = json.loads(done.stdout)
+    assert output["ends"]["ExecutorLostFailure"] == len(list(archive.glob("_died-*"))) == 2
+    assert sorted(output["rows"], key=itemgetter("group")) == [verify_group(unit) for unit in units_of([str(archive)])]
 
 
 def test_killed_archive_query_archives_everything_once(spark: Any, location: str, tmp_path: Path) -> None:

@@ -91,9 +91,9 @@ def test_counts_are_served_to_prometheus() -> None:
     with _metrics(port, totals):
         totals["alerts"] += 2
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-            said = answer.read().decode()
-    assert "equipoise_stream_facts 3.0" in said
-    assert "equipoise_stream_alerts 2.0" in said
+            page = answer.read().decode()
+    assert "equipoise_stream_facts 3.0" in page
+    assert "equipoise_stream_alerts 2.0" in page
 
 
 @pytest.mark.parametrize(

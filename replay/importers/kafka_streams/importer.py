@@ -407,15 +407,15 @@ def join_nonce(process_id: str, offset: int) -> str:
 def _parts(known: Mapping[str, dict[int, int]]) -> Iterator[dict[str, dict[int, int]]]:
     """Splits end offsets into parts of at most MOST_PARTITIONS partitions."""
     part: dict[str, dict[int, int]] = {}
-    room = MOST_PARTITIONS
+    left = MOST_PARTITIONS
     for topic, ends in sorted(known.items()):
         items = sorted(ends.items())
         while items:
-            part[topic] = dict(items[:room])
-            items = items[room:]
-            room -= len(part[topic])
-            if room == 0:
+            part[topic] = dict(items[:left])
+            items = items[left:]
+            left -= len(part[topic])
+            if left == 0:
                 yield part
-                part, room = {}, MOST_PARTITIONS
+                part, left = {}, MOST_PARTITIONS
     if part:
         yield part

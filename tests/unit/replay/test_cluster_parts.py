@@ -206,7 +206,7 @@ def office(**settings: Any) -> tuple[Engine, Broker, Endpoint]:
     return engine, broker, Endpoint("p", engine, network)
 
 
-def said(number: int) -> LeaveIntended:
+def leave_of(number: int) -> LeaveIntended:
     return LeaveIntended(member_id="m", incarnation=number)
 
 
@@ -216,9 +216,9 @@ def test_a_producer_appends_everything_once_and_in_order_whatever_is_lost(loss: 
     acknowledged: list[tuple[int, int]] = []
     producer = Producer(owner, broker, broker.facts, lambda fact, sent_ms: acknowledged.append((fact.incarnation, sent_ms)))
     for number in range(50):
-        engine.at(number * 7, producer.send, said(number))
+        engine.at(number * 7, producer.send, leave_of(number))
     engine.run_until(20_000)
-    assert [record.event for record in broker.facts.records[1:]] == [said(number) for number in range(50)]
+    assert [record.event for record in broker.facts.records[1:]] == [leave_of(number) for number in range(50)]
     assert acknowledged == [(number, number * 7) for number in range(50)]  # dated from when it was first sent
     assert producer.idle
 
@@ -227,7 +227,7 @@ def test_nothing_is_answered_while_the_broker_is_down_and_the_next_ones_clock_co
     engine, broker, owner = office()
     producer = Producer(owner, broker, broker.facts, lambda fact, sent_ms: None)
     broker.fail_over(down_ms=1_000, clock_jump_ms=40_000)
-    producer.send(said(0))
+    producer.send(leave_of(0))
     engine.run_until(999)
     assert len(broker.facts.records) == 1
     engine.run_until(2_000)
@@ -238,7 +238,7 @@ def test_a_dead_endpoints_messages_still_arrive_and_answers_to_it_do_not():
     engine, broker, owner = office()
     acknowledged: list[Any] = []
     producer = Producer(owner, broker, broker.facts, lambda fact, sent_ms: acknowledged.append(fact))
-    producer.send(said(0))
+    producer.send(leave_of(0))
     owner.kill()
     engine.run_until(1_000)
     assert len(broker.facts.records) == 2
@@ -266,7 +266,7 @@ def test_a_fetch_waits_for_a_record_or_for_its_time():
 
     broker.fetch("p", broker.facts, 0, 500, respond, 1)
     broker.fetch("p", broker.facts, 1, 500, respond, 2)
-    engine.at(200, broker.append_fact, said(1))
+    engine.at(200, broker.append_fact, leave_of(1))
     engine.at(200, broker.wake_facts)
     engine.at(300, broker.fetch, "p", broker.facts, 2, 500, respond, 3)
     engine.run_until(2_000)
@@ -278,7 +278,7 @@ def test_two_decisions_of_one_number_or_a_skipped_one_halt_the_group():
     producer = Producer(owner, broker, broker.decisions, lambda decision, sent_ms: None)
 
     def decision(number: int, index: int = 0) -> DecisionRecord:
-        return DecisionRecord("x", "g", number, 1, index, 0, said(0))  # type: ignore[arg-type]
+        return DecisionRecord("x", "g", number, 1, index, 0, leave_of(0))  # type: ignore[arg-type]
 
     broker.produce(producer, 1, broker.decisions, [decision(1), decision(1), decision(2)])
     assert (len(broker.published), broker.duplicates) == (2, 1)

@@ -120,16 +120,16 @@ def assignment(version: int = 3, info: bytes | None = None) -> bytes:
 
 
 def group_value(version: int, subscribed: bytes | None = None, assigned: bytes | None = None) -> bytes:
-    said, given = subscription() if subscribed is None else subscribed, assignment() if assigned is None else assigned
+    sent, given = subscription() if subscribed is None else subscribed, assignment() if assigned is None else assigned
     if version >= 4:
         member = compact("m-1") + compact(None) + compact("i1-StreamThread-1-consumer") + compact("/127.0.0.1") + i32(300_000) + i32(10_000)
-        for content in (said, given):
+        for content in (sent, given):
             length = len(content) + 1
             member += (bytes([length]) if length < 128 else bytes([length & 0x7F | 0x80, length >> 7])) + content
         head = i16(version) + compact("consumer") + i32(7) + compact("stream") + compact("m-1") + i64(99)
         return head + b"\x02" + member + b"\x00" + b"\x01\x05\x02ab"  # one unknown tagged field
     member = text("m-1") + (text(None) if version >= 3 else b"") + text("i1-StreamThread-1-consumer") + text("/127.0.0.1")
-    member += (i32(300_000) if version >= 1 else b"") + i32(10_000) + sized(said) + sized(given)
+    member += (i32(300_000) if version >= 1 else b"") + i32(10_000) + sized(sent) + sized(given)
     return i16(version) + text("consumer") + i32(7) + text("stream") + text("m-1") + (i64(99) if version >= 2 else b"") + array(member)
 
 
@@ -165,23 +165,23 @@ def test_group_metadata_of_every_version(version: int) -> None:
 @pytest.mark.parametrize("version", range(4))
 def test_consumer_protocol_of_every_version(version: int) -> None:
     (member,) = decoded(group_value(3, subscription(version), assignment(version))).members
-    said = member.subscription
-    assert said.topics == ("mid", "orders")
-    assert said.owned_partitions == ({"orders": (1,)} if version >= 1 else {})
-    assert said.owned_generation == (6 if version >= 2 else -1)
-    assert said.rack == ("rack-1" if version >= 3 else None)
+    sent = member.subscription
+    assert sent.topics == ("mid", "orders")
+    assert sent.owned_partitions == ({"orders": (1,)} if version >= 1 else {})
+    assert sent.owned_generation == (6 if version >= 2 else -1)
+    assert sent.rack == ("rack-1" if version >= 3 else None)
     assert member.assignment.partitions == {"orders": (1,)}
 
 
 @pytest.mark.parametrize("version", range(1, 12))
 def test_subscription_info_of_every_version(version: int) -> None:
     (member,) = decoded(group_value(3, subscription(3, subscription_info(version)))).members
-    said = member.subscription
-    assert (said.version, said.latest_supported_version, said.process_id) == (version, 11 if version >= 3 else -1, str(PROCESS))
-    assert said.task_offset_sums == {TaskId(0, 1): RUNS_IT, TaskId(1, 2): 5 if version >= 7 else UNKNOWN_SUM}
-    assert said.user_endpoint == ("host:80" if version >= 2 else None)
-    assert said.unique_field == (7 if version >= 8 else 0)
-    assert said.tags == ({"zone": "a"} if version >= 11 else {})
+    sent = member.subscription
+    assert (sent.version, sent.latest_supported_version, sent.process_id) == (version, 11 if version >= 3 else -1, str(PROCESS))
+    assert sent.task_offset_sums == {TaskId(0, 1): RUNS_IT, TaskId(1, 2): 5 if version >= 7 else UNKNOWN_SUM}
+    assert sent.user_endpoint == ("host:80" if version >= 2 else None)
+    assert sent.unique_field == (7 if version >= 8 else 0)
+    assert sent.tags == ({"zone": "a"} if version >= 11 else {})
 
 
 @pytest.mark.parametrize("version", range(1, 12))

@@ -53,7 +53,7 @@ def test_brokers_that_were_away_for_longer_than_the_lease_are_silence() -> None:
     rejoined_ms = group.append_ms
     expected = [(TaskId(1, partition), heard_ms, rejoined_ms) for partition in range(TASKS)]
     joined_up = {task: (min(a for each, a, _ in silences(group) if each == task), back_ms + 300) for task, _, _ in silences(group)}
-    assert [(task, *span) for task, span in sorted(joined_up.items())] == expected
+    assert [(task, *stretch) for task, stretch in sorted(joined_up.items())] == expected
     spent_ms = sum(to_ms - from_ms for _, from_ms, to_ms in silences(group))
     assert spent_ms == TASKS * (AWAY_MS + 300)
     assert measured_s(group) == pytest.approx(spent_ms / 1_000)

@@ -84,8 +84,8 @@ def test_the_balance_is_counted_as_the_assignors_count_it() -> None:
     for step in replayer.follow(lived()):
         state = replayer.machine.state
         if step.decisions and state.members:
-            situation = IndexedProblem(build_problem(state))
-            assert _imbalance(state) == Shares(situation).imbalance(situation.owner)
+            indexed = IndexedProblem(build_problem(state))
+            assert _imbalance(state) == Shares(indexed).imbalance(indexed.owner)
             seen.add(_imbalance(state))
     assert len(seen) > 3
 
@@ -97,8 +97,8 @@ def test_a_member_that_keeps_crashing_has_no_share_while_another_stays(monkeypat
         pass
     state = replayer.machine.state
     monkeypatch.setattr(GroupState, "is_crash_looping", lambda self, member_id: member_id in looping)
-    situation = IndexedProblem(build_problem(state))
-    assert _imbalance(state) == Shares(situation).imbalance(situation.owner)
+    indexed = IndexedProblem(build_problem(state))
+    assert _imbalance(state) == Shares(indexed).imbalance(indexed.owner)
 
 
 def test_build_timeline_builds_no_problem_for_each_round(monkeypatch: pytest.MonkeyPatch) -> None:

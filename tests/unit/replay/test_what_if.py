@@ -76,7 +76,7 @@ def test_the_log_is_read_once_and_no_entry_is_kept() -> None:
     assert found.outcomes == answer().outcomes[:1]
 
 
-def test_what_if_recording_answers_again_without_reading() -> None:
+def test_whatif_recording_answers_again_without_reading() -> None:
     recording = read_recording(lived())
     assert what_if_recorded(recording, [STANDBY]).outcomes == answer().outcomes[1:2]
     faster = what_if_recorded(recording, [], restore_records_per_s=10 * recording.fit.records_per_s)
@@ -105,7 +105,7 @@ def test_several_seeds_are_several_runs_and_progress_reaches_the_end() -> None:
         ([Configuration(name=FACTUAL)], InputError, "two of that name"),
     ],
 )
-def test_what_if_bad_configuration_is_refused_before_any_simulation(configurations: list[Configuration], error: type[Exception], told: str) -> None:
+def test_whatif_bad_configuration_is_refused_before_any_simulation(configurations: list[Configuration], error: type[Exception], told: str) -> None:
     simulated: list[int] = []
     with pytest.raises(error, match=told):
         what_if(lived(), configurations, progress=lambda done, total: simulated.append(done))
@@ -144,7 +144,7 @@ def test_of_several_groups_one_is_named() -> None:
         what_if(two, group="nobody")
 
 
-def test_what_if_of_a_momentary_log_is_refused() -> None:
+def test_whatif_of_a_momentary_log_is_refused() -> None:
     start = [entry for entry in lived() if isinstance(entry, Record) and entry.offset <= 2]
     assert isinstance(start[-1].event, TopologyDeclared)
     with pytest.raises(InputError, match="spans 0 ms; there is nothing to play"):
