@@ -1,5 +1,5 @@
-"""The same outside under one assignor after the other: what each would have cost, beside what was
-measured.
+"""The same recorded inputs under one assignor after the other: what each would have cost, beside
+what was measured.
 
 Each is a simulation of its own; the command renders them as one table with a row for each assignor.
 """

@@ -40,7 +40,7 @@ class Imported:
 
 @attrs.frozen(kw_only=True)
 class Simulated:
-    """The same outside, led by equipoise, is in another log, which replays to the byte if
+    """The same recorded inputs, led by equipoise, is in another log, which replays to the byte if
     `verification` says so.
     """
 
@@ -114,7 +114,7 @@ def run_demo(out: Path, *, progress: Progress | None = None) -> Iterator[Step]:
         to_ms = max(before.to_ms, after.to_ms)
         drawn = (
             _drawn(before, "Kafka Streams", folder / "recorded", title="Led by Kafka Streams, as recorded", to_ms=to_ms),
-            _drawn(after, "equipoise", folder / "equipoise", title="The same outside, led by equipoise", to_ms=to_ms),
+            _drawn(after, "equipoise", folder / "equipoise", title="The same recorded inputs, led by equipoise", to_ms=to_ms),
         )
         yield Drawn(run=run, drawings=drawn)
 

@@ -4,7 +4,7 @@ One command is one module of this package; the function that runs it is made a c
 `equipoise.cli.command.command` and named once more in `COMMANDS`. Modules are imported when they
 are asked for, and import what takes long inside the function.
 
-What the outside relies on: one JSON document on stdout with ``--json`` and nothing else there; exit
+Callers rely on: one JSON document on stdout with ``--json`` and nothing else there; exit
 codes 0 (it holds, or is done), 1 (the answer is no), 2 (bad input or usage: one line on stderr that
 names the place and the fix), 70 (a defect of ours), 74 (the storage takes no more), 130 (SIGINT),
 143 (SIGTERM).

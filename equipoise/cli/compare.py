@@ -27,7 +27,7 @@ MEASURES = (
 """(heading, name of the total, what it is divided by)."""
 
 
-@command("compare", short_help="The same outside under one assignor after the other: a row for each.")
+@command("compare", short_help="The same recorded inputs under one assignor after the other: a row for each.")
 @click.argument("logs", type=LOG, nargs=-1, metavar="[LOG]...")
 @click.option(
     "--assignor",
@@ -40,7 +40,7 @@ MEASURES = (
 @click.option("--group", metavar="GROUP", help="Which group of each LOG; needed when one holds several.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of network delays and other chances.")
 def compare(screen: Screen, logs: tuple[Log, ...], names: tuple[str, ...], settings: tuple[str, ...], group: str | None, seed: int) -> None:
-    """Plays what the outside did in each LOG (default: the recorded runs that come with equipoise)
+    """Plays the recorded inputs of each LOG (default: the recorded runs that come with equipoise)
     against the simulated cluster, once for each assignor, and shows what each cost in all marked
     windows, beside what was measured when the run was recorded.
 

@@ -25,7 +25,7 @@ _ABOUT = {
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out"), show_default=True, help="Where logs and pictures go.")
 def demo(screen: Screen, out: Path) -> int:
     """Takes two recorded runs of a real Kafka Streams group and shows what it went through. Then
-    the same outside (the same starts, kills and closes, the same growth of its changelogs) is led
+    the same recorded inputs (starts, kills, closes and the growth of its changelogs) is led
     by equipoise in a simulated cluster: what that costs, that every decision replays to the byte,
     why one task moved, and a picture of both. Needs no Kafka and no network; takes a few seconds.
 
@@ -59,7 +59,7 @@ def demo(screen: Screen, out: Path) -> int:
 def introduction() -> list[Part]:
     return [
         Line(bold("equipoise demo")),
-        "One real Kafka Streams group (4.3.1, 26 tasks, 20 of them with state), recorded twice; then the same outside, led by equipoise.",
+        "One real Kafka Streams group (4.3.1, 26 tasks, 20 of them with state), recorded twice; then the same recorded inputs, led by equipoise.",
     ]
 
 

@@ -1,4 +1,4 @@
-"""`equipoise simulate LOG --to LOG2`: the same outside, equipoise in the leader's place."""
+"""`equipoise simulate LOG --to LOG2`: the same recorded inputs, led by equipoise."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from equipoise.replay.whatif.fit import Fit
 
 
-@command("simulate", short_help="The same outside with equipoise leading, in the simulated cluster.")
+@command("simulate", short_help="The same recorded inputs, led by equipoise in the simulated cluster.")
 @click.argument("log", type=LOG)
 @click.option("--to", "location", type=NEW_LOG, required=True, metavar="LOG2", help="The log to write; a log that is there is replaced.")
 @click.option("--assignor", metavar="NAME", help="Who decides; default: the one LOG is configured for.")
@@ -48,7 +48,7 @@ def simulate(
     restore_speed: int | None,
     group: str | None,
 ) -> None:
-    """Plays what the outside did in LOG (processes that start and end, the growth of changelogs,
+    """Plays the recorded inputs of LOG (processes that start and end, the growth of changelogs,
     configuration) against the simulated cluster, in which the real machine decides and the real
     member code obeys, and writes the complete log to LOG2.
 
@@ -79,7 +79,7 @@ def simulate(
 
 
 def outside(screen: Screen, log: Log, *, group: str | None, announce_closes: bool) -> tuple[RecordedInputs, Fit]:
-    """What the outside did in `log`, and how fast its members restored."""
+    """The recorded inputs of `log`, and the restore speed of its members."""
     from equipoise.replay.recorded_inputs import read_recorded_inputs
     from equipoise.replay.whatif.fit import fit
 

@@ -53,7 +53,7 @@ def what_if(
     group: str | None,
     svg_path: Path | None,
 ) -> int:
-    """Plays what the outside did in LOG once for each configuration, and shows what each would have
+    """Plays the recorded inputs of LOG once for each configuration, and shows what each would have
     cost, beside the group as it is, which is always simulated too: how far that is from what was
     recorded tells how far to believe the rest. `*` marks what no other configuration beats.
 

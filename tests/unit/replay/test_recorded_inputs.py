@@ -1,4 +1,4 @@
-"""What the outside did: from an imported log, with and without what operators wrote down, and from
+"""Recorded inputs: of an imported log, with and without the actions of operators, and of
 a log that equipoise led.
 """
 
