@@ -86,9 +86,9 @@ def json_output_is_checked() -> Iterator[None]:
             checked(json.loads(json.dumps(document)), is_line=False)
         answer(screen, document, *parts)
 
-    def json_line_checked(screen: Screen, document: str) -> None:
+    def json_line_checked(screen: Screen, document: str, *, indent: int | None = None) -> None:
         checked(json.loads(document), is_line=True)
-        json_line(screen, document)
+        json_line(screen, document, indent=indent)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Screen, "answer", answer_checked)

@@ -1,13 +1,13 @@
 """The command line: `equipoise COMMAND ...`.
 
-One command is one module of this package; the function that runs it is made a click command by
-`equipoise.cli.command.command` and named once more in `COMMANDS`. Modules are imported when they
-are asked for, and import what takes long inside the function.
+Each command is one module of this package. `equipoise.cli.command.command` makes the module's
+function a click command, and `COMMANDS` lists it. A module is imported when its command is used, and
+imports slow packages inside the function.
 
-Callers rely on: one JSON document on stdout with ``--json`` and nothing else there; exit
-codes 0 (it holds, or is done), 1 (the answer is no), 2 (bad input or usage: one line on stderr that
-names the place and the fix), 70 (a defect of ours), 74 (the storage takes no more), 130 (SIGINT),
-143 (SIGTERM).
+Scripts rely on: ``--json`` prints one JSON document on stdout and nothing else there (docs/json.md);
+exit codes 0 (it holds, or is done), 1 (the answer is no), 2 (bad input or usage: one line on stderr
+names the place and the fix), 70 (a defect of equipoise), 74 (no space left), 130 (SIGINT), 143
+(SIGTERM).
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ COMMANDS = {
 main = CommandGroup(
     name="equipoise",
     commands_by_place=COMMANDS,
-    help="""The leader of a stream-processing group: who runs which task, when a task may move, and why.
+    help="""Lead stream-processing groups: which member runs which task, when a task may move, and why.
 
-    A stateful task that moves to a member without its state stops for minutes. equipoise moves state first and work second, writes every decision to
-    a log, and answers from that log: what was decided, why, and what would have been decided otherwise.
+    A stateful task that moves to a member without its state stops for minutes. equipoise moves the state first and the work second. It writes every
+    decision to a log, and answers from that log: what was decided, why, and what other settings would have cost.
 
     Start with `equipoise demo`. A LOG is a path or URL: group.db or sqlite:///... (SQLite), group.jsonl (JSON Lines),
     archive/ (a Parquet dataset), kafka://host:port[/prefix] (Kafka).

@@ -1,5 +1,5 @@
-"""`equipoise archive LOG --to LOG2`: a log copied into a file or a Parquet archive, resumable, no
-record twice. `equipoise compact ARCHIVE`.
+"""`equipoise archive LOG --to LOG2` copies a log into a file or a Parquet archive and can be resumed.
+`equipoise compact ARCHIVE` merges small files.
 """
 
 from __future__ import annotations
@@ -42,20 +42,26 @@ class _Done:
     """Partition -> offset of the next fact to copy."""
 
 
-@command("archive", short_help="Copy a log into a file or a Parquet archive, going on where the last run ended.")
+@command("archive", short_help="Copy a log into a file or a Parquet archive; resumes where the last run ended.")
 @click.argument("log", type=LOG)
 @click.option(
-    "--to", "location", required=True, metavar="LOG2", help="The file (group.db) or archive (archive/); one that holds LOG's beginning is continued."
+    "--to",
+    "location",
+    required=True,
+    metavar="LOG2",
+    help="Target: a file (group.db) or an archive (archive/). One that already holds LOG's beginning is continued.",
 )
-@click.option("--follow", is_flag=True, help="Go on with what comes, until interrupted.")
+@click.option("--follow", is_flag=True, help="Keep copying new records until interrupted.")
 def archive(screen: Screen, log: Log, location: str, follow: bool) -> int:
-    """Copies facts and decisions of LOG into a file, or into a Parquet archive, that every other
-    command reads. It may be killed at any moment; the next run goes on from there. Of a log in
-    Kafka (kafka://host:port[/prefix][?partition=N]) facts whose decisions may not all be written
-    yet wait for the next run. A file holds one partition, an archive all.
+    """Copy facts and decisions of LOG into a file, or into a Parquet archive, that every other command
+    reads. The command may be killed at any time; the next run resumes, and copies no record twice.
 
-    Exit code 1: all was copied, byte for byte, and the records of some group are of a kind or
-    version that this build cannot read.
+    From a log in Kafka (kafka://host:port[/prefix][?partition=N]) it copies a fact only when all its
+    decisions are written; later facts wait for the next run. A file holds one partition, an archive
+    holds all.
+
+    Exit code 1: everything is copied byte for byte, but this build cannot read some group's records
+    (unknown kind or version).
 
     \b
     Examples:
@@ -70,7 +76,7 @@ def archive(screen: Screen, log: Log, location: str, follow: bool) -> int:
     done = _Done()
 
     def there() -> str:
-        return f"what was copied before is in {location}, and the same command goes on from there"
+        return f"{location} holds what was copied so far; the same command resumes there"
 
     with resumable(location, there), screen.progress("copying") as advance:
         while True:
@@ -81,7 +87,7 @@ def archive(screen: Screen, log: Log, location: str, follow: bool) -> int:
     offsets = sorted(done.next_offsets.items())
     where = f"offset {offsets[0][1]}" if len(offsets) == 1 else ", ".join(f"offset {offset} of partition {each}" for each, offset in offsets)
     told = f"{counted(done.facts, 'fact')} and {counted(done.decisions, 'decision')} copied to {location}, up to {where}"
-    waiting = f"; {counted(done.waiting, 'fact')} behind the last decision wait for the next run" if done.waiting else ""
+    waiting = f"; {counted(done.waiting, 'fact')} after the last decision wait for the next run" if done.waiting else ""
     document = {
         "facts": done.facts,
         "decisions": done.decisions,
@@ -90,7 +96,7 @@ def archive(screen: Screen, log: Log, location: str, follow: bool) -> int:
         "waiting": done.waiting,
         "unread": [attrs.asdict(each) for each in done.unread],
     }
-    unread = [f"copied, and not readable by this build: {each.error()}" for each in done.unread]
+    unread = [f"copied, but this build cannot read it: {each.error()}" for each in done.unread]
     screen.answer(document, told + waiting, *unread)
     return EXIT_UNREAD if unread else 0
 
@@ -110,7 +116,9 @@ def _round(log: Log, location: str, done: _Done, advance: Advance) -> None:
         done.next_offsets[0] = copied.position
         done.unread += copied.unread
     else:
-        raise InputError(f"{log.location}: is an archive already; archive copies logs in Kafka (kafka://host:port[/prefix]) and in files (group.db)")
+        raise InputError(
+            f"{log.location}: is already an archive; this command copies logs in Kafka (kafka://host:port[/prefix]) and in files (group.db)"
+        )
 
 
 def _from_kafka(log: KafkaLog, location: str, done: _Done, advance: Advance) -> None:
@@ -135,8 +143,9 @@ def _from_kafka(log: KafkaLog, location: str, done: _Done, advance: Advance) -> 
 @command("compact", short_help="Merge the small files of a Parquet archive.")
 @click.argument("location", metavar="ARCHIVE", type=click.Path(file_okay=False, path_type=Path))
 def compact(screen: Screen, location: Path) -> None:
-    """Merges files of ARCHIVE that hold the same partition and day into few large ones. Others may
-    read it and append to it meanwhile; killed at any moment, it loses nothing and doubles nothing.
+    """Merge files of ARCHIVE that hold the same partition and day into few large ones. Other processes
+    may read the archive and append to it meanwhile. If the command is killed, no record is lost and
+    none is doubled.
 
     \b
     Examples:
@@ -145,7 +154,7 @@ def compact(screen: Screen, location: Path) -> None:
     from equipoise.events.log.parquet.compact import compact
 
     def there() -> str:
-        return f"nothing in {location} is lost, and the same command goes on with what is not merged yet"
+        return f"nothing in {location} is lost; the same command merges the rest"
 
     with resumable(str(location), there), screen.progress("compacting, in partitions") as advance:
         done = compact(location, advance=advance)

@@ -1,4 +1,4 @@
-"""`equipoise assign`: problems in, plans out, one JSON object a line."""
+"""`equipoise assign`: reads assignment problems and answers plans, one JSON object a line."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from equipoise.cli.screen import Screen
 from equipoise.events.errors import InputError
 
 
-@command("assign", json=False, short_help="Problems as JSON Lines in, plans as JSON Lines out.")
+@command("assign", json=False, short_help="Answer assignment problems (JSON Lines) with plans (JSON Lines).")
 @click.argument("file", type=click.File("rb"), default="-")
 def assign(screen: Screen, file: BinaryIO) -> None:
-    """Answers each problem in FILE (default: stdin) with a plan on stdout: one JSON object a line,
-    one plan for each problem, in order.
+    """Answer each problem in FILE (default: stdin) with a plan on stdout: one JSON object a line, in the
+    same order. On a terminal each plan is indented; in a pipe or a file it is one line.
 
-    A problem says who is there, what each member runs, has copies of and how far those are behind;
-    a plan says who may run what now, where that is going, what has to warm up first, and why.
-    Nothing is remembered from one line to the next. At the first line that is no sound problem it
-    ends with exit code 2 and one line on stderr that names the line and the field; plans of the
-    lines before it stand.
+    A problem lists the members, what each runs, which copies each has and how many records those are
+    behind. A plan says which member may run which task now, which tasks will move, which copies must
+    warm up first, and why. Each line is answered by itself: nothing is remembered.
+
+    The command stops at the first invalid line with exit code 2; one line on stderr names the line, the
+    field and the fix. Plans of earlier lines are already written.
 
     \b
     Examples:
@@ -30,7 +31,7 @@ def assign(screen: Screen, file: BinaryIO) -> None:
              "tasks": [{"id": "0_0", "stateful": true, "end_offset": 5000}],
              "members": [{"id": "m1", "capacity": 2}]}' | tr -d '\\n' | equipoise assign
     """
-    from equipoise.assignors.assign_json import assign_line  # the solver; a second that --help need not wait for
+    from equipoise.assignors.assign_json import assign_line  # loads the solver, which takes a second
 
     if file.isatty():
         screen.remark("reading problems from the terminal, one JSON object a line; Ctrl-D ends")
@@ -43,6 +44,6 @@ def assign(screen: Screen, file: BinaryIO) -> None:
             plan = assign_line(line)
         except InputError as error:
             raise InputError(f"{getattr(file, 'name', '<stdin>')} line {number}: {error}") from error
-        screen.json_line(plan)  # flushed, as who sends the next problem may wait for this plan
+        screen.json_line(plan, indent=2)  # flushed: the sender of the next problem may wait for this plan
     if not answered:
-        screen.remark(f"{getattr(file, 'name', '<stdin>')} holds no problem, so there is no plan; equipoise assign --help shows one")
+        screen.remark(f"{getattr(file, 'name', '<stdin>')} holds no problem; `equipoise assign --help` shows one")

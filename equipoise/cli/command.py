@@ -1,4 +1,4 @@
-"""What all commands share: how one is made, and the options every one takes."""
+"""Makes commands, with the options that all of them take."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 
 
 
 def command(name: str, *, json: bool = True, **settings: Any) -> Callable[[Callable[..., int | None]], click.Command]:
-    """Decorator: makes a command out of ``def run(screen: Screen, ...) -> int | None``, which
-    returns its exit code (None: 0).
+    """Decorator: makes a command of ``def run(screen: Screen, ...) -> int | None``, which returns
+    its exit code (None: 0).
 
-    The docstring is the help text; end it with examples, as one block that begins with a line
-    ``\\b``. `json`: the command has an answer in JSON and takes ``--json``. `settings` go to
-    click.Command. Errors are raised, never printed: see `equipoise.cli.exit_codes`.
+    The docstring is the help text. It ends with examples, in one block that begins with a line
+    ``\\b``. `json`: the command takes ``--json``. `settings` go to click.Command. The function
+    raises its errors and prints none: see `equipoise.cli.exit_codes`.
     """
 
     def make(run: Callable[..., int | None]) -> click.Command:
@@ -34,7 +34,7 @@ def command(name: str, *, json: bool = True, **settings: Any) -> Callable[[Calla
         with_screen.__click_params__ = getattr(run, "__click_params__", [])  # type: ignore[attr-defined]
         made = click.command(name, cls=ExitCodeCommand, context_settings=CONTEXT_SETTINGS, **settings)(with_screen)
         if json:
-            made.params.append(_flag(_JSON, "--json", help="Answer with one JSON document on stdout, and nothing else there."))
+            made.params.append(_flag(_JSON, "--json", help="Print one JSON document on stdout and nothing else (schemas: docs/json.md)."))
         made.params.extend(common_options())
         return made
 
@@ -42,9 +42,11 @@ def command(name: str, *, json: bool = True, **settings: Any) -> Callable[[Calla
 
 
 def common_options() -> list[click.Parameter]:
-    """Fresh ``--quiet`` and ``--debug`` options; both may stand before or after the command's name.
-    """
-    return [_flag(_QUIET, "-q", "--quiet", help="No progress bar, no remarks."), _flag(DEBUG, "--debug", help="Show the traceback of an error.")]
+    """New ``--quiet`` and ``--debug`` options. Both may come before or after the command's name."""
+    return [
+        _flag(_QUIET, "-q", "--quiet", help="Show no progress bar and no remarks."),
+        _flag(DEBUG, "--debug", help="Print the traceback of an error."),
+    ]
 
 
 def _flag(key: str, *names: str, help: str) -> click.Option:

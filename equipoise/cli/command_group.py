@@ -1,4 +1,4 @@
-"""The group of all commands, which it imports when they are asked for."""
+"""A group of commands, which imports each command when it is used."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from equipoise.cli.exit_codes import ExitCodeCommand
 
 
 class CommandGroup(ExitCodeCommand, click.Group):
-    """`commands_by_place`: command name -> ``module:attribute``, in the order the help lists them.
-    """
+    """`commands_by_place`: command name -> ``module:attribute``, in the order of the help."""
 
     def __init__(self, *, commands_by_place: Mapping[str, str], **settings: Any) -> None:
         super().__init__(
@@ -53,11 +52,11 @@ def _version_option() -> click.Option:
             click.echo(f"equipoise {metadata.version('equipoise')}")
             ctx.exit()
 
-    return click.Option(["--version"], is_flag=True, expose_value=False, is_eager=True, callback=show, help="Show the version and end.")
+    return click.Option(["--version"], is_flag=True, expose_value=False, is_eager=True, callback=show, help="Print the version and exit.")
 
 
 def _help_alone() -> None:
-    """`equipoise` alone asks for help, and that is no misuse."""
+    """`equipoise` without a command prints the help, with exit code 0."""
     ctx = click.get_current_context()
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

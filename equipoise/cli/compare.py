@@ -1,4 +1,4 @@
-"""`equipoise compare [LOG...]`: one table, a row for each assignor."""
+"""`equipoise compare [LOG...]`: what each assignor would have cost, one row each."""
 
 from __future__ import annotations
 
@@ -24,30 +24,34 @@ MEASURES = (
     ("moves", "active_moves", 1),
     ("rounds", "generations", 1),
 )
-"""(heading, name of the total, what it is divided by)."""
+"""(heading, name of the total, divisor)."""
 
 
-@command("compare", short_help="The same recorded inputs under one assignor after the other: a row for each.")
+@command("compare", short_help="Simulate recorded history under each assignor: one row each.")
 @click.argument("logs", type=LOG, nargs=-1, metavar="[LOG]...")
 @click.option(
     "--assignor",
     "names",
     multiple=True,
     metavar="NAME[:OPTION=VALUE,...]",
-    help="One to compare, with options of its own; may be repeated. Default: all there are.",
+    help="An assignor to compare, with its options; may be repeated. Default: all that are installed.",
 )
-@click.option("--set", "settings", multiple=True, metavar="SETTING=VALUE", help="A setting for all of them, as num_standbys=1; may be repeated.")
-@click.option("--group", metavar="GROUP", help="Which group of each LOG; needed when one holds several.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of network delays and other chances.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A group setting for every row, as num_standbys=1; may be repeated.")
+@click.option("--group", metavar="GROUP", help="Group to compare; required if a LOG holds several.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed of network delays and other chances.")
 def compare(screen: Screen, logs: tuple[Log, ...], names: tuple[str, ...], settings: tuple[str, ...], group: str | None, seed: int) -> None:
-    """Plays the recorded inputs of each LOG (default: the recorded runs that come with equipoise)
-    against the simulated cluster, once for each assignor, and shows what each cost in all marked
-    windows, beside what was measured when the run was recorded.
+    """Simulate the recorded inputs of each LOG once for each assignor: the same process starts and ends,
+    the same changelog growth. Show what each assignor cost in all marked windows, next to what was
+    measured when the run was recorded. Without a LOG: the recorded runs that come with equipoise.
+
+    In every row but `as recorded`, equipoise leads and the assignor only says which member should run
+    which task. So the row kafka_streams costs less than `equipoise what-if` says for a group that Kafka
+    Streams leads: there the protocol of Kafka Streams is simulated too.
 
     \b
     Examples:
       equipoise compare
-      equipoise compare recorded.db --assignor learner --assignor learner:strict=true
+      equipoise compare recorded.db --assignor high_availability --assignor learner:strict=true
       equipoise compare --set num_standbys=1 --json | jq '.rows[].runs[].totals.active_moves'
     """
     from equipoise.compare import all_contenders, cost_of, recorded_cost, recorded_runs, rows_of, run_of  # loads the solver
@@ -78,8 +82,11 @@ def compare(screen: Screen, logs: tuple[Log, ...], names: tuple[str, ...], setti
 
 
 LEGEND = (
-    "unavailable s: task-seconds in which no record of a task was processed for over 1 s; longest s: the longest of one task",
-    "moves: changes of owner; rounds: generations that told somebody something; all marked windows added up, simulated with the same seed",
+    "unavailable s: seconds in which a task processed no record for over 1 s, summed over tasks; longest s: the longest of one task",
+    "moves: changes of owner; rounds: generations that told a member something; all marked windows added up, same seed in each row",
+    "as recorded: the group's own leader, as measured. Every other row: equipoise leads, and that assignor decides",
+    "kafka_streams is Kafka Streams' assignor with equipoise moving state first; what-if simulates Kafka Streams' own protocol, which costs more",
+    "rows are by name, and no single column ranks them: equipoise what-if weighs all of them and advises",
 )
 
 

@@ -1,4 +1,4 @@
-"""`equipoise configure`: shows the settings of a live group, and changes them."""
+"""`equipoise configure`: shows or changes the settings of a running group."""
 
 from __future__ import annotations
 
@@ -24,15 +24,23 @@ if TYPE_CHECKING:
 EXIT_NOT_IN_FORCE = 1
 
 
-@command("configure", short_help="Show the settings of a live group, or change them and follow until they are in force.")
-@click.option("--group", required=True, metavar="GROUP", help="Which group.")
-@click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="A setting, as max_warmups=4; may be repeated.")
+@command("configure", short_help="Show the settings of a running group, or change them and wait until they are in force.")
+@click.option("--group", required=True, metavar="GROUP", help="Group to show or change.")
+@click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Set a setting, as max_warmups=4; may be repeated.")
 @click.option("--default", "defaults", multiple=True, metavar="NAME", help="Set a setting back to its default; may be repeated.")
-@click.option("--assignor", metavar="NAME[@VERSION]", help="Another assignor, or another behaviour version of it; default version: the latest.")
-@click.option("--led-by", type=click.Choice(["equipoise", "external"]), help="Who leads; external: equipoise only proposes.")
-@click.option("--dry-run", is_flag=True, help="Append nothing: show what would move, and what it would have cost.")
-@click.option("--seeds", type=click.IntRange(0, 100), default=1, show_default=True, help="--dry-run: simulations of each configuration; 0: none.")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), default=60, show_default=True, metavar="SECONDS", help="Wait for the answer.")
+@click.option("--assignor", metavar="NAME[@VERSION]", help="Use another assignor or behaviour version. Default version: the latest.")
+@click.option("--led-by", type=click.Choice(["equipoise", "external"]), help="Which leader decides; external: equipoise only proposes.")
+@click.option("--dry-run", is_flag=True, help="Change nothing: show what would move, and what it would have cost.")
+@click.option("--seeds", type=click.IntRange(0, 100), default=1, show_default=True, help="Simulations of each configuration with --dry-run; 0: none.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0),
+    default=60,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time to wait for a worker's answer.",
+)
 @settings_options(LiveSettings)
 def configure(
     screen: Screen,
@@ -46,12 +54,13 @@ def configure(
     seeds: int,
     timeout_s: float,
 ) -> int:
-    """Without a change it shows the settings in force. With changes it appends them as one fact and
-    follows until a worker has answered: they are in force (exit code 0), or they are rejected and
-    the settings before stay in force (exit code 1). It prints the command that goes back.
+    """Without a change, show the settings in force. With changes, append them to the log as one fact and
+    wait until a worker answers. Exit code 0: they are in force. Exit code 1: they are rejected, and the
+    earlier settings stay in force, or no worker answered. The group keeps running; no member restarts.
+    The command prints how to undo the change.
 
-    --dry-run changes nothing: it shows which tasks would move, and plays the group's history once
-    with its settings and once with the new ones.
+    --dry-run changes nothing: it shows which tasks would move, and simulates the group's history with
+    its present settings and with the new ones.
 
     \b
     Examples:
@@ -113,7 +122,7 @@ class _Run:
             default = defaults.get(name)
             is_setting = name not in ("assignor", "solver", "led_by")
             rows.append((name, _shown(value), _shown(default) if is_setting and value != default else ""))
-        table = Table(columns=("setting", "value", "default, where it is another"), rows=rows)
+        table = Table(columns=("setting", "value", "default, if different"), rows=rows)
         self._screen.answer(self._document("shown", config, []), Line(bold(self._group)), table)
         return 0
 
@@ -131,11 +140,11 @@ class _Run:
         from equipoise.operations.group_settings import changes_between
 
         changes = changes_between(before, after)
-        parts: list[Part] = [Line(bold(self._group), "  nothing is changed by this run"), *_change_parts(changes)]
+        parts: list[Part] = [Line(bold(self._group), "  this run changes nothing"), *_change_parts(changes)]
         if found.rejection is not None:
             parts.append(f"it would be rejected: {found.rejection}")
         elif not found.moves:
-            parts.append("no task would move at once")
+            parts.append("no task would move now")
         else:
             rows = [(str(move.task), move.source, move.destination, move.state, move.reason) for move in found.moves]
             parts.append(Table(columns=("task", "from", "to", "state", "reason"), rows=rows, title=f"{counted(len(rows), 'movement')} would begin"))
@@ -192,29 +201,29 @@ class _Run:
             after = changed(before)
             changes = changes_between(before, after)
             if not changes:
-                self._screen.answer(self._document("unchanged", before, []), f"{self._group}: these are its settings already; nothing was appended")
+                self._screen.answer(self._document("unchanged", before, []), f"{self._group}: the settings are already these; nothing was appended")
                 return 0
             await live.say(after)
             if not self._screen.json:
                 self._screen.answer(None, Line(bold(self._group)), *_change_parts(changes))
-            self._screen.remark(f"appended at offset {live.offset}; waiting for the answer of a worker")
+            self._screen.remark(f"appended at offset {live.offset}; waiting for a worker to answer")
             answered = await live.is_answered_within(timeout_s)
             if not answered:
                 self._screen.answer(
                     self._document("no answer", before, changes, offset=live.offset),
-                    f"{self._group}: no worker has answered within {timeout_s:g} s; the change stands in the log, and the next worker reads it",
+                    f"{self._group}: no worker answered within {timeout_s:g} s; the change is in the log, and the next worker applies it",
                 )
                 return EXIT_NOT_IN_FORCE
             rejection = live.rejection()
         if rejection is not None:
             self._screen.answer(
                 self._document("rejected", before, changes, offset=live.offset, rejection=rejection),
-                f"{self._group}: rejected, and the settings before stay in force: {rejection}",
+                f"{self._group}: rejected; the earlier settings stay in force: {rejection}",
             )
             return EXIT_NOT_IN_FORCE
         back = way_back(self._group, before, after)
         self._screen.answer(
-            self._document("in force", after, changes, offset=live.offset, way_back=back), f"{self._group}: in force", f"the way back: {back}"
+            self._document("in force", after, changes, offset=live.offset, way_back=back), f"{self._group}: in force", f"to undo: {back}"
         )
         return 0
 
@@ -227,7 +236,7 @@ def _shown(value: Any) -> str:
 
 def _change_parts(changes: list[SettingChange]) -> list[Part]:
     if not changes:
-        return ["these are its settings already"]
+        return ["the settings are already these"]
     return [Table(columns=("setting", "before", "after"), rows=[(each.name, _shown(each.before), _shown(each.after)) for each in changes])]
 
 

@@ -1,5 +1,4 @@
-"""`equipoise deal`: shows what a new deal of a live group's partitions would move, and asks for it.
-"""
+"""`equipoise deal`: reassigns the partitions of a running `lag_aware` group by their present lag."""
 
 from __future__ import annotations
 
@@ -26,25 +25,31 @@ EXIT_NOT_DEALT = 1
 
 @attrs.frozen
 class Behind:
-    """Records that a member's tasks have still to read: now, and once all that would move has
-    moved.
-    """
+    """Records that a member's tasks still have to read: now, and when all moves are done."""
 
     member: str
     now: int
     after: int
 
 
-@command("deal", short_help="Deal the partitions of a live group anew, by lag, and show first what moves.")
-@click.option("--group", required=True, metavar="GROUP", help="Which group.")
-@click.option("--dry-run", is_flag=True, help="Only show what would move.")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), default=60, show_default=True, metavar="SECONDS", help="Wait for the answer.")
+@command("deal", short_help="Reassign the partitions of a running group by lag, and show what moves.")
+@click.option("--group", required=True, metavar="GROUP", help="Group to reassign.")
+@click.option("--dry-run", is_flag=True, help="Show what would move, and change nothing.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0),
+    default=60,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time to wait for a worker's answer.",
+)
 @settings_options(LiveSettings)
 def deal(screen: Screen, settings: LiveSettings, group: str, dry_run: bool, timeout_s: float) -> int:
-    """A group of `lag_aware` stays as it was dealt while it is even by count, whatever becomes of
-    its lags. This deals it anew, by the lags of now: it shows what moves, asks for it in one fact,
-    and waits until a worker has answered. Exit code 1: the request was rejected, or nobody
-    answered.
+    """A group of the assignor `lag_aware` keeps its assignment while members have equal numbers of
+    partitions, even when lags grow apart. This command assigns the partitions again by their present
+    lag: it shows what moves, appends one request to the log and waits until a worker answers. Exit code
+    1: the request was rejected, or no worker answered.
 
     \b
     Examples:
@@ -71,11 +76,11 @@ async def _deal(screen: Screen, settings: LiveSettings, group: str, dry_run: boo
             screen.answer(None, *_parts(group, found, shown, "move"))
         await live.say(DealRequested())
         if not await live.is_answered_within(timeout_s):
-            late = f"{group}: no worker has answered within {timeout_s:g} s; the request stands in the log, and the next worker reads it"
+            late = f"{group}: no worker answered within {timeout_s:g} s; the request is in the log, and the next worker applies it"
             screen.answer(_document(group, "no answer", found, shown, None), late)
             return EXIT_NOT_DEALT
         rejection = live.rejection()
-    outcome, said = ("dealt", "dealt anew") if rejection is None else ("rejected", f"rejected, and nothing moves: {rejection}")
+    outcome, said = ("dealt", "reassigned") if rejection is None else ("rejected", f"rejected, so nothing moves: {rejection}")
     screen.answer(_document(group, outcome, found, shown, rejection), f"{group}: {said}")
     return 0 if rejection is None else EXIT_NOT_DEALT
 
@@ -93,12 +98,12 @@ def _shown(state: GroupState, found: Preview) -> list[Behind]:
 
 def _parts(group: str, found: Preview, shown: list[Behind], verb: str) -> list[Part]:
     if found.rejection is not None:
-        return [f"{group}: rejected, and nothing moves: {found.rejection}"]
+        return [f"{group}: rejected, so nothing moves: {found.rejection}"]
     rows = [(str(move.task), move.source, move.destination, move.lag_records) for move in found.moves]
     title = f"{counted(len(rows), 'task')} {verb if len(rows) != 1 or verb.startswith('would') else 'moves'}"
     table: list[Part] = [Table(columns=("task", "from", "to", "records behind"), rows=rows, title=title)] if rows else []
-    columns = ("member", "records behind", "after the deal")
-    head = Line(bold(group)) if rows else Line(bold(group), "  dealt anew it stays as it is: nothing moves")
+    columns = ("member", "records behind", "after the moves")
+    head = Line(bold(group)) if rows else Line(bold(group), "  the assignment by present lag is the same: nothing moves")
     return [head, *table, Table(columns=columns, rows=[(each.member, each.now, each.after) for each in shown])]
 
 

@@ -1,4 +1,4 @@
-"""`equipoise demo`: what a newcomer sees first."""
+"""`equipoise demo`: a first look, on recorded data."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _ABOUT = {
 }
 
 
-@command("demo", short_help="Start here: two recorded Kafka Streams runs, led again by equipoise.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out"), show_default=True, help="Where logs and pictures go.")
+@command("demo", short_help="Start here: replay two recorded Kafka Streams runs with equipoise leading.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out"), show_default=True, help="Folder for logs and pictures.")
 def demo(screen: Screen, out: Path) -> int:
-    """Takes two recorded runs of a real Kafka Streams group and shows what it went through. Then
-    the same recorded inputs (starts, kills, closes and the growth of its changelogs) is led
-    by equipoise in a simulated cluster: what that costs, that every decision replays to the byte,
-    why one task moved, and a picture of both. Needs no Kafka and no network; takes a few seconds.
+    """Import two recorded runs of a real Kafka Streams group and show what they cost. Then simulate the
+    same inputs (process starts, kills and closes, changelog growth) with equipoise leading, and show
+    what that costs, that every decision replays to the byte, why one task moved, and a picture of both.
+    Needs no Kafka and no network; takes a few seconds.
 
     \b
     Examples:
@@ -59,7 +59,7 @@ def demo(screen: Screen, out: Path) -> int:
 def introduction() -> list[Part]:
     return [
         Line(bold("equipoise demo")),
-        "One real Kafka Streams group (4.3.1, 26 tasks, 20 of them with state), recorded twice; then the same recorded inputs, led by equipoise.",
+        "A real Kafka Streams group (4.3.1, 26 tasks, 20 of them with state), recorded twice; then the same inputs, led by equipoise.",
     ]
 
 
@@ -102,7 +102,7 @@ def imported_parts(step: Imported) -> list[Part]:
         f"{span}, {counted(summary.generations, 'generation')}, {counted(sum(summary.facts.values()), 'fact')} imported to {step.log}",
         "",
         Table(columns=columns, rows=rows, title="what it went through, led by Kafka Streams"),
-        "unavailable: no record processed for over 1 s; owner untouched: its instance did not start or stop; fewest: moves balance needs",
+        "unavailable: no record processed for over 1 s; untouched: the instance was neither started nor stopped; fewest: moves that balance needs",
     ]
 
 
@@ -156,7 +156,7 @@ def next_steps(steps: Iterable[Step]) -> list[Part]:
         (f"equipoise explain {log} --task {task}", "why it is where it is, how it came there, what is next"),
         (f"equipoise show {recorded} --at 300", "the group's state in the middle of it"),
         (f"equipoise timeline {log}", "every move and every round"),
-        (f"equipoise simulate {recorded} --to what-if.db --set max_warmups=4", "the same day under another setting"),
+        (f"equipoise simulate {recorded} --to what-if.db --set max_warmups=4", "the same inputs under another setting"),
         ("equipoise import kafka-streams DUMP --to group.db", "a group of your own"),
     )
     width = max(len(line) for line, _ in commands)

@@ -1,6 +1,4 @@
-"""How a command line ends: every way it can end becomes one exit code and at most one line on
-stderr.
-"""
+"""Turns every end of a command into one exit code and at most one line on stderr."""
 
 from __future__ import annotations
 
@@ -26,14 +24,14 @@ EXIT_DEFECT = 70  # EX_SOFTWARE of sysexits.h
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 EXIT_TERMINATED = 143  # 128 + SIGTERM
 EXIT_STORAGE = StorageError.exit_code
-EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE: the reader went away, which is neither a yes nor a no
+EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE: the reader of stdout is gone
 
 DEBUG = "equipoise.cli.debug"
-"""Key of a context's `meta`: true when tracebacks are wanted."""
+"""Key of a context's `meta`: true with --debug."""
 
 
 def report(text: str) -> None:
-    """``equipoise: <text>`` on stderr, as one line whatever is in it."""
+    """Prints ``equipoise: <text>`` on stderr, as one line."""
     hide_bars()
     click.echo(f"equipoise: {visible(' '.join(text.split()))}", err=True)
 
@@ -45,7 +43,7 @@ class Terminated(KeyboardInterrupt):
 @contextlib.contextmanager
 def resumable(place: str, what_is_there: Callable[[], str]) -> Iterator[None]:
     """A block that writes to `place` piece by piece. When an interrupt or a full disk ends it, the
-    user reads what is there and how to go on.
+    error says what is there (`what_is_there`) and how to resume.
     """
     try:
         yield
@@ -57,8 +55,8 @@ def resumable(place: str, what_is_there: Callable[[], str]) -> Iterator[None]:
 
 
 class ExitCodeCommand(click.Command):
-    """A command, or group of commands, whose callback returns its exit code (None: 0) and raises
-    its errors.
+    """A command or a group of commands. Its callback returns the exit code (None: 0) and raises
+    errors.
     """
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **settings: Any) -> Never:  # type: ignore[override]
@@ -96,8 +94,8 @@ class ExitCodeCommand(click.Command):
             return _failed(ctx, error)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does; a LOG that cannot be opened ends the command as it would inside of it, an
-        open one is closed if the rest is wrong.
+        """Parses as click does. A LOG that cannot be opened ends the command with the error's exit
+        code; an opened LOG is closed when a later argument is wrong.
         """
         try:
             return super().parse_args(ctx, args)
@@ -142,8 +140,8 @@ def _failed(ctx: click.Context | None, error: Exception) -> int:
 
 @contextlib.contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """Within the block SIGTERM raises Terminated. A caller that handles or ignores it, and other
-    threads than the main one, are left alone.
+    """Within the block SIGTERM raises Terminated, unless the caller handles or ignores it, or this
+    is not the main thread.
     """
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
@@ -160,8 +158,8 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 
 def _open_what_is_closed() -> None:
-    """A standard stream that the caller closed (``<&-``, ``>&-``, ``2>&-``) is empty, or swallows
-    what is written.
+    """Opens the null device for each standard stream that the caller closed (``<&-``, ``>&-``,
+    ``2>&-``).
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -169,9 +167,7 @@ def _open_what_is_closed() -> None:
 
 
 def _let_go_of_stdout() -> None:
-    """Points stdout to nowhere, so that the interpreter's own flush at the end does not complain of
-    what could not be written.
-    """
+    """Points stdout to the null device, so that the interpreter's flush at exit does not fail too."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):

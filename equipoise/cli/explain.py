@@ -1,4 +1,4 @@
-"""`equipoise explain LOG --task 0_3`: why it is there, how it came there, what it waits for."""
+"""`equipoise explain LOG --task 0_3`: why a task is on its member, how it moved, what it waits for."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ if TYPE_CHECKING:
 
 
 _MOST_MOVES = 20
-"""Movements on the screen, the latest; `--json` has all."""
+"""The latest movements that tables show; `--json` has all."""
 
 
-@command("explain", short_help="Why a task is where it is, how it moved, what it waits for.")
+@command("explain", short_help="Explain why a task is where it is, how it moved, what it waits for.")
 @click.argument("log", type=LOG)
-@click.option("--task", type=TASK, required=True, metavar="TASK", help="The task, as in 0_3.")
-@click.option("--at", "at_offset", type=OFFSET, metavar="OFFSET", help="After this fact; default: the last.")
-@click.option("--group", metavar="GROUP", help="Which group; needed when the log holds several.")
+@click.option("--task", type=TASK, required=True, metavar="TASK", help="Task, as 0_3.")
+@click.option("--at", "at_offset", type=OFFSET, metavar="OFFSET", help="Explain the state after this fact. Default: the last.")
+@click.option("--group", metavar="GROUP", help="Group of the task; required if LOG holds several.")
 def explain(screen: Screen, log: Log, task: TaskId, at_offset: int | None, group: str | None) -> None:
-    """Answers three questions about one task from LOG alone, with the numbers the decisions rest
-    on: why is it on its member, how did it come there (each move with its reason and how long it
-    waited, warmed up and was handed over), and why has it not moved yet.
+    """Answer three questions about one task from LOG alone, with the numbers behind each decision: why is
+    it on its member; how did it get there (each move with its reason, and how long it waited, warmed up
+    and was handed over); why has it not moved yet.
 
     \b
     Examples:
       equipoise explain group.db --task 0_3
       equipoise explain group.db --task 0_3 --at 1200
+      equipoise explain kafka://127.0.0.1:9092 --group orders --task 0_3
     """
     from equipoise.replay.explanation import explain  # loads the solver
 
@@ -45,16 +46,16 @@ def explain(screen: Screen, log: Log, task: TaskId, at_offset: int | None, group
 
 
 def explanation_parts(explanation: Explanation) -> list[Part]:
-    """The three answers as text and tables."""
+    """The explanation as text and tables."""
     task = explanation.task
     where = f"task {task} of group {explanation.group}, after offset {explanation.offset} ({day_text(explanation.append_ms)})"
     parts: list[Part] = [Line(bold(where))]
     parts += _section(f"Why is {task} {'with nobody' if explanation.row.owner is None else f'on {explanation.row.owner}'}?", explanation.why_here)
     parts += ["", candidates_table(explanation)]
-    parts += _section(f"How did {task} come there?", [] if explanation.moves else ["It was never given to anybody."])
+    parts += _section(f"How did {task} get there?", [] if explanation.moves else ["No member ever had it."])
     if explanation.moves:
         earlier = len(explanation.moves) - _MOST_MOVES
-        parts += [f"  {counted(earlier, 'earlier movement')}: --json has all"] if earlier > 0 else []
+        parts += [f"  {counted(earlier, 'earlier movement')} not shown; --json has all"] if earlier > 0 else []
         parts.append(moves_table(explanation.moves[-_MOST_MOVES:], explanation.append_ms))
         stopped_ms = sum(interval.to_ms - interval.from_ms for interval in explanation.stopped)
         times = counted(len(explanation.stopped), "stretch", "stretches")
@@ -73,7 +74,7 @@ def _section(question: str, sentences: tuple[str, ...] | list[str]) -> list[Part
 
 
 def candidates_table(explanation: Explanation) -> Table:
-    when = "now" if explanation.candidates_ms is None else f"when that was decided, at {clock_text(explanation.candidates_ms)}"
+    when = "now" if explanation.candidates_ms is None else f"at the decision, {clock_text(explanation.candidates_ms)}"
     rows: list[tuple[str | int | float | None, ...]] = []
     by_load = any(candidate.load_share is not None for candidate in explanation.candidates)
     by_racks = any(candidate.traffic_cost is not None for candidate in explanation.candidates)
@@ -91,11 +92,11 @@ def candidates_table(explanation: Explanation) -> Table:
         columns = (*columns, "rack", "traffic")
     if by_load:
         columns = (*columns, "load per thread")
-    return Table(columns=columns, rows=rows, title=f"  who could run it, {when}")
+    return Table(columns=columns, rows=rows, title=f"  which member could run it, {when}")
 
 
 def moves_table(moves: tuple[MoveStory, ...] | list[MoveStory], now_ms: int) -> Table:
-    """Each movement in one row; durations are wall time of the log."""
+    """One row for each movement. Durations are wall time of the log."""
     rows = []
     for move in moves:
         first, last = move.steps[0], move.steps[-1]
@@ -115,13 +116,13 @@ def moves_table(moves: tuple[MoveStory, ...] | list[MoveStory], now_ms: int) -> 
                 why(move),
             )
         )
-    spent = ("waited", "warmed up", "said ready", "handed over")
+    spent = ("waited", "warmed up", "declared ready", "handed over")
     columns = ("decided", "offset", "generation", "move", "outcome", *spent, "restored", "lag then", "why")
     return Table(columns=columns, rows=rows)
 
 
 def why(move: MoveStory) -> str:
-    """The reason it was begun, and what ended it if that was no grant."""
+    """Why the movement began, and why it ended if it was cancelled."""
     from equipoise.replay.wording import cause_text
 
     first, last = move.steps[0], move.steps[-1]
@@ -148,5 +149,5 @@ def slots_table(explanation: Explanation) -> Table:
         )
         for slot in explanation.slots
     ]
-    title = f"  who holds the {counted(explanation.max_warmups, 'warm-up slot')}"
+    title = f"  which copies hold the {counted(explanation.max_warmups, 'warm-up slot')}"
     return Table(columns=("task", "on", "lag now", "best lag", "expected in"), rows=rows, title=title)

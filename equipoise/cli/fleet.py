@@ -1,4 +1,4 @@
-"""`equipoise fleet --to ARCHIVE`: many simulated groups in one archive."""
+"""`equipoise fleet --to ARCHIVE`: writes an archive of many simulated groups."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from equipoise.cli.screen import Screen
 from equipoise.replay.wording import counted
 
 
-@command("fleet", short_help="Write an archive of many simulated groups, to try jobs on.")
-@click.option("--to", "location", required=True, metavar="ARCHIVE", help="The archive to write. The same fleet is continued, another one replaced.")
-@click.option("--groups", type=click.IntRange(1), default=200, show_default=True, help="How many; their sizes fall as one over the rank.")
-@click.option("--records", type=click.IntRange(1), default=5_000_000, show_default=True, help="Facts and decisions of all of them together.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of everything that happens.")
-@click.option("--processes", type=click.IntRange(1), help="How many work at once; default: as many as there are cores.")
+@command("fleet", short_help="Write an archive of many simulated groups, to try Spark jobs on.")
+@click.option("--to", "location", required=True, metavar="ARCHIVE", help="Archive to write. The same fleet is resumed; another fleet is replaced.")
+@click.option("--groups", type=click.IntRange(1), default=200, show_default=True, help="Number of groups; sizes fall as 1/rank.")
+@click.option("--records", type=click.IntRange(1), default=5_000_000, show_default=True, help="Facts and decisions of all groups together.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed.")
+@click.option("--processes", type=click.IntRange(1), help="Parallel processes. Default: one for each core.")
 def fleet(screen: Screen, location: str, groups: int, records: int, seed: int, processes: int | None) -> None:
-    """Lets groups live in simulated clusters, each in one of its own: members join, are killed,
-    come back, leave and are added. What they do is decided by the real machine and done by real
-    member code, so every log is complete and verifies. The same seed writes the same records.
+    """Simulate groups, each in a cluster of its own: members join, are killed, come back, leave and are
+    added. The real state machine decides and real member code obeys, so every log is complete and
+    verifies. The same seed writes the same records.
 
     \b
     Examples:

@@ -1,5 +1,5 @@
-"""`equipoise groups` and `equipoise status`: the groups of a log in Kafka as they are now, folded
-here; no worker need answer.
+"""`equipoise groups` and `equipoise status`: the present state of groups of a log in Kafka. Both fold
+the log themselves, so they work without a worker.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 EXIT_HALTED = 1
 
 
-@command("groups", short_help="The groups of a log in Kafka.")
+@command("groups", short_help="List the groups of a log in Kafka.")
 @settings_options(LiveSettings)
 def groups(screen: Screen, settings: LiveSettings) -> int:
-    """Lists every group: its members, tasks and verdict, and whether it stands still. Exit code 1:
-    at least one is halted.
+    """List every group: its members, tasks, verdict, and whether it is halted. Exit code 1: at least one
+    group is halted.
 
     \b
     Examples:
@@ -66,13 +66,13 @@ def _row(partition: int, lead: GroupLead) -> dict[str, object]:
     }
 
 
-@command("status", short_help="One group of a log in Kafka as it is now; --watch keeps it before you.")
+@command("status", short_help="Show the present state of one group of a log in Kafka; --watch follows it.")
 @settings_options(LiveSettings)
-@click.option("--group", required=True, metavar="GROUP", help="Which group.")
-@click.option("--watch", is_flag=True, help="Show it anew whenever it has changed, until interrupted.")
+@click.option("--group", required=True, metavar="GROUP", help="Group to show.")
+@click.option("--watch", is_flag=True, help="Show it again after each change, until interrupted.")
 def status(screen: Screen, settings: LiveSettings, group: str, watch: bool) -> int:
-    """Shows a group's members and tasks: who runs what, what moves where, and what that waits for.
-    Exit code 1: the group is halted.
+    """Show a group's members and tasks: which member runs what, which tasks move where, and what they wait
+    for. Exit code 1: the group is halted.
 
     \b
     Examples:
@@ -80,7 +80,7 @@ def status(screen: Screen, settings: LiveSettings, group: str, watch: bool) -> i
       equipoise status --group orders --watch
     """
     if watch and screen.json:
-        raise InputError("--watch: shows tables; leave out --json, or ask again and again")
+        raise InputError("--watch: shows tables; leave out --json, or leave out --watch and run it again")
     return asyncio.run(_status(screen, settings, group, watch=watch))
 
 

@@ -1,4 +1,4 @@
-"""`equipoise import kafka-streams SOURCE --to LOG`: the history of a real group becomes facts."""
+"""`equipoise import kafka-streams SOURCE --to LOG`: reads the history of a real group into facts."""
 
 from __future__ import annotations
 
@@ -20,22 +20,25 @@ if TYPE_CHECKING:
     from equipoise.replay.importers.kafka_streams import ImportSummary, Source
 
 
-@command("import", short_help="History of a real Kafka Streams group, as facts in a log.")
+@command("import", short_help="Import the history of a Kafka Streams group into a log.")
 @click.argument("kind", type=click.Choice(["kafka-streams"]))
 @click.argument("source", metavar="SOURCE")
-@click.option("--to", "location", type=NEW_LOG, required=True, metavar="LOG", help="The log to write; a log that is there is replaced.")
-@click.option("--group", metavar="GROUP", help="Application id; needed when the dump holds several groups.")
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting that is not on the wire, as acceptable_recovery_lag=1000.")
+@click.option("--to", "location", type=NEW_LOG, required=True, metavar="LOG", help="Log to write; an existing log is replaced.")
+@click.option("--group", metavar="GROUP", help="Application id; required with a broker, or if the dump holds several groups.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting that Kafka does not record, as acceptable_recovery_lag=1000.")
 def import_(screen: Screen, kind: str, source: str, location: str, group: str | None, settings: tuple[str, ...]) -> None:
-    """Reads the dump of `__consumer_offsets` and the end-offset samples in the folder SOURCE, and
-    writes membership, lags, end offsets and what the group's own leader decided as facts to LOG.
-    SOURCE may also be the name of a recorded run that comes with equipoise (scale-out, rolling), or
-    a broker, kafka://host:port, with --group: then it is what `__consumer_offsets` still has of
-    that group, and end offsets by the changelogs' times.
+    """Read the dump of `__consumer_offsets` and the end-offset samples in the folder SOURCE, and write
+    membership, lags, end offsets and the decisions of the group's own leader to LOG as facts.
 
-    What is observed, what is inferred and how, and what somebody supplied stands in the manifest,
-    in the log's first record; --json prints it. Settings that no record tells come from
-    SOURCE/settings.json or --set, else they are Kafka's defaults.
+    SOURCE is a folder, the name of a recorded run that comes with equipoise (scale-out, rolling), or a
+    broker (kafka://host:port, with --group). From a broker it reads the records that
+    `__consumer_offsets` still has of the group, and end offsets by the changelogs' timestamps.
+
+    It reads Kafka Streams groups with the classic protocol (group.protocol=classic).
+
+    The manifest, in the log's first record and in --json, says what is observed, what is inferred and
+    how, and what was supplied. Settings that no record holds come from SOURCE/settings.json or --set,
+    else they are Kafka's defaults.
 
     \b
     Examples:
@@ -50,7 +53,7 @@ def import_(screen: Screen, kind: str, source: str, location: str, group: str | 
         given["group"] = group
     if source.startswith("kafka://"):
         if group is None:
-            raise InputError("--group: name the application id; a broker has many groups")
+            raise InputError("--group: name the application id of one of the broker's groups")
         files: Source = asyncio.run(_read(source, group))
     else:
         folder = Path(source)
@@ -77,7 +80,7 @@ async def _read(location: str, group: str) -> Source:
 
 
 def given_settings(settings: tuple[str, ...]) -> dict[str, Any]:
-    """``name=value`` settings; whole numbers as such."""
+    """``name=value`` settings by name; whole numbers as int."""
     given: dict[str, Any] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
@@ -88,7 +91,7 @@ def given_settings(settings: tuple[str, ...]) -> dict[str, Any]:
 
 
 def import_parts(summary: ImportSummary, location: str) -> list[Part]:
-    """What was imported, as text and tables."""
+    """The summary as text and tables."""
     span = f"{day_text(summary.first_ms)}, {span_text(summary.last_ms - summary.first_ms)}"
     members = f"{counted(summary.members, 'member')} in {counted(summary.processes, 'process', 'processes')}"
     head = Line(bold(summary.group), f" -> {location}  {span}: {counted(summary.generations, 'generation')}, {members}")
@@ -99,5 +102,5 @@ def import_parts(summary: ImportSummary, location: str) -> list[Part]:
         for name, each in summary.manifest[part].items()
         if isinstance(each, dict) and isinstance(each.get("how"), str)
     ]
-    manifest = Table(columns=("", "what", "how many", "how it is known"), rows=rows, title="where it comes from")
+    manifest = Table(columns=("", "what", "how many", "how it is known"), rows=rows, title="sources")
     return [head, "", facts, "", manifest]

@@ -1,6 +1,4 @@
-"""Types of what is written after a command: a LOG to read, a LOG to write, a task, settings of a
-group.
-"""
+"""Types of command-line parameters: a LOG to read, a LOG to write, a task, group settings."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from equipoise.events.tasks import TaskId, parse_task
 
 
 class _LogToRead(click.ParamType):
-    """A LOG that is there: the command gets it open, and it is closed when the command ends."""
+    """An existing LOG, opened for the command and closed when the command ends."""
 
     name = "log"
 
@@ -33,7 +31,7 @@ class _LogToRead(click.ParamType):
 
 
 class _Task(click.ParamType):
-    """A task id as it is written, ``0_3``."""
+    """A task id in text form, ``0_3``."""
 
     name = "task"
 
@@ -48,8 +46,8 @@ LOG = _LogToRead()
 """``@click.argument("log", type=LOG)`` gives an open `equipoise.events.log.Log`."""
 
 NEW_LOG = click.Path(writable=True)
-"""``@click.option("--to", type=NEW_LOG)`` gives a location for `equipoise.output.new_log`: to be
-opened once all else is known to be sound.
+"""``@click.option("--to", type=NEW_LOG)`` gives a location for `equipoise.output.new_log`, to be
+opened after all other input is checked.
 """
 
 TASK = _Task()
@@ -58,8 +56,8 @@ OFFSET = click.IntRange(min=0)
 
 
 def read(screen: Screen, log: Log, label: str, group: str | None = None) -> Iterator[Entry]:
-    """Every record of `log` in stored order, under a progress bar. Of a log with several
-    partitions, and a `group`: those in its partition.
+    """Yields the records of `log` in stored order, with a progress bar. With `group`, of a log with
+    several partitions: only the records of the group's partition.
     """
     records = log.read()
     if group is not None and isinstance(log, PartitionedLog):
@@ -70,9 +68,10 @@ def read(screen: Screen, log: Log, label: str, group: str | None = None) -> Iter
 def with_settings(settings: GroupSettings, changes: Iterable[str]) -> GroupSettings:
     """Returns `settings` with ``name=value`` changes applied; later changes win.
 
-    Lists are written with commas (``rack_aware_tags=zone,host``). An option of a third-party
-    assignor is ``options.name=value``; its value is a number, true, false, or else text. Raises
-    InputError, for a setting that is none or a value that is out of bounds.
+    A list is written with commas (``rack_aware_tags=zone,host``). An assignor's option is written
+    ``options.name=value``; its value is a number, true, false, or else text.
+
+    Raises InputError when a setting does not exist or a value is out of bounds.
     """
     changed: dict[str, Any] = {}
     options = dict(settings.options)
@@ -91,8 +90,8 @@ def with_settings(settings: GroupSettings, changes: Iterable[str]) -> GroupSetti
 
 
 def setting_value(name: str, text: str, *, option: str = "--set") -> Any:
-    """What `text` says of the setting `name`, or of an option ``options.NAME``. Raises InputError,
-    which begins with `option`.
+    """The value that `text` gives the setting `name`, or an assignor's option ``options.NAME``.
+    Raises InputError, which begins with `option`, when the value is of the wrong kind.
     """
     if name.startswith("options."):
         return scalar(text)

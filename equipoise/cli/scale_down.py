@@ -1,5 +1,5 @@
-"""`equipoise scale-down`: with a LOG, whom to ask to leave; with a live group, asks them and
-follows until they are gone.
+"""`equipoise scale-down`: picks the members that should leave. From a LOG it only names them; in a
+running group it asks them to leave and follows until they are gone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 EXIT_NOT_DONE = 1
 PATIENCE_S = 10.0
-"""Without a decision after this long somebody should look whether a worker runs."""
+"""After this long without a decision the user is asked to check that a worker runs."""
 
 
 class _Percent(click.ParamType):
@@ -49,15 +49,21 @@ class _Percent(click.ParamType):
         return percent
 
 
-@command("scale-down", short_help="Ask members to leave, those that cost the least state to move, and follow until they are gone.")
+@command("scale-down", short_help="Ask the members that cost the least state to leave, and follow until they are gone.")
 @click.argument("log", type=LOG, required=False)
-@click.option("--percent", "--to", "percent", type=_Percent(), metavar="N", help="How many of 100 members are to stay, rounded up.")
-@click.option("--group", metavar="GROUP", help="Which group; with a LOG only when it holds several.")
-@click.option("--dry-run", is_flag=True, help="Only say who would be asked.")
-@click.option("--follow", is_flag=True, help="Ask nobody; follow those who are asked already.")
-@click.option("--cancel", is_flag=True, help="Take every request of the group back: whoever was not released yet stays.")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="SECONDS", help="Follow for so long; default: until all are gone.")
-@click.option("--at", "at_offset", type=OFFSET, metavar="OFFSET", help="LOG: as the group was after this fact; default: the last.")
+@click.option("--percent", "--to", "percent", type=_Percent(), metavar="N", help="Members that stay, in percent, rounded up.")
+@click.option("--group", metavar="GROUP", help="Group; with a LOG required only if it holds several.")
+@click.option("--dry-run", is_flag=True, help="Name the members that would be asked, and ask none.")
+@click.option("--follow", is_flag=True, help="Ask no more members; follow those that are already asked.")
+@click.option("--cancel", is_flag=True, help="Withdraw every request of the group; members that are not released yet stay.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Stop following after this time. Default: follow until all are gone.",
+)
+@click.option("--at", "at_offset", type=OFFSET, metavar="OFFSET", help="With a LOG: the group after this fact. Default: the last.")
 @settings_options(LiveSettings)
 def scale_down(
     screen: Screen,
@@ -71,18 +77,21 @@ def scale_down(
     timeout_s: float | None,
     at_offset: int | None,
 ) -> int:
-    """Picks the members whose leaving costs the others the fewest records to restore; each rack
-    gives up its share. Members that are leaving already count. It asks them, all at once, and
-    follows until each was released and has gone: exit code 0. Tasks move as always, state first.
+    """Pick the members whose leaving makes the others restore the fewest records; each rack gives up its
+    share, and members that are already leaving count. In a running group (--group without LOG), ask
+    them all at once, without asking you to confirm, and follow until each is released and gone: exit
+    code 0. Tasks move as always, state first. --dry-run shows the members first and asks none.
 
-    Interrupted, or after --timeout (exit code 1), it leaves the request standing: the members go on
-    leaving. --follow looks on again, --cancel takes it back. A member's process ends by itself when
-    it is released; see that nothing starts it anew.
+    After an interrupt, or after --timeout (exit code 1), the request stays: the members go on leaving.
+    --follow follows them again, --cancel withdraws the request. A member's process ends by itself when
+    it is released; make sure that nothing restarts it.
 
-    With a LOG (a file, or kafka://host:port) nobody is asked: it tells whom it would ask.
+    With a LOG (a file, or kafka://host:port) no member is asked: the command names the members that it
+    would ask.
 
     \b
     Examples:
+      equipoise scale-down --group orders --to 80% --dry-run
       equipoise scale-down --group orders --to 80%
       equipoise scale-down --group orders --follow --timeout 600
       equipoise scale-down --group orders --cancel
@@ -92,18 +101,18 @@ def scale_down(
     if sum((dry_run, follow, cancel)) > 1:
         raise click.UsageError("--dry-run, --follow and --cancel: name one of them")
     if asks and percent is None:
-        raise click.UsageError("--to: say how many of 100 members are to stay, as --to 80%")
+        raise click.UsageError("--to: say how many members stay, in percent, as --to 80%")
     if not asks and percent is not None:
-        raise click.UsageError("--to: asks; leave it out with --follow and --cancel")
+        raise click.UsageError("--to: asks members to leave; leave it out with --follow and --cancel")
     if log is not None:
         if percent is None or timeout_s is not None:
-            raise click.UsageError("LOG: nobody is asked from a log; leave it out to ask a live group")
+            raise click.UsageError("LOG: a log only names members; leave it out to ask a running group")
         screen.answer(*_picked(screen, log, percent, at_offset, group))
         return 0
     if group is None:
-        raise InputError("--group: name the group whose members are to be asked; `equipoise groups` lists them")
+        raise InputError("--group: name the group; `equipoise groups` lists them")
     if at_offset is not None:
-        raise click.UsageError("--at: needs a LOG; a live group is as it is now")
+        raise click.UsageError("--at: needs a LOG")
     run = _Run(screen, settings, group)
     try:
         return asyncio.run(run.run(percent, dry_run=dry_run, cancel=cancel, timeout_s=timeout_s))
@@ -113,7 +122,7 @@ def scale_down(
 
 
 def _picked(screen: Screen, log: Log, percent: int, at_offset: int | None, group: str | None) -> tuple[dict[str, Any], *tuple[Part, ...]]:
-    """Who would be asked, from a log."""
+    """The members that would be asked, from a log."""
     from equipoise.operations.leaving import choose_members  # loads the solver
     from equipoise.replay.replayer import Replayer
 
@@ -139,8 +148,8 @@ def _document(found: ScaleDown, drain: Drain, group: str, offset: int, percent: 
     }
 
 
-def scale_down_parts(found: ScaleDown, drain: Drain, group: str) -> list[Part]:
-    """Whom to ask, and what it costs."""
+def scale_down_parts(found: ScaleDown, drain: Drain, group: str, *, asks: bool = False) -> list[Part]:
+    """The members to ask, and what that costs."""
     racked = found.racks.keys() != {""}
     rows: list[list[str | int]] = [[each.member, *([each.rack] if racked else []), each.active, each.records] for each in found.asked]
     columns = ("ask", *(["rack"] if racked else []), "active tasks", "records to restore for it")
@@ -148,9 +157,11 @@ def scale_down_parts(found: ScaleDown, drain: Drain, group: str) -> list[Part]:
     staying = f"{counted(found.keep, 'member')} stay{'s' if found.keep == 1 else ''}"
     head = Line(bold(group), f"  {staying}, {counted(found.restore_records, 'record')} to restore in all{already}")
     if not rows:
-        return [head, "nobody is to be asked"]
+        return [head, "no member has to leave"]
     parts: list[Part] = [head, f"to drain them: {drain.text()}", ""]
-    parts += [Table(columns=columns, rows=rows, title=f"{counted(len(rows), 'member')} to ask")]
+    parts += [
+        Table(columns=columns, rows=rows, title=f"{counted(len(rows), 'member')} {'asked to leave' if asks else 'to ask; none is asked by this run'}")
+    ]
     if racked:
         parts.append(f"racks: {', '.join(f'{rack or chr(45)} {stay} of {size} stay' for rack, (size, stay) in found.racks.items())}")
     return parts
@@ -162,7 +173,7 @@ class _Run:
     def __init__(self, screen: Screen, settings: LiveSettings, group: str) -> None:
         self._screen, self._settings, self._group = screen, settings, group
         self._pending: tuple[str, ...] = ()
-        """Who is asked, and not gone as far as was seen."""
+        """Members that are asked and were not gone at the last look."""
 
     async def run(self, percent: int | None, *, dry_run: bool, cancel: bool, timeout_s: float | None) -> int:
         from equipoise.operations.leaving import LeavingMembers
@@ -180,7 +191,7 @@ class _Run:
                     self._screen.answer(picked, *scale_down_parts(found, drain, self._group))
                     return 0
                 if not self._screen.json:
-                    self._screen.answer(None, *scale_down_parts(found, drain, self._group))
+                    self._screen.answer(None, *scale_down_parts(found, drain, self._group, asks=True))
                 found, drain = await leaving.ask(percent)
                 picked = _document(found, drain, self._group, (await leaving.state()).last_offset, percent)
             return await self._follow(leaving, picked, timeout_s)
@@ -194,10 +205,10 @@ class _Run:
         asked = await leaving.asked()
         staying = await leaving.withdraw()
         gone = [member for member in asked if member not in staying]
-        said = f"{self._group}: {', '.join(staying)} {'stays' if len(staying) == 1 else 'stay'} after all" if staying else ""
-        late = f"{self._group}: too late for {', '.join(gone)}, released already" if gone else ""
+        said = f"{self._group}: {', '.join(staying)} {'stays' if len(staying) == 1 else 'stay'}" if staying else ""
+        late = f"{self._group}: too late for {', '.join(gone)}: already released" if gone else ""
         members = {**dict.fromkeys(staying, "stays"), **dict.fromkeys(gone, "released")}
-        parts = [part for part in (said, late) if part] or [f"{self._group}: nobody is asked to leave"]
+        parts = [part for part in (said, late) if part] or [f"{self._group}: no member is asked to leave"]
         self._screen.answer(self._live_document("taken back", members, None, began_s), *parts)
         return EXIT_NOT_DONE if gone else 0
 
@@ -218,14 +229,14 @@ class _Run:
                 if passed_s >= PATIENCE_S and not warned:
                     warned = True
                     if not await leaving.is_answered():
-                        self._screen.remark(f"nobody has answered for {PATIENCE_S:.0f} s: is a worker running for this log?")
+                        self._screen.remark(f"no worker has answered for {PATIENCE_S:.0f} s; check that one runs for this log")
                 await leaving.until_next_look()
         staying = [each.member for each in going if each.stage is LeaveStage.STAYS]
         outcome = "timeout" if self._pending else "taken back" if staying else "done"
         stages = {each.member: each.stage.value for each in going}
         died = [each.member for each in going if each.stage is LeaveStage.DIED]
         parts = [f"{self._group}: {self._outcome_text(outcome, staying, len(going), time.monotonic() - began_s)}"]
-        parts += [f"{', '.join(died)} went without a word, and will be asked again if it is back within ten minutes"] if died else []
+        parts += [f"{', '.join(died)} ended without leaving; it is asked again if it comes back within ten minutes"] if died else []
         self._screen.answer(self._live_document(outcome, stages, picked, began_s), *parts)
         if self._pending:
             self.say_how_it_stands()
@@ -233,28 +244,26 @@ class _Run:
 
     def _outcome_text(self, outcome: str, staying: list[str], count: int, seconds: float) -> str:
         if outcome == "done":
-            return f"{counted(count, 'member')} gone after {seconds:.0f} s" if count else "nobody is asked to leave"
+            return f"{counted(count, 'member')} gone after {seconds:.0f} s" if count else "no member is asked to leave"
         if outcome == "timeout":
             return f"{counted(len(self._pending), 'member')} not gone after {seconds:.0f} s: {', '.join(self._pending)}"
         return f"the request was taken back for {', '.join(staying)}"
 
     def say_how_it_stands(self) -> None:
-        """After an interrupt or a timeout: what goes on without us, how to look on again, how to
-        undo it.
+        """Prints, after an interrupt or a timeout, what continues, how to follow it and how to undo
+        it.
         """
         if not self._pending:
-            seen = f"nobody was asked, as far as this run has seen; `equipoise status --group {self._group}` shows it"
+            seen = f"this run saw no member asked to leave; check with `equipoise status --group {self._group}`"
             self._screen.line(f"{self._group}: {seen}", err=True)
             return
         again = f"equipoise scale-down --group {self._group}"
-        self._screen.line(f"{self._group}: {', '.join(self._pending)} asked to leave, and will go when released", err=True)
-        self._screen.line(f"to look on: {again} --follow; to take it back: {again} --cancel", err=True)
+        self._screen.line(f"{self._group}: {', '.join(self._pending)} asked to leave; they go when they are released", err=True)
+        self._screen.line(f"to follow: {again} --follow; to withdraw: {again} --cancel", err=True)
 
     @contextlib.contextmanager
     def _display(self) -> Iterator[Callable[[list[LeavingMember]], None]]:
-        """On a terminal a table that is drawn anew, else a line on stderr whenever something about
-        a member has changed.
-        """
+        """On a terminal a table that is redrawn, else a line on stderr for each change of a member."""
         if self._screen.json or self._screen.quiet:
             yield lambda going: None
         elif sys.stderr.isatty():

@@ -1,4 +1,4 @@
-"""`equipoise scenario`: event sequences as text, played on the real machine."""
+"""`equipoise scenario`: runs text files of events on the real state machine."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from equipoise.events.errors import InputError
 from equipoise.output import rewrite_file
 
 
-@command("scenario", short_help="Plays scenario text files and prints what they give.")
+@command("scenario", short_help="Run scenario files (events as text) and print what they give.")
 @click.argument("files", metavar="FILE...", type=click.Path(exists=True, path_type=Path), nargs=-1, required=True)
-@click.option("--rewrite", is_flag=True, help="Write the golden text of each FILE anew from what it gives now. Refused when CI is set.")
+@click.option("--rewrite", is_flag=True, help="Replace the golden text of each FILE by what it gives now. Refused when CI is set.")
 def scenario(screen: Screen, files: tuple[Path, ...], rewrite: bool) -> int:
-    """Plays each FILE (of a folder: every .txt in it) and prints it with what it gives now.
+    """Run each FILE (of a folder: every .txt file in it) and print it with what it gives now.
 
-    Where other golden text stands in the file, a diff follows and the exit code is 1. So it is when
-    a self-check fails: after each fact the log is encoded, decoded and folded again, the state
-    restored from a snapshot, all shuffled that has no order, and the invariants judged. What a
-    directive does stands in docs/scenarios.md.
+    Exit code 1: a file's golden text differs (a diff follows), or a self-check failed. The self-checks,
+    after each fact: the log is encoded, decoded and folded again, the state is restored from a
+    snapshot, everything without an order is shuffled, and the invariants are checked. docs/scenarios.md
+    lists the directives.
 
     \b
     Examples:
@@ -30,16 +30,16 @@ def scenario(screen: Screen, files: tuple[Path, ...], rewrite: bool) -> int:
       equipoise scenario tests/scenarios && echo all of them hold
       equipoise scenario --rewrite new.txt
     """
-    from equipoise.scenarios import run_file  # the solver; a second that --help need not wait for
+    from equipoise.scenarios import run_file  # loads the solver, which takes a second
 
     if rewrite and os.environ.get("CI"):
-        raise InputError("--rewrite: refused when CI is set; golden text is rewritten by people, who read the diff")
+        raise InputError("--rewrite: refused when CI is set; rewrite golden text by hand and read the diff")
     paths = [path for file in files for path in (sorted(file.rglob("*.txt")) if file.is_dir() else [file])]
     if not paths:
-        raise InputError(f"{' '.join(map(str, files))}: no .txt file in there; name a scenario, or a folder that holds some")
+        raise InputError(f"{' '.join(map(str, files))}: no .txt file in there; name a scenario, or a folder with scenarios")
     documents: list[dict[str, object]] = []
     parts: list[str] = []
-    for path in screen.track(paths, "playing", len(paths)):
+    for path in screen.track(paths, "running", len(paths)):
         outcome = run_file(path)
         if rewrite and not outcome.disagreements and not outcome.matches:
             rewrite_file("--rewrite", path, outcome.text)

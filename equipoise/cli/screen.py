@@ -1,7 +1,5 @@
-"""The user's screen: an answer (text and tables, or one JSON document) on stdout; remarks and
-progress bars on stderr.
-
-What commands print for people is printed here, and passes `equipoise.cli.visible` on its way.
+"""Prints a command's answer (text and tables, or one JSON document) on stdout, and remarks and
+progress bars on stderr. Text for people goes through `equipoise.cli.visible`.
 """
 
 from __future__ import annotations
@@ -26,12 +24,12 @@ from equipoise.cli.visible import shortened, visible, visible_json
 
 T = TypeVar("T")
 
-_REDRAW_S = 0.1  # ten times a second looks smooth; telling rich of each record would cost more than reading it
+_REDRAW_S = 0.1  # ten times a second looks smooth; updating rich for each record would cost more than reading it
 
 
 @attrs.frozen
 class Styled:
-    """Text in a style. `colour`: as click names them."""
+    """Text in a style. `colour`: a colour name of click."""
 
     text: str
     bold: bool = False
@@ -43,7 +41,7 @@ class Styled:
 
 @attrs.frozen(init=False)
 class Line:
-    """One line, some of it in a style."""
+    """One line, with styled parts."""
 
     spans: tuple[str | Styled, ...]
 
@@ -61,9 +59,7 @@ def bold(text: str) -> Styled:
 
 @attrs.frozen(kw_only=True)
 class Table:
-    """Rows under named columns. A column whose cells are all numbers (or None) stands to the right.
-    None is an empty cell.
-    """
+    """Rows under named columns. A column of numbers is right-aligned. None is an empty cell."""
 
     columns: tuple[str, ...]
     rows: Sequence[Sequence[str | int | float | None]]
@@ -95,8 +91,8 @@ def _cell(value: str | float | None) -> str:
 
 
 def plain(table: Table) -> str:
-    """The table as text for files and pipes: every cell on one line, columns two spaces apart,
-    nothing that depends on a terminal.
+    """The table as text for files and pipes: one line a row, columns two spaces apart, no terminal
+    codes.
     """
     lines = [list(table.columns), *table.cells()]
     widths = [max(cell_len(line[i]) for line in lines) for i in range(len(table.columns))]
@@ -110,14 +106,14 @@ def plain(table: Table) -> str:
 
 @attrs.frozen(kw_only=True)
 class Screen:
-    """`json`: the answer is a JSON document. `quiet`: neither remarks nor progress bars."""
+    """`json`: the answer is a JSON document. `quiet`: no remarks and no progress bars."""
 
     json: bool = False
     quiet: bool = False
 
     def answer(self, document: Any, *parts: Part) -> None:
-        """Prints the one answer of a command: `document` (what json.dumps takes; no NaN) with
-        ``--json``, else `parts` from top to bottom.
+        """Prints the answer of a command: `document` with ``--json``, else `parts` in order.
+        Raises ValueError when `document` holds NaN or infinity.
         """
         if self.json:
             click.echo(json.dumps(document, indent=2, allow_nan=False))
@@ -131,26 +127,32 @@ class Screen:
                 click.echo(plain(part))
 
     def line(self, part: str | Line, *, err: bool = False) -> None:
-        """One line on stdout, or on stderr."""
+        """Prints one line on stdout, or on stderr."""
         click.echo(visible(part) if isinstance(part, str) else part.drawn(), err=err)
 
-    def json_line(self, document: str) -> None:
-        """One JSON document on a line of its own, on stdout."""
+    def json_line(self, document: str, *, indent: int | None = None) -> None:
+        """Prints one JSON document on a line of its own, on stdout. `indent`: spaces of indentation
+        where stdout is a terminal.
+        """
+        if indent is not None and sys.stdout.isatty():
+            document = json.dumps(json.loads(document), indent=indent, ensure_ascii=False)
+            click.echo("\n".join(map(visible_json, document.splitlines())))
+            return
         click.echo(visible_json(document).encode())  # UTF-8, as JSON is, whatever the locale
 
     def remark(self, text: str) -> None:
-        """One line on stderr that is no part of the answer."""
+        """Prints one line on stderr, beside the answer; not with ``--json`` or ``--quiet``."""
         if not self.quiet and not self.json:
             self.line(text, err=True)
 
     @contextlib.contextmanager
     def progress(self, label: str, total: int | None = None, *, streams_output: bool = False) -> Iterator[Callable[[int], None]]:
-        """A progress bar on stderr for the time of the block, which calls what it is given with the
-        number of steps done since the last call.
+        """Shows a progress bar on stderr during the block. The block gets a function, and calls it
+        with the number of steps done since the last call.
 
-        `total`: steps in all; None = not known. `streams_output`: the block writes to stdout as it
-        goes, so no bar is drawn if stdout is the terminal too. No bar with ``--json`` or
-        ``--quiet``, nor when stderr is no terminal.
+        `total`: number of steps; None: not known. `streams_output`: the block writes to stdout
+        meanwhile, so there is no bar if stdout is a terminal too. There is no bar with ``--json`` or
+        ``--quiet``, or when stderr is no terminal.
         """
         shown = sys.stderr.isatty() and not (self.json or self.quiet) and not (streams_output and sys.stdout.isatty())
         if not shown:
@@ -184,7 +186,7 @@ class Screen:
             bar.advance(task, waiting)
 
     def track(self, items: Iterable[T], label: str, total: int | None = None, *, streams_output: bool = False) -> Iterator[T]:
-        """The same items, with a progress bar while they are taken; one step an item."""
+        """Yields `items` with a progress bar, one step an item."""
         with self.progress(label, total, streams_output=streams_output) as advance:
             for item in items:
                 yield item
@@ -192,19 +194,17 @@ class Screen:
 
 
 _bars: list[rich.progress.Progress] = []
-"""Those that are on the terminal."""
+"""Progress bars on the terminal now."""
 
 
 def hide_bars() -> None:
-    """Takes progress bars off the terminal: an error may be reported while the frame that holds one
-    is still there.
-    """
+    """Removes progress bars from the terminal, so that an error message does not mix with them."""
     for bar in _bars:
         bar.stop()
 
 
 def _draw(table: Table) -> None:
-    """The table on a terminal: columns as wide as the terminal allows without breaking a word, else
+    """Draws the table on a terminal. If the columns do not fit without breaking words, it prints
     each row as lines of ``name: value``.
     """
     console = rich.console.Console()
@@ -224,10 +224,10 @@ def _draw(table: Table) -> None:
 
 
 def _widths(table: Table, room: int) -> list[int] | None:
-    """Columns' widths for a terminal of `room` cells; None: not without breaking words.
+    """Column widths for a terminal of `room` cells; None: the columns do not fit.
 
-    Every column has room for its longest word, and sentences for some words beside each other; what
-    is left goes first to the columns that need least to have each cell on one line.
+    Every column fits its longest word, and sentences get _LEAST_SENTENCE cells. The rest goes first
+    to the columns that need the least to fit each cell on one line.
     """
     columns = [list(column) for column in zip(table.columns, *table.cells(), strict=True)]
     full = [max(map(cell_len, column)) for column in columns]
@@ -246,9 +246,9 @@ def _widths(table: Table, room: int) -> list[int] | None:
 
 
 _LEAST_SENTENCE = 24
-"""Cells that a column of sentences has at least: narrower ones read like a ladder."""
+"""Least width of a column of sentences, in cells."""
 _GAP = 2
-"""Cells between two columns: a padding and a separator."""
+"""Cells between two columns: padding and separator."""
 
 
 def _draw_rows(console: rich.console.Console, table: Table) -> None:
@@ -261,7 +261,7 @@ def _draw_rows(console: rich.console.Console, table: Table) -> None:
 
 
 def _filled(parts: Sequence[str], width: int) -> list[str]:
-    """As many parts on a line as it has room for."""
+    """Joins parts into lines of at most `width` cells."""
     lines: list[str] = []
     for part in parts:
         if lines and cell_len(lines[-1]) + len(_BETWEEN) + cell_len(part) <= width:

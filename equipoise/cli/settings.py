@@ -1,5 +1,5 @@
-"""Options made of a class of settings: one declaration, and `--help` tells the environment variable
-of each.
+"""Makes command-line options of a settings class. `--help` shows the environment variable and the
+default of each.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from equipoise.worker.settings import LiveSettings, read_settings
 
 
 def settings_options(shape: type[LiveSettings], *, table: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator: the command gets `settings`, read from ``--settings FILE``, the environment and an
-    option for each setting that is no secret.
+    """Decorator: passes `settings` to the command, read from ``--settings FILE``, the environment,
+    and an option for each setting that is not secret.
     """
     named = [field for field in attrs.fields(shape) if not field.metadata["secret"]]
     secret = [variable(field.name) for field in attrs.fields(shape) if field.metadata["secret"]]
@@ -36,7 +36,8 @@ def settings_options(shape: type[LiveSettings], *, table: str = "") -> Callable[
             default = "" if field.default is None else f"  [{variable(field.name)}; default: {field.default}]"
             text = f"{field.metadata['help']}{default or f'  [{variable(field.name)}]'}"
             decorated = click.option(_flag(field.name), field.name, metavar="VALUE", help=text)(decorated)
-        text = f"TOML with the same names, in tables [connection]{f' and [{table}]' if table else ''}. Secrets only there, or in {', '.join(secret)}."
+        tables = f"tables [connection] and [{table}]" if table else "a table [connection]"
+        text = f"TOML file with the same names, in {tables}. Secrets are read only from there or from {', '.join(secret)}."
         path = click.Path(exists=True, dir_okay=False, path_type=Path)
         return click.option("--settings", "settings_file", type=path, metavar="FILE", help=text)(decorated)
 

@@ -1,5 +1,5 @@
-"""`equipoise shadow kafka://...`: what equipoise would do with a Kafka Streams group that is
-running, beside what its own leader does.
+"""`equipoise shadow kafka://...`: compares what the leader of a running Kafka Streams group does with
+what equipoise would do.
 """
 
 from __future__ import annotations
@@ -24,19 +24,21 @@ _ROUND_S = 1.0
 _MOST_NAMED = 6
 
 
-@command("shadow", short_help="What equipoise would do with a running Kafka Streams group, beside what its leader does.")
+@command("shadow", short_help="Compare the leader of a running Kafka Streams group with what equipoise would do.")
 @click.argument("location", metavar="kafka://HOST:PORT")
 @click.option("--group", required=True, metavar="APP", help="Application id.")
-@click.option("--once", is_flag=True, help="Only what is there now; else go on with what comes, until interrupted.")
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting that is not on the wire, as acceptable_recovery_lag=1000.")
+@click.option("--once", is_flag=True, help="Show the generations recorded so far and exit. Default: continue until interrupted.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting that Kafka does not record, as acceptable_recovery_lag=1000.")
 def shadow(screen: Screen, location: str, group: str, once: bool, settings: tuple[str, ...]) -> None:
-    """Reads the group's generations from `__consumer_offsets` and end offsets from the brokers, and
-    nothing else: it joins nothing, commits nothing, writes nothing. For each generation it tells
-    which tasks the group's own leader moved or left to nobody, and what equipoise would have moved,
-    from the same owners, copies and lags, copying first what has state. A proposal is never
-    applied, so each begins from what the group really had.
+    """Read the group's generations from `__consumer_offsets` and end offsets from the brokers. The command
+    joins nothing, commits nothing and writes nothing. For each generation it shows which tasks the
+    group's own leader moved or left without an owner, and which tasks equipoise would have moved from
+    the same owners, copies and lags, and which of them it would copy first. A proposal is never
+    applied: each generation starts from what the group really had.
 
-    --json prints one document with --once, else one a line.
+    It reads Kafka Streams groups with the classic protocol (group.protocol=classic).
+
+    --json prints one document with --once, else one for each generation, a line each.
 
     \b
     Examples:
@@ -68,7 +70,7 @@ async def _shadow(screen: Screen, location: str, given: dict[str, Any], *, once:
                 raise InputError(f"--group: {location} has no generation of a group {read.group!r}")
             elif not told and not waiting:
                 waiting = 1
-                screen.remark(f"no generation of {read.group!r} yet; waiting for one")
+                screen.remark(f"{location} has no generation of a group {read.group!r} yet; waiting for one (check the name if it should be there)")
             await asyncio.sleep(_ROUND_S)
 
 

@@ -1,4 +1,4 @@
-"""`equipoise show LOG`: what the leader knows at one offset."""
+"""`equipoise show LOG`: the state of a group at one offset."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from equipoise.replay.group_view import CopyRow, GroupView, MemberRow, PreparingRow, TaskRow
 
 _MOST_NAMED = 12
-"""Tasks named in one cell; the rest is a number. `--json` has all."""
+"""Tasks named in one cell; the rest is counted. `--json` has all."""
 
 
-@command("show", short_help="The state at an offset: group, members, tasks.")
+@command("show", short_help="Show a group's state at an offset: members, tasks, copies.")
 @click.argument("log", type=LOG)
-@click.option("--at", "at_offset", type=OFFSET, metavar="OFFSET", help="After this fact; default: the last.")
-@click.option("--group", metavar="GROUP", help="Which group; needed when the log holds several.")
+@click.option("--at", "at_offset", type=OFFSET, metavar="OFFSET", help="State after this fact. Default: the last.")
+@click.option("--group", metavar="GROUP", help="Group to show; required if LOG holds several.")
 def show(screen: Screen, log: Log, at_offset: int | None, group: str | None) -> None:
-    """Folds LOG up to an offset and shows the group's state there: the verdict, every member, every
-    task with its copies.
+    """Fold LOG up to an offset and show the group's state there: the verdict, every member, every task with
+    its copies.
 
     \b
     Examples:
@@ -57,7 +57,7 @@ def group_lines(view: GroupView) -> Iterable[str | Line]:
     yield f"  {view.phase}, {leader}, assignor {view.assignor or 'none'}; group time {span_text(view.now_ms)}, {deadline}"
     if view.verdict is not None:
         yield (
-            f"  {view.verdict}: {counted(view.planned_movements, 'movement')} planned, {view.available_movements} of them may happen now, "
+            f"  {view.verdict}: {counted(view.planned_movements, 'movement')} planned, {view.available_movements} of them can begin now, "
             f"{view.waiting_movements} wait for a slot; imbalance {view.imbalance_before} now, {view.imbalance_after} at the target"
         )
     if view.first_divergence is not None:
@@ -65,7 +65,7 @@ def group_lines(view: GroupView) -> Iterable[str | Line]:
 
 
 def differs_line(offset: int) -> Line:
-    """What to do about a log whose decisions are not the recomputed ones."""
+    """Tells the user that the log's decisions differ from the recomputed ones."""
     return Line(Styled(f"the log's own decisions differ from offset {offset} on: see `equipoise verify`", colour="yellow"))
 
 

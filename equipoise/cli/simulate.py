@@ -1,4 +1,4 @@
-"""`equipoise simulate LOG --to LOG2`: the same recorded inputs, led by equipoise."""
+"""`equipoise simulate LOG --to LOG2`: plays the recorded inputs of a log with equipoise leading."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from equipoise.replay.whatif.fit import Fit
 
 
-@command("simulate", short_help="The same recorded inputs, led by equipoise in the simulated cluster.")
+@command("simulate", short_help="Simulate the recorded inputs of a log with equipoise leading.")
 @click.argument("log", type=LOG)
-@click.option("--to", "location", type=NEW_LOG, required=True, metavar="LOG2", help="The log to write; a log that is there is replaced.")
-@click.option("--assignor", metavar="NAME", help="Who decides; default: the one LOG is configured for.")
-@click.option("--set", "settings", multiple=True, metavar="SETTING=VALUE", help="A setting other than LOG's, as num_standbys=1; may be repeated.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of network delays and other chances.")
+@click.option("--to", "location", type=NEW_LOG, required=True, metavar="LOG2", help="Log to write; an existing log is replaced.")
+@click.option("--assignor", metavar="NAME", help="Assignor. Default: the one that LOG is configured for.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Change a group setting, as num_standbys=1; may be repeated.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed of network delays and other chances.")
 @click.option(
     "--announce-closes/--no-announce-closes",
     default=True,
     show_default=True,
-    help="A member that closes says so first and goes once its tasks run elsewhere; or it stops at once.",
+    help="Members announce that they close and leave when their tasks run elsewhere, or they stop at once.",
 )
-@click.option("--restore-speed", type=click.IntRange(min=1), metavar="N", help="Records/s a member restores; default: fitted from LOG.")
-@click.option("--group", metavar="GROUP", help="Which group; needed when the log holds several.")
+@click.option("--restore-speed", type=click.IntRange(min=1), metavar="N", help="Records per second that a member restores. Default: fitted from LOG.")
+@click.option("--group", metavar="GROUP", help="Group to simulate; required if LOG holds several.")
 def simulate(
     screen: Screen,
     log: Log,
@@ -48,19 +48,18 @@ def simulate(
     restore_speed: int | None,
     group: str | None,
 ) -> None:
-    """Plays the recorded inputs of LOG (processes that start and end, the growth of changelogs,
-    configuration) against the simulated cluster, in which the real machine decides and the real
-    member code obeys, and writes the complete log to LOG2.
+    """Play the recorded inputs of LOG (processes that start and end, changelog growth, configuration) on a
+    simulated cluster, where the real state machine decides and real member code obeys, and write the
+    complete log to LOG2.
 
-    What it cost is shown per marked window, beside what was measured when LOG was recorded. The
-    same LOG, settings and seed write the same bytes.
+    Show the cost of each marked window, next to what was measured when LOG was recorded. The same LOG,
+    settings and seed write the same bytes.
 
     \b
     Examples:
       equipoise simulate recorded.db --to simulated.db
       equipoise simulate recorded.db --to simulated.db --set num_standbys=1 --set max_warmups=4
-      equipoise simulate recorded.db --to simulated.db --no-announce-closes --json |
-        jq '.windows[].totals'
+      equipoise simulate recorded.db --to sim.db --no-announce-closes --json | jq '.windows[].totals'
     """
     from equipoise.replay.simulation.restore import RestoreModel  # each loads the solver
     from equipoise.replay.simulation.run import Simulation, simulate
@@ -88,8 +87,8 @@ def outside(screen: Screen, log: Log, *, group: str | None, announce_closes: boo
 
 
 def overridden(screen: Screen, settings: GroupSettings, changes: Iterable[str]) -> dict[str, Any]:
-    """The settings that ``name=value`` settings change, by name; what is doubtful about them is
-    said. Raises what `with_settings` raises.
+    """The settings that ``name=value`` texts change, by name. Prints a remark for each warning.
+    Raises what `with_settings` raises.
     """
     changes = tuple(changes)
     changed = with_settings(settings, changes)
@@ -115,7 +114,7 @@ def simulating(screen: Screen, inputs: RecordedInputs, label: str = "simulating"
 
 
 def simulation_parts(result: SimulationResult, fitted: Fit, speed: int, location: str) -> list[Part]:
-    """What it cost, beside what was recorded, and what the simulation rests on."""
+    """Simulated and recorded cost, and the speeds that the simulation uses."""
     configured = result.configured
     span = span_text(result.end_ms - result.start_ms)
     records = f"{counted(result.facts, 'fact')}, {counted(result.decisions, 'decision')}"
@@ -125,11 +124,8 @@ def simulation_parts(result: SimulationResult, fitted: Fit, speed: int, location
 
 
 def cost_table(result: SimulationResult, *, brief: bool = False) -> Table:
-    """Per window: what was recorded -> what was simulated, in the terms of `unavailability.json`;
-    `brief`: what fits a narrow terminal.
-
-    A silence: no record of a task was processed for over a second. ``fewest``: moves that would
-    have sufficed for balance.
+    """Recorded -> simulated cost for each window, in the terms of `unavailability.json`. `brief`:
+    fewer columns. ``fewest``: the moves that balance needs.
     """
     from equipoise.replay.recorded_inputs import sum_windows
 
@@ -150,10 +146,10 @@ def cost_table(result: SimulationResult, *, brief: bool = False) -> Table:
 
 
 def closes_text(result: SimulationResult) -> str:
-    """How members closed, under the table of costs."""
+    """Says how members closed."""
     if result.announce_closes:
-        return "closes are announced, as an equipoise member does; --no-announce-closes: stop at once"
-    return "members that close stop at once; --announce-closes: they say so first, as an equipoise member does"
+        return "members announce that they close, as equipoise members do; --no-announce-closes: they stop at once"
+    return "members that close stop at once; --announce-closes: they announce it first, as equipoise members do"
 
 
 MEASURES = (
@@ -164,7 +160,7 @@ MEASURES = (
     ("rounds", "generations", 1),
     ("restored before running", "records_restored_before_running", 1),
 )
-"""(heading, name of the total, what it is divided by)."""
+"""(heading, name of the total, divisor)."""
 
 
 def _cell(value: float | None, scale: int) -> str:

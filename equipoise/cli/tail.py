@@ -1,4 +1,4 @@
-"""`equipoise tail LOG`: what was decided last, and what is decided from now on."""
+"""`equipoise tail LOG`: the last decisions of a log, and new ones as they come."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _ROUND_S = 0.5
 _MOST_CHARS = 300
 
 
-@command("tail", short_help="The last decisions of a log; --follow goes on with what comes.")
+@command("tail", short_help="Print the last decisions of a log; --follow continues with new ones.")
 @click.argument("log", type=LOG)
-@click.option("--group", metavar="GROUP", help="Only this group.")
-@click.option("-n", "--lines", type=click.IntRange(min=0), default=10, show_default=True, help="How many decisions to begin with.")
-@click.option("--facts", is_flag=True, help="Facts too.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until interrupted. A LOG of several partitions needs --group.")
+@click.option("--group", metavar="GROUP", help="Print only this group.")
+@click.option("-n", "--lines", type=click.IntRange(min=0), default=10, show_default=True, help="Number of past decisions.")
+@click.option("--facts", is_flag=True, help="Print facts too.")
+@click.option("-f", "--follow", is_flag=True, help="Continue with new records until interrupted. A LOG with several partitions needs --group.")
 def tail(screen: Screen, log: Log, group: str | None, lines: int, facts: bool, follow: bool) -> None:
-    """Prints decisions, one a line; with --json one JSON document a line.
+    """Print decisions, one a line; with --json one JSON document a line.
 
     \b
     Examples:
-      equipoise tail kafka://127.0.0.1:9092 --follow
-      equipoise tail group.db -n 100 --group orders
+      equipoise tail kafka://127.0.0.1:9092 --group orders --follow
+      equipoise tail group.db -n 100 --facts
     """
     last: deque[Entry] = deque(maxlen=lines)
     position = begin = 0

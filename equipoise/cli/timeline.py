@@ -1,4 +1,4 @@
-"""`equipoise timeline LOG`: who owned what when, as tables, as one HTML page, as one picture."""
+"""`equipoise timeline LOG`: which member ran what when, as tables, an HTML page or a picture."""
 
 from __future__ import annotations
 
@@ -20,27 +20,26 @@ if TYPE_CHECKING:
     from equipoise.replay.timelines import Timeline, Totals
 
 _MOST_ROWS = 40
-"""Rows of a table on the screen; `--all` and `--json` have all."""
+"""Rows of a table; `--all` and `--json` show all."""
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@command("timeline", short_help="Who owned what when: tables, and one self-contained HTML page.")
+@command("timeline", short_help="Show which member ran what when: tables, an HTML page, a picture.")
 @click.argument("log", type=LOG)
-@click.option("--html", "html_path", type=_FILE, metavar="FILE", help="Write the page to FILE as well; an earlier page there is replaced.")
-@click.option("--svg", "svg_path", type=_FILE, metavar="FILE", help="Write one still picture to FILE; an earlier picture there is replaced.")
-@click.option("--at", "until_offset", type=OFFSET, metavar="OFFSET", help="Up to this fact; default: the last.")
-@click.option("--group", metavar="GROUP", help="Which group; needed when the log holds several.")
-@click.option("--all", "everything", is_flag=True, help="Every move, round and interval, however many.")
+@click.option("--html", "html_path", type=_FILE, metavar="FILE", help="Also write an HTML page to FILE; an earlier page is replaced.")
+@click.option("--svg", "svg_path", type=_FILE, metavar="FILE", help="Also write an SVG picture to FILE; an earlier picture is replaced.")
+@click.option("--at", "until_offset", type=OFFSET, metavar="OFFSET", help="Stop after this fact. Default: the last.")
+@click.option("--group", metavar="GROUP", help="Group to show; required if LOG holds several.")
+@click.option("--all", "everything", is_flag=True, help="Show every row of every table.")
 def timeline(
     screen: Screen, log: Log, html_path: Path | None, svg_path: Path | None, until_offset: int | None, group: str | None, everything: bool
 ) -> None:
-    """Tells the history of LOG: what each marked window cost, every move with how long it took,
-    every round with what began it, each task's time without a running owner, and who was a member
-    when.
+    """Show the history of LOG: the cost of each marked window, every move with how long it took, every
+    round with its cause, each task's time without a running owner, and when each member was in the
+    group.
 
-    With --html it is also drawn as one page that needs nothing else: tasks as rows coloured by
-    owner, warm-ups hatched, gaps where nobody ran a task, members above, the balance below. With
-    --svg it is drawn as one still picture for a document.
+    --html writes one self-contained page: tasks as rows coloured by owner, warm-ups hatched, gaps where
+    no member ran a task, members above, the balance below. --svg writes one still picture.
 
     \b
     Examples:
@@ -83,7 +82,7 @@ def _cut(table: Table, most_rows: int | None) -> list[Part]:
 
 
 def totals_table(totals: list[Totals]) -> Table:
-    """What each window cost."""
+    """The cost of each window."""
     rows = [
         (
             each.label,

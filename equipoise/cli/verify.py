@@ -1,4 +1,4 @@
-"""`equipoise verify LOG`: does the log replay to the byte?"""
+"""`equipoise verify LOG`: recomputes every decision of a log and compares it with the stored one."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ _COLOURS = {0: "green", 1: "red", 2: "yellow"}
 _MOST_CHARS = 600
 
 
-@command("verify", short_help="Does a log replay to the byte? Shows the first divergence if not.")
+@command("verify", short_help="Recompute every decision of a log and show the first that differs.")
 @click.argument("log", type=LOG)
-@click.option("--group", "names", metavar="GROUP", multiple=True, help="Only this group; may be repeated. Default: every group.")
+@click.option("--group", "names", metavar="GROUP", multiple=True, help="Verify only this group; may be repeated. Default: every group.")
 def verify(screen: Screen, log: Log, names: tuple[str, ...]) -> int:
-    """Replays every group of LOG with the machine that decides live, recomputes each decision and
-    compares it with the stored one, byte for byte.
+    """Fold every group of LOG with the machine that decides live, recompute each decision and compare it
+    with the stored one, byte for byte. LOG is a log of equipoise; a Kafka Streams group is imported
+    first (`equipoise import`).
 
     Exit code 0: identical. 1: the first divergence is shown, with the fact, both decisions and what
-    they make different. 2: it cannot be verified (a damaged record, or another build's assignor,
-    solver or events), with the offset on stderr; of several groups, the others are verified all the
-    same. Facts at the end that were not answered yet are no divergence.
+    differs. 2: the log cannot be verified (a damaged record, or another build's assignor, solver or
+    events); the offset is on stderr, and other groups are still verified. Facts at the end that no
+    decision answers yet are no divergence.
 
     \b
     Examples:
@@ -60,7 +61,7 @@ def verify(screen: Screen, log: Log, names: tuple[str, ...]) -> int:
 
 
 def _entries(log: Log, names: Sequence[str]) -> Iterator[Entry]:
-    """Of all groups, or of some, one after the other."""
+    """The records of all groups, or of `names` one after the other."""
     return chain.from_iterable(log.read(group=name) for name in dict.fromkeys(names)) if names else log.read()
 
 
@@ -86,7 +87,7 @@ def verification_parts(verification: Verification) -> list[Part]:
 
 
 def divergence_parts(group: str, divergence: Divergence) -> list[Part]:
-    """The first divergence of a group: the fact, both decisions, the difference."""
+    """The first divergence of a group: the fact, both decisions, what differs."""
     parts: list[Part] = ["", Line(bold(f"first divergence of group {group}, at offset {divergence.offset}: {divergence.problem}"))]
     fact = divergence.fact
     if fact is not None:
@@ -96,12 +97,12 @@ def divergence_parts(group: str, divergence: Divergence) -> list[Part]:
         parts.append(f"  {label} {said}")
     if divergence.differences:
         rows = [(each.place, each.stored, each.recomputed) for each in divergence.differences]
-        parts += ["", Table(columns=("what", "in the log", "recomputed"), rows=rows, title="what that makes different")]
+        parts += ["", Table(columns=("what", "in the log", "recomputed"), rows=rows, title="what differs")]
     return parts
 
 
 def _said(event: codec.Event) -> str:
-    """The event in one line, cut where it gets long."""
+    """The event on one line, at most _MOST_CHARS characters."""
     form = codec.to_json(event)
     text = f"{form['kind']} {json.dumps(form['event'], ensure_ascii=False)}"
     return text if len(text) <= _MOST_CHARS else f"{text[:_MOST_CHARS]} ... ({len(text):,} characters; --json has all)"

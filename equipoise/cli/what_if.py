@@ -1,5 +1,5 @@
-"""`equipoise what-if LOG`: what other settings would have cost, as a table, a picture, and one line
-that says what to do.
+"""`equipoise what-if LOG`: what other settings would have cost, as a table, a picture and one line of
+advice.
 """
 
 from __future__ import annotations
@@ -33,16 +33,30 @@ MEASURES = (
 """(heading, metric)."""
 
 
-@command("what-if", short_help="What other settings would have cost, and whether to change any.")
+@command("what-if", short_help="Simulate other settings on a group's history, and advise.")
 @click.argument("log", type=LOG)
-@click.option("--config", "files", multiple=True, type=click.Path(path_type=Path), metavar="FILE", help="TOML with configurations; may be repeated.")
 @click.option(
-    "--sweep", "dimensions", multiple=True, metavar="NAME=V1,V2,...", help="Values of a setting, of assignor or announce_closes; several: all pairs."
+    "--config", "files", multiple=True, type=click.Path(path_type=Path), metavar="FILE", help="TOML file with configurations; may be repeated."
 )
-@click.option("--seeds", type=click.IntRange(1, 100), default=3, show_default=True, help="Simulations of each configuration, by chance apart.")
-@click.option("--restore-speed", type=click.IntRange(min=1), metavar="N", help="Records/s a member restores; default: fitted from LOG.")
-@click.option("--group", metavar="GROUP", help="Which group; default: every group of the log, one after the other.")
-@click.option("--svg", "svg_path", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Draw it to FILE; several groups: one each.")
+@click.option(
+    "--sweep",
+    "dimensions",
+    multiple=True,
+    metavar="NAME=V1,V2,...",
+    help="Values of a setting, of assignor or of announce_closes; several: all combinations.",
+)
+@click.option(
+    "--seeds", type=click.IntRange(1, 100), default=3, show_default=True, help="Simulations of each configuration, with different random seeds."
+)
+@click.option("--restore-speed", type=click.IntRange(min=1), metavar="N", help="Records per second that a member restores. Default: fitted from LOG.")
+@click.option("--group", metavar="GROUP", help="Group to simulate. Default: every group of LOG, one after the other.")
+@click.option(
+    "--svg",
+    "svg_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Also write an SVG picture to FILE; of several groups, one file each.",
+)
 def what_if(
     screen: Screen,
     log: Log,
@@ -53,22 +67,22 @@ def what_if(
     group: str | None,
     svg_path: Path | None,
 ) -> int:
-    """Plays the recorded inputs of LOG once for each configuration, and shows what each would have
-    cost, beside the group as it is, which is always simulated too: how far that is from what was
-    recorded tells how far to believe the rest. `*` marks what no other configuration beats.
+    """Simulate the recorded inputs of LOG once for each configuration, and show what each would have cost.
+    The group as it is is always simulated too: how far that is from what was recorded shows how far to
+    trust the rest. `*` marks configurations that no other beats.
 
-    Of several groups, one that cannot be answered is told as such (exit code 1), and the others go
-    on.
+    If one of several groups cannot be answered, the command says why, goes on with the others and ends
+    with exit code 1.
 
-    A group imported from Kafka Streams goes on to be led by Kafka Streams, under other settings of
-    its own; with another assignor equipoise leads.
+    A group imported from Kafka Streams is simulated with Kafka Streams as its leader, protocol included,
+    under other settings of its own. With another assignor, equipoise leads. (In `equipoise compare`
+    equipoise leads every row, so its row kafka_streams has smaller numbers.)
 
     \b
     Examples:
       equipoise what-if group.db --sweep max_warmups=1,2,4 --sweep num_standbys=0,1
-      equipoise what-if recorded.db --sweep assignor=kafka_streams,high_availability --svg costs.svg
-      equipoise what-if group.db --config calm.toml --config bold.toml --json |
-        jq -r '.groups[].advice.line'
+      equipoise what-if rec.db --sweep assignor=kafka_streams,high_availability --svg costs.svg
+      equipoise what-if group.db --config calm.toml --config bold.toml --json | jq '.groups[].advice'
     """
     from equipoise.replay.whatif.advice import advise  # loads the solver
     from equipoise.replay.whatif.evaluate import LEAST_SPAN_MS, check_configurations, what_if_recorded
@@ -86,7 +100,7 @@ def what_if(
         try:
             recording = read_recording(read(screen, log, f"reading {name}", name) if len(names) == 1 else log.read(group=name), group=name)
             if recording.span_ms < LEAST_SPAN_MS:
-                raise InputError(f"its log spans {recording.span_ms} ms: too little to play")
+                raise InputError(f"its log spans {recording.span_ms} ms: too little to simulate")
         except EquipoiseError as error:
             if len(names) == 1:
                 raise
@@ -95,7 +109,7 @@ def what_if(
         tried = []
         for each in check_configurations(recording.inputs, asked):
             if each.same:
-                screen.remark(f"{name}: {each.configuration.name} is what the group has")
+                screen.remark(f"{name}: {each.configuration.name} is the group's own configuration")
             else:
                 tried.append(each.configuration)
         with screen.progress(f"{name}: {counted(len(tried) + 1, 'configuration')}, in simulated seconds") as advance:
@@ -122,15 +136,15 @@ def what_if(
 
 
 def _pictures(path: Path, names: list[str]) -> dict[str, Path]:
-    """Group -> the file of its picture."""
+    """Group -> file of its picture."""
     if len(names) == 1:
         return {names[0]: path}
     return {name: path.with_stem(f"{path.stem}-{file_name(name)}") for name in names}
 
 
 def swept(dimensions: tuple[str, ...]) -> list[Configuration]:
-    """The grid that ``name=v1,v2`` options span. Raises InputError for a setting that there is none
-    of, or a value that is not of its kind.
+    """Every combination of the ``name=v1,v2`` options. Raises InputError when a setting does not
+    exist or a value is of the wrong kind.
     """
     from equipoise.replay.whatif.sweep import grid
 
@@ -141,7 +155,7 @@ def swept(dimensions: tuple[str, ...]) -> list[Configuration]:
         if not equals or not values:
             raise InputError(f"--sweep {dimension}: write it as name=value,value")
         if name in found:
-            raise InputError(f"--sweep {name}: it is there twice; write all its values into one")
+            raise InputError(f"--sweep {name}: given twice; write all values into one option")
         found[name] = [_value(name, value) for value in values]
     return grid(found) if found else []
 
@@ -173,7 +187,7 @@ def document(answer: WhatIf, advice: Advice) -> dict[str, Any]:
 
 
 def answer_parts(answer: WhatIf, advice: Advice) -> list[Part]:
-    """How far to believe it, what each configuration would have cost, and what to do."""
+    """The fidelity, the cost of each configuration, and the advice."""
     from equipoise.replay.whatif.advice import pareto_front
 
     head = Line(bold(answer.group), f"  {span_text(answer.span_ms)}, {counted(answer.facts, 'fact')}, led by {answer.factual.assignor}")
@@ -184,13 +198,13 @@ def answer_parts(answer: WhatIf, advice: Advice) -> list[Part]:
     costs = Table(
         columns=("", "configuration", *(heading for heading, _ in MEASURES)),
         rows=[_row(each, each.configuration.name in best) for each in outcomes if not each.error],
-        title="what each would have cost, less is better; * nothing beats it",
+        title="what each would have cost; less is better; *: no other configuration beats it",
     )
     return [head, "", fidelity_table(answer), f"simulated with: {used}", "", costs, *failed, "", Line(bold(advice.line))]
 
 
 def fidelity_table(answer: WhatIf) -> Table:
-    """The group as it is: recorded, and simulated."""
+    """The group as it is: recorded next to simulated."""
     headings = {metric: heading for heading, metric in MEASURES}
     rows = [
         (
@@ -202,8 +216,10 @@ def fidelity_table(answer: WhatIf) -> Table:
         )
         for each in answer.fidelity
     ]
-    who = "measured in the group" if answer.metrics_source == "measured" else "told by its log"
-    return Table(columns=("as it is", "recorded", "simulated", "runs", "error"), rows=rows, title=f"how far to believe it: {who}, and simulated")
+    source = "measured in the group" if answer.metrics_source == "measured" else "from its log"
+    return Table(
+        columns=("as it is", "recorded", "simulated", "runs", "error"), rows=rows, title=f"fidelity: the group as it is, {source}, next to simulated"
+    )
 
 
 def _row(each: Outcome, is_best: bool) -> tuple[str, ...]:

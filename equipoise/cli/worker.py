@@ -16,23 +16,23 @@ from equipoise.events.log.kafka.connection import MISSING
 from equipoise.worker.settings import WorkerSettings
 
 
-@command("worker", json=False, short_help="Lead the groups of a log in Kafka, until stopped.")
+@command("worker", json=False, short_help="Lead the groups of a log in Kafka until stopped.")
 @settings_options(WorkerSettings, table="worker")
 def worker(screen: Screen, settings: WorkerSettings) -> None:
-    """Leads every group of the log partitions that this process is assigned: reads their facts,
-    decides, and publishes the decisions. Several workers share the partitions; when one ends, the
-    others take its partitions over and make the same decisions.
+    """Lead every group in the log's partitions that are assigned to this process: read facts, decide, and
+    write the decisions. Several workers share the partitions; when one ends, the others take over its
+    partitions and continue with the same decisions.
 
-    Creates missing topics, and refuses topics with settings that the log cannot work with. SIGTERM
-    and SIGINT end it within 5 seconds. It logs to stderr, and serves an index of its state over
-    HTTP at /.
+    Missing topics are created. Topics with settings that the log cannot work with are refused. SIGTERM
+    and SIGINT end the worker within 5 seconds. It logs to stderr and serves HTTP: /health /ready
+    /metrics /groups /groups/NAME.
 
     \b
     Examples:
       equipoise worker --bootstrap 127.0.0.1:9092
       equipoise worker --settings worker.toml --http-port 0
-      EQUIPOISE_SECURITY_PROTOCOL=SASL_SSL EQUIPOISE_SASL_USERNAME=u \\
-        EQUIPOISE_SASL_PASSWORD=p equipoise worker
+      EQUIPOISE_SECURITY_PROTOCOL=SASL_SSL EQUIPOISE_SASL_USERNAME=u EQUIPOISE_SASL_PASSWORD=p \\
+        equipoise worker
     """
     said = logging.StreamHandler(sys.stderr)
     said.setFormatter(VisibleFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))

@@ -74,7 +74,7 @@ async def test_following_commands_show_and_copy_changes_until_an_interrupt(boots
                 await asyncio.sleep(0.5)
             assert watch.interrupted() == (130, "equipoise: interrupted\n")
             code, said = archive.interrupted()
-            resume = f"equipoise: interrupted; what was copied before is in {archived}, and the same command goes on from there"
+            resume = f"equipoise: interrupted; {archived} holds what was copied so far; the same command resumes there"
             assert (code, said.splitlines()[-1]) == (130, resume)
         finally:
             for each in (watch, archive):

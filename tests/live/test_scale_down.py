@@ -119,7 +119,7 @@ async def test_interrupted_scale_down_stays_requested_until_cancelled(bootstrap:
             await until(lambda: not state.asked and not state.members[asked].leaving)
             orders.signal(first if asked == "m1" else second, signal.SIGCONT)
             await orders.until_said(first if asked == "m1" else second, "is asked to stay")
-            assert "nobody is asked to leave" in (await run(orders, tmp_path, "--cancel")).out
+            assert "no member is asked to leave" in (await run(orders, tmp_path, "--cancel")).out
 
 
 async def test_scale_down_of_an_unknown_group_names_it(bootstrap: str, prefix: str, tmp_path: Path) -> None:

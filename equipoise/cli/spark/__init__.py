@@ -1,6 +1,4 @@
-"""`equipoise spark COMMAND`: the offline commands over the many groups of Parquet archives. One
-command is one module.
-"""
+"""`equipoise spark COMMAND`: offline commands over the many groups of Parquet archives, on Spark."""
 
 from __future__ import annotations
 
@@ -18,9 +16,9 @@ SPARK_COMMANDS = {
 spark = CommandGroup(
     name="spark",
     commands_by_place=SPARK_COMMANDS,
-    short_help="verify, timeline and what-if over many groups, on Spark.",
-    help="""verify, timeline and what-if over the many groups of Parquet archives, on Apache Spark: on all cores of this machine, or on a cluster
-    (--master, spark-submit). An ARCHIVE is a folder that `equipoise archive` has written; make one of a file with
+    short_help="Run verify, timeline and what-if over many groups, on Spark.",
+    help="""Run verify, timeline and what-if over the many groups of Parquet archives, on Apache Spark: on all cores of this machine, or on a cluster
+    (--master, spark-submit). An ARCHIVE is a folder that `equipoise archive` wrote; make one from a file with
     `equipoise archive group.db --to archive/`.
 
     \b

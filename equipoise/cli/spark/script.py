@@ -1,4 +1,4 @@
-"""`equipoise spark script`: where the file is that spark-submit runs."""
+"""`equipoise spark script`: prints the path of the file that spark-submit runs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from equipoise.cli.command import command
 from equipoise.cli.screen import Screen
 
 
-@command("script", short_help="The file that spark-submit runs.")
+@command("script", short_help="Print the path of the file for spark-submit.")
 def script(screen: Screen) -> None:
-    """Prints the path of the file to give to spark-submit; what follows it is what follows
-    `equipoise spark`.
+    """Print the path of the file to give to spark-submit. The arguments after it are those of `equipoise
+    spark`.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""What the Spark commands share: their arguments, the session and its end."""
+"""What the Spark commands share: arguments, options and the session."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def archives(run: F) -> F:
 
 
 def spark_options(run: F) -> F:
-    """Where Spark runs, for who does not start it with spark-submit."""
-    run = click.option("--master", metavar="URL", help="Spark's master; default: spark-submit's, else local[*].")(run)
-    return click.option("--conf", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of Spark's; may be repeated.")(run)
+    """Options that say where Spark runs."""
+    run = click.option("--master", metavar="URL", help="Spark's master. Default: spark-submit's, else local[*].")(run)
+    return click.option("--conf", "settings", multiple=True, metavar="NAME=VALUE", help="A Spark setting; may be repeated.")(run)
 
 
 @contextlib.contextmanager
 def spark_session(master: str | None, settings: Sequence[str]) -> Iterator[Any]:
-    """The user's session, or one that ends with the block."""
+    """The running session, or a new one that ends with the block."""
     from equipoise.replay.spark.session import session
 
     given: dict[str, str] = {}

@@ -1,5 +1,5 @@
-"""`equipoise spark stream` and `equipoise spark archive`: a live log in Kafka verified, or
-archived, without end.
+"""`equipoise spark stream` verifies a live log in Kafka continuously; `equipoise spark archive`
+archives one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOOK_S = 1
 
 @attrs.frozen(kw_only=True)
 class _Streaming:
-    """What both commands are told: the log, where Spark runs, and how the query goes."""
+    """Arguments and options of both commands."""
 
     location: str
     master: str | None
@@ -40,38 +40,36 @@ class _Streaming:
 
 
 def _streaming(run: Callable[..., int | None]) -> Callable[..., int | None]:
-    """Arguments and options of both commands, handed over as one `_Streaming`, behind the screen.
-    """
+    """Passes the arguments and options of both commands as one `_Streaming`, after the screen."""
 
     def with_streaming(screen: Screen, **given: Any) -> int | None:
         return run(screen, _Streaming(**{field.name: given.pop(field.name) for field in attrs.fields(_Streaming)}), **given)
 
     with_streaming.__doc__ = run.__doc__
     with_streaming.__click_params__ = getattr(run, "__click_params__", [])  # type: ignore[attr-defined]
-    where_it_is = "The query's own folder, where it keeps how far it is."
+    where_it_is = "Folder for the query's position; one for each query."
     made = click.argument("location", metavar="KAFKA")(with_streaming)
     made = click.option("--checkpoint", required=True, metavar="FOLDER", type=click.Path(path_type=Path), help=where_it_is)(made)
-    made = click.option("--once", is_flag=True, help="Take all that is there now, and end.")(made)
-    made = click.option("--most-records", type=click.IntRange(1), default=200_000, show_default=True, help="Records a trigger takes at most.")(made)
-    made = click.option("--metrics-port", type=click.IntRange(1, 65_535), metavar="PORT", help="Serve counts to Prometheus there.")(made)
+    made = click.option("--once", is_flag=True, help="Process the records that are there now, and exit.")(made)
+    made = click.option("--most-records", type=click.IntRange(1), default=200_000, show_default=True, help="Most records of one trigger.")(made)
+    made = click.option("--metrics-port", type=click.IntRange(1, 65_535), metavar="PORT", help="Serve counts to Prometheus on this port.")(made)
     return spark_options(made)
 
 
-@command("stream", short_help="Verify a live log in Kafka without end; what is wrong becomes a row.")
+@command("stream", short_help="Verify a live log in Kafka continuously; each finding becomes a row.")
 @_streaming
-@click.option("--alerts", required=True, metavar="FOLDER", type=click.Path(path_type=Path), help="Where rows of what is wrong go, as Parquet.")
+@click.option("--alerts", required=True, metavar="FOLDER", type=click.Path(path_type=Path), help="Folder for findings, as Parquet.")
 def stream(screen: Screen, streaming: _Streaming, alerts: Path) -> int:
-    """Replays every group of KAFKA (kafka://host:port[/prefix]) as its records come, and compares
-    each decision as `equipoise verify` does. The first thing that is wrong with a group becomes a
-    row in --alerts within the trigger that reads it. Killed at any moment, it goes on where it was.
+    """Replay every group of KAFKA (kafka://host:port[/prefix]) as its records arrive, and compare each
+    decision as `equipoise verify` does. The first finding of a group becomes a row in --alerts, within
+    the trigger that reads it. If the query is killed, the next run resumes.
 
-    Exit code, with --once: 0 nothing was wrong; 1 at least one row was written.
+    Exit code with --once: 0: no findings; 1: at least one row was written.
 
     \b
     Examples:
-      spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 $(equipoise spark
-      script) \\
-        stream kafka://127.0.0.1:9092 --alerts alerts/ --checkpoint state/
+      spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 \\
+        $(equipoise spark script) stream kafka://127.0.0.1:9092 --alerts alerts/ --checkpoint state/
       equipoise spark stream kafka://127.0.0.1:9092 --alerts alerts/ --checkpoint state/ --once \\
         --conf spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0
     """
@@ -85,19 +83,25 @@ def stream(screen: Screen, streaming: _Streaming, alerts: Path) -> int:
     return 1 if totals["alerts"] else 0
 
 
-@command("archive", short_help="Archive a live log in Kafka without end.")
+@command("archive", short_help="Archive a live log in Kafka continuously.")
 @_streaming
-@click.option("--to", "archive_folder", required=True, metavar="ARCHIVE", type=click.Path(path_type=Path), help="One that is there grows.")
+@click.option(
+    "--to",
+    "archive_folder",
+    required=True,
+    metavar="ARCHIVE",
+    type=click.Path(path_type=Path),
+    help="Archive to write; an existing one is continued.",
+)
 def archive(screen: Screen, streaming: _Streaming, archive_folder: Path) -> None:
-    """Copies every partition of KAFKA (kafka://host:port[/prefix]) to the Parquet archive ARCHIVE,
-    each fact once all that it caused is written. Killed at any moment, it goes on where it was, and
-    no record stands there twice. Merge its small files now and then with `equipoise compact`.
+    """Copy every partition of KAFKA (kafka://host:port[/prefix]) to the Parquet archive ARCHIVE, each fact
+    when all its decisions are written. If the query is killed, the next run resumes, and no record is
+    in the archive twice. Merge its small files from time to time with `equipoise compact`.
 
     \b
     Examples:
-      spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 $(equipoise spark
-      script) \\
-        archive kafka://127.0.0.1:9092 --to archive/ --checkpoint state/
+      spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 \\
+        $(equipoise spark script) archive kafka://127.0.0.1:9092 --to archive/ --checkpoint state/
     """
     from equipoise.events.log.parquet.log import ArchiveLog
     from equipoise.replay.spark.archive import spark_archive
@@ -119,15 +123,17 @@ def _records(spark: Any, streaming: _Streaming) -> Any:
 
     location = streaming.location
     if not location.startswith(SCHEME):
-        raise InputError(f"{location}: is no log in Kafka; write kafka://host:port[/prefix]")
+        raise InputError(f"{location}: not a log in Kafka; write kafka://host:port[/prefix]")
     place = Place.parse(location)
     if place.partition is not None:
-        raise InputError(f"{location}: a stream takes all partitions; leave ?partition out")
+        raise InputError(f"{location}: a stream reads all partitions; leave out ?partition")
     return records(spark, place.connection, place.topics, most_records=streaming.most_records)
 
 
 def _follow(screen: Screen, query: Any, metrics_port: int | None) -> dict[str, int]:
-    """Until the query ends or is interrupted: counts what it did, and serves the counts."""
+    """Follows the query until it ends or is interrupted. Returns what it did, and serves the counts
+    meanwhile.
+    """
     from equipoise.replay.spark.stream import METRIC
 
     totals = {"records": 0, "facts": 0, "decisions": 0, "alerts": 0}

@@ -1,4 +1,5 @@
-"""`equipoise spark timeline ARCHIVE... --to FOLDER`: the history of every group, as Parquet tables.
+"""`equipoise spark timeline ARCHIVE... --to FOLDER`: writes the history of every group as Parquet
+tables.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ from equipoise.replay.wording import counted
 _MOST_ROWS = 40
 
 
-@command("timeline", short_help="Who owned what when in every group, as Parquet tables.")
+@command("timeline", short_help="Write the history of every group as Parquet tables.")
 @archives
-@click.option("--to", "folder", metavar="FOLDER", required=True, type=click.Path(path_type=Path), help="Where to write; tables there are replaced.")
+@click.option("--to", "folder", metavar="FOLDER", required=True, type=click.Path(path_type=Path), help="Folder to write; tables in it are replaced.")
 def timeline(screen: Screen, locations: tuple[str, ...], master: str | None, settings: tuple[str, ...], folder: Path) -> int:
-    """What `equipoise timeline` tells, for every group of the archives: the tables groups,
-    intervals, unavailability, moves, rounds, imbalance, copies and members, each a folder of
-    Parquet files in FOLDER, with the group's name in the first column.
+    """Write the history of every group of the archives, as `equipoise timeline` has it: the tables groups,
+    intervals, unavailability, moves, rounds, imbalance, copies and members, each a folder of Parquet
+    files in FOLDER, with the group's name in the first column.
 
-    Exit code 0: every group has its history. 2: at least one has not; its row in `groups` says why.
+    Exit code 0: every group has its history. 2: at least one group has none; its row in `groups` says
+    why.
 
     \b
     Examples:
       equipoise spark timeline archive/ --to history/
-      duckdb -c "select * from 'history/unavailability/*.parquet'
-        order by to_ms - from_ms desc limit 10"
+      duckdb -c "select * from 'history/unavailability/*.parquet' order by to_ms - from_ms desc"
     """
     from equipoise.replay.spark.timeline import TABLES, spark_timeline, write_tables
 

@@ -1,4 +1,4 @@
-"""`equipoise spark verify ARCHIVE...`: does the log of every group replay to the byte?"""
+"""`equipoise spark verify ARCHIVE...`: verifies the log of every group."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ from equipoise.replay.wording import counted
 _MOST_ROWS = 40
 
 
-@command("verify", short_help="Does every group's log replay to the byte? One row for each.")
+@command("verify", short_help="Verify the log of every group: one row each.")
 @archives
-@click.option("--to", "folder", metavar="FOLDER", type=click.Path(path_type=Path), help="Write the rows there as well, in place of earlier ones.")
-@click.option("--all", "everything", is_flag=True, help="Every group on the screen, however many; default: those that are not identical first.")
+@click.option("--to", "folder", metavar="FOLDER", type=click.Path(path_type=Path), help="Also write the rows to FOLDER; earlier rows are replaced.")
+@click.option("--all", "everything", is_flag=True, help="Show every group. Default: some, those that are not identical first.")
 def verify(screen: Screen, locations: tuple[str, ...], master: str | None, settings: tuple[str, ...], folder: Path | None, everything: bool) -> int:
-    """What `equipoise verify` does, for every group of the archives, many at once. A group whose
-    log is damaged is one row that says so.
+    """Verify every group of the archives as `equipoise verify` does, many at once. A group whose log is
+    damaged is one row that says so.
 
-    Exit code 0: all identical. 1: at least one diverges. 2: none diverges, and at least one cannot
-    be verified.
+    Exit code 0: all identical. 1: at least one diverges. 2: none diverges, but at least one cannot be
+    verified.
 
     \b
     Examples:
       equipoise spark verify archive/
-      equipoise spark verify archive/ --to verified/ --json |
-        jq '.groups[] | select(.verdict != "identical")'
+      equipoise spark verify archive/ --json | jq '.groups[] | select(.verdict != "identical")'
     """
     from equipoise.replay.spark.verify import spark_verify
     from equipoise.replay.verification import Verdict

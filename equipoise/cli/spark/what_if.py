@@ -18,12 +18,16 @@ from equipoise.replay.wording import counted
 _MOST_ROWS = 40
 
 
-@command("what-if", short_help="What other settings would have cost every group.")
+@command("what-if", short_help="Simulate other settings on the history of every group.")
 @archives
-@click.option("--config", "files", multiple=True, type=click.Path(path_type=Path), metavar="FILE", help="TOML with configurations; may be repeated.")
-@click.option("--sweep", "dimensions", multiple=True, metavar="NAME=V1,V2,...", help="Values of a setting; several: all pairs.")
-@click.option("--seeds", type=click.IntRange(1, 100), default=3, show_default=True, help="Simulations of each configuration, by chance apart.")
-@click.option("--to", "folder", metavar="FOLDER", type=click.Path(path_type=Path), help="Write the rows there as well, as Parquet.")
+@click.option(
+    "--config", "files", multiple=True, type=click.Path(path_type=Path), metavar="FILE", help="TOML file with configurations; may be repeated."
+)
+@click.option("--sweep", "dimensions", multiple=True, metavar="NAME=V1,V2,...", help="Values of a setting; several: all combinations.")
+@click.option(
+    "--seeds", type=click.IntRange(1, 100), default=3, show_default=True, help="Simulations of each configuration, with different random seeds."
+)
+@click.option("--to", "folder", metavar="FOLDER", type=click.Path(path_type=Path), help="Also write the rows to FOLDER, as Parquet.")
 def what_if(
     screen: Screen,
     locations: tuple[str, ...],
@@ -34,17 +38,16 @@ def what_if(
     seeds: int,
     folder: Path | None,
 ) -> int:
-    """What `equipoise what-if` does, for every group of the archives: each log is read once and
-    each configuration simulated. Shown are the sums over all groups, and for each group the one
-    line that says what to change; --to has a row for each group and configuration.
+    """Simulate other settings for every group of the archives, as `equipoise what-if` does: each log is
+    read once and each configuration simulated. Show the sums over all groups, and for each group one
+    line of advice. --to writes a row for each group and configuration.
 
-    Exit code 0: every group has its answer. 2: at least one has not; its line says why.
+    Exit code 0: every group is answered. 2: at least one is not; its line says why.
 
     \b
     Examples:
       equipoise spark what-if archive/ --sweep max_warmups=1,2,4 --to costs/
-      equipoise spark what-if archive/ --config calm.toml --json |
-        jq -r '.groups[] | .group + ": " + .advice'
+      equipoise spark what-if archive/ --config calm.toml --json | jq -r '.groups[].advice'
     """
     from equipoise.replay.spark.what_if import by_configuration, what_if_rows
     from equipoise.replay.whatif.sweep import read_configurations

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from equipoise.cli import main
+from equipoise.cli.screen import Screen
 
 COMMAND = [sys.executable, "-m", "equipoise", "assign"]
 
@@ -115,3 +116,16 @@ def test_the_help_text_s_own_example_works() -> None:
     text = CliRunner().invoke(main, ["assign", "--help"]).stdout
     example = text[text.index("{") : text.rindex("}'") + 1]
     assert list(plans(run(b" ".join(example.encode().split()) + b"\n"))[0]["target"]) == ["m1"]
+
+
+def test_plan_on_a_terminal_is_indented_and_the_same_json(monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    plan = '{"members": {"m\\u202e1": {"active": ["0_0"]}}, "name": "m\u00fc"}'
+    Screen().json_line(plan, indent=2)
+    piped = capsysbinary.readouterr().out
+    assert piped == plan.encode() + b"\n"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    Screen().json_line(plan, indent=2)
+    shown = capsysbinary.readouterr().out.decode()
+    assert json.loads(shown) == json.loads(plan)
+    assert '\n  "members": {\n' in shown
+    assert "\\u202e" in shown

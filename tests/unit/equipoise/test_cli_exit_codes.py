@@ -111,8 +111,8 @@ def test_a_reader_that_is_ended_says_so_in_one_line(folder: Path, tmp_path: Path
 WRITERS = {
     "simulate {f}/group.db --to {t}/new.db": ("simulating", "{t}/new.db was not written"),
     "import kafka-streams scale-out --to {t}/new.jsonl": ("importing", "{t}/new.jsonl was not written"),
-    "archive {f}/group.db --to {t}/copy.db --follow": ("copying", "what was copied before is in {t}/copy.db, and the same command goes on"),
-    "archive {f}/group.db --to {t}/copy/ --follow": ("copying", "what was copied before is in {t}/copy/, and the same command goes on"),
+    "archive {f}/group.db --to {t}/copy.db --follow": ("copying", "{t}/copy.db holds what was copied so far; the same command resumes there"),
+    "archive {f}/group.db --to {t}/copy/ --follow": ("copying", "{t}/copy/ holds what was copied so far; the same command resumes there"),
 }
 
 
@@ -227,7 +227,7 @@ def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SmallDisk]
 
 
 NOT_WRITTEN = "nothing was written there: make room, or name another place, and run it again"
-GOES_ON = "the same command goes on from there"
+GOES_ON = "the same command resumes there"
 FILLED = {
     "import kafka-streams scale-out --to {t}/x.db": (40_000, NOT_WRITTEN),
     "import kafka-streams rolling --to {t}/x.jsonl": (40_000, NOT_WRITTEN),

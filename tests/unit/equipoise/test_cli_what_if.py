@@ -49,7 +49,7 @@ def test_the_group_as_it_is_and_each_configuration_have_a_row_and_the_last_line_
         "max_warmups=4 num_standbys=0",
         "max_warmups=4 num_standbys=1",
     ]
-    assert "max_warmups=2 num_standbys=0 is what the group has" in result.stderr
+    assert "max_warmups=2 num_standbys=0 is the group's own configuration" in result.stderr
     assert any(FACTUAL in line for line in lines)
     assert any(line.startswith("*") for line in lines)
     assert lines[-1].startswith(("change ", "keep what you have: "))
@@ -94,7 +94,7 @@ def test_every_group_of_a_log_is_answered_or_the_one_that_is_named(tmp_path: Pat
         (("--sweep", "max_warmups"), "--sweep max_warmups: write it as name=value,value"),
         (("--sweep", "max_warmups=a"), "--sweep max_warmups: 'a' is not a whole number"),
         (("--sweep", "max_warmups=0"), "max_warmups"),
-        (("--sweep", "max_warmups=1", "--sweep", "max_warmups=2"), "--sweep max_warmups: it is there twice"),
+        (("--sweep", "max_warmups=1", "--sweep", "max_warmups=2"), "--sweep max_warmups: given twice"),
         (("--sweep", "assignor=nobody"), "nobody"),
         (("--sweep", "announce_closes=maybe"), "announce_closes: 'maybe' is neither true nor false"),
         (("--config", "none.toml"), "none.toml: No such file"),

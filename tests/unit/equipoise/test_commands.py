@@ -4,18 +4,23 @@ something is wrong, one JSON document with --json.
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import attrs
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 import equipoise
-from equipoise.cli import main
+from equipoise.cli import COMMANDS, main
+from equipoise.cli.spark import SPARK_COMMANDS
 from equipoise.events.decisions import MemberExpired
 from equipoise.events.facts import LeaveIntended
 from equipoise.events.log import open_log
@@ -125,7 +130,7 @@ def test_show_has_every_member_and_task(log: Path) -> None:
 def test_explain_answers_three_questions(log: Path) -> None:
     result = run("explain", log, "--task", "0_3")
     assert result.exit_code == 0
-    for question in ("Why is 0_3 on ", "How did 0_3 come there?", "What is next?"):
+    for question in ("Why is 0_3 on ", "How did 0_3 get there?", "What is next?"):
         assert question in result.stdout
     assert document("explain", log, "--task", "0_3")["task"] == "0_3"
 
@@ -192,7 +197,7 @@ def test_simulate_says_what_each_action_cost_beside_what_was_recorded(recorded: 
 
 def test_simulate_announces_closes_unless_told_otherwise_and_says_so(recorded: Path, tmp_path: Path) -> None:
     announced = run("simulate", recorded, "--to", tmp_path / "a.db")
-    assert "closes are announced, as an equipoise member does; --no-announce-closes: stop at once" in announced.stdout
+    assert "members announce that they close, as equipoise members do; --no-announce-closes: they stop at once" in announced.stdout
     assert "members that close stop at once" in run("simulate", recorded, "--to", tmp_path / "b.db", "--no-announce-closes").stdout
     intents = {}
     for name in ("a", "b"):
@@ -273,3 +278,23 @@ def test_equal_runs_write_equal_bytes_under_another_hash_seed(recorded: Path, tm
         written_bytes.append(path.read_bytes())
     assert written_bytes[0] == written_bytes[1]
     assert len(written_bytes[0]) > 100_000
+
+
+def all_commands() -> dict[str, click.Command]:
+    """Every command by what a user types."""
+    names = {f"equipoise {name}": place for name, place in COMMANDS.items() if name != "spark"}
+    names |= {f"equipoise spark {name}": place for name, place in SPARK_COMMANDS.items()}
+    return {name: getattr(importlib.import_module(place.partition(":")[0]), place.partition(":")[2]) for name, place in names.items()}
+
+
+@pytest.mark.parametrize("name", all_commands())
+def test_command_help_has_a_summary_options_with_help_and_examples_a_line_each(name: str) -> None:
+    command = all_commands()[name]
+    summary, text = command.get_short_help_str(200), inspect.cleandoc(command.help or "")
+    assert re.fullmatch(r"[A-Z][a-z-]+( here)?:? .*\.", summary), "an imperative sentence"
+    assert all(getattr(each, "help", "") for each in command.params if isinstance(each, click.Option) and each.name != "help")
+    block = text.partition("Examples:\n")[2].replace("\\\n", "")
+    starts = [line.split()[0] for line in block.splitlines() if line.startswith("  ") and not line.startswith("   ")]
+    assert starts
+    assert set(starts) <= {"equipoise", "echo", "duckdb", "spark-submit", "EQUIPOISE_SECURITY_PROTOCOL=SASL_SSL"}
+    assert not re.search(r"equipoise [a-z-]+ [^|\n&]*(?<!\$\()\bequipoise [a-z-]+ ", block), "two commands on one line"

@@ -143,7 +143,7 @@ WRONG = [
     # scenarios, problems, words
     ("scenario", "Missing argument 'FILE...'"),
     ("scenario {f}/absent.txt", "does not exist"),
-    ("scenario {f}/dir", "no .txt file in there; name a scenario, or a folder that holds some"),
+    ("scenario {f}/dir", "no .txt file in there; name a scenario, or a folder with scenarios"),
     ("scenario {f}/empty.txt", "empty.txt:1: no directive in the file"),
     ("scenario {f}/noise.txt", "noise.txt:1: is not UTF-8, so it is no scenario"),
     ("scenario {f}/group.db", "is not UTF-8, so it is no scenario"),
@@ -195,7 +195,7 @@ def test_no_problem_is_no_plan_and_says_so() -> None:
     for text in (b"", b"\n \n"):
         result = run("assign", stdin=text)
         assert (result.exit_code, result.stdout) == (0, "")
-        assert result.stderr.endswith("holds no problem, so there is no plan; equipoise assign --help shows one\n")
+        assert result.stderr.endswith("holds no problem; `equipoise assign --help` shows one\n")
     assert run("assign --quiet").stderr == ""
 
 
