@@ -1,13 +1,13 @@
 """The command line: `equipoise COMMAND ...`.
 
 Each command is one module of this package. `equipoise.cli.command.command` makes the module's
-function a click command, and `COMMANDS` lists it. A module is imported when its command is used, and
-imports slow packages inside the function.
+function a click command, and `COMMANDS` lists it. A module is imported when its command is used,
+and imports slow packages inside the function.
 
-Scripts rely on: ``--json`` prints one JSON document on stdout and nothing else there (docs/json.md);
-exit codes 0 (it holds, or is done), 1 (the answer is no), 2 (bad input or usage: one line on stderr
-names the place and the fix), 70 (a defect of equipoise), 74 (no space left), 130 (SIGINT), 143
-(SIGTERM).
+Scripts rely on: ``--json`` prints one JSON document on stdout and nothing else there
+(docs/json.md); exit codes 0 (it holds, or is done), 1 (the answer is no), 2 (bad input or usage:
+one line on stderr names the place and the fix), 70 (a defect of equipoise), 74 (no space left), 130
+(SIGINT), 143 (SIGTERM).
 """
 
 from __future__ import annotations

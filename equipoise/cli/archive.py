@@ -1,5 +1,5 @@
-"""`equipoise archive LOG --to LOG2` copies a log into a file or a Parquet archive and can be resumed.
-`equipoise compact ARCHIVE` merges small files.
+"""`equipoise archive LOG --to LOG2` copies a log into a file or a Parquet archive and can be
+resumed. `equipoise compact ARCHIVE` merges small files.
 """
 
 from __future__ import annotations
@@ -53,12 +53,13 @@ class _Done:
 )
 @click.option("--follow", is_flag=True, help="Keep copying new records until interrupted.")
 def archive(screen: Screen, log: Log, location: str, follow: bool) -> int:
-    """Copy facts and decisions of LOG into a file, or into a Parquet archive, that every other command
-    reads. The command may be killed at any time; the next run resumes, and copies no record twice.
+    """Copy facts and decisions of LOG into a file, or into a Parquet archive, that every other
+    command reads. The command may be killed at any time; the next run resumes, and copies no record
+    twice.
 
-    From a log in Kafka (kafka://host:port[/prefix][?partition=N]) it copies a fact only when all its
-    decisions are written; later facts wait for the next run. A file holds one partition, an archive
-    holds all.
+    From a log in Kafka (kafka://host:port[/prefix][?partition=N]) it copies a fact only when all
+    its decisions are written; later facts wait for the next run. A file holds one partition, an
+    archive holds all.
 
     Exit code 1: everything is copied byte for byte, but this build cannot read some group's records
     (unknown kind or version).
@@ -143,9 +144,9 @@ def _from_kafka(log: KafkaLog, location: str, done: _Done, advance: Advance) -> 
 @command("compact", short_help="Merge the small files of a Parquet archive.")
 @click.argument("location", metavar="ARCHIVE", type=click.Path(file_okay=False, path_type=Path))
 def compact(screen: Screen, location: Path) -> None:
-    """Merge files of ARCHIVE that hold the same partition and day into few large ones. Other processes
-    may read the archive and append to it meanwhile. If the command is killed, no record is lost and
-    none is doubled.
+    """Merge files of ARCHIVE that hold the same partition and day into few large ones. Other
+    processes may read the archive and append to it meanwhile. If the command is killed, no record
+    is lost and none is doubled.
 
     \b
     Examples:

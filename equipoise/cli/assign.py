@@ -14,15 +14,15 @@ from equipoise.events.errors import InputError
 @command("assign", json=False, short_help="Answer assignment problems (JSON Lines) with plans (JSON Lines).")
 @click.argument("file", type=click.File("rb"), default="-")
 def assign(screen: Screen, file: BinaryIO) -> None:
-    """Answer each problem in FILE (default: stdin) with a plan on stdout: one JSON object a line, in the
-    same order. On a terminal each plan is indented; in a pipe or a file it is one line.
+    """Answer each problem in FILE (default: stdin) with a plan on stdout: one JSON object a line,
+    in the same order. On a terminal each plan is indented; in a pipe or a file it is one line.
 
-    A problem lists the members, what each runs, which copies each has and how many records those are
-    behind. A plan says which member may run which task now, which tasks will move, which copies must
-    warm up first, and why. Each line is answered by itself: nothing is remembered.
+    A problem lists the members, what each runs, which copies each has and how many records those
+    are behind. A plan says which member may run which task now, which tasks will move, which copies
+    must warm up first, and why. Each line is answered by itself: nothing is remembered.
 
-    The command stops at the first invalid line with exit code 2; one line on stderr names the line, the
-    field and the fix. Plans of earlier lines are already written.
+    The command stops at the first invalid line with exit code 2; one line on stderr names the line,
+    the field and the fix. Plans of earlier lines are already written.
 
     \b
     Examples:

@@ -40,13 +40,14 @@ MEASURES = (
 @click.option("--group", metavar="GROUP", help="Group to compare; required if a LOG holds several.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed of network delays and other chances.")
 def compare(screen: Screen, logs: tuple[Log, ...], names: tuple[str, ...], settings: tuple[str, ...], group: str | None, seed: int) -> None:
-    """Simulate the recorded inputs of each LOG once for each assignor: the same process starts and ends,
-    the same changelog growth. Show what each assignor cost in all marked windows, next to what was
-    measured when the run was recorded. Without a LOG: the recorded runs that come with equipoise.
+    """Simulate the recorded inputs of each LOG once for each assignor: the same process starts and
+    ends, the same changelog growth. Show what each assignor cost in all marked windows, next to
+    what was measured when the run was recorded. Without a LOG: the recorded runs that come with
+    equipoise.
 
-    In every row but `as recorded`, equipoise leads and the assignor only says which member should run
-    which task. So the row kafka_streams costs less than `equipoise what-if` says for a group that Kafka
-    Streams leads: there the protocol of Kafka Streams is simulated too.
+    In every row but `as recorded`, equipoise leads and the assignor only says which member should
+    run which task. So the row kafka_streams costs less than `equipoise what-if` says for a group
+    that Kafka Streams leads: there the protocol of Kafka Streams is simulated too.
 
     \b
     Examples:

@@ -54,13 +54,13 @@ def configure(
     seeds: int,
     timeout_s: float,
 ) -> int:
-    """Without a change, show the settings in force. With changes, append them to the log as one fact and
-    wait until a worker answers. Exit code 0: they are in force. Exit code 1: they are rejected, and the
-    earlier settings stay in force, or no worker answered. The group keeps running; no member restarts.
-    The command prints how to undo the change.
+    """Without a change, show the settings in force. With changes, append them to the log as one
+    fact and wait until a worker answers. Exit code 0: they are in force. Exit code 1: they are
+    rejected, and the earlier settings stay in force, or no worker answered. The group keeps
+    running; no member restarts. The command prints how to undo the change.
 
-    --dry-run changes nothing: it shows which tasks would move, and simulates the group's history with
-    its present settings and with the new ones.
+    --dry-run changes nothing: it shows which tasks would move, and simulates the group's history
+    with its present settings and with the new ones.
 
     \b
     Examples:

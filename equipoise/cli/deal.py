@@ -1,4 +1,5 @@
-"""`equipoise deal`: reassigns the partitions of a running `lag_aware` group by their present lag."""
+"""`equipoise deal`: reassigns the partitions of a running `lag_aware` group by their present lag.
+"""
 
 from __future__ import annotations
 
@@ -47,9 +48,9 @@ class Behind:
 @settings_options(LiveSettings)
 def deal(screen: Screen, settings: LiveSettings, group: str, dry_run: bool, timeout_s: float) -> int:
     """A group of the assignor `lag_aware` keeps its assignment while members have equal numbers of
-    partitions, even when lags grow apart. This command assigns the partitions again by their present
-    lag: it shows what moves, appends one request to the log and waits until a worker answers. Exit code
-    1: the request was rejected, or no worker answered.
+    partitions, even when lags grow apart. This command assigns the partitions again by their
+    present lag: it shows what moves, appends one request to the log and waits until a worker
+    answers. Exit code 1: the request was rejected, or no worker answered.
 
     \b
     Examples:

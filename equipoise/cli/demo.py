@@ -24,10 +24,10 @@ _ABOUT = {
 @command("demo", short_help="Start here: replay two recorded Kafka Streams runs with equipoise leading.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out"), show_default=True, help="Folder for logs and pictures.")
 def demo(screen: Screen, out: Path) -> int:
-    """Import two recorded runs of a real Kafka Streams group and show what they cost. Then simulate the
-    same inputs (process starts, kills and closes, changelog growth) with equipoise leading, and show
-    what that costs, that every decision replays to the byte, why one task moved, and a picture of both.
-    Needs no Kafka and no network; takes a few seconds.
+    """Import two recorded runs of a real Kafka Streams group and show what they cost. Then simulate
+    the same inputs (process starts, kills and closes, changelog growth) with equipoise leading, and
+    show what that costs, that every decision replays to the byte, why one task moved, and a picture
+    of both. Needs no Kafka and no network; takes a few seconds.
 
     \b
     Examples:

@@ -167,7 +167,8 @@ def _open_what_is_closed() -> None:
 
 
 def _let_go_of_stdout() -> None:
-    """Points stdout to the null device, so that the interpreter's flush at exit does not fail too."""
+    """Points stdout to the null device, so that the interpreter's flush at exit does not fail too.
+    """
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):

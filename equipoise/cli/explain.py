@@ -1,4 +1,5 @@
-"""`equipoise explain LOG --task 0_3`: why a task is on its member, how it moved, what it waits for."""
+"""`equipoise explain LOG --task 0_3`: why a task is on its member, how it moved, what it waits for.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +30,9 @@ _MOST_MOVES = 20
 @click.option("--at", "at_offset", type=OFFSET, metavar="OFFSET", help="Explain the state after this fact. Default: the last.")
 @click.option("--group", metavar="GROUP", help="Group of the task; required if LOG holds several.")
 def explain(screen: Screen, log: Log, task: TaskId, at_offset: int | None, group: str | None) -> None:
-    """Answer three questions about one task from LOG alone, with the numbers behind each decision: why is
-    it on its member; how did it get there (each move with its reason, and how long it waited, warmed up
-    and was handed over); why has it not moved yet.
+    """Answer three questions about one task from LOG alone, with the numbers behind each decision:
+    why is it on its member; how did it get there (each move with its reason, and how long it
+    waited, warmed up and was handed over); why has it not moved yet.
 
     \b
     Examples:

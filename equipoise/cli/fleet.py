@@ -19,9 +19,9 @@ from equipoise.replay.wording import counted
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed.")
 @click.option("--processes", type=click.IntRange(1), help="Parallel processes. Default: one for each core.")
 def fleet(screen: Screen, location: str, groups: int, records: int, seed: int, processes: int | None) -> None:
-    """Simulate groups, each in a cluster of its own: members join, are killed, come back, leave and are
-    added. The real state machine decides and real member code obeys, so every log is complete and
-    verifies. The same seed writes the same records.
+    """Simulate groups, each in a cluster of its own: members join, are killed, come back, leave and
+    are added. The real state machine decides and real member code obeys, so every log is complete
+    and verifies. The same seed writes the same records.
 
     \b
     Examples:

@@ -1,5 +1,5 @@
-"""`equipoise groups` and `equipoise status`: the present state of groups of a log in Kafka. Both fold
-the log themselves, so they work without a worker.
+"""`equipoise groups` and `equipoise status`: the present state of groups of a log in Kafka. Both
+fold the log themselves, so they work without a worker.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ EXIT_HALTED = 1
 @command("groups", short_help="List the groups of a log in Kafka.")
 @settings_options(LiveSettings)
 def groups(screen: Screen, settings: LiveSettings) -> int:
-    """List every group: its members, tasks, verdict, and whether it is halted. Exit code 1: at least one
-    group is halted.
+    """List every group: its members, tasks, verdict, and whether it is halted. Exit code 1: at
+    least one group is halted.
 
     \b
     Examples:
@@ -71,8 +71,8 @@ def _row(partition: int, lead: GroupLead) -> dict[str, object]:
 @click.option("--group", required=True, metavar="GROUP", help="Group to show.")
 @click.option("--watch", is_flag=True, help="Show it again after each change, until interrupted.")
 def status(screen: Screen, settings: LiveSettings, group: str, watch: bool) -> int:
-    """Show a group's members and tasks: which member runs what, which tasks move where, and what they wait
-    for. Exit code 1: the group is halted.
+    """Show a group's members and tasks: which member runs what, which tasks move where, and what
+    they wait for. Exit code 1: the group is halted.
 
     \b
     Examples:

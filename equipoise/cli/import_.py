@@ -1,4 +1,5 @@
-"""`equipoise import kafka-streams SOURCE --to LOG`: reads the history of a real group into facts."""
+"""`equipoise import kafka-streams SOURCE --to LOG`: reads the history of a real group into facts.
+"""
 
 from __future__ import annotations
 
@@ -27,18 +28,18 @@ if TYPE_CHECKING:
 @click.option("--group", metavar="GROUP", help="Application id; required with a broker, or if the dump holds several groups.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting that Kafka does not record, as acceptable_recovery_lag=1000.")
 def import_(screen: Screen, kind: str, source: str, location: str, group: str | None, settings: tuple[str, ...]) -> None:
-    """Read the dump of `__consumer_offsets` and the end-offset samples in the folder SOURCE, and write
-    membership, lags, end offsets and the decisions of the group's own leader to LOG as facts.
+    """Read the dump of `__consumer_offsets` and the end-offset samples in the folder SOURCE, and
+    write membership, lags, end offsets and the decisions of the group's own leader to LOG as facts.
 
-    SOURCE is a folder, the name of a recorded run that comes with equipoise (scale-out, rolling), or a
-    broker (kafka://host:port, with --group). From a broker it reads the records that
+    SOURCE is a folder, the name of a recorded run that comes with equipoise (scale-out, rolling),
+    or a broker (kafka://host:port, with --group). From a broker it reads the records that
     `__consumer_offsets` still has of the group, and end offsets by the changelogs' timestamps.
 
     It reads Kafka Streams groups with the classic protocol (group.protocol=classic).
 
-    The manifest, in the log's first record and in --json, says what is observed, what is inferred and
-    how, and what was supplied. Settings that no record holds come from SOURCE/settings.json or --set,
-    else they are Kafka's defaults.
+    The manifest, in the log's first record and in --json, says what is observed, what is inferred
+    and how, and what was supplied. Settings that no record holds come from SOURCE/settings.json or
+    --set, else they are Kafka's defaults.
 
     \b
     Examples:

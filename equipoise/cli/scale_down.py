@@ -77,17 +77,18 @@ def scale_down(
     timeout_s: float | None,
     at_offset: int | None,
 ) -> int:
-    """Pick the members whose leaving makes the others restore the fewest records; each rack gives up its
-    share, and members that are already leaving count. In a running group (--group without LOG), ask
-    them all at once, without asking you to confirm, and follow until each is released and gone: exit
-    code 0. Tasks move as always, state first. --dry-run shows the members first and asks none.
+    """Pick the members whose leaving makes the others restore the fewest records; each rack gives
+    up its share, and members that are already leaving count. In a running group (--group without
+    LOG), ask them all at once, without asking you to confirm, and follow until each is released and
+    gone: exit code 0. Tasks move as always, state first. --dry-run shows the members first and asks
+    none.
 
-    After an interrupt, or after --timeout (exit code 1), the request stays: the members go on leaving.
-    --follow follows them again, --cancel withdraws the request. A member's process ends by itself when
-    it is released; make sure that nothing restarts it.
+    After an interrupt, or after --timeout (exit code 1), the request stays: the members go on
+    leaving. --follow follows them again, --cancel withdraws the request. A member's process ends by
+    itself when it is released; make sure that nothing restarts it.
 
-    With a LOG (a file, or kafka://host:port) no member is asked: the command names the members that it
-    would ask.
+    With a LOG (a file, or kafka://host:port) no member is asked: the command names the members that
+    it would ask.
 
     \b
     Examples:
@@ -263,7 +264,8 @@ class _Run:
 
     @contextlib.contextmanager
     def _display(self) -> Iterator[Callable[[list[LeavingMember]], None]]:
-        """On a terminal a table that is redrawn, else a line on stderr for each change of a member."""
+        """On a terminal a table that is redrawn, else a line on stderr for each change of a member.
+        """
         if self._screen.json or self._screen.quiet:
             yield lambda going: None
         elif sys.stderr.isatty():

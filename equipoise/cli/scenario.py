@@ -19,10 +19,10 @@ from equipoise.output import rewrite_file
 def scenario(screen: Screen, files: tuple[Path, ...], rewrite: bool) -> int:
     """Run each FILE (of a folder: every .txt file in it) and print it with what it gives now.
 
-    Exit code 1: a file's golden text differs (a diff follows), or a self-check failed. The self-checks,
-    after each fact: the log is encoded, decoded and folded again, the state is restored from a
-    snapshot, everything without an order is shuffled, and the invariants are checked. docs/scenarios.md
-    lists the directives.
+    Exit code 1: a file's golden text differs (a diff follows), or a self-check failed. The
+    self-checks, after each fact: the log is encoded, decoded and folded again, the state is
+    restored from a snapshot, everything without an order is shuffled, and the invariants are
+    checked. docs/scenarios.md lists the directives.
 
     \b
     Examples:

@@ -151,8 +151,8 @@ class Screen:
         with the number of steps done since the last call.
 
         `total`: number of steps; None: not known. `streams_output`: the block writes to stdout
-        meanwhile, so there is no bar if stdout is a terminal too. There is no bar with ``--json`` or
-        ``--quiet``, or when stderr is no terminal.
+        meanwhile, so there is no bar if stdout is a terminal too. There is no bar with ``--json``
+        or ``--quiet``, or when stderr is no terminal.
         """
         shown = sys.stderr.isatty() and not (self.json or self.quiet) and not (streams_output and sys.stdout.isatty())
         if not shown:

@@ -26,8 +26,8 @@ _MOST_NAMED = 12
 @click.option("--at", "at_offset", type=OFFSET, metavar="OFFSET", help="State after this fact. Default: the last.")
 @click.option("--group", metavar="GROUP", help="Group to show; required if LOG holds several.")
 def show(screen: Screen, log: Log, at_offset: int | None, group: str | None) -> None:
-    """Fold LOG up to an offset and show the group's state there: the verdict, every member, every task with
-    its copies.
+    """Fold LOG up to an offset and show the group's state there: the verdict, every member, every
+    task with its copies.
 
     \b
     Examples:

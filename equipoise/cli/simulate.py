@@ -48,12 +48,12 @@ def simulate(
     restore_speed: int | None,
     group: str | None,
 ) -> None:
-    """Play the recorded inputs of LOG (processes that start and end, changelog growth, configuration) on a
-    simulated cluster, where the real state machine decides and real member code obeys, and write the
-    complete log to LOG2.
+    """Play the recorded inputs of LOG (processes that start and end, changelog growth,
+    configuration) on a simulated cluster, where the real state machine decides and real member code
+    obeys, and write the complete log to LOG2.
 
-    Show the cost of each marked window, next to what was measured when LOG was recorded. The same LOG,
-    settings and seed write the same bytes.
+    Show the cost of each marked window, next to what was measured when LOG was recorded. The same
+    LOG, settings and seed write the same bytes.
 
     \b
     Examples:

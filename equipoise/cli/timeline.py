@@ -34,12 +34,12 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 def timeline(
     screen: Screen, log: Log, html_path: Path | None, svg_path: Path | None, until_offset: int | None, group: str | None, everything: bool
 ) -> None:
-    """Show the history of LOG: the cost of each marked window, every move with how long it took, every
-    round with its cause, each task's time without a running owner, and when each member was in the
-    group.
+    """Show the history of LOG: the cost of each marked window, every move with how long it took,
+    every round with its cause, each task's time without a running owner, and when each member was
+    in the group.
 
-    --html writes one self-contained page: tasks as rows coloured by owner, warm-ups hatched, gaps where
-    no member ran a task, members above, the balance below. --svg writes one still picture.
+    --html writes one self-contained page: tasks as rows coloured by owner, warm-ups hatched, gaps
+    where no member ran a task, members above, the balance below. --svg writes one still picture.
 
     \b
     Examples:

@@ -1,4 +1,5 @@
-"""`equipoise verify LOG`: recomputes every decision of a log and compares it with the stored one."""
+"""`equipoise verify LOG`: recomputes every decision of a log and compares it with the stored one.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +31,9 @@ _MOST_CHARS = 600
 @click.argument("log", type=LOG)
 @click.option("--group", "names", metavar="GROUP", multiple=True, help="Verify only this group; may be repeated. Default: every group.")
 def verify(screen: Screen, log: Log, names: tuple[str, ...]) -> int:
-    """Fold every group of LOG with the machine that decides live, recompute each decision and compare it
-    with the stored one, byte for byte. LOG is a log of equipoise; a Kafka Streams group is imported
-    first (`equipoise import`).
+    """Fold every group of LOG with the machine that decides live, recompute each decision and
+    compare it with the stored one, byte for byte. LOG is a log of equipoise; a Kafka Streams group
+    is imported first (`equipoise import`).
 
     Exit code 0: identical. 1: the first divergence is shown, with the fact, both decisions and what
     differs. 2: the log cannot be verified (a damaged record, or another build's assignor, solver or

@@ -1,5 +1,5 @@
-"""Makes text from logs safe to print. Ids, names and errors come out of logs, so any writer of facts
-chooses them.
+"""Makes text from logs safe to print. Ids, names and errors come out of logs, so any writer of
+facts chooses them.
 
 Everything that commands print for people goes through `visible`. It replaces characters that a
 terminal obeys (escape sequences, line ends, direction marks) or does not show (zero-width

@@ -1,5 +1,5 @@
-"""`equipoise what-if LOG`: what other settings would have cost, as a table, a picture and one line of
-advice.
+"""`equipoise what-if LOG`: what other settings would have cost, as a table, a picture and one line
+of advice.
 """
 
 from __future__ import annotations
@@ -67,16 +67,16 @@ def what_if(
     group: str | None,
     svg_path: Path | None,
 ) -> int:
-    """Simulate the recorded inputs of LOG once for each configuration, and show what each would have cost.
-    The group as it is is always simulated too: how far that is from what was recorded shows how far to
-    trust the rest. `*` marks configurations that no other beats.
+    """Simulate the recorded inputs of LOG once for each configuration, and show what each would
+    have cost. The group as it is is always simulated too: how far that is from what was recorded
+    shows how far to trust the rest. `*` marks configurations that no other beats.
 
-    If one of several groups cannot be answered, the command says why, goes on with the others and ends
-    with exit code 1.
+    If one of several groups cannot be answered, the command says why, goes on with the others and
+    ends with exit code 1.
 
-    A group imported from Kafka Streams is simulated with Kafka Streams as its leader, protocol included,
-    under other settings of its own. With another assignor, equipoise leads. (In `equipoise compare`
-    equipoise leads every row, so its row kafka_streams has smaller numbers.)
+    A group imported from Kafka Streams is simulated with Kafka Streams as its leader, protocol
+    included, under other settings of its own. With another assignor, equipoise leads. (In
+    `equipoise compare` equipoise leads every row, so its row kafka_streams has smaller numbers.)
 
     \b
     Examples:

@@ -19,13 +19,13 @@ from equipoise.worker.settings import WorkerSettings
 @command("worker", json=False, short_help="Lead the groups of a log in Kafka until stopped.")
 @settings_options(WorkerSettings, table="worker")
 def worker(screen: Screen, settings: WorkerSettings) -> None:
-    """Lead every group in the log's partitions that are assigned to this process: read facts, decide, and
-    write the decisions. Several workers share the partitions; when one ends, the others take over its
-    partitions and continue with the same decisions.
+    """Lead every group in the log's partitions that are assigned to this process: read facts,
+    decide, and write the decisions. Several workers share the partitions; when one ends, the others
+    take over its partitions and continue with the same decisions.
 
-    Missing topics are created. Topics with settings that the log cannot work with are refused. SIGTERM
-    and SIGINT end the worker within 5 seconds. It logs to stderr and serves HTTP: /health /ready
-    /metrics /groups /groups/NAME.
+    Missing topics are created. Topics with settings that the log cannot work with are refused.
+    SIGTERM and SIGINT end the worker within 5 seconds. It logs to stderr and serves HTTP: /health
+    /ready /metrics /groups /groups/NAME.
 
     \b
     Examples:

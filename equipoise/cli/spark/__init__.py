@@ -1,4 +1,5 @@
-"""`equipoise spark COMMAND`: offline commands over the many groups of Parquet archives, on Spark."""
+"""`equipoise spark COMMAND`: offline commands over the many groups of Parquet archives, on Spark.
+"""
 
 from __future__ import annotations
 

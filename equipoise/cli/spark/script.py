@@ -11,8 +11,8 @@ from equipoise.cli.screen import Screen
 
 @command("script", short_help="Print the path of the file for spark-submit.")
 def script(screen: Screen) -> None:
-    """Print the path of the file to give to spark-submit. The arguments after it are those of `equipoise
-    spark`.
+    """Print the path of the file to give to spark-submit. The arguments after it are those of
+    `equipoise spark`.
 
     \b
     Examples:

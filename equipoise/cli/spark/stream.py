@@ -60,9 +60,9 @@ def _streaming(run: Callable[..., int | None]) -> Callable[..., int | None]:
 @_streaming
 @click.option("--alerts", required=True, metavar="FOLDER", type=click.Path(path_type=Path), help="Folder for findings, as Parquet.")
 def stream(screen: Screen, streaming: _Streaming, alerts: Path) -> int:
-    """Replay every group of KAFKA (kafka://host:port[/prefix]) as its records arrive, and compare each
-    decision as `equipoise verify` does. The first finding of a group becomes a row in --alerts, within
-    the trigger that reads it. If the query is killed, the next run resumes.
+    """Replay every group of KAFKA (kafka://host:port[/prefix]) as its records arrive, and compare
+    each decision as `equipoise verify` does. The first finding of a group becomes a row in
+    --alerts, within the trigger that reads it. If the query is killed, the next run resumes.
 
     Exit code with --once: 0: no findings; 1: at least one row was written.
 
@@ -94,9 +94,10 @@ def stream(screen: Screen, streaming: _Streaming, alerts: Path) -> int:
     help="Archive to write; an existing one is continued.",
 )
 def archive(screen: Screen, streaming: _Streaming, archive_folder: Path) -> None:
-    """Copy every partition of KAFKA (kafka://host:port[/prefix]) to the Parquet archive ARCHIVE, each fact
-    when all its decisions are written. If the query is killed, the next run resumes, and no record is
-    in the archive twice. Merge its small files from time to time with `equipoise compact`.
+    """Copy every partition of KAFKA (kafka://host:port[/prefix]) to the Parquet archive ARCHIVE,
+    each fact when all its decisions are written. If the query is killed, the next run resumes, and
+    no record is in the archive twice. Merge its small files from time to time with `equipoise
+    compact`.
 
     \b
     Examples:

@@ -21,12 +21,12 @@ _MOST_ROWS = 40
 @archives
 @click.option("--to", "folder", metavar="FOLDER", required=True, type=click.Path(path_type=Path), help="Folder to write; tables in it are replaced.")
 def timeline(screen: Screen, locations: tuple[str, ...], master: str | None, settings: tuple[str, ...], folder: Path) -> int:
-    """Write the history of every group of the archives, as `equipoise timeline` has it: the tables groups,
-    intervals, unavailability, moves, rounds, imbalance, copies and members, each a folder of Parquet
-    files in FOLDER, with the group's name in the first column.
+    """Write the history of every group of the archives, as `equipoise timeline` has it: the tables
+    groups, intervals, unavailability, moves, rounds, imbalance, copies and members, each a folder
+    of Parquet files in FOLDER, with the group's name in the first column.
 
-    Exit code 0: every group has its history. 2: at least one group has none; its row in `groups` says
-    why.
+    Exit code 0: every group has its history. 2: at least one group has none; its row in `groups`
+    says why.
 
     \b
     Examples:

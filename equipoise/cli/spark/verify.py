@@ -21,11 +21,11 @@ _MOST_ROWS = 40
 @click.option("--to", "folder", metavar="FOLDER", type=click.Path(path_type=Path), help="Also write the rows to FOLDER; earlier rows are replaced.")
 @click.option("--all", "everything", is_flag=True, help="Show every group. Default: some, those that are not identical first.")
 def verify(screen: Screen, locations: tuple[str, ...], master: str | None, settings: tuple[str, ...], folder: Path | None, everything: bool) -> int:
-    """Verify every group of the archives as `equipoise verify` does, many at once. A group whose log is
-    damaged is one row that says so.
+    """Verify every group of the archives as `equipoise verify` does, many at once. A group whose
+    log is damaged is one row that says so.
 
-    Exit code 0: all identical. 1: at least one diverges. 2: none diverges, but at least one cannot be
-    verified.
+    Exit code 0: all identical. 1: at least one diverges. 2: none diverges, but at least one cannot
+    be verified.
 
     \b
     Examples:

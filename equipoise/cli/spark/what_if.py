@@ -38,9 +38,9 @@ def what_if(
     seeds: int,
     folder: Path | None,
 ) -> int:
-    """Simulate other settings for every group of the archives, as `equipoise what-if` does: each log is
-    read once and each configuration simulated. Show the sums over all groups, and for each group one
-    line of advice. --to writes a row for each group and configuration.
+    """Simulate other settings for every group of the archives, as `equipoise what-if` does: each
+    log is read once and each configuration simulated. Show the sums over all groups, and for each
+    group one line of advice. --to writes a row for each group and configuration.
 
     Exit code 0: every group is answered. 2: at least one is not; its line says why.
 
