@@ -59,7 +59,7 @@ def simulate(
     Examples:
       equipoise simulate recorded.db --to simulated.db
       equipoise simulate recorded.db --to simulated.db --set num_standbys=1 --set max_warmups=4
-      equipoise simulate recorded.db --to sim.db --no-announce-closes --json | jq '.windows[].totals'
+      equipoise simulate rec.db --to sim.db --no-announce-closes --json | jq '.windows[].totals'
     """
     from equipoise.replay.simulation.restore import RestoreModel  # each loads the solver
     from equipoise.replay.simulation.run import Simulation, simulate

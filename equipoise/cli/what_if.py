@@ -82,7 +82,7 @@ def what_if(
     Examples:
       equipoise what-if group.db --sweep max_warmups=1,2,4 --sweep num_standbys=0,1
       equipoise what-if rec.db --sweep assignor=kafka_streams,high_availability --svg costs.svg
-      equipoise what-if group.db --config calm.toml --config bold.toml --json | jq '.groups[].advice'
+      equipoise what-if group.db --config calm.toml --config b.toml --json | jq '.groups[].advice'
     """
     from equipoise.replay.whatif.advice import advise  # loads the solver
     from equipoise.replay.whatif.evaluate import LEAST_SPAN_MS, check_configurations, what_if_recorded
