@@ -18,10 +18,10 @@ fold: see `refused_fact`.
 """
 
 REJECTIONS: dict[str, str] = {
-    "undecodable": "the bytes are no sound event",
+    "undecodable": "the bytes are not a valid event",
     "not_configured": "the group has no configuration yet; send GroupConfigured first",
     "not_external": "the group is led by equipoise, which takes no AssignmentObserved; configure led_by=external while it is empty",
-    "external": "the group is led by something else; only AssignmentObserved changes what its members have",
+    "external": "the group has another leader; only AssignmentObserved changes what its members have",
     "leader_change": "led_by can only change while the group is empty; it has {0} members",
     "step_exceeds_margin": "max_step_ms {0} is over {1}, the smallest lease_margin_ms of members and of fenced incarnations that may still run",
     ASSIGNOR_UNAVAILABLE: "the worker that leads the group has no such assignor, behaviour version or solver; install it on every worker first",
@@ -36,20 +36,20 @@ REJECTIONS: dict[str, str] = {
     "stale_incarnation": "incarnation {0} is not the current one, {1}",
     "epoch_from_future": "assignment_epoch {0} was never issued to this member; the last one is {1}",
     "epoch_went_back": "assignment_epoch {0} after {1}",
-    "epoch_too_low": "assignment_epoch {0} does not know yet that the task is revoked, {1} does",
+    "epoch_too_low": "assignment_epoch {0} is older than {1}, which revokes the task",
     "report_repeated": "report {0} is not above the last one, {1}",
     "report_base_unknown": "report builds on {0}, the last one is {1}; send a full report",
     "held_not_granted": "it holds task {0}_{1}, which it was never granted",
     "not_revoking": "task {0}_{1} is not being revoked from it",
     "not_a_copy": "task {0}_{1} is neither standby nor warm-up of it",
     "already_released": "the member was released already; join again",
-    "unknown_members": "{0} of the members asked to leave are not there; nobody is asked",
-    "nobody_asked": "none of these members is asked to leave, or each that was has been released already",
-    "deals_nothing": "its assignor does not deal partitions by lag, so there is no new deal to be had; lag_aware does",
+    "unknown_members": "{0} of the named members are not in the group; no member was asked",
+    "nobody_asked": "none of these members is asked to leave, or all of them are released already",
+    "deals_nothing": "its assignor does not deal partitions by lag, so it has no new deal; lag_aware does",
     "not_dealt_yet": "nothing is dealt yet: the group has no members, or its first round is still to come and deals everything",
     "handing_over": "tasks still being handed over: {0}; ask again when that is done",
     "generation_not_newer": "generation {0} is not above the last observed one, {1}",
-    "task_owned_twice": "task {0}_{1} stands in two members' active lists",
+    "task_owned_twice": "task {0}_{1} is in the active lists of two members",
     "observed_unknown_task": "task {0}_{1} is not in the topology",
 }
 """Code -> template; {n} is EventRejected.numbers[n]."""
