@@ -1,5 +1,5 @@
-"""Scenarios: event sequences as text, played on the real machine, with what they give beneath them
-(docs/scenarios.md).
+"""Scenarios: text files of events that run on the real state machine, with the expected output
+below each event (docs/scenarios.md).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ BEGIN, END = "<!-- directives -->\n", "\n<!-- /directives -->"
 
 
 def with_reference(page: str) -> str:
-    """The page with the table between its two marks written anew."""
+    """The page with a new table between its two marks."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return before + BEGIN + reference() + END + after

@@ -1,5 +1,5 @@
-"""What each member of a scenario would say of itself when it tells the truth: the default of every
-report.
+"""Models of a scenario's members. Each knows what a truthful member would report, which is the
+default of every report.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from equipoise.events.tasks import Lag, LagSentinel, TaskId
 
 @attrs.define(kw_only=True)
 class Actor:
-    """One incarnation, as a scenario moves it by hand. `lags`: its copies on disk and what it runs;
-    `granted`: the last set it was sent.
+    """One incarnation of a member. `lags`: its copies on disk and the tasks it runs. `granted`: the
+    last assignment it was sent.
     """
 
     member_id: str
@@ -34,7 +34,7 @@ class Actor:
     """
 
     def report(self, **replaced: object) -> LagReported:
-        """The next report: all that it says of itself, except for the fields in `replaced`."""
+        """The next full report, with the fields in `replaced` changed."""
         self.report_number = number = int(replaced.pop("number", self.report_number + 1))  # type: ignore[call-overload]
         fields = {
             "assignment_epoch": self.applied_epoch,
@@ -48,18 +48,18 @@ class Actor:
         return LagReported(member_id=self.member_id, incarnation=self.incarnation, number=number, **fields)  # type: ignore[arg-type]
 
     def take_back(self, before: Actor) -> None:
-        """What it said last was refused: its next report begins from what it said before. Only the
-        number is used up.
+        """Restores the state before a report that was rejected. Only the report number stays used.
         """
         self.applied_epoch, self.held, self.ready = before.applied_epoch, before.held, before.ready
         self.lags, self.leaving, self.load = before.lags, before.leaving, before.load
         self.report_number = max(self.report_number, before.report_number)
 
     def apply(self, now_ms: int, stateful: frozenset[int], whole: dict[TaskId, int]) -> None:
-        """It does what it was last told: runs what it was granted (after the hold), keeps copies,
-        closes what it must.
+        """Applies the last assignment: runs granted tasks (after the hold), keeps copies, closes
+        revoked tasks.
 
-        `stateful`: sub-topologies with state. `whole`: end offsets; a new copy is that far behind.
+        `stateful`: sub-topologies with state. `whole`: end offsets; a new copy starts that far
+        behind.
         """
         granted = self.granted
         if granted is None:
@@ -80,15 +80,13 @@ class Actor:
         self.declare()
 
     def declare(self) -> None:
-        """What it has restored to the last record it declares ready; what it was told to drop it
-        does not speak of.
-        """
+        """Declares every kept copy ready that is restored to the last record."""
         granted = self.granted
         kept = () if granted is None else (*granted.standby, *granted.warmup)
         self.ready = tuple(sorted(task for task in kept if task in self.ready or self.lags.get(task) == 0))
 
     def restore(self, records: int) -> None:
-        """The copies it was told to keep come nearer by so many records each."""
+        """Restores `records` records of each copy it keeps."""
         granted = self.granted
         if granted is None:
             return
@@ -100,8 +98,7 @@ class Actor:
 
 
 DEFAULT_END_OFFSET = 100_000
-"""Records in a changelog that a scenario observed nothing of: ten times the default acceptable lag.
-"""
+"""Records in a changelog without an observed end offset: ten times the default acceptable lag."""
 
 
 def joined(fact: MemberJoined) -> Actor:

@@ -1,5 +1,5 @@
-"""The build that runs the group: it may lack an assignor, or have a defective one, so that halts
-can be played (PROTOCOL L6).
+"""The build that leads a scenario's group. It may lack an assignor or have a defective one, so that
+scenarios can show halts (see docs/protocol.md, L6).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ DEFECTS = ("none", "owner_twice", "gives_up", "other_ties")
 
 
 class Build:
-    """Finds assignors as the registry does, but for what it is made to lack."""
+    """Loads assignors as the registry does, except for those it lacks."""
 
     def __init__(self) -> None:
         self.lacks: frozenset[str] = frozenset()
@@ -29,7 +29,7 @@ class Build:
 
 
 class _Defective(DelegatingAssignor):
-    """An assignor with the defect that its build has at the moment."""
+    """An assignor with the present defect of its build."""
 
     def __init__(self, assignor: Assignor, build: Build) -> None:
         super().__init__(assignor)

@@ -1,5 +1,5 @@
-"""One scenario while it is played: the stage, the members' own truth, what is shown, and the text
-so far.
+"""The context of a running scenario: its harnesses, the member models, what is shown, and the
+output so far.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ T = TypeVar("T")
 
 @attrs.define
 class Defaults:
-    """What `join` says when its line does not."""
+    """Defaults of the directive `join`."""
 
     session_timeout_ms: int = 30_000
     lease_margin_ms: int = 3_000
 
 
 class Context:
-    """`out`: the lines of the case that is being played."""
+    """`out`: output lines of the running case."""
 
     def __init__(self) -> None:
         self.out: list[str] = []
         self.expected_halt = False
         """Set by `expect-halt`; reset with each case."""
         self.past_disagreements: list[str] = []
-        """Of what was played before the last `anew`."""
+        """Disagreements found before the last `anew`."""
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """An empty log, and nobody in it."""
+        """Starts over with an empty log."""
         self.group_harness = GroupHarness()
         self.shown = Shown()
         self.defaults = Defaults()
@@ -56,18 +56,16 @@ class Context:
         self.marked: dict[TaskId, str] = {}
         """Owners at the last `mark`."""
         self.session_harness: SessionHarness | None = None
-        """Sessions, once there are any."""
+        """None until a directive opens a session."""
         self.cluster_harness: ClusterHarness | None = None
-        """The simulated cluster, once there is one."""
+        """None until the directive `cluster`."""
         self.refused: dict[tuple[str, str], int] | None = None
-        """While time passes: (member, code) -> how often a report of its was refused; the first is
-        told, the others counted.
-        """
+        """During `pass`: (member, code) -> rejected reports; the first is shown, others counted."""
         self._joins = 0
         self._logs = 1
 
     def replace_log(self) -> None:
-        """An empty log with another id. The sessions, their clock and the broker's go on."""
+        """Starts an empty log with another id. Sessions and clocks continue."""
         self.close()
         self._logs += 1
         append_ms = self.group_harness.append_ms
@@ -76,9 +74,7 @@ class Context:
         self.actors, self.past_actors, self.marked = {}, {}, {}
 
     def close(self) -> tuple[str, ...]:
-        """Folds the log once more at every split. Returns all that disagreed, in anything played so
-        far.
-        """
+        """Folds the log again from every split. Returns all disagreements of the whole scenario."""
         self.group_harness.check_every_split()
         self.past_disagreements += self.group_harness.disagreements
         return tuple(self.past_disagreements)
@@ -89,21 +85,21 @@ class Context:
 
     @property
     def halted(self) -> GroupHalted | None:
-        """Why the group stands still."""
+        """Why the group is halted; None: it is not."""
         return self.group_harness.halted if self.cluster_harness is None else self.cluster_harness.halted
 
     def say(self, *lines: str) -> None:
-        """Adds lines; a blank one would end the golden text, so there is none."""
+        """Adds output lines, without blank ones: a blank line ends the golden text."""
         self.out.extend(line for line in lines if line.strip())
 
     def move_clock(self, parsed: ParsedDirective) -> None:
-        """``at_ms`` and ``after_ms``, before the first fact of a directive."""
+        """Applies ``at_ms`` and ``after_ms`` before the first fact of a directive."""
         if parsed.has("at_ms"):
             self.group_harness.append_ms = parsed.get("at_ms", 0)
         self.group_harness.append_ms += parsed.get("after_ms", 0)
 
     def append(self, fact: Fact, *, quiet: bool = False) -> list[DecisionRecord]:
-        """Appends a fact and tells what it led to. `quiet`: nothing, when nothing was decided."""
+        """Appends a fact and shows its decisions. `quiet`: shows nothing without a decision."""
         group_harness = self.group_harness
         if self.cluster_harness is not None:
             self.cluster_harness.cluster.append(fact)
@@ -118,7 +114,7 @@ class Context:
         return decisions
 
     def tell(self, fact: Fact, decisions: list[DecisionRecord], told: int, *, quiet: bool) -> None:
-        """A fact and what it led to. `told`: disagreements that were told before."""
+        """Shows a fact and its decisions. `told`: disagreements that are already shown."""
         group_harness = self.group_harness
         self._remember(fact, decisions)
         if self._refused_again(decisions):
@@ -144,7 +140,7 @@ class Context:
         return [member_line(self.state, members[name], self.shown) for name in sorted(names) if name in members]
 
     def _remember(self, fact: Fact, decisions: Iterable[DecisionRecord]) -> None:
-        """A member reads its own sets; what it does with them is up to the scenario."""
+        """Gives each assignment to the model of its member."""
         said_no = any(isinstance(record.decision, EventRejected) for record in decisions)
         if isinstance(fact, MemberJoined) and not said_no:
             before = self.actors.get(fact.member_id)
@@ -167,8 +163,8 @@ class Context:
         return f"join-{self._joins}"
 
     def actor(self, parsed: ParsedDirective, member_id: str) -> Actor:
-        """The member's latest incarnation, or the one that ``incarnation=`` names; a stranger for a
-        member that never joined.
+        """The member's latest incarnation, or the one that ``incarnation=`` names; a new model for
+        a member that never joined.
         """
         latest = self.actors.get(member_id)
         incarnation = parsed.get("incarnation", 1 if latest is None else latest.incarnation)
@@ -178,11 +174,11 @@ class Context:
         return past or Actor(member_id=member_id, incarnation=incarnation, session_timeout_ms=self.defaults.session_timeout_ms, lags={})
 
     def live_members(self, parsed: ParsedDirective) -> list[str]:
-        """The members a line names; ``all`` are those the group has."""
+        """The members that a line names; ``all``: every member of the group."""
         return sorted(self.state.members) if parsed.directive.words == ("all",) else parsed.members()
 
     def apply(self, actor: Actor) -> None:
-        """The member does what it was last told."""
+        """Lets the member apply its last assignment."""
         topology = self.state.topology
         stateful = frozenset(part.subtopology for part in topology.subtopologies if part.stateful) if topology else frozenset()
         whole = {task: self.state.end_offset(task, part) or DEFAULT_END_OFFSET for task, part in self.state.tasks().items()}
@@ -195,7 +191,8 @@ class Context:
         return config
 
     def make(self, parsed: ParsedDirective, kind: Callable[..., T], **fields: object) -> T:
-        """A fact or a part of one, or a ScenarioError that names its unsound field."""
+        """Constructs a fact or a part of one. Raises ScenarioError, which names the invalid field.
+        """
         try:
             return kind(**fields)
         except FieldError as error:

@@ -1,5 +1,5 @@
-"""What a scenario is played on: a log, the machine that leads its group, and the doubles that must
-agree with it.
+"""The harness for a single group: a log, the machine that leads the group, and the shadow replicas
+that must agree with it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from equipoise.statemachine.machine import GroupMachine
 GROUP = "group"
 LOG_ID = "scenario"
 MOST_SPLITS = 25
-"""A log of so many facts is split at every one in the end; the restored double splits every log
+"""Most facts of a log that is folded again from every split. The restored replica splits every log
 after each fact anyway.
 """
 
@@ -30,7 +30,7 @@ class GroupHarness:
         self.build = Build()
         self.machine = GroupMachine(load=self.build.load)
         self._mirrors = shadow_replicas(self.build.load)
-        self._checker: StepChecker | None = StepChecker(load=self.build.load, restore_every=0)  # the restored double does that
+        self._checker: StepChecker | None = StepChecker(load=self.build.load, restore_every=0)  # the restored replica does that
         self.records: list[Record] = []
         self.decisions: list[DecisionRecord] = []
         self.disagreements: list[str] = []
@@ -67,9 +67,7 @@ class GroupHarness:
         return decisions
 
     def _judge(self, record: Record, decisions: list[DecisionRecord]) -> None:
-        """Checks the step. Only the first broken invariant is reported: what follows from it says
-        nothing new.
-        """
+        """Checks the step. Only the first broken invariant is reported."""
         if self._checker is None:
             return
         try:
@@ -79,7 +77,7 @@ class GroupHarness:
             self.disagreements.append(f"#{self.machine.state.seq} {broken}")
 
     def follow(self, record: Record, decided: list[DecisionRecord]) -> list[DecisionRecord]:
-        """Folds a fact that another machine has appended and decided on; what differs is told."""
+        """Folds a fact that another machine appended and decided on, and reports differences."""
         self.records.append(record)
         self.append_ms = record.append_ms
         decisions = self._fold(record)
@@ -88,9 +86,9 @@ class GroupHarness:
         return decisions
 
     def restart(self) -> tuple[bool, list[tuple[Fact, list[DecisionRecord]]]]:
-        """Another process takes over from the last good snapshot and reads on from there.
+        """Another process takes over from the last good snapshot.
 
-        Returns whether the restored bytes are the same, and what was folded again.
+        Returns whether the restored bytes are the same, and the facts that were folded again.
         """
         self.machine = GroupMachine.restore(self._last_good, load=self.build.load)
         same = self.machine.snapshot() == self._last_good

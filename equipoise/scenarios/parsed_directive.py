@@ -1,5 +1,4 @@
-"""One directive line, by what its directive takes: the words and arguments that were written, each
-of its kind.
+"""One directive line, parsed: its words and arguments, each of the kind that the directive takes.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ T = TypeVar("T")
 
 @attrs.frozen
 class Argument:
-    """``name=value``: its kind of value and what it says."""
+    """An argument ``name=value``: its kind of value and its description."""
 
     kind: Kind
     about: str
 
 
 class ParsedDirective:
-    """One directive line, read and checked: an unknown argument or a value of the wrong kind is a
-    ScenarioError with its line.
+    """One directive line. Raises ScenarioError, with the line, for an unknown argument or a value
+    of the wrong kind.
     """
 
     def __init__(self, directive: Directive, words: str, arguments: Mapping[str, Argument], path: str) -> None:
@@ -62,7 +61,7 @@ class ParsedDirective:
         return name in self._values
 
     def given(self, *names: str) -> dict[str, Any]:
-        """Those of `names` that were given."""
+        """The arguments among `names` that the line has."""
         return {name: self._values[name] for name in names if name in self._values}
 
     @property

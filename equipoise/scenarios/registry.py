@@ -1,5 +1,5 @@
-"""The directives: one table of names, words, arguments and functions. The reference in the docs is
-made of it.
+"""The table of directives: names, words, arguments and functions. docs/scenarios.md is generated
+from it.
 """
 
 from __future__ import annotations

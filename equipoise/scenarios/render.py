@@ -1,4 +1,4 @@
-"""Facts, decisions and members as the lines of a golden text."""
+"""Renders facts, decisions and members as lines of golden text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from equipoise.statemachine.state import GroupState, MemberState
 
 @attrs.define(kw_only=True)
 class Shown:
-    """What a scenario wants to see beside the usual; set by the directive `show`."""
+    """Additional output, set by the directive `show`."""
 
     balance: bool = False
     """BalanceEvaluated, whenever the verdict changes."""
@@ -49,7 +49,7 @@ class Shown:
     form).
     """
     time: bool = False
-    """Behind each fact: group time."""
+    """Group time after each fact."""
 
 
 def lag_text(lag: Lag) -> str:
@@ -86,13 +86,13 @@ def fact_text(fact: Fact) -> str:
 
 
 def member_text(member_id: str, incarnation: int) -> str:
-    """The incarnation is told from the second on."""
+    """``m1``, from the second incarnation on ``m1/2``."""
     return member_id if incarnation <= 1 else f"{member_id}/{incarnation}"
 
 
 def decision_lines(decision: Decision, shown: Shown, fact: Fact | None = None) -> list[str]:
-    """The lines of one decision that `fact` led to; none for what `shown` leaves out, and for
-    MemberAssigned, which the member lines tell.
+    """The lines of one decision that `fact` caused; none for decisions that `shown` leaves out, and
+    for MemberAssigned, which the member lines show.
     """
     if isinstance(decision, AssignmentIssued):
         part = f" part={decision.part}/{decision.parts}" if decision.parts > 1 else ""
@@ -148,7 +148,7 @@ def proposal_lines(proposal: AssignmentProposed, shown: Shown) -> list[str]:
 
 
 def member_line(state: GroupState, member: MemberState, shown: Shown) -> str:
-    """``m2 gen=2 STABLE active=() warmup=(0_1)``: what it was told, and what it waits for."""
+    """``m2 gen=2 STABLE active=() warmup=(0_1)``: its assignment and phase."""
     words = [member_text(member.member_id, member.incarnation), f"gen={state.generation}", state.member_phase(member).value]
     if shown.epochs:
         words.append(f"epoch={member.issued_epoch}/{member.applied_epoch}")
@@ -167,7 +167,7 @@ def member_line(state: GroupState, member: MemberState, shown: Shown) -> str:
 
 
 def concerned(decisions: Iterable[Decision]) -> set[str]:
-    """Members that a step's rounds tell something new, or whose tasks they move."""
+    """Members whose assignment a step's rounds change, or whose tasks they move."""
     members: set[str] = set()
     for decision in decisions:
         if isinstance(decision, AssignmentIssued):

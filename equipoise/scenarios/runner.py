@@ -1,6 +1,4 @@
-"""Plays a scenario file: its directives on the real machine, their golden text beside what was
-given.
-"""
+"""Runs a scenario file on the real machine and compares its golden text with the output."""
 
 from __future__ import annotations
 
@@ -21,8 +19,8 @@ TABLES = (cluster_directives, fact_directives, member_directives, query_directiv
 
 @attrs.frozen(kw_only=True)
 class ScenarioResult:
-    """What a file gave. `given`: one golden text for each case; `disagreements`: what the doubles
-    found, which no golden text can excuse.
+    """The output of a file. `given`: one text for each case. `disagreements`: findings of the
+    self-checks, which always fail the file.
     """
 
     scenario: Scenario
@@ -31,29 +29,29 @@ class ScenarioResult:
 
     @property
     def text(self) -> str:
-        """The file as it would be with the golden text given now."""
+        """The file with the output as golden text."""
         return self.scenario.rewritten(self.given)
 
     @property
     def matches(self) -> bool:
-        """All golden text is written, and is what was given."""
+        """Every case has golden text, and it equals the output."""
         return all(case.golden == given for case, given in zip(self.scenario.cases, self.given, strict=True))
 
     @property
     def holds(self) -> bool:
-        """Where golden text is written it is what was given, and nothing disagreed."""
+        """Existing golden text equals the output, and nothing disagreed."""
         written = ((case.golden, given) for case, given in zip(self.scenario.cases, self.given, strict=True) if case.golden)
         return not self.disagreements and all(golden == given for golden, given in written)
 
     def diff(self) -> str:
-        """A unified diff from the file to what was given; empty when they are equal."""
+        """A unified diff from the file to the output; empty when they are equal."""
         path = self.scenario.path
         lines = difflib.unified_diff([*self.scenario.lines], self.text.splitlines(), f"{path} (golden)", f"{path} (given)", lineterm="")
         return "" if self.matches else "\n".join(lines)
 
 
 def run_text(text: str, path: str) -> ScenarioResult:
-    """Plays a scenario. Raises ScenarioError, with file and line, for what cannot be played."""
+    """Runs a scenario. Raises ScenarioError, with file and line, when it cannot be run."""
     scenario = parse(text, path)
     checked = [[_checked(one, path) for one in case.directives] for case in scenario.cases]
     context = Context()
@@ -79,7 +77,9 @@ def _checked(directive: Directive, path: str) -> ParsedDirective:
 
 
 def run_file(path: Path) -> ScenarioResult:
-    """Plays the scenario in a file. Raises OSError when it cannot be read, else as `run_text`."""
+    """Runs the scenario in a file. Raises OSError when it cannot be read, and what `run_text`
+    raises.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

@@ -1,5 +1,5 @@
-"""Sessions on a stage of their own: real members, one clock, and messages that move only when they
-are moved.
+"""The harness for member sessions: real MemberSessions, one clock, and a network whose every
+message is moved by a directive.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class _AnyLog(MemberSession):
 
 
 class _ClaimsDeathByALock(MemberSession):
-    """What `ended=` names is claimed to be dead and is not: the proof is the host's, so the session
-    is as it is.
+    """The incarnation that `ended=` names is still alive. The host supplies the proof, so the
+    session itself is unchanged.
     """
 
 
@@ -83,9 +83,7 @@ SIMPLER: dict[str, type[MemberSession]] = {
     "unread": _SkipsUnread,
     "log": _AnyLog,
 }
-"""Rule -> the simpler design without it: what its sequence does there stands beside what it does
-here.
-"""
+"""Rule -> a simpler design without that rule, so that a scenario can show what goes wrong."""
 
 
 @attrs.define
@@ -133,8 +131,8 @@ class Host:
 
 
 class SessionHarness:
-    """All sessions of a scenario and their common clock. Clocks tick alike; the broker's jumps by
-    itself (`failover`).
+    """All sessions of a scenario and their common clock. Only `failover` moves the broker's clock
+    separately.
     """
 
     def __init__(self, transcript: Transcript) -> None:
@@ -149,7 +147,8 @@ class SessionHarness:
         self.found: set[TaskId] = set()
 
     def wait(self, ms: int) -> None:
-        """Time passes, by each moment at which somebody's right to process may change."""
+        """Lets time pass, stopping at each moment at which a session's right to process may change.
+        """
         end_ms = self.now_ms + ms
         while self.now_ms < end_ms:
             moments = [moment for host in self.hosts.values() for moment in _moments(host.session) if self.now_ms < moment < end_ms]
@@ -162,8 +161,8 @@ class SessionHarness:
             self.look()
 
     def join(self, host: Host) -> None:
-        """It places its reader and joins, if it need not wait for members of a former log. Raises
-        InputError.
+        """Places the session's reader and joins, unless it must wait for members of a former log.
+        Raises InputError.
         """
         session, group = host.session, self._transcript.group_harness
         if host.places:
@@ -178,7 +177,9 @@ class SessionHarness:
         self.acknowledge(host)
 
     def look(self) -> None:
-        """Asks every session, in a copy: a paused process is not woken by our asking."""
+        """Asks a copy of every session which tasks it may process, and reports tasks with two
+        owners.
+        """
         owners: dict[TaskId, list[Host]] = {}
         for name in sorted(self.hosts):
             host = self.hosts[name]
@@ -195,10 +196,10 @@ class SessionHarness:
                 self._transcript.group_harness.disagreements.append(text)
         self.found = set(two)
 
-    # The six movements of messages
+    # The six steps of messages
 
     def send(self, host: Host) -> list[Fact]:
-        """What the session has to say goes on its way."""
+        """Sends what the session has to say."""
         facts = host.session.poll(self.now_ms)
         host.messages += [Message(fact, self.now_ms) for fact in facts]
         return facts
@@ -220,8 +221,8 @@ class SessionHarness:
         return True
 
     def serve(self, host: Host, most: int | None = None, short: int = 0) -> None:
-        """The broker answers the fetch with what is there now; one that has just become the leader
-        knows of all decisions but the last `short`.
+        """The broker answers the fetch with the present decisions. A new partition leader may not
+        know the last `short` of them.
         """
         fetch = host.fetch
         assert fetch is not None, "a fetch is served after it was sent"
@@ -236,8 +237,8 @@ class SessionHarness:
             host.position = end
 
     def arrive(self, host: Host, lose: tuple[int, ...] = ()) -> str:
-        """The answer arrives; of numbers in `lose` the reader hears nothing. A gap makes it read
-        again, from what it needs.
+        """The answer arrives, without the decisions in `lose`. After a gap the reader reads again
+        from the number it needs.
         """
         fetch, host.fetch = host.fetch, None
         assert fetch is not None, "a fetch arrives after it was sent"
@@ -270,8 +271,7 @@ def _moments(session: MemberSession) -> list[int]:
 
 
 def _by_a_newer_build(record: DecisionRecord) -> DecisionRecord | UnreadDecision:
-    """What a member reads when the decision was written in the version after the one that this
-    build knows.
+    """The decision as read when a newer build wrote it in a version that this build does not know.
     """
     kind, version, payload = codec.encode(record.decision)
     row = DecisionRow(record.group, record.number, record.caused_by, record.index, kind, version + 1, payload, 0)

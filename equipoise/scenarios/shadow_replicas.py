@@ -1,10 +1,9 @@
-"""Doubles of a machine that must never disagree with it, whatever is played.
+"""Shadow replicas: further machines that fold the same log and must always agree with the first.
 
-- decoded: each fact is encoded and decoded before it is folded;
-- restored: it is thrown away after each fact and restored from its snapshot, so every split of the
-  log into checkpoint and tail is played;
-- shuffled: mappings in facts and state, and the tasks and members an assignor is asked about, come
-  in another order each time.
+- decoded: encodes and decodes each fact before it folds it;
+- restored: is restored from its snapshot after each fact, so every split of the log into checkpoint
+  and tail is tried;
+- shuffled: reorders mappings in facts and state, and the tasks and members of each problem.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from equipoise.statemachine.machine import AssignorLoader, GroupMachine
 
 
 class ShadowReplica:
-    """A machine beside the machine. `name` stands in front of what it finds."""
+    """A replica of the machine. `name` is the prefix of its findings."""
 
     name = "decoded"
 
@@ -33,13 +32,13 @@ class ShadowReplica:
         self.machine = GroupMachine(load=load)
 
     def step(self, record: Record) -> list[DecisionRecord]:
-        """The decisions after the decisions, too, went through the codec."""
+        """Its decisions go through the codec too."""
         fact = codec.decode(*codec.encode(record.event))
         decisions = self.machine.step(attrs.evolve(record, event=fact))  # type: ignore[arg-type]
         return [attrs.evolve(decision, decision=codec.decode(*codec.encode(decision.decision))) for decision in decisions]  # type: ignore[arg-type]
 
     def forget_halt(self, checkpoint: bytes) -> None:
-        """The group was halted and goes on from its last good state, as the machine itself does."""
+        """Continues from the last good state after a halt, as the machine itself does."""
         self.machine = GroupMachine.restore(checkpoint, load=self._load)
 
 
@@ -98,7 +97,7 @@ def _shuffle_state(state: Any, rng: random.Random) -> None:
 
 
 class ShuffledAssignor(DelegatingAssignor):
-    """An assignor that is asked the same question in another order."""
+    """Gives the assignor each problem in another order."""
 
     def assign(self, problem: AssignmentProblem) -> Plan:
         return self.wrapped.assign(shuffled_problem(problem, random.Random(len(problem.tasks) * 31 + len(problem.members))))

@@ -1,6 +1,4 @@
-"""What may stand behind an argument's ``=``: each kind of value, how it is read, and how the
-reference names it.
-"""
+"""Kinds of argument values: how each is read, and how the reference names it."""
 
 from __future__ import annotations
 
@@ -20,8 +18,8 @@ _MEMBER_RANGE = re.compile(r"(?P<stem>.*?)(?P<first>[0-9]+)\.\.(?P=stem)(?P<last
 
 @attrs.frozen
 class Kind:
-    """A kind of value. `example` stands in the reference; `read` raises InputError, FieldError
-    included, with what is wrong.
+    """A kind of value. `example`: its form in the reference. `read` raises InputError with the
+    problem.
     """
 
     example: str
