@@ -29,8 +29,8 @@ RECORDED = "as recorded"
 
 @attrs.frozen(kw_only=True)
 class Run:
-    """An outside, and how fast its members restored. `measured`: what its own leader cost in all
-    windows, {} when nobody measured it.
+    """Recorded inputs, and the restore speed of the members. `measured`: the cost of the group's
+    own leader in all windows; {}: not measured.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Run:
 
 @attrs.frozen(kw_only=True)
 class Contender:
-    """An assignor and the options it is told, written ``learner`` or
+    """An assignor and its options, written ``learner`` or
     ``learner:strict=true,other=5``.
     """
 
@@ -105,8 +105,8 @@ def cost_of(
 ) -> Cost:
     """The run under this contender, with the run's own settings and `overrides` over them.
 
-    One that halts or breaks an invariant is told as such. Raises InputError for an assignor, a
-    setting or an option that does not exist.
+    A run that halts or breaks an invariant gives a Cost with its error. Raises InputError for an
+    assignor, a setting or an option that does not exist.
     """
     simulation = Simulation(
         assignor=contender.assignor,

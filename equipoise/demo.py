@@ -127,14 +127,14 @@ def _drawn(timeline: Timeline, leader: str, path: Path, *, title: str, to_ms: in
 
 
 def _explained(log: Log, timeline: Timeline) -> Explanation | None:
-    """The task with the fullest story: it waited for a slot, warmed up, was handed over, at the
-    first action that brought such a one.
+    """Explains the move with the most states (waited, warmed up, handed over) since the first
+    action.
     """
     starts = [window.start_ms for window in timeline.windows] or [timeline.from_ms]
-    told = [move for move in timeline.moves if move.began_ms >= starts[0] and move.outcome == "granted" and move.spent_ms("warming", 0) > 0]
-    if not told:
+    moves = [move for move in timeline.moves if move.began_ms >= starts[0] and move.outcome == "granted" and move.spent_ms("warming", 0) > 0]
+    if not moves:
         return None
-    best = min(told, key=lambda move: (-len({step.state for step in move.steps}), move.began_ms, move.task))
+    best = min(moves, key=lambda move: (-len({step.state for step in move.steps}), move.began_ms, move.task))
     return explain(log.read(), best.task, at_offset=best.steps[-1].offset)
 
 

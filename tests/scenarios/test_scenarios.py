@@ -58,7 +58,7 @@ EXAMPLE = (HERE / "high_availability" / "cold_joiner.txt").read_text(encoding="u
         ("group\nexpect-halt assignor_failed\n----\n", "x.txt:2: expected the group to be halted"),
     ],
 )
-def test_what_cannot_be_played_names_its_line(text: str, problem: str) -> None:
+def test_scenario_invalid_line_error_names_the_line(text: str, problem: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         run_text(text, "x.txt")
     assert str(caught.value).startswith(problem)

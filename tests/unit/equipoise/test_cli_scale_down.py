@@ -81,5 +81,5 @@ def test_a_share_that_is_none(forty: Path, given: str, complaint: str):
     assert complaint in run("scale-down", forty, "--percent", given, code=2)
 
 
-def test_nobody_is_left(forty: Path):
+def test_scale_down_group_without_members_is_an_input_error(forty: Path):
     assert "the group has no members" in run("scale-down", forty, "--percent", "80", "--at", "2", code=2)

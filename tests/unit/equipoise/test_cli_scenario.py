@@ -57,7 +57,7 @@ def test_rewrite_writes_what_it_gives_and_is_refused_by_ci(tmp_path: Path, monke
     assert path.read_text(encoding="utf-8") == EXAMPLE
 
 
-def test_what_cannot_be_played_is_an_input_error(tmp_path: Path) -> None:
+def test_scenario_invalid_file_is_an_input_error(tmp_path: Path) -> None:
     path = tmp_path / "one.txt"
     path.write_text("jion m1\n----\n", encoding="utf-8")
     result = run(str(path))

@@ -102,7 +102,7 @@ def test_every_group_of_a_log_is_answered_or_the_one_that_is_named(tmp_path: Pat
         (("--svg", "/nowhere/at/all.svg"), "--svg /nowhere/at/all.svg"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line(log: Path, args: tuple[str, ...], told: str) -> None:
+def test_what_if_wrong_argument_error_is_one_line(log: Path, args: tuple[str, ...], told: str) -> None:
     result = invoke(log, "--seeds", "1", *args)
     assert result.exit_code == 2
     assert told in result.stderr

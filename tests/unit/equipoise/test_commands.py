@@ -175,7 +175,7 @@ def test_a_long_table_is_cut_and_says_so(recorded: Path) -> None:
         (("import", "flink", "rolling", "--to", "{tmp}/x.db"), "flink"),
     ],
 )
-def test_what_is_wrong_is_one_line_that_names_it(log: Path, tmp_path: Path, args: tuple[str, ...], names: str) -> None:
+def test_command_wrong_argument_error_is_one_line(log: Path, tmp_path: Path, args: tuple[str, ...], names: str) -> None:
     result = run(*(arg.format(log=log, tmp=tmp_path) for arg in args))
     assert names in one_line(result)
     assert result.stdout == ""

@@ -66,7 +66,7 @@ def test_a_contender_is_written_with_its_options():
         ("learner:strict=perhaps", "strict: 'perhaps' is neither true nor false"),
     ],
 )
-def test_what_cannot_be_compared_is_named(text: str, complaint: str):
+def test_compare_wrong_argument_error_names_it(text: str, complaint: str):
     with pytest.raises(InputError) as refused:
         contender_of(text)
     assert complaint in str(refused.value)

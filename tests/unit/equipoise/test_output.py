@@ -111,7 +111,7 @@ def test_a_page_replaces_an_earlier_page_and_a_picture_a_picture(logs: Path) -> 
     assert contents(logs) == before
 
 
-def test_what_is_refused_is_refused_before_the_log_is_folded(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_refused_before_the_log_is_folded(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("equipoise.replay.timelines.build_timeline", lambda *args, **kwargs: pytest.fail("the work was begun"))
     assert run("timeline", logs / "group.db", "--html", logs / "letter.txt").exit_code == 2
 
@@ -187,7 +187,7 @@ def test_a_log_keeps_the_link_and_the_rights_of_the_one_it_replaces(logs: Path) 
 
 
 @pytest.mark.parametrize("how", [KeyboardInterrupt(), OSError(28, "No space left on device")])
-def test_what_ends_a_write_leaves_the_old_page_and_nothing_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: BaseException) -> None:
+def test_write_file_interrupted_leaves_the_old_page_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: BaseException) -> None:
     page = tmp_path / "page.html"
     page.write_text(PAGE)
 
@@ -203,7 +203,7 @@ def test_what_ends_a_write_leaves_the_old_page_and_nothing_beside_it(tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["group.db", "group.jsonl", "archive/"])
-def test_what_ends_a_new_log_leaves_the_old_one_and_nothing_beside_it(logs: Path, name: str) -> None:
+def test_new_log_interrupted_leaves_the_old_log_and_nothing_else(logs: Path, name: str) -> None:
     before = contents(logs)
 
     def write_some() -> None:

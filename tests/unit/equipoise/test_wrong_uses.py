@@ -172,7 +172,7 @@ def test_a_wrong_use_is_one_line_that_names_the_fix(folder: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["group.db", "group.jsonl"])
-def test_what_fails_leaves_the_log_that_it_was_to_replace(folder: Path, tmp_path: Path, name: str) -> None:
+def test_command_failed_leaves_the_log_at_its_target(folder: Path, tmp_path: Path, name: str) -> None:
     target = tmp_path / name
     target.write_bytes((folder / name).read_bytes())
     for line in ("simulate {f}/group.db --to {t} --set rack_aware_strategy=best", "import kafka-streams rolling --to {t} --group nobody"):
