@@ -127,7 +127,14 @@ def group(context: Context, parsed: ParsedDirective) -> None:
     context.append(_config(parsed, GroupConfigured(knobs=DEFAULT_KNOBS)), quiet=True)
 
 
-@directive("configure", "", "GroupConfigured: the configuration as it is, with these changes (PROTOCOL D8).", **CONFIG, **SETTINGS, **TIME)
+@directive(
+    "configure",
+    "",
+    "GroupConfigured: the configuration as it is, with these changes ([D8](protocol.md#d8-change-is-a-fact)).",
+    **CONFIG,
+    **SETTINGS,
+    **TIME,
+)
 def configure(context: Context, parsed: ParsedDirective) -> None:
     context.move_clock(parsed)
     context.append(_config(parsed, context.config(parsed)))
@@ -209,7 +216,8 @@ def topology(context: Context, parsed: ParsedDirective) -> None:
 @directive(
     "partitions",
     "",
-    "PartitionsObserved (PROTOCOL D6): end offsets by task, or end offsets, racks, weights and source lags of one topic's partitions.",
+    "PartitionsObserved ([D6](protocol.md#d6-partitions-are-facts)): end offsets by task, or end offsets, racks, "
+    "weights and source lags of one topic's partitions.",
     ends=Argument(ENDS, "end offset of each task's changelog partition"),
     topic=Argument(TEXT, "the topic that `end_offsets=`, `racks=`, `weights=` and `source_lags=` are of"),
     end_offsets=Argument(PARTITIONS, "partition: end offset"),
@@ -242,10 +250,10 @@ def partitions(context: Context, parsed: ParsedDirective) -> None:
     lease_margin_ms=Argument(WHOLE, "see `group`"),
     epoch=Argument(WHOLE, "the topology epoch it runs; default: the newest"),
     nonce=Argument(TEXT, "join nonce; default: a new one"),
-    ended=Argument(WHOLE, "the incarnation it proves dead (PROTOCOL M5)"),
+    ended=Argument(WHOLE, "the incarnation it proves dead ([M5](protocol.md#m5-taken-by-force))"),
     lags=Argument(LAGS, "copies found on disk"),
     eager=Argument(YES_NO, "yes: it gives up everything before any change of what it runs"),
-    readiness=Argument(one_of(*READINESS), "what makes a copy of it ready (PROTOCOL M2); word_or_lag"),
+    readiness=Argument(one_of(*READINESS), "what makes a copy of it ready ([M2](protocol.md#m2-level-triggered-reports)); word_or_lag"),
     ready_lag_records=Argument(WHOLE, "a limit of its own for that"),
     **TIME,
 )
@@ -277,7 +285,8 @@ EPOCH = Argument(WHOLE, "the assignment epoch it has applied; default: the one i
 @directive(
     "report",
     "MEMBER...",
-    "LagReported, word for word (PROTOCOL M2): what is not given is as in its last report that was not refused. A full one unless `base=` is given.",
+    "LagReported, word for word ([M2](protocol.md#m2-level-triggered-reports)): what is not given is as in its "
+    "last report that was not refused. A full one unless `base=` is given.",
     incarnation=INCARNATION,
     number=Argument(WHOLE, "number of the report; default: the next"),
     epoch=EPOCH,
@@ -374,7 +383,7 @@ def leave_cancel(context: Context, parsed: ParsedDirective) -> None:
 
 
 @directive(
-    "leave-request", "MEMBER...", "LeaveRequested: an operator asks them all to leave (PROTOCOL M8).",
+    "leave-request", "MEMBER...", "LeaveRequested: an operator asks them all to leave ([M8](protocol.md#m8-asked-to-leave)).",
     withdrawn=Argument(YES_NO, "yes: they are to stay after all"), **TIME,
 )  # fmt: skip
 def leave_request(context: Context, parsed: ParsedDirective) -> None:
@@ -382,7 +391,7 @@ def leave_request(context: Context, parsed: ParsedDirective) -> None:
     context.append(LeaveRequested(members=tuple(sorted(parsed.members())), withdrawn=parsed.get("withdrawn", False)))
 
 
-@directive("deal", "", "DealRequested: an operator asks for a new deal (PROTOCOL D11).", **TIME)
+@directive("deal", "", "DealRequested: an operator asks for a new deal ([D11](protocol.md#d11-a-new-deal)).", **TIME)
 def deal(context: Context, parsed: ParsedDirective) -> None:
     context.move_clock(parsed)
     context.append(DealRequested())
@@ -420,7 +429,7 @@ def tick(context: Context, parsed: ParsedDirective) -> None:
 @directive(
     "observe",
     "",
-    "AssignmentObserved: what the leader of a group `led_by=external` decided (PROTOCOL D7).",
+    "AssignmentObserved: what the leader of a group `led_by=external` decided ([D7](protocol.md#d7-shadow)).",
     generation=Argument(WHOLE, "its generation; default: the next"),
     active=Argument(BY_MEMBER, "what each member runs; a member without tasks as `m1:`"),
     standby=Argument(BY_MEMBER, "copies"),
@@ -446,7 +455,8 @@ def observe(context: Context, parsed: ParsedDirective) -> None:
 @directive(
     "bytes",
     "HEX",
-    "Bytes that a sender appended, read as the codec reads them: a sound fact, Undecodable, or a kind or version that halts the group (PROTOCOL L6).",
+    "Bytes that a sender appended, read as the codec reads them: a sound fact, Undecodable, or a kind or version "
+    "that halts the group ([L6](protocol.md#l6-halt-or-reject)).",
     kind=Argument(WHOLE, "type code"),
     version=Argument(WHOLE, "schema version; 1"),
     times=Argument(WHOLE, "they stand there so many times; 1"),

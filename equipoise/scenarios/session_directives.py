@@ -1,5 +1,5 @@
 """Directives for the member's own side: the real MemberSession, a clock, and a network whose every
-message is moved by hand (PROTOCOL M4, M5).
+message is moved by hand (docs/protocol.md, M4 and M5).
 
 A heartbeat is sent, appended and acknowledged; a fetch is sent, served and arrives: three lines
 each, with any time between them. `beat` does all six at once. Whenever something happens, and at
@@ -78,17 +78,20 @@ def _line(harness: SessionHarness, host: Host) -> str:
     capacity=Argument(WHOLE, "threads; 1"),
     session_timeout_ms=Argument(WHOLE, "see `group`"),
     lease_margin_ms=Argument(WHOLE, "see `group`"),
-    ended=Argument(WHOLE, "the incarnation it proves dead (PROTOCOL M5)"),
+    ended=Argument(WHOLE, "the incarnation it proves dead ([M5](protocol.md#m5-taken-by-force))"),
     ready_lag=Argument(WHOLE, "a limit of its own: a copy with at most this lag is ready; default: the group's"),
     prepares=Argument(YES_NO, "yes: its application prepares tasks; no copy is ready before `prepared` says so"),
     epoch=Argument(WHOLE, "the topology epoch it runs; default: the newest"),
     nonce=Argument(TEXT, "join nonce; default: a new one"),
     copies=Argument(LAGS, "copies found on disk"),
     eager=Argument(YES_NO, "see `join`"),
-    placed=Argument(YES_NO, "no: it joins without having placed its reader (PROTOCOL M1)"),
-    topic_ids=Argument(YES_NO, "no: its brokers give topics no ids, so that it cannot tell re-created topics by them (PROTOCOL L9)"),
+    placed=Argument(YES_NO, "no: it joins without having placed its reader ([M1](protocol.md#m1-identity))"),
+    topic_ids=Argument(YES_NO, "no: its brokers give topics no ids, so that it cannot tell re-created topics by them ([L9](protocol.md#l9-one-log))"),
     remembers=Argument(YES_NO, "no: it does not know which log its member was in before"),
-    newer_from=Argument(WHOLE, "decisions from this number on are written by a newer build, in versions it does not know (PROTOCOL M9)"),
+    newer_from=Argument(
+        WHOLE,
+        "decisions from this number on are written by a newer build, in versions it does not know ([M9](protocol.md#m9-decisions-of-a-newer-build))",
+    ),
     without=Argument(one_of(*SIMPLER), "a rule this session lacks, to see what the simpler design does"),
 )
 def session(context: Context, parsed: ParsedDirective) -> None:
