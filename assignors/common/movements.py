@@ -35,7 +35,7 @@ class WarmupSlots:
     def __init__(self, indexed: IndexedProblem) -> None:
         self._group = indexed.settings.max_warmups
         self._member = dict.fromkeys(indexed.members, indexed.settings.max_warmups_per_member)
-        self._situation = indexed
+        self._indexed = indexed
         self._restoring: dict[str, int] = {}
         """Member -> records that it restores before a copy begun now."""
 
@@ -45,7 +45,7 @@ class WarmupSlots:
 
         A member's copies share its rate, so all are ready as soon together as one after the other.
         """
-        indexed = self._situation
+        indexed = self._indexed
         if not indexed.is_apart(task):
             return False
         queue = self._queue(member) + (0 if task in indexed.members[member].warmup else indexed.records(member, task))
@@ -59,7 +59,7 @@ class WarmupSlots:
     def _queue(self, name: str) -> int:
         """Records that the member restores already."""
         if name not in self._restoring:
-            indexed = self._situation
+            indexed = self._indexed
             member = indexed.members[name]
             tasks = {task for task in (*member.active, *member.standby, *member.warmup) if task in indexed.tasks}
             self._restoring[name] = sum(indexed.records(name, task) for task in tasks if not indexed.is_ready(name, task))

@@ -63,8 +63,8 @@ def _change_places(
     if not any(left.values()):
         return
     displaced: dict[str, list[TaskId]] = {}
-    for guest, member in dealt.items():
-        displaced.setdefault(member, []).append(guest)
+    for dealt_task, member in dealt.items():
+        displaced.setdefault(member, []).append(dealt_task)
     reached_by: dict[str, TaskId] = {}
     queue = deque([task])
     while queue:

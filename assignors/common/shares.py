@@ -142,7 +142,7 @@ class Shares:
         kept = _kept(indexed) if indexed.settings.balance_factor > 1 else {}
         self.stateful = shares_of(members, stateful, group_slack(indexed, members, stateful, indexed.stateful_of(kept)))
         self.every = shares_of(members, every, group_slack(indexed, members, every, Counter(kept.values())))
-        self._situation = indexed
+        self._indexed = indexed
         self._limits: dict[Kind, dict[str, int]] | None = None
 
     def imbalance(self, owner: Mapping[TaskId, str]) -> int:
@@ -151,7 +151,7 @@ class Shares:
         """
         outside = outside_shares(self.every, Counter(owner.values()))
         if self.two_kinds:
-            outside += outside_shares(self.stateful, self._situation.stateful_of(owner))
+            outside += outside_shares(self.stateful, self._indexed.stateful_of(owner))
         return outside
 
     def parts(self) -> Mapping[Kind, Mapping[str, Share]]:
@@ -159,12 +159,12 @@ class Shares:
         any of them: between floor and ceiling.
         """
         sizes: dict[Kind, int] = {}
-        for task in self._situation.tasks.values():
+        for task in self._indexed.tasks.values():
             kind = task.id.subtopology, task.stateful
             sizes[kind] = sizes.get(kind, 0) + 1
         parts: dict[Kind, dict[str, Share]] = {}
         for kind, tasks in sizes.items():
-            members = [self._situation.members[name] for name in self._situation.eligible_for_any(kind[0]).members]
+            members = [self._indexed.members[name] for name in self._indexed.eligible_for_any(kind[0]).members]
             capacity = sum(member.capacity for member in members)
             parts[kind] = {each.id: Share(tasks * each.capacity // capacity, -(-tasks * each.capacity // capacity)) for each in members}
         return parts
@@ -180,7 +180,7 @@ class Shares:
         if self._limits is None:
             self._limits = {}
             kinds: dict[Kind, int] = {}
-            for task in self._situation.tasks.values() if self._situation.racks.spreads else ():
+            for task in self._indexed.tasks.values() if self._indexed.racks.spreads else ():
                 kind = task.id.subtopology, task.stateful
                 kinds[kind] = kinds.get(kind, 0) + 1
             for (subtopology, stateful), tasks in kinds.items():
@@ -188,7 +188,7 @@ class Shares:
         return self._limits
 
     def _limits_of(self, subtopology: int, stateful: bool, tasks: int) -> dict[str, int]:
-        indexed = self._situation
+        indexed = self._indexed
         every = len(indexed.stateful) if stateful else len(indexed.tasks) - len(indexed.stateful)
         pool = indexed.eligible_for_any(subtopology).members
         capacity = sum(indexed.members[member].capacity for member in pool)
@@ -208,6 +208,6 @@ class Shares:
         limits = self.limits()
         counts: dict[tuple[Kind, str], int] = {}
         for task, member in owner.items() if limits else ():
-            key = (task.subtopology, self._situation.tasks[task].stateful), member
+            key = (task.subtopology, self._indexed.tasks[task].stateful), member
             counts[key] = counts.get(key, 0) + 1
         return sum(max(0, count - limits[kind].get(member, 0)) for (kind, member), count in counts.items())

@@ -16,11 +16,11 @@ from equipoise.events.tasks import TaskId
 def returned(indexed: IndexedProblem) -> dict[TaskId, str]:
     """Lost tasks whose previous owner is back -> that member."""
     return {
-        task.id: home
+        task.id: owner
         for task in indexed.tasks.values()
         if task.lost_since_ms is not None
-        for home in indexed.previous_owners(task.id)
-        if indexed.may_run(home, task.id)
+        for owner in indexed.previous_owners(task.id)
+        if indexed.may_run(owner, task.id)
     }
 
 

@@ -51,14 +51,14 @@ class _Counts:
     """Balance by number of tasks."""
 
     def __init__(self, indexed: IndexedProblem) -> None:
-        self._situation = indexed
+        self._indexed = indexed
         self._shares = Shares(indexed)
 
     def target(self, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str]) -> Target:
-        return adopted_target(self._situation, self._shares, candidates, settled)
+        return adopted_target(self._indexed, self._shares, candidates, settled)
 
     def owners_for_now(self, candidates: Mapping[TaskId, Candidates], running: Mapping[TaskId, str]) -> Mapping[TaskId, str]:
-        return constrained_balanced_assignment(self._situation, self._shares, candidates, running)
+        return constrained_balanced_assignment(self._indexed, self._shares, candidates, running)
 
     def imbalance(self, owner: Mapping[TaskId, str]) -> int:
         return self._shares.imbalance(owner)
@@ -66,4 +66,4 @@ class _Counts:
     def moves_lower_bound(
         self, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str], now: Mapping[TaskId, str], target: Mapping[TaskId, str]
     ) -> int:
-        return moves_lower_bound(self._situation, self._shares, candidates, settled, balanced=self.imbalance(target) == 0)
+        return moves_lower_bound(self._indexed, self._shares, candidates, settled, balanced=self.imbalance(target) == 0)

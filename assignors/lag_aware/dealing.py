@@ -91,10 +91,10 @@ def subscriptions(topics: Sequence[Topic]) -> dict[tuple[int, ...], list[str]]:
     for place, topic in enumerate(topics):
         for member in topic.pool.members:
             of_member.setdefault(member, []).append(place)
-    alike: dict[tuple[int, ...], list[str]] = {}
+    by_topics: dict[tuple[int, ...], list[str]] = {}
     for member in sorted(of_member, key=text_key):
-        alike.setdefault(tuple(of_member[member]), []).append(member)
-    return dict(sorted(alike.items()))
+        by_topics.setdefault(tuple(of_member[member]), []).append(member)
+    return dict(sorted(by_topics.items()))
 
 
 # Topic by topic

@@ -17,7 +17,7 @@ def network() -> AssignmentNetwork:
     return AssignmentNetwork(TASKS, levels=2, racks=RACKS)
 
 
-def rooms(built: AssignmentNetwork) -> dict[TaskId, str]:
+def owners(built: AssignmentNetwork) -> dict[TaskId, str]:
     for member in RACKS:
         built.place(member, len(TASKS), (0, 0))
     return built.assigned(built.solve())
@@ -30,7 +30,7 @@ def test_every_level_of_an_offer_counts_its_last_one_too():
     for task in TASKS:
         built.pooled(task, offer)
     built.wanted()
-    assert set(rooms(built).values()) == {"m3"}
+    assert set(owners(built).values()) == {"m3"}
 
 
 def test_more_on_the_last_level_is_the_task_s_own():
@@ -43,4 +43,4 @@ def test_more_on_the_last_level_is_the_task_s_own():
         built.direct(task, "m1", (0, 3))
         built.pooled(task, offer, more=3 if task.partition == 2 else 0)
     built.wanted()
-    assert [task for task, member in rooms(built).items() if member == "m1"] == [TaskId(0, 2)]
+    assert [task for task, member in owners(built).items() if member == "m1"] == [TaskId(0, 2)]

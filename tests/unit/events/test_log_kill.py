@@ -93,7 +93,7 @@ def test_a_killed_writer_leaves_whole_records_and_the_next_one_goes_on(tmp_path:
 
 def finish(path: Path, read: list[Entry]) -> None:
     """Append the decisions that the killed writer had not come to, as a worker does that takes over
-    (PROTOCOL L5).
+    (docs/protocol.md#l5).
     """
     from equipoise.events.decisions import EventRejected
 

@@ -1,5 +1,5 @@
-"""Hashes of the state (PROTOCOL L7): of this build's form they are compared; of another one they
-are counted, and never called identical.
+"""Hashes of the state (docs/protocol.md#l7): of this build's form they are compared; of another one
+they are counted, and never called identical.
 
 ``tests/data/logs``: `no_form.jsonl`, written before `Checkpointed` named a form; `form_1.jsonl` and
 later ones, the same group with that form. Two members, two tasks, a standby each. ``pytest

@@ -1,0 +1,23 @@
+"""No retired word comes back; see tests/words.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import words
+
+
+def test_no_retired_word_in_code_or_pages() -> None:
+    assert [str(each) for each in words.unexpected()] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "word"), [("the ghost of m1", "ghost"), ("def refold(log): ...", "refold"), ("class TheatreStage: ...", "theatre")]
+)
+def test_retired_word_is_found(line: str, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words, "ROOT", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text(line)
+    assert [each.word for each in words.search(page)] == [word]
