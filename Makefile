@@ -1,7 +1,7 @@
 # Everything here makes its own .venv from a bare clone; Python 3.11 or later is all that must be there.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-live docs-check coverage check java broker bench bench-live compare-live soak storm states pictures clean .venv
+.PHONY: help demo test test-live docs-check coverage check java browser broker bench bench-live compare-live soak storm states pictures clean .venv
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -15,7 +15,7 @@ help: ## what can be made
 demo: $(READY) ## a recorded Kafka Streams group: imported, decided anew, replayed to the byte, compared
 	@$(BIN)/equipoise demo
 
-test: check java ## check, every test that needs no broker, and one live test of each capability; at most 8 minutes on 2 cores
+test: check java browser ## check, every test that needs no broker, and one live test of each capability; at most 8 minutes on 2 cores
 	@$(BIN)/python -m pytest -q -n $(LIVE_WORKERS) --dist loadgroup -m smoke tests/live tests/spark >.venv/live.txt 2>&1 & live=$$!; \
 	nice $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m "not docs" --ignore=tests/live --ignore=tests/spark; unit=$$?; \
 	echo "the live tests:"; wait $$live; live=$$?; cat .venv/live.txt; [ $$unit = 0 ] && [ $$live = 0 ]
@@ -35,10 +35,16 @@ check: $(READY) ## style, types, import contracts
 	@$(BIN)/lint-imports --no-cache >.venv/imports.txt 2>&1 || { cat .venv/imports.txt >&2; exit 1; }
 	@echo "check: style, types and import contracts hold"
 
-java: # for the broker that the live tests start, and Kafka's own classes; as root on Debian they are installed, elsewhere tests say what is missing
+java: # for the broker that live tests start, and for Kafka's own classes; as root on Debian it is installed, elsewhere tests say what is missing
 	@if ! { command -v javac && command -v mvn; } >/dev/null 2>&1 && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  echo "installing a JDK and Maven (once)" >&2; \
 	  apt-get update -qq >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends default-jdk-headless maven >/dev/null; \
+	fi
+
+browser: # for the tests that lay out pages; as Java
+	@if ! { command -v chromium || command -v google-chrome; } >/dev/null 2>&1 && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing Chromium (once)" >&2; \
+	  apt-get update -qq >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; \
 	fi
 
 broker: java $(READY) ## a Kafka on this machine to try things with, until interrupted (PORT=9092)
