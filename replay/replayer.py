@@ -4,7 +4,7 @@
 assignor call, because no decision names a movement that only waits for a slot.
 
 `ConfigurationAnswers` finds out, before a configuration is folded, whether its leader refused it.
-See docs/protocol.md#l6-halt-or-reject.
+See docs/protocol.md#l6.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def worker(context: Context, parsed: ParsedDirective) -> None:
     session_timeout_ms=Argument(WHOLE, "start; 10000"),
     lease_margin_ms=Argument(WHOLE, "start; 2000"),
     eager=Argument(YES_NO, "start: see `join`"),
-    proven=Argument(YES_NO, "restart: it proves its predecessor dead ([M5](protocol.md#m5-taken-by-force)); yes"),
+    proven=Argument(YES_NO, "restart: it proves its predecessor dead ([M5](protocol.md#m5)); yes"),
     records=Argument(WHOLE, "skip: how many; 1"),
 )
 def process(context: Context, parsed: ParsedDirective) -> None:

@@ -130,7 +130,7 @@ def group(context: Context, parsed: ParsedDirective) -> None:
 @directive(
     "configure",
     "",
-    "GroupConfigured: the configuration as it is, with these changes ([D8](protocol.md#d8-change-is-a-fact)).",
+    "GroupConfigured: the configuration as it is, with these changes ([D8](protocol.md#d8)).",
     **CONFIG,
     **SETTINGS,
     **TIME,
@@ -216,7 +216,7 @@ def topology(context: Context, parsed: ParsedDirective) -> None:
 @directive(
     "partitions",
     "",
-    "PartitionsObserved ([D6](protocol.md#d6-partitions-are-facts)): end offsets by task, or end offsets, racks, "
+    "PartitionsObserved ([D6](protocol.md#d6)): end offsets by task, or end offsets, racks, "
     "weights and source lags of one topic's partitions.",
     ends=Argument(ENDS, "end offset of each task's changelog partition"),
     topic=Argument(TEXT, "the topic that `end_offsets=`, `racks=`, `weights=` and `source_lags=` are of"),
@@ -250,10 +250,10 @@ def partitions(context: Context, parsed: ParsedDirective) -> None:
     lease_margin_ms=Argument(WHOLE, "see `group`"),
     epoch=Argument(WHOLE, "the topology epoch it runs; default: the newest"),
     nonce=Argument(TEXT, "join nonce; default: a new one"),
-    ended=Argument(WHOLE, "the incarnation it proves dead ([M5](protocol.md#m5-taken-by-force))"),
+    ended=Argument(WHOLE, "the incarnation it proves dead ([M5](protocol.md#m5))"),
     lags=Argument(LAGS, "copies found on disk"),
     eager=Argument(YES_NO, "yes: it gives up everything before any change of what it runs"),
-    readiness=Argument(one_of(*READINESS), "what makes a copy of it ready ([M2](protocol.md#m2-level-triggered-reports)); word_or_lag"),
+    readiness=Argument(one_of(*READINESS), "what makes a copy of it ready ([M2](protocol.md#m2)); word_or_lag"),
     ready_lag_records=Argument(WHOLE, "a limit of its own for that"),
     **TIME,
 )
@@ -285,7 +285,7 @@ EPOCH = Argument(WHOLE, "the assignment epoch it has applied; default: the one i
 @directive(
     "report",
     "MEMBER...",
-    "LagReported, word for word ([M2](protocol.md#m2-level-triggered-reports)): what is not given is as in its "
+    "LagReported, word for word ([M2](protocol.md#m2)): what is not given is as in its "
     "last report that was not refused. A full one unless `base=` is given.",
     incarnation=INCARNATION,
     number=Argument(WHOLE, "number of the report; default: the next"),
@@ -383,7 +383,7 @@ def leave_cancel(context: Context, parsed: ParsedDirective) -> None:
 
 
 @directive(
-    "leave-request", "MEMBER...", "LeaveRequested: an operator asks them all to leave ([M8](protocol.md#m8-asked-to-leave)).",
+    "leave-request", "MEMBER...", "LeaveRequested: an operator asks them all to leave ([M8](protocol.md#m8)).",
     withdrawn=Argument(YES_NO, "yes: they are to stay after all"), **TIME,
 )  # fmt: skip
 def leave_request(context: Context, parsed: ParsedDirective) -> None:
@@ -391,7 +391,7 @@ def leave_request(context: Context, parsed: ParsedDirective) -> None:
     context.append(LeaveRequested(members=tuple(sorted(parsed.members())), withdrawn=parsed.get("withdrawn", False)))
 
 
-@directive("deal", "", "DealRequested: an operator asks for a new deal ([D11](protocol.md#d11-a-new-deal)).", **TIME)
+@directive("deal", "", "DealRequested: an operator asks for a new deal ([D11](protocol.md#d11)).", **TIME)
 def deal(context: Context, parsed: ParsedDirective) -> None:
     context.move_clock(parsed)
     context.append(DealRequested())
@@ -429,7 +429,7 @@ def tick(context: Context, parsed: ParsedDirective) -> None:
 @directive(
     "observe",
     "",
-    "AssignmentObserved: what the leader of a group `led_by=external` decided ([D7](protocol.md#d7-shadow)).",
+    "AssignmentObserved: what the leader of a group `led_by=external` decided ([D7](protocol.md#d7)).",
     generation=Argument(WHOLE, "its generation; default: the next"),
     active=Argument(BY_MEMBER, "what each member runs; a member without tasks as `m1:`"),
     standby=Argument(BY_MEMBER, "copies"),
@@ -456,7 +456,7 @@ def observe(context: Context, parsed: ParsedDirective) -> None:
     "bytes",
     "HEX",
     "Bytes that a sender appended, read as the codec reads them: a sound fact, Undecodable, or a kind or version "
-    "that halts the group ([L6](protocol.md#l6-halt-or-reject)).",
+    "that halts the group ([L6](protocol.md#l6)).",
     kind=Argument(WHOLE, "type code"),
     version=Argument(WHOLE, "schema version; 1"),
     times=Argument(WHOLE, "they stand there so many times; 1"),

@@ -27,7 +27,8 @@ def anchor(heading: str) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    return {anchor(heading) for heading in HEADING.findall(COMMENT_OR_CODE.sub("", page.read_text()))}
+    text = COMMENT_OR_CODE.sub("", page.read_text())
+    return {anchor(heading) for heading in HEADING.findall(text)} | set(re.findall(r'<a id="([^"]+)"></a>', text))
 
 
 def test_anchors_are_as_github_makes_them() -> None:
@@ -46,6 +47,14 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         if not target.exists() or (fragment and fragment not in anchors(target)):
             dead.append(link)
     assert dead == []
+
+
+def test_anchors_named_in_code_exist() -> None:
+    """`docs/protocol.md#m5` in a docstring, say."""
+    code = [path for name in ("assignors", "equipoise", "events", "replay", "statemachine", "tests") for path in (ROOT / name).rglob("*.py")]
+    named = {found for path in code for found in re.findall(r"(docs/[a-z-]+\.md)#([a-z0-9-]+)", path.read_text())}
+    assert ("docs/protocol.md", "m5") in named
+    assert sorted(f"{page}#{name}" for page, name in named if name not in anchors(ROOT / page)) == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -15,7 +15,7 @@ SCENARIOS = ROOT / "tests" / "scenarios" / "protocol"
 
 RULES = [*(f"L{n}" for n in range(1, 10)), *(f"M{n}" for n in range(1, 10)), *(f"D{n}" for n in range(1, 12))]
 ROWS = dict(re.findall(r"^\| \[([LMD]\d+)\]\(#[^)]*\) \|[^|]*\| (.*) \|$", PAGE, re.MULTILINE))
-SECTIONS = dict(re.findall(r"^### ([LMD]\d+) [^\n]+\n(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL))
+SECTIONS = dict(re.findall(r"^### ([LMD]\d+) [^\n]+\n(.*?)(?=^##|^<a |\Z)", PAGE, re.MULTILINE | re.DOTALL))
 
 
 def test_the_table_and_the_sections_name_every_rule_once_in_order() -> None:
