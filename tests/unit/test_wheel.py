@@ -44,6 +44,16 @@ def test_wheel_has_one_package_with_every_file(wheel: Path) -> None:
     assert set(names) == sources()
 
 
+def test_wheel_built_by_actions_names_the_urls_of_its_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_SERVER_URL", "https://github.example")
+    monkeypatch.setenv("GITHUB_REPOSITORY", "streams/equipoise")
+    with zipfile.ZipFile(build("wheel", tmp_path)) as archive:
+        (metadata,) = (archive.read(name).decode() for name in archive.namelist() if name.endswith("/METADATA"))
+    urls = [line.removeprefix("Project-URL: ") for line in metadata.splitlines() if line.startswith("Project-URL: ")]
+    assert "Homepage, https://github.example/streams/equipoise" in urls
+    assert "Issues, https://github.example/streams/equipoise/issues" in urls
+
+
 def test_wheel_of_the_sdist_is_the_same(wheel: Path, tmp_path: Path) -> None:
     with tarfile.open(build("sdist", tmp_path / "sdist")) as archive:
         archive.extractall(tmp_path / "unpacked", filter="data")
