@@ -104,7 +104,7 @@ def test_leaving_members_count_as_asked():
 
 
 @pytest.mark.parametrize("percent", [0, -5, 101])
-def test_a_share_that_is_none(percent: int):
+def test_invalid_share_error(percent: int):
     with pytest.raises(InputError, match="name 1 to 100"):
         scale_down(forty(), percent)
 

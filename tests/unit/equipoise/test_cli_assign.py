@@ -39,7 +39,7 @@ def plans(result: Result) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def test_one_plan_for_each_problem_in_order() -> None:
+def test_assign_prints_plans_in_order() -> None:
     answered = plans(run(lines(problem(1), problem(2), problem(3))))
     assert [sorted(plan["target"]) for plan in answered] == [["m0"], ["m0", "m1"], ["m0", "m1", "m2"]]
     assert answered[0]["members"]["m0"]["active"] == ["0_0", "0_1", "0_2", "0_3"]
@@ -49,17 +49,17 @@ def test_one_plan_for_each_problem_in_order() -> None:
     assert answered[1]["members"]["m1"]["warmup"] == answered[1]["target"]["m1"]
 
 
-def test_nothing_is_remembered_from_one_line_to_the_next() -> None:
+def test_assign_lines_are_independent() -> None:
     alone = plans(run(lines(problem(3))))
     assert plans(run(lines(problem(2), problem(3), problem(3)))) == [*plans(run(lines(problem(2)))), *alone, *alone]
 
 
-def test_a_file_reads_as_stdin_does_and_blank_lines_are_no_problems(tmp_path: Path) -> None:
+def test_assign_reads_a_file_like_stdin_and_skips_blank_lines(tmp_path: Path) -> None:
     (tmp_path / "p.jsonl").write_bytes(lines(problem(2)) + b"\n  \n" + lines(problem(1)).rstrip())
     assert plans(run(b"", str(tmp_path / "p.jsonl"))) == plans(run(lines(problem(2), problem(1)), "-"))
 
 
-def test_no_problem_is_no_plan() -> None:
+def test_assign_empty_input() -> None:
     assert plans(run(b"")) == []
 
 
@@ -77,7 +77,7 @@ def test_no_problem_is_no_plan() -> None:
         (b"[" * 100_000 + b"\n", "<stdin> line 2: "),
     ],
 )
-def test_an_unsound_line_ends_it_with_its_number_and_place_after_the_plans_before_it(bad: bytes, place: str) -> None:
+def test_assign_stops_at_an_invalid_line_and_names_it(bad: bytes, place: str) -> None:
     result = run(lines(problem(2)) + bad + lines(problem(2)))
     assert result.exit_code == 2
     assert len(result.stdout.splitlines()) == 1
@@ -86,13 +86,13 @@ def test_an_unsound_line_ends_it_with_its_number_and_place_after_the_plans_befor
     assert result.stderr.count("\n") == 1
 
 
-def test_a_file_that_is_not_there_is_misuse() -> None:
+def test_assign_missing_file_is_error() -> None:
     result = run(b"", "absent.jsonl")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "absent.jsonl" in result.stderr
 
 
-def test_each_plan_comes_before_the_next_problem_is_sent() -> None:
+def test_assign_answers_before_the_next_problem() -> None:
     with subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -104,7 +104,7 @@ def test_each_plan_comes_before_the_next_problem_is_sent() -> None:
         assert process.wait(timeout=60) == 0
 
 
-def test_names_outside_ascii_pass_under_any_locale() -> None:
+def test_assign_non_ascii_names_any_locale() -> None:
     named = problem(1, members=[{"id": "glück-日本"}])
     ascii_only = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
     done = subprocess.run(COMMAND, input=lines(named), capture_output=True, check=False, env=ascii_only)
@@ -112,7 +112,7 @@ def test_names_outside_ascii_pass_under_any_locale() -> None:
     assert list(json.loads(done.stdout)["target"]) == ["glück-日本"]
 
 
-def test_the_help_text_s_own_example_works() -> None:
+def test_assign_help_example_works() -> None:
     text = CliRunner().invoke(main, ["assign", "--help"]).stdout
     example = text[text.index("{") : text.rindex("}'") + 1]
     assert list(plans(run(b" ".join(example.encode().split()) + b"\n"))[0]["target"]) == ["m1"]

@@ -74,13 +74,13 @@ def on_a_terminal(*args: str, stdout_too: bool, columns: int = 100, command: Seq
         ("interrupt", 130, "equipoise: interrupted\n"),
     ],
 )
-def test_an_error_is_one_line_and_its_exit_code(how: str, code: int, line: str) -> None:
+def test_error_is_one_line_and_exit_code(how: str, code: int, line: str) -> None:
     result = run("fails", how)
     assert (result.exit_code, result.stderr, result.stdout) == (code, line, "")
 
 
 @pytest.mark.parametrize("how", ["defect", "recursion"])
-def test_a_defect_asks_to_be_reported_and_shows_its_traceback_under_debug_alone(how: str) -> None:
+def test_defect_asks_for_a_report_and_shows_traceback_with_debug(how: str) -> None:
     result = run("fails", how)
     assert result.exit_code == 70
     assert result.stderr.count("\n") == 1
@@ -92,7 +92,7 @@ def test_a_defect_asks_to_be_reported_and_shows_its_traceback_under_debug_alone(
         assert loud.stderr.endswith(result.stderr)
 
 
-def test_the_traceback_of_a_user_error_shows_under_debug_alone() -> None:
+def test_user_error_shows_traceback_only_with_debug() -> None:
     assert "Traceback" not in run("fails", "field").stderr
     assert "Traceback" in run("fails", "field", "--debug").stderr
 
@@ -109,12 +109,12 @@ def test_misuse_is_one_line_that_names_the_help_and_exit_2(line: str) -> None:
     assert result.stderr.rstrip().endswith("--help")
 
 
-def test_a_command_that_does_not_exist_is_answered_with_those_that_do() -> None:
+def test_unknown_command_lists_commands() -> None:
     assert run("answer").stderr == "equipoise: no command 'answer'; did you mean answers?; see group --help\n"
     assert run("zzz").stderr == "equipoise: no command 'zzz'; there are: fails, answers, explains, counts, floods, waits; see group --help\n"
 
 
-def test_a_no_is_exit_1_with_the_answer_on_stdout() -> None:
+def test_answer_no_is_exit_1_on_stdout() -> None:
     assert run("answers", "--code", "1").exit_code == 1
     assert json.loads(run("answers", "--code", "1", "--json").stdout)["rows"][0][0] == "0_0"
 
@@ -125,14 +125,14 @@ def test_json_is_alone_on_stdout_and_silences_the_rest() -> None:
     assert result.stderr == ""
 
 
-def test_a_table_off_the_terminal_is_plain_and_aligned() -> None:
+def test_piped_table_is_plain_and_aligned() -> None:
     result = run("answers")
     assert result.stdout == "a heading\ntask      lag  share\n0_0         5\n0_10  123,456    0.2\n"
     assert result.stderr == "two rows follow\n"
     assert run("answers", "--quiet").stderr == ""
 
 
-def test_a_table_is_never_cut_off_the_terminal() -> None:
+def test_plain_table_is_never_cut() -> None:
     text = plain(Table(columns=("a",), rows=[("word " * 500 + "end",)]))
     assert text == "a\n" + "word " * 500 + "end"
 
@@ -141,12 +141,12 @@ def test_wide_characters_keep_their_columns() -> None:
     assert plain(Table(columns=("m", "n"), rows=[("日本", 1), ("ab", 22)], title="t")) == "t\nm      n\n日本   1\nab    22"
 
 
-def test_a_row_of_the_wrong_length_is_refused() -> None:
+def test_row_of_wrong_length_is_error() -> None:
     with pytest.raises(ValueError, match="1 cells in a table of 2"):
         Table(columns=("a", "b"), rows=[("x",)])
 
 
-def test_no_not_a_number_gets_into_a_document() -> None:
+def test_json_nan_is_error() -> None:
     with pytest.raises(ValueError, match="JSON"):
         Screen(json=True).answer({"share": float("nan")})
 
@@ -158,12 +158,12 @@ def test_exit_codes_of_a_real_process() -> None:
     assert script("nothing").returncode == 2
 
 
-def test_an_interrupt_from_the_terminal_is_one_line() -> None:
+def test_interrupt_is_one_line() -> None:
     done = script("waits")
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "equipoise: interrupted\n")
 
 
-def test_a_reader_that_goes_away_is_no_error() -> None:
+def test_closed_stdout_is_no_error() -> None:
     with subprocess.Popen([*SCRIPT, "floods"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -173,7 +173,7 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
         assert process.wait(timeout=60) == 141
 
 
-def test_a_progress_bar_shows_on_a_terminal_and_only_there() -> None:
+def test_progress_bar_shows_only_on_a_terminal() -> None:
     piped, drawn = on_a_terminal("counts", "5000", stdout_too=False)
     assert piped == "5000\n"
     assert "counting" in drawn
@@ -184,19 +184,19 @@ def test_a_progress_bar_shows_on_a_terminal_and_only_there() -> None:
     assert script("counts", "5000").stderr == ""
 
 
-def test_no_bar_is_drawn_over_output_that_streams_to_the_same_terminal() -> None:
+def test_progress_bar_is_hidden_while_output_streams() -> None:
     assert "counting" in on_a_terminal("counts", "10", stdout_too=True)[1]
     assert "counting" not in on_a_terminal("counts", "10", "--streams", stdout_too=True)[1]
 
 
-def test_a_table_on_a_terminal_is_drawn() -> None:
+def test_terminal_table_has_borders() -> None:
     _, drawn = on_a_terminal("answers", stdout_too=True)
     assert "━" in drawn or "─" in drawn
     assert "123,456" in drawn
 
 
 @pytest.mark.parametrize("columns", [24, 40, 60, 80, 100, 200])
-def test_a_terminal_breaks_no_word_however_narrow(columns: int) -> None:
+def test_narrow_terminal_breaks_no_word(columns: int) -> None:
     _, drawn = on_a_terminal("explains", stdout_too=True, columns=columns)
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", drawn).replace("\r", "")
     words = {word.strip(":·") for word in shown.split()}
@@ -204,13 +204,13 @@ def test_a_terminal_breaks_no_word_however_narrow(columns: int) -> None:
     assert max(map(len, shown.splitlines())) <= columns
 
 
-def test_a_narrow_terminal_gets_each_row_as_lines() -> None:
+def test_narrow_terminal_shows_rows_as_lines() -> None:
     narrow = on_a_terminal("explains", stdout_too=True, columns=40)[1]
     assert "task: 0_10 · decided: 04:35:17.024" in narrow
     assert "task: 0_10" not in on_a_terminal("explains", stdout_too=True, columns=200)[1]
 
 
-def test_alone_it_helps() -> None:
+def test_main_no_args_helps() -> None:
     result = CliRunner().invoke(main, [])
     assert result.exit_code == 0
     assert result.stdout == CliRunner().invoke(main, ["--help"]).stdout
@@ -238,7 +238,7 @@ def test_version_option_and_attribute_are_that_of_the_installed_package() -> Non
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_every_command_helps_with_an_example(name: str) -> None:
+def test_help_of_commands_has_an_example(name: str) -> None:
     result = CliRunner().invoke(main, [name, "--help"])
     assert result.exit_code == 0
     assert "Example" in result.stdout

@@ -99,7 +99,7 @@ READERS = {
 
 @pytest.mark.parametrize(("which", "code"), SIGNALS)
 @pytest.mark.parametrize("line", READERS)
-def test_a_reader_that_is_ended_says_so_in_one_line(folder: Path, tmp_path: Path, line: str, which: signal.Signals, code: int) -> None:
+def test_ended_reader_prints_one_line(folder: Path, tmp_path: Path, line: str, which: signal.Signals, code: int) -> None:
     before = contents(folder)
     ended_with, told = ended(line, folder, tmp_path, READERS[line], which)
     assert ended_with == code, told
@@ -118,7 +118,7 @@ WRITERS = {
 
 @pytest.mark.parametrize(("which", "code"), SIGNALS)
 @pytest.mark.parametrize("line", WRITERS)
-def test_a_writer_that_is_ended_says_what_is_there(folder: Path, tmp_path: Path, line: str, which: signal.Signals, code: int) -> None:
+def test_ended_writer_reports_its_files(folder: Path, tmp_path: Path, line: str, which: signal.Signals, code: int) -> None:
     sign, said = WRITERS[line]
     ended_with, told = ended(line, folder, tmp_path, sign, which)
     assert ended_with == code, told
@@ -128,7 +128,7 @@ def test_a_writer_that_is_ended_says_what_is_there(folder: Path, tmp_path: Path,
 
 @pytest.mark.parametrize("whole_group", [False, True], ids=["the process", "the terminal"])
 @pytest.mark.parametrize(("which", "code"), SIGNALS)
-def test_a_fleet_that_is_ended_takes_its_processes_along_and_goes_on(tmp_path: Path, which: signal.Signals, code: int, whole_group: bool) -> None:
+def test_ended_fleet_stops_its_processes_and_can_resume(tmp_path: Path, which: signal.Signals, code: int, whole_group: bool) -> None:
     line = "fleet --to {t}/fleet --groups 4 --records 1600 --seed 3 --processes 2"
     ended_with, told = ended(line, tmp_path, tmp_path, "simulating", which, whole_group=whole_group)
     assert ended_with == code, told
@@ -141,7 +141,7 @@ def test_a_fleet_that_is_ended_takes_its_processes_along_and_goes_on(tmp_path: P
     assert contents(whole) == contents(continued)
 
 
-def test_a_fleet_goes_on_with_the_groups_that_are_missing(tmp_path: Path) -> None:
+def test_fleet_resumes_with_the_missing_groups(tmp_path: Path) -> None:
     fleet = Fleet(groups=3, records=1_000, seed=7)
     steps: list[int] = []
 
@@ -163,7 +163,7 @@ def test_a_fleet_goes_on_with_the_groups_that_are_missing(tmp_path: Path) -> Non
     assert list(by_partition(all_parts(tmp_path / "fleet"))) == [0], "another fleet takes its place"
 
 
-def test_a_compaction_that_is_ended_loses_nothing(folder: Path, tmp_path: Path) -> None:
+def test_ended_compaction_loses_nothing(folder: Path, tmp_path: Path) -> None:
     entries = list(lived())
     for at in range(0, len(entries), 20):
         with open_log(f"{tmp_path}/a/", "a") as log:
@@ -243,7 +243,7 @@ FILLED = {
 
 
 @pytest.mark.parametrize("line", FILLED)
-def test_a_full_disk_is_one_line_that_names_the_file_and_the_fix(folder: Path, small: SmallDisk, line: str) -> None:
+def test_full_disk_error_names_the_file_and_the_fix(folder: Path, small: SmallDisk, line: str) -> None:
     room, said = FILLED[line]
     small.leave(room)
     done = small.run(line, folder)
@@ -256,7 +256,7 @@ def test_a_full_disk_is_one_line_that_names_the_file_and_the_fix(folder: Path, s
 
 
 @pytest.mark.parametrize("name", ["x.db", "x.jsonl", "x/"])
-def test_a_copy_that_filled_the_disk_goes_on_once_there_is_room(folder: Path, small: SmallDisk, name: str) -> None:
+def test_archive_after_a_full_disk_resumes(folder: Path, small: SmallDisk, name: str) -> None:
     line = f"archive {{f}}/group.db --to {{t}}/{name}"
     small.leave(8_192 if name == "x/" else 40_000)
     assert small.run(line, folder).returncode == 74
@@ -268,7 +268,7 @@ def test_a_copy_that_filled_the_disk_goes_on_once_there_is_room(folder: Path, sm
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_fleet_on_a_full_disk_says_how_much_is_there(folder: Path, small: SmallDisk, processes: int) -> None:
+def test_fleet_on_a_full_disk_counts_its_groups(folder: Path, small: SmallDisk, processes: int) -> None:
     small.leave(24_000 if small.is_mounted else 8_192)
     done = small.run(f"fleet --to {{t}}/fleet --groups 4 --records 4000 --processes {processes}", folder)
     assert done.returncode == 74, done.stderr
@@ -279,7 +279,7 @@ def test_a_fleet_on_a_full_disk_says_how_much_is_there(folder: Path, small: Smal
     assert not [name for name in contents(small.folder) if re.search(r"/\.", name)]
 
 
-def test_a_compaction_on_a_full_disk_loses_nothing(folder: Path, small: SmallDisk) -> None:
+def test_compaction_on_a_full_disk_loses_nothing(folder: Path, small: SmallDisk) -> None:
     entries = list(lived())
     for at in range(0, len(entries), 200):
         with open_log(f"{small.folder}/a/", "a") as log:

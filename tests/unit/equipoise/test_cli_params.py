@@ -37,7 +37,7 @@ def run(*args: str) -> Result:
 
 
 @pytest.mark.parametrize(("interval_ms", "said"), [(59_999, True), (60_000, False)])
-def test_an_interval_below_the_least_of_the_kip_is_taken_and_warned_of(interval_ms: int, said: bool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_interval_below_the_kip_minimum_warns(interval_ms: int, said: bool, capsys: pytest.CaptureFixture[str]) -> None:
     assert overridden(Screen(), GroupSettings(), [f"probing_interval_ms={interval_ms}"]) == {"probing_interval_ms": interval_ms}
     assert ("--set probing_interval_ms: 59999 is below 60000, the least of KIP-441" in capsys.readouterr().err) is said
     assert overridden(Screen(), GroupSettings(probing_interval_ms=5), []) == {}  # as recorded: nobody sets it here
@@ -53,20 +53,20 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return place
 
 
-def test_a_log_comes_open_and_is_closed_behind_the_command(location: str) -> None:
+def test_log_is_closed_after_the_command(location: str) -> None:
     assert run(location).stdout == '{\n  "records": 2,\n  "task": null\n}\n'
     with pytest.raises(InputError, match="closed"):
         next(iter(opened.pop().read()))
 
 
-def test_the_url_form_of_a_log(tmp_path: Path) -> None:
+def test_log_sqlite_url(tmp_path: Path) -> None:
     with open_log(tmp_path / "x.db", "w") as log:
         log.append_fact("", 0, LogOpened(log_id="l1"))
     assert '"records": 1' in run(f"sqlite:///{tmp_path}/x.db").stdout
 
 
 @pytest.mark.parametrize("name", ["absent.db", "absent.jsonl", "group.parquet", "kafka://h:1", "", "."])
-def test_a_log_that_is_not_there_or_of_no_known_form_is_one_line_and_exit_2(tmp_path: Path, name: str) -> None:
+def test_log_missing_or_of_unknown_form_is_error(tmp_path: Path, name: str) -> None:
     result = run(str(tmp_path / name) if name.startswith("absent") else name)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith("equipoise: ")
@@ -74,14 +74,14 @@ def test_a_log_that_is_not_there_or_of_no_known_form_is_one_line_and_exit_2(tmp_
 
 
 @pytest.mark.parametrize("name", ["garbage.db", "garbage.jsonl"])
-def test_a_file_that_is_no_log_is_one_line_and_exit_2(tmp_path: Path, name: str) -> None:
+def test_log_unreadable_is_error(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"\x00\xffno log at all\n" * 9)
     result = run(str(tmp_path / name))
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.count("\n") == 1
 
 
-def test_a_task_is_read_and_a_wrong_one_names_the_form(location: str) -> None:
+def test_task_wrong_value_names_the_form(location: str) -> None:
     assert '"task": [\n    0,\n    3\n  ]' in run(location, "--task", "0_3").stdout
     result = run(location, "--task", "0-3")
     assert result.exit_code == 2
@@ -113,7 +113,7 @@ def test_options_of_other_assignors_are_typed_as_json_has_them() -> None:
         ("rack_aware_strategy=best", "--set rack_aware_strategy: 'best' is not one of"),
     ],
 )
-def test_a_wrong_setting_names_itself_and_the_fix(setting: str, text: str) -> None:
+def test_wrong_setting_error_names_it_and_fix(setting: str, text: str) -> None:
     with pytest.raises(InputError) as caught:
         with_settings(GroupSettings(), [setting])
     assert text in str(caught.value)

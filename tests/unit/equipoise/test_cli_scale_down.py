@@ -66,7 +66,7 @@ def test_forty_to_eighty_percent_asks_eight_two_from_each_rack(forty: Path):
     assert json.loads(run("scale-down", forty, "--to", "80%", "--json")) == told
 
 
-def test_it_is_said_in_words_too(forty: Path):
+def test_scale_down_text(forty: Path):
     text = run("scale-down", forty, "--percent", "80")
     assert "32 members stay, 0 records to restore in all" in text
     assert "8 members to ask" in text
@@ -77,7 +77,7 @@ def test_it_is_said_in_words_too(forty: Path):
 
 
 @pytest.mark.parametrize(("given", "complaint"), [("0", "0 is not from 1 to 100"), ("eighty", "eighty is not from 1 to 100"), ("101%", "101%")])
-def test_a_share_that_is_none(forty: Path, given: str, complaint: str):
+def test_invalid_share_error(forty: Path, given: str, complaint: str):
     assert complaint in run("scale-down", forty, "--percent", given, code=2)
 
 

@@ -21,7 +21,7 @@ def run(*args: str) -> Result:
     return CliRunner().invoke(main, ["scenario", *args])
 
 
-def test_a_scenario_that_holds_is_printed_as_it_stands(tmp_path: Path) -> None:
+def test_scenario_that_holds_is_printed_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "one.txt"
     path.write_text(EXAMPLE, encoding="utf-8")
     result = run(str(path))
@@ -29,7 +29,7 @@ def test_a_scenario_that_holds_is_printed_as_it_stands(tmp_path: Path) -> None:
     assert json.loads(run("--json", str(path)).stdout)[0]["holds"] is True
 
 
-def test_another_golden_text_is_a_diff_and_the_answer_no(tmp_path: Path) -> None:
+def test_scenario_that_differs_prints_a_diff(tmp_path: Path) -> None:
     path = tmp_path / "one.txt"
     path.write_text(CHANGED, encoding="utf-8")
     result = run(str(tmp_path))

@@ -38,7 +38,7 @@ def document(*args: str | Path) -> dict[str, Any]:
     return found
 
 
-def test_the_group_as_it_is_and_each_configuration_have_a_row_and_the_last_line_says_what_to_do(log: Path, tmp_path: Path) -> None:
+def test_what_if_has_a_row_per_configuration_and_ends_with_advice(log: Path, tmp_path: Path) -> None:
     picture = tmp_path / "costs.svg"
     result = invoke(log, "--sweep", "max_warmups=2,4", "--sweep", "num_standbys=0,1", "--seeds", "1", "--svg", picture)
     assert result.exit_code == 0, result.stderr
@@ -71,7 +71,7 @@ def test_toml_files_and_a_given_speed(log: Path, tmp_path: Path) -> None:
     assert group["advice"]["line"]
 
 
-def test_every_group_of_a_log_is_answered_or_the_one_that_is_named(tmp_path: Path) -> None:
+def test_what_if_covers_all_groups_or_the_named_one(tmp_path: Path) -> None:
     path = tmp_path / "two.db"
     with open_log(path, "w") as made:
         for entry in lived():

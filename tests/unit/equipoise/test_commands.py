@@ -102,7 +102,7 @@ def test_verify_shows_the_first_divergence_and_ends_with_1(tmp_path: Path) -> No
     assert divergence["fact"]["offset"] == wrong.caused_by
 
 
-def test_one_changed_byte_ends_with_2_and_the_offset(tmp_path: Path) -> None:
+def test_verify_changed_byte_names_the_offset(tmp_path: Path) -> None:
     path = written(tmp_path / "group.jsonl", lived())
     original = path.read_bytes()
     for part in (0.2, 0.5, 0.9):
@@ -149,7 +149,7 @@ def test_timeline_writes_its_page_and_its_picture_beside_the_tables(log: Path, t
     assert "and 6 more: --all shows them" not in run("timeline", log, "--all").stdout
 
 
-def test_a_long_table_is_cut_and_says_so(recorded: Path) -> None:
+def test_long_table_is_cut_with_hint(recorded: Path) -> None:
     cut, whole = run("timeline", recorded).stdout, run("timeline", recorded, "--all").stdout
     assert "more: --all shows them" in cut
     assert "more: --all shows them" not in whole
@@ -214,14 +214,14 @@ def test_simulate_takes_settings_and_says_so_in_the_log(recorded: Path, tmp_path
     assert other["log_id"] != told["log_id"]
 
 
-def test_a_simulated_log_can_be_simulated_again(recorded: Path, tmp_path: Path) -> None:
+def test_simulate_reads_a_simulated_log(recorded: Path, tmp_path: Path) -> None:
     document("simulate", recorded, "--to", tmp_path / "a.jsonl")
     told = document("simulate", tmp_path / "a.jsonl", "--to", tmp_path / "b.jsonl")
     assert told["decisions"] > 0
     assert document("verify", tmp_path / "b.jsonl")["verdict"] == "identical"
 
 
-def test_a_recorded_group_can_be_explained_shown_and_drawn(recorded: Path, tmp_path: Path) -> None:
+def test_imported_group_is_explained_shown_and_drawn(recorded: Path, tmp_path: Path) -> None:
     result = run("explain", recorded, "--task", "0_1")
     assert "its own leader gave it to it in generation" in result.stdout
     assert "equipoise would" in result.stdout
@@ -231,7 +231,7 @@ def test_a_recorded_group_can_be_explained_shown_and_drawn(recorded: Path, tmp_p
     assert told["groups"][0]["not_yet_written"] > 0, "proposals are computed, not imported"
 
 
-def test_the_demo_does_it_all(tmp_path: Path) -> None:
+def test_demo_report_files(tmp_path: Path) -> None:
     result = run("demo", "--out", tmp_path / "out")
     assert result.exit_code == 0, result.stderr
     assert result.stdout.count("recomputed and compared byte for byte: identical") == 2
@@ -242,7 +242,7 @@ def test_the_demo_does_it_all(tmp_path: Path) -> None:
     assert "\x1b" not in result.stdout, "plain text when it is no terminal"
 
 
-def test_the_demos_next_steps_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_next_steps_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     lines = run("demo").stdout.splitlines()
     commands = [line.split("  ")[1] for line in lines[lines.index("next") + 1 :]]
@@ -255,7 +255,7 @@ def test_the_demos_next_steps_can_be_typed(tmp_path: Path, monkeypatch: pytest.M
             assert result.exit_code == 0, (command, result.stderr)
 
 
-def test_the_demo_as_one_document(tmp_path: Path) -> None:
+def test_demo_json_document(tmp_path: Path) -> None:
     told = document("demo", "--out", tmp_path)
     assert told["identical"] is True
     assert sorted(told["runs"]) == ["rolling", "scale-out"]
@@ -264,12 +264,12 @@ def test_the_demo_as_one_document(tmp_path: Path) -> None:
     assert joins["A1_scale_out_one_cold"] == joins["A2_scale_out_two_cold"] == joins["A4_restart_with_old_state"] == 0
 
 
-def test_the_demo_says_when_it_cannot_write(tmp_path: Path) -> None:
+def test_demo_unwritable_out_is_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert "--out" in one_line(run("demo", "--out", tmp_path / "file" / "out"))
 
 
-def test_equal_runs_write_equal_bytes_under_another_hash_seed(recorded: Path, tmp_path: Path) -> None:
+def test_simulate_bytes_do_not_depend_on_the_hash_seed(recorded: Path, tmp_path: Path) -> None:
     written_bytes = []
     for seed in ("1", "2"):
         path = tmp_path / f"{seed}.jsonl"

@@ -36,7 +36,7 @@ def run(*args: str | Path) -> Any:
     return json.loads(result.stdout)
 
 
-def test_a_row_is_what_simulate_gives(recorded: Path, tmp_path: Path):
+def test_compare_row_is_simulation(recorded: Path, tmp_path: Path):
     compared = run("compare", recorded, "--assignor", "learner", "--set", "max_warmups=3", "--seed", "4")
     assert [row["contender"] for row in compared["rows"]] == [RECORDED, "learner"]
     simulated = run("simulate", recorded, "--to", tmp_path / "to.db", "--assignor", "learner", "--set", "max_warmups=3", "--seed", "4")
@@ -46,12 +46,12 @@ def test_a_row_is_what_simulate_gives(recorded: Path, tmp_path: Path):
     assert totals["active_moves"] > 0
 
 
-def test_all_there_are_on_both_recorded_runs():
+def test_all_contenders_and_recorded_runs():
     assert [str(each) for each in all_contenders()] == sorted({name for name, _ in registry.available()})
     assert [(each.name, each.measured["generations"]) for each in recorded_runs()] == [("scale-out", 68), ("rolling", 32)]
 
 
-def test_a_contender_is_written_with_its_options():
+def test_contender_text_has_its_options():
     contender = contender_of("learner:strict=true")
     assert (contender.assignor, dict(contender.options), str(contender)) == ("learner", {"strict": True}, "learner:strict=true")
     assert str(contender_of("high_availability")) == "high_availability"
@@ -81,7 +81,7 @@ class GivesUp(HighAvailability):
         return super().assign(problem)
 
 
-def test_one_that_cannot_lead_is_told_and_the_others_go_on(recorded: Path, monkeypatch: pytest.MonkeyPatch):
+def test_compare_reports_a_failed_contender(recorded: Path, monkeypatch: pytest.MonkeyPatch):
     there = {**registry.available(), ("gives_up", GivesUp.version): GivesUp()}
     monkeypatch.setattr(registry, "available", lambda: there)
     rows = run("compare", recorded, "--assignor", "gives_up", "--assignor", "high_availability")["rows"]

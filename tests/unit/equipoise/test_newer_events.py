@@ -111,7 +111,7 @@ def test_verify_goes_on_with_the_other_groups(mixed: str) -> None:
     assert shown.stderr.endswith("(and 2 other groups)\n")
 
 
-def test_verify_of_one_group_is_of_that_alone(mixed: str) -> None:
+def test_verify_group_reads_only_it(mixed: str) -> None:
     assert document("verify", mixed, "--group", "orders")["verdict"] == "identical"
     assert "newer" in one_line(run("verify", mixed, "--group", "orders", "--group", "newer"))
     assert [each.group for each in verify(mixed, group="orders").groups] == ["orders"]
@@ -129,11 +129,11 @@ def test_readers_of_one_group_pass_over_the_others(mixed: str, tmp_path: Path, c
 
 
 @pytest.mark.parametrize("command", [("show",), ("timeline",), ("explain", "--task", "0_0")])
-def test_the_group_itself_is_one_line_of_trouble(mixed: str, command: tuple[str, ...]) -> None:
+def test_named_unread_group_is_error(mixed: str, command: tuple[str, ...]) -> None:
     assert UNKNOWN_FACT in one_line(run(command[0], mixed, "--group", "newer", *command[1:]))
 
 
-def test_tail_tells_what_it_cannot_read(mixed: str) -> None:
+def test_tail_reports_unread_events(mixed: str) -> None:
     told = [json.loads(line) for line in run("tail", mixed, "--facts", "-n", "7", "--json").stdout.splitlines()]
     assert [(each["group"], each["kind"], each["number"]) for each in told] == [
         ("newer", "99", None), ("newer", "MemberLeft", None), ("later", "MemberLeft", None), ("later", "299", 1), ("longer", "MemberLeft", None),
@@ -165,7 +165,7 @@ def test_compact_keeps_every_byte(tmp_path: Path) -> None:
     assert rows_of(mixed) == before
 
 
-def test_over_many_groups_it_is_one_row(tmp_path: Path) -> None:
+def test_many_groups_report_one_row(tmp_path: Path) -> None:
     mixed = made(f"{tmp_path}/{ARCHIVE}")
     units = {unit.group: unit for unit in units_of([mixed])}
     rows = {name: verify_group(unit) for name, unit in units.items()}

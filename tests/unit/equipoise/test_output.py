@@ -75,7 +75,7 @@ PAGES = {
 
 @pytest.mark.parametrize("option", ["--html", "--svg"])
 @pytest.mark.parametrize("target", PAGES.values(), ids=PAGES)
-def test_a_page_or_picture_replaces_nothing_else(logs: Path, target: str, option: str) -> None:
+def test_page_replaces_no_other_file(logs: Path, target: str, option: str) -> None:
     before = contents(logs)
     result = run("timeline", logs / "group.db", option, logs / target)
     assert result.exit_code == 2, result.output
@@ -86,7 +86,7 @@ def test_a_page_or_picture_replaces_nothing_else(logs: Path, target: str, option
     assert run("verify", logs / "group.db").exit_code == 0
 
 
-def test_a_picture_of_costs_replaces_nothing_else(logs: Path) -> None:
+def test_costs_picture_replaces_no_other_file(logs: Path) -> None:
     before = contents(logs)
     for target in ("group.db", "letter.txt", "archive/x.svg"):
         result = run("what-if", logs / "group.db", "--sweep", "max_warmups=1", "--seeds", "1", "--svg", logs / target)
@@ -95,7 +95,7 @@ def test_a_picture_of_costs_replaces_nothing_else(logs: Path) -> None:
     assert contents(logs) == before
 
 
-def test_a_page_replaces_an_earlier_page_and_a_picture_a_picture(logs: Path) -> None:
+def test_page_and_picture_replace_their_own_kind(logs: Path) -> None:
     page, picture = logs / "out.html", logs / "out.svg"
     page.touch()
     for _ in range(2):
@@ -118,14 +118,14 @@ def test_output_refused_before_the_log_is_folded(logs: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("target", ["letter.txt", "rows.jsonl", "links", "links/soft.html"])
 @pytest.mark.parametrize("command", ["simulate {log}", "import kafka-streams rolling", "archive {log}", "fleet --groups 1 --records 300"])
-def test_a_log_replaces_nothing_but_a_log(logs: Path, command: str, target: str) -> None:
+def test_log_replaces_only_a_log(logs: Path, command: str, target: str) -> None:
     before = contents(logs)
     result = run(*command.format(log=logs / "group.db").split(), "--to", logs / target)
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.output
     assert contents(logs) == before
 
 
-def test_an_archive_is_not_replaced_together_with_what_somebody_put_into_it(logs: Path) -> None:
+def test_archive_with_foreign_files_is_not_replaced(logs: Path) -> None:
     (logs / "archive" / "notes").mkdir()
     (logs / "archive" / "notes" / "mine.txt").write_text("mine")
     before = contents(logs)
@@ -138,7 +138,7 @@ def test_an_archive_is_not_replaced_together_with_what_somebody_put_into_it(logs
     assert run("verify", f"{logs}/archive/").exit_code == 0
 
 
-def test_a_fleet_does_not_replace_an_archive_of_something_else(logs: Path) -> None:
+def test_fleet_does_not_replace_another_archive(logs: Path) -> None:
     before = contents(logs)
     result = run("fleet", "--to", logs / "archive", "--groups", "1", "--records", "300")
     assert result.exit_code == 2
@@ -147,7 +147,7 @@ def test_a_fleet_does_not_replace_an_archive_of_something_else(logs: Path) -> No
 
 
 @pytest.mark.parametrize("target", ["group.db", "links/soft.html", "links/hard.html", "links/../group.db"])
-def test_the_log_that_is_read_is_not_written(logs: Path, target: str) -> None:
+def test_log_being_read_is_not_written(logs: Path, target: str) -> None:
     before = contents(logs)
     for command in ("simulate", "archive"):
         result = run(command, logs / "group.db", "--to", f"sqlite:///{logs / target}")
@@ -158,7 +158,7 @@ def test_the_log_that_is_read_is_not_written(logs: Path, target: str) -> None:
     assert not same_place("kafka://127.0.0.1:9092", str(logs))
 
 
-def test_a_link_stays_a_link_and_rights_stay(tmp_path: Path) -> None:
+def test_write_file_keeps_link_and_mode(tmp_path: Path) -> None:
     real, link = tmp_path / "real.html", tmp_path / "link.html"
     real.write_text(PAGE)
     real.chmod(0o640)
@@ -174,7 +174,7 @@ def test_a_link_stays_a_link_and_rights_stay(tmp_path: Path) -> None:
     assert stat.S_IMODE(fresh.stat().st_mode) == 0o666 & ~mask
 
 
-def test_a_log_keeps_the_link_and_the_rights_of_the_one_it_replaces(logs: Path) -> None:
+def test_new_log_keeps_link_and_mode(logs: Path) -> None:
     link = logs / "link.db"
     link.symlink_to(logs / "group.db")
     (logs / "group.db").chmod(0o640)
@@ -217,7 +217,7 @@ def test_new_log_interrupted_leaves_the_old_log_and_nothing_else(logs: Path, nam
     assert contents(logs) == before
 
 
-def test_a_swap_of_folders_that_fails_half_way_is_undone(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_swap_that_fails_is_undone(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = contents(logs)
     rename: Callable[..., None] = os.rename
     calls = []
@@ -270,7 +270,7 @@ def test_files_of_groups_stay_in_their_folder() -> None:
     assert max(map(len, long)) <= 100
 
 
-def test_a_file_that_would_not_be_recognised_is_not_written(tmp_path: Path) -> None:
+def test_write_file_refuses_unrecognisable_content(tmp_path: Path) -> None:
     with pytest.raises(AssertionError):
         write_file("--html", tmp_path / "x.html", Kind.PAGE, "<html>")
     results = tmp_path / "results.json"
@@ -280,7 +280,7 @@ def test_a_file_that_would_not_be_recognised_is_not_written(tmp_path: Path) -> N
         check_files(("--html", results, Kind.PAGE))
 
 
-def test_an_interrupt_waits_until_what_must_not_be_disturbed_is_done() -> None:
+def test_interrupt_waits_for_the_protected_block() -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin with SIGINT ignored
     try:
         check_that_an_interrupt_waits()

@@ -131,7 +131,7 @@ def test_command_on_a_log_of_hostile_names_prints_nothing_hidden(log: Path, wron
     assert_all_visible(result.stderr)
 
 
-def test_names_of_a_thousand_characters_are_shortened_in_tables_and_whole_in_json(log: Path) -> None:
+def test_long_names_are_shortened_in_tables_and_whole_in_json(log: Path) -> None:
     shown = run("show", log).stdout
     assert "x" * (MOST_WORD_CHARS + 1) not in shown
     assert LONG + "m3" in [member["member_id"] for member in json.loads(run("show", log, "--json").stdout)["members"]]
@@ -203,7 +203,7 @@ def test_json_stays_the_same_document() -> None:
     assert "é" in visible_json(document)
 
 
-def test_only_words_that_are_too_long_are_shortened() -> None:
+def test_shortened_cuts_only_long_words() -> None:
     assert shortened("a" * MOST_WORD_CHARS + " b") == "a" * MOST_WORD_CHARS + " b"
     cut = shortened("a" * 500 + "z" * 500 + " (5, ready)")
     assert len(cut) == MOST_WORD_CHARS + len(" (5, ready)")
@@ -228,11 +228,11 @@ def test_log_lines_of_a_worker_are_one_line_for_each_message() -> None:
 
 
 @pytest.mark.parametrize("char", ["\x00", "\n", "\x1b", "\x7f", "\x85", "\x9b", "\u200b", "\u202e", "\u2066", "\u2028", "\ufeff", "\U000e0041"])
-def test_a_new_name_holds_no_hidden_character(char: str) -> None:
+def test_new_name_hidden_char_is_error(char: str) -> None:
     with pytest.raises(FieldError, match=r"Member\.group: .* is no visible character; leave control and format characters out") as caught:
         check_name("Member.group", f"orders{char}")
     assert_all_visible(str(caught.value))
 
 
-def test_a_log_of_hostile_names_replays_to_the_byte(log: Path) -> None:
+def test_log_of_hostile_names_is_verified(log: Path) -> None:
     assert json.loads(run("verify", log, "--json").stdout)["verdict"] == "identical"

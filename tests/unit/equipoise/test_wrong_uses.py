@@ -159,7 +159,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("line", "names"), WRONG, ids=[line.replace("{f}/", "").replace("{t}/", "") for line, _ in WRONG])
-def test_a_wrong_use_is_one_line_that_names_the_fix(folder: Path, tmp_path: Path, line: str, names: str) -> None:
+def test_wrong_use_is_one_line_with_the_fix(folder: Path, tmp_path: Path, line: str, names: str) -> None:
     before = {path.name: path.stat().st_size for path in folder.iterdir()}
     result = run(line.format(f=folder, t=tmp_path))
     assert result.exit_code == 2, result.output
@@ -184,14 +184,14 @@ def test_command_failed_leaves_the_log_at_its_target(folder: Path, tmp_path: Pat
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_an_empty_file_is_replaced_by_a_log(folder: Path, tmp_path: Path) -> None:
+def test_empty_file_is_replaced_by_a_log(folder: Path, tmp_path: Path) -> None:
     target = tmp_path / "made.db"
     target.touch()
     assert run(f"simulate {folder}/group.db --to {target}").exit_code == 0
     assert run(f"verify {target}").exit_code == 0
 
 
-def test_no_problem_is_no_plan_and_says_so() -> None:
+def test_assign_no_problem_says_so() -> None:
     for text in (b"", b"\n \n"):
         result = run("assign", stdin=text)
         assert (result.exit_code, result.stdout) == (0, "")
@@ -215,7 +215,7 @@ def shell(line: str, folder: Path, stdin: bytes = b"") -> subprocess.CompletedPr
         ("{e} --help >&-", 0),
     ],
 )
-def test_a_standard_stream_that_is_closed_is_no_defect(folder: Path, line: str, code: int) -> None:
+def test_closed_standard_stream_is_no_defect(folder: Path, line: str, code: int) -> None:
     done = shell(line, folder)
     assert done.returncode == code, done.stderr
     assert b"defect" not in done.stderr
@@ -223,12 +223,12 @@ def test_a_standard_stream_that_is_closed_is_no_defect(folder: Path, line: str, 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 @pytest.mark.parametrize("line", ["verify {f}/group.db", "timeline --json {f}/group.db", "--help", "assign"])
-def test_an_answer_that_cannot_be_written_is_one_line(folder: Path, line: str) -> None:
+def test_unwritable_answer_is_one_line(folder: Path, line: str) -> None:
     done = shell(f"{{e}} {line} >/dev/full", folder, stdin=PROBLEM)
     assert (done.returncode, done.stderr) == (74, b"equipoise: the answer cannot be written: No space left on device\n")
 
 
-def test_a_reader_of_help_that_goes_away_is_no_error(folder: Path) -> None:
+def test_help_to_a_closed_stdout_is_no_error(folder: Path) -> None:
     read, write_end = os.pipe()
     os.close(read)
     with subprocess.Popen([*COMMAND, "--help"], stdout=write_end, stderr=subprocess.PIPE, cwd=ROOT) as process:
@@ -238,7 +238,7 @@ def test_a_reader_of_help_that_goes_away_is_no_error(folder: Path) -> None:
         assert process.wait(timeout=60) == 141
 
 
-def test_an_interrupt_in_the_middle_of_writing_leaves_nothing(folder: Path, tmp_path: Path) -> None:
+def test_interrupt_while_writing_leaves_nothing(folder: Path, tmp_path: Path) -> None:
     with subprocess.Popen([*COMMAND, "import", "kafka-streams", "scale-out", "--to", tmp_path / "x.db"], stderr=subprocess.PIPE, cwd=ROOT) as process:
         while not list(tmp_path.iterdir()) and process.poll() is None:
             time.sleep(0.001)
@@ -248,7 +248,7 @@ def test_an_interrupt_in_the_middle_of_writing_leaves_nothing(folder: Path, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_interrupt_while_modules_are_read_is_one_line() -> None:
+def test_interrupt_during_import_is_one_line() -> None:
     """The command line's own modules take a tenth of a second to load: an interrupt then is no
     traceback either.
     """
@@ -266,7 +266,7 @@ def test_an_interrupt_while_modules_are_read_is_one_line() -> None:
     assert (done.returncode, done.stderr) == (130, b"equipoise: interrupted\n")
 
 
-def test_the_script_starts_where_interrupts_are_met() -> None:
+def test_script_entry_handles_interrupts() -> None:
     assert 'equipoise = "equipoise.__main__:run"' in (ROOT / "pyproject.toml").read_text()
 
 

@@ -33,7 +33,7 @@ async def test_behind_is_a_number_only_when_the_end_is_known_and_not_passed() ->
     assert ends.behind(OTHER, 0) is None
 
 
-async def test_a_fetch_raises_an_end_and_never_lowers_it() -> None:
+async def test_fetched_end_only_raises_the_known_end() -> None:
     """The fetch may be old or from a replica; a position beyond its end proves that it is."""
     ends = await learned(ChangelogEnds(), {ONE: 3_000})
     for position, fetched_end in ((40, 40), (50, 40), (60, -1), (70, None)):
@@ -49,7 +49,7 @@ async def test_read_makes_no_unknown_end_known() -> None:
     assert ends.behind(ONE, 40) is None
 
 
-async def test_a_leader_may_lower_an_end() -> None:
+async def test_leaders_end_may_be_lower() -> None:
     """A changelog that lost records: its copies are ahead of it until they are wiped."""
     ends = await learned(await learned(ChangelogEnds(), {ONE: 500}), {ONE: 100})
     assert (ends.behind(ONE, 90), ends.behind(ONE, 200)) == (10, None)

@@ -58,7 +58,7 @@ def restored(records: list[ChangelogRecord]) -> tuple[dict[bytes, bytes], Change
 # ------------------------------------------------------------------------------------------ origins
 
 
-def test_an_origin_comes_back_from_its_headers() -> None:
+def test_origin_round_trips_through_headers() -> None:
     for origin in (granted(17, epoch=3), granted(1), granted(2, group="a/b"), granted(2, group="", log_id="")):
         assert read_origin((("other", b"9"), *origin.headers())) == origin
     assert [name for name, _ in granted(1).headers()] == [TOKEN_HEADER, LOG_HEADER]
@@ -77,14 +77,14 @@ def test_malformed_headers_name_no_origin(headers: tuple) -> None:
 # ------------------------------------------------------------------------------ which records count
 
 
-def test_a_record_behind_the_fence_of_a_later_owner_does_not_count() -> None:
+def test_record_after_a_later_owners_fence_is_dropped() -> None:
     first, second = granted(1, epoch=1), granted(2, epoch=1)
     values, after = restored([fence(first), put(first, b"1"), put(first, b"in time"), fence(second), put(first, b"late")])
     assert values == {b"k": b"in time"}
     assert (after.owner, after.dropped_records, after.stale_keys) == (ChangelogOwner(second, AT_LEAST_ONCE), 1, {b"k"})
 
 
-def test_a_late_fence_does_not_count() -> None:
+def test_late_fence_is_dropped() -> None:
     first, second = granted(1, epoch=1), granted(2, epoch=1)
     values, after = restored([fence(second), put(second, b"2"), fence(first, EXACTLY_ONCE), put(second, b"3")])
     assert values == {b"k": b"3"}
@@ -92,7 +92,7 @@ def test_a_late_fence_does_not_count() -> None:
 
 
 @pytest.mark.parametrize("other", [{"log_id": "log0"}, {"task": "1_0"}, {"group": "f"}])
-def test_another_writer_takes_over_whatever_its_token_and_the_first_one_comes_back(other: dict[str, Any]) -> None:
+def test_claim_by_another_writer_raises_the_epoch_whatever_its_token(other: dict[str, Any]) -> None:
     """A new log counts tokens from 1; so does a task that a new topology has renumbered."""
     records: list[ChangelogRecord] = []
     origins = []
@@ -106,7 +106,7 @@ def test_another_writer_takes_over_whatever_its_token_and_the_first_one_comes_ba
         assert restored([*records, put(late, b"late"), fence(late), put(late, b"late")])[0] == {b"k": b"d"}
 
 
-def test_a_grant_of_the_same_writer_keeps_the_epoch() -> None:
+def test_grant_of_the_same_writer_keeps_the_epoch() -> None:
     first = claim(None, granted(3))
     assert first == granted(3, epoch=1)
     assert claim(ChangelogOwner(first), granted(9)) == granted(9, epoch=1)
@@ -146,7 +146,7 @@ def test_keys_whose_last_record_does_not_count_are_stale() -> None:
 # ------------------------------------------------------------------- changelogs of the former build
 
 
-def test_without_fences_tokens_are_compared_within_group_and_task() -> None:
+def test_tokens_without_fences_compare_within_group_and_task() -> None:
     assert restored([former(3, b"a"), former(5, b"b"), former(3, b"late")])[0] == {b"k": b"b"}
     renumbered = [former(50, b"0"), former(4, b"1", task="1_0"), former(4, b"2", task="1_0"), former(3, b"late", task="1_0")]
     values, after = restored(renumbered)
@@ -154,7 +154,7 @@ def test_without_fences_tokens_are_compared_within_group_and_task() -> None:
     assert after.dropped_records == 1
 
 
-def test_the_first_fence_takes_over_and_members_of_the_former_build_go_on_by_token() -> None:
+def test_first_fence_takes_over_and_unfenced_writers_go_on_by_token() -> None:
     origin = claim(restored([former(5, b"a")])[1].owner, granted(6))
     assert origin == granted(6, epoch=1)
     records = [former(5, b"a"), fence(origin), former(5, b"late"), put(origin, b"b"), former(7, b"c"), put(origin, b"late"), former(7, b"d")]
@@ -200,7 +200,7 @@ def test_fence_state_is_stored_with_the_position(open_store: OpenStore, tmp_path
     store.close()
 
 
-def test_a_store_of_the_former_build_is_restored_from_the_beginning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_store_of_the_former_build_is_restored_from_scratch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     import rocksdict
 
     before = rocksdict.Rdict(str(tmp_path), rocksdict.Options(raw_mode=True))
@@ -222,7 +222,7 @@ def test_unreadable_fence_state_restores_from_the_beginning(unreadable: bytes, c
     assert "changelog log/0: the local copy is of another build" in caplog.text
 
 
-def test_a_record_without_a_key_is_named() -> None:
+def test_record_without_a_key_is_error() -> None:
     with pytest.raises(InputError, match=r"changelog log/0, before offset 2: a record has no key; only members may write to a changelog"):
         FencedStore(MemoryStore(), "log/0").apply([(None, b"1", ())], position=2)  # type: ignore[list-item]
 
@@ -259,7 +259,7 @@ def changelogs(draw: st.DrawFn) -> list[ChangelogRecord]:
 
 
 @given(records=changelogs(), cuts=st.lists(st.integers(0, 40), max_size=4))
-def test_a_restore_from_any_prefix_gives_what_one_from_the_beginning_gives(records: list[ChangelogRecord], cuts: list[int]) -> None:
+def test_restore_resumed_at_any_position_equals_a_whole_restore(records: list[ChangelogRecord], cuts: list[int]) -> None:
     whole = FencedStore(MemoryStore(), "log/0")
     whole.apply(records, position=len(records))
     store = MemoryStore()
@@ -269,7 +269,7 @@ def test_a_restore_from_any_prefix_gives_what_one_from_the_beginning_gives(recor
 
 
 @given(records=changelogs())
-def test_of_the_records_that_count_the_origins_never_fall(records: list[ChangelogRecord]) -> None:
+def test_origins_of_counted_records_never_fall(records: list[ChangelogRecord]) -> None:
     after = ChangelogFence()
     highest = None
     for record in records:

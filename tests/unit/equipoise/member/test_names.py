@@ -25,7 +25,7 @@ def member(group: str = "g", member_id: str = "m1", of: TopologyDeclared | None 
     return Member(group, member_id, handle, of or topology(), **options)
 
 
-def test_names_of_249_bytes_are_taken() -> None:
+def test_names_of_249_bytes_are_valid() -> None:
     made = member(LONGEST, LONGEST, topology(LONGEST), rack=LONGEST, group_config=GroupConfigured(assignor=LONGEST))
     assert (made.group, made.member_id) == (LONGEST, LONGEST)
 

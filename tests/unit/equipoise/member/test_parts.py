@@ -63,7 +63,7 @@ def test_state_write_again_commits_the_change_again() -> None:
     assert list(state.items()) == [(b"a", b"2")]
 
 
-def test_the_one_state_of_a_task_needs_no_name() -> None:
+def test_state_of_a_task_needs_exactly_one() -> None:
     one, two = State(MemoryStore()), State(MemoryStore())
     assert TaskContext(TaskId(0, 0), 1, {"log": one}).state is one
     for states in ({}, {"a": one, "b": two}):
@@ -85,7 +85,7 @@ def test_source_position_is_the_lowest_of_all_changelogs() -> None:
 
 
 @given(takes=st.lists(st.integers(1, 300), min_size=1, max_size=40), quiet_s=st.floats(0, 5))
-def test_a_throttle_lets_its_rate_through_and_one_burst(takes: list[int], quiet_s: float) -> None:
+def test_throttle_admits_its_rate_and_one_burst(takes: list[int], quiet_s: float) -> None:
     now = 100.0
     throttle = Throttle(records_per_s=1_000, clock=lambda: now)
     now += quiet_s

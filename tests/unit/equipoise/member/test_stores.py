@@ -24,7 +24,7 @@ BOTH = pytest.mark.parametrize("open_store", [MemoryStore, RocksStore])
 
 
 @BOTH
-def test_a_store_is_what_its_changelog_says(open_store: OpenStore, tmp_path: Path) -> None:
+def test_store_holds_applied_changes(open_store: OpenStore, tmp_path: Path) -> None:
     store: StateStore = open_store(tmp_path / "store")
     assert (store.position, list(store.items())) == (0, [])
     store.apply([(b"b", b"1"), (b"a", b"2"), (b"b", b"3"), (b"c", b"4"), (b"c", None)], position=5)
@@ -41,7 +41,7 @@ def test_a_store_is_what_its_changelog_says(open_store: OpenStore, tmp_path: Pat
 
 
 @pytest.mark.parametrize("bulk", [True, False])
-def test_a_closed_rocks_store_goes_on_where_it_was(tmp_path: Path, bulk: bool) -> None:
+def test_rocks_store_reopened_keeps_its_position(tmp_path: Path, bulk: bool) -> None:
     store = RocksStore(tmp_path)
     store.apply([(b"a", b"1")], position=10, bulk=bulk)
     store.close()
@@ -52,7 +52,7 @@ def test_a_closed_rocks_store_goes_on_where_it_was(tmp_path: Path, bulk: bool) -
     again.close()
 
 
-def test_a_rocks_store_refuses_its_own_key(tmp_path: Path) -> None:
+def test_rocks_store_refuses_its_own_key(tmp_path: Path) -> None:
     store = RocksStore(tmp_path)
     with pytest.raises(InputError, match="use another key"):
         store.apply([(PROGRESS_KEY, b"1")], position=1)
@@ -74,7 +74,7 @@ while True:
 """
 
 
-def test_after_a_kill_position_and_content_agree(tmp_path: Path) -> None:
+def test_store_killed_position_matches_content(tmp_path: Path) -> None:
     for _ in range(2):
         process = subprocess.Popen([sys.executable, "-c", _WRITER, str(tmp_path)], stdout=subprocess.PIPE)
         assert process.stdout is not None
@@ -96,7 +96,7 @@ def test_after_a_kill_position_and_content_agree(tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------------- directories
 
 
-def test_a_directory_remembers_stores_and_the_last_incarnation(tmp_path: Path) -> None:
+def test_directory_keeps_stores_and_last_incarnation(tmp_path: Path) -> None:
     with StateDirectory(tmp_path, "or/ders", "..") as directory:
         assert directory.last_incarnation is None
         directory.begin(7, "log-1")
@@ -139,7 +139,7 @@ def _locked(tmp_path: Path) -> bool:
 
 
 @pytest.mark.parametrize("end", [lambda process: os.kill(process.pid, signal.SIGKILL), lambda process: process.terminate()])
-def test_the_lock_is_held_as_long_as_its_process_lives(tmp_path: Path, end: Callable[[subprocess.Popen[bytes]], None]) -> None:
+def test_lock_is_held_until_its_process_ends(tmp_path: Path, end: Callable[[subprocess.Popen[bytes]], None]) -> None:
     process = subprocess.Popen([sys.executable, "-c", _HOLDER, str(tmp_path)], stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == b"held\n"

@@ -49,7 +49,7 @@ def compacted(records: list[Pair]) -> list[Pair]:
     return [record for place, record in enumerate(records) if last[record[0]] == place]
 
 
-def test_a_checkpoint_that_was_cut_off_anywhere_leaves_the_one_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomplete_checkpoint_leaves_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints, "PART_BYTES", 4)
     kept = [*checkpoint_records("log", stored(5, b"twelve bytes"), 0), *checkpoint_records("log", stored(9, b"and these are more"), 1)]
     third = list(checkpoint_records("log", stored(14, b"third, long one"), 0))
@@ -136,7 +136,7 @@ def test_record_without_a_group_at_a_wrong_place_is_damage(tmp_path: Path) -> No
         order.take(fact_row(None, b"rubbish", 0, 7))
 
 
-def test_every_metric_and_halt_code_is_in_the_operations_page() -> None:
+def test_operations_page_has_every_metric_and_halt_code() -> None:
     page = (Path(__file__).parents[4] / "docs" / "operations.md").read_text(encoding="utf-8")
     counts = WorkerMetrics()
     counts.registry.register(GroupCollector(list, list))
