@@ -1,5 +1,5 @@
-"""Blocks of the written pages that a command makes: golden, as everything that `--rewrite` writes
-anew.
+"""Blocks of the written pages that a command makes: golden texts, which `--rewrite`
+replaces.
 
 A block stands between ``<!-- made by `make pictures`: NAME -->`` and ``<!-- end -->``.
 """

@@ -1,5 +1,5 @@
 """Writes the table of directives into the docs: `python -m equipoise.scenarios docs/scenarios.md`.
-A test holds the two equal.
+A test checks that the page is current.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class _Defective(DelegatingAssignor):
 
     def assign(self, problem: AssignmentProblem) -> Plan:
         if not problem.members:
-            return self.wrapped.assign(problem)  # it is asked for what settings it takes
+            return self.wrapped.assign(problem)  # only asks which settings the assignor supports
         if self._build.defect == "gives_up":
             raise InputError("the solver gave up")
         if self._build.defect == "other_ties":
@@ -51,7 +51,8 @@ class _Defective(DelegatingAssignor):
 
 
 def _under_other_names(assignor: Assignor, problem: AssignmentProblem) -> Plan:
-    """Ties are drawn from ids: under other ids an equally good plan comes out, and often another.
+    """Solves the problem under other member ids. Ids break ties, so the plan is equally good and
+    often different.
     """
     prefix = "other-"
 

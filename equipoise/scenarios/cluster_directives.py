@@ -1,7 +1,7 @@
 """Directives for a whole cluster (`ClusterHarness`).
 
-The cluster has the group and the tasks of the lines above it. A message takes exactly 2 ms, and
-only a fault loses one. Directives that append facts by hand append them to the cluster's log.
+The cluster runs the group and tasks declared above it. A message takes exactly 2 ms, and only a
+fault loses one. Directives that append facts append them to the cluster's log.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def _harness(context: Context, parsed: ParsedDirective) -> ClusterHarness:
 @directive(
     "cluster",
     "",
-    "The simulated cluster begins, with the group and tasks declared above. Nobody runs in it yet.",
-    seed=Argument(WHOLE, "of its chances; 1"),
+    "Starts the simulated cluster with the group and tasks declared above, without workers and processes.",
+    seed=Argument(WHOLE, "seed of its random choices; 1"),
     records=Argument(WHOLE, "records in each changelog at the start; 20000"),
-    writes_per_s=Argument(WHOLE, "records written to each changelog in a second; 0"),
-    takeover_ms=Argument(WHOLE, "from a worker's start to its having read the logs; 500"),
+    writes_per_s=Argument(WHOLE, "records written to each changelog per second; 0"),
+    takeover_ms=Argument(WHOLE, "time that a worker needs to read the logs when it starts; 500"),
 )
 def cluster(context: Context, parsed: ParsedDirective) -> None:
     config, topology = context.config(parsed), context.state.topology
@@ -81,7 +81,8 @@ def _workers(harness: ClusterHarness, parsed: ParsedDirective) -> list[Simulated
 @directive(
     "worker",
     "VERB [WORKER...]",
-    "`start` a worker: it takes the group over, whoever else may think that it has it. `crash`, `pause`, `resume` some (default: all live).",
+    "`start`: starts a worker, which takes the group over even if another worker still leads it. "
+    "`crash`, `pause`, `resume`: these workers (default: all live ones).",
 )
 def worker(context: Context, parsed: ParsedDirective) -> None:
     harness = _harness(context, parsed)
@@ -99,15 +100,15 @@ def worker(context: Context, parsed: ParsedDirective) -> None:
 @directive(
     "process",
     "VERB MEMBER...",
-    "`start`: a process of that member begins. `kill`, `pause`, `resume`, `leave` (announced), `stay`, `close`, `restart`, `wipe` (its disk), "
-    "`duplicate` (a second one with its id), `skip` (its reader loses decisions).",
-    capacity=Argument(WHOLE, "start: threads; 1"),
-    restores_per_s=Argument(WHOLE, "start: records it restores in a second; 50000"),
+    "`start`: starts a process of the member. `kill`, `pause`, `resume`, `leave` (announced), `stay`, `close`, `restart`, `wipe` (its disk), "
+    "`duplicate` (a second process with the same id), `skip` (its reader loses decisions).",
+    capacity=Argument(WHOLE, "start: number of threads; 1"),
+    restores_per_s=Argument(WHOLE, "start: restore rate in records per second; 50000"),
     session_timeout_ms=Argument(WHOLE, "start; 10000"),
     lease_margin_ms=Argument(WHOLE, "start; 2000"),
     eager=Argument(YES_NO, "start: see `join`"),
-    proven=Argument(YES_NO, "restart: it proves its predecessor dead ([M5](protocol.md#m5)); yes"),
-    records=Argument(WHOLE, "skip: how many; 1"),
+    proven=Argument(YES_NO, "restart: the new process proves its predecessor dead ([M5](protocol.md#m5)); yes"),
+    records=Argument(WHOLE, "skip: number of decisions; 1"),
 )
 def process(context: Context, parsed: ParsedDirective) -> None:
     harness = _harness(context, parsed)
@@ -143,9 +144,9 @@ def _do(cluster: SimulatedCluster, verb: str, member_id: str, parsed: ParsedDire
 @directive(
     "run",
     "",
-    "The cluster goes on. Facts that decide something are told, the others counted.",
-    for_ms=Argument(WHOLE, "how long; 1000"),
-    until=Argument(WHOLE, "until the fact of this number was folded"),
+    "Runs the cluster. Facts that cause a decision are shown, the others counted.",
+    for_ms=Argument(WHOLE, "simulated time; 1000"),
+    until=Argument(WHOLE, "stops once the fact of this number is folded"),
 )
 def run(context: Context, parsed: ParsedDirective) -> None:
     harness = _harness(context, parsed)
@@ -155,7 +156,7 @@ def run(context: Context, parsed: ParsedDirective) -> None:
 
 
 @directive(
-    "cut", "NAME...", "Nothing comes through to or from these workers (worker-1) or members' processes.", for_ms=Argument(WHOLE, "how long; 1000")
+    "cut", "NAME...", "Cuts these workers (as worker-1) or members' processes off from the network.", for_ms=Argument(WHOLE, "duration; 1000")
 )
 def cut(context: Context, parsed: ParsedDirective) -> None:
     harness = _harness(context, parsed)
@@ -168,8 +169,8 @@ def cut(context: Context, parsed: ParsedDirective) -> None:
     "broker-failover",
     "",
     "Another broker takes over; its clock may be wrong.",
-    down_ms=Argument(WHOLE, "nothing is answered for so long; 0"),
-    jump_ms=Argument(WHOLE, "its clock is so far ahead of the last one's (below 0: behind); 0"),
+    down_ms=Argument(WHOLE, "time without any answer; 0"),
+    jump_ms=Argument(WHOLE, "offset of its clock from the former broker's; negative: behind; 0"),
 )
 def broker_failover(context: Context, parsed: ParsedDirective) -> None:
     _harness(context, parsed).cluster.broker.fail_over(down_ms=parsed.get("down_ms", 0), clock_jump_ms=parsed.get("jump_ms", 0))
@@ -178,7 +179,8 @@ def broker_failover(context: Context, parsed: ParsedDirective) -> None:
 @directive(
     "published",
     "",
-    "What the cluster's topics hold: facts, decisions, those appended twice, the last checkpoint; and what each worker has found published.",
+    "Shows the content of the cluster's topics (decisions, duplicates, last checkpoint) "
+    "and how many published decisions each worker verified at takeover.",
 )
 def published(context: Context, parsed: ParsedDirective) -> None:
     cluster = _harness(context, parsed).cluster
@@ -191,7 +193,7 @@ def published(context: Context, parsed: ParsedDirective) -> None:
         context.say(f"{each.name} {'live' if each.alive else 'dead'}, {number}, found {each.taken_over} published and the same")
 
 
-@directive("ran", "[TASKS]", "Who really processed each task (default: all) and when, in milliseconds of the cluster's time.")
+@directive("ran", "[TASKS]", "Shows which process ran each task (default: all) and when, in milliseconds of cluster time.")
 def ran(context: Context, parsed: ParsedDirective) -> None:
     cluster = _harness(context, parsed).cluster
     try:

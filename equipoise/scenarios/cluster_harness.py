@@ -52,10 +52,10 @@ class ClusterHarness:
         if isinstance(record.event, LogOpened):
             return
         transcript = self._transcript
-        told = len(transcript.group_harness.disagreements)
+        shown = len(transcript.group_harness.disagreements)
         before = len(transcript.out)
         transcript.group_harness.follow(record, decisions)
-        transcript.tell(record.event, decisions, told, quiet=True)
+        transcript.show_step(record.event, decisions, shown, quiet=True)
         self._seen += 1
         self._quiet += len(transcript.out) == before
 

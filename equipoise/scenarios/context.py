@@ -42,10 +42,10 @@ class Context:
         self.expected_halt = False
         """Set by `expect-halt`; reset with each case."""
         self.past_disagreements: list[str] = []
-        """Disagreements found before the last `anew`."""
-        self.begin_anew()
+        """Disagreements found before the last `reset`."""
+        self.reset()
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Starts over with an empty log."""
         self.group_harness = GroupHarness()
         self.shown = Shown()
@@ -108,13 +108,14 @@ class Context:
         if halted_before is not None:
             self.say(f"!! the group is halted ({halted_before.code}); restart it first")
             return []
-        told = len(group_harness.disagreements)
+        shown = len(group_harness.disagreements)
         decisions = group_harness.append(fact)
-        self.tell(fact, decisions, told, quiet=quiet)
+        self.show_step(fact, decisions, shown, quiet=quiet)
         return decisions
 
-    def tell(self, fact: Fact, decisions: list[DecisionRecord], told: int, *, quiet: bool) -> None:
-        """Shows a fact and its decisions. `told`: disagreements that are already shown."""
+    def show_step(self, fact: Fact, decisions: list[DecisionRecord], shown: int, *, quiet: bool) -> None:
+        """Shows a fact, its decisions and new disagreements. `shown`: disagreements already shown.
+        """
         group_harness = self.group_harness
         self._remember(fact, decisions)
         if self._refused_again(decisions):
@@ -126,7 +127,7 @@ class Context:
         if lines or not quiet:
             when = f" now_ms={self.state.now_ms}" if self.shown.time else ""
             self.say(f"#{self.state.seq} {fact_text(fact)}{when}", *lines, *self.member_lines(concerned(record.decision for record in decisions)))
-        self.say(*(f"!! {found}" for found in group_harness.disagreements[told:]))
+        self.say(*(f"!! {found}" for found in group_harness.disagreements[shown:]))
 
     def _refused_again(self, decisions: list[DecisionRecord]) -> bool:
         if self.refused is None or len(decisions) != 1 or not isinstance(decisions[0].decision, EventRejected):
@@ -141,16 +142,16 @@ class Context:
 
     def _remember(self, fact: Fact, decisions: Iterable[DecisionRecord]) -> None:
         """Gives each assignment to the model of its member."""
-        said_no = any(isinstance(record.decision, EventRejected) for record in decisions)
-        if isinstance(fact, MemberJoined) and not said_no:
+        rejected = any(isinstance(record.decision, EventRejected) for record in decisions)
+        if isinstance(fact, MemberJoined) and not rejected:
             before = self.actors.get(fact.member_id)
             if before is not None:
                 self.past_actors[before.member_id, before.incarnation] = before
             self.actors[fact.member_id] = joined(fact)
         for decision in whole(record.decision for record in decisions):
-            self._sent(decision)
+            self._give(decision)
 
-    def _sent(self, decision: Decision) -> None:
+    def _give(self, decision: Decision) -> None:
         if isinstance(decision, MemberAssigned):
             actor = self.actors.get(decision.member_id)
             if actor is not None and actor.incarnation == decision.incarnation:

@@ -67,13 +67,13 @@ SETTINGS = {
     for attribute in attrs.fields(GroupSettings)
     if attribute.name != "options"
 }
-SETTINGS["options"] = Argument(OPTIONS, "what the assignor wants to be told; those not named are as they were, another assignor begins with none")
+SETTINGS["options"] = Argument(OPTIONS, "options of the assignor; options not named keep their value; a new assignor starts with none")
 SETTINGS |= {alias: Argument(SETTINGS[name].kind, f"the same as `{name}`") for alias, name in _ALIASES.items()}
 CONFIG = {
     "assignor": Argument(TEXT, "name of the assignor"),
-    "behaviour_version": Argument(WHOLE, "its behaviour version; default: the newest"),
-    "solver": Argument(TEXT, "the solver it pins; default: this build's"),
-    "led_by": Argument(one_of("equipoise", "external"), "who leads the group"),
+    "behaviour_version": Argument(WHOLE, "behaviour version of the assignor; default: the newest"),
+    "solver": Argument(TEXT, "name of the pinned solver; default: this build's"),
+    "led_by": Argument(one_of("equipoise", "external"), "the group's leader"),
 }
 
 
@@ -107,15 +107,15 @@ def _config(parsed: ParsedDirective, before: GroupConfigured) -> GroupConfigured
 
 
 DEFAULT_KNOBS = GroupSettings(initial_delay_ms=0, checkpoint_every_records=0)
-"""A scenario's group decides at once, and writes no checkpoint, unless it says otherwise."""
+"""By default a scenario's group decides at once and writes no checkpoint."""
 
 
 @directive(
     "group",
     "",
-    "GroupConfigured: the group begins. `initial_delay_ms` and `checkpoint_every_records` are 0 unless given. Told only when it decides something.",
-    session_timeout_ms=Argument(WHOLE, "what `join` says when its line does not; 30000"),
-    lease_margin_ms=Argument(WHOLE, "what `join` says when its line does not; 3000"),
+    "GroupConfigured: creates the group. `initial_delay_ms` and `checkpoint_every_records` default to 0. Shown only when it causes a decision.",
+    session_timeout_ms=Argument(WHOLE, "default of `join`; 30000"),
+    lease_margin_ms=Argument(WHOLE, "default of `join`; 3000"),
     **CONFIG,
     **SETTINGS,
     **TIME,
@@ -130,7 +130,7 @@ def group(context: Context, parsed: ParsedDirective) -> None:
 @directive(
     "configure",
     "",
-    "GroupConfigured: the configuration as it is, with these changes ([D8](protocol.md#d8)).",
+    "GroupConfigured: changes these parts of the configuration ([D8](protocol.md#d8)).",
     **CONFIG,
     **SETTINGS,
     **TIME,
@@ -177,11 +177,11 @@ def changelog(subtopology: int) -> str:
 @directive(
     "tasks",
     "",
-    "TopologyDeclared: the tasks there are; with `ends=`, PartitionsObserved after it. Told only when it decides something.",
-    stateful=Argument(TASKS, "tasks with state: sub-topology N logs to topic `changelogN`"),
-    stateless=Argument(TASKS, "tasks without; all read topic `sourceN`"),
-    ends=Argument(ENDS, "end offsets of their changelogs"),
-    epoch=Argument(WHOLE, "topology epoch; default: 0, then one more each time"),
+    "TopologyDeclared: declares the tasks; with `ends=`, PartitionsObserved follows. Shown only when it causes a decision.",
+    stateful=Argument(TASKS, "tasks with state: sub-topology N writes its changelog to topic `changelogN`"),
+    stateless=Argument(TASKS, "tasks without state; every sub-topology N reads topic `sourceN`"),
+    ends=Argument(ENDS, "end offset of each task's changelog partition"),
+    epoch=Argument(WHOLE, "topology epoch; default: 0, then one above the last"),
     **TIME,
 )
 def tasks(context: Context, parsed: ParsedDirective) -> None:
@@ -202,8 +202,8 @@ def _observe_ends(context: Context, ends: dict[TaskId, int], *, quiet: bool) -> 
 @directive(
     "topology",
     "",
-    "TopologyDeclared, by sub-topology: number and count of partitions.",
-    epoch=Argument(WHOLE, "topology epoch; default: 0, then one more each time"),
+    "TopologyDeclared: number of partitions by sub-topology.",
+    epoch=Argument(WHOLE, "topology epoch; default: 0, then one above the last"),
     stateful=Argument(SIZES, "sub-topologies with state"),
     stateless=Argument(SIZES, "sub-topologies without"),
     **TIME,
@@ -219,11 +219,11 @@ def topology(context: Context, parsed: ParsedDirective) -> None:
     "PartitionsObserved ([D6](protocol.md#d6)): end offsets by task, or end offsets, racks, "
     "weights and source lags of one topic's partitions.",
     ends=Argument(ENDS, "end offset of each task's changelog partition"),
-    topic=Argument(TEXT, "the topic that `end_offsets=`, `racks=`, `weights=` and `source_lags=` are of"),
-    end_offsets=Argument(PARTITIONS, "partition: end offset"),
-    racks=Argument(RACKS, "partition: racks of its replicas"),
-    weights=Argument(PARTITIONS, "partition: its traffic; 1 where nothing is said"),
-    source_lags=Argument(PARTITIONS, "partition: records that the group has still to read"),
+    topic=Argument(TEXT, "topic of `end_offsets=`, `racks=`, `weights=` and `source_lags=`"),
+    end_offsets=Argument(PARTITIONS, "end offset by partition"),
+    racks=Argument(RACKS, "racks of the replicas by partition"),
+    weights=Argument(PARTITIONS, "traffic weight by partition; 1"),
+    source_lags=Argument(PARTITIONS, "records that the group has not read yet, by partition"),
     **TIME,
 )
 def partitions(context: Context, parsed: ParsedDirective) -> None:
@@ -234,27 +234,28 @@ def partitions(context: Context, parsed: ParsedDirective) -> None:
     if not parsed.has("topic"):
         raise parsed.error("name a topic=, or ends= by task")
     topic = parsed.get("topic", "")
-    told: dict[str, object] = {name: {topic: parsed.get(name, {})} for name in ("end_offsets", "racks", "weights", "source_lags") if parsed.has(name)}
-    context.append(context.make(parsed, PartitionsObserved, **told))
+    fields = ("end_offsets", "racks", "weights", "source_lags")
+    observed: dict[str, object] = {name: {topic: parsed.get(name, {})} for name in fields if parsed.has(name)}
+    context.append(context.make(parsed, PartitionsObserved, **observed))
 
 
 @directive(
     "join",
     "MEMBER...",
-    "MemberJoined, one for each member. The incarnation is one above the member's last.",
-    incarnation=Argument(WHOLE, "its number"),
-    capacity=Argument(WHOLE, "threads; 1"),
-    rack=Argument(TEXT, "its rack"),
+    "MemberJoined, one for each member.",
+    incarnation=Argument(WHOLE, "number of the incarnation; default: one above the member's last"),
+    capacity=Argument(WHOLE, "number of threads; 1"),
+    rack=Argument(TEXT, "rack of the member"),
     tags=Argument(PAIRS, "client tags"),
     session_timeout_ms=Argument(WHOLE, "see `group`"),
     lease_margin_ms=Argument(WHOLE, "see `group`"),
-    epoch=Argument(WHOLE, "the topology epoch it runs; default: the newest"),
+    epoch=Argument(WHOLE, "topology epoch that the member runs; default: the newest"),
     nonce=Argument(TEXT, "join nonce; default: a new one"),
-    ended=Argument(WHOLE, "the incarnation it proves dead ([M5](protocol.md#m5))"),
+    ended=Argument(WHOLE, "incarnation that the member proves dead ([M5](protocol.md#m5))"),
     lags=Argument(LAGS, "copies found on disk"),
-    eager=Argument(YES_NO, "yes: it gives up everything before any change of what it runs"),
-    readiness=Argument(one_of(*READINESS), "what makes a copy of it ready ([M2](protocol.md#m2)); word_or_lag"),
-    ready_lag_records=Argument(WHOLE, "a limit of its own for that"),
+    eager=Argument(YES_NO, "yes: the member revokes all its tasks before any change"),
+    readiness=Argument(one_of(*READINESS), "rule by which the member's copies count as ready ([M2](protocol.md#m2)); word_or_lag"),
+    ready_lag_records=Argument(WHOLE, "the member's own lag limit for `readiness=`"),
     **TIME,
 )
 def join(context: Context, parsed: ParsedDirective) -> None:
@@ -278,30 +279,30 @@ def join(context: Context, parsed: ParsedDirective) -> None:
         context.append(fact)
 
 
-INCARNATION = Argument(WHOLE, "which one speaks; default: its latest")
-EPOCH = Argument(WHOLE, "the assignment epoch it has applied; default: the one it said last")
+INCARNATION = Argument(WHOLE, "incarnation of the sender; default: the member's latest")
+EPOCH = Argument(WHOLE, "assignment epoch that the member has applied; default: as last reported")
 
 
 @directive(
     "report",
     "MEMBER...",
-    "LagReported, word for word ([M2](protocol.md#m2)): what is not given is as in its "
-    "last report that was not refused. A full one unless `base=` is given.",
+    "LagReported ([M2](protocol.md#m2)). Omitted fields repeat the member's last accepted report. "
+    "A full report unless `base=` is given.",
     incarnation=INCARNATION,
     number=Argument(WHOLE, "number of the report; default: the next"),
     epoch=EPOCH,
-    held=Argument(TASKS, "tasks it runs"),
-    ready=Argument(TASKS, "copies it declares ready"),
-    lags=Argument(LAGS, "its copies; with `base=` those that changed"),
-    base=Argument(WHOLE, "a delta on that report"),
-    forgotten=Argument(TASKS, "copies that are gone, in a delta"),
-    leaving=Argument(YES_NO, "it wants to leave"),
-    preparing=Argument(ENDS, "tasks its application prepares, in thousandths; default: none"),
+    held=Argument(TASKS, "tasks that the member runs"),
+    ready=Argument(TASKS, "copies that the member declares ready"),
+    lags=Argument(LAGS, "lag of each copy; with `base=`, of each copy that changed"),
+    base=Argument(WHOLE, "makes the report a delta on the report of this number"),
+    forgotten=Argument(TASKS, "in a delta: copies that no longer exist"),
+    leaving=Argument(YES_NO, "yes: the member wants to leave"),
+    preparing=Argument(ENDS, "progress of each task that the application prepares, in thousandths; default: none"),
     failed=Argument(TASKS, "tasks whose last preparation failed; default: none"),
-    restores_per_s=Argument(WHOLE, "restore speed it measured, in records per second"),
-    cpu_percent=Argument(WHOLE, "how busy its processors are; with this or `processes=` all that it says of its load is said anew"),
-    processes=Argument(ENDS, "records it processes a second, by task"),
-    behind=Argument(ENDS, "records of sources that are still to be processed, by task"),
+    restores_per_s=Argument(WHOLE, "measured restore rate, in records per second"),
+    cpu_percent=Argument(WHOLE, "CPU utilisation in percent; this or `processes=` replaces the reported load"),
+    processes=Argument(ENDS, "records processed per second, by task"),
+    behind=Argument(ENDS, "source records not processed yet, by task"),
     **TIME,
 )
 def report(context: Context, parsed: ParsedDirective) -> None:
@@ -336,14 +337,14 @@ def report(context: Context, parsed: ParsedDirective) -> None:
 
 
 @directive(
-    "ready", "MEMBER TASKS", "TaskReady: copies are restored; says it sooner than the next report.", incarnation=INCARNATION, epoch=EPOCH, **TIME
+    "ready", "MEMBER TASKS", "TaskReady: announces restored copies before the next report.", incarnation=INCARNATION, epoch=EPOCH, **TIME
 )
 def ready(context: Context, parsed: ParsedDirective) -> None:
     _say_of_tasks(context, parsed, TaskReady)
 
 
 @directive(
-    "revoked", "MEMBER TASKS", "TasksRevoked: tasks are given up; says it sooner than the next report.", incarnation=INCARNATION, epoch=EPOCH, **TIME
+    "revoked", "MEMBER TASKS", "TasksRevoked: announces revoked tasks before the next report.", incarnation=INCARNATION, epoch=EPOCH, **TIME
 )
 def revoked(context: Context, parsed: ParsedDirective) -> None:
     _say_of_tasks(context, parsed, TasksRevoked)
@@ -364,7 +365,7 @@ def _say_of_tasks(context: Context, parsed: ParsedDirective, kind: type[TaskRead
     context.append(kind(member_id=actor.member_id, incarnation=actor.incarnation, assignment_epoch=epoch, tasks=of))
 
 
-@directive("leave-intent", "MEMBER...", "LeaveIntended: it wants to leave once its tasks run elsewhere.", incarnation=INCARNATION, **TIME)
+@directive("leave-intent", "MEMBER...", "LeaveIntended: the member wants to leave once its tasks run elsewhere.", incarnation=INCARNATION, **TIME)
 def leave_intent(context: Context, parsed: ParsedDirective) -> None:
     context.move_clock(parsed)
     for member_id in parsed.members():
@@ -373,7 +374,7 @@ def leave_intent(context: Context, parsed: ParsedDirective) -> None:
         context.append(LeaveIntended(member_id=member_id, incarnation=actor.incarnation))
 
 
-@directive("leave-cancel", "MEMBER...", "LeaveCancelled: it stays after all.", incarnation=INCARNATION, **TIME)
+@directive("leave-cancel", "MEMBER...", "LeaveCancelled: the member no longer wants to leave.", incarnation=INCARNATION, **TIME)
 def leave_cancel(context: Context, parsed: ParsedDirective) -> None:
     context.move_clock(parsed)
     for member_id in parsed.members():
@@ -383,8 +384,8 @@ def leave_cancel(context: Context, parsed: ParsedDirective) -> None:
 
 
 @directive(
-    "leave-request", "MEMBER...", "LeaveRequested: an operator asks them all to leave ([M8](protocol.md#m8)).",
-    withdrawn=Argument(YES_NO, "yes: they are to stay after all"), **TIME,
+    "leave-request", "MEMBER...", "LeaveRequested: an operator asks these members to leave ([M8](protocol.md#m8)).",
+    withdrawn=Argument(YES_NO, "yes: the operator withdraws the request"), **TIME,
 )  # fmt: skip
 def leave_request(context: Context, parsed: ParsedDirective) -> None:
     context.move_clock(parsed)
@@ -397,7 +398,7 @@ def deal(context: Context, parsed: ParsedDirective) -> None:
     context.append(DealRequested())
 
 
-@directive("left", "MEMBER...", "MemberLeft: its own word that it has stopped everything.", incarnation=INCARNATION, **TIME)
+@directive("left", "MEMBER...", "MemberLeft: the member has stopped everything.", incarnation=INCARNATION, **TIME)
 def left(context: Context, parsed: ParsedDirective) -> None:
     context.move_clock(parsed)
     for member_id in parsed.members():
@@ -407,9 +408,9 @@ def left(context: Context, parsed: ParsedDirective) -> None:
 @directive(
     "tick",
     "",
-    "ProbingTick, once or `n=` times. Of several, those that decide something are told and the others counted.",
-    n=Argument(WHOLE, "how many; 1"),
-    every_ms=Argument(WHOLE, "time before each; 0 for one, 1000 for several"),
+    "ProbingTick, once or `n=` times. With `n=`, ticks that cause a decision are shown and the others counted.",
+    n=Argument(WHOLE, "number of ticks; 1"),
+    every_ms=Argument(WHOLE, "time before each tick; 0 without `n=`, 1000 with it"),
     **TIME,
 )
 def tick(context: Context, parsed: ParsedDirective) -> None:
@@ -429,11 +430,11 @@ def tick(context: Context, parsed: ParsedDirective) -> None:
 @directive(
     "observe",
     "",
-    "AssignmentObserved: what the leader of a group `led_by=external` decided ([D7](protocol.md#d7)).",
-    generation=Argument(WHOLE, "its generation; default: the next"),
-    active=Argument(BY_MEMBER, "what each member runs; a member without tasks as `m1:`"),
-    standby=Argument(BY_MEMBER, "copies"),
-    incarnation=Argument(WHOLE, "of every member named; default: its latest"),
+    "AssignmentObserved: an assignment by the leader of a group with `led_by=external` ([D7](protocol.md#d7)).",
+    generation=Argument(WHOLE, "generation of the assignment; default: the next"),
+    active=Argument(BY_MEMBER, "active tasks by member; `m1:` for a member without tasks"),
+    standby=Argument(BY_MEMBER, "standby tasks by member"),
+    incarnation=Argument(WHOLE, "incarnation of every named member; default: its latest"),
     **TIME,
 )
 def observe(context: Context, parsed: ParsedDirective) -> None:
@@ -455,11 +456,11 @@ def observe(context: Context, parsed: ParsedDirective) -> None:
 @directive(
     "bytes",
     "HEX",
-    "Bytes that a sender appended, read as the codec reads them: a sound fact, Undecodable, or a kind or version "
-    "that halts the group ([L6](protocol.md#l6)).",
-    kind=Argument(WHOLE, "type code"),
+    "Appends raw bytes and decodes them as the codec does: a valid fact, Undecodable, or an unknown kind or version, "
+    "which halts the group ([L6](protocol.md#l6)).",
+    kind=Argument(WHOLE, "type code; 6"),
     version=Argument(WHOLE, "schema version; 1"),
-    times=Argument(WHOLE, "they stand there so many times; 1"),
+    times=Argument(WHOLE, "how often the bytes are appended; 1"),
     **TIME,
 )
 def raw_bytes(context: Context, parsed: ParsedDirective) -> None:
@@ -480,7 +481,7 @@ def raw_bytes(context: Context, parsed: ParsedDirective) -> None:
 @directive(
     "undecodable",
     "[MEMBER]",
-    "The fact of a member (default m1) with one byte damaged on its way, as the codec reads it: Undecodable.",
+    "A fact of the member (default m1) with one damaged byte, which the codec decodes as Undecodable.",
     **TIME,
 )
 def undecodable(context: Context, parsed: ParsedDirective) -> None:

@@ -29,7 +29,7 @@ class GroupHarness:
         self.log_id = log_id
         self.build = Build()
         self.machine = GroupMachine(load=self.build.load)
-        self._mirrors = shadow_replicas(self.build.load)
+        self._replicas = shadow_replicas(self.build.load)
         self._checker: StepChecker | None = StepChecker(load=self.build.load, restore_every=0)  # the restored replica does that
         self.records: list[Record] = []
         self.decisions: list[DecisionRecord] = []
@@ -60,7 +60,7 @@ class GroupHarness:
         self.decisions += decisions
         if self.halted is None:
             self._judge(record, decisions)
-        for replica in self._mirrors:
+        for replica in self._replicas:
             found = disagreement(self.machine, decisions, self.halted, replica, record)
             if found:
                 self.disagreements.append(f"#{self.machine.state.seq} {found}")
@@ -94,7 +94,7 @@ class GroupHarness:
         same = self.machine.snapshot() == self._last_good
         if self.halted is not None:
             self.halted = None
-            for replica in self._mirrors:
+            for replica in self._replicas:
                 replica.forget_halt(self._last_good)
         again = [(record.event, self._fold(record)) for record in self.records[self.machine.state.last_offset + 1 :]]
         return same, again

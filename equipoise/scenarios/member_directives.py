@@ -1,5 +1,4 @@
-"""Directives for members that do as they are told and say so: acknowledgements, restores, and time
-that passes among honest members.
+"""Directives for truthful members: acknowledgements, restores, and time that passes while they run.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from equipoise.scenarios.values import LAGS, TASKS, WHOLE, YES_NO, one_of
 @directive(
     "ack",
     "MEMBER...",
-    "The member does what it was last told and reports it: it holds its active tasks (a hold waited for), its copies are as far behind as before, "
-    "a new copy by the whole changelog. `all`: every live member.",
-    lags=Argument(LAGS, "copies that are somewhere else now"),
-    restore=Argument(WHOLE, "each copy has come nearer by so many records"),
+    "The member applies its last assignment and reports: it runs its active tasks (after their holds), its copies keep their lag, "
+    "and a new copy lags by the whole changelog. `all`: every live member.",
+    lags=Argument(LAGS, "new lag of these copies"),
+    restore=Argument(WHOLE, "number of records that each copy has restored"),
     **TIME,
 )
 def ack(context: Context, parsed: ParsedDirective) -> None:
@@ -35,8 +34,8 @@ def ack(context: Context, parsed: ParsedDirective) -> None:
 @directive(
     "catch-up",
     "MEMBER [TASKS]",
-    "The member's copies of these tasks (default: all it was told to keep) are restored, and it reports so.",
-    lag=Argument(WHOLE, "records they are still behind; 0"),
+    "The member has restored its copies of these tasks (default: all assigned copies) and reports it.",
+    lag=Argument(WHOLE, "remaining lag in records; 0"),
     **TIME,
 )
 def catch_up(context: Context, parsed: ParsedDirective) -> None:
@@ -52,7 +51,7 @@ def catch_up(context: Context, parsed: ParsedDirective) -> None:
     context.append(actor.report())
 
 
-@directive("wipe", "MEMBER [TASKS]", "The member lost these copies (default: all) and reports so.", **TIME)
+@directive("wipe", "MEMBER [TASKS]", "The member has lost these copies (default: all) and reports it.", **TIME)
 def wipe(context: Context, parsed: ParsedDirective) -> None:
     context.move_clock(parsed)
     actor = context.actor(parsed, parsed.member)
@@ -73,12 +72,13 @@ def _tasks(parsed: ParsedDirective, text: str) -> tuple[TaskId, ...]:
 @directive(
     "live",
     "[MEMBER...]",
-    "Time passes: at each step every member (default: all) does as told, restores and reports; then a tick. Steps that decide something are told.",
-    for_ms=Argument(WHOLE, "how long; 10000"),
-    every_ms=Argument(WHOLE, "one step; 1000"),
-    restore=Argument(WHOLE, "records each copy restores in a step; 10000"),
-    until=Argument(one_of("time", "settled"), "settled: end as soon as nothing is under way or wanted"),
-    tell=Argument(YES_NO, "no: only the summary"),
+    "Time passes: at each step every named member (default: all) applies its assignment, restores and reports; "
+    "then a tick follows. Steps that cause a decision are shown.",
+    for_ms=Argument(WHOLE, "duration; 10000"),
+    every_ms=Argument(WHOLE, "length of a step; 1000"),
+    restore=Argument(WHOLE, "records that each copy restores in a step; 10000"),
+    until=Argument(one_of("time", "settled"), "settled: end as soon as no movement is in progress or planned"),
+    tell=Argument(YES_NO, "no: show only the summary"),
     **TIME,
 )
 def live(context: Context, parsed: ParsedDirective) -> None:
@@ -111,7 +111,7 @@ def live(context: Context, parsed: ParsedDirective) -> None:
 
 
 def settled(context: Context) -> bool:
-    """Nothing under way, nothing wanted, and every member has applied its last set."""
+    """No movement is in progress or planned, and every member has applied its last assignment."""
     state = context.state
     applied = all(member.applied_epoch == member.issued_epoch for member in state.members.values())
     balanced = state.verdict is not None and state.verdict[0] == "balanced" and not any(member.warmup for member in state.members.values())

@@ -1,5 +1,4 @@
-"""Directives that change nothing in the log: questions, what is shown, restarts, halts that are
-expected.
+"""Directives that append nothing: queries, display settings, restarts and expected halts.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from equipoise.statemachine.state import MemberState
 @directive(
     "show",
     "",
-    "What the lines below tell beside the usual; stays until it is changed.",
+    "Selects additional output for the lines below; lasts until changed.",
     balance=Argument(YES_NO, "BalanceEvaluated"),
-    reasons=Argument(YES_NO, "the cause of each round, and each movement with its reason"),
-    epochs=Argument(YES_NO, "in member lines: assignment epoch issued/applied"),
+    reasons=Argument(YES_NO, "cause of each round; each movement with its reason"),
+    epochs=Argument(YES_NO, "in member lines: assignment epoch, issued/applied"),
     tokens=Argument(YES_NO, "in member lines: fencing tokens"),
     checkpoints=Argument(YES_NO, "Checkpointed"),
-    time=Argument(YES_NO, "group time behind each fact"),
+    time=Argument(YES_NO, "group time after each fact"),
 )
 def show(context: Context, parsed: ParsedDirective) -> None:
     for name in parsed.directive.arguments:
@@ -79,7 +78,7 @@ def state_table(context: Context, parsed: ParsedDirective) -> None:
             context.say(f"slot back-off: {member_id} until_ms={until_ms} times={times} {'over' if over else 'running'}")
 
 
-@directive("marks", "", "Who learns what: each task that is being learned, with its owner, its learners, and those of them that said they are ready.")
+@directive("marks", "", "Each task that has learners: its owner, its learners, and which of them are ready.")
 def marks(context: Context, parsed: ParsedDirective) -> None:
     state = context.state
     for task in state.tasks():
@@ -121,8 +120,7 @@ def _row(context: Context, member: MemberState) -> tuple[str, ...]:
 
 
 def _table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Columns two spaces apart; columns without any content are left out, and so is a table without
-    rows.
+    """Columns two spaces apart; empty columns are left out; without rows there are no lines.
     """
     if not rows:
         return []
@@ -132,7 +130,7 @@ def _table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[st
     return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
 
 
-@directive("rank", "[TASK...]", "KIP-441's ranking now: for each stateful task (default: all) its members by rank; 0 = caught up.")
+@directive("rank", "[TASK...]", "Shows KIP-441's ranking: for each stateful task (default: all), the members by rank; 0 = caught up.")
 def rank(context: Context, parsed: ParsedDirective) -> None:
     problem = build_problem(context.state)
     ranks = rank_of(problem.tasks, problem.members, problem.settings)
@@ -149,7 +147,7 @@ def rank(context: Context, parsed: ParsedDirective) -> None:
 @directive(
     "plan",
     "",
-    "What the assignor answers now: target, movements with their reasons, cost. Nothing is applied.",
+    "Shows the assignor's answer for the current state: target, movements with reasons, cost. Applies nothing.",
     target=Argument(YES_NO, "no: without the target"),
 )
 def plan(context: Context, parsed: ParsedDirective) -> None:
@@ -174,17 +172,17 @@ def plan(context: Context, parsed: ParsedDirective) -> None:
         context.say(f"load={now} -> {then} of a fair share, at rest at most {share_text(load.bound)} apart")
 
 
-@directive("members", "[MEMBER...]", "The member lines as they are now (default: all).")
+@directive("members", "[MEMBER...]", "Shows the current member lines (default: all members).")
 def members(context: Context, parsed: ParsedDirective) -> None:
     context.say(*(context.member_lines(parsed.members() or context.state.members) or ["nobody"]))
 
 
-@directive("mark", "", "Remembers who owns what, for `moved`.")
+@directive("mark", "", "Remembers the owner of each task, for `moved`.")
 def mark(context: Context, parsed: ParsedDirective) -> None:
     context.marked = dict(context.state.owner)
 
 
-@directive("moved", "", "Tasks whose owner is another than at the last `mark`.", tasks=Argument(YES_NO, "no: only how many"))
+@directive("moved", "", "Shows the tasks whose owner changed since the last `mark`.", tasks=Argument(YES_NO, "no: only their number"))
 def moved(context: Context, parsed: ParsedDirective) -> None:
     owner = context.state.owner
     changed = sorted(task for task in context.marked.keys() | owner.keys() if context.marked.get(task) != owner.get(task))
@@ -193,32 +191,33 @@ def moved(context: Context, parsed: ParsedDirective) -> None:
         context.say(*(f"   {task} {context.marked.get(task, 'nobody')} -> {owner.get(task, 'nobody')}" for task in changed))
 
 
-@directive("anew", "", "Everything begins anew, with an empty log: to play the same once more under another rule.")
-def anew(context: Context, parsed: ParsedDirective) -> None:
+@directive("reset", "", "Starts over with an empty log, to run the same sequence under another rule.")
+def reset(context: Context, parsed: ParsedDirective) -> None:
     context.close()
-    context.begin_anew()
+    context.reset()
 
 
 @directive(
     "replace-log",
     "",
-    "The log's topics are deleted and made again: an empty log with another id, in which the group is configured and declared again. Sessions go on.",
+    "Deletes and re-creates the log's topics: an empty log with another id, "
+    "in which the group must be configured and its tasks declared again. Sessions continue.",
 )
 def replace_log(context: Context, parsed: ParsedDirective) -> None:
     context.replace_log()
 
 
-@directive("restart", "", "Another process takes the group over from its last good snapshot and reads on from there.")
+@directive("restart", "", "Another process takes over from the group's last good snapshot and folds the facts after it.")
 def restart(context: Context, parsed: ParsedDirective) -> None:
-    told = len(context.group_harness.disagreements)
+    shown = len(context.group_harness.disagreements)
     same, again = context.group_harness.restart()
     context.say(f"restored at #{context.state.seq - len(again)}, {'the same bytes' if same else 'OTHER BYTES'}")
     for fact, decisions in again:
-        context.tell(fact, decisions, told, quiet=False)
+        context.show_step(fact, decisions, shown, quiet=False)
 
 
 @directive(
-    "expect-halt", "CODE", "The group is halted, with this code. Without this line under it in the same case, a halt is an error of the scenario."
+    "expect-halt", "CODE", "Expects the group to be halted with this code. A halt without this directive in the same case is an error."
 )
 def expect_halt(context: Context, parsed: ParsedDirective) -> None:
     halted = context.halted
@@ -231,11 +230,12 @@ def expect_halt(context: Context, parsed: ParsedDirective) -> None:
 @directive(
     "build",
     "",
-    "The build that runs the group from here on.",
-    lacks=Argument(NAMES, "assignors it does not have"),
+    "Changes the build that leads the group from here on.",
+    lacks=Argument(NAMES, "assignors that the build lacks"),
     defect=Argument(
         one_of(*DEFECTS),
-        "a defect of its assignor: owner_twice = plans that give one task to all; gives_up = it raises; other_ties = equally good plans, but others",
+        "defect of the build's assignor: owner_twice = its plans give one task to every member; gives_up = it raises; "
+        "other_ties = it breaks ties differently",
     ),
 )
 def build(context: Context, parsed: ParsedDirective) -> None:
@@ -246,10 +246,10 @@ def build(context: Context, parsed: ParsedDirective) -> None:
 @directive(
     "reread",
     "",
-    "The log so far is written as JSON Lines, with this fault, and read again by the reader of every command.",
-    drop=Argument(WHOLE, "the fact at this offset is missing (LogOpened is offset 0, so #n is n + 1)"),
-    twice=Argument(WHOLE, "it stands there twice"),
-    flip=Argument(WHOLE, "one bit of it is another"),
+    "Writes the log so far as JSON Lines, with the given fault, and reads it with the reader that all commands use.",
+    drop=Argument(WHOLE, "omits the fact at this offset (LogOpened has offset 0, so the fact shown as #n has n + 1)"),
+    twice=Argument(WHOLE, "writes the fact at this offset twice"),
+    flip=Argument(WHOLE, "flips one bit of the fact at this offset"),
 )
 def reread(context: Context, parsed: ParsedDirective) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -278,9 +278,9 @@ def reread(context: Context, parsed: ParsedDirective) -> None:
 @directive(
     "verify",
     "",
-    "The log so far, facts and decisions, is verified as `equipoise verify` does it.",
-    form=Argument(WHOLE, "its state hashes say that they are of this form of the state, 0 = of one that nobody named"),
-    hashes=Argument(one_of("kept", "others"), "others = they are hashes of something else"),
+    "Verifies the log so far, as `equipoise verify` does.",
+    form=Argument(WHOLE, "form of the state that the stored hashes claim; 0 = none named"),
+    hashes=Argument(one_of("kept", "others"), "others: the stored hashes are wrong"),
 )
 def verify_log(context: Context, parsed: ParsedDirective) -> None:
     def stored(record: DecisionRecord) -> DecisionRecord:

@@ -1,11 +1,11 @@
 """Directives for the member's own side: the real MemberSession, a clock, and a network whose every
 message is moved by hand (docs/protocol.md, M4 and M5).
 
-A heartbeat is sent, appended and acknowledged; a fetch is sent, served and arrives: three lines
-each, with any time between them. `beat` does all six at once. Whenever something happens, and at
-every moment of a `wait` at which a lease ends or a hold is over, all sessions are asked which tasks
-they may process; a task that two may process is told as TWO OWNERS, and is an error of the run
-unless a rule was dropped on purpose.
+A heartbeat takes three directives (send, append, acknowledge), and so does a fetch (send, serve,
+arrive); any time may pass between them. `beat` runs all six. After each directive, and during a
+`wait` whenever a lease or a hold ends, the harness asks every session which tasks it may process.
+A task that two sessions may process is shown as TWO OWNERS and fails the scenario, unless a rule
+was dropped on purpose.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def _no_such_session(harness: SessionHarness, parsed: ParsedDirective, name: str
 
 
 def _line(harness: SessionHarness, host: Host) -> str:
-    """``m1 epoch=2 may=(0_0) not=(0_1:hold) lease_ms=26990``: asked in a copy, so that asking
-    changes nothing.
+    """``m1 epoch=2 may=(0_0) not=(0_1:hold) lease_ms=26990``. Asks a copy of the session, because
+    the questions change its state.
     """
     session = type(host.session).restore(host.session.settings, host.session.snapshot())
     now_ms = harness.now_ms
@@ -73,26 +73,26 @@ def _line(harness: SessionHarness, host: Host) -> str:
 @directive(
     "session",
     "MEMBER",
-    "A real MemberSession: its decisions reader is placed at the end, it joins, its join is appended at once. A heartbeat is due every millisecond.",
-    incarnation=Argument(WHOLE, "its number; default: one above the member's last. From the second on it is named m1/2"),
-    capacity=Argument(WHOLE, "threads; 1"),
+    "Starts a real MemberSession: positions its decisions reader at the end, joins, and appends the join at once. The heartbeat interval is 1 ms.",
+    incarnation=Argument(WHOLE, "number of the incarnation; default: one above the member's last. The second incarnation of m1 is named m1/2"),
+    capacity=Argument(WHOLE, "number of threads; 1"),
     session_timeout_ms=Argument(WHOLE, "see `group`"),
     lease_margin_ms=Argument(WHOLE, "see `group`"),
-    ended=Argument(WHOLE, "the incarnation it proves dead ([M5](protocol.md#m5))"),
-    ready_lag=Argument(WHOLE, "a limit of its own: a copy with at most this lag is ready; default: the group's"),
-    prepares=Argument(YES_NO, "yes: its application prepares tasks; no copy is ready before `prepared` says so"),
-    epoch=Argument(WHOLE, "the topology epoch it runs; default: the newest"),
+    ended=Argument(WHOLE, "incarnation that the member proves dead ([M5](protocol.md#m5))"),
+    ready_lag=Argument(WHOLE, "largest lag of a ready copy; default: the group's setting"),
+    prepares=Argument(YES_NO, "yes: the application prepares tasks; a copy is ready only after `prepared`"),
+    epoch=Argument(WHOLE, "topology epoch that the member runs; default: the newest"),
     nonce=Argument(TEXT, "join nonce; default: a new one"),
     copies=Argument(LAGS, "copies found on disk"),
     eager=Argument(YES_NO, "see `join`"),
-    placed=Argument(YES_NO, "no: it joins without having placed its reader ([M1](protocol.md#m1))"),
-    topic_ids=Argument(YES_NO, "no: its brokers give topics no ids, so that it cannot tell re-created topics by them ([L9](protocol.md#l9))"),
-    remembers=Argument(YES_NO, "no: it does not know which log its member was in before"),
+    placed=Argument(YES_NO, "no: joins without positioning its reader first ([M1](protocol.md#m1))"),
+    topic_ids=Argument(YES_NO, "no: its brokers have no topic ids, so the session cannot detect re-created topics by id ([L9](protocol.md#l9))"),
+    remembers=Argument(YES_NO, "no: does not know the log of the member's last incarnation"),
     newer_from=Argument(
         WHOLE,
-        "decisions from this number on are written by a newer build, in versions it does not know ([M9](protocol.md#m9))",
+        "from this number on, a newer build writes the decisions, in versions unknown to this session ([M9](protocol.md#m9))",
     ),
-    without=Argument(one_of(*SIMPLER), "a rule this session lacks, to see what the simpler design does"),
+    without=Argument(one_of(*SIMPLER), "drops this rule from the session, to show what goes wrong without it"),
 )
 def session(context: Context, parsed: ParsedDirective) -> None:
     harness = _harness(context)
@@ -139,7 +139,7 @@ def session(context: Context, parsed: ParsedDirective) -> None:
     harness.look()
 
 
-@directive("wait", "", "Time passes for sessions and for the broker's clock; nothing is sent.", ms=Argument(WHOLE, "how long"))
+@directive("wait", "", "Advances the sessions' clock and the broker's clock; nothing is sent.", ms=Argument(WHOLE, "duration"))
 def wait(context: Context, parsed: ParsedDirective) -> None:
     harness = _harness(context)
     harness.wait(parsed.get("ms", 0))
@@ -149,14 +149,14 @@ def wait(context: Context, parsed: ParsedDirective) -> None:
 @directive(
     "failover",
     "",
-    "Another broker takes over: from here on append times jump by so much; the sessions' clocks do not.",
-    jump_ms=Argument(WHOLE, "forward, or back when below 0"),
+    "Another broker takes over: append times jump; the sessions' clocks do not.",
+    jump_ms=Argument(WHOLE, "size of the jump; negative: back in time"),
 )
 def failover(context: Context, parsed: ParsedDirective) -> None:
     context.group_harness.append_ms = max(0, context.group_harness.append_ms + parsed.get("jump_ms", 0))
 
 
-@directive("hb-send", "SESSION...", "The session sends what it has to say: what is urgent, and a heartbeat. It is under way.")
+@directive("hb-send", "SESSION...", "The session sends its pending messages and a heartbeat; they are in flight until `hb-append`.")
 def hb_send(context: Context, parsed: ParsedDirective) -> None:
     harness = _harness(context)
     for host in _chosen(harness, parsed):
@@ -168,8 +168,8 @@ def hb_send(context: Context, parsed: ParsedDirective) -> None:
 @directive(
     "hb-append",
     "SESSION...",
-    "The broker appends the next message that is under way, and the leader folds it.",
-    all=Argument(YES_NO, "all of them, not one"),
+    "The broker appends the session's next message in flight, and the leader folds it.",
+    all=Argument(YES_NO, "yes: all messages, not only the first"),
 )
 def hb_append(context: Context, parsed: ParsedDirective) -> None:
     harness = _harness(context)
@@ -184,7 +184,12 @@ def hb_append(context: Context, parsed: ParsedDirective) -> None:
     harness.look()
 
 
-@directive("hb-ack", "SESSION...", "The acknowledgement of the first appended message arrives.", all=Argument(YES_NO, "all of them, not one"))
+@directive(
+    "hb-ack",
+    "SESSION...",
+    "The acknowledgement of the session's first appended message arrives.",
+    all=Argument(YES_NO, "yes: all messages, not only the first"),
+)
 def hb_ack(context: Context, parsed: ParsedDirective) -> None:
     harness = _harness(context)
     for host in _chosen(harness, parsed):
@@ -196,7 +201,7 @@ def hb_ack(context: Context, parsed: ParsedDirective) -> None:
     harness.look()
 
 
-@directive("hb-lose", "SESSION...", "The first message under way is lost before it reaches the broker.")
+@directive("hb-lose", "SESSION...", "The session's first message in flight is lost before it reaches the broker.")
 def hb_lose(context: Context, parsed: ParsedDirective) -> None:
     harness = _harness(context)
     for host in _chosen(harness, parsed):
@@ -206,7 +211,7 @@ def hb_lose(context: Context, parsed: ParsedDirective) -> None:
         context.say(f"{host.name} loses {fact_text(host.messages.pop(at).fact)}")
 
 
-@directive("fetch-send", "SESSION...", "The session asks for the decisions it has not read.")
+@directive("fetch-send", "SESSION...", "The session sends a fetch for the decisions it has not read.")
 def fetch_send(context: Context, parsed: ParsedDirective) -> None:
     harness = _harness(context)
     for host in _chosen(harness, parsed):
@@ -216,8 +221,8 @@ def fetch_send(context: Context, parsed: ParsedDirective) -> None:
 @directive(
     "fetch-serve",
     "SESSION...",
-    "The broker answers with what is there now.",
-    most=Argument(WHOLE, "so many decisions at most: the end is not reached"),
+    "The broker answers the fetch with the decisions that exist now.",
+    most=Argument(WHOLE, "most decisions in the answer; with fewer than there are, the end is not reached"),
 )
 def fetch_serve(context: Context, parsed: ParsedDirective) -> None:
     harness = _harness(context)
@@ -228,25 +233,25 @@ def fetch_serve(context: Context, parsed: ParsedDirective) -> None:
 
 
 @directive(
-    "fetch-arrive", "SESSION...", "The answer arrives and is read.", lose=Argument(WHOLE, "number of a decision that its reader is never given")
+    "fetch-arrive", "SESSION...", "The session receives the answer.", lose=Argument(WHOLE, "number of a decision that the answer omits")
 )
 def fetch_arrive(context: Context, parsed: ParsedDirective) -> None:
     harness = _harness(context)
     for host in _chosen(harness, parsed):
         if host.fetch is None or host.fetch.answer is None:
             raise parsed.error(f"nothing was served to {host.name}")
-        _tell_arrival(context, harness, host, parsed)
+        _show_arrival(context, harness, host, parsed)
     harness.look()
 
 
 @directive(
     "fetch",
     "SESSION...",
-    "Sent, served and read at once.",
-    most=Argument(WHOLE, "so many decisions at most: the end is not reached"),
-    lose=Argument(WHOLE, "number of a decision that its reader is never given"),
-    again=Argument(WHOLE, "from this decision on, which it has read before"),
-    short=Argument(WHOLE, "the broker has just become the leader, and does not know yet that so many last decisions are there"),
+    "`fetch-send`, `fetch-serve` and `fetch-arrive` at once.",
+    most=Argument(WHOLE, "most decisions in the answer; with fewer than there are, the end is not reached"),
+    lose=Argument(WHOLE, "number of a decision that the answer omits"),
+    again=Argument(WHOLE, "number of a decision, read before, at which the fetch starts"),
+    short=Argument(WHOLE, "number of last decisions that the broker, a new partition leader, does not see yet"),
 )
 def fetch(context: Context, parsed: ParsedDirective) -> None:
     harness = _harness(context)
@@ -254,19 +259,19 @@ def fetch(context: Context, parsed: ParsedDirective) -> None:
         host.fetch = Fetch(harness.now_ms)
         host.position = parsed.get("again", host.position + 1) - 1
         harness.serve(host, parsed.find("most"), parsed.get("short", 0))
-        _tell_arrival(context, harness, host, parsed)
+        _show_arrival(context, harness, host, parsed)
     harness.look()
 
 
-def _tell_arrival(context: Context, harness: SessionHarness, host: Host, parsed: ParsedDirective) -> None:
-    told = harness.arrive(host, (parsed.get("lose", 0),) if parsed.has("lose") else ())
-    context.say(*filter(None, [told]), _line(harness, host))
+def _show_arrival(context: Context, harness: SessionHarness, host: Host, parsed: ParsedDirective) -> None:
+    gap = harness.arrive(host, (parsed.get("lose", 0),) if parsed.has("lose") else ())
+    context.say(*filter(None, [gap]), _line(harness, host))
 
 
 @directive(
     "beat",
     "SESSION...",
-    "A whole round trip at once: a fetch, then all that the session has to say, appended and acknowledged. `all`: every session that has not ended.",
+    "A whole round trip at once: a fetch, then `hb-send`, and all its messages appended and acknowledged. `all`: every session that has not ended.",
 )
 def beat(context: Context, parsed: ParsedDirective) -> None:
     harness = _harness(context)
@@ -291,12 +296,13 @@ def _beat(harness: SessionHarness, host: Host, *, reads: bool = True, most: int 
 @directive(
     "pass",
     "SESSION...",
-    "Time passes in steps; at each step these sessions beat and their hosts stop what they must. All others are silent. Steps that decide are told.",
-    ms=Argument(WHOLE, "how long"),
-    every_ms=Argument(WHOLE, "one step; 1000"),
-    stops=Argument(YES_NO, "no: the hosts stop nothing"),
-    deaf=Argument(NAMES, "sessions that send, and read nothing"),
-    behind=Argument(NAMES, "sessions whose fetches are answered, and never reach the end"),
+    "Time passes in steps. At each step the named sessions beat and their hosts close revoked tasks; "
+    "other sessions are silent. Steps that cause a decision are shown.",
+    ms=Argument(WHOLE, "duration"),
+    every_ms=Argument(WHOLE, "length of a step; 1000"),
+    stops=Argument(YES_NO, "no: the hosts close nothing"),
+    deaf=Argument(NAMES, "sessions that send but do not fetch"),
+    behind=Argument(NAMES, "sessions whose fetches never reach the end"),
 )
 def pass_time(context: Context, parsed: ParsedDirective) -> None:
     harness = _harness(context)
@@ -315,7 +321,7 @@ def pass_time(context: Context, parsed: ParsedDirective) -> None:
     context.say(*(_line(harness, host) for _, host in sorted(harness.hosts.items())))
 
 
-@directive("closed", "SESSION [TASKS]", "The host has stopped tasks (default: all that it must): nothing more is written there.")
+@directive("closed", "SESSION [TASKS]", "The host has closed tasks (default: all revoked ones) and writes nothing more for them.")
 def closed(context: Context, parsed: ParsedDirective) -> None:
     harness = _harness(context)
     host = _host(harness, parsed)
@@ -325,7 +331,7 @@ def closed(context: Context, parsed: ParsedDirective) -> None:
     context.say(_line(harness, host))
 
 
-@directive("copies", "SESSION", "How far behind the host's copies are now; 0 for a granted task means restored.", lags=Argument(LAGS, "copies"))
+@directive("copies", "SESSION", "Sets the lag of the host's copies; 0 for a granted task means restored.", lags=Argument(LAGS, "lag of each copy"))
 def copies(context: Context, parsed: ParsedDirective) -> None:
     harness = _harness(context)
     host = _host(harness, parsed)
@@ -339,15 +345,15 @@ def copies(context: Context, parsed: ParsedDirective) -> None:
 @directive(
     "preparing",
     "SESSION",
-    "What its application prepares now.",
-    tasks=Argument(ENDS, "how far that is, in thousandths, by task"),
+    "The tasks that the application prepares now.",
+    tasks=Argument(ENDS, "progress by task, in thousandths"),
     failed=Argument(TASKS, "tasks whose last preparation failed"),
 )
 def preparing(context: Context, parsed: ParsedDirective) -> None:
     _host(_harness(context), parsed).session.note_preparing(dict(parsed.get("tasks", {})), parsed.get("failed", ()))
 
 
-@directive("prepared", "SESSION [TASKS]", "Its application has prepared tasks (default: all that wait for that).")
+@directive("prepared", "SESSION [TASKS]", "The application has prepared tasks (default: all that wait for preparation).")
 def prepared(context: Context, parsed: ParsedDirective) -> None:
     harness = _harness(context)
     session = _host(harness, parsed).session
@@ -361,7 +367,7 @@ def wants_out(context: Context, parsed: ParsedDirective) -> None:
     _host(_harness(context), parsed).session.intend_leave()
 
 
-@directive("close", "SESSION", "The session stops everything at once, and says MemberLeft when all is closed.")
+@directive("close", "SESSION", "The session closes all tasks at once and sends MemberLeft when they are closed.")
 def close(context: Context, parsed: ParsedDirective) -> None:
     harness = _harness(context)
     host = _host(harness, parsed)
@@ -369,14 +375,14 @@ def close(context: Context, parsed: ParsedDirective) -> None:
     context.say(_line(harness, host))
 
 
-@directive("gone", "SESSION...", "The session's process is killed: it says and does nothing any more.")
+@directive("gone", "SESSION...", "The session's process is killed.")
 def gone(context: Context, parsed: ParsedDirective) -> None:
     harness = _harness(context)
     for host in _chosen(harness, parsed):
         del harness.hosts[host.name]
 
 
-@directive("sessions", "", "Every session: what it may process now and what not, and for how long its lease lasts.")
+@directive("sessions", "", "Shows every session: the tasks it may process, the tasks it may not, and the time left on its lease.")
 def sessions(context: Context, parsed: ParsedDirective) -> None:
     harness = _harness(context)
     context.say(*(_line(harness, host) for _, host in sorted(harness.hosts.items())))

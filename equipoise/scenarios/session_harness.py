@@ -54,7 +54,7 @@ class _SkipsUnread(MemberSession):
 
 class _AnyLog(MemberSession):
     def log_replaced(self, now_ms: int) -> None:
-        """It does not look whose topics they are."""
+        """Ignores the change of the log."""
 
     def log_went_back(self, *, sent_ms: int, now_ms: int) -> None:
         self.fetch_completed(sent_ms=sent_ms, reached_end=True, now_ms=now_ms)
@@ -101,7 +101,7 @@ class Fetch:
     went_back: bool = False
     """The partition ended below what the session has read."""
     log_id: str = ""
-    """Of the log whose topics answered."""
+    """Id of the log whose topics answered."""
 
 
 @attrs.define
@@ -112,17 +112,17 @@ class Host:
     messages: list[Message] = attrs.field(factory=list)
     fetch: Fetch | None = None
     position: int = 0
-    """Decisions its reader was given."""
+    """Number of decisions that its reader has received."""
     log_id: str = ""
-    """The log whose topics its reader was placed in."""
+    """Id of the log in whose topics its reader was positioned."""
     topic_ids: bool = True
-    """Its brokers tell topics of one name apart, and it asks them."""
+    """Its brokers have topic ids, by which it detects re-created topics."""
     newer_from: int | None = None
     """Decisions from this number on are written by a newer build, in versions that this session's
     build does not know.
     """
     places: bool = True
-    """It places its reader before it joins."""
+    """It positions its reader before it joins."""
     rule_dropped: str = ""
 
     @property
@@ -147,7 +147,7 @@ class SessionHarness:
         self.found: set[TaskId] = set()
 
     def wait(self, ms: int) -> None:
-        """Lets time pass, stopping at each moment at which a session's right to process may change.
+        """Advances the clocks, and calls `look` whenever a session's right to process may change.
         """
         end_ms = self.now_ms + ms
         while self.now_ms < end_ms:
@@ -161,8 +161,8 @@ class SessionHarness:
             self.look()
 
     def join(self, host: Host) -> None:
-        """Places the session's reader and joins, unless it must wait for members of a former log.
-        Raises InputError.
+        """Positions the session's reader and joins, unless it must wait for members of a former
+        log. Raises InputError.
         """
         session, group = host.session, self._transcript.group_harness
         if host.places:
@@ -199,7 +199,7 @@ class SessionHarness:
     # The six steps of messages
 
     def send(self, host: Host) -> list[Fact]:
-        """Sends what the session has to say."""
+        """Sends the session's pending messages."""
         facts = host.session.poll(self.now_ms)
         host.messages += [Message(fact, self.now_ms) for fact in facts]
         return facts
@@ -237,14 +237,14 @@ class SessionHarness:
             host.position = end
 
     def arrive(self, host: Host, lose: tuple[int, ...] = ()) -> str:
-        """The answer arrives, without the decisions in `lose`. After a gap the reader reads again
-        from the number it needs.
+        """The answer arrives, without the decisions in `lose`. After a gap the reader returns to
+        the number it needs. Returns the line that reports the gap, or "".
         """
         fetch, host.fetch = host.fetch, None
         assert fetch is not None, "a fetch arrives after it was sent"
         assert fetch.answer is not None, "a fetch arrives after it was served"
         session = host.session
-        told = ""
+        gap = ""
         for record in fetch.answer:
             if record.number in lose:
                 continue
@@ -252,7 +252,7 @@ class SessionHarness:
             if session.receive(_by_a_newer_build(record) if newer else record, self.now_ms) is Reception.GAP:
                 needed = session.next_number
                 host.position = needed - 1
-                told = f"{host.name} reads {record.number}, needs {needed}: it reads again from there"
+                gap = f"{host.name} reads {record.number}, needs {needed}: it reads again from there"
                 break
         if fetch.log_id != host.log_id and host.topic_ids:
             session.log_replaced(self.now_ms)
@@ -260,7 +260,7 @@ class SessionHarness:
             session.log_went_back(sent_ms=fetch.sent_ms, now_ms=self.now_ms)
         else:
             session.fetch_completed(sent_ms=fetch.sent_ms, reached_end=fetch.reached_end, now_ms=self.now_ms)
-        return told
+        return gap
 
 
 def _moments(session: MemberSession) -> list[int]:

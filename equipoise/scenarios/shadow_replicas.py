@@ -32,7 +32,7 @@ class ShadowReplica:
         self.machine = GroupMachine(load=load)
 
     def step(self, record: Record) -> list[DecisionRecord]:
-        """Its decisions go through the codec too."""
+        """Encodes and decodes its decisions too."""
         fact = codec.decode(*codec.encode(record.event))
         decisions = self.machine.step(attrs.evolve(record, event=fact))  # type: ignore[arg-type]
         return [attrs.evolve(decision, decision=codec.decode(*codec.encode(decision.decision))) for decision in decisions]  # type: ignore[arg-type]
@@ -64,7 +64,7 @@ class ShuffledReplica(ShadowReplica):
 
 
 def _shuffled_mapping(mapping: dict[Any, Any], rng: random.Random) -> dict[Any, Any]:
-    """Mappings within it, too."""
+    """Shuffles nested mappings too."""
     items = [(key, _shuffled_mapping(value, rng) if isinstance(value, dict) else value) for key, value in mapping.items()]
     rng.shuffle(items)
     return dict(items)
@@ -133,8 +133,8 @@ def shadow_replicas(load: AssignorLoader) -> list[ShadowReplica]:
 def disagreement(
     machine: GroupMachine, decisions: list[DecisionRecord], halted: GroupHalted | None, replica: ShadowReplica, record: Record
 ) -> str | None:
-    """Steps the mirror through `record`, which `machine` has taken already, and says where it
-    differs; None: nowhere.
+    """Steps the replica through `record`, which `machine` has folded already. Returns the first
+    difference, or None.
     """
     try:
         theirs = replica.step(record)

@@ -14,7 +14,7 @@ SEPARATOR = "----"
 
 
 class ScenarioError(InputError):
-    """A scenario that cannot be played: the text names file, line and fix."""
+    """A scenario that cannot be run: the message names file, line and fix."""
 
     def __init__(self, path: str, line: int, problem: str) -> None:
         super().__init__(f"{path}:{line}: {problem}")
@@ -110,7 +110,7 @@ def _directive(line: str, path: str, number: int) -> Directive:
         elif not key:
             raise ScenarioError(path, number, f"{part!r} has no name before the =")
         elif key in arguments:
-            raise ScenarioError(path, number, f"argument {key!r} stands twice")
+            raise ScenarioError(path, number, f"argument {key!r} is given twice")
         else:
             arguments[key] = value
     return Directive(name=name, words=tuple(words), arguments=arguments, line=number)

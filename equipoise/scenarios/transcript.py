@@ -1,4 +1,4 @@
-"""What a harness needs of the scenario that runs it."""
+"""The interface of a running scenario that its harnesses use."""
 
 from __future__ import annotations
 
@@ -19,4 +19,4 @@ class Transcript(Protocol):
 
     def append(self, fact: Fact, *, quiet: bool = False) -> list[DecisionRecord]: ...
 
-    def tell(self, fact: Fact, decisions: list[DecisionRecord], told: int, *, quiet: bool) -> None: ...
+    def show_step(self, fact: Fact, decisions: list[DecisionRecord], shown: int, *, quiet: bool) -> None: ...

@@ -59,7 +59,7 @@ def _once(tasks: Iterable[TaskId]) -> tuple[TaskId, ...]:
     found = sorted(tasks)
     for before, task in itertools.pairwise(found):
         if before == task:
-            raise InputError(f"task {task} stands twice")
+            raise InputError(f"task {task} is given twice")
     return tuple(found)
 
 

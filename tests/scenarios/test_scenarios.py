@@ -1,9 +1,8 @@
-"""Every scenario under this folder gives its golden text, and nothing that folds its log another
-way disagrees.
+"""Every scenario under this folder prints its golden text, and every shadow replica agrees.
 
-`pytest --rewrite` writes golden texts anew. Then: a scenario that cannot be played names file and
-line, the doubles find what they are there for, and the folders are complete: one file for each rule
-of the protocol, one case for each rejection.
+`pytest --rewrite` replaces the golden texts. Further tests: an invalid scenario's error names file
+and line, the shadow replicas find injected defects, and the folders are complete: one file for each
+rule of the protocol, one case for each rejection.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ EXAMPLE = (HERE / "high_availability" / "cold_joiner.txt").read_text(encoding="u
         ("join m1 capacity=two\n----\n", "x.txt:1: capacity: 'two' is not a whole number"),
         ("join m1 capacity=0\n----\n", "x.txt:1: MemberJoined.capacity"),
         ("join\n----\n", "x.txt:1: write join MEMBER..."),
-        ("group\njoin m1 capacity=1 capacity=2\n----\n", "x.txt:2: argument 'capacity' stands twice"),
+        ("group\njoin m1 capacity=1 capacity=2\n----\n", "x.txt:2: argument 'capacity' is given twice"),
         ("tasks stateful=(0_0,0_2)\n----\n", "x.txt:1: stateful: sub-topology 0 has no task 0_1"),
         ("tasks stateful=(0_0\n----\n", "x.txt:1: a ( without its )"),
         ("group balance_factor=0\n----\n", "x.txt:1: Knobs.balance_factor"),
