@@ -1,5 +1,5 @@
-"""What the log tests share: a small log of everything, its rows, and files made of whatever rows a
-test wants.
+"""Shared by the log tests: a small log of every kind of record, its rows, and files made of any
+rows.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DECISIONS: dict[int, list[Decision]] = {
 
 
 def fill(path: Path) -> list[Entry]:
-    """Write the small log; what was written."""
+    """Writes the small log and returns its entries."""
     written: list[Entry] = []
     numbers: dict[str, int] = {}
     with open_log(path, "w") as log:
@@ -62,7 +62,7 @@ def fill(path: Path) -> list[Entry]:
 
 
 def rows_of(path: Path) -> list[Row]:
-    """The rows of a log, as they are stored."""
+    """Returns the rows of a log as stored."""
     log: StoredLog
     if path.suffix == ".parquet":
         log = ArchivePartition(path, 0, "r", str(path))
@@ -73,7 +73,7 @@ def rows_of(path: Path) -> list[Row]:
 
 
 def put(path: Path, rows: Iterable[Row]) -> None:
-    """Make `path` a log of exactly these rows, sound or not."""
+    """Makes `path` a log of exactly these rows, sound or not."""
     if path.suffix == ".parquet":
         ArchiveLog(str(path), "w").close()
         writer = Writer(path, 0, 0, 0, 0)
@@ -100,7 +100,7 @@ def put(path: Path, rows: Iterable[Row]) -> None:
 
 
 def loosen(database: sqlite3.Connection) -> None:
-    """Have the indexes take anything: else they, not the reader, would find some damage."""
+    """Makes the indexes accept anything; otherwise they, not the reader, would find some damage."""
     database.execute("DROP INDEX facts")
     database.execute("DROP INDEX decisions")
     database.execute("CREATE INDEX facts ON records (offset) WHERE offset IS NOT NULL")
@@ -119,6 +119,6 @@ def decision_row(number: int, fact: FactRow, index: int, kind: int, version: int
 
 
 def read_all(path: Path) -> list[Entry]:
-    """Every record of a log."""
+    """Returns every record of a log."""
     with open_log(path) as log:
         return list(log.read())

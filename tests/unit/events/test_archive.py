@@ -1,5 +1,5 @@
-"""The Parquet archive: what its files say by their names, small ones merged under readers and
-writers, and damage that stays where it is.
+"""The Parquet archive: file names, small files merged beside readers and writers, and damage
+confined to its partition.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def ticks(location: str, *append_ms: int, group: str = "g") -> None:
-    """Appends one tick in a transaction, and so in a file, of its own."""
+    """Appends each tick in its own transaction, and so in its own file."""
     with open_log(location, "a") as log:
         if log.position() == 0:
             log.append_fact("", append_ms[0], LogOpened(log_id="a1"))
@@ -54,7 +54,7 @@ def names(path: Path) -> list[str]:
 # --------------------------------------------------------------------------------------------- form
 
 
-def test_any_reader_of_parquet_finds_every_record_in_its_columns(path: Path) -> None:
+def test_archive_read_as_plain_parquet_has_a_row_per_record(path: Path) -> None:
     written = fill(path)
     table = ds.dataset(path, partitioning="hive").to_table()
     assert tuple(table.column_names) == (*COLUMNS, "date")
@@ -67,7 +67,7 @@ def test_any_reader_of_parquet_finds_every_record_in_its_columns(path: Path) -> 
         assert (row["kind"], row["version"], row["payload"], row["checksum"]) == (stored.kind, stored.version, stored.payload, stored.checksum)
 
 
-def test_files_are_of_one_day_and_a_clock_that_went_back_does_not_split_them(path: Path) -> None:
+def test_archive_files_hold_one_day_when_the_clock_went_back(path: Path) -> None:
     with open_log(path, "w") as log, log.transaction():
         log.append_fact("", 5, LogOpened(log_id="a1"))
         for at_ms in (6, DAY_MS, DAY_MS + 1, 7, 3 * DAY_MS):
@@ -80,7 +80,7 @@ def test_files_are_of_one_day_and_a_clock_that_went_back_does_not_split_them(pat
     assert [record.append_ms for record in read_all(path) if isinstance(record, Record)] == [5, 6, DAY_MS, DAY_MS + 1, 7, 3 * DAY_MS]
 
 
-def test_a_killed_writer_leaves_nothing_that_is_seen_and_the_next_one_sweeps_it(path: Path) -> None:
+def test_archive_writer_killed_leftovers_are_invisible_and_removed_by_next(path: Path) -> None:
     ticks(str(path), 1, 2)
     code = (
         "import os, sys\nfrom equipoise.events.facts import ProbingTick\nfrom equipoise.events.log import open_log\n"
@@ -98,14 +98,14 @@ def test_a_killed_writer_leaves_nothing_that_is_seen_and_the_next_one_sweeps_it(
     assert [record.append_ms for record in read_all(path) if isinstance(record, Record)] == [1, 1, 2, 9]
 
 
-def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> None:
+def test_open_archive_foreign_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(InputError, match="something else in it"):
         open_log(tmp_path, "w")
     assert [each.name for each in tmp_path.iterdir()] == ["letter.txt"]
 
 
-def test_an_archive_of_another_schema_is_refused(path: Path) -> None:
+def test_open_archive_other_schema_is_refused(path: Path) -> None:
     fill(path)
     (path / "_equipoise.json").write_text('{"schema_version": 99}')
     for mode in ("r", "a", "w"):
@@ -123,9 +123,9 @@ def test_archive_without_pyarrow_error_names_the_install_command(path: Path) -> 
     assert done.stdout == "a Parquet archive needs the extra: pip install 'equipoise[spark]'\n"
 
 
-def test_reading_a_group_does_without_pandas(path: Path) -> None:
-    """It is 60 MB in every process that verifies, and pyarrow imports it for a scalar made of a
-    Python value, and for to_numpy().
+def test_read_group_needs_no_pandas(path: Path) -> None:
+    """pandas takes 60 MB in each process that verifies; pyarrow imports it for scalars of Python
+    values and for to_numpy().
     """
     ticks(str(path), 1, 2, 3)
     ticks(str(path), 4, group="h")
@@ -177,7 +177,7 @@ def test_partitions_of_different_logs_are_not_one_log(path: Path) -> None:
         read_all(path)
 
 
-def test_a_new_partition_leaves_the_others(parted: Path) -> None:
+def test_new_partition_keeps_the_others(parted: Path) -> None:
     with open_log(f"{parted}?partition=2", "w") as log:
         log.append_fact("", 1, LogOpened(log_id="a1"))
     assert [record.group for record in read_all(parted)] == ["", "g", "g"]
@@ -203,7 +203,7 @@ def test_damage_to_one_group_leaves_the_others_readable(path: Path) -> None:
 
 
 @pytest.mark.parametrize("group", ["orders", "clicks", "nobody"])
-def test_an_offset_that_is_missing_may_be_of_any_group(path: Path, group: str) -> None:
+def test_read_group_missing_offset_is_a_gap(path: Path, group: str) -> None:
     fill(path)
     rows = rows_of(path)
     put(path, [*rows[:5], *rows[7:]])
@@ -214,14 +214,14 @@ def test_an_offset_that_is_missing_may_be_of_any_group(path: Path, group: str) -
     assert len(read) == {"orders": 5, "clicks": 1, "nobody": 1}[group]
 
 
-def test_a_file_that_is_missing_shows(path: Path) -> None:
+def test_read_missing_file_is_a_gap(path: Path) -> None:
     ticks(str(path), 1, 2, 3)
     all_parts(path)[1].path.unlink()
     with pytest.raises(GapError, match="row 1 of partition 0"), open_log(path) as log:
         list(log.read())
 
 
-def test_every_flipped_bit_in_a_file_is_found(path: Path) -> None:
+def test_part_file_flipped_bit_is_damage(path: Path) -> None:
     fill(path)
     part = all_parts(path)[2]
     sound = part.path.read_bytes()
@@ -239,7 +239,7 @@ def test_every_flipped_bit_in_a_file_is_found(path: Path) -> None:
 # --------------------------------------------------------------------------------------- compaction
 
 
-def test_small_files_become_one_of_each_day(path: Path) -> None:
+def test_compact_merges_small_files_by_day(path: Path) -> None:
     ticks(str(path), 1, 2, DAY_MS, DAY_MS + 1, 3 * DAY_MS)
     before = read_all(path)
     done = compact(path)
@@ -257,13 +257,13 @@ def test_small_files_become_one_of_each_day(path: Path) -> None:
     assert compact(path, most_rows=1).merged_rows == 0
 
 
-def test_files_keep_to_the_size_that_was_asked_for(path: Path) -> None:
+def test_compact_files_keep_the_requested_size(path: Path) -> None:
     ticks(str(path), *range(1, 8))
     compact(path, most_rows=3)
     assert [part.rows for part in all_parts(path)] == [3, 3, 2]
 
 
-def test_a_compaction_killed_before_it_removed_anything_doubles_nothing(path: Path, tmp_path: Path) -> None:
+def test_compaction_killed_before_removal_duplicates_nothing(path: Path, tmp_path: Path) -> None:
     ticks(str(path), 1, 2, 3)
     before = read_all(path)
     copy = tmp_path / "copy"
@@ -290,7 +290,7 @@ def test_archive_read_during_compaction_continues(path: Path) -> None:
     assert got == expected
 
 
-def test_a_damaged_partition_is_not_compacted(path: Path) -> None:
+def test_compact_damaged_partition_is_refused(path: Path) -> None:
     ticks(str(path), 1, 2)
     part = all_parts(path)[1]
     part.path.rename(part_path(path, part.day, 0, (1, 2), (1, 2), 0))
@@ -304,7 +304,7 @@ def test_a_damaged_partition_is_not_compacted(path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["group.db", "group.jsonl"])
-def test_a_file_is_archived_once_whatever_was_there(form: str, tmp_path: Path, path: Path) -> None:
+def test_archive_from_any_prefix_copies_the_rest(form: str, tmp_path: Path, path: Path) -> None:
     written = fill(tmp_path / form)
     for kept in range(len(written) + 1):
         put(path, rows_of(tmp_path / form)[:kept])
@@ -317,7 +317,7 @@ def test_a_file_is_archived_once_whatever_was_there(form: str, tmp_path: Path, p
     assert result.output == f"0 facts and 0 decisions copied to {path}/, up to offset 6\n"
 
 
-def test_another_log_is_not_mixed_in(tmp_path: Path, path: Path) -> None:
+def test_archive_another_log_is_refused(tmp_path: Path, path: Path) -> None:
     fill(tmp_path / "group.db")
     with open_log(path, "w") as log:
         log.append_fact("", 0, LogOpened(log_id="b2"))
@@ -329,8 +329,8 @@ def test_another_log_is_not_mixed_in(tmp_path: Path, path: Path) -> None:
 # ---------------------------------------------------------------------------------------- old bytes
 
 
-def test_an_archive_of_past_versions_is_read_as_today() -> None:
-    """Its files were written when MemberJoined had versions 1 and 2; they are kept as they are."""
+def test_archive_of_past_versions_is_upcast() -> None:
+    """The files were written when MemberJoined had versions 1 and 2; do not rewrite them."""
     with open_log(OLD) as log:
         joins = [record.event for record in log.read() if isinstance(record, Record) and isinstance(record.event, MemberJoined)]
     assert {row.version for row in rows_of_old() if row.kind == codec.kind_of(MemberJoined)} == {1, 2, 3}

@@ -1,5 +1,4 @@
-"""The codec: one payload for each event, one reason for each payload that is no event, and never a
-crash in between.
+"""The codec: one payload for each event, one reason for each payload that is no event, no crash.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def reason(kind: int, version: int, payload: bytes) -> UnsoundError:
 
 
 @given(any_event())
-def test_every_event_comes_back_equal_and_has_one_payload(event: Any) -> None:
+def test_decode_encoded_event_equals_it_with_one_payload(event: Any) -> None:
     encoded = codec.encode(event)
     decoded = codec.decode(*encoded)
     assert decoded == event
@@ -63,13 +62,13 @@ def test_every_event_comes_back_equal_and_has_one_payload(event: Any) -> None:
 
 
 @given(any_event())
-def test_the_wire_form_is_what_json_can_carry_too(event: Any) -> None:
+def test_wire_form_survives_json(event: Any) -> None:
     form = msgpack.unpackb(codec.encode(event).payload)
     assert json.loads(json.dumps(form, allow_nan=False)) == form
 
 
 @given(any_event())
-def test_the_readable_form_comes_back_equal(event: Any) -> None:
+def test_readable_form_round_trips(event: Any) -> None:
     text = json.dumps(codec.to_json(event), allow_nan=False, ensure_ascii=False)
     assert codec.from_json(json.loads(text)) == event
 
@@ -94,14 +93,14 @@ def test_equal_numbers_have_equal_bytes() -> None:
 
 
 def kept_line(event: Any) -> dict[str, Any]:
-    """What tests/data/events/current.jsonl keeps of an event."""
+    """Returns the line of tests/data/events/current.jsonl for an event."""
     _, version, payload = codec.encode(event)
     return {"kind": type(event).__name__, "version": version, "payload": payload.hex(), "event": codec.to_json(event)["event"]}
 
 
 def test_stored_bytes_of_every_kind_stay_what_they_are(rewrite: bool) -> None:
-    """Where this fails, logs written before cannot be read any more: raise the kind's version and
-    add an upcaster (`equipoise.events.upcasters`).
+    """If this fails, logs written before can no longer be read: raise the kind's version and add an
+    upcaster (`equipoise.events.upcasters`).
     """
     kept = lines("current.jsonl")
     today = [kept_line(codec.from_json(line)) for line in kept]
@@ -206,7 +205,7 @@ OPTIONS = [field.name for field in attrs.fields(GroupSettings)].index("options")
         (CONFIGURED, (KNOBS, OPTIONS, "a"), None, "Knobs.options[a]"),
     ],
 )
-def test_an_unsound_value_is_refused_with_the_name_of_its_field(event: Any, path: tuple[Any, ...], to: Any, field: str) -> None:
+def test_decode_unsound_value_names_the_field(event: Any, path: tuple[Any, ...], to: Any, field: str) -> None:
     error = reason(*edited(event, *path, to=to))
     assert error.code == ("misshapen" if field == "Load" else "unsound_field")
     assert error.field == field
@@ -250,7 +249,7 @@ def test_bytes_that_are_no_event_have_their_reason(kind: int, payload: bytes, co
 
 
 @pytest.mark.parametrize(("kind", "version"), [(0, 1), (99, 1), (17, 1), (-1, 1), (2**70, 1), (TICK, 0), (TICK, 2), (TICK, -1)])
-def test_an_unknown_kind_or_version_is_never_a_rejection(kind: int, version: int) -> None:
+def test_decode_unknown_kind_or_version_raises(kind: int, version: int) -> None:
     for decode in (codec.decode, codec.decode_lenient):
         with pytest.raises(UnknownEventError) as caught:
             decode(kind, version, b"\x90")
@@ -267,7 +266,7 @@ def test_decode_lenient_unsound_bytes_gives_the_code() -> None:
     assert codec.decode_lenient(kind, version, payload) == expected
 
 
-def test_a_decision_among_facts_is_undecodable() -> None:
+def test_decode_lenient_decision_is_undecodable() -> None:
     fact = codec.decode_lenient(*codec.encode(EventRejected(kind=6, code="late")))
     assert isinstance(fact, Undecodable)
     assert (fact.code, fact.field) == ("not_a_fact", "EventRejected")
@@ -280,7 +279,7 @@ def test_random_bytes_are_an_event_or_have_a_reason(stored: tuple[int, int], pay
 
 
 def accepted_or_refused(kind: int, version: int, payload: bytes) -> None:
-    """What is accepted is canonical; what is not has a reason; live intake agrees."""
+    """An accepted payload is canonical, a refused one has a reason, and live intake agrees."""
     lenient = codec.decode_lenient(kind, version, payload)
     try:
         event = codec.decode(kind, version, payload)
@@ -361,7 +360,7 @@ def test_junk_in_the_readable_form_is_an_event_or_has_a_reason(event: Any, junk:
 # ------------------------------------------------------------------------------------ readable form
 
 
-def test_the_readable_form_reads_like_the_event() -> None:
+def test_readable_form_has_the_event_fields() -> None:
     assert codec.to_json(REPORT)["event"] | {"load": None} == {
         "member_id": "m1",
         "incarnation": 7,
@@ -396,14 +395,14 @@ def test_fields_left_out_get_their_defaults() -> None:
         (None, "MemberJoined"),
     ],
 )
-def test_an_unsound_readable_form_is_refused_with_the_field(form: Any, field: str) -> None:
+def test_from_json_unsound_form_names_the_field(form: Any, field: str) -> None:
     with pytest.raises(UnsoundError) as caught:
         codec.from_json({"kind": "MemberJoined", "event": form})
     assert caught.value.field == field
 
 
 @pytest.mark.parametrize("name", ["Nothing", None, 3, ["LagReported"]])
-def test_an_unknown_name_in_the_readable_form_is_an_unknown_event(name: Any) -> None:
+def test_from_json_unknown_kind_raises(name: Any) -> None:
     with pytest.raises(UnknownEventError):
         codec.from_json({"kind": name, "event": {}})
 
@@ -411,7 +410,7 @@ def test_an_unknown_name_in_the_readable_form_is_an_unknown_event(name: Any) -> 
 # --------------------------------------------------------------------------------------------- size
 
 
-def test_a_member_of_a_hundred_thousand_tasks_is_one_event() -> None:
+def test_encode_assignment_of_100000_tasks_fits() -> None:
     tasks = tuple(T(sub, part) for sub in range(4) for part in range(25_000))
     tokens = tuple(range(4_000_000_000, 4_000_000_000 + 100_000))  # four thousand million grants ago this group began
     event = MemberAssigned(
@@ -422,7 +421,7 @@ def test_a_member_of_a_hundred_thousand_tasks_is_one_event() -> None:
     assert codec.decode(*encoded) == event
 
 
-def test_an_event_over_the_limit_is_refused_when_it_is_encoded() -> None:
+def test_encode_event_over_the_limit_is_refused() -> None:
     event = AssignmentIssued(generation=1, cause="join", members=("m" * 1_000,) * 1_000, probing=False)
     with pytest.raises(TooLargeError, match=r"AssignmentIssued.members: 1003003 of the 1003016 bytes of its event; an event has at most 1000000"):
         codec.encode(event)
@@ -430,13 +429,13 @@ def test_an_event_over_the_limit_is_refused_when_it_is_encoded() -> None:
     assert not codec.fits(event)
 
 
-def test_the_size_of_an_event_is_that_of_its_payload() -> None:
+def test_size_bytes_is_that_of_the_payload() -> None:
     event = AssignmentIssued(generation=1, cause="join", members=("m" * 1_000,) * 900, probing=False)
     assert codec.size_bytes(event) == len(codec.encode(event).payload)
     assert codec.fits(event)
 
 
-def test_the_largest_manifest_fits() -> None:
+def test_largest_manifest_fits() -> None:
     event = LogOpened(log_id="x", manifest="m" * 900_000)
     assert codec.decode(*codec.encode(event)) == event
 
@@ -444,12 +443,12 @@ def test_the_largest_manifest_fits() -> None:
 # -------------------------------------------------------------------------------------------- other
 
 
-def test_only_events_are_encoded() -> None:
+def test_encode_non_event_raises() -> None:
     with pytest.raises(InputError, match="is no event"):
         codec.encode(Load())  # type: ignore[arg-type]
 
 
-def test_a_task_out_of_range_has_no_wire_form() -> None:
+def test_encode_task_out_of_range_raises() -> None:
     with pytest.raises(FieldError):
         codec.encode(attrs.evolve(REPORT, lags={T(0, -1): 5}))
 
@@ -468,12 +467,12 @@ def test_checksums_depend_on_everything_they_cover() -> None:
     assert len({codec.decision_checksum(*values) for values in [decision, *others]}) == 10  # type: ignore[arg-type]
 
 
-def test_a_made_record_has_the_checksum_of_its_stored_form() -> None:
+def test_made_record_has_the_stored_checksum() -> None:
     record = codec.make_record("g", 5, 1_000, REPORT)
     assert (record.group, record.offset, record.append_ms, record.event) == ("g", 5, 1_000, REPORT)
     assert record.checksum == codec.fact_checksum("g", 5, 1_000, *codec.encode(REPORT))
 
 
 @given(instances(BalanceEvaluated))
-def test_a_verdict_is_small(event: BalanceEvaluated) -> None:
+def test_balance_evaluated_is_small(event: BalanceEvaluated) -> None:
     assert len(codec.encode(event).payload) < 60

@@ -1,4 +1,4 @@
-"""Facts that are too large: what is said first fits, and what follows says the rest."""
+"""Facts that are too large: the first part fits, and the following parts hold the rest."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def report(**changes: Any) -> LagReported:
 
 
 def applied(parts: list[LagReported]) -> dict[TaskId, Lag]:
-    """The lags that the leader knows when it has folded all of them."""
+    """The lags that the leader knows after folding all parts."""
     lags: dict[TaskId, Lag] = {}
     number = None
     for part in parts:
@@ -39,14 +39,14 @@ def applied(parts: list[LagReported]) -> dict[TaskId, Lag]:
 
 
 @given(instances(LagReported), st.integers(0, 500))
-def test_a_report_that_fits_is_said_as_it_is(whole: LagReported, room: int) -> None:
+def test_report_that_fits_is_unchanged(whole: LagReported, room: int) -> None:
     most_bytes = codec.size_bytes(whole) + room
     assert shortened_report(whole, most_bytes=most_bytes) is whole
     assert list(report_in_parts(whole, most_bytes)) == [whole]
 
 
 @given(instances(LagReported), st.integers(150, 400))
-def test_the_parts_of_a_report_say_what_it_says(whole: LagReported, most_bytes: int) -> None:
+def test_report_parts_together_equal_it(whole: LagReported, most_bytes: int) -> None:
     whole = attrs.evolve(whole, member_id="m1", number=7, base=None, forgotten=(), held=whole.held[:1], ready=whole.ready[:1])
     parts = list(report_in_parts(whole, most_bytes))
     assert applied(parts) == whole.lags
@@ -54,7 +54,7 @@ def test_the_parts_of_a_report_say_what_it_says(whole: LagReported, most_bytes: 
     assert max(map(codec.size_bytes, parts)) <= most_bytes
 
 
-def test_a_report_of_a_hundred_thousand_long_names_fits_and_the_nearest_copies_come_first() -> None:
+def test_report_of_100000_long_names_fits_nearest_copies_first() -> None:
     load = Load(cpu=0.5, tasks=dict.fromkeys(HELD, 5), busy={task: number for number, task in enumerate(HELD)})
     parts = list(report_in_parts(report(lags=LAGS, held=HELD, ready=HELD, load=load)))
     assert len(parts) > 2
@@ -64,7 +64,7 @@ def test_a_report_of_a_hundred_thousand_long_names_fits_and_the_nearest_copies_c
     assert max(lag for lag in parts[0].lags.values() if isinstance(lag, int)) < min(lag for lag in parts[-1].lags.values() if isinstance(lag, int))
 
 
-def test_copies_that_are_gone_and_do_not_fit_are_told_of_later() -> None:
+def test_report_forgotten_copies_that_do_not_fit_come_later() -> None:
     gone = tuple(sorted(LAGS))
     said = shortened_report(report(base=6, forgotten=gone, lags=dict.fromkeys(HELD, LagSentinel.UNKNOWN)), most_bytes=10_000)
     assert said.forgotten == gone[: len(said.forgotten)]
@@ -73,7 +73,7 @@ def test_copies_that_are_gone_and_do_not_fit_are_told_of_later() -> None:
     assert codec.size_bytes(said) <= 10_000
 
 
-def test_a_join_tells_of_as_many_copies_as_fit() -> None:
+def test_join_too_large_keeps_nearest_copies() -> None:
     said = shortened_join(joined("m1", lags=LAGS))
     assert codec.MOST_EVENT_BYTES * 0.9 < codec.size_bytes(said) <= codec.MOST_EVENT_BYTES
     nearest = sorted(LAGS.items(), key=lambda item: item[1])[: len(said.lags)]  # type: ignore[arg-type, return-value]  # numbers all
@@ -83,7 +83,7 @@ def test_a_join_tells_of_as_many_copies_as_fit() -> None:
 
 
 @given(instances(MemberJoined))
-def test_a_join_of_any_names_fits_without_its_copies(whole: MemberJoined) -> None:
+def test_join_without_its_copies_fits(whole: MemberJoined) -> None:
     least = codec.size_bytes(attrs.evolve(whole, lags={}))
     assert codec.size_bytes(shortened_join(whole, least + 70)) <= least + 70
 
@@ -94,7 +94,7 @@ def test_sets_of_tasks_are_whole_together(tasks: tuple[TaskId, ...], most_bytes:
 
 
 @given(instances(PartitionsObserved), st.integers(160, 400))
-def test_the_parts_of_an_observation_say_what_it_says(observed: PartitionsObserved, most_bytes: int) -> None:
+def test_observation_parts_together_equal_it(observed: PartitionsObserved, most_bytes: int) -> None:
     parts = list(observed_in_parts(observed, most_bytes))
     for name in ("end_offsets", "racks", "weights"):
         together: dict[str, dict[int, Any]] = {}
@@ -105,7 +105,7 @@ def test_the_parts_of_an_observation_say_what_it_says(observed: PartitionsObserv
     assert all(codec.size_bytes(part) <= most_bytes for part in parts)
 
 
-def test_an_observation_is_split_by_what_it_weighs() -> None:
+def test_observation_is_split_by_size() -> None:
     small = PartitionsObserved(end_offsets={"t": dict.fromkeys(range(60_000), 2**40)})
     assert list(observed_in_parts(small)) == [small]
     names = [f"{number:05}{'n' * 240}" for number in range(5_000)]

@@ -1,5 +1,5 @@
-"""What every heartbeat passes is written for speed, and accepts and refuses what it says in words:
-same values, same messages.
+"""The fast validation of heartbeat events accepts the same values as the plain validators and
+refuses others with the same messages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.strategies import instances, lags, task_sets
 
 
 class NoFields(NamedTuple):
-    """Equal to an empty tuple, and none."""
+    """Equal to an empty tuple, but not a tuple."""
 
 
 VALIDATORS = {each.name: fields.validator_of(each) for each in attrs.fields(LagReported)}
@@ -49,13 +49,13 @@ def refusal(kind: Any, values: dict[str, Any]) -> str | None:
 
 
 @given(instances(LagReported), st.dictionaries(st.sampled_from(sorted(VALIDATORS)), st.sampled_from(ODD), max_size=2))
-def test_a_report_is_refused_as_its_validators_refuse_it_one_by_one(report: LagReported, odd: dict[str, Any]) -> None:
+def test_report_is_refused_as_its_validators_refuse_it(report: LagReported, odd: dict[str, Any]) -> None:
     values = {name: getattr(report, name) for name in VALIDATORS} | odd
     assert refusal(LagReported, values) == refusal(Judged, values)
 
 
 @pytest.mark.parametrize("name", VALIDATORS)
-def test_each_odd_value_of_each_field_of_a_report(name: str) -> None:
+def test_report_field_odd_values_are_refused(name: str) -> None:
     sound = LagReported("m1", 1, 1, 1)
     values = {each: getattr(sound, each) for each in VALIDATORS}
     refusals = [(refusal(LagReported, values | {name: odd}), refusal(Judged, values | {name: odd})) for odd in ODD]
@@ -68,7 +68,7 @@ def _is_task(item: Any) -> bool:
 
 
 @given(st.one_of(any_tasks, task_sets(), task_sets().map(list), st.sampled_from(ODD)))
-def test_a_set_of_tasks_is_a_tuple_of_tasks_in_rising_order(value: Any) -> None:
+def test_are_tasks_accepts_only_rising_tuples(value: Any) -> None:
     sound = type(value) is tuple and all(map(_is_task, value)) and all(before < after for before, after in itertools.pairwise(value))
     assert fields.are_tasks(value) is sound
     assert (refusal(LagReported, {**REST, "held": value}) is None) is sound

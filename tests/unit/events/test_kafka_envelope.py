@@ -1,5 +1,5 @@
-"""Records in Kafka: what goes in comes out, what is no record is folded or belongs to no group, and
-the place of a group never moves.
+"""Records in Kafka: they round-trip, an undecodable one is folded or belongs to no group, and a
+group's partition never changes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def record_of(key: bytes | None, value: bytes | None, offset: int = 5):
     return envelope.fact_record(envelope.fact_row(key, value, offset, 1_000))
 
 
-def test_a_fact_comes_back_as_every_other_log_would_give_it() -> None:
+def test_fact_unpacked_equals_other_logs_record() -> None:
     record = record_of(b"orders", envelope.pack_fact(LEFT))
     assert record == codec.make_record("orders", 5, 1_000, LEFT)
     kind, version, event = msgpack.unpackb(envelope.pack_fact(LEFT))
@@ -62,24 +62,24 @@ def test_fact_row_of_unsound_record_is_undecodable(key: bytes | None, value: byt
     assert code in codec.UNDECODABLE_CODES
 
 
-def test_an_unknown_kind_is_left_to_a_build_that_knows_it() -> None:
+def test_fact_of_unknown_kind_raises_with_offset() -> None:
     with pytest.raises(UnknownKindError, match="offset 5"):
         record_of(b"orders", envelope.pack_payload(77, 1, b"\x90"))
 
 
-def test_the_first_record_opens_the_log() -> None:
+def test_log_opened_round_trips() -> None:
     opened = LogOpened(log_id="log", partitions=3)
     assert record_of(b"", envelope.pack_fact(opened), offset=0) == codec.make_record("", 0, 1_000, opened)
 
 
-def test_a_decision_comes_back() -> None:
+def test_decision_round_trips() -> None:
     value = envelope.pack_decision(DECISION)
     stored = envelope.stored_decision(b"orders", value, "d/0@3")
     assert envelope.decision_record(stored) == DECISION
     assert stored.row.checksum == codec.checksum_of(DECISION)
 
 
-def test_the_largest_decision_fits_kafkas_default_limit() -> None:
+def test_largest_decision_fits_kafkas_default_limit() -> None:
     widest = "\U0001f600" * 1_000  # of both texts that an envelope or a key holds
     head = (widest, *(2**63 - 1,) * 4, 2**32 - 1, 2**31 - 1, 2**31 - 1)
     payload_bytes = len(codec.encode(DECISION.decision).payload)
@@ -90,7 +90,7 @@ def test_the_largest_decision_fits_kafkas_default_limit() -> None:
     assert codec.MOST_EVENT_BYTES + envelope.MOST_ENVELOPE_BYTES + envelope.MOST_KEY_BYTES + record_and_batch_overhead_bytes < 1_048_576
 
 
-def test_a_decision_with_one_changed_byte_is_damaged() -> None:
+def test_decision_with_a_changed_byte_is_damaged() -> None:
     value = envelope.pack_decision(DECISION)
     found = 0
     for place in range(len(value)):
@@ -103,7 +103,7 @@ def test_a_decision_with_one_changed_byte_is_damaged() -> None:
         envelope.stored_decision(b"other", value, "d/0@3")
 
 
-def test_the_partition_of_a_group_is_that_of_kafkas_own_clients() -> None:
+def test_partition_of_group_equals_kafka_clients() -> None:
     # As org.apache.kafka.common.utils.Utils.toPositive(Utils.murmur2(key)) % partitions gives them.
     assert [envelope.partition_of(group, 12) for group in ("21", "foobar", "a-little-bit-long-string")] == [
         (-973932308 & 0x7FFFFFFF) % 12,
@@ -134,18 +134,18 @@ def test_settings_have_one_name_everywhere_and_later_layers_win() -> None:
         ({"security_protocol": "SASL_SSL"}, "sasl_username and sasl_password: security_protocol SASL_SSL needs both"),
     ],
 )
-def test_a_wrong_setting_is_named(values: dict, said: str) -> None:
+def test_wrong_setting_is_named(values: dict, said: str) -> None:
     with pytest.raises(InputError, match=said):
         build(Connection, ("file", values))
 
 
-def test_a_prefix_that_cannot_begin_a_topic_is_refused() -> None:
+def test_topic_prefix_invalid_is_refused() -> None:
     assert Topics().facts == "equipoise.facts"
     with pytest.raises(InputError, match="prefix"):
         Topics("a/b")
 
 
-def test_a_tick_is_a_short_record() -> None:
+def test_tick_is_four_bytes() -> None:
     assert envelope.pack_fact(ProbingTick()) == b"\x93\x0c\x01\x90"
 
 
@@ -153,7 +153,7 @@ def test_a_tick_is_a_short_record() -> None:
 
 
 @pytest.mark.parametrize("kind", [6, 99])
-def test_a_fact_that_no_log_can_hold_is_rejected_whatever_kind_it_is_of(kind: int) -> None:
+def test_fact_too_large_of_any_kind_is_undecodable(kind: int) -> None:
     payload = b"x" * (codec.MOST_EVENT_BYTES + 1)
     row = envelope.fact_row(b"orders", envelope.pack_payload(kind, 1, payload), 5, 1_000)
     assert len(row.payload) < 100
@@ -188,7 +188,7 @@ def test_rejected_record_of_any_size_fits(
     }
 
 
-def test_no_record_row_keeps_the_offset_without_a_group() -> None:
+def test_row_of_no_record_keeps_offset_without_group() -> None:
     row = envelope.no_record_row(envelope.NoRecord(7, 1_000))
     assert row.belongs_to_no_group
     assert (row.offset, row.append_ms, envelope.fact_record(row).event) == (7, 1_000, Undecodable(code="no_record", length_bytes=0, crc32=0))

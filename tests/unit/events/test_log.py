@@ -1,5 +1,5 @@
-"""Logs: what was appended is what is read, in both forms; what cannot follow on is not appended;
-what is amiss stops the reader with its offset.
+"""Logs in both forms: reads return the appended records, records out of sequence are refused, and
+damage stops the reader with its offset.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MODES: tuple[Mode, ...] = ("r", "a", "w")
 
 @pytest.fixture(params=FORMS)
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Where a log of each form may be."""
+    """A path for a log of each form."""
     return tmp_path / str(request.param)
 
 
@@ -65,7 +65,7 @@ def test_reading_one_group_gives_it_and_the_opening(path: Path) -> None:
 
 
 @pytest.mark.parametrize("from_offset", [-1, True, 1.0, "0"])
-def test_an_offset_is_a_whole_number(path: Path, from_offset: Any) -> None:
+def test_read_invalid_offset_is_refused(path: Path, from_offset: Any) -> None:
     fill(path)
     with open_log(path) as log, pytest.raises(InputError, match="is not an offset"):
         log.read(from_offset)
@@ -77,7 +77,7 @@ def test_read_from_offset_past_the_end_is_refused(path: Path) -> None:
         list(log.read(7))
 
 
-def test_a_reading_ends_where_the_log_ended_when_it_began(path: Path) -> None:
+def test_read_ends_where_the_log_ended_at_start(path: Path) -> None:
     fill(path)
     with open_log(path, "a") as log:
         count = 0
@@ -87,7 +87,7 @@ def test_a_reading_ends_where_the_log_ended_when_it_began(path: Path) -> None:
         assert (count, log.count()) == (10, 20)
 
 
-def test_the_two_forms_hold_the_same_rows(tmp_path: Path) -> None:
+def test_sqlite_and_json_lines_hold_equal_rows(tmp_path: Path) -> None:
     for form in FORMS:
         fill(tmp_path / form)
     assert rows_of(tmp_path / "group.db") == rows_of(tmp_path / "group.jsonl")
@@ -95,7 +95,7 @@ def test_the_two_forms_hold_the_same_rows(tmp_path: Path) -> None:
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(events=st.lists(any_fact().filter(lambda event: not isinstance(event, LogOpened)), min_size=1, max_size=8), opened=instances(LogOpened))
-def test_any_fact_comes_back_from_any_log(path: Path, events: list[Any], opened: LogOpened) -> None:
+def test_fact_appended_to_any_log_is_read(path: Path, events: list[Any], opened: LogOpened) -> None:
     with open_log(path, "w") as log, log.transaction():
         records = [log.append_fact("", 0, opened), *(log.append_fact("g", 1, event) for event in events)]
     assert read_all(path) == records
@@ -144,7 +144,7 @@ def append_and_pass_over_a_failure(log: Log) -> None:
             log.append_payload("orders", 9_000, 99, 1, b"\x90")
 
 
-def test_a_transaction_that_fails_leaves_nothing(path: Path) -> None:
+def test_transaction_failed_leaves_nothing(path: Path) -> None:
     written = fill(path)
     with open_log(path, "a") as log:
         with pytest.raises(ZeroDivisionError):
@@ -154,7 +154,7 @@ def test_a_transaction_that_fails_leaves_nothing(path: Path) -> None:
     assert len(read_all(path)) == len(written) + 1
 
 
-def test_a_transaction_with_a_failed_part_fails(path: Path) -> None:
+def test_transaction_with_failed_part_fails(path: Path) -> None:
     written = fill(path)
     with open_log(path, "a") as log:
         with pytest.raises(InputError, match="start it again"):
@@ -170,7 +170,7 @@ def test_transactions_within_one_are_part_of_it(path: Path) -> None:
         assert (log.count(), log.position()) == (0, 0)
 
 
-def test_a_large_transaction_is_undone_as_a_whole(path: Path) -> None:
+def test_transaction_large_failed_leaves_nothing(path: Path) -> None:
     fill(path)
     large = MemberJoined(member_id="m", incarnation=1, join_nonce="n" * 1_000, rack="x" * 1_000)
     with open_log(path, "a") as log, pytest.raises(ZeroDivisionError):
@@ -226,7 +226,7 @@ def test_append_fact_out_of_place_is_refused(path: Path, group: Any, append_ms: 
     assert read_all(path) == written
 
 
-def test_the_first_record_is_the_opening(path: Path) -> None:
+def test_append_before_log_opened_is_refused(path: Path) -> None:
     with open_log(path, "w") as log, pytest.raises(InputError, match="the first record of a log is LogOpened"):
         log.append_fact("orders", 1, ProbingTick())
 
@@ -305,7 +305,7 @@ def test_log_damage_stops_the_reader_with_its_offset(path: Path, damage: Any, er
 
 
 def test_sound_rows_make_a_sound_log(path: Path) -> None:
-    """The surgery above, without any damage."""
+    """The same edits as above, without damage."""
     written = fill(path)
     put(path, rows_of(path))
     assert read_all(path) == written
@@ -322,7 +322,7 @@ def test_records_of_other_groups_are_checked_too(tmp_path: Path, form: str) -> N
 
 
 @pytest.mark.parametrize("at", range(10))
-def test_a_damaged_log_is_not_appended_to_past_the_damage(tmp_path: Path, at: int) -> None:
+def test_open_damaged_log_to_append_is_refused(tmp_path: Path, at: int) -> None:
     path = tmp_path / "group.jsonl"
     fill(path)
     rows = rows_of(path)
@@ -353,7 +353,7 @@ def test_a_damaged_log_is_not_appended_to_past_the_damage(tmp_path: Path, at: in
         ("sqlite:///nothing.txt", "there is no such log"),
     ],
 )
-def test_a_location_that_is_no_log_is_answered_with_the_fix(location: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_invalid_location_error_names_the_fix(location: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=says) as caught:
         open_log(location)
@@ -361,17 +361,17 @@ def test_a_location_that_is_no_log_is_answered_with_the_fix(location: str, says:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_new_log_needs_its_folder(path: Path) -> None:
+def test_new_log_in_missing_folder_is_refused(path: Path) -> None:
     with pytest.raises(InputError, match="correct the path"):
         open_log(path.parent / "nowhere" / path.name, "w")
 
 
-def test_a_folder_is_no_log(tmp_path: Path) -> None:
+def test_open_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is a folder, but not an archive of equipoise"):
         open_log(tmp_path)
 
 
-def test_a_url_names_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sqlite_url_opens_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     written = fill(tmp_path / "group.db")
     for url in ("sqlite:///group.db", f"sqlite:///{tmp_path}/group.db"):
@@ -379,12 +379,12 @@ def test_a_url_names_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             assert list(log.read()) == written
 
 
-def test_a_mode_is_one_of_three(path: Path) -> None:
+def test_open_unknown_mode_is_refused(path: Path) -> None:
     with pytest.raises(InputError, match="mode 'rw'"):
         open_log(path, "rw")  # type: ignore[arg-type]
 
 
-def test_a_new_log_takes_the_place_of_an_old_one(path: Path) -> None:
+def test_open_to_write_replaces_the_old_log(path: Path) -> None:
     fill(path)
     with open_log(path, "w") as log:
         assert (log.count(), log.position()) == (0, 0)
@@ -392,7 +392,7 @@ def test_a_new_log_takes_the_place_of_an_old_one(path: Path) -> None:
     assert len(read_all(path)) == 1
 
 
-def test_an_empty_log_reads_as_nothing(path: Path) -> None:
+def test_read_empty_log_gives_nothing(path: Path) -> None:
     open_log(path, "w").close()
     with open_log(path) as log:
         assert (list(log.read()), log.count(), log.position()) == ([], 0, 0)
@@ -401,7 +401,7 @@ def test_an_empty_log_reads_as_nothing(path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"dear diary\n", b"\x00" * 5_000, b'{"offset":1}\n'])
-def test_a_file_that_is_no_log_is_neither_read_nor_overwritten(path: Path, content: bytes) -> None:
+def test_open_foreign_file_is_refused_and_left_unchanged(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     for mode in MODES:
         with pytest.raises((InputError, LogError)) as caught, open_log(path, mode) as log:
@@ -410,7 +410,7 @@ def test_a_file_that_is_no_log_is_neither_read_nor_overwritten(path: Path, conte
     assert path.read_bytes() == content
 
 
-def test_another_applications_database_is_neither_read_nor_overwritten(tmp_path: Path) -> None:
+def test_open_foreign_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "group.db"
     with sqlite3.connect(path) as database:
         database.execute("CREATE TABLE diary (day TEXT)")
@@ -420,7 +420,7 @@ def test_another_applications_database_is_neither_read_nor_overwritten(tmp_path:
             open_log(path, mode)
 
 
-def test_a_log_of_another_schema_is_not_read(tmp_path: Path) -> None:
+def test_open_other_schema_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "group.db"
     fill(path)
     with sqlite3.connect(path) as database:
@@ -431,7 +431,7 @@ def test_a_log_of_another_schema_is_not_read(tmp_path: Path) -> None:
         open_log(path)
 
 
-def test_a_reader_cannot_append_and_a_closed_log_does_nothing(path: Path) -> None:
+def test_append_when_read_only_or_use_when_closed_raises(path: Path) -> None:
     fill(path)
     with open_log(path) as log:
         with pytest.raises(InputError, match='mode "a"'):
@@ -450,7 +450,7 @@ def append_beside(first: Log, path: Path) -> None:
         second.append_fact("orders", 9_000, ProbingTick())
 
 
-def test_a_log_has_one_writer(path: Path) -> None:
+def test_second_writer_is_refused(path: Path) -> None:
     fill(path)
     with open_log(path, "a") as first:
         with pytest.raises(InputError, match="a log has one writer"):
@@ -469,7 +469,7 @@ def test_reading_leaves_nothing_beside_the_log(path: Path) -> None:
 # --------------------------------------------------------------------------------------- JSON Lines
 
 
-def test_a_line_reads_like_its_record(tmp_path: Path) -> None:
+def test_json_line_is_readable(tmp_path: Path) -> None:
     path = tmp_path / "group.jsonl"
     fill(path)
     lines = path.read_text().splitlines()
@@ -510,7 +510,7 @@ def test_lines_that_parsers_dislike_are_damaged(tmp_path: Path, line: bytes) -> 
         read_all(path)
 
 
-def test_a_torn_last_line_stops_readers_and_is_cut_off_by_the_next_writer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_torn_last_line_is_damage_and_next_writer_cuts_it_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "group.jsonl"
     written = fill(path)
     whole = path.read_bytes()

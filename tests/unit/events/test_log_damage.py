@@ -1,5 +1,5 @@
-"""Damage: one flipped bit anywhere in a log is found, or changes nothing that is read; a broken
-store is said to be broken, never guessed at.
+"""Damage: one flipped bit anywhere in a log is found or changes no record; a broken store is
+reported, never guessed at.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ that each bit of a byte has its turn.
 
 
 def small(path: Path) -> list[Entry]:
-    """A log of each sort of record, short enough to be damaged in every place; what it holds."""
+    """Writes a log of each sort of record, short enough to damage every bit, and returns its
+    entries.
+    """
     verdict = BalanceEvaluated(verdict="empty", available_movements=0, planned_movements=300, imbalance_before=0, imbalance_after=0)
     with open_log(path, "w") as log, log.transaction():
         opened = log.append_fact("", 1_000, LogOpened(log_id="a1"))
@@ -39,8 +41,7 @@ def small(path: Path) -> list[Entry]:
 
 
 def outcome(path: Path) -> list[Entry] | str:
-    """What reading gives: the records, or the one line that says what is wrong. Anything else is a
-    crash.
+    """Returns the records, or the one-line error. Any other exception is a crash.
     """
     try:
         return read_all(path)
@@ -48,7 +49,7 @@ def outcome(path: Path) -> list[Entry] | str:
         return str(error).replace("\n", " two lines ")
 
 
-def test_every_flipped_bit_of_a_json_lines_log_is_found(tmp_path: Path) -> None:
+def test_json_lines_every_flipped_bit_is_found(tmp_path: Path) -> None:
     path = tmp_path / "group.jsonl"
     written = small(path)
     sound = path.read_bytes()
@@ -74,7 +75,7 @@ def flips(value: object) -> list[tuple[str, object]]:
     return [("CAST(? AS TEXT)" if isinstance(value, str) else "?", item) for item in changed]
 
 
-def test_every_flipped_bit_of_every_column_of_a_sqlite_log_is_found(tmp_path: Path) -> None:
+def test_sqlite_every_flipped_bit_of_a_column_is_found(tmp_path: Path) -> None:
     path = tmp_path / "group.db"
     written = small(path)
     with sqlite3.connect(path) as database:
@@ -126,7 +127,7 @@ def test_values_of_another_type_are_damage(tmp_path: Path) -> None:
                     log._db.execute("ROLLBACK")
 
 
-def test_a_flipped_bit_in_a_sqlite_file_is_found_or_changes_nothing(tmp_path: Path) -> None:
+def test_sqlite_flipped_file_bit_is_found_or_harmless(tmp_path: Path) -> None:
     path = tmp_path / "group.db"
     written = small(path)
     sound = path.read_bytes()
@@ -144,7 +145,7 @@ def test_a_flipped_bit_in_a_sqlite_file_is_found_or_changes_nothing(tmp_path: Pa
 
 
 @pytest.mark.parametrize("keep", [0.1, 0.5, 0.9])
-def test_a_file_that_was_cut_off_is_damaged(tmp_path: Path, keep: float) -> None:
+def test_sqlite_truncated_file_is_damaged(tmp_path: Path, keep: float) -> None:
     path = tmp_path / "group.db"
     with open_log(path, "w") as log, log.transaction():
         log.append_fact("", 0, LogOpened(log_id="a1"))
@@ -156,7 +157,7 @@ def test_a_file_that_was_cut_off_is_damaged(tmp_path: Path, keep: float) -> None
         read_all(path)
 
 
-def test_a_damaged_page_is_found_at_its_offset_and_the_records_before_it_are_read(tmp_path: Path) -> None:
+def test_sqlite_damaged_page_error_has_offset_after_records_read(tmp_path: Path) -> None:
     path = tmp_path / "group.db"
     with open_log(path, "w") as log, log.transaction():
         log.append_fact("", 0, LogOpened(log_id="a1"))
@@ -173,7 +174,7 @@ def test_a_damaged_page_is_found_at_its_offset_and_the_records_before_it_are_rea
     assert caught.value.offset == len(read)
 
 
-def test_the_structure_is_checked_when_asked(tmp_path: Path) -> None:
+def test_check_structure_finds_index_damage(tmp_path: Path) -> None:
     path = tmp_path / "group.db"
     written = fill(path)
     with open_log(path, check_structure=True) as log:

@@ -1,5 +1,5 @@
-"""kill -9 in the middle of an append: what was committed is there, whole; nothing else is; and
-appending goes on.
+"""kill -9 in the middle of an append: the log holds whole committed records and nothing else, and
+appending continues.
 
 A writer in a process of its own appends facts with their decisions and prints each offset once it
 is committed; it is killed at random moments.
@@ -47,8 +47,8 @@ with open_log(sys.argv[1], "a") as log:
 
 
 def killed_writer(path: Path, seconds: float) -> int:
-    """Run the writer, kill it `seconds` after its first commit; the last offset it said was
-    committed.
+    """Runs the writer, kills it `seconds` after its first commit, and returns the last offset it
+    reported as committed.
     """
     with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
@@ -69,7 +69,7 @@ def complete(read: list[Entry]) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_killed_writer_leaves_whole_records_and_the_next_one_goes_on(tmp_path: Path, form: str) -> None:
+def test_writer_killed_leaves_whole_records_and_next_continues(tmp_path: Path, form: str) -> None:
     path = tmp_path / form
     moments = random.Random(form)
     before = 0
@@ -92,7 +92,7 @@ def test_a_killed_writer_leaves_whole_records_and_the_next_one_goes_on(tmp_path:
 
 
 def finish(path: Path, read: list[Entry]) -> None:
-    """Append the decisions that the killed writer had not come to, as a worker does that takes over
+    """Appends the decisions that the killed writer did not write, as a worker does at takeover
     (docs/protocol.md#l5).
     """
     from equipoise.events.decisions import EventRejected

@@ -1,5 +1,5 @@
-"""The seal of a finished SQLite log: every flipped bit of its file is found; appending breaks it;
-killed while it is put on, the log stays whole.
+"""The seal of a finished SQLite log: it finds every flipped bit of the file, appending breaks it,
+and a kill during sealing leaves the log whole.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def flip(path: Path, bit: int) -> None:
 # ------------------------------------------------------------------------------------ what it finds
 
 
-def test_every_flipped_bit_of_a_finished_log_is_found(path: Path) -> None:
+def test_seal_flipped_bit_is_found(path: Path) -> None:
     """All bits of the header and of the seal itself, and a sample of the others."""
     written = fill(path)
     assert checked(path) == written
@@ -89,7 +89,7 @@ def test_every_flipped_bit_of_a_finished_log_is_found(path: Path) -> None:
     assert checked(path) == written
 
 
-def test_a_damaged_record_is_found_at_its_own_offset_though_the_log_is_sealed(path: Path) -> None:
+def test_sealed_log_damaged_record_is_found_at_its_offset(path: Path) -> None:
     fill(path)
     sound = path.read_bytes()
     at = sound.index("é".encode())  # in the payload of offset 2
@@ -99,21 +99,21 @@ def test_a_damaged_record_is_found_at_its_own_offset_though_the_log_is_sealed(pa
 
 
 @pytest.mark.parametrize("change", [lambda sound: sound + b"\0", lambda sound: sound + bytes(PAGE), lambda sound: sound[:-PAGE] + bytes(PAGE)])
-def test_a_longer_file_or_an_emptied_page_is_found(path: Path, change: type[bytes]) -> None:
+def test_seal_longer_file_or_empty_page_is_found(path: Path, change: type[bytes]) -> None:
     fill(path)
     path.write_bytes(change(path.read_bytes()))
     with pytest.raises(LogError, match="offset "):
         checked(path)
 
 
-def test_a_log_without_a_seal_in_its_place_is_damaged(path: Path) -> None:
+def test_seal_table_dropped_is_damage(path: Path) -> None:
     fill(path)
     by_hand(path, "DROP TABLE seal")
     with pytest.raises(DamagedError, match="offset 6: all records are sound"):
         checked(path)
 
 
-def test_a_changed_header_of_a_sealed_log_is_damage_and_of_another_one_is_not(path: Path) -> None:
+def test_changed_header_is_damage_only_when_sealed(path: Path) -> None:
     fill(path)
     by_hand(path, "PRAGMA application_id = 7")
     with pytest.raises(DamagedError, match="header differs from the seal"):
@@ -138,7 +138,7 @@ def test_sealing_changes_its_own_bytes_and_no_others(path: Path) -> None:
     assert after[: PLACE.start] + UNSEALED + after[PLACE.stop :] == before
 
 
-def test_an_empty_log_is_sealed_too(path: Path) -> None:
+def test_seal_empty_log_is_sealed(path: Path) -> None:
     open_log(path, "w").close()
     assert is_sealed(path)
     assert checked(path) == []
@@ -187,7 +187,7 @@ def written_and_failing(path: Path) -> None:
         raise ZeroDivisionError
 
 
-def test_a_log_whose_making_failed_is_not_sealed(path: Path) -> None:
+def test_seal_failed_write_is_not_sealed(path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         written_and_failing(path)
     assert not is_sealed(path)
@@ -204,7 +204,7 @@ def test_reading_does_not_touch_the_file(path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_a_log_under_another_name_is_checked_too(path: Path) -> None:
+def test_seal_through_symlink_is_checked(path: Path) -> None:
     written = fill(path)
     link = path.parent / "link.db"
     link.symlink_to(path)
@@ -214,8 +214,9 @@ def test_a_log_under_another_name_is_checked_too(path: Path) -> None:
         checked(link)
 
 
-def test_a_build_that_keeps_bytes_at_the_end_of_each_page_seals_as_well(path: Path) -> None:
-    """Some builds of SQLite do so for checksums of their own; byte 20 of the header says how many.
+def test_seal_with_reserved_page_bytes_is_checked(path: Path) -> None:
+    """Some builds of SQLite reserve bytes for their own checksums; byte 20 of the header has the
+    count.
     """
     spare = 12
     header = bytearray(PAGE)
@@ -236,7 +237,7 @@ def test_a_build_that_keeps_bytes_at_the_end_of_each_page_seals_as_well(path: Pa
         checked(path)
 
 
-def test_a_log_of_another_schema_makes_room_for_a_new_one(path: Path) -> None:
+def test_open_to_write_replaces_other_schema(path: Path) -> None:
     fill(path)
     by_hand(path, f"PRAGMA user_version = {SCHEMA_VERSION - 1}; DROP TABLE seal")  # as it was in the first schema
     with pytest.raises(InputError, match="schema 1"):
@@ -248,7 +249,7 @@ def test_a_log_of_another_schema_makes_room_for_a_new_one(path: Path) -> None:
 # ------------------------------------------------------------------------------------ beside others
 
 
-def test_a_log_that_somebody_reads_meanwhile_stays_unsealed(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_seal_while_another_process_reads_is_skipped(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     log = SqliteLog(path, "w")
     log._db.execute("PRAGMA busy_timeout = 0")
     log.append_fact("", 0, LogOpened(log_id="a1"))
@@ -265,7 +266,7 @@ def test_a_log_that_somebody_reads_meanwhile_stays_unsealed(path: Path, caplog: 
     assert len(checked(path)) == 5
 
 
-def test_an_append_between_reading_and_checking_is_no_damage(path: Path) -> None:
+def test_seal_append_during_read_is_no_damage(path: Path) -> None:
     written = fill(path)
     with open_log(path, check_structure=True) as reader:
         reading = reader.read()
@@ -275,8 +276,8 @@ def test_an_append_between_reading_and_checking_is_no_damage(path: Path) -> None
         assert [first, *reading] == written
 
 
-def test_the_file_stands_still_while_it_is_checked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The claim that the check rests on, with a writer who tries to bring pages home in its middle.
+def test_seal_check_blocks_checkpoint(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check relies on an unchanging file; a writer tries a checkpoint in the middle of it.
     """
     fill(path)
     sound = path.read_bytes()
@@ -322,9 +323,8 @@ log.close()
 """
 
 
-def test_killed_before_any_step_of_sealing_the_log_is_whole_and_can_be_appended_to(path: Path) -> None:
-    """The writer is killed as it begins its first, second, ... statement of closing, until none is
-    left.
+def test_seal_killed_at_any_step_keeps_log_whole_and_appendable(path: Path) -> None:
+    """Kills the writer at its first, second, ... statement of closing, until none is left.
     """
     sealed = []
     for step in range(1, 20):

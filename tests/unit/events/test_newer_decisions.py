@@ -1,4 +1,4 @@
-"""Decisions of a newer build, as an older one reads them (docs/protocol.md#m9)."""
+"""Decisions of a newer build, read by an older one. See docs/protocol.md#m9."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_binding_kinds_are_those_that_a_session_obeys() -> None:
 
 
 @pytest.mark.parametrize("shape", [shape for kind, shape in KINDS.items() if codec.is_binding(kind)])
-def test_a_binding_kind_names_its_member_where_every_build_looks(shape: type) -> None:
+def test_binding_kind_begins_with_member_and_incarnation(shape: type) -> None:
     at = 2 if shape is EventRejected else 0
     assert [field.name for field in attrs.fields(shape)][at : at + 2] == ["member_id", "incarnation"]
 
@@ -93,7 +93,7 @@ def test_addressee_of_any_bytes_is_found_or_unsound(payload: bytes) -> None:
         ((100, 1, msgpack.packb(["m1", 7, "a_new_cause", 1, 0])), True, ("m1", 7)),
     ],
 )  # fmt: skip
-def test_an_unreadable_decision_says_whom_it_binds(encoded: tuple[int, int, bytes], binding: bool, named: tuple[str | None, int | None]) -> None:
+def test_unread_decision_names_its_addressee(encoded: tuple[int, int, bytes], binding: bool, named: tuple[str | None, int | None]) -> None:
     unread = read(*encoded)
     assert isinstance(unread, UnreadDecision)
     assert (unread.log_id, unread.group, unread.number, unread.kind, unread.version) == ("log", "g", 9, *encoded[:2])
@@ -102,12 +102,12 @@ def test_an_unreadable_decision_says_whom_it_binds(encoded: tuple[int, int, byte
 
 
 @pytest.mark.parametrize("payload", [b"\xc1", msgpack.packb(7), msgpack.packb([7, "m1"]), msgpack.packb(["m1"]), msgpack.packb(["m1", None])])
-def test_a_binding_decision_that_names_nobody_is_damage(payload: bytes) -> None:
+def test_binding_decision_without_member_is_damage(payload: bytes) -> None:
     with pytest.raises(DamagedError, match="its decision 9"):
         read(103, 2, payload)
 
 
-def test_a_fact_among_decisions_is_damage() -> None:
+def test_fact_stored_as_decision_is_damage() -> None:
     with pytest.raises(DamagedError, match="a fact, is stored as decision 9"):
         read(11, 1, msgpack.packb(["m1", 7]))
 
@@ -125,8 +125,8 @@ def test_appended_fields_are_left_out_by_a_reader_that_does_not_know_them(decisi
             codec.decode(kind, version, longer)
 
 
-def test_an_appended_field_with_its_default_is_not_written() -> None:
-    """So what was decided before there was the field keeps its bytes."""
+def test_appended_field_at_default_is_not_written() -> None:
+    """So decisions made before the field existed keep their bytes."""
     kind, version, payload = codec.encode(ASSIGNED)
     said = msgpack.unpackb(payload)
     with_limits = attrs.evolve(ASSIGNED, acceptable_recovery_lag=100, acceptable_recovery_ms=0)
@@ -140,7 +140,7 @@ def test_an_appended_field_with_its_default_is_not_written() -> None:
         assert (caught.value.code, caught.value.field) == ("not_canonical", "MemberAssigned")
 
 
-def test_a_fact_with_a_field_more_is_unsound() -> None:
+def test_fact_with_extra_field_is_unsound() -> None:
     """Another worker would fold that field, and decide otherwise."""
     kind, version, payload = codec.encode(MemberLeft(member_id="m1", incarnation=1))
     longer = msgpack.packb([*msgpack.unpackb(payload), 1])

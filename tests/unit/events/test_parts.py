@@ -1,5 +1,5 @@
-"""Decisions that are too large: their parts fit, say together what the decision says, and a
-decision that fits is left as it is.
+"""Decisions that are too large: their parts fit and join to the decision; a decision that fits is
+unchanged.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def issued(**fields: Any) -> AssignmentIssued:
 
 
 def together(parts: list[Decision]) -> list[Decision]:
-    """What the parts say: AssignmentIssued put together too."""
+    """Joins the parts, those of AssignmentIssued too."""
     rounds = [each for each in parts if isinstance(each, AssignmentIssued)]
     if not rounds:
         return list(whole(parts))
@@ -54,19 +54,19 @@ def together(parts: list[Decision]) -> list[Decision]:
 
 
 @given(any_decision(), st.integers(0, 2_000))
-def test_a_decision_that_fits_is_not_split(decision: Decision, room: int) -> None:
+def test_split_decision_that_fits_is_itself(decision: Decision, room: int) -> None:
     assert split(decision, codec.size_bytes(decision) + room) == [decision]
 
 
 @given(instances(MemberAssigned), st.integers(200, 400))
-def test_the_parts_of_an_assignment_say_what_it_says(assigned: MemberAssigned, most_bytes: int) -> None:
+def test_split_assignment_parts_join_to_it(assigned: MemberAssigned, most_bytes: int) -> None:
     parts = split(assigned, most_bytes)
     assert list(whole(parts)) == [assigned]
     assert all(codec.size_bytes(part) <= most_bytes for part in parts)
 
 
 @given(instances(AssignmentProposed), st.integers(200, 400))
-def test_the_parts_of_a_proposal_say_what_it_says(proposed: AssignmentProposed, most_bytes: int) -> None:
+def test_split_proposal_parts_join_to_it(proposed: AssignmentProposed, most_bytes: int) -> None:
     by_name = {member.member_id: member for member in proposed.members}
     proposed = attrs.evolve(proposed, members=tuple(by_name.values()))
     assert list(whole(split(proposed, most_bytes))) == [proposed]
@@ -107,7 +107,7 @@ def test_split_any_decision_gives_parts_that_fit(decision: Decision) -> None:
     assert [codec.decode(*codec.encode(part)) for part in parts] == parts
 
 
-def test_a_member_of_a_hundred_thousand_tasks_is_told_in_one_event_as_long_as_it_fits() -> None:
+def test_split_assignment_of_100000_tasks_is_one_event() -> None:
     holds = dict.fromkeys(DENSE, 30_000)
     assigned = MemberAssigned(
         member_id="m1", incarnation=1, assignment_epoch=1, active=DENSE, tokens=tuple(range(1, 100_001)), revoke=DENSE, hold_ms=holds
@@ -115,18 +115,18 @@ def test_a_member_of_a_hundred_thousand_tasks_is_told_in_one_event_as_long_as_it
     assert split(assigned) == [assigned]
 
 
-def test_a_round_of_short_names_is_cut_where_it_always_was() -> None:
+def test_split_round_of_short_names_at_8000_moves() -> None:
     parts = split(issued(moves=moves(2 * MOST_MOVES + 1, "member-000001")))
     assert [(len(each.moves), each.members) for each in parts if isinstance(each, AssignmentIssued)] == [(8_000, ("m1",)), (8_000, ()), (1, ())]
 
 
-def test_a_round_of_nine_thousand_moves_with_long_names_fits() -> None:
+def test_split_round_of_long_names_fits() -> None:
     parts = split(issued(moves=moves(9_000, "a" * 120)))
     assert max(map(codec.size_bytes, parts)) <= codec.MOST_EVENT_BYTES
     assert len(parts) == 3
 
 
-def test_a_part_is_one_of_its_parts() -> None:
+def test_part_invalid_number_or_member_raises() -> None:
     assigned = MemberAssigned(member_id="m1", incarnation=1, assignment_epoch=1)
     with pytest.raises(FieldError, match=r"MemberAssignedPart\.part: 3 is over the number of parts, 2"):
         MemberAssignedPart(member_id="m1", incarnation=1, part=3, parts=2, assigned=assigned)
@@ -137,7 +137,7 @@ def test_a_part_is_one_of_its_parts() -> None:
         AssignmentProposedPart(part=4, parts=2, proposed=proposed)
 
 
-def test_parts_whose_last_one_is_missing_say_nothing_yet() -> None:
+def test_parts_without_the_last_give_nothing() -> None:
     assigned = MemberAssigned(member_id="m1", incarnation=1, assignment_epoch=1, active=SPARSE, tokens=(1,) * len(SPARSE))
     parts = split(assigned)
     assert list(whole(parts[:-1])) == []

@@ -42,6 +42,6 @@ def test_strategies_have_the_defaults_of_their_documents() -> None:
     assert (settings.rack_standbys_apart, settings.rack_aware_tags) == (1, ())
 
 
-def test_the_default_assignor_is_high_availability() -> None:
-    """KIP-169: nothing changes for those who do not ask for another one."""
+def test_default_assignor_is_high_availability() -> None:
+    """KIP-169: nothing changes for users who name no assignor."""
     assert GroupConfigured().assignor == "high_availability"

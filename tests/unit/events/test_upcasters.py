@@ -1,4 +1,4 @@
-"""Upcasters: bytes that past versions stored are read as today's events."""
+"""Upcasters: bytes stored by past versions are read as today's events."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def test_bytes_of_every_past_version_are_kept() -> None:
     assert kept == {(codec.kind_name(code), version) for code, version in upcasters.STEPS}
 
 
-def test_every_version_step_is_there() -> None:
+def test_upcasters_cover_every_past_version() -> None:
     due = {(code, version) for code, (newest, _) in codec.KINDS.items() for version in range(1, newest)}
     assert set(upcasters.STEPS) == set(upcasters.PAST_SHAPES) == due
 
 
 @given(instances(upcasters.MemberJoinedV1))
-def test_a_join_without_tags_and_copies_keeps_all_it_said(past: upcasters.MemberJoinedV1) -> None:
+def test_upcast_join_v1_gains_no_tags_or_lags(past: upcasters.MemberJoinedV1) -> None:
     code = codec.kind_of(MemberJoined)
     form = codec.payload_from_json("MemberJoined", 1, readable.write(past))
     event = codec.decode(code, 1, form[1])
@@ -52,7 +52,7 @@ def test_a_join_without_tags_and_copies_keeps_all_it_said(past: upcasters.Member
 
 
 @given(instances(upcasters.MemberJoinedV2))
-def test_a_join_from_before_eager_members_is_not_eager(past: upcasters.MemberJoinedV2) -> None:
+def test_upcast_join_v2_is_not_eager(past: upcasters.MemberJoinedV2) -> None:
     code = codec.kind_of(MemberJoined)
     form = codec.payload_from_json("MemberJoined", 2, readable.write(past))
     event = codec.decode(code, 2, form[1])
@@ -90,7 +90,7 @@ def test_upcast_hash_without_form_has_form_0(past: upcasters.CheckpointedV1) -> 
 
 
 @pytest.mark.parametrize("count", [0, 8, 10, 11])
-def test_another_number_of_fields_is_refused(count: int) -> None:
+def test_upcast_wrong_field_count_is_refused(count: int) -> None:
     with pytest.raises(UnsoundError) as caught:
         codec.decode(codec.kind_of(MemberJoined), 1, msgpack.packb(["m", 1, 1, None, 1, 1, 0, "n", None, 1, 1][:count]))
     assert (caught.value.code, caught.value.field) == ("misshapen", "MemberJoinedV1")
