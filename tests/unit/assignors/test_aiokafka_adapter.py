@@ -69,7 +69,7 @@ def test_recorded_answers_come_out_the_same():
         assert answer == {name: sorted(of) for name, of in vector["out"].items()}
 
 
-def test_a_member_says_what_it_had():
+def test_metadata_has_owned():
     mine = strategy()
     assert json.loads(mine.metadata(["b", "a"]).user_data) == {"owned": {}, "rack": None}
     mine.on_assignment(ConsumerProtocolMemberAssignment(1, [("b", [2, 0]), ("a", [1])], b""))
@@ -78,7 +78,7 @@ def test_a_member_says_what_it_had():
     assert json.loads(again.user_data) == {"owned": {"a": [1], "b": [0, 2]}, "rack": None}
 
 
-def test_every_round_deals_by_lag_and_members_keep_what_they_can():
+def test_assign_follows_lags_and_keeps_owned_partitions():
     lags = {("t", 0): 100, ("t", 1): 60, ("t", 2): 50}
     members = {"c1": said("t", t=[1, 2]), "c2": said("t", t=[0])}
     assert assigned(strategy(lags).assign(cluster(t=3), members)) == {"c1": ["t-1", "t-2"], "c2": ["t-0"]}
@@ -102,7 +102,7 @@ def test_topics_that_the_cluster_does_not_know_are_left_out():
     assert assigned(strategy().assign(cluster(t=2), members)) == {"c1": ["t-0", "t-1"], "c2": []}
 
 
-def test_of_equal_lag_partitions_go_where_their_replicas_are():
+def test_assign_equal_lags_prefers_racks_of_replicas():
     there = racked("t", "b", "a", "b", "a")
     members = {"c1": said("t", rack="a"), "c2": said("t", rack="b")}
     assert assigned(strategy().assign(there, members)) == {"c1": ["t-1", "t-3"], "c2": ["t-0", "t-2"]}
@@ -126,5 +126,5 @@ def test_members_without_a_rack_and_of_a_version_that_says_none_are_dealt_to_as_
         assert assigned(strategy().assign(racked("t", "c", "a", "b"), members)) == {"c1": ["t-0"], "c2": ["t-2"], "c3": ["t-1"]}
 
 
-def test_a_member_says_where_it_is():
+def test_metadata_has_the_rack():
     assert json.loads(strategy(rack="a").metadata(["t"]).user_data) == {"owned": {}, "rack": "a"}

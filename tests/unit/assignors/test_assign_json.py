@@ -42,7 +42,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     return answered
 
 
-def test_the_documented_example():
+def test_documented_example():
     name, version, problem = problem_of(DOCUMENTED)
     assert (name, version) == ("high_availability", None)
     assert problem.settings == GroupSettings(num_standbys=1)
@@ -57,7 +57,7 @@ def test_the_documented_example():
     assert plan["target"] == {"m1": ["0_0"]}
 
 
-def test_a_plan_names_everything_in_a_fixed_order():
+def test_plan_json_has_fixed_key_order():
     line = assign_line(json.dumps(two_members()))
     assert "\n" not in line
     assert line == (
@@ -110,7 +110,7 @@ def test_waiting_movement_names_what_it_waits_for_and_why_it_is_wanted():
     )
 
 
-def test_every_field_of_a_problem_is_read():
+def test_problem_json_reads_every_field():
     question = two_members(
         version=1,
         in_flight=[{"task": "0_0", "source": "m1", "destination": "m2", "state": "warming"}],

@@ -84,20 +84,20 @@ def test_returning_member_that_leaves_is_waited_for():
 
 
 @pytest.mark.parametrize(("now_ms", "waits"), [(299_999, True), (300_000, False)])
-def test_the_delay_ends_on_the_millisecond(now_ms: int, waits: bool):
+def test_delay_ends_on_the_millisecond(now_ms: int, waits: bool):
     answer = plan(asked(NINE[:2], member("w1", "0_0"), lost="0_1", now_ms=now_ms))
     assert bool(answer.lost_until_ms) is waits
     assert text(answer.members["w1"].active) == ("0_0" if waits else "0_0 0_1")
 
 
-def test_each_lost_task_has_its_own_delay_and_the_first_to_end_is_looked_at():
+def test_lost_tasks_have_own_delays_and_the_first_is_scheduled():
     every = [attrs.evolve(task, lost_since_ms=1_000 * task.id.partition) for task in NINE[:3]]
     answer = plan(attrs.evolve(problem(every, member("w1")), now_ms=2_500))
     assert {str(task): until_ms for task, until_ms in answer.lost_until_ms.items()} == {"0_0": 300_000, "0_1": 301_000, "0_2": 302_000}
     assert answer.scheduled_ms == 300_000
 
 
-def test_without_a_delay_nothing_waits():
+def test_zero_delay_assigns_at_once():
     answer = plan(asked(NINE[:2], member("w1", "0_0"), lost="0_1", options={"scheduled_delay_ms": 0}))
     assert text(answer.members["w1"].active) == "0_0 0_1"
     assert answer.reasons[parse_task("0_1")].code == "lost_for_good"
@@ -109,7 +109,7 @@ def test_lost_task_in_flight_goes_to_its_destination():
     assert text(answer.members["w2"].active) == "0_1"
 
 
-def test_a_leaving_member_hands_over_while_lost_work_waits():
+def test_leaving_member_hands_over_while_lost_work_waits():
     group = [member("w1", "0_0 0_1", leaving=True), member("w2", "0_2 0_3")]
     answer = plan(asked(NINE[:5], *group, lost="0_4", now_ms=5))
     assert [(str(each.task), each.destination, each.state) for each in answer.movements] == [
@@ -122,7 +122,7 @@ def test_a_leaving_member_hands_over_while_lost_work_waits():
 @pytest.mark.parametrize(
     ("wrong", "field"), [({"lost": "0_0"}, "tasks[0_0].lost_since_ms"), ({"lost": "0_1", "since_ms": 9}, "tasks[0_1].lost_since_ms")]
 )
-def test_a_problem_that_contradicts_itself_is_refused(wrong: dict[str, Any], field: str):
+def test_problem_that_contradicts_itself_is_error(wrong: dict[str, Any], field: str):
     with pytest.raises(FieldError) as caught:
         COOPERATIVE.assign(asked(NINE[:2], member("w1", "0_0"), **{"now_ms": 5, **wrong}))
     assert caught.value.field == field
@@ -145,7 +145,7 @@ def states(answer: Plan) -> Counter[str]:
     return Counter(each.state.value for each in answer.movements)
 
 
-def test_the_first_revocation_waits_for_nothing_the_next_ones_longer_each_time():
+def test_revocations_back_off_longer_each_time():
     many = tasks(stateless=" ".join(f"0_{number}" for number in range(240)))
     question = asked(many, member("w1", text(task.id for task in many)), member("w2"))
     answer = plan(question)
@@ -164,7 +164,7 @@ def test_the_first_revocation_waits_for_nothing_the_next_ones_longer_each_time()
         assert answer.revocations == Revocations(times=times + 1, since_ms=now_ms)
 
 
-def test_a_group_that_comes_to_rest_ends_the_succession():
+def test_balanced_group_resets_the_back_off():
     rest = plan(asked(TWELVE, member("w1", text(task.id for task in TWELVE)), revocations=Revocations(times=4, since_ms=0), now_ms=50))
     assert rest.revocations == Revocations(times=0, since_ms=0)
     again = plan(asked(TWELVE, *FULL_AND_EMPTY, revocations=rest.revocations, now_ms=60))
@@ -219,7 +219,7 @@ def test_new_sub_topologies_are_even_on_every_member(sizes: list[int], members: 
 
 
 @given(st.integers(1, 6), st.integers(1, 4))
-def test_a_second_member_gets_a_half_of_every_sub_topology(size: int, parts: int):
+def test_second_member_gets_half_of_each_sub_topology(size: int, parts: int):
     """As many moves as balance asks for, and they are spread."""
     every = tasks(stateless=" ".join(f"{part}_{number}" for part in range(parts) for number in range(2 * size)))
     answer = plan(asked(every, member("w1", text(task.id for task in every)), member("w2")))
@@ -230,7 +230,7 @@ def test_a_second_member_gets_a_half_of_every_sub_topology(size: int, parts: int
 # A whole life
 
 
-def test_a_bounce_moves_nothing():
+def test_bounce_moves_nothing():
     group = Group(stateless(12), {"w1": 1, "w2": 1, "w3": 1}, assignor=COOPERATIVE)
     group.settle(3)
     before = group.owners()
@@ -259,7 +259,7 @@ def test_lost_tasks_are_placed_when_the_delay_ends():
 
 @pytest.mark.parametrize("name", ["scheduled_delay_ms", "revocation_backoff_ms", "revocations_per_round"])
 @pytest.mark.parametrize("wrong", [-1, 1.5, True, "5"])
-def test_an_unsound_option_is_refused_by_its_name(name: str, wrong: Any):
+def test_option_wrong_value_error_names_it(name: str, wrong: Any):
     with pytest.raises(FieldError, match="is not a whole number >= 0") as caught:
         COOPERATIVE.assign(asked(NINE, member("w1"), options={name: wrong}))
     assert caught.value.field == f"config.options.{name}"
@@ -273,7 +273,7 @@ def test_delays_are_those_of_connect_unless_said():
     assert CooperativeOptions(scheduled_delay_ms=0).backoff_ms(3) == 0
 
 
-def test_a_round_revokes_no_more_than_a_part_for_balance():
+def test_round_limits_revocations_for_balance():
     """Tasks that must move, because their owner is leaving, do not count."""
     options = {"revocations_per_round": 2}
     first = COOPERATIVE.assign(asked(NINE, member("w1", numbered(9)), member("w2"), options=options))
@@ -288,7 +288,7 @@ def test_version_1_has_no_such_option():
         registry.load("cooperative", 1).assign(asked(NINE, member("w1"), options={"revocations_per_round": 2}))
 
 
-def test_the_line_on_the_page_of_assignors_is_answered():
+def test_documented_line_is_answered():
     page = (Path(__file__).parents[3] / "docs" / "assignors.md").read_text()
     section = page.split("\n## `cooperative`")[1].split("\n## ")[0]
     line = section.split("```\n")[1].replace("\n", " ")

@@ -71,7 +71,7 @@ def test_its_share_is_nothing_and_tasks_without_state_run_elsewhere(assignor: st
 
 
 @pytest.mark.parametrize("assignor", [*STATE_FIRST, *OTHERS])
-def test_where_everybody_keeps_crashing_the_plan_is_as_if_nobody_did(assignor: str):
+def test_members_all_crashing_get_the_normal_plan(assignor: str):
     members = (member("m1", "0_0 0_1"), member("m2", lags={"0_2": 0}))
     calm = asked(assignor, problem(tasks("0_0 0_1 0_2"), *members))
     assert asked(assignor, problem(tasks("0_0 0_1 0_2"), *map(looping, members))) == calm
@@ -93,24 +93,24 @@ def test_crash_looping_member_gets_tasks_that_only_it_knows(assignor: str):
     assert answer.members["m2"].active == (TaskId(0, 0),)
 
 
-def test_of_two_equally_soon_ready_the_member_that_does_not_crash_is_preferred():
+def test_member_not_crashing_is_preferred_of_two_equally_ready():
     answer = plan(problem(tasks("0_0"), looping(member("m1", lags={"0_0": 500})), member("m2", lags={"0_0": 550})))
     assert text(answer.members["m2"].active) == "0_0"
 
 
-def test_it_keeps_no_standbys_while_others_can():
+def test_crashing_member_gets_no_standby():
     answer = plan(problem(tasks("0_0"), looping(member("m1", lags={"0_0": 0})), member("m2", "0_0"), member("m3"), num_standbys=1))
     assert text(answer.members["m3"].standby) == "0_0"
     assert answer.members["m1"].standby == ()
 
 
-def test_a_leaving_members_tasks_do_not_go_there():
+def test_crashing_member_gets_no_leavers_task():
     leaving = attrs.evolve(member("m2", "0_0"), leaving=True)
     answer = plan(problem(tasks("0_0"), looping(member("m1", lags={"0_0": 0})), leaving, member("m3")))
     assert [(each.destination, each.state) for each in answer.movements] == [("m3", MovementState.WARMING)]
 
 
-def test_it_does_not_count_as_leaving_when_a_group_is_to_shrink():
+def test_scale_down_keeps_crashing_member_as_staying():
     found = scale_down(problem(tasks("0_0 0_1"), looping(member("m1")), member("m2", "0_0"), member("m3", "0_1")), 67)
     assert found.leaving == ()
     assert found.keep == 3

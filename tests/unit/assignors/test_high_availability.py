@@ -21,14 +21,14 @@ from tests.unit.assignors.build import ACTIVE, STATE, UNKNOWN, copies, ids, in_f
 # Constrained balance: where a task may run now
 
 
-def test_a_task_without_owner_goes_to_a_caught_up_member_never_to_a_colder_one():
+def test_unowned_task_goes_to_a_caught_up_member():
     answer = plan(problem(tasks("0_0"), member("m1", lags={"0_0": 5000}), member("m2", lags={"0_0": 100}), member("m3")))
     assert text(answer.members["m2"].active) == "0_0"
     assert answer.reasons[parse_task("0_0")] == Reason(code="unowned", lag_records=100)
     assert not answer.probing
 
 
-def test_of_the_caught_up_members_each_gets_its_share():
+def test_caught_up_members_share_evenly():
     """Both are caught up on all, so it is a matter of balance: the KIP's "as balanced as it can
     be".
     """
@@ -38,13 +38,13 @@ def test_of_the_caught_up_members_each_gets_its_share():
     assert movements(answer) == [f"{answer.movements[0].task} {answer.movements[0].source} -> m3 warming"]
 
 
-def test_without_caught_up_member_the_soonest_ready_gets_the_task():
+def test_unowned_task_goes_to_the_soonest_ready():
     answer = plan(problem(tasks("0_0"), member("m1", lags={"0_0": 1000}), member("m2", lags={"0_0": 500}), member("m3")))
     assert text(answer.members["m2"].active) == "0_0"
     assert answer.reasons[parse_task("0_0")] == Reason(code="unowned_cold", lag_records=500)
 
 
-def test_the_soonest_ready_is_judged_by_its_speed():
+def test_soonest_ready_depends_on_speed():
     """m1 has more to restore and is four times as fast; without measurements all are equal."""
     lags = {"m1": 1000, "m2": 500}
     for speeds, soonest in (((40_000, 10_000), "m1"), ((10_000, 40_000), "m2"), ((0, 0), "m2"), ((40_000, 0), "m2"), ((39_999, 20_000), "m2")):
@@ -53,7 +53,7 @@ def test_the_soonest_ready_is_judged_by_its_speed():
         assert text(answer.members[soonest].active) == "0_0", speeds
 
 
-def test_a_fast_member_without_a_copy_is_sooner_than_a_slow_one_with_half_of_it():
+def test_fast_member_without_a_copy_precedes_slow_one_with_half():
     half = {"0_0": STATE // 2}
     for fast, soonest in ((30_000, "m2"), (15_000, "m1")):
         answer = plan(problem(tasks("0_0"), member("m1", lags=dict(half), speed=10_000), member("m2", speed=fast), member("m3", speed=10_000)))
@@ -68,7 +68,7 @@ def test_task_without_copies_goes_to_the_first_to_restore_it():
     assert movements(answer) == []
 
 
-def test_without_copies_the_restore_queue_decides():
+def test_restore_queue_decides_without_copies():
     """m1 restores 0_0 and would begin with 0_1 only after it (docs/protocol.md#d3)."""
     busy = member("m1", "0_0", lags={"0_0": 90_000}, capacity=5)
     answer = plan(problem(tasks("0_0 0_1"), busy, member("m2")))
@@ -84,12 +84,12 @@ def test_half_a_copy_of_everything_does_not_attract_everything():
     assert answer.imbalance_now == 0
 
 
-def test_a_zombies_word_is_a_copy_of_unknown_age():
+def test_zombie_counts_as_copy_of_unknown_age():
     answer = plan(problem(tasks("0_0"), member("m1", lags={"0_0": ACTIVE}), member("m2", lags={"0_0": 50})))
     assert text(answer.members["m2"].active) == "0_0"
 
 
-def test_an_owned_task_stays_where_it_is_until_its_movement_completes():
+def test_owned_task_stays_though_another_is_caught_up():
     """m1 restores 0_0; that m2 is caught up is no reason to move it, as long as the balance asks
     for nothing.
     """
@@ -98,7 +98,7 @@ def test_an_owned_task_stays_where_it_is_until_its_movement_completes():
     assert answer.cost.moves == 0
 
 
-def test_if_the_balance_asks_it_moves_what_ends_a_restore_first():
+def test_balance_moves_a_restoring_task_first():
     three = numbered(3)
     answer = plan(problem(tasks(three), member("m1", three, lags={"0_1": 90_000}), member("m2", every=0, of=three)))
     assert movements(answer) == ["0_1 m1 -> m2 revoking"]
@@ -107,7 +107,7 @@ def test_if_the_balance_asks_it_moves_what_ends_a_restore_first():
 # Proposed balance: the target
 
 
-def test_one_more_member_moves_its_share_and_not_one_task_more():
+def test_joiner_moves_only_its_share():
     """60 tasks, 6 members, a seventh: 8 moves (Kafka Streams 4: 51)."""
     sixty = [numbered(10, start=10 * index) for index in range(6)]
     answer = plan(problem(tasks(" ".join(sixty)), *(member(f"m{index}", each) for index, each in enumerate(sixty)), member("m6")))
@@ -118,7 +118,7 @@ def test_one_more_member_moves_its_share_and_not_one_task_more():
     assert [each.state for each in answer.movements].count(MovementState.WARMING) == 2
 
 
-def test_among_equal_targets_the_least_state_moves():
+def test_equal_targets_move_the_least_state():
     sizes = {"0_0": 9000, "0_1": 500, "0_2": 7000, "0_3": 400}
     made = [attrs.evolve(task, end_offset=sizes[str(task.id)]) for task in tasks(" ".join(sizes))]
     answer = plan(problem(made, member("m1", " ".join(sizes)), member("m2")))
@@ -126,7 +126,7 @@ def test_among_equal_targets_the_least_state_moves():
     assert answer.cost.restore_records == 900
 
 
-def test_a_copy_that_is_there_already_is_used():
+def test_target_uses_an_existing_copy():
     three = numbered(3)
     answer = plan(problem(tasks(three), member("m1", three), member("m2", lags={"0_1": 90_000})))
     assert text(answer.target["m2"]) == "0_1"
@@ -176,7 +176,7 @@ def test_version_1_takes_the_slack_on_both_sides(balance_factor: int, moves: int
 
 
 @pytest.mark.parametrize("balance_factor", [1, 2, 3])
-def test_at_rest_copies_differ_by_no_more_than_balance_factor(balance_factor: int):
+def test_copies_differ_by_at_most_balance_factor(balance_factor: int):
     """Active ones and standbys together: two members had all 16 copies, a third has joined."""
     group = Group(stateful(8), {"m1": 1, "m2": 1}, num_standbys=1, balance_factor=balance_factor)
     group.settle(20)
@@ -187,7 +187,7 @@ def test_at_rest_copies_differ_by_no_more_than_balance_factor(balance_factor: in
     assert 0 < max(copies) - min(copies) <= balance_factor
 
 
-def test_the_copy_of_a_movement_does_not_count_as_a_standby():
+def test_warm_up_does_not_count_as_a_standby():
     """The KIP counts it. Then the hot copy would have to go for one that has everything to restore,
     and a kill of m1 meanwhile would find no copy.
     """
@@ -199,7 +199,7 @@ def test_the_copy_of_a_movement_does_not_count_as_a_standby():
     assert set(answer.members["m3"].warmup) & moving
 
 
-def test_a_destination_that_has_the_standby_warms_up_as_that():
+def test_destination_with_the_standby_warms_it_up():
     """Nobody else is there to hold it: then it is the task's one standby, and takes no slot."""
     question = problem(tasks(numbered(2)), member("m1", numbered(2)), member("m2", standby="0_1", lags={"0_1": 5_000}), num_standbys=1)
     answer = plan(question)
@@ -244,7 +244,7 @@ def test_copies_for_a_leaving_member_take_no_warmup_slots():
     assert begun == {"m1": 2, "m2": 2}
 
 
-def test_a_copy_goes_on_when_the_member_that_was_leaving_dies():
+def test_warm_ups_go_on_when_the_leaver_is_gone():
     """Then it counts like any other, also above the caps: nothing that was restored is thrown away,
     and nothing new begins.
     """
@@ -255,7 +255,7 @@ def test_a_copy_goes_on_when_the_member_that_was_leaving_dies():
     assert text(plan(question).members["m2"].warmup) == six
 
 
-def test_a_balanced_group_is_left_alone_bit_for_bit():
+def test_balanced_group_is_unchanged():
     question = problem(tasks(numbered(7), "1_0 1_1"), member("m1", "0_0 0_2 0_4 0_6 1_1"), member("m2", "0_1 0_3 0_5 1_0"))
     answer = plan(question)
     assert [answer.members[each.id].active for each in question.members] == [each.active for each in question.members]
@@ -263,7 +263,7 @@ def test_a_balanced_group_is_left_alone_bit_for_bit():
     assert (answer.movements, answer.probing, answer.cost.moves, answer.unique) == ((), False, 0, True)
 
 
-def test_a_new_target_that_is_no_better_than_what_runs_is_not_adopted():
+def test_target_no_better_than_the_present_is_dropped():
     """The KIP's last lines. m2 can run nothing of what is there, so no plan is more balanced."""
     answer = plan(problem(tasks(numbered(4)), member("m1", numbered(4)), member("m2", subtopologies=[])))
     assert (answer.imbalance_now, answer.cost.imbalance) == (4, 4)
@@ -353,7 +353,7 @@ def test_caps_of_the_group_and_of_each_member(group: int, per_member: int, warmi
     assert len(answer.movements) == 6
 
 
-def test_a_caught_up_destination_needs_no_slot():
+def test_caught_up_destination_needs_no_slot():
     nine = numbered(9)
     answer = plan(problem(tasks(nine), member("m1", nine), member("m2", every=3, of="0_0 0_1 0_2 0_3"), max_warmups=1))
     assert [each.state for each in answer.movements] == [MovementState.REVOKING] * 4
@@ -361,7 +361,7 @@ def test_a_caught_up_destination_needs_no_slot():
     assert len(answer.members["m2"].warmup) == 1  # a slot that is left over keeps one of the copies fresh
 
 
-def test_a_standby_warms_up_without_a_slot():
+def test_standby_warms_up_without_a_slot():
     question = problem(
         tasks(numbered(4)),
         member("m1", numbered(4)),
@@ -418,7 +418,7 @@ def test_caught_up_at_last_it_is_revoked_and_keeps_its_slot_until_granted():
     assert answer.reasons[parse_task("0_3")].code == "ready"
 
 
-def test_a_grant_stands_though_the_destination_fell_behind():
+def test_grant_is_kept_though_destination_lags():
     """m1 has let go. m2 is behind again by 5,000, m3 is caught up: it stays m2's, or it would flip
     at every tick (docs/protocol.md#d3).
     """
@@ -435,7 +435,7 @@ def test_a_grant_stands_though_the_destination_fell_behind():
     assert answer.reasons[parse_task("0_2")].code == "carried"
 
 
-def test_a_source_that_died_leaves_its_task_to_the_best_copy():
+def test_dead_sources_task_goes_to_the_best_copy():
     """0_0 was warming up on m2 when its owner died: m3, a standby, is caught up and runs it; the
     movement goes on from there.
     """
@@ -478,7 +478,7 @@ def test_blocked_pairs_begin_nothing():
     assert answer.probing
 
 
-def test_of_a_pools_tasks_the_blocked_one_goes_to_another_member():
+def test_blocked_task_goes_to_another_member():
     six = numbered(6)
     for name in ("m2", "m3"):
         blocked = [(task, name) for task in ("0_0", "0_1", "0_2", "0_3")]
@@ -489,13 +489,13 @@ def test_of_a_pools_tasks_the_blocked_one_goes_to_another_member():
 # Who may run what
 
 
-def test_a_rolling_deploy_gives_new_sub_topologies_to_new_members_only():
+def test_rolling_deploy_new_sub_topologies_go_to_new_members():
     answer = plan(problem(tasks("0_0 0_1 1_0 1_1"), member("old", "0_0 0_1", subtopologies=[0]), member("new")))
     assert text(answer.members["new"].active) == "1_0 1_1"
     assert answer.cost.moves == 0
 
 
-def test_a_rolling_deploy_gives_new_partitions_to_new_members_only():
+def test_rolling_deploy_new_partitions_go_to_new_members():
     answer = plan(problem(tasks("0_0 0_1 0_2 0_3"), member("old", "0_0 0_1", subtopologies={0: 2}), member("new")))
     assert text(answer.members["new"].active) == "0_2 0_3"
     assert answer.cost.moves == 0
@@ -511,7 +511,7 @@ def test_standbys_of_new_partitions_are_kept_by_new_members_only():
 
 
 @pytest.mark.parametrize("partitions", [0, 1, 2, 3, 4, 9])
-def test_every_task_has_the_pool_of_those_that_know_it(partitions: int):
+def test_eligible_members_know_the_task(partitions: int):
     known = {0: 3} if partitions == 0 else {0: 3, 1: partitions}
     question = problem(tasks("0_0 0_1 1_1 1_3"), member("m1", subtopologies=known), member("m2", leaving=True), member("m3", subtopologies={1: 2}))
     indexed = IndexedProblem(question)
@@ -528,12 +528,12 @@ def test_task_without_eligible_member_stays_unassigned():
     assert text(answer.target["m1"]) == "0_0"
 
 
-def test_an_owner_of_an_older_topology_keeps_what_nobody_else_can_run():
+def test_owner_keeps_task_only_it_can_run():
     answer = plan(problem(tasks("0_0 1_0"), member("m1", "0_0 1_0", subtopologies=[0]), member("m2", subtopologies=[])))
     assert text(answer.members["m1"].active) == "0_0 1_0"
 
 
-def test_a_task_its_owner_does_not_know_any_more_moves_as_state_first():
+def test_task_unknown_to_its_owner_warms_up_elsewhere():
     answer = plan(problem(tasks("0_0 1_0"), member("m1", "0_0 1_0", subtopologies=[0]), member("m2")))
     assert movements(answer) == ["1_0 m1 -> m2 warming"]
 
@@ -543,7 +543,7 @@ def test_tasks_the_topology_dropped_are_revoked():
     assert (text(answer.members["m1"].active), text(answer.members["m1"].revoke)) == ("0_0", "7_7")
 
 
-def test_an_empty_group_and_no_tasks():
+def test_plan_of_an_empty_group():
     assert plan(problem(tasks("0_0"))).members == {}
     assert plan(problem(())).probing is False
     assert plan(problem((), member("m1"))).target == {"m1": ()}
@@ -552,7 +552,7 @@ def test_an_empty_group_and_no_tasks():
 # Leaving
 
 
-def test_a_leaving_members_tasks_warm_up_elsewhere_before_they_go():
+def test_leaving_members_tasks_warm_up_elsewhere():
     answer = plan(problem(tasks(numbered(4)), member("m1", "0_0 0_1", leaving=True), member("m2", "0_2"), member("m3", "0_3")))
     assert sorted(len(target) for target in answer.target.values()) == [0, 2, 2]
     assert [each.state for each in answer.movements] == [MovementState.WARMING] * 2
@@ -560,7 +560,7 @@ def test_a_leaving_members_tasks_warm_up_elsewhere_before_they_go():
     assert {answer.reasons[each.task].code for each in answer.movements} == {"leaving"}
 
 
-def test_after_its_drain_timeout_everything_goes_at_once_to_the_best_copies():
+def test_drain_expired_tasks_go_at_once_to_the_best_copies():
     question = problem(
         tasks(numbered(2), "1_0"),
         member("m1", "0_0 0_1 1_0", leaving=True, drain_expired=True),
@@ -585,7 +585,7 @@ def test_overdue_beats_a_warm_up_elsewhere_if_somebody_is_caught_up():
     assert movements(plan(question)) == ["0_0 m1 -> m3 revoking"]
 
 
-def test_with_nobody_eligible_left_there_is_nothing_to_wait_for():
+def test_last_member_leaving_revokes_at_once():
     """docs/protocol.md#m7: the drain timeout is zero; the last member revokes and may go."""
     answer = plan(problem(tasks("0_0"), member("m1", "0_0", leaving=True)))
     assert text(answer.members["m1"].revoke) == "0_0"
@@ -598,7 +598,7 @@ def test_with_nobody_eligible_left_there_is_nothing_to_wait_for():
 
 
 @pytest.mark.parametrize("wanted", [0, 1, 2, 3])
-def test_as_many_standbys_as_asked_for_and_no_more_than_fit(wanted: int):
+def test_standbys_as_many_as_asked_and_fit(wanted: int):
     """The KIP places one ("if count < num_standbys"); it means n."""
     answer = plan(problem(tasks(numbered(6), "1_0"), member("m1"), member("m2"), member("m3"), num_standbys=wanted))
     standbys = [task for part in answer.members.values() for task in part.standby]
@@ -615,7 +615,7 @@ def test_scarce_standbys_are_shared_round_by_round():
     assert {copies(answer, f"m{index}") for index in range(5)} == {8}
 
 
-def test_a_members_standbys_are_spread_over_many():
+def test_standbys_of_a_member_are_spread():
     """So its work is, when it dies: of nine tasks on each of four members, no other member holds
     more than three.
     """
@@ -632,12 +632,12 @@ def test_standbys_stay_where_they_are():
     assert answer.reasons == {}
 
 
-def test_a_left_over_copy_is_preferred_to_an_empty_member():
+def test_standby_prefers_a_left_over_copy():
     answer = plan(problem(tasks(numbered(3)), member("m1", "0_0"), member("m2", "0_1"), member("m3", "0_2", lags={"0_0": 700}), num_standbys=1))
     assert parse_task("0_0") in answer.members["m3"].standby
 
 
-def test_when_a_standby_takes_over_the_old_owner_becomes_the_standby():
+def test_previous_owner_becomes_the_standby():
     """m2, the standby, has just been granted 0_0; m1 has a fresh copy left."""
     question = problem(
         tasks("0_0 0_1"),
@@ -666,7 +666,7 @@ def test_too_many_standbys_are_dropped_the_movements_one_last():
     assert parse_task("0_0") not in answer.members["m2"].standby
 
 
-def test_a_standby_is_passed_on_without_loss():
+def test_standby_moves_without_loss():
     """m1 holds all standbys of m2's tasks, m3 none: the copy restores on m3 as a warm-up, and m1
     keeps its own until then.
     """
@@ -695,7 +695,7 @@ def test_a_standby_is_passed_on_without_loss():
     assert moved not in settled.members["m1"].standby
 
 
-def test_a_leaving_members_standbys_count_until_they_are_passed_on():
+def test_leaving_members_standby_stays_until_replaced():
     question = problem(
         tasks("0_0 0_1"),
         member("m1", "0_0", standby="0_1", lags={"0_1": 0}),
@@ -709,7 +709,7 @@ def test_a_leaving_members_standbys_count_until_they_are_passed_on():
     assert answer.probing
 
 
-def test_with_two_members_the_destinations_copy_is_the_standby():
+def test_destination_keeps_the_standby_of_two_members():
     """Kafka's shouldNotAssignWarmupAndStandbyToTheSameClient: nobody else is there to hold it, so
     no slot is needed either.
     """

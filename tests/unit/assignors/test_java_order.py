@@ -13,7 +13,7 @@ from equipoise.assignors.common.java_order import hash_order, text_hash, text_ke
     ("text", "signed"),
     [("", 0), ("a", 97), ("hello", 99162322), ("polygenelubricants", -2147483648), ("member-\U0001f600", 1343942006), ("ÿ", 255)],
 )
-def test_the_hash_of_a_text_is_that_of_java(text: str, signed: int):
+def test_text_hash_is_javas(text: str, signed: int):
     assert text_hash(text) == signed % 2**32
 
 
@@ -22,16 +22,16 @@ def test_texts_sort_by_utf_16_unit():
     assert sorted(["\ue000", "\U0001f600"]) == ["\ue000", "\U0001f600"], "Python's own order is another"
 
 
-def test_a_map_gives_out_by_bucket():
+def test_text_order_by_bucket():
     assert text_order(["t0", "t1", "t2", "t3", "t4"]) == ("t4", "t0", "t1", "t2", "t3")
 
 
-def test_a_map_of_more_than_twelve_has_more_buckets():
+def test_text_order_of_13_has_more_buckets():
     assert "".join(text_order("pabcdefghijk")) == "pabcdefghijk"
     assert "".join(text_order("pabcdefghijkl")) == "abcdefghijklp"
 
 
-def test_a_bucket_keeps_the_order_of_coming():
+def test_bucket_keeps_insertion_order():
     assert text_hash("Aa") == text_hash("BB")
     assert text_order(["BB", "Aa", "BB"]) == ("BB", "Aa")
     assert hash_order([16, 0, 32, 1], lambda number: number) == (16, 0, 32, 1)

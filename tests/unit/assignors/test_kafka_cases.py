@@ -86,7 +86,7 @@ def test_sticky_for_active_and_standby_while_warming_up():
     assert answer.probing
 
 
-def test_no_warm_ups_when_any_lag_is_acceptable():
+def test_any_acceptable_lag_has_no_warm_ups():
     group = Group(stateful(9), {"m1": 1}, acceptable_recovery_lag=INT64_MAX, num_standbys=1, max_warmups=1)
     group.settle(0)
     for name in ("m2", "m3"):
@@ -115,7 +115,7 @@ def test_evenly_over_members_and_their_threads(names: str, capacities: tuple[int
     assert not answer.probing
 
 
-def test_a_fresh_deal_spreads_each_sub_topology():
+def test_new_group_spreads_sub_topologies():
     members = clients(1, 1, 1)
     answer = plan(problem(tasks(NINE), *members))
     for part in answer.members.values():
@@ -164,7 +164,7 @@ def test_standbys_for_stateful_tasks():
     assert not answer.probing
 
 
-def test_no_standbys_for_stateless_tasks():
+def test_stateless_tasks_no_standbys():
     answer = plan(problem(tasks("", "0_0 0_1"), *clients(1, 1), num_standbys=1))
     assert [(len(part.active), part.standby) for part in answer.members.values()] == [(1, ()), (1, ())]
     assert not answer.probing
@@ -176,19 +176,19 @@ def test_warm_ups_without_standbys_and_never_more_than_the_cap(names: str, max_w
     assert (len(answer.members["m1"].active), len(answer.members["m2"].warmup), answer.probing) == (len(ids(names)), 1, True)
 
 
-def test_no_warm_up_beside_a_standby_on_the_same_member():
+def test_standby_and_warm_up_never_on_one_member():
     four = numbered(4)
     answer = plan(problem(tasks(four), member("m1", four), member("m2"), num_standbys=1, max_warmups=1))
     assert (text(answer.members["m2"].standby), answer.members["m2"].warmup, answer.members["m1"].standby) == (four, (), ())
     assert answer.probing
 
 
-def test_no_standbys_with_a_single_member():
+def test_single_member_has_no_standbys():
     answer = plan(problem(tasks(NINE), member("m1", every=0, of=NINE), num_standbys=1))
     assert (len(answer.members["m1"].active), answer.members["m1"].standby, answer.probing) == (9, (), False)
 
 
-def test_a_cold_member_gets_all_if_there_is_no_other():
+def test_single_cold_member_gets_all_tasks():
     answer = plan(problem(tasks(NINE), member("m1")))
     assert (len(answer.members["m1"].active), answer.probing) == (9, False)
 
@@ -200,7 +200,7 @@ def test_warm_ups_beside_standbys_keep_to_the_cap():
     assert answer.probing
 
 
-def test_nothing_changes_when_everybody_is_caught_up_on_its_own():
+def test_caught_up_members_keep_their_own_tasks():
     six = [numbered(2, subtopology=subtopology) for subtopology in range(3)]
     members = [member(f"m{index}", lags=dict.fromkeys(names.split(), 0)) for index, names in enumerate(six)]
     answer = plan(problem(tasks(" ".join(six)), *members))
@@ -285,21 +285,21 @@ def test_scale(count: int, members: int, threads: int, standbys: int):
 
 
 @pytest.mark.parametrize("every", [0, 5000])
-def test_no_movements_when_all_or_none_are_caught_up_alike(every: int):
+def test_equally_caught_up_members_get_no_moves(every: int):
     six = numbered(6)
     answer = plan(problem(tasks(six), *clients(1, 1, 1, every=every, of=six)))
     assert answer.movements == ()
     assert [len(part.active) for part in answer.members.values()] == [2, 2, 2]
 
 
-def test_each_task_to_the_member_that_is_caught_up_on_it():
+def test_task_goes_to_its_caught_up_member():
     members = [member("m1", lags={"0_0": 0}), member("m2", lags={"0_2": 0}), member("m3", lags={"0_1": 0})]
     answer = plan(problem(tasks(numbered(3)), *members))
     assert [text(part.active) for part in answer.members.values()] == ["0_0", "0_2", "0_1"]
     assert answer.movements == ()
 
 
-def test_each_task_to_the_member_least_behind_if_none_is_caught_up():
+def test_task_goes_to_the_member_least_behind():
     members = [
         member("m1", lags={"0_0": 10_000, "0_1": 20_000, "0_2": 30_000}),
         member("m2", lags={"0_2": 10_000, "0_0": 20_000, "0_1": 30_000}),
@@ -309,7 +309,7 @@ def test_each_task_to_the_member_least_behind_if_none_is_caught_up():
     assert [text(part.active) for part in answer.members.values()] == ["0_0", "0_2", "0_1"]
 
 
-def test_a_caught_up_standby_takes_no_slot():
+def test_caught_up_standby_takes_no_slot():
     question = problem(
         tasks("0_0 0_1"), member("m1", "0_0 0_1"), member("m2", standby="0_0 0_1", every=0, of="0_0 0_1"), num_standbys=1, max_warmups=1
     )
@@ -321,13 +321,13 @@ def test_a_caught_up_standby_takes_no_slot():
 # TaskAssignorConvergenceTest
 
 
-def test_a_static_group_is_done_with_its_first_plan():
+def test_static_group_has_no_second_round():
     group = Group([*stateful(1), *stateless(1)], {"m1": 1}, max_warmups=2)
     assert group.settle(0) == 0
     assert group.decide().movements == ()
 
 
-def test_a_second_member_takes_its_half_two_at_a_time():
+def test_second_member_takes_half_in_pairs():
     """7 stateless, 11 stateful: Kafka allows 11/2 + 1 rounds; 5 of the stateful move, two a round.
     """
     group = Group([*stateful(11), *stateless(7)], {"m1": 1}, max_warmups=2)
@@ -340,7 +340,7 @@ def test_a_second_member_takes_its_half_two_at_a_time():
     assert group.cold_grants == 11  # the very first ones
 
 
-def test_a_dropped_member_costs_its_own_tasks_and_the_fewest_moves():
+def test_dropped_member_moves_its_tasks_and_few_others():
     """11 + 13 tasks, 7 members, one dies: no other stateful task moves, and only as many stateless
     ones as both balances ask for.
     """
@@ -425,7 +425,7 @@ def test_fewest_moves_and_rounds(count: int, members: int, event: str, owner_cha
     assert max(counts) - min(counts) <= 1
 
 
-def test_each_standby_that_takes_over_moves_nothing_else():
+def test_standby_takeover_moves_nothing_else():
     """One standby each: after a death its tasks run on their standbys at once, caught up, and only
     new standbys are begun.
     """
@@ -439,7 +439,7 @@ def test_each_standby_that_takes_over_moves_nothing_else():
     assert sorted(group.counts().values()) == [12] * 5
 
 
-def test_a_movement_ends_where_it_was_to_go_though_others_join():
+def test_movement_keeps_its_destination_when_others_join():
     """A second joiner while the first warms up: what is in flight goes on (Kafka Streams decides
     anew, up to 14 rounds after one kill).
     """

@@ -39,7 +39,7 @@ def cost_of(graph: Graph, arcs: dict[Ends, int], costs: dict[Ends, int]) -> int:
 # GraphTest
 
 
-def test_two_tasks_are_exchanged():
+def test_minimise_cost_swap():
     """testMinCostFlow: tasks 1 and 2, clients 3 and 4; 5 before and 2 after. And the t1, t2 x c1,
     c2 of KIP-925: each client keeps its count.
     """
@@ -51,7 +51,7 @@ def test_two_tasks_are_exchanged():
     assert flows_of(graph, arcs) == {(0, 1), (0, 2), (1, 4), (2, 3), (3, 5), (4, 5)}
 
 
-def test_a_node_that_is_found_outside_of_the_cycle_leads_to_it():
+def test_minimise_cost_node_outside_the_cycle():
     """testMinCostDetectNodeNotInNegativeCycle: client 3 is ever cheaper to reach, and on no cycle,
     for it may have nothing. 20 -> 2.
     """
@@ -85,7 +85,7 @@ def test_whatever_order_arcs_are_added_in_the_same_flow_is_found():
     ],
     ids=["source and sink", "bound by the sink", "bound by the source", "in between"],
 )
-def test_the_largest_flow(capacities: dict[Ends, int], most: int):
+def test_maximise_flow(capacities: dict[Ends, int], most: int):
     """testMaxFlowOnlySourceAndSink, testMaxFlowBoundBySinkEdges, testMaxFlowBoundBySourceEdges.
     What flows into a node flows out of it.
     """
@@ -113,7 +113,7 @@ def filled(having: list[Client], constraint: object = None) -> PrioritySet:
     return found
 
 
-def test_the_only_client_is_taken_and_then_there_is_none():
+def test_poll_returns_the_only_client_then_none():
     """shouldReturnOnlyClient, shouldReturnNull."""
     (only,) = clients(0)
     found = filled([only])
@@ -121,14 +121,14 @@ def test_the_only_client_is_taken_and_then_there_is_none():
     assert found.poll(TASK) is None
 
 
-def test_the_least_loaded_client_is_taken_first():
+def test_poll_returns_least_loaded_first():
     """shouldReturnLeastLoadedClient."""
     busy, idle, some = clients(3, 0, 1)
     found = filled([busy, idle, some])
     assert [found.poll(TASK) for _ in range(4)] == [idle, some, busy, None]
 
 
-def test_a_client_is_in_it_once_and_where_its_load_belongs():
+def test_offer_again_keeps_one_entry_by_new_load():
     """shouldNotRetainDuplicates."""
     first, second = clients(0, 1)
     found = filled([first, first, second])
@@ -137,7 +137,7 @@ def test_a_client_is_in_it_once_and_where_its_load_belongs():
     assert [found.poll(TASK) for _ in range(3)] == [second, first, None]
 
 
-def test_only_a_client_that_may_have_the_task_is_taken():
+def test_poll_returns_only_eligible_clients():
     """shouldOnlyReturnValidClients."""
     idle, busy = clients(0, 2)
     found = filled([idle, busy], constraint=busy)

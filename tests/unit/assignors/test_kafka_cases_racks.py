@@ -163,7 +163,7 @@ def test_balanced_assignment_is_unchanged():
     assert {task: name for name, held in answer.target.items() for task in held} == before == group.owners()
 
 
-def test_a_new_process_takes_its_share_and_nothing_else_moves():
+def test_new_process_takes_its_share_alone():
     """shouldMigrateActiveTasksToNewProcessWithoutChangingAllAssignments."""
     group = settled(9, 2)
     before = group.owners()
@@ -173,7 +173,7 @@ def test_a_new_process_takes_its_share_and_nothing_else_moves():
     assert sorted(list(group.owners().values()).count(name) for name in group.members) == [3, 3, 3]
 
 
-def test_more_members_than_tasks_leave_tasks_where_they_are():
+def test_surplus_members_move_no_tasks():
     """shouldKeepActiveTaskStickinessWhenMoreClientThanActiveTasks."""
     group = settled(3, 3)
     before = group.owners()
@@ -195,7 +195,7 @@ def test_tasks_of_a_dead_member_go_to_their_standbys():
     assert group.cold_grants == 6  # those of the beginning
 
 
-def test_no_two_members_have_the_same():
+def test_members_hold_different_tasks():
     """shouldNotHaveSameAssignmentOnAnyTwoHosts: with copies everywhere no two members run and keep
     the same.
     """
@@ -204,7 +204,7 @@ def test_no_two_members_have_the_same():
     assert len(set(held)) == len(held)
 
 
-def test_a_stateful_task_is_no_prey_of_balance_while_lags_are_unknown():
+def test_stateful_task_stays_while_lags_are_unknown():
     """FallbackPriorTaskAssignorTest.shouldViolateBalanceToPreserveActiveTaskStickiness: three tasks
     on m1, m2 empty. They stay for now, and it is said that more is to come: here one of them warms
     up on m2 meanwhile."""

@@ -46,14 +46,14 @@ def refused(question: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("name", ["connect", "connect_claims"])
-def test_every_recorded_round(name: str):
+def test_recorded_rounds(name: str):
     recorded = list(vectors.vectors(vectors.FOLDER / f"{name}.jsonl.gz"))
     assert len(recorded) >= 60
     for vector in recorded:
         assert vectors.connect_answer(vector["in"])["rounds"] == vectors.in_any_order(vector["out"]["rounds"]), vector["in"]
 
 
-def test_a_script_through_the_command():
+def test_script_through_assign():
     def answer(line: str) -> str:
         done = CliRunner().invoke(main, ["assign"], input=line + "\n")
         assert done.exit_code == 0, done.stderr
@@ -94,7 +94,7 @@ def test_work_that_moves_is_nobodys_until_all_have_stopped():
     assert {reason.code for reason in plan(done).reasons.values()} == {"fewest"}
 
 
-def test_a_member_that_says_itself_what_it_has_is_not_waited_for():
+def test_member_that_reports_its_tasks_is_not_awaited():
     first = problem(tasks(stateless=numbered(4)), member("w1", numbered(4)), member("w2"))
     again = attrs.evolve(member("w1"), reported=ids(numbered(4)))
     second = after(first, members=(again, attrs.evolve(member("w2"), reported=())))

@@ -36,7 +36,7 @@ def test_connectors_are_dealt_in_turn_and_then_tasks() -> None:
     assert deal([TaskId(0, 0)], [], None) == {}
 
 
-def test_all_stop_then_all_is_dealt_then_all_stay() -> None:
+def test_eager_rounds_stop_deal_and_stay() -> None:
     first = asked(member("w1"))
     assert text(first.members["w1"].active) == "0_0 0_1 1_0 1_1 1_2"
     stay = asked(member("w1", "0_0 0_1 1_0 1_1 1_2"), memory=first.memory)
@@ -55,7 +55,7 @@ def test_all_stop_then_all_is_dealt_then_all_stay() -> None:
     assert (text(dealt.members["w1"].active), text(dealt.members["w2"].active)) == ("0_0 1_0 1_2", "0_1 1_1")
 
 
-def test_a_member_that_is_back_with_nothing_makes_all_stop() -> None:
+def test_member_back_with_nothing_stops_all() -> None:
     first = asked(member("w1"), member("w2"))
     again = asked(member("w1", "0_0 1_0 1_2"), member("w2"), memory=first.memory)
     assert text(again.members["w1"].revoke) == "0_0 1_0 1_2"
@@ -72,7 +72,7 @@ def test_compatible_is_eager_while_one_member_is() -> None:
     assert former.members == newer.members
 
 
-def test_the_protocol_is_one_of_two() -> None:
+def test_protocol_unknown_error() -> None:
     with pytest.raises(FieldError, match="'sometimes' is not one of compatible, eager"):
         asked(member("w1"), options={"connect_protocol": "sometimes"})
     with pytest.raises(FieldError, match="no such option"):

@@ -28,7 +28,7 @@ filled by `Collectors.toMap` in rising order."""
 
 
 @pytest.mark.parametrize(("subtopologies", "partitions", "tenths", "left", "digest"), JAVAS)
-def test_the_order_is_javas(subtopologies: int, partitions: int, tenths: int, left: int, digest: str) -> None:
+def test_order_is_javas(subtopologies: int, partitions: int, tenths: int, left: int, digest: str) -> None:
     tasks = [TaskId(subtopology, partition) for subtopology in range(subtopologies) for partition in range(partitions)]
     keys = HashMap(tasks, task_hash, lambda task: task)
     for task in tasks:
@@ -38,13 +38,13 @@ def test_the_order_is_javas(subtopologies: int, partitions: int, tenths: int, le
     assert hashlib.sha256(" ".join(map(str, keys)).encode()).hexdigest()[:16] == digest
 
 
-def test_without_crowded_buckets_it_is_the_plain_order() -> None:
+def test_order_without_crowded_buckets() -> None:
     tasks = [TaskId(subtopology, partition) for subtopology in range(5) for partition in range(60)]
     random.Random(3).shuffle(tasks)
     assert tuple(HashMap(tasks, task_hash, lambda task: task)) == hash_order(tasks, task_hash)
 
 
-def test_the_ninth_key_of_a_small_map_doubles_the_buckets_instead() -> None:
+def test_ninth_key_of_a_small_map_doubles_the_buckets() -> None:
     """Nine keys of one bucket of 16 come in two of 32."""
     numbers = [16 * number for number in range(9)]
     assert list(HashMap(numbers, lambda number: number, lambda number: (number,))) == [0, 32, 64, 96, 128, 16, 48, 80, 112]
@@ -68,7 +68,7 @@ def keys_of(node: _Node[int] | None) -> list[int]:
 
 
 @given(st.lists(st.integers(0, 500), min_size=9, max_size=60, unique=True), st.randoms(use_true_random=False))
-def test_a_tree_stays_one_that_is_sorted_and_balanced(numbers: list[int], dice: random.Random) -> None:
+def test_tree_stays_sorted_and_balanced(numbers: list[int], dice: random.Random) -> None:
     bucket: _Bucket[int] = _Bucket([_Node(number, 0, (number,)) for number in numbers[:9]])
     bucket.grow_tree()
     nodes = list(bucket.order)

@@ -63,7 +63,7 @@ def test_tasks_of_two_subtopologies_share_hashes() -> None:
     assert task_hash(TaskId(1, 2)) == task_hash(TaskId(0, 33))
 
 
-def test_a_heap_gives_its_items_in_order_and_forgets_what_is_removed() -> None:
+def test_heap_polls_in_order_without_removed_items() -> None:
     dice = random.Random(1)
     numbers = [dice.randint(0, 50) for _ in range(200)]
     heap: Heap[int] = Heap(lambda number: (number,), numbers)
@@ -72,7 +72,7 @@ def test_a_heap_gives_its_items_in_order_and_forgets_what_is_removed() -> None:
     assert [heap.poll() for _ in range(len(heap))] == sorted(numbers[50:])
 
 
-def test_a_heap_does_not_notice_a_key_that_changes() -> None:
+def test_heap_ignores_changed_keys() -> None:
     weight = {"a": 1.0, "b": 2.0, "c": 3.0}
     heap: Heap[str] = Heap(lambda name: (weight[name],), "abc")
     weight["a"] = 9.0
@@ -100,7 +100,7 @@ def test_cycles_are_cancelled_until_the_cost_is_least() -> None:
     assert {ends for ends, arc in arcs.items() if graph.flow(arc)} == {(1, 4), (2, 3)}
 
 
-def test_the_largest_flow_goes_round_a_narrow_arc() -> None:
+def test_maximise_flow_around_narrow_arc() -> None:
     graph = Graph(4)
     for source, destination, capacity in ((0, 1, 2), (0, 2, 1), (1, 2, 1), (1, 3, 1), (2, 3, 2)):
         graph.add(source, destination, capacity=capacity)
@@ -110,7 +110,7 @@ def test_the_largest_flow_goes_round_a_narrow_arc() -> None:
 # The plan
 
 
-def test_one_more_member_gives_most_tasks_another_owner() -> None:
+def test_joiner_moves_most_tasks() -> None:
     """Task k ran on member k mod 6 and goes to k mod 7: 12 of 60 stay. `high_availability` makes 8
     moves.
     """
@@ -123,7 +123,7 @@ def test_one_more_member_gives_most_tasks_another_owner() -> None:
     assert (changed, rounds, group.counts()["m6"]) == (48, 24, 8)
 
 
-def test_a_running_task_goes_at_once_to_whose_turn_it_is_if_that_is_caught_up() -> None:
+def test_running_task_goes_at_once_to_a_caught_up_destination() -> None:
     question = problem(tasks("0_0 0_1"), member("m1", "0_1", lags={"0_0": 7}), member("m2", "0_0", lags={"0_1": 700}))
     answer = plan(question)
     assert movements(answer) == ["0_0 m2 -> m1 revoking", "0_1 m1 -> m2 waiting"]
@@ -172,12 +172,12 @@ def test_unknown_ranks_before_caught_up_as_in_kafka() -> None:
     assert not answer.probing
 
 
-def test_an_owner_that_has_not_reported_counts_as_running() -> None:
+def test_owner_without_report_counts_as_running() -> None:
     silent = member("m2", "0_0", lags={})
     assert plan(problem(tasks("0_0"), member("m1"), silent)).members["m2"].active == ids("0_0")
 
 
-def test_a_zombies_word_counts_as_in_kafka() -> None:
+def test_zombie_counts_as_caught_up() -> None:
     """Somebody who says that it runs the task is caught up, whoever owns it."""
     answer = plan(problem(tasks("0_0"), member("m1", lags={"0_0": ACTIVE}), member("m2", "0_0")))
     assert movements(answer) == ["0_0 m2 -> m1 revoking"]
@@ -197,7 +197,7 @@ def test_standbys_leave_out_who_runs_the_task() -> None:
     assert all(not frozenset(part.active) & frozenset(part.standby) for part in answer.members.values())
 
 
-def test_a_leaving_member_is_gone_for_kafka() -> None:
+def test_leaving_member_is_excluded() -> None:
     """It gives everything up at once; the others rank among themselves."""
     leaver = member("m1", "0_0 0_1", leaving=True)
     answer = plan(problem(tasks("0_0 0_1"), leaver, member("m2", lags={"0_0": 90_000}), member("m3", lags={"0_1": 5})))
@@ -206,13 +206,13 @@ def test_a_leaving_member_is_gone_for_kafka() -> None:
     assert answer.reasons[parse_task("0_0")].because == "leaving"
 
 
-def test_without_anybody_to_take_over_who_leaves_lets_go() -> None:
+def test_last_member_leaving_revokes() -> None:
     answer = plan(problem(tasks("0_0"), member("m1", "0_0", leaving=True)))
     assert answer.members["m1"].revoke == ids("0_0")
     assert answer.movements == ()
 
 
-def test_a_group_of_nobody_has_an_empty_plan() -> None:
+def test_empty_group_has_empty_plan() -> None:
     answer = plan(problem(tasks("0_0 0_1")))
     assert (answer.members, answer.target, answer.movements, answer.probing) == ({}, {}, (), False)
 
@@ -246,7 +246,7 @@ def test_kafkas_names_of_the_rack_strategies_mean_ours() -> None:
         GroupSettings(rack_aware_strategy="best")
 
 
-def test_a_group_with_both_kinds_of_tasks_comes_to_rest() -> None:
+def test_group_with_both_task_kinds_settles() -> None:
     group = Group([*stateful(12), *stateless(6)], {"m1": 2, "m2": 2}, assignor=ASSIGNOR, num_standbys=1)
     group.decide()
     group.join("a", capacity=2)

@@ -49,7 +49,7 @@ def refused(question: dict[str, Any]) -> str:
 # As the Java assignor
 
 
-def test_every_recorded_answer_through_the_command():
+def test_recorded_answers_through_assign():
     lines = "".join(json.dumps(vectors.lag_problem(vector["in"])) + "\n" for vector in RECORDED)
     done = CliRunner().invoke(main, ["assign"], input=lines)
     assert done.exit_code == 0, done.stderr
@@ -59,7 +59,7 @@ def test_every_recorded_answer_through_the_command():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_order_of_tasks_and_members_is_nothing(seed: int):
+def test_input_order_does_not_matter(seed: int):
     dice = random.Random(seed)
     for vector in RECORDED[seed::3]:
         question = vectors.lag_problem(vector["in"])
@@ -69,7 +69,7 @@ def test_the_order_of_tasks_and_members_is_nothing(seed: int):
         assert {name: part["active"] for name, part in answer["members"].items()} == vector["out"]
 
 
-def test_the_example_of_the_kip():
+def test_kip_example():
     lags = {"t0": [100_000, 60_000, 50_000]}
     assert consumers(lags, {"C0": ["t0"], "C1": ["t0"]}) == {"C0": ["t0-0"], "C1": ["t0-1", "t0-2"]}
 
@@ -100,11 +100,11 @@ def test_ties_go_by_utf_16_unit_and_topics_come_in_the_order_of_a_java_map():
         ({"beginning": 1111, "end": 9999, "committed": None, "auto_offset_reset": "earliest"}, 8888),
     ],
 )
-def test_the_lag_of_a_partition(offsets: dict[str, Any], lag: int):
+def test_partition_lag(offsets: dict[str, Any], lag: int):
     assert partition_lag(**offsets) == lag
 
 
-def test_the_cases_of_the_java_assignors_own_tests():
+def test_cases_of_the_java_assignor():
     lags = {"topic1": [100_000, 100_000, 500, 1], "topic2": [900_000, 100_000]}
     assert consumers(lags, {"m1": ["topic1", "topic2"], "m2": ["topic1"]}) == {
         "m1": ["topic1-0", "topic1-2", "topic2-0", "topic2-1"],
@@ -120,7 +120,7 @@ def test_the_cases_of_the_java_assignors_own_tests():
 # Subscriptions
 
 
-def test_a_topic_goes_to_those_alone_that_subscribe_to_it():
+def test_topic_goes_only_to_its_subscribers():
     assigned = consumers({"a": [5, 4, 3, 2], "b": [9], "unread": [7]}, {"c1": ["a"], "c2": ["a", "b", "gone"], "c3": ["gone"], "c4": []})
     assert assigned == {"c1": ["a-0", "a-3"], "c2": ["a-1", "a-2", "b-0"], "c3": [], "c4": []}
 
@@ -132,7 +132,7 @@ def test_member_without_topics_subscribes_to_all():
     assert {name: part["active"] for name, part in answer["members"].items()} == {"c1": ["a-0"], "c2": ["b-0"]}
 
 
-def test_a_plan_speaks_of_tasks_as_the_problem_does():
+def test_plan_uses_the_problems_task_names():
     question = vectors.lag_problem({"lags": {"a": [4, 3, 2, 1]}, "subs": {"c1": ["a"], "c2": ["a"]}})
     question["members"][0]["active"] = ["a-0", "a-1", "a-2", "a-3"]
     answer = json.loads(assign_line(json.dumps(question)))
@@ -164,7 +164,7 @@ def test_unsound_problem_is_refused_with_its_json_path(tasks_said: list[Any], me
     assert refused({"tasks": tasks_said, "members": members_said}).startswith(problem_said)
 
 
-def test_an_unknown_lag_counts_as_none():
+def test_unknown_lag_counts_as_zero():
     question = vectors.lag_problem({"lags": {"a": [0, 0, 5]}, "subs": {"c1": ["a"], "c2": ["a"]}})
     question["tasks"][0]["lag"] = "unknown"
     del question["tasks"][1]["lag"]
@@ -175,7 +175,7 @@ def test_an_unknown_lag_counts_as_none():
 # All topics together
 
 
-def test_many_small_topics_are_even_when_dealt_together():
+def test_cross_topic_balances_small_topics():
     lags = {f"t{number}": [100 * (10 - number)] for number in range(10)}
     everybody = {"c1": list(lags), "c2": list(lags)}
     assert {name: len(topics) for name, topics in consumers(lags, everybody).items()} == {"c1": 10, "c2": 0}
@@ -260,7 +260,7 @@ def test_even_topic_stays_whatever_its_lags():
     assert not plan(question).probing
 
 
-def test_equal_lags_move_as_few_as_counts_allow():
+def test_equal_lags_move_the_fewest():
     group = Group(stateless(12, subtopology=0), {"m1": 1, "m2": 1}, assignor=LagAware())
     group.settle(2)
     group.join("m3")
@@ -285,7 +285,7 @@ def test_while_partitions_are_handed_over_only_the_ownerless_are_dealt():
     assert answer.reasons[ids("0_0")[0]].code == "carried"
 
 
-def test_with_nobody_to_run_it_nothing_is_dealt():
+def test_unrunnable_task_is_not_dealt():
     assert plan(problem(tasks(stateless="0_0"))).target == {}
     blind = attrs.evolve(member("m1"), subtopologies={7: 1})
     assert plan(problem(tasks(stateless="0_0"), blind)).target == {"m1": ()}

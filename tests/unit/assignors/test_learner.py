@@ -35,11 +35,11 @@ def one_learner(lag: int = 0, ready: str = "", **settings: Any) -> AssignmentPro
     )
 
 
-def test_it_promises_what_high_availability_does():
+def test_guarantees_of_high_availability():
     assert Learner.guarantees == registry.latest("high_availability").guarantees == frozenset(Guarantee)
 
 
-def test_a_word_makes_ready_and_a_lag_does_not():
+def test_ready_needs_a_report_not_a_lag():
     assert movements(plan(one_learner(lag=0))) == ["0_1 m1 -> m2 warming"]
     assert movements(registry.latest("high_availability").assign(one_learner(lag=0))) == ["0_1 m1 -> m2 revoking"]
     assert movements(plan(one_learner(lag=90_000, ready="0_1"))) == ["0_1 m1 -> m2 revoking"]
@@ -91,7 +91,7 @@ def test_strict_gives_nothing_up_that_could_not_be_taken_again(owner: dict[str, 
         ({"strict": 1}, "config.options.strict: 1 is neither true nor false"),
     ],
 )
-def test_an_option_that_is_none_is_named(options: dict[str, Any], complaint: str):
+def test_invalid_option_error_names_it(options: dict[str, Any], complaint: str):
     with pytest.raises(FieldError) as refused:
         Learner().assign(problem(tasks("0_0"), member("m1"), options=options))
     assert str(refused.value).startswith(complaint)
@@ -103,7 +103,7 @@ def test_follow_up_is_read_from_json():
     assert not problem_of(line.replace(', "follow_up": true', ""))[2].follow_up
 
 
-def test_a_join_moves_the_fewest_each_once_and_only_what_was_learned():
+def test_join_moves_the_fewest_tasks_once_and_warm():
     """11 tasks with state, 7 without, on 2 members; a third joins, with 2 slots: 3 and 3 (of 7: 2
     or 3) move.
     """
@@ -119,7 +119,7 @@ def test_a_join_moves_the_fewest_each_once_and_only_what_was_learned():
     assert sum(before[task] != owner for task, owner in group.owners().items()) == first.cost.moves == group.owner_changes
 
 
-def test_a_leaving_member_ends_with_nothing_and_nothing_was_granted_cold():
+def test_leaving_member_hands_over_without_cold_grants():
     group = Group(stateful(9), {"m1": 1, "m2": 1, "m3": 1}, assignor=Learner(), max_warmups=1)
     group.settle(0)
     cold = group.cold_grants

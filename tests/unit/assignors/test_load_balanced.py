@@ -69,7 +69,7 @@ def test_weights_are_parts_of_a_fair_share():
     assert weighed(weighing("30 10 60"), threads=2) == [60, 20, 120]
 
 
-def test_each_dimension_counts_by_its_sum_and_its_weight():
+def test_weights_scale_each_dimension_by_its_sum():
     every = (
         Task(id=TaskId(0, 0), stateful=True, load=TaskLoad(cpu=900_000, records_per_s=10, memory=5)),
         Task(id=TaskId(0, 1), stateful=True, load=TaskLoad(cpu=100_000, records_per_s=30, memory=5)),
@@ -101,7 +101,7 @@ def test_unmeasured_task_weighs_as_its_subtopology():
         ({"load_low_percent": 21}, "config.options.load_low_percent", "21 is not from 1 to load_high_percent = 20"),
     ],
 )
-def test_an_option_out_of_bounds_is_named(options: dict[str, Any], field: str, problem_: str):
+def test_option_out_of_bounds_error(options: dict[str, Any], field: str, problem_: str):
     with pytest.raises(FieldError) as caught:
         LoadBalanced().assign(problem(weighing("1 1"), member("m1"), options=options))
     assert caught.value.field == field
@@ -120,7 +120,7 @@ def in_racks(amounts: str, near: str, *owned: str, strategy: str = "min_cost", *
     return attrs.evolve(problem(placed, *members, rack_aware_strategy=strategy, max_warmups=9), **more)
 
 
-def test_of_outcomes_alike_by_load_the_nearest_is_taken():
+def test_equal_loads_take_the_nearest_target():
     placed = plan(in_racks("5 5 5 5", "abba", "", ""))
     assert {name: text(held) for name, held in placed.target.items()} == {"m1": "0_0 0_3", "m2": "0_1 0_2"}
     assert (placed.cost.rack_cost, placed.cost.optimal) == (0, True)
@@ -155,7 +155,7 @@ def test_load_comes_first():
 # What moves
 
 
-def test_the_hot_task_keeps_its_member_to_itself():
+def test_hot_task_gets_its_own_member():
     """By number all is even, three and three. One task is as much as all others."""
     answer = asked("50 10 10 10 10 10", member("m1", "0_0 0_1 0_2"), member("m2", "0_3 0_4 0_5"))
     assert target(answer) == {"m1": "0_0", "m2": "0_1 0_2 0_3 0_4 0_5"}
@@ -167,7 +167,7 @@ def test_the_hot_task_keeps_its_member_to_itself():
     assert all(each.state is MovementState.WARMING for each in answer.movements)
 
 
-def test_it_takes_the_heavy_ones_first_so_that_few_move():
+def test_heavy_tasks_move_first():
     answer = asked("40 5 5 5 5 40", member("m1", "0_0 0_1 0_2 0_3 0_4 0_5"), member("m2"))
     assert target(answer) == {"m1": "0_3 0_4 0_5", "m2": "0_0 0_1 0_2"}
     coarse = asked("40 5 5 5 5 40", member("m1", "0_0 0_1 0_2 0_3 0_4 0_5"), member("m2"), load_high_percent=40, load_low_percent=40)
@@ -181,7 +181,7 @@ def test_capacities_count():
     assert {name: len(held) for name, held in answer.target.items()} == {"m1": 4, "m2": 2}
 
 
-def test_a_joiner_gets_its_part_though_nobody_is_over_the_threshold():
+def test_joiner_gets_its_share_below_the_threshold():
     """Ten of one task each more than the mean is within 20 %; the joiner has nothing, which is not.
     """
     owners = [member(f"m{index}", " ".join(f"0_{6 * index + place}" for place in range(6))) for index in range(10)]
@@ -201,20 +201,20 @@ def test_between_the_thresholds_nothing_begins_and_what_began_goes_on():
     assert (done.cost.moves, done.memory, done.probing, done.watching) == (0, {}, False, True)
 
 
-def test_a_move_under_way_counts_as_made():
+def test_move_in_flight_counts_as_made():
     members = member("m1", "0_0 0_1 0_2"), member("m2", warmup="0_2", lags={"0_2": 9000})
     answer = asked("10 10 10", *members, movements=(in_flight("0_2", "m1", "m2", "warming"),), rebalancing=True)
     assert movements(answer) == ["0_2 m1 -> m2 warming"]
     assert answer.memory == {}
 
 
-def test_a_ready_copy_is_preferred_where_loads_are_alike():
+def test_equal_loads_prefer_a_ready_copy():
     """m2 and m3 are as empty; m3 has a standby of 0_1, so that one moves there, at once."""
     answer = asked("10 10 10 10", member("m1", "0_0 0_1 0_2 0_3"), member("m2"), member("m3", lags={"0_1": 7}))
     assert "0_1 m1 -> m3 revoking" in movements(answer)
 
 
-def test_a_dead_members_tasks_go_to_who_is_caught_up_and_move_on_from_there():
+def test_dead_members_tasks_go_to_the_caught_up_then_move_on():
     """m2 has all copies; it gets the work now, and gives some of it on with state moved first."""
     answer = asked("10 10 10 10", member("m2", every=3, of="0_0 0_1 0_2 0_3"), member("m3"))
     assert text(answer.members["m2"].active) == "0_0 0_1 0_2 0_3"
@@ -229,7 +229,7 @@ def test_unowned_tasks_are_placed_heaviest_first():
     assert not answer.movements
 
 
-def test_a_leaving_members_tasks_go_where_there_is_room():
+def test_leaving_members_task_goes_to_least_load():
     answer = asked("30 10 10 10", member("m1", "0_0"), member("m2", "0_1 0_2"), member("m3", "0_3", leaving=True))
     assert movements(answer) == ["0_3 m3 -> m2 warming"]
     assert answer.reasons[parse_task("0_3")].because == "leaving"
@@ -242,13 +242,13 @@ def test_slots_and_standbys_are_those_of_high_availability():
     assert {task for part in answer.members.values() for task in part.standby} == set(ids("0_0 0_1 0_2 0_3 0_4 0_5"))
 
 
-def test_nothing_is_known_so_it_balances_by_number():
+def test_unknown_loads_balance_by_count():
     answer = plan(problem(tasks("0_0 0_1 0_2 0_3"), member("m1", "0_0 0_1 0_2 0_3"), member("m2"), max_warmups=9))
     assert {name: len(held) for name, held in answer.target.items()} == {"m1": 2, "m2": 2}
     assert answer.reasons[answer.movements[0].task] == Reason(code="load", lag_records=150_000, because="load")
 
 
-def test_a_plan_tells_how_uneven_it_leaves_the_group_and_the_bound():
+def test_plan_states_its_load_balance_and_bound():
     answer = asked("60 20 20", member("m1", "0_0 0_1"), member("m2", "0_2"))
     assert answer.load == LoadBalance(
         highest_now=160 * PERCENT, lowest_now=40 * PERCENT, highest=120 * PERCENT, lowest=80 * PERCENT, bound=(120 + 5) * PERCENT

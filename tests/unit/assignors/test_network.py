@@ -23,7 +23,7 @@ def owners(built: AssignmentNetwork) -> dict[TaskId, str]:
     return built.assigned(built.solve())
 
 
-def test_every_level_of_an_offer_counts_its_last_one_too():
+def test_offer_by_rack_counts_the_last_level():
     """The first level is the same in both racks; the last one is less in b."""
     built = network()
     offer = Offer(pool_of(RACKS), built.lane(TaskId(0, 0)), (1, 5), {"a": (0, 4), "b": (0, 3)})
@@ -33,7 +33,7 @@ def test_every_level_of_an_offer_counts_its_last_one_too():
     assert set(owners(built).values()) == {"m3"}
 
 
-def test_more_on_the_last_level_is_the_task_s_own():
+def test_pooled_more_cost_is_per_task():
     """The offer costs 1 and m1 costs 3 on the last level: who has to pay 3 more for the offer goes
     to m1.
     """

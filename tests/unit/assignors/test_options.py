@@ -21,19 +21,19 @@ HAS = {
 }
 
 
-def test_every_assignor_is_asked():
+def test_cases_cover_assignors():
     assert sorted({name for name, _ in registry.available()}) == sorted(HAS)
 
 
 @pytest.mark.parametrize("name", HAS)
-def test_an_unknown_option_is_refused_with_the_known_ones(name: str):
+def test_unknown_option_error_lists_known_ones(name: str):
     with pytest.raises(FieldError) as refused:
         check_settings(registry.latest(name), GroupSettings(options={"scheduled_dely_ms": 0, "zero": 0}))
     assert str(refused.value) == f"config.options.scheduled_dely_ms: {name} has no such option; it has {HAS[name]}"
 
 
 @pytest.mark.parametrize("name", [name for name, options in HAS.items() if options != "none"])
-def test_each_option_it_names_is_one(name: str):
+def test_listed_options_are_known(name: str):
     """Given something that is no value for any of them, each complains of the value and not of the
     name.
     """

@@ -97,7 +97,7 @@ def test_standbys_of_a_task_are_in_other_zones_and_other_clusters(apart: tuple[s
             assert values([owner, *found[task]], "cluster") == {"k1", "k2", "k3"}
 
 
-def test_a_stateless_task_has_no_standby():
+def test_stateless_task_has_no_standby():
     """shouldNotAssignStatelessTasksToAnyClients."""
     members = (attrs.evolve(member(name), tags=dict(tags)) for name, tags in ZONES_AND_CLUSTERS.items())
     answer = plan(problem(tasks("1_0", stateless="0_0 0_1"), *members, num_standbys=2, rack_aware_tags=("zone",)))
@@ -125,7 +125,7 @@ def test_racks_and_tags_that_say_the_same_come_to_the_same():
             assert values([owner, *found[task]], "zone") == {"z1", "z2", "z3"}
 
 
-def test_where_no_member_differs_in_all_keys_one_key_must_do():
+def test_standby_differs_in_one_key_if_not_all():
     """shouldDoThePartialRackAwareness: two clusters of three zones; the first standby differs in
     both, the second in its zone alone.
     """
@@ -136,7 +136,7 @@ def test_where_no_member_differs_in_all_keys_one_key_must_do():
         assert values([owner, found[task][0]], "cluster") == {"k1", "k2"}
 
 
-def test_every_member_gets_one_though_all_are_full():
+def test_full_members_get_one_standby_each():
     """shouldDistributeClientsOnDifferentZoneTagsEvenWhenClientsReachedCapacity."""
     six = {f"c{number}": {"zone": f"z{number % 3}", "cluster": "k1"} for number in range(6)}
     actives = {name: f"0_{index}" for index, name in enumerate(six)}
@@ -154,30 +154,30 @@ def test_tags_that_are_not_asked_for_are_not_looked_at():
     assert preset({"c1": "0_0"}, tags, num_standbys=1, rack_aware_tags=("cluster",)) == {"0_0": ["c3"]}
 
 
-def test_the_same_text_under_two_keys_is_not_the_same_place():
+def test_equal_values_of_two_tag_keys_differ():
     """shouldHandleOverlappingTagValuesBetweenDifferentTagKeys."""
     tags = {"c1": {"zone": "x", "cluster": "y"}, "c2": {"zone": "y", "cluster": "x"}, "c3": {"zone": "x", "cluster": "y"}}
     assert preset({"c1": "0_0"}, tags, num_standbys=1) == {"0_0": ["c2"]}
 
 
-def test_without_a_difference_loads_decide():
+def test_equal_tags_balance_loads():
     """shouldDistributeStandbyTasksOnLeastLoadedClientsWhenClientsAreNotOnDifferentTagDimensions."""
     same = {f"c{number}": {"zone": "z", "cluster": "k"} for number in range(4)}
     found = preset({name: f"0_{index}" for index, name in enumerate(same)}, same, num_standbys=1)
     assert set(counts(found, same).values()) == {1}
 
 
-def test_alone_there_is_no_standby():
+def test_lone_member_no_standby():
     """shouldNotAssignStandbyTasksIfThereAreNoEnoughClients."""
     assert preset({"c1": "0_0"}, {"c1": {"zone": "z", "cluster": "k"}}, num_standbys=1) == {"0_0": []}
 
 
-def test_a_member_without_a_tag_comes_last():
+def test_member_without_tag_is_last():
     tags = {"c1": {"cluster": "k1", "zone": "z1"}, "c2": {"cluster": "k1"}, "c3": {"cluster": "k2", "zone": "z1"}, "c4": {}}
     assert preset({"c1": "0_0"}, tags, num_standbys=1) == {"0_0": ["c3"]}
 
 
-def test_where_every_member_is_a_place_of_its_own_standbys_are_even_still():
+def test_standbys_are_even_though_all_tags_differ():
     """More places than a task is offered: one standby for each host all the same."""
     hosts = {f"c{number:02}": {"zone": f"h{number}", "cluster": "k"} for number in range(40)}
     found = preset({name: f"0_{index}" for index, name in enumerate(hosts)}, hosts, num_standbys=1)
@@ -197,7 +197,7 @@ def one_task(racks: str, changelog: str, **settings: Any) -> AssignmentProblem:
     return aware([reading("0_0", changelog=changelog)], *in_racks(racks, m1=member("m1", "0_0")), **settings)
 
 
-def test_the_first_standby_is_in_another_rack_though_it_costs_more():
+def test_first_standby_is_in_another_rack_at_any_cost():
     answer = plan(one_task("aab", "a", num_standbys=1))
     assert holders(answer, "0_0") == ["m3"]
     assert [(stage.name, stage.cost, stage.lower_bound) for stage in answer.cost.stages] == [("standby", 10, 10)]
@@ -211,7 +211,7 @@ def test_how_many_must_be_apart_is_said():
     assert holders(plan(one_task("aabc", "a", num_standbys=2, rack_standby_strategy="greedy")), "0_0") == ["m3", "m4"]
 
 
-def test_of_racks_as_far_apart_the_nearest_to_the_changelog_is_taken():
+def test_standby_takes_the_rack_nearest_the_changelog():
     for changelog, holder in (("b", "m2"), ("c", "m3")):
         assert holders(plan(one_task("abc", changelog, num_standbys=1)), "0_0") == [holder]
 
@@ -227,7 +227,7 @@ def test_evenness_comes_before_traffic_and_apart_before_evenness():
     assert len(forced.members["m2"].standby) == 6
 
 
-def test_a_standby_in_the_wrong_rack_is_replaced_before_it_ends():
+def test_standby_in_wrong_rack_ends_once_replaced():
     wrong = in_racks("aab", m1=member("m1", "0_0"), m2=member("m2", standby="0_0", lags={"0_0": 0}))
     question = aware([reading("0_0", changelog="ab")], *wrong, num_standbys=1)
     answer = plan(question)
@@ -243,20 +243,20 @@ def test_a_standby_in_the_wrong_rack_is_replaced_before_it_ends():
 
 
 @pytest.mark.parametrize(("non_overlap", "holder"), [(1, "m3"), (9, "m3"), (10, "m2"), (15, "m2")])
-def test_a_standby_moves_for_traffic_when_that_saves_more_than_it_costs(non_overlap: int, holder: str):
+def test_standby_moves_when_traffic_saved_exceeds_cost(non_overlap: int, holder: str):
     near = in_racks("abc", m1=member("m1", "0_0"), m2=member("m2", standby="0_0", lags={"0_0": 0}), m3=member("m3", lags={"0_0": 0}))
     question = aware([reading("0_0", changelog="c")], *near, num_standbys=1, rack_non_overlap_cost=non_overlap)
     assert holders(plan(question), "0_0") == [holder]
 
 
-def test_a_leaving_members_standby_is_replaced_elsewhere():
+def test_leaving_members_standby_is_replaced():
     leaving = member("m2", standby="0_0", lags={"0_0": 0}, leaving=True)
     question = aware([reading("0_0", changelog="abc")], *in_racks("abac", m1=member("m1", "0_0"), m2=leaving), num_standbys=1)
     answer = plan(question)
     assert (standbys(answer)["m2"], text(answer.members["m4"].warmup)) == ("0_0", "0_0")
 
 
-def test_a_task_on_its_way_keeps_its_standby_and_has_no_more_than_asked_for():
+def test_moving_task_keeps_its_standby_and_no_more_than_asked():
     """m1 bundles 0_0 over to m2, which has its standby; the other one is for m2's rack."""
     question = aware(
         [reading("0_0", "b", changelog="abc"), reading("0_1", "a", changelog="abc")],

@@ -65,7 +65,7 @@ def racks_of(question: AssignmentProblem) -> Racks:
 # What a task costs
 
 
-def test_each_partition_without_a_replica_in_the_rack_costs_its_weight():
+def test_partition_without_local_replica_costs_its_weight():
     question = aware([reading("0_0", "a", "ab", "c", weights=[1, 2, 5])], at(A, member("m1")), at(B, member("m2")), at(None, member("m3")))
     racks = racks_of(question)
     active = racks.active(parse_task("0_0"))
@@ -82,7 +82,7 @@ def test_changelogs_are_counted_when_they_are_given_a_cost():
         assert (racks.cost(parse_task("0_0"), "m1"), racks.cost(parse_task("0_0"), "m2")) == expected
 
 
-def test_a_stateless_task_costs_one_for_each_partition_and_moves_for_nothing():
+def test_stateless_task_costs_one_per_partition_and_moves_free():
     racks = racks_of(aware([reading("0_0", "a", "b", stateful=False), reading("1_0", "a")], at(A, member("m1")), at(C, member("m2"))))
     assert [racks.cost(task, "m2") for task in ids("0_0 1_0")] == [2, 10]
     assert [racks.move_cost(task) for task in ids("0_0 1_0")] == [0, 1]
@@ -103,7 +103,7 @@ def test_a_stateless_task_costs_one_for_each_partition_and_moves_for_nothing():
     ],
     ids=["one rack", "all racks", "no rack", "unknown partition", "no partition", "even", "unknown members", "no weight", "only who leaves"],
 )
-def test_it_is_off_by_itself_when_no_choice_makes_a_difference(tasks: list[Task], members: list[Member]):
+def test_racks_are_ignored_when_costs_are_equal(tasks: list[Task], members: list[Member]):
     question = aware(tasks, *members)
     assert not racks_of(question).counts
     assert plan(question) == plan(attrs.evolve(question, settings=attrs.evolve(question.settings, rack_aware_strategy="none")))
@@ -113,7 +113,7 @@ def test_it_is_off_by_itself_when_no_choice_makes_a_difference(tasks: list[Task]
 # What the target makes of it
 
 
-def test_a_new_group_gets_what_is_near():
+def test_new_group_gets_near_tasks():
     answer = plan(
         aware([reading("0_0", "a"), reading("0_1", "b"), reading("0_2", "a"), reading("0_3", "b")], at(A, member("m1")), at(B, member("m2")))
     )
@@ -130,7 +130,7 @@ def test_balance_comes_before_traffic():
 
 
 @pytest.mark.parametrize(("non_overlap", "moves"), [(0, 2), (1, 2), (9, 2), (10, 0), (11, 0)])
-def test_a_move_is_made_when_it_saves_more_than_it_costs(non_overlap: int, moves: int):
+def test_move_is_made_when_savings_exceed_cost(non_overlap: int, moves: int):
     """Exchanging two tasks saves 20 and costs two moves."""
     question = aware(
         [reading("0_0", "a"), reading("0_1", "b")], at(A, member("m1", "0_1")), at(B, member("m2", "0_0")), rack_non_overlap_cost=non_overlap
@@ -141,7 +141,7 @@ def test_a_move_is_made_when_it_saves_more_than_it_costs(non_overlap: int, moves
     assert answer.cost.optimal
 
 
-def test_without_a_cost_of_traffic_moves_alone_count():
+def test_zero_traffic_cost_equals_no_racks():
     """Kafka: shouldRemainOriginalAssignmentWithoutTrafficCostForMinCostStrategy."""
     question = aware(
         [reading("0_0", "a"), reading("0_1", "b")],
@@ -153,7 +153,7 @@ def test_without_a_cost_of_traffic_moves_alone_count():
     assert plan(question) == plan(attrs.evolve(question, settings=attrs.evolve(question.settings, rack_aware_strategy="none")))
 
 
-def test_a_move_says_what_it_saves():
+def test_move_states_its_saving():
     question = aware([reading("0_0", "a"), reading("0_1", "b", "b")], at(A, member("m1", "0_1")), at(B, member("m2", "0_0")))
     answer = plan(question)
     assert answer.reasons[TaskId(0, 0)] == Reason(code="traffic", lag_records=STATE, because="traffic", rack_costs=(10, 0))
@@ -163,7 +163,7 @@ def test_a_move_says_what_it_saves():
     }
 
 
-def test_a_move_that_makes_room_says_so():
+def test_move_to_make_room_says_so():
     question = aware([reading("0_0", "c"), reading("0_1", "b")], at(A, member("m1", "0_1")), at(B, member("m2", "0_0")))
     assert reason_texts(plan(question)) == {
         "0_0": "it makes room on m2 for a task that is nearer there (traffic 10 before, 10 after)",
@@ -177,7 +177,7 @@ def test_member_without_rack_gets_tasks_without_a_better_place():
     assert target(answer) == {"m1": "0_0", "m2": "0_1", "m3": "0_2 0_3"}
 
 
-def test_a_task_nobody_runs_goes_where_it_is_caught_up_and_then_where_it_is_near():
+def test_unowned_task_starts_where_caught_up_then_moves_near():
     tasks = [reading("0_0", "b"), reading("0_1", "a")]
     answer = plan(aware(tasks, at(A, member("m1", "0_1", lags={"0_0": 0})), at(B, member("m2")), at(A, member("m3"))))
     assert answer.members["m1"].active == ids("0_0 0_1")
@@ -188,7 +188,7 @@ def test_a_task_nobody_runs_goes_where_it_is_caught_up_and_then_where_it_is_near
 # Sub-topologies
 
 
-def test_a_sub_topology_is_spread_before_traffic_is_saved():
+def test_balanced_min_cost_spreads_before_traffic():
     tasks = [reading(f"{subtopology}_{number}", "ab"[subtopology]) for subtopology in range(2) for number in range(4)]
     members = [at(A, member("m1")), at(B, member("m2"))]
     near = plan(aware(tasks, *members))
@@ -213,7 +213,7 @@ def test_limits_of_a_sub_topology_are_kafkas_with_the_upper_share():
 # Who is where
 
 
-def test_a_rack_tag_wins_where_tags_are_asked_for():
+def test_rack_tag_wins_if_tags_are_set():
     tagged = attrs.evolve(member("m1"), rack="a", tags={RACK_TAG: "b", "zone": "z"})
     assert rack_of(tagged, GroupSettings()) == "a"
     assert rack_of(tagged, GroupSettings(rack_aware_tags=("zone",))) == "a"

@@ -113,7 +113,7 @@ def test_optimize_active_tasks():
         assert answer.cost.rack_cost == after
 
 
-def test_more_members_than_tasks():
+def test_members_outnumber_tasks():
     """shouldOptimizeActiveTasksWithMoreClients: cost 20 -> 2 (2 -> 0). That C1 stays empty Kafka
     promises, for it keeps every count; here it is so because nothing is near it."""
     for stateful, after in ((True, 2), (False, 0)):
@@ -124,7 +124,7 @@ def test_more_members_than_tasks():
         assert answer.cost.rack_cost == after
 
 
-def test_more_than_one_task_each():
+def test_two_tasks_per_member():
     """shouldOptimizeActiveTasksWithMoreThanOneTask: C1 has nothing and is near nothing; the two
     others exchange both of theirs, 40 -> 4 (4 -> 0).
     """
@@ -140,7 +140,7 @@ def test_more_than_one_task_each():
 
 
 @pytest.mark.parametrize("running", [False, True], ids=["new", "running"])
-def test_without_a_cost_of_traffic_nothing_more_moves(running: bool):
+def test_zero_traffic_cost_moves_no_more(running: bool):
     """shouldRemainOriginalAssignmentWithoutTrafficCostForMinCostStrategy: traffic 0, a move 10.
     Kafka's answer is that of `none`, task by task.
 
@@ -173,13 +173,13 @@ def test_balance_costs_what_it_costs():
         assert {name: len(owned) for name, owned in answer.target.items()} == {"m2": 2, "m5": 1}
 
 
-def test_no_tasks_cost_nothing():
+def test_zero_tasks_cost_0():
     """shouldOptimizeEmptyActiveTasks, shouldNotCrashForEmptyStandby."""
     answer = plan(aware([], at("a", member("m1")), at("b", member("m2")), num_standbys=1))
     assert (answer.cost.rack_cost, answer.movements) == (0, ())
 
 
-def test_a_balanced_group_without_a_gain_is_left_alone():
+def test_balanced_group_without_gain_is_unchanged():
     """shouldMaintainOriginalAssignmentForMinCost: traffic costs nothing, so the owners of now are
     kept.
     """

@@ -57,14 +57,14 @@ def test_copy_of_each_readiness(readiness: str, lag: Lag | None, ready: bool, ca
     assert (copy.caught_up, copy.records) == (caught_up, records)
 
 
-def test_a_limit_of_its_own_replaces_those_of_the_group():
+def test_own_limit_replaces_group_limits():
     others = attrs.evolve(member("m2", lags={"0_0": 300}), restore_records_per_s=1_000)
     own = attrs.evolve(others, id="m1", ready_lag_records=50)
     settings = GroupSettings(acceptable_recovery_lag=100, acceptable_recovery_ms=1_000)
     assert rank(tasks("0_0", end_offset=5000), [own, others], settings) == {TaskId(0, 0): {0: ("m2",), 300: ("m1",)}}
 
 
-def test_an_empty_changelog_still_wants_one_report():
+def test_empty_changelog_needs_a_report():
     empty = tasks("0_0", end_offset=0)[0]
     assert copy_of(empty, None, owns=False, ready=False, acceptable=100).caught_up is False
     assert copy_of(empty, 0, owns=False, ready=False, acceptable=0).caught_up is True
@@ -72,7 +72,7 @@ def test_an_empty_changelog_still_wants_one_report():
     assert ranked == {parse_task("0_0"): {0: ("m2",), 1: ("m1",)}}
 
 
-def test_the_kips_table():
+def test_rank_kip_table():
     """lag <= acceptable: rank 0, whoever; above: the lag; no lag: the whole changelog. Stateless
     tasks are not ranked.
     """
@@ -144,7 +144,7 @@ def test_whatever_is_given_of_what_counts_is_there_in_time(lags: list[int], rate
         assert needed(higher) > speed * acceptable_ms
 
 
-def test_a_member_is_judged_by_its_own_speed():
+def test_rank_depends_on_own_speed():
     settings = GroupSettings(acceptable_recovery_lag=100, acceptable_recovery_ms=500)
     fast, slow, unknown = (member(f"m{speed}", lags={"0_0": 3000}, speed=speed) for speed in (6_000, 5_999, 0))
     assert rank(tasks("0_0", end_offset=5000), [fast, slow, unknown], settings) == {TaskId(0, 0): {0: ("m6000",), 3000: ("m0", "m5999")}}

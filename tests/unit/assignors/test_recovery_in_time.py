@@ -46,7 +46,7 @@ def begins(plan: Plan) -> list[MovementState]:
     return [movement.state for movement in plan.movements]
 
 
-def test_each_assignor_is_of_one_kind():
+def test_assignors_have_one_kind():
     assert sorted(dict.fromkeys(name for name, _ in registry.available())) == sorted((*RANK, *BY_WORD, *DO_NOT, *AS_KAFKA))
 
 
@@ -72,7 +72,7 @@ def test_unowned_task_goes_to_the_copy_near_in_time(name: str):
 
 
 @pytest.mark.parametrize("name", BY_WORD)
-def test_a_word_is_waited_for_however_near_a_learner_is(name: str):
+def test_learner_waits_for_ready_however_near(name: str):
     assert begins(answer(name, near_in_time(500, owned=True))) == [MovementState.WARMING] * 2
 
 

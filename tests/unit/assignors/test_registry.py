@@ -57,7 +57,7 @@ def test_built_in():
     assert registry.latest("high_availability").version == 2
 
 
-def test_every_version_that_a_log_may_name_is_there():
+def test_available_has_every_version():
     newer = [key for key in registry.available() if key[1] > 1]
     assert newer == [("cooperative", 2), ("high_availability", 2), ("kafka_connect", 2), ("learner", 2), ("load_balanced", 2)]
     for name, version in registry.available():

@@ -59,7 +59,7 @@ def test_racks_give_their_share():
     assert names(scale_down(forty(racks=40), 80)) == names(scale_down(forty(), 80))
 
 
-def test_a_rack_keeps_its_last_member():
+def test_rack_keeps_last_member():
     group = [member("a1", "0_0"), member("b1", "0_1"), *(member(f"c{index}", f"0_{index}") for index in range(2, 6))]
     racked = tuple(attrs.evolve(each, rack=each.id[0]) for each in group)
     question = attrs.evolve(problem(tasks("0_0 0_1 0_2 0_3 0_4 0_5")), members=racked)
@@ -67,7 +67,7 @@ def test_a_rack_keeps_its_last_member():
     assert len(scale_down(question, 20).asked) == 4
 
 
-def test_a_hot_copy_elsewhere_makes_leaving_cheap_until_it_goes_too():
+def test_hot_copy_makes_leaving_cheap_until_it_leaves():
     """m1's task has a hot copy on m2; m2's task has none. Then m3 is cheaper than m2, who holds
     what m1 left.
     """
@@ -143,7 +143,7 @@ def unshared(draw: st.DrawFn) -> AssignmentProblem:
 
 
 @given(unshared(), st.integers(1, 99))
-def test_where_no_copies_are_shared_no_choice_from_these_racks_is_cheaper(question: AssignmentProblem, percent: int):
+def test_choice_is_cheapest_when_no_copies_are_shared(question: AssignmentProblem, percent: int):
     found = scale_down(question, percent)
     size = {member.id: max(1, task.end_offset) for member, task in zip(question.members, question.tasks, strict=True)}
     rack = {member.id: member.rack for member in question.members}

@@ -51,7 +51,7 @@ def placed_anyhow(data: st.DataObject, problem: AssignmentProblem, *, apart: int
 
 @settings(max_examples=200)
 @given(st.data(), problems(most_tasks=8, most_members=6).flatmap(with_racks), st.integers(0, 3))
-def test_a_search_makes_nothing_worse_and_ends_where_no_move_gains(data: st.DataObject, problem: AssignmentProblem, apart: int):
+def test_search_worsens_nothing_and_ends_without_gain(data: st.DataObject, problem: AssignmentProblem, apart: int):
     problem = attrs.evolve(problem, settings=attrs.evolve(problem.settings, num_standbys=2))
     search = placed_anyhow(data, problem, apart=apart)
     if search is None:
@@ -79,7 +79,7 @@ def _without(search: StandbySearch) -> dict[str, int]:
 
 @settings(max_examples=200)
 @given(problems(most_tasks=8, most_members=6).flatmap(with_racks))
-def test_no_plan_keeps_standbys_dearer_than_without_the_search(problem: AssignmentProblem):
+def test_plan_standbys_cost_no_more_after_search(problem: AssignmentProblem):
     """Copies are as many as before, and no worse to have: the whole of what they have in common,
     are uneven by, and cost, one after the other.
     """
@@ -103,7 +103,7 @@ def test_no_plan_keeps_standbys_dearer_than_without_the_search(problem: Assignme
         assert stages == [min(found)[2]]
 
 
-def test_a_search_is_over_after_so_many_looks(monkeypatch: pytest.MonkeyPatch):
+def test_search_ends_after_most_looks(monkeypatch: pytest.MonkeyPatch):
     """It stops where it is; what is there then is sound, too."""
     from tests.unit.assignors.test_kafka_cases_racks import CLIENTS, crossed, traffic
 

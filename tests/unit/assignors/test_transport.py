@@ -43,7 +43,7 @@ def amounts(flow: Flow) -> list[int]:
     return [int(amount) for amount in flow.amount]
 
 
-def test_an_earlier_level_outweighs_all_later_ones():
+def test_earlier_level_outweighs_later_ones():
     """One unit, two ways: (1, 0) and (0, 10**9). The first level decides."""
     flow = solve(network(2, {0: 1, 1: -1}, [(0, 1, 1, (1, 0)), (0, 1, 1, (0, 10**9))]))
     assert amounts(flow) == [0, 1]
@@ -51,7 +51,7 @@ def test_an_earlier_level_outweighs_all_later_ones():
     assert flow.unique
 
 
-def test_two_by_two():
+def test_solve_2x2():
     """Kafka's GraphTest.testMinCostFlow: crossing over costs 2 instead of 5."""
     arcs = [(0, 2, 1, (3,)), (0, 3, 1, (1,)), (1, 2, 1, (1,)), (1, 3, 1, (2,)), (2, 4, 1, (0,)), (3, 4, 1, (0,))]
     crossing = network(5, {0: 1, 1: 1, 4: -2}, arcs)
@@ -60,20 +60,20 @@ def test_two_by_two():
     assert amounts(flow)[:4] == [0, 1, 1, 0]
 
 
-def test_an_unsettled_tie_is_broken_by_names_and_then_unique():
+def test_unsettled_tie_is_broken_by_names():
     flow = solve(network(2, {0: 1, 1: -1}, [(0, 1, 1, (5,)), (0, 1, 1, (5,))]))
     assert sum(amounts(flow)) == 1
     assert flow.unique
 
 
-def test_equal_names_cannot_break_a_tie():
+def test_tie_of_equal_names_remains():
     twins = network(2, {0: 1, 1: -1}, [(0, 1, 1, (5,)), (0, 1, 1, (5,))])
     flow = solve(attrs.evolve(twins, names=lambda: np.ones(2, dtype=np.uint64)))
     assert not flow.unique
     assert flow.optimal
 
 
-def test_there_and_back_on_one_arc_is_no_other_optimum():
+def test_half_used_arc_is_no_other_optimum():
     """An arc half used has residual both ways, at costs c and -c; that is the same flow."""
     flow = solve(network(2, {0: 1, 1: -1}, [(0, 1, 2, (5,))]))
     assert flow.unique
@@ -92,12 +92,12 @@ def test_costs_near_the_end_of_int64_lose_their_lowest_bits_not_the_solve():
     assert not flow.optimal, "it is not said what is not proven to the last bit"
 
 
-def test_a_problem_without_solution_is_a_failure_not_a_plan():
+def test_problem_without_solution_is_error():
     with pytest.raises(SolverFailure, match=transport.SOLVER):
         solve(network(3, {0: 1, 2: -1}, [(0, 1, 1, (0,))]))
 
 
-def test_a_wrong_flow_is_not_called_optimal(monkeypatch: pytest.MonkeyPatch):
+def test_wrong_flow_is_not_optimal(monkeypatch: pytest.MonkeyPatch):
     """The proof does not come from the solver: a flow with a cheaper way round has no potentials.
     """
 
@@ -128,7 +128,7 @@ def assignments(draw: st.DrawFn) -> tuple[int, int, list[list[tuple[int, ...]]],
 
 
 @given(assignments())
-def test_the_cheapest_assignment_level_by_level(case: tuple[int, int, list[list[tuple[int, ...]]], list[int]]):
+def test_solve_is_cheapest_level_by_level(case: tuple[int, int, list[list[tuple[int, ...]]], list[int]]):
     """Against all assignments there are; `unique` says whether another costs the same."""
     count, members, costs, places = case
     arcs: list[Arc] = [(task, count + name, 1, costs[task][name]) for task in range(count) for name in range(members)]

@@ -40,7 +40,7 @@ def first_movement(**fields: Any) -> Plan:
     return attrs.evolve(PLAN, movements=(attrs.evolve(PLAN.movements[0], **fields), *PLAN.movements[1:]))
 
 
-def test_the_plan_these_tests_break():
+def test_unbroken_plan_passes():
     assert plan_faults(SMALL, PLAN, ALL) == []
     assert PLAN.members == {
         "m1": MemberPlan(active=ids("0_1 0_2 0_3 1_1"), revoke=ids("0_0 1_0")),
@@ -97,7 +97,7 @@ def test_fault_that_binds_every_assignor_is_found(broken: Plan, fault: str):
     assert fault in plan_faults(SMALL, broken, frozenset())
 
 
-def test_the_order_of_a_list():
+def test_list_order_faults():
     def faults(part: MemberPlan) -> list[str]:
         return plan_faults(SMALL, attrs.evolve(PLAN, members={**PLAN.members, "m1": part}), frozenset())
 
@@ -177,7 +177,7 @@ def test_revoked_before_the_destination_is_caught_up():
     assert plan_faults(decided, early, ALL) == []
 
 
-def test_a_warm_up_during_its_back_off():
+def test_warm_up_during_back_off():
     question = problem(tasks("0_0 0_1"), member("m1", "0_0 0_1"), member("m2"))
     answer = HighAvailability().assign(question)
     (begun,) = answer.movements
@@ -196,7 +196,7 @@ def test_lowered_caps_let_what_is_there_run_out():
     assert not [fault for fault in plan_faults(before, warming, ALL) if "warm-ups" in fault]
 
 
-def test_a_movement_without_source_is_judged_too():
+def test_movement_without_source_is_fault():
     assert plan_faults(
         FREE,
         attrs.evolve(granted("m2"), movements=(Movement(task=parse_task("0_0"), source=None, destination="m2", state=MovementState.REVOKING),)),

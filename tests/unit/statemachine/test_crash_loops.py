@@ -170,7 +170,7 @@ def test_task_that_only_the_crashing_member_can_run_stays_there():
     assert TaskId(1, 0) in of(group, "m2")
 
 
-def test_all_members_crashing_are_equally_preferred():
+def test_members_all_crashing_are_equally_preferred():
     names = ("m1", "m2")
     group = group_of(*names, stateful=4)
     before = dict(group.state.owner)

@@ -351,7 +351,7 @@ def test_rejection_code_has_a_text_for_its_numbers():
             assert "{" not in rejection_text(rejected)
 
 
-def test_a_rejected_configuration_leaves_the_assignor_as_it_was():
+def test_rejected_configuration_keeps_the_assignor():
     """Otherwise a machine restored from a checkpoint would decide with another assignor than the
     original.
     """
@@ -388,7 +388,7 @@ def assert_halts(group: Group, fact: Any, code: str) -> None:
         assert again.value is halted.value
 
 
-def test_a_missing_assignor_or_behaviour_version_halts():
+def test_missing_assignor_or_behaviour_version_halts():
     assert_halts(Group(), attrs.evolve(configured(), assignor="unheard_of"), "assignor_missing")
     assert_halts(Group(), attrs.evolve(configured(), behaviour_version=999), "assignor_missing")
 
@@ -468,7 +468,7 @@ def test_checkpoints_are_off_at_zero():
     assert not [each for each in group.decisions if isinstance(each.decision, Checkpointed)]
 
 
-def test_a_snapshot_is_canonical_and_restores_to_the_same_bytes():
+def test_snapshot_restores_to_the_same_bytes():
     group = Group().starts("m1", "m2", "m3", stateful=6, stateless=2, num_standbys=1)
     for _ in range(5):
         group.cycle()

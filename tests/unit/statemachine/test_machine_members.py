@@ -197,7 +197,7 @@ def test_report_without_a_revoked_task_acknowledges_the_revocation():
     assert assigned(group.fact(LagReported("m1", 1, 52, 2, held=kept)))["m2"].active == (task,)
 
 
-def test_an_acknowledgement_names_the_members_own_epoch():
+def test_revocation_with_another_epoch_is_rejected():
     group = two_with_a_task_on_its_way()
     task = given_up(group)
     m1: dict[str, Any] = {"member_id": "m1", "incarnation": 1}
@@ -245,7 +245,7 @@ def test_member_is_unreleased_while_another_revokes():
 # Leaving (M7, invariant 6)
 
 
-def test_a_leaving_member_gets_nothing_new_and_is_released_once_it_owns_nothing():
+def test_leaving_member_hands_over_to_ready_copies_and_is_released():
     group = Group().starts("m1", "m2", stateful=4, stateless=2)
     group.settles()
     group.members["m1"].leaves()
@@ -415,7 +415,7 @@ def test_removed_tasks_are_revoked():
     assert group.state.members["m1"].revoking == {}
 
 
-def test_a_task_that_comes_back_has_a_higher_token():
+def test_task_declared_again_has_a_higher_token():
     group = Group().starts("m1", stateless=2)
     group.settles()
     group.fact(topology(epoch=2, stateless=1))

@@ -87,7 +87,7 @@ def test_balanced_group_does_not_change_over_100000_ticks():
 # Life of a movement
 
 
-def test_a_cold_joiner_warms_up_before_it_owns():
+def test_cold_joiner_warms_up_first():
     group, task = one_to_move()
     assert group.state.in_flight[task].state is MovementState.WARMING
     assert group.state.owner[task] == "m1"
@@ -145,7 +145,7 @@ def test_ready_copy_is_moved_before_the_next_probing():
     assert causes(group.fact(lags(group, 0, 0), after_ms=100)) == ["ready"]
 
 
-def test_a_natural_round_moves_the_probing_deadline_and_others_do_not():
+def test_probing_deadline_moves_with_natural_rounds_only():
     group, _ = one_to_move(probing_interval_ms=20_000)
     first_ms = group.state.probing_deadline_ms
     assert first_ms == group.state.now_ms + 20_000

@@ -69,7 +69,7 @@ def running(task: TaskId = STATELESS, session_class: type[MemberSession] = Membe
 # Joining
 
 
-def test_a_member_joins_only_with_its_reader_at_the_end():
+def test_join_needs_a_reader_at_the_end():
     session = MemberSession(settings())
     with pytest.raises(InputError, match="reader_placed"):
         session.join(0)
@@ -85,7 +85,7 @@ def test_a_member_joins_only_with_its_reader_at_the_end():
         session.reader_placed(log_id="log", last_number=9, sent_ms=1, answered_ms=1)
 
 
-def test_a_join_names_the_copies_found_on_disk_and_nothing_is_announced_before():
+def test_join_names_the_copies_on_disk_and_is_the_first_fact():
     session = MemberSession(settings())
     session.copy_progress(OTHER, 50, 0)
     session.copy_progress(STATEFUL, LagSentinel.UNKNOWN, 0)
@@ -102,7 +102,7 @@ def test_margin_as_long_as_the_session_is_refused():
 # The lease (M4)
 
 
-def test_the_lease_lasts_the_session_timeout_less_the_margin_to_the_millisecond():
+def test_lease_lasts_the_session_timeout_less_the_margin():
     session = running()
     assert session.may_process(STATELESS, LEASE_MS - 1)
     assert session.refusal(STATELESS, LEASE_MS) == "ended"
@@ -110,7 +110,7 @@ def test_the_lease_lasts_the_session_timeout_less_the_margin_to_the_millisecond(
 
 
 @pytest.mark.parametrize(("heartbeat_ms", "fetch_ms", "ends_ms"), [(3_000, 0, LEASE_MS), (0, 3_000, LEASE_MS), (3_000, 2_000, 2_000 + LEASE_MS)])
-def test_both_the_heartbeat_and_the_fetch_must_be_fresh(heartbeat_ms: int, fetch_ms: int, ends_ms: int):
+def test_lease_needs_fresh_heartbeat_and_fetch(heartbeat_ms: int, fetch_ms: int, ends_ms: int):
     session = running()
     session.heartbeat_acknowledged(sent_ms=heartbeat_ms, now_ms=4_000)
     session.fetch_completed(sent_ms=fetch_ms, reached_end=True, now_ms=4_000)
@@ -119,7 +119,7 @@ def test_both_the_heartbeat_and_the_fetch_must_be_fresh(heartbeat_ms: int, fetch
     assert not session.may_process(STATELESS, ends_ms)
 
 
-def test_the_lease_is_dated_from_sending_not_from_arrival():
+def test_lease_starts_at_sending_not_at_arrival():
     session = running()
     renew(session, 1_000, LEASE_MS - 1)
     assert session.lease_ends_ms == 1_000 + LEASE_MS
@@ -139,7 +139,7 @@ def test_fetch_that_left_records_unread_renews_nothing():
     assert session.lease_ends_ms == LEASE_MS
 
 
-def test_a_lapsed_lease_never_revives():
+def test_lapsed_lease_never_revives():
     """A paused member wakes, and a fact that it sent before the pause is acknowledged."""
     session = running()
     renew(session, LEASE_MS - 1, LEASE_MS)
@@ -152,7 +152,7 @@ def test_a_lapsed_lease_never_revives():
     assert (session.ended, session.end_cause) == (End.LEASE_LAPSED, "superseded")
 
 
-def test_each_rule_is_one_method_that_can_be_overridden():
+def test_lease_rules_can_be_overridden():
     class Revives(MemberSession):
         def _may_revive(self) -> bool:
             return True
@@ -203,7 +203,7 @@ def test_while_a_gap_is_open_no_fetch_renews():
     assert session.lease_ends_ms == 5_000 + LEASE_MS
 
 
-def test_an_older_epoch_or_another_incarnation_is_not_applied():
+def test_older_epoch_or_other_incarnation_is_not_applied():
     session = joined()
     session.receive(record(1, assigned(5, (STATELESS,))), 0)
     session.receive(record(2, assigned(4, (OTHER,))), 0)
@@ -214,7 +214,7 @@ def test_an_older_epoch_or_another_incarnation_is_not_applied():
 # Tasks
 
 
-def test_a_stateful_task_processes_once_its_copy_has_caught_up():
+def test_stateful_task_processes_once_caught_up():
     session = joined()
     session.receive(record(1, assigned(1, (STATEFUL,))), 0)
     assert session.refusal(STATEFUL, 0) == "restoring"
@@ -225,7 +225,7 @@ def test_a_stateful_task_processes_once_its_copy_has_caught_up():
     assert session.refusal(OTHER, 20) == "not_granted"
 
 
-def test_a_hold_counts_from_reading_the_grant_and_what_was_restored_before_does_not_count():
+def test_hold_counts_from_reading_the_grant_and_restore_after_it():
     session = joined()
     session.receive(record(1, assigned(1, (STATEFUL, STATELESS), hold_ms={STATEFUL: 500, STATELESS: 500})), 1_000)
     session.copy_progress(STATEFUL, 0, 1_499)
@@ -238,7 +238,7 @@ def test_a_hold_counts_from_reading_the_grant_and_what_was_restored_before_does_
     assert session.may_process(STATEFUL, 1_500)
 
 
-def test_a_grant_that_is_repeated_does_not_begin_its_hold_anew():
+def test_repeated_grant_does_not_restart_its_hold():
     session = joined()
     session.receive(record(1, assigned(1, (STATELESS,), hold_ms={STATELESS: 500})), 1_000)
     session.receive(record(2, assigned(2, (STATELESS,), hold_ms={STATELESS: 500})), 1_400)
@@ -254,7 +254,7 @@ def test_hold_lifted_by_the_leader_ends_at_once():
     assert session.held(2_000) == [STATELESS]
 
 
-def test_a_revoked_task_stops_at_once_is_held_until_closed_and_then_given_up_with_the_epoch_that_revoked_it():
+def test_revoked_task_stops_closes_and_is_given_up_with_the_revoking_epoch():
     session = running()
     session.receive(record(2, assigned(2, (), revoke=(STATELESS,))), 100)
     assert session.refusal(STATELESS, 100) == "closing"
@@ -281,7 +281,7 @@ def test_tasks_that_close_together_are_given_up_together():
     assert session.poll(150) == [TasksRevoked(member_id="m1", incarnation=7, assignment_epoch=2, tasks=(OTHER, STATELESS))]
 
 
-def test_a_task_in_hold_that_is_revoked_is_given_up_at_once():
+def test_task_revoked_in_its_hold_is_given_up_at_once():
     session = joined()
     session.receive(record(1, assigned(1, (STATELESS,), hold_ms={STATELESS: 500})), 0)
     session.receive(record(2, assigned(2, (), revoke=(STATELESS,))), 100)
@@ -289,7 +289,7 @@ def test_a_task_in_hold_that_is_revoked_is_given_up_at_once():
     assert session.poll(100) == [TasksRevoked(member_id="m1", incarnation=7, assignment_epoch=2, tasks=(STATELESS,))]
 
 
-def test_a_task_granted_again_while_it_closes_opens_anew_and_restores_anew():
+def test_task_granted_while_it_closes_is_restored_again():
     session = running(STATEFUL)
     session.receive(record(2, assigned(2, (), revoke=(STATEFUL,))), 100)
     session.receive(record(3, assigned(3, (STATEFUL,), tokens=(2,))), 110)
@@ -324,7 +324,7 @@ def test_proof_that_the_log_was_replaced_ends_the_incarnation_at_once():
     assert (session.ended, session.refusal(STATELESS, 100)) == (End.LOG_REPLACED, "ended")
 
 
-def test_one_finding_of_a_shorter_log_is_forgotten_after_an_intact_read():
+def test_shorter_log_found_once_is_forgotten_after_an_intact_read():
     session = running()
     session.heartbeat_acknowledged(sent_ms=5_000, now_ms=5_000)
     session.log_went_back(sent_ms=3_000, now_ms=3_010)
@@ -443,7 +443,7 @@ def test_heartbeat_comes_at_its_interval_with_a_complete_report():
     assert session.next_poll_ms == 6_000
 
 
-def test_a_report_builds_on_the_last_one_only_once_that_has_arrived():
+def test_report_builds_on_the_last_acknowledged_one():
     session = joined()
     session.copy_progress(STATEFUL, 10, 0)
     session.copy_progress(OTHER, 20, 0)
@@ -459,7 +459,7 @@ def test_a_report_builds_on_the_last_one_only_once_that_has_arrived():
     assert (delta.base, delta.lags, delta.forgotten) == (1, {OTHER: 14}, (STATEFUL,))
 
 
-def test_a_report_on_an_unknown_base_is_answered_by_a_full_one_at_once():
+def test_report_rejected_for_its_base_is_sent_in_full():
     session = joined()
     session.copy_progress(OTHER, 20, 0)
     reports(session, 3_000)
@@ -486,7 +486,7 @@ def test_readiness_is_sent_once_and_repeated_in_reports():
     assert reports(session, 3_011)[0].ready == ()
 
 
-def test_a_standbys_readiness_waits_for_the_heartbeat():
+def test_standby_readiness_waits_for_the_heartbeat():
     session = joined()
     session.receive(record(1, assigned(1, (), standby=(OTHER,))), 0)
     session.copy_progress(OTHER, 90, 10)
@@ -702,7 +702,7 @@ def test_announced_leave_ends_with_the_release_and_member_left():
     assert session.poll(3_301) == []
 
 
-def test_a_leave_can_be_cancelled_until_the_release():
+def test_leave_can_be_cancelled_until_release():
     session = running()
     session.intend_leave()
     session.cancel_leave()
@@ -761,7 +761,7 @@ def test_restored_session_equals_and_continues_the_original(moment: int):
 # Assignments in parts (L8)
 
 
-def test_an_assignment_in_parts_is_applied_when_its_last_part_is_read():
+def test_assignment_in_parts_is_applied_at_its_last_part():
     session = running()
     parts = split(assigned(2, (STATEFUL, OTHER), standby=(TaskId(0, 7),), revoke=(STATELESS,), hold_ms={OTHER: 500}), 20)
     assert len(parts) == 4
@@ -785,7 +785,7 @@ def test_parts_for_another_incarnation_are_ignored():
     assert session.assignment_epoch == 1
 
 
-def test_a_part_that_is_read_again_after_a_gap_counts_once():
+def test_part_read_again_after_a_gap_counts_once():
     session = running()
     first, last = split(assigned(2, (STATEFUL, OTHER)), 15)
     session.receive(record(2, first), 10)
@@ -833,7 +833,7 @@ def test_report_that_does_not_fit_has_assigned_copies_first_and_the_rest_follows
     assert (report.lags, report.forgotten) == ({}, (TaskId(0, 3),))
 
 
-def test_a_part_of_a_report_that_has_not_arrived_is_followed_by_a_full_one():
+def test_report_after_an_unacknowledged_part_is_full():
     session = joined(session_class=Terse)
     for partition in range(20):
         session.copy_progress(TaskId(0, partition), 5_000, 0)

@@ -123,7 +123,7 @@ def test_unreadable_published_decision_halts_its_group_when_compared() -> None:
     assert snapshots(behind) == snapshots(whole)
 
 
-def test_a_checkpoint_waits_for_the_decisions_up_to_it() -> None:
+def test_checkpoint_waits_for_its_decisions() -> None:
     lead = PartitionLead()
     decisions = [each for each in folded(lead, history()) if each.group == "a"]
     taken = [each for each in decisions if isinstance(each.decision, Checkpointed)]

@@ -51,7 +51,7 @@ def says(group: Group, task: TaskId, lag: int | LagSentinel, *, ready: bool = Fa
         ({}, LIMIT, False, True),
     ],
 )
-def test_a_task_moves_when_its_copy_is_ready(join: dict[str, Any], lag: int | LagSentinel, ready: bool, moves: bool):
+def test_task_moves_when_its_copy_is_ready(join: dict[str, Any], lag: int | LagSentinel, ready: bool, moves: bool):
     group, task = warming(**join)
     assert says(group, task, lag, ready=ready) is moves
 
@@ -154,7 +154,7 @@ def test_preparation_without_progress_stalls_with_its_reason(steps: list[tuple[i
     assert (task, "m2") in group.state.backoffs
 
 
-def test_a_task_without_changelogs_moves_when_it_is_prepared():
+def test_task_without_changelogs_moves_when_prepared():
     """Sub-topology 0 is stateful and has no changelog: it must be prepared, with no state to
     restore.
     """

@@ -86,7 +86,7 @@ def config_of(taken: PartitionLead) -> GroupConfigured | None:
 
 
 @pytest.mark.parametrize("wrong", [TYPO, attrs.evolve(RUNNING, behaviour_version=99), attrs.evolve(RUNNING, solver="ortools-1.0")])
-def test_an_unavailable_configuration_is_refused_and_the_old_one_stays(wrong: GroupConfigured) -> None:
+def test_unavailable_configuration_is_refused_and_old_one_stays(wrong: GroupConfigured) -> None:
     taken, decisions = lead(log(wrong, joined("m2")), real_machine)
     assert refusals(decisions) == [4]
     assert config_of(taken) == RUNNING
@@ -97,7 +97,7 @@ def test_an_unavailable_configuration_is_refused_and_the_old_one_stays(wrong: Gr
     assert code_of(taken) is None
 
 
-def test_a_refused_first_configuration_leaves_the_group_unconfigured() -> None:
+def test_refused_first_configuration_leaves_group_unconfigured() -> None:
     records = [make_record("", 0, 0, LogOpened(log_id="log-1")), make_record(GROUP, 1, 1, TYPO), make_record(GROUP, 2, 2, RUNNING)]
     taken, decisions = lead(records[:2], real_machine)
     assert refusals(decisions) == [1]
@@ -106,7 +106,7 @@ def test_a_refused_first_configuration_leaves_the_group_unconfigured() -> None:
     assert config_of(taken) == RUNNING
 
 
-def test_a_published_refusal_binds_a_build_that_has_the_assignor() -> None:
+def test_published_refusal_binds_a_build_with_the_assignor() -> None:
     records = log(LEARNER, joined("m2"))
     first, decisions = lead(records, LACKS)
     assert refusals(decisions) == [4]
@@ -139,7 +139,7 @@ def test_build_without_the_assignor_halts_at_an_accepted_configuration(published
         taken.groups[GROUP].machine.snapshot()
 
 
-def test_a_checkpoint_under_a_missing_assignor_halts() -> None:
+def test_checkpoint_under_a_missing_assignor_halts() -> None:
     taken, _ = lead(log(LEARNER), real_machine)
     machine = taken.groups[GROUP].machine
     stored = StoredCheckpoint(group=GROUP, offset=4, number=machine.state.number, state=machine.snapshot())
@@ -148,7 +148,7 @@ def test_a_checkpoint_under_a_missing_assignor_halts() -> None:
     assert code_of(successor) == "assignor_missing"
 
 
-def test_a_half_published_step_without_its_refusal_is_completed() -> None:
+def test_half_published_step_without_refusal_is_completed() -> None:
     """The configuration's record also expires m1, and the worker died between the two decisions."""
     steps = SESSION_MS // RUNNING.knobs.max_step_ms
     records = log(*[ProbingTick()] * (steps - 1), LEARNER, every_ms=RUNNING.knobs.max_step_ms)
@@ -163,7 +163,7 @@ def test_a_half_published_step_without_its_refusal_is_completed() -> None:
     assert missing == decisions[len(published) :]
 
 
-def test_a_group_that_halted_under_an_older_build_refuses_and_reads_the_correction() -> None:
+def test_group_halted_under_an_older_build_refuses_and_reads_on() -> None:
     """The older build published nothing after the mistaken configuration, however many facts
     followed.
     """
@@ -187,7 +187,7 @@ def test_reader_halts_until_a_leader_has_answered() -> None:
     assert config_of(again) == RUNNING
 
 
-def test_a_leader_reads_what_is_published_before_it_refuses() -> None:
+def test_leader_reads_published_before_it_refuses() -> None:
     """A paused worker wakes and reads a configuration that its successor has accepted in the
     meantime.
     """

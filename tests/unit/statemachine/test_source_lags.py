@@ -53,7 +53,7 @@ def known(group: Group) -> dict[str, int | None]:
     return {str(task.id): task.lag for task in build_problem(group.state).tasks}
 
 
-def test_the_lag_of_a_task_is_that_of_all_its_sources_once_all_are_known() -> None:
+def test_task_lag_sums_its_sources_once_all_are_known() -> None:
     group = gathering(two_sources(1))
     group.fact(observed(a={0: 5}))
     assert known(group) == {"0_0": None, "1_0": None}
