@@ -29,11 +29,15 @@ APPENDED = {"appended": True}
 Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 
 
-def _name(owner: object, attribute: attrs.Attribute[Any]) -> str:
-    """The name of the class in error paths. A renamed class keeps its old name as `STORED_NAME`,
+def stored_name(kind: type) -> str:
+    """The name of a class in error paths. A renamed class keeps its old name as `STORED_NAME`,
     because paths are stored in `Undecodable.field`.
     """
-    return f"{getattr(owner, 'STORED_NAME', owner.__class__.__name__)}.{attribute.name}"
+    return str(getattr(kind, "STORED_NAME", kind.__name__))
+
+
+def _name(owner: object, attribute: attrs.Attribute[Any]) -> str:
+    return f"{stored_name(owner.__class__)}.{attribute.name}"
 
 
 def integer(least: int = 0, most: int = INT64_MAX) -> Validator:

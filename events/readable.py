@@ -14,6 +14,7 @@ import attrs
 import cattrs
 
 from equipoise.events.errors import FieldError, UnsoundError
+from equipoise.events.fields import stored_name
 from equipoise.events.forms import (
     MisshapenError,
     Reader,
@@ -67,24 +68,25 @@ def _any_mapping_writer(write_key: Callable[[Any], str]) -> Callable[[cattrs.Con
 
 
 def _class_reader(converter: cattrs.Converter, kind: Any) -> Reader:
+    shape = stored_name(kind)
     fields = {name: (converter.get_structure_hook(type_), type_) for name, type_ in columns(kind)}
     needed = [attribute.name for attribute in attrs.fields(kind) if attribute.default is attrs.NOTHING]
 
     def read(form: Any, _: Any = None) -> Any:
         if form.__class__ is not dict:
-            raise UnsoundError("misshapen", kind.__name__, f"{form!r:.80} is not an object")
+            raise UnsoundError("misshapen", shape, f"{form!r:.80} is not an object")
         for name in needed:
             if name not in form:
-                raise UnsoundError("misshapen", f"{kind.__name__}.{name}", "is missing")
+                raise UnsoundError("misshapen", f"{shape}.{name}", "is missing")
         values = {}
         for name, item in form.items():
             if name not in fields:
-                raise UnsoundError("misshapen", kind.__name__, f"has no field {name!r:.80}; it has {', '.join(fields)}")
+                raise UnsoundError("misshapen", shape, f"has no field {name!r:.80}; it has {', '.join(fields)}")
             read_field, type_ = fields[name]
             try:
                 values[name] = read_field(item, type_)
             except MisshapenError as error:
-                raise UnsoundError("unsound_field", f"{kind.__name__}.{name}", str(error)) from None
+                raise UnsoundError("unsound_field", f"{shape}.{name}", str(error)) from None
         return kind(**values)
 
     return read

@@ -37,6 +37,7 @@ import cattrs
 
 from equipoise.events.errors import FieldError, UnsoundError
 from equipoise.events.facts import LagReported
+from equipoise.events.fields import stored_name
 from equipoise.events.forms import (
     MisshapenError,
     Reader,
@@ -256,21 +257,22 @@ def _class_reader(converter: cattrs.Converter, kind: Any) -> Reader:
     changed = [field for field in fields if field[1] is not as_is]
     later = appended(kind)
     least = len(names) - len(later)
+    shape = stored_name(kind)
 
     def read(wire: Any, _: Any = None) -> Any:
         if wire.__class__ is not list:
-            raise UnsoundError("misshapen", kind.__name__, f"{wire!r:.80} is not an array of its {len(names)} fields")
+            raise UnsoundError("misshapen", shape, f"{wire!r:.80} is not an array of its {len(names)} fields")
         said = len(wire)
         if not least <= said <= len(names):
-            raise UnsoundError("misshapen", kind.__name__, f"has {len(names)} fields; found {said}")
+            raise UnsoundError("misshapen", shape, f"has {len(names)} fields; found {said}")
         if said > least and wire[-1] == later[said - least - 1][1]:
-            raise UnsoundError("not_canonical", kind.__name__, f"ends with the default of {names[said - 1]}, which is not written")
+            raise UnsoundError("not_canonical", shape, f"ends with the default of {names[said - 1]}, which is not written")
         values = dict(zip(names, [*wire, *(default for _, default in later[said - least :])], strict=True))
         for name, read_field, type_ in changed:
             try:
                 values[name] = read_field(values[name], type_)
             except MisshapenError as error:
-                raise UnsoundError("unsound_field", f"{kind.__name__}.{name}", str(error)) from None
+                raise UnsoundError("unsound_field", f"{shape}.{name}", str(error)) from None
         return kind(**values)
 
     return read

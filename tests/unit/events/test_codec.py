@@ -203,11 +203,14 @@ OPTIONS = [field.name for field in attrs.fields(GroupSettings)].index("options")
         (CONFIGURED, (KNOBS, OPTIONS, "a"), b"", "Knobs.options[a]"),
         (CONFIGURED, (KNOBS, OPTIONS, "a"), msgpack.ExtType(3, b"x"), "Knobs.options[a]"),
         (CONFIGURED, (KNOBS, OPTIONS, "a"), None, "Knobs.options[a]"),
+        (CONFIGURED, (KNOBS,), None, "Knobs"),
+        (CONFIGURED, (KNOBS,), [1], "Knobs"),
+        (CONFIGURED, (KNOBS, OPTIONS), 3, "Knobs.options"),
     ],
 )
 def test_decode_unsound_value_names_the_field(event: Any, path: tuple[Any, ...], to: Any, field: str) -> None:
     error = reason(*edited(event, *path, to=to))
-    assert error.code == ("misshapen" if field == "Load" else "unsound_field")
+    assert error.code == ("misshapen" if field in ("Load", "Knobs") else "unsound_field")
     assert error.field == field
     assert len(str(error)) < 300
 

@@ -4,6 +4,7 @@ and a kill during sealing leaves the log whole.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import sqlite3
@@ -220,7 +221,8 @@ def test_seal_with_reserved_page_bytes_is_checked(path: Path) -> None:
     """
     spare = 12
     header = bytearray(PAGE)
-    sqlite3.connect(path).executescript("PRAGMA page_size = 4096; VACUUM").close()  # an empty database, to be made such a one
+    with contextlib.closing(sqlite3.connect(path)) as empty:
+        empty.executescript("PRAGMA page_size = 4096; VACUUM")
     header[:100] = path.read_bytes()[:100]
     header[20] = spare
     header[100:108] = bytes([0x0D, 0, 0, 0, 0, *(PAGE - spare).to_bytes(2, "big"), 0])
