@@ -58,7 +58,7 @@ def answer(factual: Sequence[Metrics], *outcomes: Outcome, error: float = 0.05) 
     )
 
 
-def test_better_is_more_than_chance_and_more_than_a_trifle() -> None:
+def test_better_exceeds_chance_and_a_minimum() -> None:
     metric = "unavailable_task_seconds"
     assert better(outcome("a", run(90)), outcome("b", run(100)), metric)
     assert not better(outcome("a", run(99)), outcome("b", run(100)), metric)  # 1 %
@@ -72,7 +72,7 @@ def test_better_is_more_than_chance_and_more_than_a_trifle() -> None:
     assert not better(known, unknown, "records_restored")
 
 
-def test_the_front_is_what_nothing_dominates() -> None:
+def test_pareto_front_has_no_dominated_outcome() -> None:
     saves, pays, both = outcome("saves", run(50)), outcome("pays", run(50, restored=2_000_000)), outcome("both", run(40, restored=2_000_000))
     assert dominates(saves, pays)
     assert not dominates(pays, saves)
@@ -89,13 +89,13 @@ def test_advice_names_a_dominating_configuration_with_its_reason() -> None:
     )
 
 
-def test_of_what_saves_about_the_same_the_smallest_change_is_advised() -> None:
+def test_advise_equal_savings_names_the_smallest_change() -> None:
     large = outcome("large", run(50), max_warmups=4, num_standbys=1)
     small = outcome("small", run(50.5), max_warmups=4)
     assert advise(answer([run()], large, small)).change == "small"
 
 
-def test_a_clear_trade_is_advised_with_what_it_costs_and_an_unclear_one_is_not() -> None:
+def test_advise_trade_only_if_clear_and_with_its_cost() -> None:
     clear = outcome("clear", run(50, restored=1_100_000), max_warmups=4)
     found = advise(answer([run()], clear))
     assert found.change == "clear"
@@ -106,7 +106,7 @@ def test_a_clear_trade_is_advised_with_what_it_costs_and_an_unclear_one_is_not()
     assert kept.line.startswith("keep what you have: no change is better without being worse elsewhere; the nearest is dear: unavailability goes")
 
 
-def test_a_gain_below_the_simulations_own_error_is_none() -> None:
+def test_advise_gain_below_simulation_error_is_none() -> None:
     found = advise(answer([run()], outcome("four", run(85), max_warmups=4), error=-0.27))
     assert found.change is None
     assert found.line == "keep what you have: four would save 15% of the unavailability, less than the simulation's own error of 27% there"
@@ -120,12 +120,12 @@ def test_a_gain_below_the_simulations_own_error_is_none() -> None:
         ((outcome("same", run()), outcome("worse", run(200))), "keep what you have: nothing that was tried is better in any respect"),
     ],
 )
-def test_why_nothing_is_to_be_changed(outcomes: tuple[Outcome, ...], told: str) -> None:
+def test_advise_no_change_names_reason(outcomes: tuple[Outcome, ...], told: str) -> None:
     found = advise(answer([run()], *outcomes))
     assert (found.change, found.line) == (None, told)
 
 
-def test_the_picture_is_sound_and_shows_each_configuration_that_could_lead() -> None:
+def test_what_if_picture_shows_each_valid_configuration() -> None:
     given = answer([run()], outcome("four <&>", run(50), max_warmups=4), outcome("none", run(0, 0, 0, 0)), outcome("broken", error="it halts"))
     drawn = render_what_if(given, advise(given))
     root = ET.fromstring(drawn)
@@ -138,7 +138,7 @@ def test_the_picture_is_sound_and_shows_each_configuration_that_could_lead() -> 
     assert drawn == render_what_if(given, advise(given))
 
 
-def test_a_picture_of_many_names_the_front_first() -> None:
+def test_what_if_picture_of_many_lists_front_first() -> None:
     given = answer([run()], *(outcome(f"n{number:02}", run(100 + number)) for number in range(20)), outcome("best", run(10)))
     texts = [element.text for element in ET.fromstring(render_what_if(given, advise(given))).iter("{http://www.w3.org/2000/svg}text")]
     assert "best  (nothing beats it)" in texts

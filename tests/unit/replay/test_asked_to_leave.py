@@ -56,7 +56,7 @@ def test_member_that_crashes_while_draining_is_asked_again_after_its_restart() -
     assert cluster.machine.state.asked == {}
 
 
-def test_a_request_that_is_taken_back_leaves_everybody_where_it_is() -> None:
+def test_withdrawn_leave_request_moves_nothing() -> None:
     cluster = settled()
     before = cluster.world.owners(cluster.now_ms)
     cluster.append(LeaveRequested(members=("m0",)))

@@ -42,7 +42,7 @@ def owned_by(cluster: SimulatedCluster, member_id: str) -> set[TaskId]:
 # Calm
 
 
-def test_a_calm_group_runs_every_task_once_and_stays_as_it_is():
+def test_cluster_without_faults_settles_and_stays():
     kept = RecordingWatcher()
     cluster = running_cluster(small_config(), "m1", "m2", "m3", watcher=kept)
     assert_settled(cluster)
@@ -54,7 +54,7 @@ def test_a_calm_group_runs_every_task_once_and_stays_as_it_is():
     assert kept.of(EventRejected) == []
 
 
-def test_a_join_warms_up_first_and_no_running_task_waits():
+def test_join_warms_up_first_and_stops_no_task():
     cluster = running_cluster(small_config(stateful=12, stateless=0, acceptable_recovery_lag=1_000), "m1", "m2", "m3")
     since_ms = cluster.now_ms
     before = cluster.world.owners(since_ms)
@@ -131,7 +131,7 @@ def test_tick_expires_the_only_member_after_its_silence():
 
 
 @pytest.mark.parametrize("network", [NetworkSettings(), LOSSY])
-def test_the_same_seed_gives_the_same_log_and_another_seed_another(network: NetworkSettings):
+def test_cluster_log_depends_only_on_the_seed(network: NetworkSettings):
     def log_of(seed: int) -> list[str]:
         memory = Memory()
         cluster = running_cluster(small_config(network=network), "m1", "m2", seed=seed, sink=memory, settled_ms=30_000)
@@ -144,7 +144,7 @@ def test_the_same_seed_gives_the_same_log_and_another_seed_another(network: Netw
     assert first != log_of(6)
 
 
-def test_the_written_log_is_complete_and_replays_to_the_same_decisions(tmp_path):
+def test_cluster_log_replays_to_the_same_decisions(tmp_path):
     location = tmp_path / "group.db"
     with open_log(location, "w") as log, log.transaction():
         cluster = running_cluster(small_config(), "m1", "m2", sink=log)
@@ -169,14 +169,14 @@ def test_the_written_log_is_complete_and_replays_to_the_same_decisions(tmp_path)
 # The network
 
 
-def test_a_lossy_network_costs_time_and_nothing_else():
+def test_lossy_network_healed_group_settles():
     cluster = running_cluster(small_config(network=LOSSY), "m1", "m2", "m3", settled_ms=120_000)
     cluster.network.heal()
     cluster.run_for(60_000)
     assert_settled(cluster)
 
 
-def test_a_lost_report_makes_the_next_one_whole():
+def test_lost_report_next_one_is_full():
     kept = RecordingWatcher()
     cluster = running_cluster(small_config(network=NetworkSettings(report_loss_per_million=500_000)), "m1", "m2", watcher=kept, settled_ms=200_000)
     cluster.network.heal()
@@ -207,7 +207,7 @@ def test_member_cut_off_within_its_lease_goes_on_and_beyond_it_rejoins(duration_
 # Processes
 
 
-def test_only_the_dead_members_tasks_wait_and_only_for_the_session_timeout():
+def test_kill_only_its_tasks_wait_for_the_session_timeout():
     cluster = running_cluster(small_config(num_standbys=1), "m1", "m2", "m3")
     since_ms = cluster.now_ms
     lost = owned_by(cluster, "m1")
@@ -219,7 +219,7 @@ def test_only_the_dead_members_tasks_wait_and_only_for_the_session_timeout():
     assert max(waited.values()) <= SESSION_MS + 3_000
 
 
-def test_a_restart_that_proves_its_predecessor_dead_waits_for_nobody():
+def test_restart_proven_dead_takes_over_at_once():
     kept = RecordingWatcher()
     cluster = running_cluster(small_config(), "m1", "m2", "m3", watcher=kept)
     since_ms = cluster.now_ms
@@ -232,7 +232,7 @@ def test_a_restart_that_proves_its_predecessor_dead_waits_for_nobody():
     assert cluster.world.owners(cluster.now_ms) == before
 
 
-def test_a_restart_without_proof_makes_the_new_owner_wait_out_the_old_ones_lease():
+def test_restart_unproven_waits_out_the_old_lease():
     kept = RecordingWatcher()
     cluster = running_cluster(small_config(), "m1", "m2", "m3", watcher=kept)
     since_ms = cluster.now_ms
@@ -247,7 +247,7 @@ def test_a_restart_without_proof_makes_the_new_owner_wait_out_the_old_ones_lease
     assert_settled(cluster)
 
 
-def test_a_zombie_and_its_successor_never_run_a_task_at_once_and_the_zombie_goes():
+def test_zombie_and_successor_never_overlap():
     cluster = running_cluster(small_config(), "m1", "m2")
     cluster.duplicate("m1")
     cluster.run_for(60_000)  # the world raises InvariantBroken at the first overlap
@@ -255,7 +255,7 @@ def test_a_zombie_and_its_successor_never_run_a_task_at_once_and_the_zombie_goes
     assert_settled(cluster)
 
 
-def test_a_zombie_that_was_paused_finds_out_before_it_runs_anything():
+def test_zombie_resumed_exits_before_it_runs_a_task():
     cluster = running_cluster(small_config(), "m1", "m2")
     zombie = cluster.last_process("m1")
     zombie.pause()
@@ -268,7 +268,7 @@ def test_a_zombie_that_was_paused_finds_out_before_it_runs_anything():
 
 
 @pytest.mark.parametrize("duration_ms", [LEASE_MS // 3, LEASE_MS + 500, 3 * SESSION_MS])
-def test_a_paused_process_runs_nothing_after_its_lease(duration_ms: int):
+def test_paused_process_runs_nothing_after_lease(duration_ms: int):
     cluster = running_cluster(small_config(), "m1", "m2")
     process = cluster.last_process("m1")
     incarnation = process.incarnation
@@ -281,7 +281,7 @@ def test_a_paused_process_runs_nothing_after_its_lease(duration_ms: int):
     assert (process.incarnation == incarnation) == (duration_ms < LEASE_MS)
 
 
-def test_a_lost_disk_means_restoring_from_the_start():
+def test_lost_disk_restores_from_the_start():
     cluster = running_cluster(small_config(), "m1", "m2")
     lost = owned_by(cluster, "m1")
     cluster.last_process("m1").kill()
@@ -294,7 +294,7 @@ def test_a_lost_disk_means_restoring_from_the_start():
     assert stateful <= restored
 
 
-def test_a_kept_disk_is_reported_at_the_join_and_nothing_is_restored_twice():
+def test_kept_disk_is_reported_at_join_and_not_restored():
     cluster = running_cluster(small_config(acceptable_recovery_lag=1_000), "m1", "m2")
     before = len(cluster.world.restores)
     cluster.last_process("m1").kill()
@@ -305,7 +305,7 @@ def test_a_kept_disk_is_reported_at_the_join_and_nothing_is_restored_twice():
     assert sum(each.records for each in cluster.world.restores[before:]) < 2_000
 
 
-def test_an_announced_leave_makes_nothing_wait_and_ends_with_the_members_own_word():
+def test_announced_leave_stops_no_task_and_ends_as_left():
     cluster = running_cluster(small_config(acceptable_recovery_lag=1_000), "m1", "m2", "m3")
     since_ms = cluster.now_ms
     cluster.last_process("m1").leave()
@@ -315,7 +315,7 @@ def test_an_announced_leave_makes_nothing_wait_and_ends_with_the_members_own_wor
     assert max(silences_ms(cluster, since_ms).values()) < 1_000
 
 
-def test_a_leave_that_is_cancelled_in_time_changes_nothing_for_good():
+def test_leave_cancelled_in_time_keeps_the_member():
     cluster = running_cluster(small_config(), "m1", "m2", "m3")
     cluster.last_process("m1").leave()
     cluster.run_for(50)
@@ -326,7 +326,7 @@ def test_a_leave_that_is_cancelled_in_time_changes_nothing_for_good():
     assert len(owned_by(cluster, "m1")) >= 2
 
 
-def test_a_plain_close_says_so_and_its_tasks_move_at_once():
+def test_plain_close_moves_its_tasks_at_once():
     cluster = running_cluster(small_config(num_standbys=1), "m1", "m2", "m3")
     since_ms = cluster.now_ms
     cluster.last_process("m1").close()
@@ -336,7 +336,7 @@ def test_a_plain_close_says_so_and_its_tasks_move_at_once():
     assert max(silences_ms(cluster, since_ms).values()) < 1_000
 
 
-def test_a_silent_close_costs_the_session_timeout():
+def test_silent_close_waits_session_timeout():
     cluster = running_cluster(small_config(num_standbys=1), "m1", "m2", "m3")
     since_ms = cluster.now_ms
     lost = owned_by(cluster, "m1")
@@ -347,7 +347,7 @@ def test_a_silent_close_costs_the_session_timeout():
     assert {task for task, gap in silences_ms(cluster, since_ms).items() if gap >= SESSION_MS - 3_000} == lost
 
 
-def test_a_reader_that_stands_still_ends_its_members_lease():
+def test_stuck_reader_ends_its_lease():
     kept = RecordingWatcher()
     cluster = running_cluster(small_config(), "m1", "m2", watcher=kept)
     process = cluster.last_process("m1")
@@ -360,7 +360,7 @@ def test_a_reader_that_stands_still_ends_its_members_lease():
     assert_settled(cluster)
 
 
-def test_a_reader_that_skips_reads_the_gap_itself():
+def test_reader_that_skips_rereads_the_gap():
     cluster = running_cluster(small_config(), "m1", "m2", "m3")
     for process in cluster.live_processes():
         process.skip_records(3)
@@ -373,7 +373,7 @@ def test_a_reader_that_skips_reads_the_gap_itself():
 
 
 @pytest.mark.parametrize("jump_ms", [0, 40_000, 86_400_000, -40_000])
-def test_a_failover_expires_nobody_whatever_the_next_brokers_clock_says(jump_ms: int):
+def test_failover_with_clock_jump_expires_no_member(jump_ms: int):
     kept = RecordingWatcher()
     cluster = running_cluster(small_config(), "m1", "m2", watcher=kept)
     since_ms = cluster.now_ms
@@ -383,7 +383,7 @@ def test_a_failover_expires_nobody_whatever_the_next_brokers_clock_says(jump_ms:
     assert set(silences_ms(cluster, since_ms).values()) == {0}
 
 
-def test_when_nobody_can_renew_everybody_stops_and_comes_back():
+def test_broker_outage_stops_members_until_it_ends():
     cluster = running_cluster(small_config(), "m1", "m2")
     cluster.broker.fail_over(down_ms=3 * SESSION_MS, clock_jump_ms=0)
     cluster.run_for(2 * SESSION_MS)
@@ -405,7 +405,7 @@ def test_live_process_that_is_claimed_dead_ends_as_superseded():
     assert [process.exit for process in cluster.processes if process is not first] == [None]
 
 
-def test_two_workers_at_once_publish_identical_duplicates():
+def test_two_workers_publish_identical_duplicates():
     cluster = running_cluster(small_config(), "m1", "m2")
     cluster.start_worker()
     cluster.run_for(5_000)
@@ -417,7 +417,7 @@ def test_two_workers_at_once_publish_identical_duplicates():
     assert_settled(cluster)
 
 
-def test_a_worker_killed_between_folding_and_publishing_is_followed_by_one_that_publishes_what_is_missing():
+def test_worker_killed_before_publishing_next_publishes_the_missing():
     cluster = running_cluster(small_config(checkpoint_every_records=20), "m1", "m2")
     cluster.network.cut("worker-1", 5_000)
     cluster.start_process(member("m3"))
@@ -450,7 +450,7 @@ def test_worker_with_another_decision_halts_the_group_instead_of_publishing():
     assert halted.value.code == "published_differs"
 
 
-def test_while_nobody_leads_the_members_go_on():
+def test_members_without_worker_go_on():
     cluster = running_cluster(small_config(), "m1", "m2")
     cluster.workers[0].kill()
     since_ms = cluster.now_ms
@@ -464,7 +464,7 @@ def test_while_nobody_leads_the_members_go_on():
 # The world finds what is wrong
 
 
-def test_two_owners_at_once_stop_the_run_and_name_both():
+def test_two_owners_stop_the_run_and_are_named():
     cluster = running_cluster(small_config(), "m1", "m2", session_factory=NoHold)
     cluster.last_process("m1").pause()
     cluster.run_for(100)
@@ -478,7 +478,7 @@ def test_two_owners_at_once_stop_the_run_and_name_both():
     assert "m1#1" in str(broken.value)
 
 
-def test_the_clock_of_the_world_is_the_logs_clock_until_a_broker_says_otherwise():
+def test_log_clock_is_the_worlds_until_a_clock_jump():
     cluster = running_cluster(small_config(), "m1", settled_ms=10_000)
     assert cluster.broker.facts.records[0].append_ms == START_MS
     cluster.broker.fail_over(down_ms=0, clock_jump_ms=40_000)

@@ -19,15 +19,15 @@ def seventh() -> ChangeCost:
     return change_cost(tasks=60, members=6)
 
 
-def test_a_seventh_member_changes_eight_owners_and_not_one_more(seventh: ChangeCost):
+def test_seventh_member_makes_the_fewest_moves(seventh: ChangeCost):
     assert (seventh.moves, seventh.fewest, seventh.moved_more_than_once) == (8, 8, 0)
 
 
-def test_it_takes_at_most_five_probing_rounds(seventh: ChangeCost):
+def test_seventh_member_takes_few_rounds(seventh: ChangeCost):
     assert seventh.probing_rounds <= 5
 
 
-def test_no_running_task_is_interrupted_before_its_destination_is_caught_up(seventh: ChangeCost):
+def test_seventh_member_interrupts_no_running_task(seventh: ChangeCost):
     assert seventh.interrupted == ()
     assert seventh.longest_silence_ms < 1_000
 

@@ -68,7 +68,7 @@ def test_growth_is_straight_between_its_points_and_flat_outside():
 
 
 @pytest.mark.parametrize("points", [(), ((1, 5), (1, 6)), ((1, 5), (2, 4))])
-def test_growth_that_falls_or_stands_twice_is_refused(points: Any):
+def test_growth_falling_or_repeated_is_refused(points: Any):
     with pytest.raises(FieldError, match=r"Growth\.points"):
         ChangelogGrowth(points)
 
@@ -114,18 +114,18 @@ def test_sequential_copies_come_one_after_the_other():
     assert (it.lag(OTHER, 1_001), it.lag(TASK, 1_001)) == (0, 999)
 
 
-def test_a_task_that_is_to_run_comes_first_and_restores_to_the_end_of_when_it_was_opened():
+def test_restorer_opened_task_comes_first_and_ends_where_it_opened():
     it, world = restorer(1_000, rate=100)
     it.follow(OTHER, 0)
     it.open(TASK, 500)
     it.advance(1_550)
-    assert it.lag(TASK, 1_550) == 0  # 1,050 records at 500 ms; nobody writes to it until it runs
+    assert it.lag(TASK, 1_550) == 0  # 1,050 records at 500 ms; no writes until it runs
     it.leave(TASK, 1_550)
     assert world.restores == [CopyRestore(at_ms=1_550, task=TASK, member_id="m1", records=1_050, to_run=True)]
     assert it.disk.positions[OTHER] == 500
 
 
-def test_the_latency_passes_before_the_first_record_but_not_for_a_copy_that_is_promoted():
+def test_restorer_latency_delays_new_copy_not_promoted_one():
     it, _ = restorer(1_000, latency_ms=300)
     it.follow(TASK, 0)
     assert it.next_look_ms(0) == 300
@@ -147,7 +147,7 @@ def test_followed_copy_stays_near_and_abandoned_copy_falls_behind():
     assert it.lag(TASK, 3_000) == 2_050
 
 
-def test_a_stopped_process_reads_nothing():
+def test_restorer_asleep_reads_nothing():
     it, _ = restorer(1_000, rate=100)
     it.follow(TASK, 0)
     it.advance(500)
@@ -186,7 +186,7 @@ def test_simulation_stops_at_the_millisecond_two_owners_overlap():
     assert (world.owner_of(TASK, 150), world.owner_of(TASK, 999)) == ("b", None)
 
 
-def test_the_world_does_not_let_an_older_token_run_after_a_newer_one():
+def test_world_older_token_after_newer_raises():
     world = SimulatedWorld(TOPOLOGY, {})
     runner = Runner("a", 999)
     world.started(TASK, runner, 5, 0)
@@ -211,7 +211,7 @@ def leave_of(number: int) -> LeaveIntended:
 
 
 @pytest.mark.parametrize("loss", [0, 300_000])
-def test_a_producer_appends_everything_once_and_in_order_whatever_is_lost(loss: int):
+def test_producer_under_losses_appends_once_in_order(loss: int):
     engine, broker, owner = office(loss_per_million=loss)
     acknowledged: list[tuple[int, int]] = []
     producer = Producer(owner, broker, broker.facts, lambda fact, sent_ms: acknowledged.append((fact.incarnation, sent_ms)))
@@ -223,7 +223,7 @@ def test_a_producer_appends_everything_once_and_in_order_whatever_is_lost(loss: 
     assert producer.idle
 
 
-def test_nothing_is_answered_while_the_broker_is_down_and_the_next_ones_clock_counts():
+def test_failover_answers_only_afterwards_with_the_next_clock():
     engine, broker, owner = office()
     producer = Producer(owner, broker, broker.facts, lambda fact, sent_ms: None)
     broker.fail_over(down_ms=1_000, clock_jump_ms=40_000)
@@ -234,7 +234,7 @@ def test_nothing_is_answered_while_the_broker_is_down_and_the_next_ones_clock_co
     assert 41_000 <= broker.facts.records[1].append_ms <= 41_200
 
 
-def test_a_dead_endpoints_messages_still_arrive_and_answers_to_it_do_not():
+def test_dead_endpoint_messages_arrive_answers_do_not():
     engine, broker, owner = office()
     acknowledged: list[Any] = []
     producer = Producer(owner, broker, broker.facts, lambda fact, sent_ms: acknowledged.append(fact))
@@ -245,7 +245,7 @@ def test_a_dead_endpoints_messages_still_arrive_and_answers_to_it_do_not():
     assert acknowledged == []
 
 
-def test_a_paused_endpoint_gets_everything_when_it_wakes():
+def test_paused_endpoint_runs_all_on_resume():
     engine, _, owner = office()
     seen: list[int] = []
     owner.pause()
@@ -257,7 +257,7 @@ def test_a_paused_endpoint_gets_everything_when_it_wakes():
     assert sorted(seen) == [1, 2]
 
 
-def test_a_fetch_waits_for_a_record_or_for_its_time():
+def test_fetch_waits_for_record_or_timeout():
     engine, broker, _ = office()
     answers: list[tuple[int, int, int, bool]] = []
 
@@ -273,7 +273,7 @@ def test_a_fetch_waits_for_a_record_or_for_its_time():
     assert answers == [(1, 1, 1, True), (201, 1, 2, True), (801, 0, 2, True)]
 
 
-def test_two_decisions_of_one_number_or_a_skipped_one_halt_the_group():
+def test_decision_number_conflict_or_gap_halts_the_group():
     _, broker, owner = office()
     producer = Producer(owner, broker, broker.decisions, lambda decision, sent_ms: None)
 
@@ -288,7 +288,7 @@ def test_two_decisions_of_one_number_or_a_skipped_one_halt_the_group():
         broker.produce(producer, 3, broker.decisions, [decision(4)])
 
 
-def test_asking_a_cluster_for_what_it_does_not_have_says_so():
+def test_cluster_unknown_name_error_says_so():
     cluster = running_cluster(small_config(), "m1", settled_ms=5_000)
     with pytest.raises(InputError, match="never had a process"):
         cluster.last_process("m9")
@@ -322,7 +322,7 @@ def test_processing_gap_counts_in_full_when_longer_than_a_second():
     ]
 
 
-def test_a_move_is_a_change_of_member_and_a_restart_is_none():
+def test_active_moves_counts_members_not_restarts():
     assert [(move.at_ms, move.task, move.from_member, move.to_member) for move in active_moves(HISTORY)] == [
         (11_000, TASK, "a", "b"),
         (33_000, STATELESS, "a", "b"),
@@ -349,7 +349,7 @@ def test_fewest_moves_for_balance(held: dict[str, int], capacities: dict[str, in
     assert fewest_moves(owners, capacities) == fewest
 
 
-def test_a_window_gets_what_began_in_it_and_what_began_a_little_early_from_its_start_on():
+def test_window_cost_counts_events_within_it_and_silence_before():
     notes = Notes()
     notes.rounds = [(9_000, "join"), (21_000, "expiry"), (24_000, "expiry")]
     notes.copies = [(21_000, "begun"), (21_500, "promoted")]
@@ -398,7 +398,7 @@ def test_imbalance_is_tasks_beyond_the_shares_times_how_long():
     assert costs.window("w", 0, 10_000).totals["imbalance_task_seconds"] == 6.0  # one too many and one too few, from 1 s to 4 s
 
 
-def test_a_second_process_of_a_member_is_its_own_process():
+def test_duplicate_is_a_process_of_its_own():
     cluster = running_cluster(small_config(), "m1", settled_ms=20_000)
     cluster.start_process(member("m2"))
     cluster.duplicate("m1")

@@ -1,5 +1,5 @@
 """Small storms: a few seeds pass, equal seeds give equal plans, and with a rule of the protocol
-switched off the world finds two owners.
+switched off the world detects two owners.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def test_storm_breaks_no_invariant_and_the_group_settles(seed: int):
     assert outcome.settled_ms is not None
 
 
-def test_a_storm_is_the_same_each_time():
+def test_storm_same_seed_is_same():
     def summary(outcome: StormOutcome) -> tuple[object, ...]:
         return outcome.facts, outcome.steps, outcome.settled_ms, outcome.cluster.machine.snapshot()
 
@@ -65,9 +65,9 @@ def unclamped(checkpoint: bytes | None) -> GroupMachine:
     [{"session_factory": NoHold}, {"session_factory": HeartbeatsAlone}, {"session_factory": Deaf}, {"machine_factory": unclamped}],
     ids=["no hold after force", "lease from heartbeats alone", "expiry not heeded", "group time not clamped"],
 )
-def test_without_a_rule_a_storm_finds_two_owners(broken: dict[str, Any]):
+def test_storm_without_a_rule_finds_two_owners(broken: dict[str, Any]):
     for seed in range(MOST_SEEDS):
         error = run_storm(draw(seed), judges=[], **broken).error  # by what really ran alone
         if isinstance(error, InvariantBroken) and error.number == 1:
             return
-    pytest.fail(f"{MOST_SEEDS} storms, and nobody noticed")
+    pytest.fail(f"{MOST_SEEDS} storms found no two owners")

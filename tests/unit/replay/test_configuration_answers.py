@@ -1,5 +1,5 @@
-"""What readers of a log learn of its configurations before they fold them: refusals that stand
-right behind the fact, far behind it, or too far.
+"""Readers of a log learn whether a configuration was refused before they fold it: the refusal is
+stored right behind the fact, far behind it, or too far.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def test_facts_wait_until_a_decision_shows_the_answer() -> None:
 
 
 @pytest.mark.parametrize("caused_by", [2, 4])
-def test_another_decision_of_it_or_of_a_later_fact_says_that_it_was_accepted(caused_by: int) -> None:
+def test_configuration_with_another_decision_is_accepted(caused_by: int) -> None:
     answers = ConfigurationAnswers()
     for each in (fact(2, LEARNER), fact(3, ProbingTick()), fact(4, ProbingTick())):
         assert answers.take(each) == []
@@ -62,7 +62,7 @@ def test_another_decision_of_it_or_of_a_later_fact_says_that_it_was_accepted(cau
     assert refused_of(known) == {2: False, 3: False, 4: False}
 
 
-def test_each_of_two_configurations_has_its_own_answer() -> None:
+def test_two_configurations_get_their_own_answers() -> None:
     answers = ConfigurationAnswers()
     for each in (fact(2, TYPO), fact(3, ProbingTick()), fact(4, LEARNER), fact(5, ProbingTick())):
         answers.take(each)
@@ -70,7 +70,7 @@ def test_each_of_two_configurations_has_its_own_answer() -> None:
     assert refused_of(answers.rest()) == {4: False, 5: False}
 
 
-def test_a_refusal_that_comes_too_late_is_an_error_and_not_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusal_too_late_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replayer_module, "MOST_HELD", 3)
     answers = ConfigurationAnswers()
     for offset, event in ((2, LEARNER), (3, ProbingTick()), (4, ProbingTick())):
@@ -82,8 +82,8 @@ def test_a_refusal_that_comes_too_late_is_an_error_and_not_an_answer(monkeypatch
 
 
 def refused(*, late: bool) -> list[Entry]:
-    """Led by a build that lacks the learner. `late`: each decision from the refusal on stands at
-    the end.
+    """A log led by a build that lacks the learner. `late`: all decisions from the refusal on are
+    stored at the end.
     """
     records = log(LEARNER, joined("m2"), configured(initial_delay_ms=0, probing_interval_ms=9_000))
     _, decisions = lead(records, LACKS)
@@ -93,12 +93,12 @@ def refused(*, late: bool) -> list[Entry]:
 
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("load", [lacking(), lacking("learner")])
-def test_every_build_verifies_a_log_whose_refusal_is_recorded(load: Callable[[str, int], object], late: bool) -> None:
+def test_verify_recorded_refusal_is_identical(load: Callable[[str, int], object], late: bool) -> None:
     found = verify(refused(late=late), load=load).groups[0]  # type: ignore[arg-type]
     assert (found.verdict, found.problem, found.not_yet_written) == (Verdict.IDENTICAL, "", 0)
 
 
-def test_a_verification_goes_on_where_it_was_saved_in_the_middle_of_what_is_held() -> None:
+def test_group_verifier_restored_while_holding_facts_goes_on() -> None:
     entries = refused(late=True)
     group = GroupVerifier(GROUP)
     group.machine.step(entries[0])  # type: ignore[arg-type]
@@ -124,7 +124,7 @@ def test_verify_applied_configuration_without_the_assignor_cannot_verify() -> No
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_refused_configuration_is_never_in_force_for_other_readers(late: bool) -> None:
+def test_refused_configuration_is_never_in_force(late: bool) -> None:
     entries = refused(late=late)
     replayer = Replayer()
     offsets = [step.record.offset for step in replayer.follow(entries)]
@@ -139,7 +139,7 @@ def test_a_refused_configuration_is_never_in_force_for_other_readers(late: bool)
     assert changes == ["high_availability"]
 
 
-def test_a_history_that_is_read_up_to_a_fact_ends_there() -> None:
+def test_replayer_until_offset_ends_there() -> None:
     replayer = Replayer()
     assert [step.record.offset for step in replayer.follow(refused(late=False), until_offset=4)][-1] == 4
     assert replayer.machine.state.last_offset == 4

@@ -1,4 +1,5 @@
-"""How long members that are leaving still need: said before they are asked, and while they go."""
+"""Drain times of members: expected before they are asked to leave, and remaining while they leave.
+"""
 
 from __future__ import annotations
 

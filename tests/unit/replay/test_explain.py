@@ -1,5 +1,4 @@
-"""explain: the three answers, at moments where each kind of answer is due, with the numbers the
-decisions rest on.
+"""explain: the three answers, each kind with the numbers that its decision used.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def moves_of(state: str) -> list[tuple[DecisionRecord, TaskId, str | None, str]]
     return found
 
 
-def test_why_it_is_here_names_the_decision_the_reason_and_the_lags_at_that_moment() -> None:
+def test_explain_owner_names_decision_reason_and_lags() -> None:
     warming = moves_of("warming")[0]
     granted = next(each for each in moves_of("granted") if each[1] == warming[1] and each[3] == warming[3])
     answer = explain(lived(), warming[1], at_offset=granted[0].caused_by)
@@ -54,7 +53,7 @@ def test_why_it_is_here_names_the_decision_the_reason_and_the_lags_at_that_momen
     assert [candidate.member_id for candidate in answer.candidates if candidate.owns_it] == [warming[2]]
 
 
-def test_why_it_moved_has_each_state_with_its_time_and_what_was_restored() -> None:
+def test_explain_move_has_each_state_its_time_and_restored_records() -> None:
     warming = moves_of("warming")[0]
     answer = explain(lived(), warming[1])
     move = next(each for each in answer.moves if each.destination == "m4")
@@ -71,7 +70,7 @@ def test_why_it_moved_has_each_state_with_its_time_and_what_was_restored() -> No
     assert 395_000 < restored < 420_000
 
 
-def test_a_task_that_waits_says_for_whom_and_how_far_they_are() -> None:
+def test_explain_waiting_task_names_the_slots_in_use() -> None:
     first = moves_of("warming")[0][0]
     begun = {each[1] for each in moves_of("warming") if each[0] == first}
     late = next(each for each in moves_of("warming") if each[1] not in begun and each[3] == "m4")
@@ -87,7 +86,7 @@ def test_a_task_that_waits_says_for_whom_and_how_far_they_are() -> None:
     assert next(move for move in moved.moves if move.destination == "m4").spent_ms("waiting", 0) > 0
 
 
-def test_a_task_that_warms_says_how_far_and_how_long() -> None:
+def test_explain_warming_task_says_progress() -> None:
     start, which, source, _ = moves_of("warming")[0]
     end = next(each for each in moves_of("revoking") if each[1] == which)[0]
     answer = explain(lived(), which, at_offset=(start.caused_by + 2 * end.caused_by) // 3)
@@ -98,7 +97,7 @@ def test_a_task_that_warms_says_how_far_and_how_long() -> None:
     assert "the slot goes to another task" in text
 
 
-def test_a_task_that_is_handed_over_says_who_has_not_let_go() -> None:
+def test_explain_revoking_task_names_its_owner() -> None:
     start, which, source, _ = next(each for each in moves_of("revoking") if each[3] == "m4")
     answer = explain(lived(), which, at_offset=start.caused_by)
     text = " ".join(answer.what_next)
@@ -119,14 +118,14 @@ def test_explain_task_of_dead_member_says_how_long_it_stopped() -> None:
     assert silent[0].to_ms == answer.append_ms
 
 
-def test_a_task_that_comes_home_says_so() -> None:
+def test_explain_returned_task_says_so() -> None:
     back = next(each for each in moves_of("granted") if each[3] == "m2" and each[2] is not None)
     answer = explain(lived(), back[1])
     assert answer.moves[-1].began_ms >= BACK_MS
     assert any("is back and had it before" in sentence for sentence in answer.why_here)
 
 
-def test_a_settled_task_stays_and_says_why() -> None:
+def test_explain_settled_task_says_why() -> None:
     answer = explain(lived(), task("0_0"))
     assert len(answer.what_next) == 1
     assert "It stays where it is" in answer.what_next[0]
@@ -142,14 +141,14 @@ def test_explain_before_the_first_round_says_what_is_waited_for() -> None:
     assert "the group has no members" in explain(empty, task("0_0")).why_here[0]
 
 
-def test_a_hold_is_explained() -> None:
+def test_explain_hold_says_why() -> None:
     joins = [MemberJoined(member_id="m1", incarnation=number, join_nonce=str(number), session_timeout_ms=8_000) for number in (1, 2)]
     entries = decided((1_000, configured(initial_delay_ms=0)), (1_001, TOPOLOGY), (1_002, joins[0]), (1_500, joins[1]))
     text = " ".join(explain(entries, task("1_0")).what_next)
     assert "taken by force, so m1 waits 8.0 s" in text
 
 
-def test_under_kafkas_assignor_a_task_waits_for_the_probing_round_and_moves_because_of_its_turn() -> None:
+def test_explain_under_kafka_streams_names_probing_round_and_turn() -> None:
     kafka = attrs.evolve(configured(initial_delay_ms=0), assignor="kafka_streams", behaviour_version=1, solver="")
     ends = PartitionsObserved(end_offsets={"store": dict.fromkeys(range(12), 50_000)})
     joins = [MemberJoined(member_id=name, incarnation=1, join_nonce=name, session_timeout_ms=90_000) for name in ("m1", "m2")]
@@ -176,7 +175,7 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> list[Entry]:
         return list(log.read())
 
 
-def test_a_recorded_group_says_what_its_own_leader_did_and_what_equipoise_would_do(observed: list[Entry]) -> None:
+def test_explain_recorded_group_has_its_leaders_moves_and_ours(observed: list[Entry]) -> None:
     answer = explain(observed, task("0_3"))
     rounds = [entry.event for entry in observed if isinstance(entry, Record) and isinstance(entry.event, AssignmentObserved)]
     owners = [next((member.member_id for member in each.members if task("0_3") in member.active), None) for each in rounds]
@@ -188,7 +187,7 @@ def test_a_recorded_group_says_what_its_own_leader_did_and_what_equipoise_would_
     assert any("equipoise would" in sentence for sentence in answer.what_next)
 
 
-def test_a_recorded_round_that_gave_it_to_nobody_says_so(observed: list[Entry]) -> None:
+def test_explain_recorded_unassigned_task_says_so(observed: list[Entry]) -> None:
     rounds = [entry for entry in observed if isinstance(entry, Record) and isinstance(entry.event, AssignmentObserved)]
     for record in rounds:
         assert isinstance(record.event, AssignmentObserved)
@@ -200,7 +199,7 @@ def test_a_recorded_round_that_gave_it_to_nobody_says_so(observed: list[Entry]) 
     raise AssertionError("2_4 is withheld in the recorded run")
 
 
-def test_every_task_can_be_explained_everywhere_and_as_json(observed: list[Entry]) -> None:
+def test_explain_any_task_and_offset_gives_json(observed: list[Entry]) -> None:
     for entries in (list(lived()), observed):
         offsets = [entry.offset for entry in entries if isinstance(entry, Record)]
         for at_offset in (*offsets[5 :: len(offsets) // 12], offsets[-1]):
@@ -211,7 +210,7 @@ def test_every_task_can_be_explained_everywhere_and_as_json(observed: list[Entry
                 assert not any("None" in sentence or "{" in sentence for sentence in (*document["why_here"], *document["what_next"]))
 
 
-def test_a_task_that_is_not_there_is_an_input_error() -> None:
+def test_explain_unknown_task_is_input_error() -> None:
     with pytest.raises(InputError, match=r"no task 7_0 at offset \d+; it has 0_0 to 0_11, 1_0 to 1_2"):
         explain(lived(), task("7_0"))
 
@@ -232,7 +231,7 @@ def cooperative_log(**options: int) -> list[Entry]:
     return [entry for record in group.records for entry in (record, *decided_by.get(record.offset, ()))]
 
 
-def test_lost_work_is_said_to_wait_for_its_member() -> None:
+def test_explain_lost_task_waits_for_member() -> None:
     log = cooperative_log()
     told = [explain(log, TaskId(1, partition)) for partition in range(6)]
     lost = [each for each in told if each.row.owner is None]
@@ -244,7 +243,7 @@ def test_lost_work_is_said_to_wait_for_its_member() -> None:
         assert "it is kept for it" in why
 
 
-def test_slow_warm_up_says_when_it_is_measured_and_what_waits_for_its_slot() -> None:
+def test_explain_slow_warm_up_says_measurement_and_waiting() -> None:
     group = Group().starts("m1", stateful=9, max_warmups=1, warmup_stall_ms=9_000)
     group.settles()
     group.join("slow", restores=100)
@@ -266,7 +265,7 @@ def test_slow_warm_up_says_when_it_is_measured_and_what_waits_for_its_slot() -> 
     assert "slow restores slowly and gave a slot to a copy that will be ready far sooner. No warm-up begins on it for another" in told
 
 
-def test_a_move_that_waits_for_a_back_off_is_not_said_to_wait_for_a_slot() -> None:
+def test_explain_back_off_names_no_warm_up_slot() -> None:
     group = Group().starts("m1", stateless=6, assignor="cooperative")
     group.join("m2")
     group.join("m3")

@@ -1,5 +1,5 @@
-"""explain, where a task moved for its racks: what running it cost before and after, and what was
-weighed against it.
+"""explain for a task that moved for its racks: its cost before and after, and the costs on other
+members.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TASKS = (task("0_0"), task("0_1"))
 
 
 def log(strategy: str) -> list[Entry]:
-    """m1 (rack a) runs both tasks, m2 (rack b) joins and takes over the one whose two partitions
+    """m1 (rack a) runs both tasks; m2 (rack b) joins and takes over the task whose two partitions
     are in b.
     """
     config = configured(initial_delay_ms=0)
@@ -54,7 +54,7 @@ def moved() -> Explanation:
     return explain(log("min_cost"), TASKS[0])
 
 
-def test_why_it_is_here_says_what_it_costs_and_cost(moved: Explanation):
+def test_explain_owner_says_cost_before_and_now(moved: Explanation):
     assert moved.row.owner == "m2"
     said = " ".join(moved.why_here)
     assert "m2 is nearer to what it reads than m1" in said
@@ -62,7 +62,7 @@ def test_why_it_is_here_says_what_it_costs_and_cost(moved: Explanation):
     assert "rack_traffic_cost = 10, rack_non_overlap_cost = 1" in said
 
 
-def test_every_candidate_has_its_rack_and_its_cost(moved: Explanation):
+def test_explain_candidate_has_rack_and_cost(moved: Explanation):
     assert [(each.member_id, each.rack, each.traffic_cost) for each in moved.candidates] == [("m1", "a", 20), ("m2", "b", 0)]
     assert [each["traffic_cost"] for each in moved.document()["candidates"]] == [20, 0]
 

@@ -65,7 +65,7 @@ def report(number: int, lags: dict[TaskId, Lag], **more: Any) -> LagReported:
     return LagReported(member_id="m", incarnation=1, number=number, assignment_epoch=1, lags=lags, **more)
 
 
-def test_a_copy_that_is_still_far_behind_is_a_measurement() -> None:
+def test_fit_copy_far_behind_is_a_measurement() -> None:
     """80,000 -> 50,000 behind while 6,000 were written: 36,000 records in 3 s."""
     found = fit(
         group(
@@ -81,7 +81,7 @@ def test_a_copy_that_is_still_far_behind_is_a_measurement() -> None:
     assert found.join_wait_ms == 0
 
 
-def test_a_copy_that_has_caught_up_is_a_bound() -> None:
+def test_fit_copy_caught_up_is_a_bound() -> None:
     for caught_up in (1_000, 0, LagSentinel.ACTIVE):
         found = fit(group((0, told(TASK)), (1_000, report(1, {TASK: 80_000})), (4_000, report(2, {TASK: caught_up}))))
         last = found.observations[-1]
@@ -90,15 +90,15 @@ def test_a_copy_that_has_caught_up_is_a_bound() -> None:
         assert found.overall.bounds >= 1
 
 
-def test_all_copies_of_a_member_count_together() -> None:
-    """One copy caught up and one did not, so the member was restoring all the time."""
+def test_fit_adds_copies_of_a_member() -> None:
+    """One copy caught up and one did not, so the member restored all the time."""
     found = fit(group((0, told(TASK, OTHER)), (1_000, report(1, {TASK: 5_000, OTHER: 60_000})), (3_000, report(2, {TASK: 0, OTHER: 25_000}))))
     assert (found.observations[-1].records, found.observations[-1].copies, found.observations[-1].measured) == (40_000, 2, 20_000.0)
 
 
 def test_fit_log_without_restores_gives_no_speed() -> None:
     silent = [
-        group((1_000, report(1, {TASK: 80_000})), (4_000, report(2, {TASK: 50_000}))),  # nobody told it to keep the copy
+        group((1_000, report(1, {TASK: 80_000})), (4_000, report(2, {TASK: 50_000}))),  # it was not assigned the copy
         group((0, told(TASK)), (1_000, report(1, {TASK: 900})), (4_000, report(2, {TASK: 0}))),  # it was caught up
         group((0, told(TASK)), (1_000, report(1, {TASK: LagSentinel.UNKNOWN})), (4_000, report(2, {TASK: 50_000}))),
         group((0, told(TASK)), (1_000, report(1, {TASK: 80_000})), (4_000, report(2, {TASK: LagSentinel.UNKNOWN}))),
@@ -125,7 +125,7 @@ def test_deltas_build_on_the_report_before() -> None:
     assert measured == [(1_000, 20_000), (2_000, 10_000)]
 
 
-def test_a_speed_known_within_a_factor_of_four_is_a_measurement() -> None:
+def test_fit_speed_within_factor_four_is_a_measurement() -> None:
     assert observation(100, 400).measured == 200
     assert observation(100, 401).measured is None
     assert observation(100).measured is None
@@ -147,7 +147,7 @@ def test_bounds_count_as_speeds_beyond_them() -> None:
     assert speed_of([]).largest_bound is None
 
 
-def test_a_copy_that_its_member_calls_ready_right_after_its_report_was_restored_until_then() -> None:
+def test_fit_ready_right_after_report_ends_the_restore() -> None:
     entries = ((0, told(TASK)), (1_000, report(1, {TASK: 80_000})), (3_000, report(2, {TASK: 900})))
     ready = TaskReady(member_id="m", incarnation=1, assignment_epoch=1, tasks=(TASK,))
     assert fit(group(*entries)).observations[-1].high is None
@@ -155,7 +155,7 @@ def test_a_copy_that_its_member_calls_ready_right_after_its_report_was_restored_
     assert fit(group(*entries, (3_100, ready))).observations[-1].high is None  # made for another reason
 
 
-def test_of_three_measurements_the_median_is_used() -> None:
+def test_estimate_is_median_of_measurements() -> None:
     measured = [observation(each, each) for each in (10, 20, 30)]
     assert estimate_of(measured) == Estimate(records_per_s=20, low=10, high=30, basis="median of 3 measurements")
     many = estimate_of([observation(each, each) for each in range(100, 200)])
@@ -164,7 +164,7 @@ def test_of_three_measurements_the_median_is_used() -> None:
     assert 135 < many.low < many.records_per_s < many.high < 165
 
 
-def test_the_interval_of_very_many_measurements_is_as_narrow_as_they_allow() -> None:
+def test_estimate_of_many_measurements_is_narrow() -> None:
     """Of 100,000 the median's rank lies within 1.645 standard deviations of the middle, 316 / 2
     ranks each, 9 times in 10.
     """
@@ -174,7 +174,7 @@ def test_the_interval_of_very_many_measurements_is_as_narrow_as_they_allow() -> 
     assert estimate.high == pytest.approx(50_000 + 260, abs=2)
 
 
-def test_where_nothing_was_seen_the_default_is_used_and_no_interval_claimed() -> None:
+def test_estimate_without_observations_is_the_default() -> None:
     assert estimate_of([]) == Estimate(records_per_s=DEFAULT_RECORDS_PER_S, low=None, high=None, basis="default: nothing was seen restoring")
 
 
@@ -192,7 +192,7 @@ def test_bounds_alone_allow_more_than_the_largest_and_an_interval_pins_it_down()
 
 @pytest.mark.parametrize("spread", [0.1, 0.4])
 @pytest.mark.parametrize("window_s", [0.5, 2.0])
-def test_a_known_speed_is_found_again_from_intervals(spread: float, window_s: float) -> None:
+def test_most_likely_finds_speed_from_intervals(spread: float, window_s: float) -> None:
     """Restores whose speeds are log-normal around 200,000/s, seen only in steps of a window: the
     interval holds the truth 9 times in 10.
     """
@@ -224,7 +224,7 @@ LOGGED = (83_905, 31_840, 144_211, 240_682, 353_800, 99_763, 265_762, 455_599)
 
 
 @pytest.mark.parametrize("run", ["scale-out", "rolling"])
-def test_the_recorded_runs_give_the_speed_that_their_processes_logged_themselves(run: str) -> None:
+def test_fit_recorded_run_gives_the_logged_speed(run: str) -> None:
     found = shipped(run)
     assert found.overall.measured == 0  # reports are up to a third of the session timeout old: nothing can be measured in a few seconds
     assert found.join_wait_ms == 3_333
@@ -245,7 +245,7 @@ def test_speed_fitted_on_one_run_covers_the_other() -> None:
 
 
 @pytest.mark.parametrize("true_speed", [60_000, 250_000])
-def test_a_log_that_was_lived_at_a_known_speed_gives_that_speed(true_speed: int) -> None:
+def test_fit_simulated_log_gives_its_speed(true_speed: int) -> None:
     log = MemoryLog()
     import_history(SHIPPED / "scale-out", log)
     memory = MemorySink()
@@ -265,7 +265,7 @@ def test_write_rates_of_the_recorded_run() -> None:
         assert rates[partition] == pytest.approx(1_200 * share / 12.0, rel=0.1)
 
 
-def test_the_fit_is_shown() -> None:
+def test_fit_table_and_json() -> None:
     found = shipped("rolling")
     rows = found.table()
     assert len({len(row) for row in rows}) == 1

@@ -25,7 +25,7 @@ def test_sizes_fall_and_come_to_what_was_asked() -> None:
         Fleet(groups=200, records=39_999)
 
 
-def test_a_fleet_is_the_same_whoever_makes_it(tmp_path: Path) -> None:
+def test_fleet_is_same_for_any_processes(tmp_path: Path) -> None:
     fleet = Fleet(groups=3, records=2_000, seed=7)
     alone, together = tmp_path / "alone", tmp_path / "together"
     written = make_fleet(fleet, alone)
@@ -42,7 +42,7 @@ def test_a_fleet_is_the_same_whoever_makes_it(tmp_path: Path) -> None:
     assert all(group.compared > 3 for group in verification.groups)
 
 
-def test_another_seed_is_another_fleet(tmp_path: Path) -> None:
+def test_fleet_differs_by_seed(tmp_path: Path) -> None:
     for seed in (1, 2):
         make_fleet(Fleet(groups=1, records=300, seed=seed), tmp_path / str(seed))
     with open_log(tmp_path / "1") as one, open_log(tmp_path / "2") as other:
@@ -50,7 +50,7 @@ def test_another_seed_is_another_fleet(tmp_path: Path) -> None:
         assert list(one.read())[5:] != list(other.read())[5:]
 
 
-def test_a_fleet_goes_to_a_folder_of_its_own(tmp_path: Path) -> None:
+def test_fleet_needs_an_own_folder(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="name a folder"):
         check_location("kafka://127.0.0.1:9092")
     (tmp_path / "letter.txt").write_text("dear")

@@ -58,7 +58,7 @@ def owners(kafka: KafkaGroup) -> dict[str, int]:
     return found
 
 
-def test_the_first_round_waits_for_the_initial_delay_and_once_more_for_who_joins_meanwhile() -> None:
+def test_kafka_first_round_waits_initial_delay_again_after_a_join() -> None:
     alone, together = group(stateful=False), group(stateful=False)
     begin(alone, "a")
     begin(together, "a")
@@ -98,7 +98,7 @@ def test_kafka_dead_consumer_expires_a_session_timeout_after_its_last_commit() -
         assert owners(kafka) == {"a": TASKS}
 
 
-def test_a_close_that_leaves_the_group_ends_its_threads_one_by_one() -> None:
+def test_kafka_leave_ends_threads_one_by_one() -> None:
     kafka = group(stateful=False)
     _, second = begin(kafka, "a", "b", threads=2)
     kafka.engine.at(60_000, second.leave, 2_000)
@@ -110,7 +110,7 @@ def test_a_close_that_leaves_the_group_ends_its_threads_one_by_one() -> None:
     assert owners(kafka) == {"a": TASKS}
 
 
-def test_a_cold_instance_warms_up_two_tasks_a_probing_interval() -> None:
+def test_kafka_cold_instance_warms_two_tasks_a_round() -> None:
     kafka = group(max_warmups=2)
     begin(kafka, "a")
     kafka.engine.at(60_000, begin, kafka, "b")
@@ -124,7 +124,7 @@ def test_a_cold_instance_warms_up_two_tasks_a_probing_interval() -> None:
     assert probing[1] - probing[0] > 60_000
 
 
-def test_a_changelog_that_nobody_writes_stands_still_and_a_restart_finds_its_copy_near() -> None:
+def test_kafka_changelog_without_owner_stays_and_restart_is_near() -> None:
     kafka = group()
     (only,) = begin(kafka, "a")
     kafka.engine.at(60_000, only.close_silently)
@@ -148,7 +148,7 @@ def test_equal_seeds_give_equal_runs() -> None:
     assert histories[0] == histories[1]
 
 
-def test_a_curve_without_hollows() -> None:
+def test_curve_filled_spans_pauses() -> None:
     stood_still = Curve(((0, 0), (10_000, 1_000), (20_000, 1_000), (30_000, 3_000), (40_000, 4_000)))
     assert [stood_still.filled().at(ms) for ms in (0, 10_000, 15_000, 20_000, 30_000, 40_000)] == [0, 1_000, 1_500, 2_000, 3_000, 4_000]
     faster = Curve(((0, 0), (100_000, 1_000), (200_000, 9_000)))
@@ -177,7 +177,7 @@ def errors(found: WhatIf) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(("run", "fitted_on"), [("scale-out", "rolling"), ("rolling", "scale-out")])
-def test_a_recorded_group_is_predicted_with_the_speed_of_the_other_one(run: str, fitted_on: str) -> None:
+def test_kafka_prediction_with_other_runs_speed_is_near(run: str, fitted_on: str) -> None:
     found = errors(answer(run, fitted_on))
     assert abs(found["rebalances"]) < 0.25
     assert abs(found["moves"]) < 0.2
@@ -185,7 +185,7 @@ def test_a_recorded_group_is_predicted_with_the_speed_of_the_other_one(run: str,
     assert abs(found["records_restored"]) < 0.2
 
 
-def test_the_first_action_comes_out_as_it_was_recorded_to_the_round() -> None:
+def test_kafka_first_action_equals_recording() -> None:
     """A1, one more cold instance: six minutes without randomness."""
     inputs = recording("scale-out").inputs
     for seed in range(3):

@@ -66,7 +66,7 @@ def with_references(run: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(("run", "generations"), [("scale-out", 70), ("rolling", 37)])
-def test_every_field_agrees_with_another_decoder_and_the_facts_with_the_leader(run: str, generations: int, tmp_path: Path) -> None:
+def test_import_agrees_with_another_decoder_and_the_leader(run: str, generations: int, tmp_path: Path) -> None:
     checked = check(with_references(run, tmp_path))
     assert checked.history.complete, checked.history.first_difference
     assert checked.history.compared == generations + 1  # the first record is an empty group's
@@ -75,7 +75,7 @@ def test_every_field_agrees_with_another_decoder_and_the_facts_with_the_leader(r
     assert checked.agrees
 
 
-def test_a_difference_is_found_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_difference_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = with_references("rolling", tmp_path)
     history = list(Source(folder).history())
     history[7]["members"][2]["assignment"]["active"].append("0_99")
@@ -124,7 +124,7 @@ def test_inferred_ends_are_within_a_second_of_what_was_done(run: str) -> None:
 
 @pytest.mark.parametrize("run", RUNS)
 @pytest.mark.parametrize("form", ["group.jsonl", "group.db"])
-def test_two_imports_write_the_same_and_the_log_reads_back(run: str, form: str, tmp_path: Path) -> None:
+def test_import_twice_writes_equal_logs(run: str, form: str, tmp_path: Path) -> None:
     contents = []
     for place in ("first", "second"):
         (tmp_path / place).mkdir()
@@ -139,7 +139,7 @@ def test_two_imports_write_the_same_and_the_log_reads_back(run: str, form: str, 
         assert (tmp_path / "first" / form).read_bytes() == (tmp_path / "second" / form).read_bytes()
 
 
-def test_an_import_is_the_same_under_another_hash_seed(tmp_path: Path) -> None:
+def test_import_is_same_under_another_hash_seed(tmp_path: Path) -> None:
     script = "import sys; from pathlib import Path; from equipoise.events.log import open_log\n"
     script += "from equipoise.replay.importers.kafka_streams import import_history\n"
     script += "with open_log(sys.argv[2], 'w') as log: import_history(Path(sys.argv[1]), log)"
@@ -153,7 +153,7 @@ def test_an_import_is_the_same_under_another_hash_seed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_the_machine_folds_an_import_without_a_rejection_and_proposes_at_every_generation(run: str) -> None:
+def test_import_folds_without_rejection_and_proposes_every_generation(run: str) -> None:
     machine = GroupMachine()
     decisions = [each.decision for record in shipped(run)[0] for each in machine.step(record)]
     assert not [each for each in decisions if isinstance(each, EventRejected)]
@@ -171,7 +171,7 @@ def test_import_facts_rise_in_time_and_begin_with_configuration_and_topology() -
     assert (summary.members, summary.processes) == (5, 6)
 
 
-def test_the_topology_is_found() -> None:
+def test_import_finds_topology() -> None:
     topology = next(each.event for each in shipped("scale-out")[0] if isinstance(each.event, TopologyDeclared))
     assert [(each.subtopology, each.partitions, each.stateful, each.source_topics, each.changelog_topics) for each in topology.subtopologies] == [
         (0, 12, True, ("orders",), ("orders-orders-store-changelog",)),
@@ -216,7 +216,7 @@ def test_reports_hold_owned_tasks_and_lags() -> None:
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_the_manifest_says_what_was_observed_inferred_and_supplied(run: str) -> None:
+def test_import_manifest_has_observed_inferred_supplied(run: str) -> None:
     records, summary = shipped(run)
     opened = records[0].event
     assert isinstance(opened, LogOpened)
@@ -272,7 +272,7 @@ def test_import_group_of_a_newer_protocol_error_says_what_it_is(tmp_path: Path) 
         import_history(Source(tmp_path), MemoryLog(), options=attrs.evolve(PLAIN, group="payments"))
 
 
-def test_progress_is_told() -> None:
+def test_import_reports_progress() -> None:
     told: list[tuple[int, int | None]] = []
     summary = import_history(SHIPPED / "rolling", MemoryLog(), lambda done, total: told.append((done, total)), options=PLAIN)
     records = summary.manifest["decoded"]["records"]
@@ -280,7 +280,7 @@ def test_progress_is_told() -> None:
     assert told[-1] == (records, records)
 
 
-def test_the_small_form_of_a_small_form_is_the_same(tmp_path: Path) -> None:
+def test_thin_of_thinned_run_is_equal(tmp_path: Path) -> None:
     thin(Source(SHIPPED / "rolling"), tmp_path / "out", {})
     for path in (SHIPPED / "rolling").iterdir():
         assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes(), path.name
@@ -302,7 +302,7 @@ def test_damaged_copies_stop_with_the_offset_and_the_byte(copy: str, position: i
     with pytest.raises(WireError, match=problem) as caught:
         import_history(DATA / "damaged" / copy, log, options=PLAIN)
     assert (caught.value.offset, caught.value.position) == (1_403, position)
-    assert not log.records  # nothing is appended of a history that cannot be told to its end
+    assert not log.records  # a history that cannot be imported to its end appends nothing
 
 
 Mutation = Callable[[dict[str, Any]], None]
@@ -375,7 +375,7 @@ def test_mutated_histories_import_or_say_why(tmp_path: Path, where: int, changes
         machine.step(record)
 
 
-def test_a_clock_that_went_back_does_not_take_the_log_back(tmp_path: Path) -> None:
+def test_import_clock_gone_back_keeps_times_rising(tmp_path: Path) -> None:
     folder = rewritten(tmp_path / "back", lambda index, record: {**record, "timestamp": record["timestamp"] - (40_000 if index % 7 == 3 else 0)})
     records, summary = imported(folder, PLAIN)
     times = [record.append_ms for record in records]
@@ -395,7 +395,7 @@ def swapped(record: dict[str, Any], *pairs: tuple[bytes, bytes]) -> dict[str, An
     return {**record, "value": base64.b64encode(value).decode()}
 
 
-def test_two_live_processes_of_one_name_go_by_their_process_ids(tmp_path: Path) -> None:
+def test_import_processes_of_one_name_get_process_ids(tmp_path: Path) -> None:
     folder = rewritten(tmp_path / "shared", lambda _, record: swapped(record, (b"i2-StreamThread", b"i1-StreamThread")))
     records, summary = imported(folder, PLAIN)
     joined = {record.event.member_id for record in records if isinstance(record.event, MemberJoined)}
@@ -405,20 +405,20 @@ def test_two_live_processes_of_one_name_go_by_their_process_ids(tmp_path: Path) 
     assert summary.manifest["inferred"]["names"]["shared_by_several_processes"] == ["i1"]
 
 
-def test_client_ids_of_another_form_go_by_their_process_ids(tmp_path: Path) -> None:
+def test_import_unknown_client_ids_get_process_ids(tmp_path: Path) -> None:
     folder = rewritten(tmp_path / "other", lambda _, record: swapped(record, (b"StreamThread", b"streamthread")))
     joined = [record.event.member_id for record in imported(folder, PLAIN)[0] if isinstance(record.event, MemberJoined)]
     assert len([uuid.UUID(each) for each in joined]) == len(joined) >= 3
 
 
-def test_without_commits_an_end_is_the_removal_less_the_session_timeout(tmp_path: Path) -> None:
+def test_import_end_without_commits_is_session_before_removal(tmp_path: Path) -> None:
     folder = rewritten(tmp_path / "mute", lambda _, record: record if is_group(record) else None, most_groups=9)
     ends = [(step.at_ms, end) for step in scan(Source(folder)).rounds for end in step.ends]
     assert ends
     assert all(end.ended_ms == at_ms - 10_000 and end.how in ("expired", "replaced") for at_ms, end in ends)
 
 
-def test_a_deleted_group_ends_its_members_and_may_begin_anew(tmp_path: Path) -> None:
+def test_import_deleted_group_may_begin_again(tmp_path: Path) -> None:
     """After the group's tombstone later generations count from 1 again and are imported with rising
     numbers.
     """

@@ -105,7 +105,7 @@ def test_bad_optional_files_are_named(name: str, tmp_path: Path) -> None:
         read(found)
 
 
-def test_a_cut_off_gzip_stream_is_named(tmp_path: Path) -> None:
+def test_source_cut_gzip_error_has_line(tmp_path: Path) -> None:
     whole = (SHIPPED / "rolling" / "offsets_topic.jsonl.gz").read_bytes()
     source(tmp_path)
     (tmp_path / "offsets_topic.jsonl").unlink()
@@ -115,7 +115,7 @@ def test_a_cut_off_gzip_stream_is_named(tmp_path: Path) -> None:
             list(Source(tmp_path).records())
 
 
-def test_the_shipped_runs_are_found_and_small() -> None:
+def test_shipped_runs_exist_and_are_small() -> None:
     runs = shipped_runs()
     assert list(runs) == ["rolling", "scale-out"]
     assert sum(path.stat().st_size for folder in runs.values() for path in folder.iterdir()) < 300_000

@@ -46,7 +46,7 @@ def test_topology_ambiguous_changelogs_stay_unmatched() -> None:
     assert match_changelogs({0: 2, 1: 2}, {0, 1}, sorted(many), many, tie).open_ == (0, 1)
 
 
-def test_an_unmatched_subtopology_is_declared_without_changelogs() -> None:
+def test_declare_unmatched_subtopology_has_no_changelogs() -> None:
     seen = TopologySeen(inputs={"t": 0, "u": 0}, partitions={0: 1}, stateful={0})
     counts = seen.task_counts({"t": 3, "u": 2})
     (part,) = declare(1, seen, counts, match_changelogs(counts, seen.stateful, [], {}, [])).subtopologies
@@ -63,7 +63,7 @@ def test_end_offsets_between_samples() -> None:
     assert stream.at(500) == {"a": [0, 10]}  # before the first sample
     assert [each.ms for each in stream.upto(1_250)] == [1_000]
     assert stream.at(1_250) == {"a": [25, 12], "b": [2]}
-    # nobody wrote to a-0 from 1100 on: 100 records in the 100 ms before that and the 750 ms after
+    # a-0 had no writes from 1100 on: 100 records in the 100 ms before that and the 750 ms after
     # now
     assert stream.at(1_250, {("a", 0): 1_100, ("a", 9): 0, ("c", 0): 0})["a"] == [11, 12]
     assert stream.at(1_250, {("a", 0): 0})["a"] == [0, 12]

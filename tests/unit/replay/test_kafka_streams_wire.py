@@ -67,7 +67,7 @@ GROUP_KEY = i16(2) + text("app")
 
 
 def subscription_info(version: int) -> bytes:
-    """Runs 0_1, has a copy of 1_2 (5 records) as far as the version can say so."""
+    """Runs 0_1 and has a copy of 1_2 (5 records), as far as the version can express it."""
     found = i32(version) + (i32(11) if version >= 3 else b"") + PROCESS.bytes
     if version <= 6:
         found += array(i32(0) + i32(1)) + array(i32(1) + i32(2))
@@ -211,7 +211,7 @@ def test_other_kinds_and_other_groups_are_passed_over() -> None:
     assert decode_record(0, i16(1) + text("other") + text("t") + i32(0), b"", "app") is None
 
 
-def test_a_groups_tombstone_is_its_deletion() -> None:
+def test_group_tombstone_is_deletion() -> None:
     event = decode_record(0, GROUP_KEY, None)
     assert isinstance(event, GroupMetadata)
     assert event.deleted
@@ -232,7 +232,7 @@ UNSOUND = {
     ),
     "consumer protocol 4": (group_value(3, subscription(4)), None, "subscription of consumer protocol version 4 is not known here"),
     "no user data": (group_value(3, i16(3) + array() + i32(-1) + array() + i32(0) + text(None)), None, "its consumer is no Kafka Streams thread"),
-    "a sentinel nobody knows": (
+    "unknown sentinel": (
         group_value(3, subscription(3, subscription_info(11).replace(i64(5), i64(-4)))),
         None,
         "offset sum -4 of task 1_2 is neither a number of records nor a known sentinel",
@@ -283,7 +283,7 @@ def real_records() -> list[tuple[int, bytes, bytes]]:
 REAL = real_records()
 
 
-def test_every_prefix_of_a_real_value_is_refused_at_a_byte_within_it() -> None:
+def test_value_prefix_is_refused_at_a_byte_within_it() -> None:
     offset, key, value = next(each for each in REAL if each[1][1] == 2 and len(each[2]) > 4_000)
     for length in range(len(value)):
         with pytest.raises(WireError) as caught:
@@ -292,7 +292,7 @@ def test_every_prefix_of_a_real_value_is_refused_at_a_byte_within_it() -> None:
         assert caught.value.position <= length
 
 
-def test_every_prefix_of_a_real_key_is_refused() -> None:
+def test_key_prefix_is_refused() -> None:
     for offset, key, value in REAL[:6]:
         for length in range(len(key)):
             with pytest.raises(WireError) as caught:
@@ -301,7 +301,7 @@ def test_every_prefix_of_a_real_key_is_refused() -> None:
 
 
 def refusal(offset: int, key: bytes, value: bytes | None) -> WireError | None:
-    """Returns the decoder's error for these bytes; any other exception is its defect."""
+    """Returns the decoder's error for these bytes; any other exception is a defect."""
     try:
         decode_record(offset, key, value)
     except WireError as error:
@@ -353,6 +353,6 @@ def test_other_kind_key_of_a_newer_protocol_names_it(kind: int, words: str | Non
 
 @hypothesis.given(key=st.binary(max_size=40), value=st.none() | st.binary(max_size=200), kind=st.sampled_from([None, 0, 1, 2]))
 @hypothesis.settings(max_examples=400)
-def test_any_bytes_decode_or_say_where(key: bytes, value: bytes | None, kind: int | None) -> None:
+def test_bytes_decode_or_say_where(key: bytes, value: bytes | None, kind: int | None) -> None:
     refused = refusal(3, key if kind is None else (GROUP_KEY if kind == 2 else i16(kind) + text("app") + text("t") + i32(0)), value)
     assert refused is None or refused.offset == 3

@@ -64,7 +64,7 @@ def test_show_and_explain_preparing_task_is_named():
     assert "m2 (300, 300, learner, preparing failed, to be tried again)" in tasks_table(show(group.records).tasks).rows[1]
 
 
-def test_a_task_that_was_granted_before_it_was_prepared_says_so():
+def test_explain_granted_unprepared_task_says_so():
     group = Group().starts(stateful=1)
     group.join("m1", readiness="word_and_lag")
     group.fact(LagReported("m1", 1, 0, 1, held=(T0,), lags={T0: 1}, preparing={T0: 70}, failed=(T0,)), 1_000)
@@ -73,7 +73,7 @@ def test_a_task_that_was_granted_before_it_was_prepared_says_so():
     assert said in "\n".join(explain(group.records, T0).what_next)
 
 
-def test_the_timeline_says_when_the_learner_was_ready():
+def test_timeline_has_when_learner_was_ready():
     group = learning()
     began_ms = group.append_ms - 1_000
     group.fact(TaskReady(member_id="m2", incarnation=1, assignment_epoch=1, tasks=(T1,)), 500)
@@ -88,7 +88,7 @@ def test_the_timeline_says_when_the_learner_was_ready():
     assert move_document(unasked, built.to_ms)["declared_ready_ms"] is None
 
 
-def test_strict_a_task_that_is_given_up_to_be_taken_again_has_not_moved():
+def test_timeline_strict_task_retaken_has_not_moved():
     group = learning(strict=True)
     group.join("m3")
     assert group.state.in_flight[T1].source == group.state.in_flight[T1].destination == "m1"

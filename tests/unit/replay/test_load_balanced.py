@@ -64,7 +64,7 @@ def test_measured_load_equals_what_the_tasks_process():
     assert sum(weights(problem.tasks, problem.members, problem.settings).values()) in range(2_000_000 - 6, 2_000_001)
 
 
-def test_the_load_evens_out_and_stays_and_nothing_stops_for_it():
+def test_load_evens_out_and_stops_no_task():
     cluster, entries = lived()
     history = cluster.world.history(cluster.now_ms)
     assert carried(cluster) == {"m1": 1_000, "m2": 1_000}

@@ -150,7 +150,7 @@ def test_page_is_never_wider_than_the_window(layouts: dict[str, Any], name: str)
 
 
 @pytest.mark.parametrize("name", PAGES + PICTURES)
-def test_no_two_texts_of_the_drawing_overlap(layouts: dict[str, Any], name: str) -> None:
+def test_drawing_texts_do_not_overlap(layouts: dict[str, Any], name: str) -> None:
     texts = sorted((each for each in layouts[name]["texts"] if each["right"] > each["left"]), key=lambda each: each["top"])
     assert len(texts) > 10
     overlapping = [
@@ -163,7 +163,7 @@ def test_no_two_texts_of_the_drawing_overlap(layouts: dict[str, Any], name: str)
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_every_row_of_a_member_has_the_end_of_its_name(layouts: dict[str, Any], name: str) -> None:
+def test_member_rows_have_the_end_of_the_name(layouts: dict[str, Any], name: str) -> None:
     members = int(name.split()[1])
     names = [each["text"] for each in layouts[name]["texts"] if "life" in each["css"]]
     assert len(set(names)) == members, "names that are shortened stay distinct"
@@ -171,13 +171,13 @@ def test_every_row_of_a_member_has_the_end_of_its_name(layouts: dict[str, Any], 
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_the_legend_is_never_cut(layouts: dict[str, Any], name: str) -> None:
+def test_legend_is_never_cut(layouts: dict[str, Any], name: str) -> None:
     shown, needed = layouts[name]["legend"]
     assert needed <= shown
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_every_text_of_a_picture_is_inside_it(layouts: dict[str, Any], name: str) -> None:
+def test_picture_texts_are_inside_it(layouts: dict[str, Any], name: str) -> None:
     texts = layouts[name]["texts"]
     assert [each for each in texts if each["left"] < 0 or each["right"] > 920] == []
 

@@ -62,7 +62,7 @@ def test_equal_histories_give_equal_pictures() -> None:
     assert render_picture(timeline()) == render_picture(build_timeline(lived()))
 
 
-def test_every_interval_is_a_bar_of_its_owners_colour_at_its_time() -> None:
+def test_picture_bars_have_owners_colour_and_time() -> None:
     built = timeline()
     drawn = bars(render_picture(built))
     conditions = Counter(each.condition for each in built.intervals)
@@ -82,7 +82,7 @@ def test_every_interval_is_a_bar_of_its_owners_colour_at_its_time() -> None:
             assert have == pytest.approx(want, abs=0.8)
 
 
-def test_two_pictures_can_have_one_scale_of_time() -> None:
+def test_pictures_share_a_time_scale() -> None:
     built = timeline()
     twice = built.to_ms + (built.to_ms - built.from_ms)
     first, second = bars(render_picture(built))["silent"], bars(render_picture(built, to_ms=twice))["silent"]
@@ -92,13 +92,13 @@ def test_two_pictures_can_have_one_scale_of_time() -> None:
 
 
 @pytest.mark.parametrize("times", [1, 40, 3_000, 2_000_000])
-def test_there_are_a_few_times_whatever_the_length(times: int) -> None:
+def test_picture_has_few_time_labels(times: int) -> None:
     built = timeline()
     svg = render_picture(built, to_ms=built.from_ms + times * (built.to_ms - built.from_ms))
     assert 3 <= sum(bool(re.fullmatch(r"\d\d:\d\d:\d\d", text)) for text in texts(svg)) <= 11
 
 
-def test_many_tasks_make_it_no_higher_than_a_screen_or_three() -> None:
+def test_picture_of_many_tasks_has_bounded_height() -> None:
     built = timeline()
     few, many = [task for task in built.tasks if task.subtopology == 0], range(2_000)
     wide = attrs.evolve(
@@ -114,7 +114,7 @@ def test_many_tasks_make_it_no_higher_than_a_screen_or_three() -> None:
     assert len(svg) < 120_000
 
 
-def test_no_name_becomes_markup() -> None:
+def test_picture_escapes_names() -> None:
     name = "</text><script>\x01&"
     entries = decided(
         (1_000, configured(initial_delay_ms=0)), (1_001, TOPOLOGY), (1_002, MemberJoined(member_id=name, incarnation=1, join_nonce="a"))

@@ -90,8 +90,8 @@ def test_supplied_actions_win() -> None:
     ]
 
 
-def test_an_orderly_close_is_announced_unless_told_otherwise() -> None:
-    for manifest, closes in ((True, 4), (False, 1)):  # written down; or observed, and a bounce cannot be told from a crash
+def test_orderly_close_is_announced_by_default() -> None:
+    for manifest, closes in ((True, 4), (False, 1)):  # with a manifest; without one a bounce looks like a crash
         records = imported("rolling", manifest=manifest)
         announced, at_once = read_recorded_inputs(records), read_recorded_inputs(records, announce_closes=False)
         assert [each.how for each in ends(announced) if each.how != "killed"] == ["announced"] * closes
@@ -186,7 +186,7 @@ def native(*facts: tuple[int, Fact], expired: tuple[tuple[int, str], ...] = (), 
     return read_recorded_inputs(records, announce_closes=announce_closes)
 
 
-def test_a_native_log_tells_how_its_members_ended() -> None:
+def test_native_log_gives_how_members_ended() -> None:
     facts: tuple[tuple[int, Fact], ...] = (
         (1_000, join("m1", lags={TaskId(0, 0): 5})),
         (1_000, join("m2")),

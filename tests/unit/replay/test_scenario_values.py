@@ -1,5 +1,5 @@
-"""Values of scenario arguments: what is printed can be written, ranges are what they stand for, and
-nothing unclear is guessed at.
+"""Values of scenario arguments: printed values can be read, ranges expand, and unclear text is
+refused.
 """
 
 from __future__ import annotations
@@ -52,6 +52,6 @@ def test_members_take_ranges() -> None:
         (YES_NO, "maybe"),
     ],
 )
-def test_what_is_unclear_is_refused(kind: Kind, text: str) -> None:
+def test_unclear_value_is_refused(kind: Kind, text: str) -> None:
     with pytest.raises(InputError):
         read_value(kind, text)

@@ -1,4 +1,4 @@
-"""show: what the tables say is the machine's state at that offset, and nothing else."""
+"""show: the tables equal the machine's state at that offset."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def offset_at(append_ms: int) -> int:
 
 
 @pytest.mark.parametrize("part", [0.1, 0.35, 0.5, 0.8, 1.0])
-def test_the_view_is_the_machines_state_at_that_offset(part: float) -> None:
+def test_show_equals_the_machine_state_at_offset(part: float) -> None:
     facts = [entry for entry in lived() if isinstance(entry, Record)]
     at_offset = int((len(facts) - 1) * part)
     machine = GroupMachine()
@@ -40,7 +40,7 @@ def test_the_view_is_the_machines_state_at_that_offset(part: float) -> None:
     assert view.first_divergence is None
 
 
-def test_a_movement_shows_at_its_task_and_a_warm_up_with_its_progress() -> None:
+def test_show_warming_task_has_movement_and_progress() -> None:
     view = show(lived(), at_offset=offset_at(JOINED_MS + 10_000))
     warming = [row for row in view.tasks if row.movement == "warming"]
     assert warming
@@ -54,13 +54,13 @@ def test_a_movement_shows_at_its_task_and_a_warm_up_with_its_progress() -> None:
     assert view.verdict == "warming"
 
 
-def test_the_document_is_json_with_task_ids_as_text() -> None:
+def test_show_document_has_task_ids_as_text() -> None:
     document = json.loads(json.dumps(show(lived()).document()))
     assert {"0_0", "1_2"} <= {row["task"] for row in document["tasks"]}
     assert sorted(task for member in document["members"] for task in member["active"]) == sorted(row["task"] for row in document["tasks"])
 
 
-def test_a_silent_member_and_a_hold_show() -> None:
+def test_show_has_silence_and_hold() -> None:
     config = configured(initial_delay_ms=0)
     first = MemberJoined(member_id="m1", incarnation=1, join_nonce="a", session_timeout_ms=9_000)
     second = MemberJoined(member_id="m1", incarnation=2, join_nonce="b")
@@ -72,7 +72,7 @@ def test_a_silent_member_and_a_hold_show() -> None:
     assert view.members[0].silent_ms == 698
 
 
-def test_a_log_whose_own_decisions_differ_says_from_where() -> None:
+def test_show_divergent_log_has_first_divergence() -> None:
     entries = list(lived())
     index = next(i for i, entry in enumerate(entries) if isinstance(entry, DecisionRecord) and isinstance(entry.decision, MemberExpired))
     gone = entries.pop(index)

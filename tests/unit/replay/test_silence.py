@@ -42,8 +42,8 @@ def silences(group: Group) -> list[tuple[TaskId, int, int]]:
 
 
 def test_brokers_that_were_away_for_longer_than_the_lease_are_silence() -> None:
-    """After the outage the report that waited in its producer comes first, then the member joins
-    again, because its lease had ended.
+    """After the outage the report held back in the producer arrives first; then the member joins
+    again, because its lease ended.
     """
     group = running_group()
     heard_ms = group.append_ms
@@ -71,7 +71,7 @@ def test_member_that_died_is_silent_from_its_last_fact_until_it_is_out() -> None
     out_s = measured_s(group)
     assert out_s == pytest.approx(TASKS * (group.append_ms - heard_ms) / 1_000)
     group.tick()
-    assert measured_s(group) == pytest.approx(out_s + TASKS * 1.0), "and then nobody owns its tasks"
+    assert measured_s(group) == pytest.approx(out_s + TASKS * 1.0), "then its tasks have no owner"
 
 
 @pytest.mark.parametrize("away_ms", [HEARTBEAT_MS, LEASE_MS])
@@ -83,8 +83,8 @@ def test_member_within_its_lease_is_not_silent(away_ms: int) -> None:
 
 
 def test_silence_that_a_takeover_finds_is_counted_once_unless_a_worker_before_has_answered_it() -> None:
-    """As after an outage that ended the worker's own session too; the takeover fails first, and
-    folds the same facts again.
+    """As after an outage that ended the worker's session too: the first takeover fails, and the
+    next folds the same facts again.
     """
     group = running_group()
     heard = group.records[-1]

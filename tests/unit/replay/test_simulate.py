@@ -54,7 +54,7 @@ def window(results: dict[str, SimulationResult], action: str) -> WindowCost:
 
 
 @pytest.mark.parametrize("action", ["A1", "A2", "A4"])
-def test_a_join_moves_the_minimum_and_makes_no_running_task_wait(results: dict[str, SimulationResult], action: str):
+def test_simulate_join_moves_minimum_and_stops_no_task(results: dict[str, SimulationResult], action: str):
     totals = window(results, action).totals
     assert totals["unavailable_task_seconds"] == 0
     assert totals["active_moves"] == totals["min_moves_for_balance"] > 0
@@ -62,7 +62,7 @@ def test_a_join_moves_the_minimum_and_makes_no_running_task_wait(results: dict[s
     assert totals["probing_rebalances"] <= 5
 
 
-def test_after_a_kill_only_the_dead_members_tasks_wait_for_the_session_and_their_restore(results: dict[str, SimulationResult]):
+def test_simulate_kill_stops_only_its_tasks_for_session_and_restore(results: dict[str, SimulationResult]):
     cost = window(results, "A3")
     assert cost.totals["unavailable_task_seconds_of_tasks_on_untouched_instances"] == 0
     assert cost.totals["active_moves"] == cost.totals["tasks_unavailable"] == cost.totals["min_moves_for_balance"]
@@ -71,7 +71,7 @@ def test_after_a_kill_only_the_dead_members_tasks_wait_for_the_session_and_their
 
 
 @pytest.mark.parametrize("action", ["A5", "B5"])
-def test_an_announced_close_moves_its_tasks_alone_and_makes_none_wait(results: dict[str, SimulationResult], action: str):
+def test_simulate_announced_close_moves_only_its_tasks(results: dict[str, SimulationResult], action: str):
     totals = window(results, action).totals
     assert totals["unavailable_task_seconds"] == 0
     assert totals["active_moves"] == totals["min_moves_for_balance"]
@@ -89,20 +89,20 @@ def test_close_without_announcement_makes_its_tasks_wait_and_shows_in_result_and
 
 
 @pytest.mark.parametrize("action", ["B1", "B2", "B3"])
-def test_an_announced_bounce_makes_no_task_wait_and_moves_nobody_elses(results: dict[str, SimulationResult], action: str):
+def test_simulate_announced_bounce_stops_no_task(results: dict[str, SimulationResult], action: str):
     totals = window(results, action).totals
     assert totals["longest_silence_ms"] == 0
     assert totals["stateful_moves_between_untouched_instances"] == 0
 
 
-def test_a_lost_disk_concerns_its_own_tasks_alone_and_no_longer_than_the_session(results: dict[str, SimulationResult]):
+def test_simulate_lost_disk_stops_only_its_tasks_for_session(results: dict[str, SimulationResult]):
     totals = window(results, "B4").totals
     assert totals["longest_silence_ms"] < 10_000 + 1_000
     assert totals["unavailable_task_seconds_of_tasks_on_untouched_instances"] == 0
     assert totals["stateful_moves_between_untouched_instances"] == 0
 
 
-def test_copies_that_are_near_in_time_take_over_without_a_warm_up(recorded: dict[str, RecordedInputs], results: dict[str, SimulationResult]):
+def test_simulate_near_copies_take_over_without_warm_up(recorded: dict[str, RecordedInputs], results: dict[str, SimulationResult]):
     """B3: i3 is back after 18 s with all its state, thousands of records behind, which is less than
     half a second.
     """
@@ -127,7 +127,7 @@ def test_copies_that_are_near_in_time_take_over_without_a_warm_up(recorded: dict
     assert in_time.totals["standby_copies_begun"] < by_records.totals["standby_copies_begun"]
 
 
-def test_every_window_has_what_was_measured_beside_it_and_the_json_carries_both(results: dict[str, SimulationResult]):
+def test_simulate_json_windows_have_measured_and_simulated(results: dict[str, SimulationResult]):
     form = results["scale-out"].as_json()
     assert [each["label"][:2] for each in form["windows"]] == ["A1", "A2", "A3", "A4", "A5"]
     assert form["windows"][0]["measured"]["totals"]["active_moves"] == 18
@@ -141,7 +141,7 @@ def short(inputs: RecordedInputs, ms: int = 200_000) -> RecordedInputs:
     return attrs.evolve(inputs, happenings=happenings, windows=(), end_ms=end_ms)
 
 
-def test_the_same_input_writes_the_same_log_and_it_verifies(recorded: dict[str, RecordedInputs], tmp_path: Path):
+def test_simulate_twice_writes_one_log_that_verifies(recorded: dict[str, RecordedInputs], tmp_path: Path):
     inputs = short(recorded["scale-out"])
     for name in ("one.jsonl", "two.jsonl"):
         with open_log(tmp_path / name, "w") as log, log.transaction():
@@ -166,7 +166,7 @@ with open_log(sys.argv[2], "w") as log, log.transaction():
 """
 
 
-def test_the_log_does_not_depend_on_the_order_of_hashes(recorded: dict[str, RecordedInputs], tmp_path: Path):
+def test_simulate_log_is_same_under_any_hash_seed(recorded: dict[str, RecordedInputs], tmp_path: Path):
     source = tmp_path / "source.jsonl"
     with open_log(source, "w") as log, log.transaction():
         simulate(short(recorded["rolling"], 160_000), FITTED, sink=log)
@@ -179,7 +179,7 @@ def test_the_log_does_not_depend_on_the_order_of_hashes(recorded: dict[str, Reco
     assert len(written[0]) > 10_000
 
 
-def test_another_seed_or_setting_writes_another_log_under_another_name(recorded: dict[str, RecordedInputs]):
+def test_simulate_other_seed_or_setting_changes_log_and_id(recorded: dict[str, RecordedInputs]):
     inputs = short(recorded["scale-out"], 60_000)
     logs = []
     for simulation in (FITTED, attrs.evolve(FITTED, seed=1), attrs.evolve(FITTED, overrides={"max_warmups": 5})):
@@ -196,7 +196,7 @@ def test_simulate_same_run_keeps_its_log_id(recorded: dict[str, RecordedInputs],
     assert simulate(short(recorded[run], 60_000), FITTED).log_id == log_id
 
 
-def test_a_simulated_log_can_be_simulated_again(recorded: dict[str, RecordedInputs], tmp_path: Path):
+def test_simulate_simulated_log_same_lives(recorded: dict[str, RecordedInputs], tmp_path: Path):
     inputs = short(recorded["rolling"], 400_000)
     with open_log(tmp_path / "one.db", "w") as log, log.transaction():
         first = simulate(inputs, FITTED, sink=log)
@@ -207,7 +207,7 @@ def test_a_simulated_log_can_be_simulated_again(recorded: dict[str, RecordedInpu
     assert not again.imported
 
 
-def test_a_configuration_that_changes_and_progress_are_passed_on(recorded: dict[str, RecordedInputs]):
+def test_simulate_passes_on_overrides_and_progress(recorded: dict[str, RecordedInputs]):
     inputs = short(recorded["scale-out"], 60_000)
     seen: list[tuple[int, int]] = []
     result = simulate(inputs, attrs.evolve(FITTED, overrides={"num_standbys": 1}), progress=lambda done, total: seen.append((done, total)))
@@ -218,7 +218,7 @@ def test_a_configuration_that_changes_and_progress_are_passed_on(recorded: dict[
     assert result.whole.totals["standby_copies_begun"] >= 20
 
 
-def test_racks_and_weights_are_told_the_simulated_leader_when_they_were(recorded: dict[str, RecordedInputs], tmp_path: Path):
+def test_simulate_racks_and_weights_come_when_recorded(recorded: dict[str, RecordedInputs], tmp_path: Path):
     inputs = short(recorded["scale-out"], 30_000)
     start_ms = inputs.start.at_ms
     source = inputs.start.topology.subtopologies[0].source_topics[0]
@@ -240,7 +240,7 @@ def test_racks_and_weights_are_told_the_simulated_leader_when_they_were(recorded
     assert found[1].at_ms - found[0].at_ms == pytest.approx(20_000, abs=50)
 
 
-def test_another_assignor_begins_without_the_options_of_the_one_in_the_log(recorded: dict[str, RecordedInputs]):
+def test_simulate_other_assignor_drops_recorded_options(recorded: dict[str, RecordedInputs]):
     short_one = short(recorded["scale-out"], 30_000)
     config = attrs.evolve(short_one.start.config, assignor="learner", knobs=attrs.evolve(short_one.start.config.knobs, options={"strict": True}))
     learned = attrs.evolve(short_one, start=attrs.evolve(short_one.start, config=config))
@@ -248,7 +248,7 @@ def test_another_assignor_begins_without_the_options_of_the_one_in_the_log(recor
     assert simulate(learned, attrs.evolve(FITTED, assignor="cooperative")).configured.knobs.options == {}
 
 
-def test_a_member_that_drains_is_waited_for_before_it_is_started_again(recorded: dict[str, RecordedInputs]):
+def test_simulate_restart_waits_for_drain(recorded: dict[str, RecordedInputs]):
     inputs = recorded["rolling"]
     start = next(each for each in inputs.happenings if isinstance(each, ProcessStarted) and each.member_id == "i1")
     at_ms = inputs.start.at_ms + 60_000
@@ -301,7 +301,7 @@ def as_kafka_closes(inputs: RecordedInputs) -> RecordedInputs:
     )
 
 
-def test_kafkas_assignor_decides_in_the_simulation_what_it_decided_when_it_was_recorded(recorded: dict[str, RecordedInputs]):
+def test_simulate_kafka_streams_assignor_equals_the_recording(recorded: dict[str, RecordedInputs]):
     """A cold third instance (A1): the same stateful moves, copies and probing rounds. A bounce
     within the session timeout (B1): nothing moves.
     """

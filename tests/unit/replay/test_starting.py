@@ -29,7 +29,7 @@ def lived(group: Group, reports: int = 6) -> Group:
     return group
 
 
-def test_task_whose_end_offset_nobody_has_observed_runs_when_a_report_says_so() -> None:
+def test_task_of_unknown_end_offset_runs_when_reported() -> None:
     group = Group()
     group.fact(configured(initial_delay_ms=0))
     group.fact(topology(stateful=1))
@@ -37,7 +37,7 @@ def test_task_whose_end_offset_nobody_has_observed_runs_when_a_report_says_so() 
     member.copies[TaskId(0, 0)] = END
     member.reports(after_ms=EVERY_MS)
     group.tick()
-    assert group.state.owner, "it was granted before anybody looked"
+    assert group.state.owner, "it is granted before its end offset is observed"
     group.fact(PartitionsObserved(end_offsets={"log": {0: END}}))
     for _ in range(5):
         member.reports(after_ms=EVERY_MS)
@@ -52,7 +52,7 @@ def test_task_without_records_in_its_changelog_runs_at_once() -> None:
 
 
 @pytest.mark.parametrize(("lag", "first"), [(END, Condition.STARTING), (FAR_BEHIND, Condition.RUNNING)])
-def test_copy_that_is_far_behind_is_restored_first_even_where_its_lag_is_accepted(lag: int, first: Condition) -> None:
+def test_granted_copy_far_behind_restores_first(lag: int, first: Condition) -> None:
     group = Group().starts(stateful=1, end_offset=END, acceptable_recovery_lag=10**6)
     member = group.join("m1", restores=RESTORES, lags={TaskId(0, 0): lag})
     for _ in range(6):

@@ -11,7 +11,7 @@ from equipoise.replay.whatif.evaluate import Configuration
 from equipoise.replay.whatif.sweep import MOST_CONFIGURATIONS, configurations_of, grid, read_configurations
 
 
-def test_a_grid_is_every_combination_the_last_one_fastest() -> None:
+def test_grid_is_every_combination_last_fastest() -> None:
     found = grid({"max_warmups": [1, 2], "assignor": ["learner"], "options.strict": [True, False]})
     assert [each.name for each in found] == [
         "max_warmups=1 assignor=learner options.strict=true",
@@ -22,14 +22,14 @@ def test_a_grid_is_every_combination_the_last_one_fastest() -> None:
     assert found[2] == Configuration(name=found[2].name, assignor="learner", settings={"max_warmups": 2, "options": {"strict": True}})
 
 
-def test_a_grid_without_values_or_with_too_many_combinations_is_refused() -> None:
+def test_grid_empty_or_too_large_is_refused() -> None:
     with pytest.raises(InputError, match="max_warmups has no values"):
         grid({"max_warmups": []})
     with pytest.raises(InputError, match=f"at most {MOST_CONFIGURATIONS:,}"):
         grid({"max_warmups": list(range(1, 102)), "num_standbys": list(range(10))})
 
 
-def test_one_configuration_a_file_and_its_name_if_it_says_none(tmp_path: Path) -> None:
+def test_configuration_without_name_gets_the_file_name(tmp_path: Path) -> None:
     path = tmp_path / "calm.toml"
     settings = '[knobs]\nmax_warmups = 1\noptions = { strict = true }\nrack_aware_tags = ["zone"]\n'
     path.write_text(f'assignor = "learner"\nannounce_closes = false\n{settings}')
@@ -43,7 +43,7 @@ def test_one_configuration_a_file_and_its_name_if_it_says_none(tmp_path: Path) -
     ]
 
 
-def test_a_sweep_over_what_stands_beside_it_and_several_configurations() -> None:
+def test_configurations_of_sweep_and_list() -> None:
     swept = configurations_of({"name": "bold", "knobs": {"num_standbys": 1}, "sweep": {"max_warmups": [1, 2]}}, "file")
     assert swept == [
         Configuration(name="bold max_warmups=1", settings={"num_standbys": 1, "max_warmups": 1}),
@@ -78,6 +78,6 @@ def test_sweep_file_error_names_file_and_key(tmp_path: Path, text: str, told: st
         read_configurations(path)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_sweep_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.toml: No such file"):
         read_configurations(tmp_path / "none.toml")

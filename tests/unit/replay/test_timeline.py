@@ -51,7 +51,7 @@ def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         return request.param, build_timeline(log.read())
 
 
-def test_the_intervals_of_a_task_touch_and_never_overlap(timeline: Timeline, recorded: tuple[str, Timeline]) -> None:
+def test_timeline_intervals_tile_each_task(timeline: Timeline, recorded: tuple[str, Timeline]) -> None:
     for each in (timeline, recorded[1]):
         for task in each.tasks:
             of_task = [interval for interval in each.intervals if interval.task == task]
@@ -61,7 +61,7 @@ def test_the_intervals_of_a_task_touch_and_never_overlap(timeline: Timeline, rec
             assert all((interval.member_id is None) == (interval.condition is Condition.NOBODY) for interval in of_task)
 
 
-def test_at_every_round_the_intervals_say_who_the_machine_says_owns_it(timeline: Timeline) -> None:
+def test_timeline_owners_equal_the_machines_at_rounds(timeline: Timeline) -> None:
     machine = GroupMachine()
     rounds = {each.offset for each in timeline.rounds}
     for entry in lived():
@@ -79,7 +79,7 @@ def test_at_every_round_the_intervals_say_who_the_machine_says_owns_it(timeline:
                 assert shown == dict(machine.state.owner)
 
 
-def test_the_balance_is_counted_as_the_assignors_count_it() -> None:
+def test_timeline_imbalance_equals_the_assignors() -> None:
     replayer, seen = Replayer(), set()
     for step in replayer.follow(lived()):
         state = replayer.machine.state
@@ -91,7 +91,7 @@ def test_the_balance_is_counted_as_the_assignors_count_it() -> None:
 
 
 @pytest.mark.parametrize("looping", [{"m1"}, {"m1", "m3"}, {"m1", "m2", "m3", "m4"}])
-def test_a_member_that_keeps_crashing_has_no_share_while_another_stays(monkeypatch: pytest.MonkeyPatch, looping: set[str]) -> None:
+def test_timeline_imbalance_excludes_crash_looping_members(monkeypatch: pytest.MonkeyPatch, looping: set[str]) -> None:
     replayer = Replayer()
     for _ in replayer.follow(lived()):
         pass
@@ -102,7 +102,7 @@ def test_a_member_that_keeps_crashing_has_no_share_while_another_stays(monkeypat
 
 
 def test_build_timeline_builds_no_problem_for_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The leader builds a problem to decide; reading the history builds none."""
+    """Only a leader builds assignment problems; reading a history builds none."""
     built: list[str] = []
     real = leader.build_problem
 
@@ -163,7 +163,7 @@ def test_moves_and_rounds_are_those_of_the_log(timeline: Timeline) -> None:
     assert totals.moves == sum(map(changes_owner, timeline.moves)) == sum(move.source is not None for move in timeline.moves)
 
 
-def test_the_dead_member_is_silent_from_its_last_word_and_the_gap_counts(timeline: Timeline) -> None:
+def test_timeline_dead_member_is_silent_from_last_fact(timeline: Timeline) -> None:
     expiry = next(entry for entry in lived() if isinstance(entry, DecisionRecord) and isinstance(entry.decision, MemberExpired))
     expired_ms = next(entry.append_ms for entry in lived() if isinstance(entry, Record) and entry.offset == expiry.caused_by)
     silent = [interval for interval in timeline.intervals if interval.condition is Condition.SILENT]
@@ -201,7 +201,7 @@ def test_lag_curves_fall_to_nothing_while_a_copy_warms_up(timeline: Timeline) ->
     assert points[0] > 100_000 > 1_000 >= points[-1]
 
 
-def test_a_curve_is_thinned_and_keeps_its_last_point() -> None:
+def test_add_point_thins_but_keeps_the_last() -> None:
     points: list[tuple[int, int]] = []
     for number in range(10_000):
         _add_point(points, number, number)
@@ -216,7 +216,7 @@ def test_imbalance_rises_with_a_joiner_and_ends_at_nothing(timeline: Timeline) -
     assert values[-1] == 0
 
 
-def test_a_recorded_run_counts_moves_and_rounds_as_they_were_measured(recorded: tuple[str, Timeline]) -> None:
+def test_timeline_recorded_counts_equal_the_measured(recorded: tuple[str, Timeline]) -> None:
     name, built = recorded
     measured = json.loads((DATA / name / "unavailability.json").read_text())["actions"]
     windows = {each.label: each for each in built.window_totals()}
@@ -225,7 +225,7 @@ def test_a_recorded_run_counts_moves_and_rounds_as_they_were_measured(recorded: 
         assert (windows[each["action"]].moves, windows[each["action"]].rounds) == (each["totals"]["active_moves"], each["totals"]["generations"])
 
 
-def test_a_recorded_bounce_is_a_silence_of_the_same_member(recorded: tuple[str, Timeline]) -> None:
+def test_timeline_recorded_bounce_is_silence(recorded: tuple[str, Timeline]) -> None:
     _, built = recorded
     replaced = [life for life in built.lifelines if life.how == "replaced"]
     for life in replaced:
@@ -255,7 +255,7 @@ def test_member_that_leaves_is_never_silent() -> None:
     assert not [each for each in built.intervals if each.condition is Condition.SILENT]
 
 
-def test_the_document_is_json(timeline: Timeline) -> None:
+def test_timeline_document_is_json(timeline: Timeline) -> None:
     document = json.loads(json.dumps(timeline_document(timeline), allow_nan=False))
     assert document["to_ms"] <= END_MS
     assert document["totals"]["rounds"] == len(document["rounds"]) == len(timeline.rounds)
@@ -311,7 +311,7 @@ def test_equal_histories_give_equal_pages(timeline: Timeline) -> None:
     assert render_page(timeline) == render_page(build_timeline(lived()))
 
 
-def test_no_name_can_end_the_script_or_become_markup() -> None:
+def test_page_escapes_names() -> None:
     name = "</script><script>alert(1)</script><!--"
     entries = decided(
         (1_000, configured(initial_delay_ms=0)), (1_001, TOPOLOGY), (1_002, MemberJoined(member_id=name, incarnation=1, join_nonce="a"))
@@ -324,7 +324,7 @@ def test_no_name_can_end_the_script_or_become_markup() -> None:
     assert "<b>" not in render_page(built)
 
 
-def test_of_very_many_tasks_those_that_changed_are_drawn(timeline: Timeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_of_many_tasks_draws_the_changed(timeline: Timeline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("equipoise.replay.timelines.page.MOST_ROWS", 5)
     data = page_data(timeline)
     assert len(data["tasks"]) == 5
@@ -334,7 +334,7 @@ def test_of_very_many_tasks_those_that_changed_are_drawn(timeline: Timeline, mon
     assert set(data["tasks"]) & moved
 
 
-def test_a_log_of_another_leader_shows_what_it_observed(recorded: tuple[str, Timeline]) -> None:
+def test_timeline_of_external_leader_has_rounds(recorded: tuple[str, Timeline]) -> None:
     _, built = recorded
     assert built.led_by == "external"
     assert {each.cause for each in built.rounds} <= {"join", "leave", "expiry", "follow-up", "probing", "unknown"}

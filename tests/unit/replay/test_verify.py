@@ -1,5 +1,5 @@
-"""verify: a log that was lived is identical; whatever is changed, left out or added is found at its
-place; what may not be judged is said so.
+"""verify: an unchanged log is identical; a change, a gap or an addition is found at its place; a
+log that cannot be judged is reported.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def changed_decision(entries: tuple[Entry, ...], index: int, **changes: Any) -> 
     return replaced(entries, index, evolve(entry, decision=evolve(entry.decision, **changes)))
 
 
-def test_a_lived_log_is_identical_to_the_last_byte() -> None:
+def test_verify_unchanged_log_is_identical() -> None:
     entries = lived()
     verification = verify(entries)
     (group,) = verification.groups
@@ -61,7 +61,7 @@ def test_a_lived_log_is_identical_to_the_last_byte() -> None:
     assert verification.records == len(entries)
 
 
-def test_every_kind_of_decision_that_says_something_else_is_found_where_it_stands() -> None:
+def test_verify_changed_decision_is_found_at_its_place() -> None:
     entries = lived()
     changes: list[tuple[type, dict[str, Any], str]] = [
         (MemberExpired, {"silent_ms": 1}, "m2.expired"),
@@ -91,7 +91,7 @@ TOPOLOGY_TASK = next(
 )
 
 
-def test_the_difference_names_the_member_and_both_sides() -> None:
+def test_verify_difference_names_member_and_sides() -> None:
     entries = lived()
     index = first(entries, MemberAssigned, wanted=lambda told: len(told.active) > 1)
     entry = entries[index]
@@ -108,7 +108,7 @@ def test_the_difference_names_the_member_and_both_sides() -> None:
 
 
 @pytest.mark.parametrize("field", ["log_id", "caused_by", "index", "fact_checksum"])
-def test_the_envelope_counts_too(field: str) -> None:
+def test_verify_compares_envelope(field: str) -> None:
     entries = lived()
     index = first(entries, MemberExpired)
     entry = entries[index]
@@ -120,7 +120,7 @@ def test_the_envelope_counts_too(field: str) -> None:
     assert field in divergence.problem
 
 
-def test_a_fact_that_was_changed_afterwards_is_found_by_the_checksum_its_decisions_name() -> None:
+def test_verify_changed_fact_is_a_divergence() -> None:
     entries = lived()
     index = next(i for i, entry in enumerate(entries) if isinstance(entry, Record) and isinstance(entry.event, MemberJoined))
     cause = first(entries, MemberExpired)
@@ -136,7 +136,7 @@ def test_a_fact_that_was_changed_afterwards_is_found_by_the_checksum_its_decisio
     assert index < fact_index
 
 
-def test_a_decision_that_is_missing_or_too_many_is_a_divergence() -> None:
+def test_verify_missing_or_extra_decision_is_divergence() -> None:
     entries = list(lived())
     index = first(entries, AssignmentIssued)
     gone = entries[index]
@@ -152,7 +152,7 @@ def test_a_decision_that_is_missing_or_too_many_is_a_divergence() -> None:
     assert extra.recomputed is None
 
 
-def test_decisions_that_are_not_written_yet_are_counted_and_no_divergence() -> None:
+def test_verify_unwritten_decisions_are_counted() -> None:
     entries = lived()
     index = max(i for i, entry in enumerate(entries) if isinstance(entry, DecisionRecord) and entry.index == 0)
     group = verify(entries[:index]).groups[0]
@@ -169,7 +169,7 @@ def test_decisions_may_lag_behind_their_facts() -> None:
     assert verify([*facts, *decisions]).verdict is Verdict.IDENTICAL
 
 
-def test_a_repeated_decision_must_be_the_same() -> None:
+def test_verify_repeat_must_be_identical() -> None:
     entries = list(lived())
     index = first(entries, BalanceEvaluated)
     copy = entries[index]
@@ -192,7 +192,7 @@ def of_another_solver() -> list[Entry]:
     return decided((1_000, config), (1_001, TOPOLOGY), (1_002, joined("m1", "a")), (1_003, joined("m2", "b")), any_solver=True)
 
 
-def test_another_solver_is_no_divergence_where_the_plan_was_not_the_only_one() -> None:
+def test_verify_other_solver_without_unique_plan_cannot_verify() -> None:
     entries = of_another_solver()
     assert verify(entries).verdict is Verdict.IDENTICAL
     round_index = first(entries, AssignmentIssued)
@@ -208,7 +208,7 @@ def test_another_solver_is_no_divergence_where_the_plan_was_not_the_only_one() -
     assert sure.verdict is Verdict.DIVERGENCE
 
 
-def test_without_the_assignor_it_cannot_be_verified() -> None:
+def test_verify_unknown_assignor_cannot_verify() -> None:
     entries = list(of_another_solver())
     config = entries[1]
     assert isinstance(config, Record)
@@ -219,7 +219,7 @@ def test_without_the_assignor_it_cannot_be_verified() -> None:
     assert "'gone'" in verification.problems[0]
 
 
-def test_one_group_that_diverges_does_not_hide_the_others() -> None:
+def test_verify_divergence_hides_no_other_group() -> None:
     sink, machine = MemorySink(), GroupMachine()
     for entry in lived():
         if isinstance(entry, Record):
@@ -240,7 +240,7 @@ def test_one_group_that_diverges_does_not_hide_the_others() -> None:
     assert groups["other"].verdict is Verdict.IDENTICAL
 
 
-def test_a_damaged_log_cannot_be_verified_past_its_offset(tmp_path: Path) -> None:
+def test_verify_damaged_log_ends_at_its_offset(tmp_path: Path) -> None:
     path = tmp_path / "group.jsonl"
     with open_log(path, "w") as log:
         write(log, lived())

@@ -70,8 +70,8 @@ def small_group() -> list[Entry]:
     return list(sink.entries)
 
 
-def test_the_form_of_the_state_is_the_one_that_stored_hashes_have(rewrite: bool) -> None:
-    """Where this fails and the decisions are the same, the same state gives other bytes: raise
+def test_state_form_equals_that_of_stored_hashes(rewrite: bool) -> None:
+    """If this fails with equal decisions, the same state gives other bytes: raise
     `equipoise.statemachine.snapshots.FORM`, and keep the file."""
     if rewrite:
         TODAY.unlink(missing_ok=True)
@@ -95,12 +95,12 @@ def test_hashes_of_an_earlier_form_are_counted_and_everything_else_is_compared(p
 
     assigned = next(index for index, e in enumerate(stored) if isinstance(e, DecisionRecord) and isinstance(e.decision, MemberAssigned))
     assert verify(changed(stored, assigned, standby=())).verdict is Verdict.DIVERGENCE
-    assert verify(changed(stored, hashes(stored)[1], seq=5)).verdict is Verdict.DIVERGENCE, "where it stands is compared"
+    assert verify(changed(stored, hashes(stored)[1], seq=5)).verdict is Verdict.DIVERGENCE, "its seq is compared"
     assert verify([entry for index, entry in enumerate(stored) if index != hashes(stored)[1]]).verdict is Verdict.DIVERGENCE
 
 
 @pytest.mark.parametrize("form", [0, FORM + 1])
-def test_a_hash_is_only_judged_by_one_of_its_own_form(form: int) -> None:
+def test_hash_of_another_form_is_not_compared(form: int) -> None:
     stored = entries(TODAY)
     wrong = hashes(stored)[1]
     assert verify(changed(stored, wrong, state_sha256="0" * 64)).verdict is Verdict.DIVERGENCE
@@ -108,7 +108,7 @@ def test_a_hash_is_only_judged_by_one_of_its_own_form(form: int) -> None:
     assert (group.verdict, group.checkpoints, group.not_compared) == (Verdict.IDENTICAL, 3, 1)
 
 
-def test_a_second_copy_in_another_form_is_a_copy() -> None:
+def test_hash_repeated_in_other_form_is_copy() -> None:
     """Two workers at once, each with a build of its own."""
     stored = entries(TODAY)
     index = hashes(stored)[1]
@@ -123,7 +123,7 @@ def test_a_second_copy_in_another_form_is_a_copy() -> None:
 
 
 @pytest.mark.parametrize("path", [TODAY, *EARLIER], ids=lambda path: path.stem)
-def test_a_hash_is_no_copy_of_another_decision_nor_the_other_way_round(path: Path) -> None:
+def test_hash_and_other_decision_are_never_copies(path: Path) -> None:
     stored = entries(path)
     hashed = stored[hashes(stored)[1]]
     other = next(each for each in stored if isinstance(each, DecisionRecord) and isinstance(each.decision, MemberAssigned))
@@ -147,7 +147,7 @@ def test_group_verifier_save_keeps_not_compared_hashes() -> None:
     assert group.answer().not_compared == 4
 
 
-def test_the_command_says_what_was_not_compared() -> None:
+def test_verify_command_counts_uncompared() -> None:
     said = CliRunner().invoke(main, ["verify", str(BEFORE)])
     assert said.exit_code == 0, said.stderr
     assert "not compared: 4 state hashes in a form of the state that this build does not write" in said.stdout

@@ -1,5 +1,5 @@
-"""Watching a partition: the answer is that of `verify`, in whatever order and however often records
-come, and wherever it is cut off and goes on.
+"""Watching a partition: its answer equals that of `verify` for any order and repetition of records,
+and across any restart.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.unit.replay.lived import lived
 
 
 def arrivals(entries: Sequence[Entry]) -> list[Arrived]:
-    """The entries as they stand in the two topics."""
+    """Returns the entries as the two topics store them."""
     found: list[Arrived] = []
     number = 0
     for entry in entries:
@@ -34,7 +34,7 @@ def arrivals(entries: Sequence[Entry]) -> list[Arrived]:
 
 
 def wrong_at(entries: Sequence[Entry], which: int) -> list[Entry]:
-    """The `which`-th MemberAssigned has other tokens than the machine decided."""
+    """Returns the entries with other tokens in the `which`-th MemberAssigned."""
     at = [at for at, entry in enumerate(entries) if isinstance(entry, DecisionRecord) and isinstance(entry.decision, MemberAssigned)][which]
     wrong = entries[at]
     assert isinstance(wrong, DecisionRecord)
@@ -44,7 +44,7 @@ def wrong_at(entries: Sequence[Entry], which: int) -> list[Entry]:
 
 
 def watched(batches: Sequence[Sequence[Arrived]]) -> tuple[list[Alert], dict[str, bytes]]:
-    """What is told of these batches, by a watch that is saved and restored behind each."""
+    """Returns the alerts and groups of a watch that is saved and restored after each batch."""
     groups: dict[str, bytes] = {}
     saved = Watch(groups).save()
     alerts: list[Alert] = []
@@ -68,14 +68,14 @@ def in_batches(arrived: list[Arrived], size: int, seed: int) -> list[list[Arrive
 
 
 @pytest.mark.parametrize(("size", "seed"), [(1_000, 1), (97, 2), (13, 3)])
-def test_a_sound_log_gives_no_alert_and_the_counts_of_verify(size: int, seed: int) -> None:
+def test_watch_sound_log_has_counts_and_no_alert(size: int, seed: int) -> None:
     alerts, groups = watched(in_batches(arrivals(lived()), size, seed))
     assert alerts == []
     assert GroupVerifier.restore(groups["orders"]).answer() == verify(lived()).groups[0]
 
 
 @pytest.mark.parametrize(("size", "seed"), [(1_000, 1), (50, 2)])
-def test_a_divergence_is_told_once_in_the_batch_it_comes_in(size: int, seed: int) -> None:
+def test_watch_divergence_alerts_once_in_its_batch(size: int, seed: int) -> None:
     entries = wrong_at(lived(), 5)
     expected = verify(entries).groups[0]
     assert expected.divergence is not None
@@ -102,7 +102,7 @@ def test_watch_missing_record_is_reported_until_it_arrives() -> None:
     assert GroupVerifier.restore(groups["orders"]).answer() == verify(lived()).groups[0]
 
 
-def test_one_group_that_cannot_be_read_stops_no_other() -> None:
+def test_watch_unreadable_group_stops_no_other() -> None:
     arrived = arrivals(lived())
     last = max(each.offset for each in arrived if each.is_fact)
     strange = [Arrived(True, last + 1, b"strange", b"\x93\x63\x01\x90", 5), Arrived(True, last + 2, b"orders", arrived[-1].value, 5)]
@@ -120,7 +120,7 @@ def test_bytes_that_are_no_decision_stop_the_partition() -> None:
     assert "is not a decision" in alerts[0].problem
 
 
-def test_a_log_that_does_not_begin_as_one_is_no_log() -> None:
+def test_watch_log_without_opening_is_alert() -> None:
     configured = lived()[1]
     assert isinstance(configured, Record)
     alerts, groups = watched([arrivals([attrs.evolve(configured, offset=0)])])

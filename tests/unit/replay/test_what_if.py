@@ -33,7 +33,7 @@ def answer() -> WhatIf:
     return what_if(lived(), [FOUR, STANDBY, Configuration(name="learner", assignor="learner")])
 
 
-def test_the_factual_configuration_is_simulated_first_and_is_near_what_was_recorded() -> None:
+def test_what_if_factual_configuration_is_near_the_recording() -> None:
     found = answer()
     assert found.factual.configuration.name == FACTUAL
     assert found.metrics_source == "log"
@@ -48,7 +48,7 @@ def test_the_factual_configuration_is_simulated_first_and_is_near_what_was_recor
     assert deviations["records_restored_before_running"].error is None  # a log does not tell
 
 
-def test_each_configuration_costs_what_its_settings_make_of_it() -> None:
+def test_what_if_costs_follow_the_settings() -> None:
     found = answer()
     four, standby, learner = found.outcomes
     assert [each.configuration.name for each in found.outcomes] == ["four", "standby", "learner"]
@@ -60,7 +60,7 @@ def test_each_configuration_costs_what_its_settings_make_of_it() -> None:
     assert metrics(four).rebalances < factual.rebalances
 
 
-def test_the_log_is_read_once_and_no_entry_is_kept() -> None:
+def test_what_if_reads_the_log_once() -> None:
     taken = 0
 
     def once() -> Iterator[Entry]:
@@ -84,7 +84,7 @@ def test_whatif_recording_answers_again_without_reading() -> None:
     assert metrics(faster.factual).unavailable_task_seconds < metrics(answer().factual).unavailable_task_seconds
 
 
-def test_several_seeds_are_several_runs_and_progress_reaches_the_end() -> None:
+def test_what_if_seeds_are_runs_and_progress_ends() -> None:
     told: list[tuple[int, int]] = []
     found = what_if(lived(), [FOUR], seeds=(3, 4), progress=lambda done, total: told.append((done, total)))
     assert [len(each.runs) for each in (found.factual, *found.outcomes)] == [2, 2]
@@ -112,7 +112,7 @@ def test_whatif_bad_configuration_is_refused_before_any_simulation(configuration
     assert not simulated
 
 
-def test_a_configuration_that_cannot_lead_is_an_outcome_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_if_failing_configuration_has_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     real = registry.latest("learner")
 
     class BrokenAssignor(DelegatingAssignor):
@@ -129,7 +129,7 @@ def test_a_configuration_that_cannot_lead_is_an_outcome_with_an_error(monkeypatc
     assert four == answer().outcomes[0]
 
 
-def test_of_several_groups_one_is_named() -> None:
+def test_what_if_many_groups_need_name() -> None:
     two: list[Entry] = []
     for entry in lived():
         two.append(entry)
@@ -155,7 +155,7 @@ def test_equal_arguments_give_equal_answers() -> None:
     assert what_if(lived(), [FOUR]).as_json() == what_if(lived(), [FOUR]).as_json()
 
 
-def test_a_close_stays_what_it_was_unless_a_configuration_says_otherwise() -> None:
+def test_recorded_closes_stay_without_announce_closes() -> None:
     as_it_was = read_recorded_inputs(lived(), announce_closes=None)
     assert [each.how for each in as_it_was.happenings if isinstance(each, ProcessEnded)] == ["killed"]
     assert as_it_was.with_closes(None) is as_it_was

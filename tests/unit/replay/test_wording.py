@@ -1,5 +1,5 @@
-"""Wording: every reason is a clause with its numbers, in the singular and the plural; what is
-unknown says so.
+"""Wording: every reason is a clause with its numbers, in singular and plural; an unknown code is
+printed as it is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CODES = sorted({*REASONS, *MACHINE_REASONS})
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_a_reason_is_a_clause_whatever_is_known(code: str) -> None:
+def test_reason_text_is_a_clause(code: str) -> None:
     for records in (None, 0, 1, 2, 20_001):
         for source in (None, "m1"):
             text = reason_text(code, source=source, destination="m2", lag_records=records)
@@ -41,7 +41,7 @@ def test_reasons_that_rest_on_a_lag_say_it() -> None:
     assert reason_text("ready", destination="m2") == "m2 is caught up (an unknown number of records behind)"
 
 
-def test_a_code_of_an_assignor_we_do_not_know_stands_as_it_is() -> None:
+def test_reason_text_of_unknown_code_is_the_code() -> None:
     assert reason_text("their {own}") == "their {own}"
 
 
@@ -55,7 +55,7 @@ def test_counts() -> None:
 
 
 def code_texts() -> dict[str, set[str]]:
-    """Call that takes a code -> the codes that have a text."""
+    """Returns the codes that have a text, by the name of the call that takes them."""
     reasons = {*REASONS, *MACHINE_REASONS}
     ends = ("cancel", "_never_told", "drop_eager_regrant", "_stalled", "_end", "Move.reason", "Reason.code")
     refusals = {call: set(REJECTIONS) for call in ("Rejected", "_reject")}
@@ -63,7 +63,7 @@ def code_texts() -> dict[str, set[str]]:
 
 
 def codes_in(path: Path) -> set[tuple[str, str]]:
-    """(call, code) for every code that a module spells out in a call that takes one."""
+    """Returns (call, code) for every literal code in a module's calls."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not isinstance(node, ast.Call):
@@ -88,7 +88,7 @@ def test_codes_that_the_code_spells_out_have_a_text() -> None:
 
 
 def test_texts_are_of_codes_that_exist() -> None:
-    """A text whose code nothing gives is unreachable."""
+    """A text whose code is never produced is unreachable."""
     constants = {
         node.value
         for path in (*SOURCES, Path(scan.__file__))
