@@ -28,7 +28,7 @@ ASSIGNOR = HighAvailability()
 
 @settings(max_examples=400)
 @given(problems())
-def test_every_plan_has_optimal_stages(problem: AssignmentProblem):
+def test_plan_stages_are_optimal(problem: AssignmentProblem):
     plan = ASSIGNOR.assign(problem)
     assert plan.cost.optimal
     assert plan.unique
@@ -90,7 +90,7 @@ def may_go_without_a_move(problem: AssignmentProblem, task: Task) -> frozenset[s
 
 @settings(max_examples=300)
 @given(problems(most_tasks=6, most_members=3, simple=True, others={"acceptable_recovery_ms": st.just(0)}))
-def test_no_target_is_more_balanced_and_none_as_balanced_moves_less(problem: AssignmentProblem):
+def test_target_is_the_most_balanced_with_the_fewest_moves(problem: AssignmentProblem):
     free = {task.id: may_go_without_a_move(problem, task) for task in problem.tasks}
     if not all(free.values()):
         # Tasks without a caught-up member go to the soonest ready one: their present owner is
@@ -241,7 +241,7 @@ def test_staying_members_keep_their_tasks_when_others_leave(count: int, members:
     assert not any(process.owned & process.standby for process in group.members.values())
 
 
-def test_sixty_tasks_and_a_seventh_member():
+def test_seventh_member_moves_eight_tasks():
     """Exactly 8 owners change, in at most 5 rounds; asked again for a long time, nothing changes.
     """
     group = Group(stateful(60), {f"m{index}": 1 for index in range(6)}, acceptable_recovery_lag=10_000, max_warmups=2)

@@ -89,7 +89,7 @@ ASKED = [
 
 
 @pytest.mark.parametrize(("name", "check"), ASKED, ids=[f"{name}-{check.__name__}" for name, check in ASKED])
-def test_every_assignor_keeps_the_contract(name: str, check: Check):
+def test_assignor_keeps_the_contract(name: str, check: Check):
     check(SUBJECTS.get(name) or Subject(assignor=registry.latest(name)))
 
 

@@ -144,7 +144,7 @@ def test_cross_topic_lags_are_within_their_bound(problem: AssignmentProblem):
 
 @settings(max_examples=300)
 @given(groups(), st.permutations(range(6)))
-def test_the_cost_of_a_plan_is_the_same_under_other_names(problem: AssignmentProblem, order: list[int]):
+def test_renamed_members_keep_the_plan_cost(problem: AssignmentProblem, order: list[int]):
     other = renamed(problem, {f"c{index}": f"c{order[index]}" for index in range(6)})
     assert ASSIGNOR.assign(other).cost == ASSIGNOR.assign(problem).cost
 

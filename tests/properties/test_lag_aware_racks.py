@@ -115,7 +115,7 @@ def test_per_topic_counts_and_lags_equal_those_without_racks(problem: Assignment
 
 
 @given(groups(most=8, tolerance=6))
-def test_with_a_tolerance_lags_are_within_it_for_each_partition(problem: AssignmentProblem):
+def test_bundles_with_tolerance_have_lags_within_it(problem: AssignmentProblem):
     fresh = attrs.evolve(problem, members=tuple(attrs.evolve(member, active=()) for member in problem.members))
     near, plain = bundles(fresh, owners(answer(fresh))), bundles(fresh, owners(answer(without_racks(fresh))))
     counts = [len(bundle) for bundle in plain]

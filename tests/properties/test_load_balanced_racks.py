@@ -84,7 +84,7 @@ def assert_bound(group: Group, plan: Plan, amounts: list[int], margin: int) -> N
 
 @settings(max_examples=60)
 @given(amounts=AMOUNTS, capacities=CAPACITIES, high=st.integers(5, 60), low=st.integers(1, 5), data=st.data())
-def test_the_bound_holds_at_rest_from_any_owners(amounts: list[int], capacities: list[int], high: int, low: int, data: st.DataObject):
+def test_bound_at_rest_holds_from_any_owners(amounts: list[int], capacities: list[int], high: int, low: int, data: st.DataObject):
     group = made(amounts, capacities, load_high_percent=high, load_low_percent=low)
     for task in group.tasks:
         group._grant(data.draw(st.sampled_from(sorted(group.members))), task)

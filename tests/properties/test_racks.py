@@ -143,7 +143,7 @@ def makes_no_difference(problem: AssignmentProblem) -> bool:
 
 @settings(max_examples=150)
 @given(problems().flatmap(with_racks))
-def test_every_plan_keeps_its_promises_and_is_proven(problem: AssignmentProblem):
+def test_plan_keeps_its_promises_and_is_proven(problem: AssignmentProblem):
     plan = ASSIGNOR.assign(problem)
     assert plan_faults(problem, plan, ASSIGNOR.guarantees) == []
     assert plan.unique
@@ -168,7 +168,7 @@ def test_racks_that_make_no_difference_change_nothing(problem: AssignmentProblem
 
 
 @given(problems(most_tasks=12, most_members=6).flatmap(with_racks), st.permutations(range(6)))
-def test_the_cost_of_a_plan_is_the_same_under_other_names(problem: AssignmentProblem, order: list[int]):
+def test_renamed_members_keep_the_plan_cost(problem: AssignmentProblem, order: list[int]):
     names = {f"m{index}": f"m{order[index]}" for index in range(6)}
     one, other = ASSIGNOR.assign(renamed(problem, names)).cost, ASSIGNOR.assign(problem).cost
     assert (one.imbalance, one.rack_cost_lower_bound) == (other.imbalance, other.rack_cost_lower_bound)
@@ -207,7 +207,7 @@ def crowding(problem: AssignmentProblem, owner: Mapping[TaskId, str]) -> int:
 
 @settings(max_examples=150)
 @given(problems(most_tasks=6, most_members=3, simple=True, others={"acceptable_recovery_ms": st.just(0)}).flatmap(with_racks))
-def test_no_target_is_more_balanced_and_none_as_balanced_costs_less(problem: AssignmentProblem):
+def test_target_is_the_most_balanced_with_the_least_cost(problem: AssignmentProblem):
     cold = [task.id for task in problem.tasks if not may_go_without_a_move(problem, task)]
     if cold:  # who runs them for now is another property, so they are given an owner
         first = attrs.evolve(problem.members[0], active=tuple(sorted((*problem.members[0].active, *cold))), standby=(), warmup=())
@@ -306,7 +306,7 @@ def test_standbys_are_as_spread_even_and_cheap_as_any(problem: AssignmentProblem
 
 @settings(max_examples=50)
 @given(st.data())
-def test_a_group_moves_once_for_its_racks_and_stays(data: st.DataObject):
+def test_group_moves_once_for_racks_then_rests(data: st.DataObject):
     """A balanced group whose traffic could be less moves, and comes to rest; then nothing moves any
     more, and traffic is the least there is.
     """

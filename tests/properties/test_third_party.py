@@ -45,7 +45,7 @@ def stay_put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Module
 
 
 @pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
-def test_the_pages_own_assignor_keeps_the_contract(stay_put: ModuleType, check: Check):
+def test_page_assignor_keeps_the_contract(stay_put: ModuleType, check: Check):
     check(stay_put.StayPut())
 
 
@@ -71,7 +71,7 @@ def test_third_party_assignor_leads_a_group_by_its_name(stay_put: ModuleType):
     assert last == ["m1 gen=3 STABLE active=() released", "m2 gen=3 STABLE active=(0_0..3)"]
 
 
-def test_the_page_names_every_check():
+def test_page_names_every_check():
     section = PAGE.read_text(encoding="utf-8").partition("## Write your own")[2].partition("\n## ")[0]
     assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == [check.__name__ for check in CONTRACT]
 
@@ -175,7 +175,7 @@ class Hashes(Defective):
     ],
     ids=lambda value: value.__name__,
 )
-def test_each_defect_is_found(defective: type[Defective], check: Check):
+def test_check_finds_its_defect(defective: type[Defective], check: Check):
     hurried = settings(phases=[Phase.generate], database=None, max_examples=200)  # the smallest counterexample is for people to read
     with pytest.raises(AssertionError):
         check(Subject(assignor=defective(), settings=hurried))

@@ -63,7 +63,7 @@ def test_scenario_invalid_line_error_names_the_line(text: str, problem: str) -> 
     assert str(caught.value).startswith(problem)
 
 
-def test_other_golden_text_is_a_diff_and_a_rewrite_changes_golden_lines_alone() -> None:
+def test_scenario_changed_golden_text_gives_a_diff() -> None:
     changed = EXAMPLE.replace("m2 gen=2 STABLE active=() warmup=(0_1)", "m2 gen=2 STABLE active=(0_1)")
     outcome = run_text(changed, "x.txt")
     assert not outcome.holds
@@ -71,7 +71,7 @@ def test_other_golden_text_is_a_diff_and_a_rewrite_changes_golden_lines_alone() 
     assert outcome.text == EXAMPLE
 
 
-def test_a_machine_that_minds_the_order_of_members_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_depending_on_member_order_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     issue = leader.issue
 
     def in_order_of_joining(context: StepContext) -> None:
@@ -83,7 +83,7 @@ def test_a_machine_that_minds_the_order_of_members_is_found(monkeypatch: pytest.
     assert any("shuffled: " in text for text in found), found
 
 
-def test_a_state_that_is_not_all_in_the_snapshot_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_missing_in_the_snapshot_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     issue = leader.issue
 
     def from_memory(context: StepContext) -> None:
@@ -96,7 +96,7 @@ def test_a_state_that_is_not_all_in_the_snapshot_is_found(monkeypatch: pytest.Mo
     assert any("restored: " in text for text in found), found
 
 
-def test_a_broken_invariant_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_invariant_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     issue = leader.issue
 
     def without_the_last_task(context: StepContext) -> None:
@@ -109,7 +109,7 @@ def test_a_broken_invariant_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any("invariant" in text for text in run_text(EXAMPLE, "x.txt").disagreements)
 
 
-def test_the_reference_lists_every_directive() -> None:
+def test_reference_lists_every_directive() -> None:
     page = (ROOT / "docs" / "scenarios.md").read_text(encoding="utf-8")
     assert with_reference(page) == page, "`python -m equipoise.scenarios docs/scenarios.md` writes it"
     assert len(DIRECTIVES) > 30
@@ -120,13 +120,13 @@ RULES = [*(f"l{number}" for number in range(1, 8)), *(f"m{number}" for number in
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_every_rule_of_the_protocol_has_its_scenario(rule: str) -> None:
+def test_protocol_rule_has_its_scenario(rule: str) -> None:
     found = sorted((HERE / "protocol").glob(f"{rule}_*.txt"))
     assert found, f"tests/scenarios/protocol/{rule}_*.txt plays the sequence that breaks the simpler design"
     assert all(path.read_text(encoding="utf-8").startswith(f"# {rule.upper()} ") for path in found)
 
 
-def test_every_rejection_is_played() -> None:
+def test_rejections_are_all_played() -> None:
     played = {
         code
         for path in (HERE / "rejections").glob("*.txt")

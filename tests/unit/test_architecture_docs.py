@@ -28,7 +28,7 @@ def section(heading: str) -> str:
 
 
 @pytest.mark.parametrize(("heading", "events"), [("Facts", get_args(Fact)), ("Decisions", get_args(Decision))])
-def test_every_event_has_its_row_with_its_fields(heading: str, events: tuple[type, ...]) -> None:
+def test_event_rows_name_their_fields(heading: str, events: tuple[type, ...]) -> None:
     rows = re.findall(r"^\| `(\w+)` \|[^|]*\|([^|]*)\|$", section(heading), re.MULTILINE)
     wanted = [(event.__name__, [field.name for field in attrs.fields(event)]) for event in events]
     assert [(name, re.findall(r"`(\w+)`", fields)) for name, fields in rows] == wanted
@@ -69,7 +69,7 @@ def linked(path: Path) -> bool:
     return path.resolve() != path
 
 
-def test_the_tree_names_every_package_once() -> None:
+def test_tree_names_every_package_once() -> None:
     folders = ("events", "assignors", "statemachine", "replay", "equipoise")
     packages = {path.parent for folder in folders for path in (ROOT / folder).rglob("__init__.py") if not linked(path)}
     assert sorted(tree()) == sorted(str(path.relative_to(ROOT)) for path in packages)

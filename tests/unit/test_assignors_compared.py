@@ -64,7 +64,7 @@ def test_pictures_equal_those_of_the_simulation(name: str, tmp_path: Path, rewri
         pytest.fail(f"{kept.name} is not what is drawn now: run `make pictures`, and look at it")
 
 
-def test_every_assignor_has_its_section() -> None:
+def test_assignors_have_their_sections() -> None:
     built_in = {name for name, _ in registry.available()}
     assert built_in >= set(BUILT_IN)
     sections = re.findall(r"^## `(\w+)`$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)

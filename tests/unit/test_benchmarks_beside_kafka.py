@@ -25,7 +25,7 @@ def test_ids_depend_only_on_the_seed() -> None:
     assert convergence_bench.ids(1, 3) == convergence_bench.ids(1, 3) != convergence_bench.ids(2, 3)
 
 
-def test_one_decision_beside_java_reads_no_more_across_racks() -> None:
+def test_decision_beside_java_reads_no_more_across_racks() -> None:
     case = Case(20, 4, racks=True)
     what, ratio, note = java_bench.beside_java(case)
     assert what == "20 tasks, 4 members, 0 standbys, racks: ours / warm Java"

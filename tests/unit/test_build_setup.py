@@ -66,7 +66,7 @@ def test_ci_runs_every_target_with_tests() -> None:
     assert targets == {"test", "test-live", "docs-check", "coverage"}
 
 
-def test_every_dependency_is_pinned_and_within_its_bounds() -> None:
+def test_dependencies_are_pinned_within_their_bounds() -> None:
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
@@ -82,7 +82,7 @@ def test_every_dependency_is_pinned_and_within_its_bounds() -> None:
         assert name not in pinned or requirement.specifier.contains(pinned[name]), text
 
 
-def test_the_solver_is_pinned_to_one_version() -> None:
+def test_solver_is_pinned_to_one_version() -> None:
     dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     assert f"ortools=={metadata.version('ortools')}" in dependencies
 

@@ -37,7 +37,7 @@ def test_anchors_are_as_github_makes_them() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_leads_somewhere(page: Path) -> None:
+def test_page_links_resolve(page: Path) -> None:
     dead = []
     for link in LINK.findall(COMMENT_OR_CODE.sub("", page.read_text())):
         if re.match(r"[a-z]+:", link):
@@ -58,7 +58,7 @@ def test_anchors_named_in_code_exist() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_command_named_exists(page: Path) -> None:
+def test_page_commands_exist(page: Path) -> None:
     text = COMMENT.sub("", page.read_text())
     targets = set(re.findall(r"^([a-z.]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"`?\bmake ([a-z]+)`", text)) <= targets

@@ -9,7 +9,7 @@ from tests.pages import check_place, places_of, read_page, rows_of
 PAGE = read_page("faults.md")
 
 
-def test_every_fault_names_a_test() -> None:
+def test_fault_rows_name_a_test() -> None:
     rows = rows_of(PAGE)
     assert len(rows) == 21
     assert [row for row in rows if not any(place.startswith("tests/") for place in places_of(row.cells[-1]))] == []

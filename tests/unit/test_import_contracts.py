@@ -96,7 +96,7 @@ def impure_builtins(source: str) -> list[str]:
     return [f"{name.lineno}: {name.id}" for name in names if name.id in IMPURE_BUILTINS]
 
 
-def test_no_impure_builtin_in_a_pure_package() -> None:
+def test_pure_package_has_no_impure_builtin() -> None:
     assert impure_builtins("x = sorted(y, key=hash)\nwith open('x'):\n    pass") == ["1: hash", "2: open"]
     assert len(pure_files()) > 8
     assert {str(path.relative_to(ROOT)): found for path in pure_files() if (found := impure_builtins(path.read_text()))} == {}

@@ -34,7 +34,7 @@ def file_of(place: str) -> Path:
     return TESTS / name if "/" in name else TESTS / "unit" / "assignors" / name
 
 
-def test_every_case_is_listed_once() -> None:
+def test_cases_are_listed_once() -> None:
     assert {re.split(r"[ ,]", title)[0]: len(cases) for title, cases in CASES.items()} == HOW_MANY
     for title, cases in CASES.items():
         names = [name for name, _ in cases]

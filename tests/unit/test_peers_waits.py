@@ -77,7 +77,7 @@ def test_skipped_input_waits_for_the_next_answer_and_is_reported() -> None:
     assert made.waits(5_000, 5_200)[0] == (5_000, 5_105)
 
 
-def test_only_the_first_answer_counts() -> None:
+def test_later_answers_do_not_count() -> None:
     made = task((0, 20_000, "a"))
     made.answered(3, Answer(9_000, "b"))
     assert (made.still(0, 20_000), made.repeated_ms, made.owner) == ([], [9_000], "b")

@@ -39,11 +39,11 @@ ROWS = [row for row in rows_of(PAGE) if row.section in DOCUMENTS]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_every_section_of_a_document_has_a_row(document: str) -> None:
+def test_document_sections_have_a_row(document: str) -> None:
     assert list(dict.fromkeys(row.cells[SECTION] for row in ROWS if row.section == document)) == DOCUMENTS[document]
 
 
-def test_every_promise_is_shown_by_something_or_explained() -> None:
+def test_promise_is_shown_or_explained() -> None:
     assert [row.cells for row in ROWS if len(row.cells) != 6] == []
     for row in ROWS:
         *_, shown, live, otherwise = row.cells

@@ -18,7 +18,7 @@ ROWS = dict(re.findall(r"^\| \[([LMD]\d+)\]\(#[^)]*\) \|[^|]*\| (.*) \|$", PAGE,
 SECTIONS = dict(re.findall(r"^### ([LMD]\d+) [^\n]+\n(.*?)(?=^##|^<a |\Z)", PAGE, re.MULTILINE | re.DOTALL))
 
 
-def test_the_table_and_the_sections_name_every_rule_once_in_order() -> None:
+def test_table_and_sections_name_the_rules_in_order() -> None:
     assert list(ROWS) == RULES
     assert list(SECTIONS) == RULES
 
@@ -37,6 +37,6 @@ def test_rule_has_scenarios(rule: str) -> None:
     assert [place for place in places if not any(path.stat().st_size for path in ROOT.glob(place))] == []
 
 
-def test_every_scenario_of_the_protocol_is_of_a_rule() -> None:
+def test_protocol_scenarios_belong_to_a_rule() -> None:
     strays = [path.name for path in SCENARIOS.glob("*.txt") if path.name.split("_")[0].upper() not in RULES]
     assert strays == []

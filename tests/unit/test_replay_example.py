@@ -32,7 +32,7 @@ def test_replay_example_output_equals_the_docs(tmp_path: Path, capsys: pytest.Ca
         assert (tmp_path / made).read_text(encoding="utf-8") == (pictures / kept).read_text(encoding="utf-8"), "run `make pictures`"
 
 
-def test_the_library_takes_a_location_or_an_open_log(tmp_path: Path) -> None:
+def test_library_takes_a_location_or_an_open_log(tmp_path: Path) -> None:
     location = tmp_path / "fleet"
     make_fleet(Fleet(groups=2, records=800, seed=1), location)
     assert replay.verify(str(location)).verdict is Verdict.IDENTICAL

@@ -13,12 +13,12 @@ from equipoise.statemachine.transitions import TRANSITIONS
 from tests.state_diagram import render
 
 
-def test_the_page_is_generated_from_the_table() -> None:
+def test_page_is_generated_from_the_table() -> None:
     page = Path(__file__).parents[2] / "docs" / "states.md"
     assert page.read_text() == render(), "run `make states`"
 
 
-def test_every_phase_names_every_fact() -> None:
+def test_phase_table_has_every_fact() -> None:
     assert set(TRANSITIONS) == set(GroupPhase)
     for phase, table in TRANSITIONS.items():
         assert set(table) == set(get_args(Fact)), phase

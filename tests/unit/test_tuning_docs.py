@@ -87,7 +87,7 @@ def test_tuning_examples_equal_the_simulation(tmp_path: Path, rewrite: bool) -> 
     hold(PAGE, {"settings": settings_table(tmp_path), "recovery": recovery_table(tmp_path)}, rewrite)
 
 
-def test_every_setting_has_its_row_with_its_default() -> None:
+def test_settings_table_has_every_default() -> None:
     section = PAGE.read_text(encoding="utf-8").partition("\n## The settings\n")[2]
     rows = re.findall(r"^\| `(\w+)` \| ([^|]*?) \|", section, re.MULTILINE)
     defaults = attrs.asdict(GroupSettings())

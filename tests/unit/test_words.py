@@ -9,7 +9,7 @@ import pytest
 from tests import words
 
 
-def test_no_retired_word_in_code_or_pages() -> None:
+def test_code_and_pages_have_no_retired_word() -> None:
     assert [str(each) for each in words.unexpected()] == []
 
 
