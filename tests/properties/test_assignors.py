@@ -1,5 +1,5 @@
-"""What `high_availability` owes beyond the contract of every assignor (test_contract): plans are
-proven, the target is the best there is, and a join moves the fewest in the fewest rounds.
+"""`high_availability` beyond the contract of every assignor (test_contract): plans are proven
+optimal, and a join moves the fewest tasks in the fewest rounds.
 
 Optimality is judged by trying every target of small problems, with shares, ranks and movements
 counted here independently of the assignor's functions.
@@ -39,8 +39,9 @@ def test_plan_stages_are_optimal(problem: AssignmentProblem):
 
 
 def fair(problem: AssignmentProblem, kind: Iterable[Task]) -> dict[str, tuple[int, int]]:
-    """Member -> fewest and most tasks of this kind, where no member leaves and nothing is in
-    flight: every way to split the slack is looked at (docs/protocol.md#d4)."""
+    """Member -> fewest and most tasks of this kind, when no member leaves and nothing is in flight.
+    Tries every way to split the slack (docs/protocol.md#d4).
+    """
     ids = {task.id for task in kind}
     total, factor = sum(member.capacity for member in problem.members), problem.settings.balance_factor
     even = {member.id: (len(ids) * member.capacity // total, -(-len(ids) * member.capacity // total)) for member in problem.members}
@@ -123,8 +124,7 @@ def test_shares_can_be_kept_whenever_everybody_may_run_everything(problem: Assig
 def test_balance_factor_is_the_difference_between_most_and_least_and_no_target_within_it_moves_less(
     counts: list[int], factor: int, leaving: set[int]
 ):
-    """KIP-441, for members of equal capacity: all ways in which they differ by no more are looked
-    at.
+    """KIP-441, for members of equal capacity; tries every assignment within the balance factor.
     """
     numbers = iter(range(sum(counts)))
     members = [
@@ -150,8 +150,7 @@ def test_balance_factor_is_the_difference_between_most_and_least_and_no_target_w
 @settings(max_examples=150)
 @given(st.data())
 def test_group_at_rest_keeps_shares_and_has_all_standbys(data: st.DataObject):
-    """Any changes, some of them in the middle of movements. That the group comes to rest and stays
-    there is part of the contract.
+    """After any changes, some of them during movements. The contract covers coming to rest.
     """
     group = data.draw(groups(Subject(assignor=ASSIGNOR)))
     gone: dict[str, dict[TaskId, Lag]] = {}
@@ -196,8 +195,8 @@ def test_copies_are_spread_evenly(count: int, members: int, wanted: int):
     num_standbys=st.integers(0, 1),
 )
 def test_join_makes_the_fewest_moves_in_the_fewest_generations(count: int, members: int, max_warmups: int, stateless_count: int, num_standbys: int):
-    """As few changes of owner as the bound proves, each made once, in as many rounds as the slots
-    need; standbys may be passed on after that.
+    """Changes as few owners as the bound proves, each once, in as many rounds as the slots need;
+    standbys may move after that.
     """
     group = Group(
         [*stateful(count), *stateless(stateless_count)],
@@ -242,7 +241,7 @@ def test_staying_members_keep_their_tasks_when_others_leave(count: int, members:
 
 
 def test_seventh_member_moves_eight_tasks():
-    """Exactly 8 owners change, in at most 5 rounds; asked again for a long time, nothing changes.
+    """Exactly 8 owners change, in at most 5 rounds; further rounds change nothing.
     """
     group = Group(stateful(60), {f"m{index}": 1 for index in range(6)}, acceptable_recovery_lag=10_000, max_warmups=2)
     group.settle(0)
@@ -262,7 +261,7 @@ def test_seventh_member_moves_eight_tasks():
 
 @pytest.mark.parametrize("members", [1, 2, 3, 7, 50])
 def test_state_of_one_task_is_never_restored_twice(members: int):
-    """A join begins one copy for each stateful task that moves, and none besides."""
+    """A join begins one copy for each stateful task that moves, and no other."""
     group = Group(stateful(100), {f"m{index}": 1 for index in range(members)}, max_warmups=5, max_warmups_per_member=5)
     group.settle(0)
     group.join("new")

@@ -1,5 +1,4 @@
-"""Every assignor there is keeps the contract (`equipoise.testing.contract`), the same one that
-third parties run.
+"""Every built-in assignor keeps the contract (`equipoise.testing.contract`) that third parties run.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from equipoise.testing import CONTRACT, Check, Subject
 
 
 def loaded(problem: AssignmentProblem) -> AssignmentProblem:
-    """Every third task is not measured, the others weigh differently, and the same at each asking.
+    """Weights by task, the same in every call; every third task has none.
     """
 
     def load(task: Task) -> TaskLoad | None:

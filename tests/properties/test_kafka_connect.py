@@ -1,5 +1,5 @@
-"""`kafka_connect` through any script of joins, failures, deletions and lost rounds: what runs is
-run once; a group left alone comes to rest, even.
+"""`kafka_connect` under any script of joins, failures, deletions and lost rounds: each task runs at
+most once, and an undisturbed group settles evenly.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ MOST_ROUNDS = 40
 
 
 def played(seed: int) -> ConnectScript:
-    """A group of workers after a script drawn from the seed; each of its plans was judged on the
-    way.
+    """Returns a group of workers after a script drawn from the seed; checks each plan.
     """
     given_ = script(random.Random(seed))
     group = ConnectScript(given_)
@@ -29,8 +28,8 @@ def played(seed: int) -> ConnectScript:
 
 
 def alone(group: ConnectScript) -> ConnectScript:
-    """Rounds without anything new, each when the delay of the last one is over, until one changes
-    nothing and waits for nothing.
+    """Runs rounds without new facts, each after the last one's delay, until one changes nothing and
+    has no delay.
     """
     for _ in range(MOST_ROUNDS):
         group.happens({"op": "sleepdelay"})

@@ -72,7 +72,7 @@ def by_topic(problem: AssignmentProblem) -> dict[int, list[Task]]:
 
 
 def as_the_kip_says(problem: AssignmentProblem) -> dict[TaskId, str]:
-    """KIP-169, "Algorithm", step 2, word by word."""
+    """KIP-169, "Algorithm", step 2, literally."""
     assigned: dict[TaskId, str] = {}
     for topic, tasks in by_topic(problem).items():
         partitions = dict.fromkeys(sorted(member.id for member in subscribers(problem, topic)), 0)

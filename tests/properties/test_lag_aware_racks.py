@@ -1,5 +1,5 @@
-"""`lag_aware` with racks: the same bundles as without them, given so that less is read across
-racks; judged by trying every other way to give them.
+"""`lag_aware` with racks: the same bundles as without racks, assigned to reduce reads across racks;
+compared with every other assignment of the bundles.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def without_racks(problem: AssignmentProblem) -> AssignmentProblem:
 
 
 def bundles(problem: AssignmentProblem, owner: Owners) -> Hands:
-    """What members have, by lags: of which topics with which lags, whoever has them."""
+    """Returns the members' bundles as topics and lags, without the members' names."""
     held: dict[str, list[int]] = {member.id: [] for member in problem.members}
     for task in problem.tasks:
         held[owner[task.id]].append(1_000_000 * task.id.subtopology + (task.lag or 0))
@@ -73,7 +73,7 @@ def bundles(problem: AssignmentProblem, owner: Owners) -> Hands:
 
 
 def cost(problem: AssignmentProblem, owner: Owners) -> int:
-    """Of the traffic, and of changes of owner."""
+    """Returns the cost of traffic plus that of changes of owner."""
     racks = Racks(problem.settings, {task.id: task for task in problem.tasks}, {member.id: member for member in problem.members})
     before = {task: member.id for member in problem.members for task in member.active}
     return sum(racks.cost(task, name) + (racks.move_cost(task) if before.get(task, name) != name else 0) for task, name in owner.items())
@@ -104,8 +104,8 @@ def test_rack_aware_bundles_cost_no_more_and_their_bound_is_sound(problem: Assig
 
 @given(groups(topics=3, most=4))
 def test_per_topic_counts_and_lags_equal_those_without_racks(problem: AssignmentProblem):
-    """A fresh deal; what runs and is even keeps its own bundles, so there is nothing to compare it
-    with.
+    """Only for a first assignment: a running, even group keeps its bundles, so there is no other
+    result to compare.
     """
     fresh = attrs.evolve(problem, members=tuple(attrs.evolve(member, active=()) for member in problem.members))
     near, plain = owners(answer(fresh)), owners(answer(without_racks(fresh)))
@@ -141,7 +141,7 @@ def test_traffic_only_falls_under_changing_lags_until_the_group_settles(problem:
 
 
 def after(problem: AssignmentProblem) -> AssignmentProblem:
-    """The group when the plan has come true."""
+    """Returns the group after it carried out the plan."""
     target = answer(problem).target
     return attrs.evolve(problem, members=tuple(attrs.evolve(member, active=target[member.id]) for member in problem.members))
 

@@ -1,5 +1,5 @@
-"""What `load_balanced` promises of loads: the bound, how it gets there, and that noise moves no
-work. (The rest: test_contract.)
+"""`load_balanced`: the bound on loads, the way to it, and noise that moves no task. (The rest:
+test_contract.)
 
 Utilisation and weights are computed here independently.
 """
@@ -29,7 +29,7 @@ def measured(amounts: Iterable[int]) -> list[Task]:
 
 
 def levels_of(tasks: Iterable[Task], capacity: Mapping[str, int], owner: Mapping[TaskId, str]) -> dict[str, Fraction]:
-    """Of a fair share, what each member carries per thread."""
+    """Returns each member's load per thread, relative to a fair share."""
     amount = {task.id: task.load.records_per_s for task in tasks if task.load is not None}
     fair = Fraction(sum(amount.values()), sum(capacity.values()))
     return {name: sum((amount[task] / fair for task, at in owner.items() if at == name), Fraction()) / threads for name, threads in capacity.items()}
@@ -110,7 +110,7 @@ def test_noise_moves_no_work(amounts: list[int], capacities: list[int], data: st
 @settings(max_examples=100)
 @given(amounts=st.lists(st.integers(1, 9), min_size=1, max_size=6), members=st.integers(2, 3), data=st.data())
 def test_moves_lower_bound_holds_for_equally_even_assignments(amounts: list[int], members: int, data: st.DataObject):
-    """Every deal is tried."""
+    """Tries every assignment."""
     names = {f"m{place}": data.draw(st.sampled_from([1, 1, 2])) for place in range(members)}
     owner = {place: data.draw(st.sampled_from(sorted(names))) for place in range(len(amounts))}
     tasks = measured(amounts)

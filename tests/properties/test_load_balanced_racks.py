@@ -1,5 +1,5 @@
-"""`load_balanced` with racks: what it promises of loads it keeps, the traffic only falls while
-nothing is rebalanced, and the two do not undo each other. (The contract, with racks: test_racks.)
+"""`load_balanced` with racks: the bound on loads holds, traffic only falls while nothing is
+rebalanced, and the two do not undo each other. (The contract, with racks: test_racks.)
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Watched(DelegatingAssignor):
 def test_moves_for_traffic_lower_it_and_begin_no_rebalancing(
     amounts: list[int], capacities: list[int], high: int, low: int, data: st.DataObject
 ):
-    """A group at rest without racks, and then the strategy is switched on."""
+    """Switches the strategy on in a group that settled without racks."""
     group = made(amounts, capacities, strategy="none", load_high_percent=high, load_low_percent=low)
     for task in group.tasks:
         group._grant(data.draw(st.sampled_from(sorted(group.members))), task)
@@ -127,7 +127,7 @@ def test_moves_for_traffic_lower_it_and_begin_no_rebalancing(
 @settings(max_examples=150)
 @given(amounts=AMOUNTS, capacities=CAPACITIES, data=st.data())
 def test_moves_for_traffic_leave_no_move_that_pays_more(amounts: list[int], capacities: list[int], data: st.DataObject):
-    """What a move pays is computed here independently."""
+    """Computes a move's gain independently."""
     group = made(amounts, capacities)
     for task in group.tasks:
         group._grant(data.draw(st.sampled_from(sorted(group.members))), task)
@@ -150,7 +150,7 @@ def test_moves_for_traffic_leave_no_move_that_pays_more(amounts: list[int], capa
 
 
 def paid(utilisation: Utilisation, owner: Mapping[TaskId, str]) -> int:
-    """What the best move pays."""
+    """Returns the gain of the best move."""
     capacity = {member.id: member.capacity for member in utilisation.indexed.members.values()}
     load = dict.fromkeys(capacity, 0)
     for task, name in owner.items():
@@ -192,8 +192,8 @@ def test_noise_begins_no_rebalancing(amounts: list[int], capacities: list[int], 
 
 
 def test_equal_loads_are_swapped_until_every_read_is_local():
-    """Twelve tasks as busy as each other, four to be near each of three members; by load any deal
-    of four is as even.
+    """Twelve equally busy tasks, four near each of three members; by load any assignment of four
+    each is even.
     """
     group = Group(
         [

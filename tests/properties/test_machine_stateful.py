@@ -205,7 +205,7 @@ class Storm(RuleBasedStateMachine):
 
     @rule(member=consumes(live))
     def crashes(self, member: Truthful) -> None:
-        """It sends nothing more."""
+        """The process sends nothing more."""
         self.group.members.pop(f"{member.member_id} {member.incarnation}", None)
 
     @rule(member=live, restored=st.sampled_from((0.0, 900.0, 50_000.0)), cpu=st.sampled_from((0.0, 0.3, 0.9)), rates=st.integers(0, 2))
@@ -334,7 +334,7 @@ class Storm(RuleBasedStateMachine):
 
     @rule()
     def is_led_by_another_worker(self) -> None:
-        """A worker that has nothing but the last checkpoint."""
+        """Replaces the worker by one that has only the last checkpoint."""
         checkpoint = self.group.machine.snapshot()
         self.group.machine = GroupMachine.restore(checkpoint)
         assert self.group.machine.snapshot() == checkpoint
@@ -355,8 +355,8 @@ class Storm(RuleBasedStateMachine):
         check_snapshot_replay(self.group.records, most_splits=3)
 
     def _becomes_truthful(self) -> None:
-        """Live members read, report in full and continue so; members unknown to the leader are
-        gone.
+        """Live members read all decisions and report in full from now on; members unknown to the
+        leader are removed.
         """
         members = {}
         for member in self.group.members.values():

@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Kept:
-    """A judge that keeps what it is given."""
+    """A judge that keeps its records."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -45,7 +45,7 @@ class Kept:
 
 
 def storm(seed: int, assignor: str = "high_availability", *, switching: bool = False) -> Kept:
-    """The log of a storm that passed."""
+    """Returns the log of a storm that passed."""
     kept = Kept()
     outcome = run_storm(draw(seed, assignor, switching=switching), judges=[StepChecker(restore_every=RESTORE_EVERY), kept])
     assert outcome.error is None, str(outcome)
@@ -98,8 +98,7 @@ def test_machine_any_storm_with_changing_assignors_settles(seed: int):
 @pytest.mark.parametrize("seed", [3, 13, 1_027])
 @pytest.mark.parametrize("assignor", ["lag_aware", "kafka_connect"])
 def test_machine_storm_under_assignors_of_consumers_or_workers_settles(assignor: str, seed: int):
-    """`kafka_connect` does not guarantee it; it completes what it left undone when its delay is
-    over.
+    """`kafka_connect` does not guarantee it; it assigns delayed tasks after its delay.
     """
     check_snapshot_replay(storm(seed, assignor).records, most_splits=3)
 

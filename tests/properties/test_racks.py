@@ -1,5 +1,5 @@
-"""Racks, for every problem: plans keep their promises, no target that is as balanced costs less,
-names and order play no part, and a group that obeys moves once and then stays.
+"""Racks, for every problem: plans keep their promises, no equally balanced target costs less, names
+and order do not matter, and a group moves once and then rests.
 
 The cost of a target is computed here from the KIP's `getCost`, not by the assignor's functions.
 """
@@ -36,7 +36,7 @@ TAGS = ("cluster", "rack", "zone")
 
 
 def somewhere(problem: AssignmentProblem) -> AssignmentProblem:
-    """The same problem, everything in it in some rack for ever: drawn from its name."""
+    """Returns the problem with everything in a fixed rack, drawn from its name."""
 
     def racks(name: str) -> tuple[str, ...]:
         return tuple(rack for rack in RACKS if stable_hash(f"{name} {rack}") % 3)
@@ -307,8 +307,7 @@ def test_standbys_are_as_spread_even_and_cheap_as_any(problem: AssignmentProblem
 @settings(max_examples=50)
 @given(st.data())
 def test_group_moves_once_for_racks_then_rests(data: st.DataObject):
-    """A balanced group whose traffic could be less moves, and comes to rest; then nothing moves any
-    more, and traffic is the least there is.
+    """A balanced group with avoidable traffic moves once and comes to rest at the least traffic.
     """
     made = [*stateful(data.draw(st.integers(1, 12))), *stateless(data.draw(st.integers(0, 6)), subtopology=1)]
     tasks = [attrs.evolve(task, source=(data.draw(partitions("s")),)) for task in made]

@@ -1,5 +1,5 @@
-"""In whatever order configurations, members, and workers with and without an assignor come: a log
-means the same to every build (L6).
+"""A log means the same to every build, for any order of configurations, members, and workers with
+and without an assignor. See docs/protocol.md#l6.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ FACTS = st.one_of(
 
 @given(facts=st.lists(FACTS, min_size=1, max_size=12), turns=st.lists(st.tuples(st.booleans(), st.integers(1, 4), st.integers(0, 9)), max_size=6))
 def test_builds_with_and_without_the_assignor_read_a_log_alike(facts: list[Fact], turns: list[tuple[bool, int, int]]) -> None:
-    """Workers lead in turn; each takes over from the start. A turn: it has the learner or not,
-    facts it reads, decisions of its that are lost.
+    """Workers lead in turn; each takes over from the start. A turn: whether it has the learner, the
+    facts it reads, its lost decisions.
     """
     events: list[Fact] = [LogOpened(log_id="log-1"), configured(initial_delay_ms=0), topology(stateful=4), *facts]
     records = [make_record("" if not offset else GROUP, offset, 2_000 * offset, event) for offset, event in enumerate(events)]

@@ -1,6 +1,5 @@
-"""A third-party assignor, as in docs/assignors.md: installed as a package with an
-entry point, it keeps the contract and leads groups. And the contract has teeth: each kind of defect
-is found by the check that is there for it."""
+"""A third-party assignor, as in docs/assignors.md: installed as a package with an entry point, it
+keeps the contract and leads groups. Each check of the contract finds its kind of defect."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ def blocks(language: str) -> list[str]:
 
 @pytest.fixture
 def stay_put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The page's package, where Python finds it, as pip would put it."""
+    """Installs the page's package on Python's path, as pip does."""
     (tmp_path / "stay_put.py").write_text(next(block for block in blocks("python") if "class StayPut" in block))
     entry_point = next(block for block in blocks("toml") if "stay_put" in block).splitlines()[1].replace('"', "")
     metadata = tmp_path / "stay_put-1.0.dist-info"
@@ -105,7 +104,7 @@ class GivesTwice(Defective):
 
 
 class BreaksItsWord(Defective):
-    """It keeps as many warm-ups as it likes, and says it does not."""
+    """It exceeds the warm-up limit that it guarantees."""
 
     def assign(self, problem: AssignmentProblem) -> Plan:
         return super().assign(attrs.evolve(problem, settings=attrs.evolve(problem.settings, max_warmups=1_000, max_warmups_per_member=1_000)))
@@ -142,8 +141,7 @@ class NeverContent(Defective):
 
 
 class Nervous(Defective):
-    """It takes every record of lag for a reason to begin again: copies that are not at the very end
-    are not caught up.
+    """It drops the standbys of a settled group while some lag is odd.
     """
 
     def assign(self, problem: AssignmentProblem) -> Plan:

@@ -40,11 +40,11 @@ def _planned(*faults: str, **options: Any) -> Planned:
 WHOLE: dict[str, Planned] = {
     "expired, with a clock jump": _planned("clock jumps", others=(3, 2)),
     "superseded, with a clock jump": _planned("clock jumps", "second process", session_steps=4, others=(3, 2)),
-    "expelled, with a clock jump": _planned("clock jumps", "told otherwise", session_steps=4),
+    "expelled, with a clock jump": _planned("clock jumps", "task reassigned", session_steps=4),
     "crashed and back with proof, with a clock jump": _planned("clock jumps", "crash", "restart"),
     "leaving, with a clock jump": _planned("clock jumps", "leaves", session_steps=4),
     "closed, with a clock jump": _planned("clock jumps", "stops", session_steps=4),
-    "expelled, and the next owner restarts": _planned("told otherwise", "m2 restarts", session_steps=4),
+    "expelled, and the next owner restarts": _planned("task reassigned", "m2 restarts", session_steps=4),
     "superseded, and closed all the same": _planned("second process", "stops", session_steps=4),
     "both step by step, with a clock jump": _planned("clock jumps", session_steps=3, suspects=2),
     "both step by step, one superseded": _planned("second process", session_steps=4, others=(2, 1), suspects=2),
@@ -52,17 +52,17 @@ WHOLE: dict[str, Planned] = {
 """Searched to the end at every change."""
 
 LONG: dict[str, Planned] = {
-    "expelled, with a clock jump, longer session": _planned("clock jumps", "told otherwise"),
+    "expelled, with a clock jump, longer session": _planned("clock jumps", "task reassigned"),
     "leaving, with a clock jump, longer session": _planned("clock jumps", "leaves"),
-    "expelled, superseded and crashed": _planned("told otherwise", "second process", "crash", "restart"),
+    "expelled, superseded and crashed": _planned("task reassigned", "second process", "crash", "restart"),
     "expelled, superseded, a clock jump, and the next owner restarts": _planned(
-        "clock jumps", "told otherwise", "second process", "m2 restarts", session_steps=3
+        "clock jumps", "task reassigned", "second process", "m2 restarts", session_steps=3
     ),
     "superseded, and the next owner too": _planned("second process", "m2 is doubled"),
-    "expelled, and the next owner superseded": _planned("told otherwise", "m2 is doubled", session_steps=4, others=(2, 1)),
+    "expelled, and the next owner superseded": _planned("task reassigned", "m2 is doubled", session_steps=4, others=(2, 1)),
     "leaving and superseded": _planned("leaves", "second process", session_steps=4),
     "both step by step, with a clock jump, longer session": _planned("clock jumps", session_steps=4, suspects=2),
-    "both step by step, one expelled": _planned("told otherwise", session_steps=3, suspects=2),
+    "both step by step, one expelled": _planned("task reassigned", session_steps=3, suspects=2),
 }
 """Searched to the end by `python -m tests.search`."""
 
@@ -72,10 +72,10 @@ BROKEN: dict[str, Planned] = {
     "group time clamped to max_step_ms": _planned("clock jumps", machine_class=rules.TimeFollowsTheClock),
     "margin for failovers": _planned("clock jumps", session_class=rules.NoMargin),
     "hold after force (superseded)": _planned("second process", session_class=rules.NoHold),
-    "hold after force (expelled)": _planned("told otherwise", session_class=rules.NoHold),
-    "a hold goes along to whoever is next": _planned("told otherwise", "m2 restarts", machine_class=rules.HoldsAreForgotten),
+    "hold after force (expelled)": _planned("task reassigned", session_class=rules.NoHold),
+    "a hold passes to the next owner": _planned("task reassigned", "m2 restarts", machine_class=rules.HoldsAreForgotten),
     "a fetch that reached the end (superseded)": _planned("second process", session_class=rules.HeartbeatsAlone),
-    "a fetch that reached the end (expelled)": _planned("told otherwise", session_steps=4, session_class=rules.HeartbeatsAlone),
+    "a fetch that reached the end (expelled)": _planned("task reassigned", session_steps=4, session_class=rules.HeartbeatsAlone),
 }
 """Rule -> the search that finds two owners without it."""
 

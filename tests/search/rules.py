@@ -50,8 +50,8 @@ class HeartbeatsAlone(MemberSession):
 
 
 class HoldsAreForgotten(GroupMachine):
-    """Without "a task taken by force is waited for until somebody is known to run it": only its
-    first new owner waits.
+    """Without "a task taken by force is waited for until it is known to run": only its first new
+    owner waits.
     """
 
     def step(self, record: Record) -> list[DecisionRecord]:

@@ -56,9 +56,9 @@ class ScriptedAssignor:
 
     def _destination(self, problem: AssignmentProblem, members: list[Member], task: Task, now: str | None) -> str | None:
         eligible = [member.id for member in members if not member.leaving]
-        told = problem.settings.options.get(str(task.id))
-        if told in eligible:
-            return str(told)
+        configured = problem.settings.options.get(str(task.id))
+        if configured in eligible:
+            return str(configured)
         if now in eligible:
             return now
         return eligible[0] if eligible else None

@@ -17,13 +17,13 @@ from tests.search.world import CRASHED, TASKS, Batch, Fetch, Process, Stepper, W
 
 FAULTS: dict[str, str] = {
     "clock jumps": "the broker's append clock jumps ahead",
-    "told otherwise": "the group is reconfigured: 0_0 is to move from m1 to m2, so m1 has to give it up, and is expelled when it does not",
+    "task reassigned": "the group is reconfigured: 0_0 moves from m1 to m2; m1 must release it, and is expelled if it does not",
     "second process": "a second process with the id of m1 joins while the first may be running",
     "crash": "m1's process is gone; what it has sent may still arrive",
-    "restart": "after the crash, its successor has the state directory's lock, and says so",
-    "leaves": "m1 says that it wants to leave",
+    "restart": "after the crash, its successor has the lock of the state directory and reports it",
+    "leaves": "m1 reports that it wants to leave",
     "stops": "m1 is closed by its host",
-    "m2 restarts": "m2's process is gone and its successor has the lock: whatever m2 was waiting for, its successor has to wait for",
+    "m2 restarts": "m2's process is gone and its successor has the lock and inherits all waits of m2",
     "m2 is doubled": "a second process with the id of m2 joins",
 }
 SECOND_M1, RESTARTED_M1, RESTARTED_M2, SECOND_M2 = 2, 3, 4, 5
@@ -148,9 +148,9 @@ class Search:
             after = world._replace(left=world.left - {fault})
             if fault == "clock jumps":
                 yield fault, after._replace(since=min(stepper.most_since, world.since + stepper.jump_steps))
-            elif fault == "told otherwise":
-                told = stepper.fact_id(stepper.configured(dict.fromkeys(TASKS, "m2")))
-                yield fault, self._settled(self._append(after, (told,)))
+            elif fault == "task reassigned":
+                fact = stepper.fact_id(stepper.configured(dict.fromkeys(TASKS, "m2")))
+                yield fault, self._settled(self._append(after, (fact,)))
             elif fault == "second process":
                 yield fault, self._settled(self._joined(after, SECOND_M1))
             elif fault == "crash" and not stepper.is_over(m1.session):

@@ -160,14 +160,14 @@ class Stepper:
         self.most_since = self._most_since()
         self.tick = self.fact_id(ProbingTick())
 
-    def configured(self, told: dict[TaskId, str]) -> GroupConfigured:
+    def configured(self, owners: dict[TaskId, str]) -> GroupConfigured:
         settings = GroupSettings(
             max_step_ms=1,
             initial_delay_ms=0,
             revocation_timeout_ms=2,
             drain_timeout_ms=0,
             checkpoint_every_records=0,
-            options={str(task): member_id for task, member_id in told.items()},
+            options={str(task): member_id for task, member_id in owners.items()},
         )
         return GroupConfigured(assignor=ScriptedAssignor.name, knobs=settings)
 

@@ -1,5 +1,4 @@
-"""docs/architecture.md holds: every event has its row with its fields, the sizes are correct, lines
-are short.
+"""docs/architecture.md: every event has a row with its fields, sizes are correct, lines are short.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def test_sizes_equal_those_of_the_page() -> None:
 
 @pytest.mark.parametrize("path", WRAPPED, ids=lambda path: str(path.relative_to(ROOT)))
 def test_prose_ends_at_column_100(path: Path) -> None:
-    """Tables, pictures and blocks of code or output aside."""
+    """Except tables, pictures and blocks of code or output."""
     text = re.sub(r"<!-- made by.*?<!-- end -->|```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
     assert [line for line in text.splitlines() if len(line) > 100 and not line.startswith(("|", "!["))] == []
 
@@ -65,7 +64,7 @@ def tree() -> list[str]:
 
 
 def linked(path: Path) -> bool:
-    """Reached through one of the links in `equipoise/`."""
+    """Whether the path goes through a link in `equipoise/`."""
     return path.resolve() != path
 
 

@@ -1,5 +1,5 @@
-"""docs/assignors.md compares truly: its table is what `equipoise compare` computes, its pictures
-what the simulation draws.
+"""docs/assignors.md: its table equals the output of `equipoise compare`, its pictures those of the
+simulation.
 """
 
 from __future__ import annotations

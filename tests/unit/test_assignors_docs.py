@@ -1,4 +1,4 @@
-"""The problems that docs/assignors.md shows are sound, and their plans say what the page says."""
+"""The problems in docs/assignors.md are sound, and their plans equal those on the page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "assignors.md").read_text(encoding=
 
 
 def block(start: str) -> str:
-    """The code block of the page in which this stands."""
+    """Returns the code block of the page that contains the text."""
     found = [text for text in re.findall(r"```[a-z]*\n(.*?)```", PAGE, re.DOTALL) if start in text]
     assert len(found) == 1, start
     return str(found[0])

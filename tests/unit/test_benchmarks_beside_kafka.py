@@ -1,5 +1,4 @@
-"""The benchmarks that have Kafka beside us measure what they say, on groups small enough for a
-test.
+"""The benchmarks that compare with Kafka, on groups small enough for a test.
 """
 
 from __future__ import annotations

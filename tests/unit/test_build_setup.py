@@ -1,5 +1,5 @@
-"""What the build promises: no golden file is rewritten in CI, examples are the same every time
-there, .ci/run runs the tests, versions are pinned.
+"""The build: CI rewrites no golden file and draws the same examples every time, .ci/run runs the
+tests, versions are pinned.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The written pages hold: every link between them leads somewhere, every command they name exists.
+"""The written pages: every link resolves, every command they name exists.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def test_page_links_resolve(page: Path) -> None:
 
 
 def test_anchors_named_in_code_exist() -> None:
-    """`docs/protocol.md#m5` in a docstring, say."""
+    """For example `docs/protocol.md#m5` in a docstring."""
     code = [path for name in ("assignors", "equipoise", "events", "replay", "statemachine", "tests") for path in (ROOT / name).rglob("*.py")]
     named = {found for path in code for found in re.findall(r"(docs/[a-z-]+\.md)#([a-z0-9-]+)", path.read_text())}
     assert ("docs/protocol.md", "m5") in named

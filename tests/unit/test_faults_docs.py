@@ -1,4 +1,4 @@
-"""docs/faults.md holds: every test and scenario that it names exists."""
+"""docs/faults.md: every test and scenario that it names exists."""
 
 from __future__ import annotations
 

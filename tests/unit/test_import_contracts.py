@@ -174,7 +174,7 @@ def test_import_against_the_contracts_is_found(empty_packages: Path, tmp_path: P
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_package_imported_by_the_name_of_its_folder_is_refused(layer: str) -> None:
-    """From a working directory that is the repository there would be two of every class."""
+    """With the repository as working directory every class would exist twice."""
     folder = layer.rpartition(".")[2]
     done = subprocess.run([sys.executable, "-c", f"import {folder}"], capture_output=True, text=True, cwd=ROOT, check=False)
     assert f"ImportError: {folder!r} is not imported by this name; import {layer!r}" in done.stderr

@@ -1,4 +1,4 @@
-"""tests/kafka_cases.md: every case of the lists has a place that is there, or a reason."""
+"""tests/kafka_cases.md: every case of the lists has an existing place or a reason."""
 
 from __future__ import annotations
 

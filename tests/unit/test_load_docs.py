@@ -1,5 +1,5 @@
-"""docs/assignors.md holds what it says of `load_balanced`: the table of the recorded run is
-computed here, its options are those that are read.
+"""docs/assignors.md on `load_balanced`: the table equals the recorded run, and its options are the
+assignor's.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def run(*arguments: str) -> None:
 
 
 def spreads(log: Path, ends: list[int]) -> list[tuple[int, int]]:
-    """What the emptiest and the fullest member carry per thread, in millionths of a fair share, at
-    each of these times.
+    """Returns the least and the most load per thread, in millionths of a fair share, at each of
+    these times.
     """
     replayer = Replayer()
     found: list[tuple[int, int]] = []

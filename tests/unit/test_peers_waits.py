@@ -1,5 +1,5 @@
-"""How the comparison with peers measures: from appends of inputs and answers to what an action
-cost.
+"""The measurement of the comparison with peers: from appends of inputs and answers to the cost of
+an action.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ EVERY_MS = 100
 
 
 def task(*parts: tuple[int, int, str], until_ms: int = 20_000) -> TaskWaits:
-    """Asked each EVERY_MS. `parts`: (from, to, instance): who answers at once what is open, between
-    two times.
+    """A task with an input each EVERY_MS. `parts`: (from, to, instance): the instance that answers
+    open inputs at once between two times.
     """
     made = TaskWaits()
     for offset, at_ms in enumerate(range(0, until_ms, EVERY_MS)):
@@ -38,7 +38,7 @@ def test_task_that_always_runs_costs_nothing() -> None:
 
 
 def test_unavailable_time_counts_in_full() -> None:
-    """Nobody from 5,000 to 9,000: the input of 5,000 waits until 9,005."""
+    """No owner from 5,000 to 9,000: the input of 5,000 waits until 9,005."""
     assert task((0, 5_000, "a"), (9_000, 20_000, "a")).still(0, 20_000) == [(5_000, 9_005)]
 
 
@@ -48,7 +48,7 @@ def test_unavailable_time_of_at_most_a_second_is_not_counted() -> None:
 
 
 def test_queued_inputs_count_until_they_are_answered() -> None:
-    """Nobody from 5,000 to 8,000, then an answer each 50 ms: the input of 8,900 is the last that
+    """No owner from 5,000 to 8,000, then an answer each 50 ms: the input of 8,900 is the last that
     waits for over a second.
     """
     made = TaskWaits()
@@ -94,7 +94,8 @@ def test_answer_may_arrive_before_its_input() -> None:
 
 
 def test_untouched_wait_ignores_members_that_the_action_changed() -> None:
-    """The longest wait of a task that did not move is asked of those that the action left alone."""
+    """The longest wait of tasks that did not move counts only members that the action left alone.
+    """
     alone, restarted = task((0, 20_000, "b")), task((0, 5_000, "a"), (8_000, 20_000, "a"))
     found = cost(alone, restarted, touched="a")
     assert (found.untouched_wait_ms, found.longest_still_ms, found.tasks_still) == (5, 3_005, 1)

@@ -1,5 +1,5 @@
-"""docs/promises.md holds: no section of a design document is missing, each promise is shown by
-something or explained, everything named is there.
+"""docs/promises.md: no section of a design document is missing, each promise is shown or explained,
+everything named exists.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""docs/protocol.md holds: every rule has its section with what breaks without it, and is played by
-files that exist; no scenario is of no rule.
+"""docs/protocol.md: every rule has a section that says what breaks without it, and scenarios that
+exist; every scenario belongs to a rule.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""docs/protocol.md's worked exchange is what a worker and a member write into Kafka, byte for byte.
+"""The worked exchange of docs/protocol.md equals the bytes that a worker and a member write into
+Kafka.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ GROUP = "orders"
 
 
 class Exchange:
-    """A log of one group and one member; what goes by is written down as JSON."""
+    """A log of one group and one member; notes every record as JSON."""
 
     def __init__(self) -> None:
         self.lead = PartitionLead()
@@ -31,7 +32,7 @@ class Exchange:
         self.member = MemberSession(settings)
 
     def fact(self, fact: Fact, now_ms: int) -> None:
-        """Somebody appends a fact; the worker answers; the member reads the answer."""
+        """Appends a fact; the worker answers, and the member reads the answer."""
         key = b"" if isinstance(fact, LogOpened) else group_key(GROUP)
         value = pack_fact(fact)
         offset = self.lead.position

@@ -1,4 +1,4 @@
-"""The public names: each loads, has a docstring, and stands in the table of docs/architecture.md.
+"""The public names: each loads, has a docstring, and is in the table of docs/architecture.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The README says what the demo computes: its caption, its table and both pictures are equal to
-that, and its commands run as they stand there.
+"""The README's caption, table and both pictures equal the demo's output, and its commands run as
+printed.
 
-What is made from the demo is golden: `make pictures` (pytest --rewrite) writes it anew.
+The demo's output is golden: `make pictures` (pytest --rewrite) rewrites it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def document(out: Path) -> dict[str, Any]:
-    """What `equipoise demo --json` prints."""
+    """Returns the document of `equipoise demo --json`."""
     result = CliRunner().invoke(main, ["demo", "--json", "--out", str(out)])
     assert result.exit_code == 0, result.stderr
     document: dict[str, Any] = json.loads(result.stdout)
@@ -48,7 +48,7 @@ def windows(document: dict[str, Any], run: str) -> list[dict[str, Any]]:
 
 
 def both(windows: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What they add up to: recorded, simulated."""
+    """Returns the sums: recorded, simulated."""
     listed = list(windows)
     return sum_windows([window["measured"]["totals"] for window in listed]), sum_windows([window["totals"] for window in listed])
 

@@ -1,5 +1,4 @@
-"""The example of replay as a library does what docs/spark.md shows of it; its pictures are those of
-docs/pictures.
+"""The example of replay as a library prints the output in docs/spark.md and draws docs/pictures.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""docs/tuning.md holds: every setting has its row with its default, and the example table is what
-the simulation gives.
+"""docs/tuning.md: every setting has a row with its default, and the example table equals the
+simulation.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""docs/what-if.md holds: its tables are what `equipoise what-if` computes, its picture what it
-draws, its Python what runs.
+"""docs/what-if.md: its tables and picture equal those of `equipoise what-if`, and its Python runs.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def recording(run: str) -> Recording:
 
 
 def sweep(folder: Path) -> tuple[dict[str, Any], bytes]:
-    """What the page's own command answers, and draws."""
+    """Returns the answer and the picture of the page's command."""
     command = re.findall(r"^equipoise what-if .*$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)[0]
     recorded, drawn = folder / "recorded.db", folder / "costs.svg"
     assert CliRunner().invoke(main, ["import", "kafka-streams", "scale-out", "--to", str(recorded)]).exit_code == 0

@@ -1,4 +1,4 @@
-"""What is installed: one package, whole, and nothing of it in the way of others."""
+"""The wheel: one whole package that collides with no other."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def sources() -> set[str]:
-    """Every file that git has of the packages, as it is named in a wheel."""
+    """Returns every tracked file of the packages, by its name in a wheel."""
     folders = [ROOT / "equipoise", *(ROOT / name for name in LINKED)]
     listed = subprocess.run(["git", "ls-files", *map(str, folders)], check=True, capture_output=True, text=True, cwd=ROOT).stdout.split()
     files = [name for name in listed if not (ROOT / name).is_symlink()]
@@ -65,7 +65,7 @@ def test_wheel_of_the_sdist_is_the_same(wheel: Path, tmp_path: Path) -> None:
 
 
 def test_wheel_runs_beside_a_file_of_the_name_of_an_inner_package(wheel: Path, tmp_path: Path) -> None:
-    """Installed in a virtual environment of its own that borrows the dependencies of this one."""
+    """Installs it in a new virtual environment that borrows this one's dependencies."""
     venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
     (packages,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
     with zipfile.ZipFile(wheel) as archive:

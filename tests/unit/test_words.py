@@ -1,4 +1,4 @@
-"""No retired word comes back; see tests/words.py."""
+"""No retired word is used; see tests/words.py."""
 
 from __future__ import annotations
 
