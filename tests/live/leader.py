@@ -56,7 +56,7 @@ class Leader:
 
     async def run(self) -> None:
         """Reads on from where the machine is, decides, publishes, ticks. May be cancelled and run
-        again: then nobody leads for a while.
+        again: then the group has no leader for a while.
         """
         from aiokafka import TopicPartition
 

@@ -79,7 +79,7 @@ class SwarmMember:
         return self.session.join(now_ms())
 
     def work(self) -> list[Fact]:
-        """Close what is to be closed, restore what is to be restored, and say so."""
+        """Closes and restores tasks as assigned, and reports it."""
         session, now = self.session, now_ms()
         assert session is not None
         for task in sorted(session.closing):

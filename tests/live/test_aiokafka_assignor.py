@@ -40,7 +40,7 @@ async def write(bootstrap: str, records: Mapping[str, list[int]]) -> None:
 async def member(
     bootstrap: str, group: str, *topics: str, cross_topic: bool = False, lags_from: str | None = None, timeout_s: float = 10.0
 ) -> AsyncIterator[AIOKafkaConsumer]:
-    """A consumer of the group that begins at the beginning and commits when it is told to.
+    """A consumer of the group that begins at the beginning and commits on request.
     `lags_from`: another address for lags.
     """
     strategy = LagAwareAssignor(
@@ -68,7 +68,8 @@ def names(consumer: AIOKafkaConsumer) -> set[str]:
 
 
 async def shared(expected: int, *consumers: AIOKafkaConsumer, most: int | None = None) -> list[set[str]]:
-    """What each has, once all `expected` partitions are shared out and nobody has more than `most`.
+    """What each has, once all `expected` partitions are shared out and no consumer has more than
+    `most`.
     """
     end = asyncio.get_running_loop().time() + SOON_S
     while True:
@@ -130,7 +131,7 @@ async def test_joining_consumer_takes_no_more_than_its_share(bootstrap: str, pre
         before = await shared(9, first, second, most=5)
         async with member(bootstrap, prefix, topic) as third:
             after = await shared(9, first, second, third, most=3)
-            assert all(now <= had for now, had in zip(after, before, strict=False)), "without lag nobody gets what another has and keeps"
+            assert all(now <= had for now, had in zip(after, before, strict=False)), "without lag no staying consumer gains a partition"
         again = await shared(9, first, second, most=5)
         assert all(now >= had for now, had in zip(again, after, strict=False))
 
@@ -156,8 +157,8 @@ async def test_cross_topic_assignment_shares_small_topics(bootstrap: str, prefix
 
 
 async def read_until_both_have_joined(first: AIOKafkaConsumer, second: AIOKafkaConsumer) -> None:
-    """A consumer that has nothing cannot be told from one that was not asked yet but by the
-    generation of its group.
+    """Only the generation of the group distinguishes a consumer without partitions from one that
+    has not joined yet.
     """
     end = asyncio.get_running_loop().time() + SOON_S
     while first._coordinator.generation != second._coordinator.generation or first._coordinator.generation < 2:

@@ -62,7 +62,8 @@ async def test_learner_task_moves_when_its_member_reports_ready(bootstrap: str, 
 
 
 async def test_lost_task_waits_for_its_member_and_returns_to_it(bootstrap: str, prefix: str, tmp_path: Path) -> None:
-    """KIP-415, deferred resolution. A group that is told to wait no longer places what still waits.
+    """KIP-415, deferred resolution. A group whose delay is set to 0 places the tasks that still
+    wait.
     """
     application = Application(bootstrap, prefix)
     application.config = led_by(application.config, "cooperative", options={"scheduled_delay_ms": 600_000})
@@ -81,7 +82,7 @@ async def test_lost_task_waits_for_its_member_and_returns_to_it(bootstrap: str, 
                     await application.until_counted(exactly=True)
                 await until(lambda lost=lost: leader.machine.state.lost.keys() == lost)
                 await asyncio.sleep(1)
-                assert first.running == kept, "nobody is given what m2 has left, and nothing else moves"
+                assert first.running == kept, "the tasks of m2 stay unassigned, and nothing else moves"
             waiting = moves_of(leader, "waiting")
             assert {(move.task, move.source, move.destination, move.reason) for move in waiting} == {(task, "m2", None, "lost") for task in lost}
             assert [move.reason for move in moves_of(leader, "granted") if move.destination == "m2"] == ["carried", "return_home"]

@@ -1,5 +1,5 @@
-"""`equipoise configure` on a real broker: what it shows, what it changes, and what it says when
-nobody answers.
+"""`equipoise configure` on a real broker: what it shows and changes, and its message when
+no worker answers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`kafka_connect` beside the class of the published jar, on scripts that nobody has seen before;
+"""`kafka_connect` beside the class of the published jar, on random scripts;
 without Java this fails.
 """
 

@@ -1,4 +1,4 @@
-"""A log in Kafka is a log: every reader says of it what it says of its archive, and the archive has
+"""A log in Kafka is a log: every reader prints the same for it and its archive, and the archive has
 every record once.
 """
 

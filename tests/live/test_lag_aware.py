@@ -116,7 +116,7 @@ async def test_kip_169_example_is_balanced_in_the_first_generation(bootstrap: st
 
 
 async def test_cold_start_uses_lags_of_190000_and_15_records(bootstrap: str, prefix: str) -> None:
-    """Of what is committed already nothing counts, so the topic's size misleads nobody."""
+    """Committed records do not count, whatever the size of the topic."""
     group = Group(bootstrap, prefix, records=[40_015, 190_000, 15, 15])
     await make_topic(bootstrap, group.topic, 4)
     await group.fill()

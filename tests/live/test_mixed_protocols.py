@@ -19,7 +19,7 @@ from tests.live.test_restorer import until
 
 
 def told(calls: list[str]) -> dict[str, Any]:
-    """Callbacks that write down what a member is told, and leave `calls` in its order."""
+    """Callbacks that record each callback of a member, and leave `calls` in its order."""
 
     def assigned(context: TaskContext) -> None:
         calls.append(f"assigned {context.task}")
@@ -60,7 +60,7 @@ async def test_eager_member_gives_up_everything_and_a_cooperative_one_keeps_its_
                 await until(lambda: len(second.running) == PARTITIONS)
                 given_up, *rest = eager[1:]
                 assert given_up == f"revoked {moved}", "everything is given up before anything is added"
-                assert sorted(rest) == sorted([f"assigned {moved}", *kept]), "and then all of it comes together"
+                assert sorted(rest) == sorted([f"assigned {moved}", *kept]), "and then all tasks come together"
                 await application.order(100)
                 await application.until_counted(exactly=True)
         await until(lambda: leader.machine.state.members == {})

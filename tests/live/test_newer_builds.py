@@ -94,8 +94,8 @@ async def test_member_works_beside_a_newer_worker_leaves_when_it_cannot_and_come
                 assert "this member's build is older than the worker: upgrade it" in _said(caplog, "m2")[0]
                 joins, left = ([each.event.incarnation for each in leader.facts if type(each.event) is kind and each.event.member_id == "m2"]
                                for kind in (MemberJoined, MemberLeft))  # fmt: skip
-                # Each said that it left, so nobody waited for its session; the last one may be
-                # about to.
+                # Each announced that it left, so its session was not waited for; the last one may
+                # be about to.
                 assert len(left) >= len(joins) - 1
                 assert left == joins[: len(left)]
 

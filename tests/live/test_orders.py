@@ -28,7 +28,7 @@ async def test_orders_are_counted_once_through_kills_pauses_and_duplicates(boots
             load = asyncio.ensure_future(orders.produce(12_000, per_second=250))
             await asyncio.sleep(2)
 
-            orders.kill(first)  # its disk and its name come back: nobody waits for the dead
+            orders.kill(first)  # its disk and its name come back: the others do not wait for the dead
             first = orders.start("m1")
             await until(lambda: expired(leader, "m1") == ["proven_dead"])
             await until(lambda: len(leader.machine.state.owner) == 4)
@@ -66,7 +66,7 @@ async def test_orders_are_counted_once_through_kills_pauses_and_duplicates(boots
 async def test_members_with_a_worker_inside_need_no_other_service(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     with Orders(bootstrap, prefix, tmp_path, "exactly_once", partitions=2) as orders:
         await orders.make_topics()
-        first = orders.start("m1", lead=True)  # configures the group, too: nobody else is there to do it
+        first = orders.start("m1", lead=True)  # also configures the group: there is no other process to do so
         await orders.until_said(first, "m1 runs", times=2)
         second = orders.start("m2", lead=True)
         await orders.until_said(second, "m2 runs")

@@ -178,7 +178,7 @@ async def test_racks_are_introduced_one_member_at_a_time(brokers: Brokers) -> No
         await application.produce()
         await application.all_processed(RECORDS)
         sent = minus(await application.bytes_out(application.sources), before)
-        assert [counts[:LEADER] for counts in sent] == [[0, 0]] * len(NEAR), "nobody says where it is: all is read from the leaders"
+        assert [counts[:LEADER] for counts in sent] == [[0, 0]] * len(NEAR), "no member has a rack: all reads are from the leaders"
 
         for step, (stack, name, rack) in enumerate([(first, "m0", "rack-0"), (second, "m1", "rack-1")], 1):
             await stack.aclose()

@@ -39,7 +39,7 @@ LATE: list[Said] = [RIGHT[0], (2, 200, 1, 0, 2), (3, 300, 2, 1, 1)]
     ids=["right", "repeated", "lost", "unsaid", "new log", "late"],
 )
 @pytest.mark.smoke
-async def test_what_is_wrong_is_seen(bootstrap: str, prefix: str, said: list[Said], least: list[str], exact: list[str]) -> None:
+async def test_recount_finds_faults(bootstrap: str, prefix: str, said: list[Said], least: list[str], exact: list[str]) -> None:
     connection: Any = Connection(bootstrap=bootstrap)
     await make_topics(connection, prefix, 1)
     async with producing(bootstrap) as producer:

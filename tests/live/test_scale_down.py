@@ -63,7 +63,7 @@ async def test_scale_down_drains_and_releases_members_and_loses_no_order(bootstr
 
             dry = json.loads((await run(orders, tmp_path, "--to", "50%", "--dry-run", "--json")).out)
             assert (dry["keep"], len(dry["asked"])) == (2, 2)
-            assert not state.asked, "nobody is asked by looking"
+            assert not state.asked, "a preview asks no member"
 
             tool = await run(orders, tmp_path, "--to", "50%")  # not always whom the dry run named: what each holds has grown since
             gone = [member for member in names if f"{member} left" in tool.err.splitlines()]
@@ -81,8 +81,8 @@ async def test_scale_down_drains_and_releases_members_and_loses_no_order(bootstr
 
 @pytest.mark.smoke
 async def test_interrupted_scale_down_stays_requested_until_cancelled(bootstrap: str, prefix: str, tmp_path: Path) -> None:
-    """The member that is asked stands still, so it gives nothing up: what was asked for waits, and
-    that is when people change their minds.
+    """The member that is asked is stopped, so it gives nothing up, and the request waits: the
+    moment to cancel it.
     """
     with Orders(bootstrap, prefix, tmp_path, "at_least_once", partitions=2, session_ms=90_000, lease_margin_ms=5_000) as orders:
         # A slow machine commits rarely, and each commit holds a record per customer: some seconds

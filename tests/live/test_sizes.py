@@ -1,5 +1,5 @@
-"""No record stops a partition: decisions that are too large for one event, records that belong to
-nobody, the ends of somebody's transactions.
+"""No record stops a partition: decisions that are too large for one event, foreign records, ends of
+foreign transactions.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ async def test_undecodable_records_are_set_aside_and_the_partition_continues(set
         swarm.start()
         await swarm.until_all_run("g", 4, ["m1"])
         assert worker.metrics.takeovers_failed._value.get() == 0
-        # The end of this transaction is the last thing that stands in the partition.
+        # The end of this transaction is the last record of the partition.
         async with foreign(settings, transactional_id=f"{settings.prefix}t") as producer, producer.transaction():
             await producer.send_and_wait(facts, pack_fact(ProbingTick()), key=b"nobody", partition=0)
     rejected = await everything(settings, settings.topics.rejected)

@@ -68,8 +68,8 @@ async def make_topic_on(brokers: Brokers, topic: str, broker: int) -> None:
 
 async def test_state_is_never_ahead_of_its_published_decisions(brokers: Brokers, tmp_path: Path) -> None:
     """At least once. The output's broker is away for longer than a request may take, the
-    changelog's is not: had the changelog said meanwhile how far the source was read, whoever begins
-    the task anew would never send those outputs."""
+    changelog's is not: had the changelog stored the source position meanwhile, the next owner of
+    the task would never send those outputs."""
     application = Application(brokers.bootstrap, "lag")
     for topic in (application.source, application.changelog):
         await make_topic_on(brokers, topic, 0)

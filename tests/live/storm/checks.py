@@ -202,7 +202,7 @@ def _told(counted: collections.Counter[str]) -> str:
 
 
 def nothing_else(incidents: list[str]) -> Check:
-    """Nothing ended by itself, nobody stayed who was to go."""
+    """No process ended by itself, and all members asked to leave have left."""
     return Check("nothing ended or stayed that should not", not incidents, f"{len(incidents)} incidents", tuple(incidents))
 
 

@@ -263,7 +263,7 @@ class Deployment:
             self._start_member(seat)
 
     async def _stop_in_a_transaction(self, process: str, member_id: str) -> None:
-        """Stops it where Kafka holds a transaction of it open, if it is caught there."""
+        """Stops it while Kafka holds one of its transactions open, if it is caught there."""
         assert self._transactions is not None, "asked before"
         for _ in range(MOST_TRIES if self.owned(member_id) else 0):
             self.orders.signal(process, signal.SIGSTOP)
@@ -294,8 +294,8 @@ class Deployment:
         seat.process = winner
 
     async def _until_in_group(self, seat: Seat) -> None:
-        """Who leaves in order must have come in first: a process that is told to go while it starts
-        just ends.
+        """A member must have joined before it can leave in order: a process that gets SIGTERM while
+        it starts just ends.
         """
         assert seat.process is not None, "it was started"
         with contextlib.suppress(TimeoutError):
@@ -307,7 +307,7 @@ class Deployment:
 
     async def _leave(self, seat: Seat) -> None:
         process = seat.process
-        assert process is not None, "who leaves is there"
+        assert process is not None, "a leaving member runs"
         seat.process = None
         if self.orders.ended(process) is None:
             self.orders.signal(process, signal.SIGTERM)

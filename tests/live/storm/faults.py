@@ -1,5 +1,4 @@
-"""What may happen to a deployment, and when: all of it drawn from a seed, before anything is
-started.
+"""Faults of a deployment and their times, all drawn from a seed before the start.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The group as its log tells it, folded by a follower that asks nobody."""
+"""The group as its log tells it, folded by a follower that sends no requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Watch:
         self._follower = Follower(connection, topics, group)
         self._task: asyncio.Task[None] | None = None
         self.halted = ""
-        """Why the group stands still; "": it does not."""
+        """Why the group makes no progress; "": it does."""
         self.broken = ""
         """Why the log cannot be read any further; "": it can."""
 

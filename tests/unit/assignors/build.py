@@ -85,7 +85,7 @@ def in_flight(task: str, source: str | None, destination: str, state: str) -> Mo
 def problem(
     tasks: Iterable[Task], *members: Member, in_flight: Iterable[Movement] = (), blocked: Iterable[tuple[str, str]] = (), **settings: Any
 ) -> AssignmentProblem:
-    """Settings by name; `acceptable_recovery_lag` is 100 and `num_standbys` 0 unless said."""
+    """Settings by name; `acceptable_recovery_lag` is 100 and `num_standbys` 0 by default."""
     return AssignmentProblem(
         tasks=tuple(tasks),
         members=members,

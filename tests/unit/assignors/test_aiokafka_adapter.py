@@ -61,7 +61,7 @@ def assigned(answer: dict[str, ConsumerProtocolMemberAssignment]) -> dict[str, l
     return {name: [f"{at.topic}-{at.partition}" for at in part.partitions()] for name, part in decoded.items()}
 
 
-def test_recorded_answers_come_out_the_same():
+def test_deal_recorded_answers():
     for vector in vectors.vectors(vectors.FOLDER / "lag.jsonl.gz"):
         lags = {(topic, number): lag for topic, of_topic in vector["in"]["lags"].items() for number, lag in enumerate(of_topic)}
         dealt = deal(vector["in"]["subs"], lags, lags, {}, GroupSettings(), racks={}, replicas={})
@@ -119,7 +119,7 @@ def test_lag_counts_before_racks():
     assert sorted(dealt.values()) == [["t-0"], ["t-1", "t-2"]]
 
 
-def test_members_without_a_rack_and_of_a_version_that_says_none_are_dealt_to_as_before():
+def test_members_without_rack_or_of_older_versions_are_assigned_alike():
     old = ConsumerProtocolMemberMetadata(1, ["t"], json.dumps({"owned": {"t": [0]}}).encode())
     for other in (old, said("t", user_data=b'{"owned":{"t":[0]},"rack":5}')):
         members = {"c1": other, "c2": said("t", rack="b"), "c3": said("t", rack="a")}

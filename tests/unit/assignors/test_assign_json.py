@@ -1,5 +1,5 @@
-"""`equipoise assign`, one line: the documented problem and plan, every field of them, and what is
-wrong with a problem by its JSON path.
+"""`equipoise assign`, one line: the documented problem and plan, all their fields, and errors that
+name the JSON path.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def test_order_in_the_problem_does_not_change_the_plan():
     assert assign_line(json.dumps(turned)) == assign_line(json.dumps(question))
 
 
-def test_waiting_movement_names_what_it_waits_for_and_why_it_is_wanted():
+def test_waiting_movement_names_its_wait_and_its_reason():
     question = two_members(config={"max_warmups": 1})
     question["members"].append({"id": "m3"})
     question["tasks"].append({"id": "0_2", "stateful": True, "end_offset": 90_000})
@@ -315,7 +315,7 @@ def test_offsets_without_a_lag_are_refused(offsets: dict[str, Any], complaint: s
     assert str(caught.value).startswith(complaint)
 
 
-def test_anew_deals_an_even_topic_again():
+def test_anew_reassigns_even_topic():
     even: dict[str, Any] = {"members": [{"id": "C0", "active": ["t0-0", "t0-1"]}, {"id": "C1", "active": ["t0-2"]}]}
     assert json.loads(assign_line(json.dumps({**lag_question(), **even})))["movements"] == []
     (moved,) = json.loads(assign_line(json.dumps({**lag_question(), **even, "anew": True})))["movements"]

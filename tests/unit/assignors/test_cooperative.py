@@ -1,5 +1,5 @@
-"""`cooperative`: what is lost waits and comes back, what moves for balance is spaced, new work is
-dealt evenly, options are held to their kind.
+"""`cooperative`: lost work waits and returns, revocations for balance back off, new work is dealt
+evenly, options are checked.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ NINE = tasks(stateless="0_0 0_1 0_2 0_3 0_4 0_5 0_6 0_7 0_8")
 # Lost work
 
 
-def test_lost_work_waits_for_its_member_and_nobody_else_moves():
+def test_lost_work_waits_for_its_member_and_moves_no_other():
     group = [member("w1", "0_0 0_1 0_2"), member("w2", "0_3 0_4 0_5"), member("w4")]
     answer = plan(asked(NINE, *group, lost="0_6 0_7 0_8", since_ms=7_000, now_ms=8_000))
     assert counts(answer) == [3, 3, 0]
@@ -136,7 +136,7 @@ FULL_AND_EMPTY = (member("w1", text(task.id for task in TWELVE)), member("w2"))
 
 
 def later(answer: Plan, question: AssignmentProblem, now_ms: int, *more: Member) -> AssignmentProblem:
-    """The same group at `now_ms`, with nothing done yet of what was decided."""
+    """The same group at `now_ms`, before the members have acted on the plan."""
     begun = tuple(each for each in answer.movements if each.state is not MovementState.WAITING)
     return attrs.evolve(question, now_ms=now_ms, revocations=answer.revocations, in_flight=begun, members=(*question.members, *more))
 
@@ -172,7 +172,7 @@ def test_balanced_group_resets_the_back_off():
     assert again.revocations == Revocations(times=1, since_ms=60)
 
 
-def test_rest_does_not_cut_short_what_something_waited_for():
+def test_balanced_group_keeps_the_back_off_deadline():
     waiting = Revocations(times=3, since_ms=0, until_ms=64_000)
     rest = plan(asked(TWELVE, member("w1", text(task.id for task in TWELVE)), revocations=waiting, now_ms=50))
     assert rest.revocations.until_ms == 64_000
@@ -199,7 +199,7 @@ def test_begun_revocations_continue():
 
 
 @pytest.mark.parametrize(("running", "new", "expected"), [((2, 2, 2), 5, (4, 4, 3)), ((2, 3, 4, 0), 15, (6, 6, 6, 6))])
-def test_new_work_is_dealt_to_who_has_least_and_nothing_moves(running: tuple[int, ...], new: int, expected: tuple[int, ...]):
+def test_new_work_goes_to_the_least_loaded_and_moves_none(running: tuple[int, ...], new: int, expected: tuple[int, ...]):
     every = tasks(stateless=" ".join(f"0_{number}" for number in range(sum(running) + new)))
     left = iter(range(sum(running)))
     group = [member(f"w{number}", " ".join(f"0_{next(left)}" for _ in range(count))) for number, count in enumerate(running)]
@@ -265,7 +265,7 @@ def test_option_wrong_value_error_names_it(name: str, wrong: Any):
     assert caught.value.field == f"config.options.{name}"
 
 
-def test_delays_are_those_of_connect_unless_said():
+def test_default_delays_are_those_of_connect():
     defaults = CooperativeOptions(scheduled_delay_ms=300_000, revocation_backoff_ms=40, revocations_per_round=0)
     assert CooperativeOptions.of(GroupSettings(), Cooperative.options) == defaults
     assert [CooperativeOptions().backoff_ms(times) for times in (0, 1, 2, 3, 4, 99)] == [40, 40, 1_600, 64_000, 300_000, 300_000]

@@ -34,7 +34,7 @@ def stateless(*names: str) -> list[Task]:
 
 
 @pytest.mark.parametrize("assignor", STATE_FIRST)
-def test_task_goes_to_another_caught_up_member_and_not_home(assignor: str):
+def test_crashing_owners_task_goes_to_a_caught_up_member(assignor: str):
     home = frozenset({TaskId(0, 0)})
     crashing = looping(attrs.evolve(member("m1", lags={"0_0": 0}), previously_owned=home, ready=home))
     other = attrs.evolve(member("m2", lags={"0_0": 100}), ready=home)
@@ -46,7 +46,7 @@ def test_task_goes_to_another_caught_up_member_and_not_home(assignor: str):
 
 @pytest.mark.parametrize("assignor", STATE_FIRST)
 @pytest.mark.parametrize("lag", [0, 3_000])
-def test_task_without_a_warm_copy_elsewhere_runs_there_and_is_warmed_up_elsewhere(assignor: str, lag: int):
+def test_task_without_another_warm_copy_runs_there_and_warms_up_elsewhere(assignor: str, lag: int):
     answer = asked(assignor, problem(tasks("0_0"), looping(member("m1", lags={"0_0": lag})), member("m2", lags={"0_0": 90_000})))
     assert text(answer.members["m1"].active) == "0_0"
     (movement,) = answer.movements
@@ -62,7 +62,7 @@ def test_tasks_of_a_crash_looping_member_move_when_another_is_ready(assignor: st
 
 
 @pytest.mark.parametrize("assignor", [*STATE_FIRST, *OTHERS])
-def test_its_share_is_nothing_and_tasks_without_state_run_elsewhere(assignor: str):
+def test_crashing_member_gets_no_stateless_tasks(assignor: str):
     members = (looping(Member(id="m1")), Member(id="m2"), Member(id="m3"))
     question = AssignmentProblem(tasks=tuple(stateless("1_0", "1_1", "1_2", "1_3")), members=members)
     answer = asked(assignor, question)
@@ -78,7 +78,7 @@ def test_members_all_crashing_get_the_normal_plan(assignor: str):
 
 
 @pytest.mark.parametrize("assignor", BASELINES)
-def test_baselines_take_no_notice(assignor: str):
+def test_baselines_ignore_crashes(assignor: str):
     members = (member("m1", lags={"0_0": 0}), member("m2"))
     question = problem(tasks("0_0 0_1"), looping(members[0]), members[1])
     assert asked(assignor, question) == asked(assignor, problem(tasks("0_0 0_1"), *members))

@@ -1,5 +1,5 @@
-"""Equivalence classes of tasks, and round-robin order of members: what is computed once for a class
-is what would be found out for each.
+"""Equivalence classes of tasks, and round-robin order of members: the result for a class
+equals the result for each of its tasks.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""KIP-441's steps, one after the other, and what surrounds them: who may run what, what is in
-flight, who is leaving, who waits.
+"""KIP-441's steps, one after the other, and their context: eligibility,
+movements in flight, leaving members, slots.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def test_restore_queue_decides_without_copies():
     assert text(answer.members["m2"].active) == "0_1"
 
 
-def test_half_a_copy_of_everything_does_not_attract_everything():
+def test_many_partial_copies_do_not_attract_every_task():
     """m1 has a little of all ten; restored one after the other that is no sooner than sharing them.
     """
     ten = numbered(10)
@@ -237,7 +237,7 @@ def test_copies_for_a_leaving_member_begin_together_within_the_drain_deadline(sp
 
 
 def test_copies_for_a_leaving_member_take_no_warmup_slots():
-    """m3 joined when m1 began to leave: what comes to it from m2 goes on beside that."""
+    """m3 joined when m1 began to leave: its movement from m2 continues."""
     question = problem(tasks(numbered(8)), member("m1", "0_0 0_1", leaving=True), member("m2", numbered(6, start=2)), member("m3"), max_warmups=2)
     answer = plan(question)
     begun = Counter(movement.source for movement in answer.movements if movement.state is MovementState.WARMING)
@@ -264,14 +264,14 @@ def test_balanced_group_is_unchanged():
 
 
 def test_target_no_better_than_the_present_is_dropped():
-    """The KIP's last lines. m2 can run nothing of what is there, so no plan is more balanced."""
+    """The KIP's last lines. m2 can run none of the tasks, so no plan is more balanced."""
     answer = plan(problem(tasks(numbered(4)), member("m1", numbered(4)), member("m2", subtopologies=[])))
     assert (answer.imbalance_now, answer.cost.imbalance) == (4, 4)
     assert answer.movements == ()
     assert not answer.probing
 
 
-def test_back_home_first():
+def test_return_home_first():
     """m2 was away and has its old copies: of all tasks that could come, its own do, and at once."""
     six = numbered(6)
     answer = plan(problem(tasks(six), member("m1", six), member("m2", every=40, of="0_1 0_3 0_5", previously_owned="0_1 0_3 0_5")))
@@ -280,7 +280,7 @@ def test_back_home_first():
     assert answer.reasons[parse_task("0_1")].code == "return_home"
 
 
-def test_guests_go_on_first():
+def test_displaced_go_first():
     """m1 runs two tasks of its own, and two only because a member died: they are what a new member
     gets.
     """
@@ -290,7 +290,7 @@ def test_guests_go_on_first():
         assert plan(asked).target["m2"] == displaced
 
 
-def test_home_counts_only_with_a_good_part_of_the_state():
+def test_return_home_needs_half_of_the_state():
     """Of 0_1 it has to restore more than half: no home to return to; 0_2 is closer."""
     three = numbered(3)
     question = problem(tasks(three), member("m1", three), member("m2", lags={"0_1": STATE // 2, "0_2": 30_000}, previously_owned="0_1"))
@@ -321,7 +321,7 @@ def test_new_stateless_tasks_go_straight_to_their_target():
 
 
 def test_slots_go_to_what_is_soonest_ready():
-    """Kafka's order is by task id; here by what is left to restore."""
+    """Kafka's order is by task id; here by records to restore."""
     lags = {"0_0": 90_000, "0_1": 30_000, "0_2": 60_000}
     answer = plan(problem(tasks(numbered(6)), member("m1", numbered(6)), member("m2", lags=dict(lags))))
     assert movements(answer) == ["0_1 m1 -> m2 warming", "0_2 m1 -> m2 warming", "0_0 m1 -> m2 waiting"]
@@ -331,7 +331,7 @@ def test_slots_go_to_what_is_soonest_ready():
     assert answer.probing
 
 
-def test_soonest_means_time_where_the_speed_is_known():
+def test_slots_go_by_restore_time_at_known_speed():
     """m2 has more to restore and is ten times as fast."""
     question = problem(
         tasks(numbered(6)),
@@ -402,7 +402,7 @@ def test_movement_in_flight_keeps_its_slot():
     assert movements(plan(question)) == ["0_3 m1 -> m2 warming", "0_0 m1 -> m2 waiting"]
 
 
-def test_caught_up_at_last_it_is_revoked_and_keeps_its_slot_until_granted():
+def test_caught_up_movement_revokes_and_keeps_its_slot():
     four = numbered(4)
     question = problem(
         tasks(four),
@@ -437,7 +437,7 @@ def test_grant_is_kept_though_destination_lags():
 
 def test_dead_sources_task_goes_to_the_best_copy():
     """0_0 was warming up on m2 when its owner died: m3, a standby, is caught up and runs it; the
-    movement goes on from there.
+    movement continues from m3.
     """
     question = problem(
         tasks("0_0"),
@@ -574,7 +574,7 @@ def test_drain_expired_tasks_go_at_once_to_the_best_copies():
     assert answer.reasons[parse_task("0_0")] == Reason(code="overdue", lag_records=5000, because="overdue")
 
 
-def test_overdue_beats_a_warm_up_elsewhere_if_somebody_is_caught_up():
+def test_overdue_task_goes_to_a_caught_up_member_not_a_warm_up():
     question = problem(
         tasks("0_0"),
         member("m1", "0_0", leaving=True, drain_expired=True),
@@ -609,7 +609,7 @@ def test_standbys_as_many_as_asked_and_fit(wanted: int):
 
 def test_scarce_standbys_are_shared_round_by_round():
     """All tasks get their first before any gets its second, and copies count with active tasks:
-    nobody is above its share.
+    no member is above its share.
     """
     answer = plan(problem(tasks(numbered(10)), *(member(f"m{index}") for index in range(5)), num_standbys=3))
     assert {copies(answer, f"m{index}") for index in range(5)} == {8}
@@ -651,7 +651,7 @@ def test_previous_owner_becomes_the_standby():
     assert (text(answer.members["m2"].active), parse_task("0_0") in answer.members["m1"].standby) == ("0_0", True)
 
 
-def test_too_many_standbys_are_dropped_the_movements_one_last():
+def test_surplus_standbys_drop_the_destinations_last():
     """num_standbys was 2 and is 1 now; m3's copy is the one that is to take over."""
     question = problem(
         tasks("0_0 0_1 0_2"),
@@ -710,8 +710,8 @@ def test_leaving_members_standby_stays_until_replaced():
 
 
 def test_destination_keeps_the_standby_of_two_members():
-    """Kafka's shouldNotAssignWarmupAndStandbyToTheSameClient: nobody else is there to hold it, so
-    no slot is needed either.
+    """Kafka's shouldNotAssignWarmupAndStandbyToTheSameClient: no other member can hold it, so
+    no slot is needed.
     """
     answer = plan(problem(tasks(numbered(4)), member("m1", numbered(4)), member("m2"), num_standbys=1, max_warmups=1))
     assert text(answer.members["m2"].standby) == numbered(4)

@@ -1,5 +1,5 @@
-"""Apache Kafka's own test scenarios for its HighAvailabilityTaskAssignor, wherever what they demand
-is what we promise.
+"""Apache Kafka's own test scenarios for its HighAvailabilityTaskAssignor, where equipoise makes
+the same promise.
 
 From HighAvailabilityTaskAssignorTest, TaskMovementTest and TaskAssignorConvergenceTest, rack
 strategy `none`. Written down from their descriptions: members m1, m2, ... in the order of Kafka's
@@ -101,7 +101,7 @@ def test_any_acceptable_lag_has_no_warm_ups():
     ("names", "capacities"),
     [(NINE, (1, 1, 1)), (NINE, (3, 3, 3)), (NINE, (1, 1)), ("0_0 1_0", (1, 1, 1)), (NINE, (9, 9, 9)), (NINE, (6, 3)), (numbered(6), (1, 2, 3))],
 )
-def test_evenly_over_members_and_their_threads(names: str, capacities: tuple[int, ...]):
+def test_tasks_are_even_over_threads(names: str, capacities: tuple[int, ...]):
     """Eight cases: number of members or threads a divisor of the number of tasks, or not, more
     members than tasks, uneven threads.
     """
@@ -130,7 +130,7 @@ def test_warm_ups_if_balanced_over_threads_but_not_over_members():
     assert answer.probing
 
 
-def test_even_at_once_if_the_others_are_warmed_up():
+def test_caught_up_members_are_even_at_once():
     four = "0_0 0_1 1_0 1_1"
     members = [member("m1", capacity=5, every=0, of=four), member("m2", capacity=5, lags={"1_0": 0}), member("m3", capacity=5, lags={"0_1": 0})]
     answer = plan(problem(tasks(four), *members, acceptable_recovery_lag=0))
@@ -263,8 +263,8 @@ def test_random_input(seed: int):
     ids=["many partitions", "many members", "many standbys", "many threads"],
 )
 def test_scale(count: int, members: int, threads: int, standbys: int):
-    """LargePartitionCount, LargeNumConsumers, ManyStandbys, ManyThreadsPerClient. The second time
-    nothing is to be done.
+    """LargePartitionCount, LargeNumConsumers, ManyStandbys, ManyThreadsPerClient. The second
+    round moves nothing.
     """
     group = Group(stateful(count), {f"m{index:04}": threads for index in range(members)}, num_standbys=standbys)
     began_s = time.process_time()
@@ -440,8 +440,8 @@ def test_standby_takeover_moves_nothing_else():
 
 
 def test_movement_keeps_its_destination_when_others_join():
-    """A second joiner while the first warms up: what is in flight goes on (Kafka Streams decides
-    anew, up to 14 rounds after one kill).
+    """A second joiner while the first warms up: movements in flight continue (Kafka Streams decides
+    again, up to 14 rounds after one kill).
     """
     group = Group(stateful(60), {f"m{index}": 1 for index in range(6)})
     group.settle(0)

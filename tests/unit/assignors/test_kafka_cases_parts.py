@@ -63,7 +63,7 @@ def test_minimise_cost_node_outside_the_cycle():
     assert flows_of(graph, arcs) == {(0, 1), (0, 2), (1, 4), (2, 5), (4, 6), (5, 6)}
 
 
-def test_whatever_order_arcs_are_added_in_the_same_flow_is_found():
+def test_minimise_cost_does_not_depend_on_the_order_of_arcs():
     """testDeterministic: three clients are as good as each other for one task."""
     costs = {(0, 1): 0, (1, 2): 1, (1, 3): 1, (1, 4): 1, (2, 5): 0, (3, 5): 0, (4, 5): 0}
     found = set()
@@ -87,7 +87,7 @@ def test_whatever_order_arcs_are_added_in_the_same_flow_is_found():
 )
 def test_maximise_flow(capacities: dict[Ends, int], most: int):
     """testMaxFlowOnlySourceAndSink, testMaxFlowBoundBySinkEdges, testMaxFlowBoundBySourceEdges.
-    What flows into a node flows out of it.
+    Flow is conserved at each node.
     """
     nodes = max(itertools.chain.from_iterable(capacities)) + 1
     graph = Graph(nodes)

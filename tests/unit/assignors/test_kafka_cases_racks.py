@@ -1,6 +1,6 @@
-"""Cases of Apache Kafka's own tests about racks and about staying where one is:
+"""Cases of Apache Kafka's own tests about racks and stickiness:
 RackAwareTaskAssignorTest on standbys with its own numbers, and TaskAssignmentUtilsTest and
-CustomStickyTaskAssignorTest (KIP-924), as far as they ask for what is promised here.
+CustomStickyTaskAssignorTest (KIP-924), where equipoise makes the same promise.
 
 Where every other case of Kafka's is, and which do not fit and why: ``tests/kafka_cases.md``.
 """
@@ -23,7 +23,7 @@ from tests.unit.assignors.build import member, numbered, tasks, text
 from tests.unit.assignors.test_racks import aware, plan, reading, target
 
 # RackAwareTaskAssignorTest: six clients, six tasks, two standbys each; by client: rack, what it
-# runs, its standbys. Racks are told by numbers.
+# runs, its standbys. Racks are numbers.
 
 CLIENTS = {
     "c1": ("0", "0_0", "0_1 1_1"),
@@ -66,7 +66,7 @@ def goal(question: AssignmentProblem) -> dict[str, list[str]]:
     return {str(task): list(names) for task, names in found.holders.items()}
 
 
-def test_standbys_that_may_go_anywhere_cost_a_third_of_what_they_did():
+def test_standbys_without_rack_limit_cost_a_third_of_before():
     """shouldOptimizeStandbyTasksWhenTasksAllMovable: 60 before. Kafka comes down to 20, and so do
     copies placed one after another that then change places. It is not called optimal: nothing
     proves it."""
@@ -206,8 +206,8 @@ def test_members_hold_different_tasks():
 
 def test_stateful_task_stays_while_lags_are_unknown():
     """FallbackPriorTaskAssignorTest.shouldViolateBalanceToPreserveActiveTaskStickiness: three tasks
-    on m1, m2 empty. They stay for now, and it is said that more is to come: here one of them warms
-    up on m2 meanwhile."""
+    on m1, m2 empty. They stay for now, and the plan asks for probing: here one of them warms up on
+    m2 meanwhile."""
     answer = plan(aware(tasks(numbered(3)), member("m1", numbered(3)), member("m2")))
     assert answer.members["m1"].active == tuple(map(parse_task, numbered(3).split()))
     assert answer.probing

@@ -1,5 +1,5 @@
-"""`kafka_connect`: the recorded rounds of Connect's own assignor, how a problem reads in its terms,
-and what is remembered.
+"""`kafka_connect`: the recorded rounds of Connect's own assignor, how a problem maps to its terms,
+and its memory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def plan(question: AssignmentProblem) -> Plan:
 
 
 def after(question: AssignmentProblem, **changes: Any) -> AssignmentProblem:
-    """The next question: what is remembered goes along."""
+    """The next problem, with the memory of this plan."""
     return attrs.evolve(question, memory=plan(question).memory, **changes)
 
 
@@ -78,7 +78,7 @@ def test_back_offs_grow_by_40_up_to_the_delay(most_ms: int, back_offs: list[int]
 # In our terms
 
 
-def test_work_that_moves_is_nobodys_until_all_have_stopped():
+def test_moving_work_is_unassigned_until_all_have_stopped():
     first = problem(tasks(stateless=numbered(4)), member("w1", numbered(4)), member("w2"))
     told = plan(first)
     assert text(told.members["w1"].revoke) == "0_0 0_1"
@@ -98,7 +98,7 @@ def test_member_that_reports_its_tasks_is_not_awaited():
     first = problem(tasks(stateless=numbered(4)), member("w1", numbered(4)), member("w2"))
     again = attrs.evolve(member("w1"), reported=ids(numbered(4)))
     second = after(first, members=(again, attrs.evolve(member("w2"), reported=())))
-    assert text(plan(second).members["w1"].active) == numbered(4), "its leader takes it that nobody heard of the last round, and begins to back off"
+    assert text(plan(second).members["w1"].active) == numbered(4), "the leader assumes that the members missed the last round, and backs off"
     assert plan(second).ask_again_ms == 40
 
 
@@ -112,7 +112,7 @@ def test_work_of_a_leaving_member_waits_for_the_delay():
     assert plan(gone).ask_again_ms == 300_007
 
 
-def test_lost_work_is_said_to_wait_until_when():
+def test_lost_work_states_its_deadline():
     first = problem(tasks(stateless="0_0 0_1"), member("w1", "0_0"), member("w2", "0_1"))
     known = tuple(attrs.evolve(task, lost_since_ms=5) if task.id == TaskId(0, 1) else task for task in first.tasks)
     gone = after(first, members=(member("w1", "0_0"),), tasks=known, now_ms=5)

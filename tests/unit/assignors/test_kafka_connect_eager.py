@@ -61,7 +61,7 @@ def test_member_back_with_nothing_stops_all() -> None:
     assert text(again.members["w1"].revoke) == "0_0 1_0 1_2"
 
 
-def test_compatible_is_eager_while_one_member_is() -> None:
+def test_compatible_is_eager_with_one_such() -> None:
     only = attrs.evolve(member("w2"), eager=True)
     alone = asked(member("w1"), options={"connectors": 0})
     mixed = asked(member("w1", "0_0 0_1 1_0 1_1 1_2"), only, memory=alone.memory, options={"connectors": 0})

@@ -1,5 +1,5 @@
-"""`kafka_streams`: what it takes of the Java runtime, and how Kafka's answer reads as a plan. That
-the answer is Kafka's: `test_kafka_vectors`.
+"""`kafka_streams`: parts of the Java runtime, and Kafka's answer as a plan. Comparison with Kafka's
+answers: `test_kafka_vectors`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def plan(question: AssignmentProblem) -> Plan:
 # The Java runtime
 
 
-def test_ids_that_begin_with_8_to_f_come_first_as_halves_are_signed() -> None:
+def test_member_key_sorts_ids_of_8_to_f_first() -> None:
     texts = ["00000000-0000-0000-0000-000000000001", "7fffffff-0000-0000-0000-000000000000", "80000000-0000-0000-0000-000000000000"]
     low = ["00000000-0000-0000-ffff-ffffffffffff", "00000000-0000-0000-0000-000000000000"]
     assert sorted([*texts, *low], key=member_key) == [texts[2], *low, *texts[:2]]
@@ -183,7 +183,7 @@ def test_zombie_counts_as_caught_up() -> None:
     assert movements(answer) == ["0_0 m2 -> m1 revoking"]
 
 
-def test_stateless_tasks_are_dealt_anew() -> None:
+def test_stateless_tasks_are_rotated() -> None:
     """A new member sorts first, so that the turn of each task passes on."""
     answer = plan(problem(tasks(stateless="0_0 0_1 0_2"), member("a"), member("m1", "0_0 0_2"), member("m2", "0_1")))
     assert movements(answer) == ["0_0 m1 -> a revoking", "0_1 m2 -> m1 revoking", "0_2 m1 -> m2 revoking"]
@@ -191,7 +191,7 @@ def test_stateless_tasks_are_dealt_anew() -> None:
     assert not answer.probing, "Kafka's own word: it probes for copies only"
 
 
-def test_standbys_leave_out_who_runs_the_task() -> None:
+def test_standbys_exclude_the_owner() -> None:
     answer = plan(problem(tasks(numbered(6)), *(member(f"m{index}") for index in range(3)), num_standbys=1))
     assert [copies(answer, name) for name in answer.members] == [4, 4, 4]
     assert all(not frozenset(part.active) & frozenset(part.standby) for part in answer.members.values())
@@ -218,7 +218,7 @@ def test_empty_group_has_empty_plan() -> None:
 
 
 def test_members_of_an_older_topology_get_what_they_know() -> None:
-    """Sub-topology 1 is new: m1 does not know it, and is dealt its turn of sub-topology 0 alone.
+    """Sub-topology 1 is new: m1 does not know it, and is dealt tasks of sub-topology 0 only.
     RemainingWarmups are shared.
     """
     old = member("m1", "0_0 0_1", subtopologies=[0])
@@ -239,7 +239,7 @@ def test_contradictions_are_refused_with_the_field() -> None:
         ASSIGNOR.assign(problem(tasks("0_0"), member("m1", "0_0"), member("m2", "0_0")))
 
 
-def test_kafkas_names_of_the_rack_strategies_mean_ours() -> None:
+def test_rack_strategies_accept_kafkas_names() -> None:
     assert GroupSettings(rack_aware_strategy="min_traffic") == GroupSettings(rack_aware_strategy="min_cost")
     assert GroupSettings(rack_aware_strategy="balance_subtopology") == GroupSettings(rack_aware_strategy="balanced_min_cost")
     with pytest.raises(FieldError, match="'best' is not one of none, min_cost, balanced_min_cost"):

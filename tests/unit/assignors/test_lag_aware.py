@@ -1,5 +1,5 @@
 """`lag_aware`: the recorded answers of kafka-lag-based-assignor, the KIP's example and lag rules,
-subscriptions, `cross_topic`, what stays.
+subscriptions, `cross_topic`, stickiness.
 """
 
 from __future__ import annotations
@@ -197,8 +197,8 @@ def test_cross_topic_is_true_or_false(value: Any):
     assert said == f"$.config.options.cross_topic: {value!r} is neither true nor false"
 
 
-def test_racks_decide_what_counts_and_lags_leave_open():
-    """Of the KIP's example with a member in each rack: who has the one bundle and who the other."""
+def test_racks_break_ties_of_counts_and_lags():
+    """The KIP's example with a member in each rack: racks decide which member gets which bundle."""
     question: dict[str, Any] = {
         "assignor": "lag_aware",
         "config": {"rack_aware_strategy": "min_cost"},
@@ -239,7 +239,7 @@ def test_even_partitions_are_exchanged_for_traffic_with_a_reason():
     assert {(reason.code, reason.rack_costs) for reason in answer.reasons.values()} == {("traffic", (1, 0))}
     assert (answer.cost.rack_cost, answer.cost.rack_cost_lower_bound) == (0, 0)
     on_its_way = attrs.evolve(crossed(5), in_flight=(in_flight("0_2", "m1", "m2", "revoking"), in_flight("0_3", "m2", "m1", "revoking")))
-    assert plan(on_its_way).cost.moves == 2  # what else there is to do waits until that is done
+    assert plan(on_its_way).cost.moves == 2  # other moves wait until then
 
 
 def test_partitions_change_places_only_if_their_lags_are_alike():

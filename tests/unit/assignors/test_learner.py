@@ -45,7 +45,7 @@ def test_ready_needs_a_report_not_a_lag():
     assert movements(plan(one_learner(lag=90_000, ready="0_1"))) == ["0_1 m1 -> m2 revoking"]
 
 
-def test_strict_owners_give_up_what_is_learned_and_take_it_again():
+def test_strict_owner_revokes_and_resumes_a_learned_task():
     answer = plan(one_learner(lag=5, **STRICT))
     assert movements(answer) == ["0_1 m1 -> m1 revoking"]
     assert text(answer.members["m1"].active) == "0_0"
@@ -54,23 +54,23 @@ def test_strict_owners_give_up_what_is_learned_and_take_it_again():
     assert answer.probing
 
 
-def test_strict_a_ready_learner_gets_the_task_at_once():
+def test_strict_ready_learner_gets_the_task_at_once():
     assert movements(plan(one_learner(ready="0_1", **STRICT))) == ["0_1 m1 -> m2 revoking"]
 
 
-def test_strict_a_round_that_follows_up_stops_nothing():
+def test_strict_follow_up_round_revokes_nothing():
     answer = plan(attrs.evolve(one_learner(**STRICT), follow_up=True))
     assert movements(answer) == ["0_1 m1 -> m2 warming"]
     assert text(answer.members["m1"].active) == "0_0 0_1"
 
 
-def test_strict_what_is_being_given_up_stays_so_until_the_owner_has_let_go():
+def test_strict_revocation_continues_until_the_owner_confirms():
     question = attrs.evolve(one_learner(**STRICT), follow_up=True, in_flight=(in_flight("0_1", "m1", "m1", "revoking"),))
     assert movements(plan(question)) == ["0_1 m1 -> m1 revoking"]
 
 
 @pytest.mark.parametrize("owner", [{"leaving": True}, {"lags": {"0_1": 900}}, {"subtopologies": ()}])
-def test_strict_gives_nothing_up_that_could_not_be_taken_again(owner: dict[str, Any]):
+def test_strict_keeps_tasks_that_could_not_return(owner: dict[str, Any]):
     """A leaving member's, as in the proposal's own table; what its owner still restores; what its
     owner's topology no longer has.
     """

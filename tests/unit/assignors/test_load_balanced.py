@@ -126,7 +126,7 @@ def test_equal_loads_take_the_nearest_target():
     assert (placed.cost.rack_cost, placed.cost.optimal) == (0, True)
 
 
-def test_tasks_as_heavy_as_each_other_change_places_and_say_why():
+def test_equally_heavy_tasks_swap_for_traffic():
     answer = plan(in_racks("50 50 40 40", "baab", "0_0 0_2", "0_1 0_3"))
     assert {(str(each.task), each.destination) for each in answer.movements} == {("0_0", "m2"), ("0_1", "m1")}
     assert {(reason.because, reason.rack_costs) for reason in answer.reasons.values()} == {("traffic", (10, 0))}
@@ -135,9 +135,9 @@ def test_tasks_as_heavy_as_each_other_change_places_and_say_why():
     assert plan(in_racks("50 50 40 40", "baab", "0_0 0_2", "0_1 0_3", strategy="none")).movements == ()
 
 
-def test_half_a_change_is_carried_to_its_end_and_is_no_reason_to_rebalance():
-    """0_0 has gone to m2, which has more than its share now: 0_1 comes, as was said, though it
-    alone would not be worth it.
+def test_swap_half_done_is_completed_without_rebalancing():
+    """0_0 has gone to m2, which has more than its share now: 0_1 follows as planned, though its
+    move alone would not be worth it.
     """
     memory = {"near_members": ("m2", "m1"), "near_tasks": ids("0_0 0_1")}
     answer = plan(in_racks("50 50 40 40", "baab", "0_2", "0_0 0_1 0_3", memory=memory))
@@ -215,7 +215,7 @@ def test_equal_loads_prefer_a_ready_copy():
 
 
 def test_dead_members_tasks_go_to_the_caught_up_then_move_on():
-    """m2 has all copies; it gets the work now, and gives some of it on with state moved first."""
+    """m2 has all copies; it gets all tasks now, and passes two on once their state is restored."""
     answer = asked("10 10 10 10", member("m2", every=3, of="0_0 0_1 0_2 0_3"), member("m3"))
     assert text(answer.members["m2"].active) == "0_0 0_1 0_2 0_3"
     assert len(answer.target["m3"]) == 2

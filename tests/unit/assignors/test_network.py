@@ -1,5 +1,4 @@
-"""Tasks and members as a network: what an offer costs, and that tasks which share one are told
-apart again.
+"""Tasks and members as a network: costs of offers, and the split of tasks that share an offer.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ def test_offer_by_rack_counts_the_last_level():
 
 
 def test_pooled_more_cost_is_per_task():
-    """The offer costs 1 and m1 costs 3 on the last level: who has to pay 3 more for the offer goes
-    to m1.
+    """The offer costs 1 and m1 costs 3 on the last level: a task that pays 3 more for the offer
+    goes to m1.
     """
     built = network()
     offer = Offer(pool_of(["m2", "m3"]), built.lane(TaskId(0, 0)), (0, 1), None)

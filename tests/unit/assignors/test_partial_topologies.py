@@ -32,7 +32,7 @@ def test_member_of_an_older_topology_gets_only_partitions_that_it_has(name: str,
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_partition_that_nobody_has_is_given_to_nobody(name: str) -> None:
+def test_partition_unknown_to_all_is_unassigned(name: str) -> None:
     assignor = registry.latest(name)
     question = problem(tasks("0_0 0_1 0_2", "1_0 1_1"), member("o1", subtopologies=OLD), member("o2", subtopologies=OLD))
     plan = assignor.assign(question)

@@ -104,7 +104,7 @@ def test_stateless_task_has_no_standby():
     assert sum(len(part.standby) for part in answer.members.values()) == len(holders(answer, "1_0")) == 2
 
 
-def test_racks_and_tags_that_say_the_same_come_to_the_same():
+def test_equivalent_racks_and_tags_give_equal_standbys():
     """shouldDistributeStandbyTasksUsingFunctionAndSupplierTags: by `rack`, or by a tag."""
     actives = {f"c{number}": f"0_{number}" for number in (1, 2, 3)}
     by_tag = problem(
@@ -146,7 +146,7 @@ def test_full_members_get_one_standby_each():
         assert values(found[task], "zone", six) != values([owner], "zone", six)
 
 
-def test_tags_that_are_not_asked_for_are_not_looked_at():
+def test_unconfigured_tags_are_ignored():
     """shouldIgnoreTagsThatAreNotPresentInRackAwareness: c3 is in the other cluster, though its zone
     is the same and c2 has more room.
     """
@@ -204,7 +204,7 @@ def test_first_standby_is_in_another_rack_at_any_cost():
     assert not answer.cost.optimal, "were the task itself in b, its standby could be in a: the whole's bound is 0"
 
 
-def test_how_many_must_be_apart_is_said():
+def test_standbys_apart_is_an_option():
     assert holders(plan(one_task("aabc", "a", num_standbys=1, rack_standbys_apart=0)), "0_0") == ["m2"]
     assert "m2" in holders(plan(one_task("aabc", "a", num_standbys=2)), "0_0")
     assert holders(plan(one_task("aabc", "a", num_standbys=2, rack_standbys_apart=2)), "0_0") == ["m3", "m4"]
@@ -235,7 +235,7 @@ def test_standby_in_wrong_rack_ends_once_replaced():
     assert answer.probing
     warm = attrs.evolve(wrong[2], warmup=(TaskId(0, 0),), lags={TaskId(0, 0): 50_000})
     answer = plan(attrs.evolve(question, members=(*wrong[:2], warm)))
-    assert text(answer.members["m3"].warmup) == "0_0", "what is begun goes on"
+    assert text(answer.members["m3"].warmup) == "0_0", "a warm-up in progress continues"
     warm = attrs.evolve(warm, lags={TaskId(0, 0): 0})
     answer = plan(attrs.evolve(question, members=(*wrong[:2], warm)))
     assert standbys(answer) == {"m1": "", "m2": "", "m3": "0_0"}
@@ -269,7 +269,7 @@ def test_moving_task_keeps_its_standby_and_no_more_than_asked():
 
 
 @pytest.mark.parametrize("copies", [1, 3])
-def test_many_at_random(copies: int):
+def test_random_groups(copies: int):
     """shouldOptimizeRandomStandby: 60 x 3 tasks, 50 members. Standbys that are anywhere become no
     less apart, and cost no more.
     """

@@ -1,5 +1,4 @@
-"""Racks (KIP-925): what a task costs where, when that makes a difference, and what the target makes
-of it.
+"""Racks (KIP-925): cost of a task per rack, when racks count, and their effect on the target.
 """
 
 from __future__ import annotations
@@ -110,7 +109,7 @@ def test_racks_are_ignored_when_costs_are_equal(tasks: list[Task], members: list
     assert plan(question).cost.stages == ()
 
 
-# What the target makes of it
+# The target
 
 
 def test_new_group_gets_near_tasks():

@@ -144,8 +144,8 @@ def test_zero_traffic_cost_moves_no_more(running: bool):
     """shouldRemainOriginalAssignmentWithoutTrafficCostForMinCostStrategy: traffic 0, a move 10.
     Kafka's answer is that of `none`, task by task.
 
-    Here what is as good is chosen from by another network: as many moves, counts as even, as many
-    standbys. (Stateless tasks cost 1 and 0 always.)
+    Here another network breaks the ties: as many moves, counts as even, as many standbys.
+    (Stateless tasks cost 1 and 0 always.)
     """
     for seed in range(20):
         made = drawn(seed, "min_cost", running=running)
@@ -161,7 +161,7 @@ def test_zero_traffic_cost_moves_no_more(running: bool):
         assert standbys[0] == standbys[1]
 
 
-def test_balance_costs_what_it_costs():
+def test_balance_precedes_traffic():
     """shouldBalanceAssignmentWithMoreCost: everything is near C2 and C5 is remote; it keeps one
     task all the same.
     """
@@ -190,9 +190,9 @@ def test_balanced_group_without_gain_is_unchanged():
 
 
 @pytest.mark.parametrize("strategy", ["min_cost", "balanced_min_cost"])
-def test_many_at_random(strategy: str):
-    """shouldOptimizeRandomActive: 40 x 3 tasks, 30 members in 30 racks. Cost never rises, everybody
-    has its share; sub-topologies are spread.
+def test_random_groups(strategy: str):
+    """shouldOptimizeRandomActive: 40 x 3 tasks, 30 members in 30 racks. Cost never rises, every
+    member has its share; sub-topologies are spread.
     """
     dice = random.Random(7)
     racks = [f"r{number}" for number in range(30)]

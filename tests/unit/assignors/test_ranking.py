@@ -108,12 +108,12 @@ def lags_of(*lags: int) -> dict[TaskId, Lag]:
         ((9000, 1000), (0,), 0, 20_000, 1000),
     ],
 )
-def test_how_far_behind_is_half_a_second(lags: tuple[int, ...], owned: tuple[int, ...], written: int, speed: int, within: int):
+def test_lag_within_half_a_second(lags: tuple[int, ...], owned: tuple[int, ...], written: int, speed: int, within: int):
     """The KIP's lag in time."""
     assert lag_within(500, lags_of(*lags), [TaskId(0, partition) for partition in owned], lambda task: written, speed) == within
 
 
-def test_sentinels_and_what_is_no_task_take_no_time():
+def test_lag_within_ignores_sentinels_and_non_tasks():
     lags = {**lags_of(3000), TaskId(0, 1): UNKNOWN, TaskId(0, 2): ACTIVE, TaskId(7, 0): 2000}
     assert lag_within(500, lags, (), lambda task: None if task.subtopology else 0, 6_000) == 3000
 
@@ -125,7 +125,7 @@ def test_sentinels_and_what_is_no_task_take_no_time():
     speed=st.integers(0, 50_000),
     acceptable_ms=st.integers(0, 1_000),
 )
-def test_whatever_is_given_of_what_counts_is_there_in_time(lags: list[int], rates: list[int], owned: set[int], speed: int, acceptable_ms: int):
+def test_lag_within_is_the_most_that_restores_in_time(lags: list[int], rates: list[int], owned: set[int], speed: int, acceptable_ms: int):
     """All that counts together, what is owned first, and every changelog but those growing on: read
     within the time. And no more would be.
     """

@@ -1,5 +1,5 @@
-"""Lag judged in time, `acceptable_recovery_ms`, is for all assignors that rank: who is far behind
-in records and near in time takes over at once.
+"""Lag judged in time, `acceptable_recovery_ms`, is for all assignors that rank: a member far
+behind in records and near in time takes over at once.
 """
 
 from __future__ import annotations
@@ -78,6 +78,6 @@ def test_learner_waits_for_ready_however_near(name: str):
 
 @pytest.mark.parametrize("name", [*DO_NOT, *AS_KAFKA])
 @pytest.mark.parametrize("owned", [True, False])
-def test_others_decide_the_same_with_it_and_without(name: str, owned: bool):
+def test_other_assignors_ignore_recovery_time(name: str, owned: bool):
     with_it, without = (answer(name, near_in_time(ms, owned=owned)) for ms in (500, 0))
     assert (with_it.members, with_it.target, with_it.movements) == (without.members, without.target, without.movements)

@@ -73,7 +73,7 @@ def test_unknown_assignor_is_refused_with_those_installed(name: str, version: in
         registry.latest("nobody")
 
 
-def test_third_parties_add_theirs(install: Install):
+def test_third_party_is_loaded(install: Install):
     install(THEIRS, "Theirs")
     assert registry.load("theirs", 3).name == "theirs"
     assert ("theirs", 3) in registry.available()

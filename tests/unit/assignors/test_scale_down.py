@@ -81,7 +81,7 @@ def test_hot_copy_makes_leaving_cheap_until_it_leaves():
     assert [(each.member, each.records) for each in scale_down(question, 25).asked] == [("m3", 0), ("m4", 0), ("m1", 0)]
 
 
-def test_standbys_that_must_be_made_anew_count():
+def test_standbys_to_recreate_count():
     question = problem(
         tasks("0_0 0_1", end_offset=5_000),
         member("m1", "0_0"),
@@ -115,7 +115,7 @@ def test_group_without_members_is_refused():
 
 
 @given(problems(most_tasks=8, most_members=6), st.integers(1, 100), st.randoms(use_true_random=False))
-def test_so_many_from_these_racks_whatever_the_order(question: AssignmentProblem, percent: int, dice: random.Random):
+def test_asked_number_does_not_depend_on_the_order(question: AssignmentProblem, percent: int, dice: random.Random):
     found = scale_down(question, percent)
     assert found == scale_down(shuffled(question, dice), percent)
     count, leaving = len(question.members), [each.id for each in question.members if each.leaving]

@@ -73,7 +73,7 @@ def test_search_worsens_nothing_and_ends_without_gain(data: st.DataObject, probl
 
 
 def _without(search: StandbySearch) -> dict[str, int]:
-    """Member -> what it carries beside standbys."""
+    """Member -> its load without standbys."""
     return {member: load - len(search.copies[member]) for member, load in search.load.items()}
 
 
@@ -104,7 +104,7 @@ def test_plan_standbys_cost_no_more_after_search(problem: AssignmentProblem):
 
 
 def test_search_ends_after_most_looks(monkeypatch: pytest.MonkeyPatch):
-    """It stops where it is; what is there then is sound, too."""
+    """It stops early; the result is valid."""
     from tests.unit.assignors.test_kafka_cases_racks import CLIENTS, crossed, traffic
 
     question = crossed(rack_standbys_apart=0)

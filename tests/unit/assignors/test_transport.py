@@ -1,5 +1,5 @@
-"""The transportation problem: levels of cost in order, the proof, ties, and what is too large for
-one int64.
+"""The transportation problem: levels of cost in order, the proof, ties, and costs too large for one
+int64.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def test_levels_that_do_not_fit_into_one_int64_are_solved_one_after_the_other():
 def test_costs_near_the_end_of_int64_lose_their_lowest_bits_not_the_solve():
     flow = solve(network(2, {0: 1, 1: -1}, [(0, 1, 1, (2**62, 1)), (0, 1, 1, (2**61, 9)), (0, 1, 1, (2**61 + 1, 0))]))
     assert amounts(flow)[0] == 0
-    assert not flow.optimal, "it is not said what is not proven to the last bit"
+    assert not flow.optimal, "optimal needs a proof to the last bit"
 
 
 def test_problem_without_solution_is_error():
@@ -175,7 +175,7 @@ def crowds(draw: st.DrawFn) -> tuple[FlowNetwork, FlowNetwork]:
 
 
 @given(crowds())
-def test_sources_that_are_alike_are_solved_as_one_and_nothing_comes_of_it(case: tuple[FlowNetwork, FlowNetwork]):
+def test_equivalent_sources_aggregated_give_the_same_flow(case: tuple[FlowNetwork, FlowNetwork]):
     """The cheapest flow is the same; where several cost the same, and names do not tell them apart,
     at least the cost is.
     """
@@ -188,9 +188,9 @@ def test_sources_that_are_alike_are_solved_as_one_and_nothing_comes_of_it(case: 
     assert totals(nameless, solve(nameless)) == totals(nameless, any_of_them)
 
 
-def test_alike_sources_are_seen_as_one_and_told_apart_again():
+def test_equivalent_sources_are_aggregated_and_split():
     """The example of `node_aggregation`: two tasks to a pool at 3 or to m1 at 1; a third that costs
-    less at the pool stands for none of them.
+    less at the pool represents none of them.
     """
     tail, head = np.array([0, 0, 1, 1, 2, 2, 3]), np.array([3, 4, 3, 4, 3, 4, 4])
     cost, capacity = np.array([3, 1, 3, 1, 2, 1, 0]), np.array([1, 1, 1, 1, 1, 1, 9])

@@ -185,7 +185,7 @@ def test_warm_up_during_back_off():
     assert plan_faults(blocked, answer, ALL) == [f"movement of {begun.task}: begins on m2 during its back-off"]
 
 
-def test_lowered_caps_let_what_is_there_run_out():
+def test_lowered_caps_let_warm_ups_finish():
     """Two warm-ups were begun under a cap of two; it is one now. They may end, and no third begins.
     """
     question, answer = two_warmups()
@@ -211,7 +211,7 @@ LOST = attrs.evolve(
 WAITS = Cooperative().assign(LOST)
 
 
-def test_lost_work_may_be_left_to_nobody_for_a_stated_time():
+def test_lost_work_may_be_unassigned_for_a_stated_time():
     assert WAITS.lost_until_ms == {parse_task("1_1"): 304_000}
     assert plan_faults(LOST, WAITS, ALL) == []
     forgotten = attrs.evolve(WAITS, lost_until_ms={})

@@ -38,7 +38,7 @@ def fails(screen: Screen, how: str) -> None:
 @command("answers")
 @click.option("--code", type=int, default=0)
 def answers(screen: Screen, code: int) -> int:
-    """Prints a table of two rows and ends with the code it is told."""
+    """Prints a table of two rows and ends with the code of `--code`."""
     rows = [("0_0", 5, None), ("0_10", 123456, 0.25)]
     screen.remark("two rows follow")
     screen.answer({"rows": rows}, "a heading", Table(columns=("task", "lag", "share"), rows=rows))

@@ -218,9 +218,9 @@ def test_main_no_args_helps() -> None:
 
 
 @pytest.mark.parametrize("line", ["--help", "verify --help", "spark --help"])
-def test_help_waits_for_nothing_that_is_large(line: str) -> None:
-    """numpy, the solver, pandas and pyarrow take half a second and over 100 MB; who asks for help
-    needs none of them.
+def test_help_imports_nothing_large(line: str) -> None:
+    """numpy, the solver, pandas and pyarrow take half a second and over 100 MB; help needs none
+    of them.
     """
     code = (
         "import sys\nfrom equipoise.cli import main\n"

@@ -1,5 +1,5 @@
-"""Commands that are ended by Ctrl-C, by SIGTERM or by a full disk: one line says what is there and
-how to go on, and nothing is left behind.
+"""Commands that are ended by Ctrl-C, by SIGTERM or by a full disk: one line names the files
+written and how to resume, and no temporary file is left.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def test_fleet_resumes_with_the_missing_groups(tmp_path: Path) -> None:
     assert list(by_partition(all_parts(tmp_path / "fleet"))) == [0]
     written = make_fleet(fleet, tmp_path / "fleet", advance=steps.append)
     assert steps[2] == steps[1]
-    assert {path: path.stat().st_mtime_ns for path in first} == first, "what is there is not made again"
+    assert {path: path.stat().st_mtime_ns for path in first} == first, "finished groups are not made again"
     assert written == make_fleet(fleet, tmp_path / "whole")
     assert contents(tmp_path / "fleet") == contents(tmp_path / "whole")
     make_fleet(Fleet(groups=1, records=300), tmp_path / "fleet")
@@ -181,8 +181,8 @@ def test_ended_compaction_loses_nothing(folder: Path, tmp_path: Path) -> None:
 
 @attrs.define
 class SmallDisk:
-    """A folder that takes little more: a file system of its own, or, where nobody may mount one,
-    one with a limit on the size of each file.
+    """A folder with little room: a file system of its own, or, where mounting is not allowed, one
+    with a limit on the size of each file.
     """
 
     folder: Path
@@ -320,7 +320,7 @@ def test_results_come_from_several_processes() -> None:
     assert list(in_processes(_fails, [], 3)) == []
 
 
-def test_errors_of_a_process_are_raised_as_they_are() -> None:
+def test_process_error_is_raised_unchanged() -> None:
     with pytest.raises(LogError, match="offset 17: offset 16 is missing") as caught:
         list(in_processes(_fails, [1, 3], 2))
     assert (caught.value.offset, caught.value.problem) == (17, "offset 16 is missing")
@@ -330,7 +330,7 @@ def test_errors_of_a_process_are_raised_as_they_are() -> None:
         list(in_processes(_fails, [5, 1], 2))
 
 
-def test_processes_tidy_up_when_their_parent_is_told_to_end_or_dies(tmp_path: Path) -> None:
+def test_processes_tidy_up_when_their_parent_is_ended_or_dies(tmp_path: Path) -> None:
     for how, code in (("SIGTERM", 143), ("SIGKILL", -9)):
         script = (
             "import signal, sys\nfrom tests.unit.equipoise.test_cli_exit_codes import _waits\nfrom equipoise.replay.parallel import in_processes\n"
@@ -345,5 +345,5 @@ def test_processes_tidy_up_when_their_parent_is_told_to_end_or_dies(tmp_path: Pa
         parent.send_signal(getattr(signal, how))
         assert parent.wait(timeout=30) == code
         while list(tmp_path.iterdir()) or processes_of(parent.pid):
-            assert time.monotonic() < deadline, "a process goes on without its parent"
+            assert time.monotonic() < deadline, "a process outlives its parent"
             time.sleep(0.02)

@@ -40,7 +40,7 @@ def run(*args: str) -> Result:
 def test_interval_below_the_kip_minimum_warns(interval_ms: int, said: bool, capsys: pytest.CaptureFixture[str]) -> None:
     assert overridden(Screen(), GroupSettings(), [f"probing_interval_ms={interval_ms}"]) == {"probing_interval_ms": interval_ms}
     assert ("--set probing_interval_ms: 59999 is below 60000, the least of KIP-441" in capsys.readouterr().err) is said
-    assert overridden(Screen(), GroupSettings(probing_interval_ms=5), []) == {}  # as recorded: nobody sets it here
+    assert overridden(Screen(), GroupSettings(probing_interval_ms=5), []) == {}  # recorded, not set here
     assert capsys.readouterr().err == ""
 
 

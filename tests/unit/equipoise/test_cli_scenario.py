@@ -1,5 +1,5 @@
-"""`equipoise scenario`: prints what files give; 1 and a diff where that is not what stands there; 2
-for a file that cannot be played.
+"""`equipoise scenario`: prints the output of files; 1 and a diff where it differs from the file; 2
+for a file that cannot be run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def test_scenario_that_differs_prints_a_diff(tmp_path: Path) -> None:
     assert path.read_text(encoding="utf-8") == CHANGED
 
 
-def test_golden_text_that_is_not_written_yet_is_no_contradiction(tmp_path: Path) -> None:
+def test_scenario_without_golden_text_exits_0(tmp_path: Path) -> None:
     path = tmp_path / "one.txt"
     path.write_text("group\ntasks stateful=(0_0)\njoin m1\n----\n", encoding="utf-8")
     result = run(str(path))
@@ -46,7 +46,7 @@ def test_golden_text_that_is_not_written_yet_is_no_contradiction(tmp_path: Path)
     assert result.stdout.endswith("----\n#2 MemberJoined m1\n-> AssignmentIssued gen=1 probing=no\nm1 gen=1 STABLE active=(0_0)\n")
 
 
-def test_rewrite_writes_what_it_gives_and_is_refused_by_ci(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rewrite_updates_the_file_and_is_refused_in_ci(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "one.txt"
     path.write_text(CHANGED, encoding="utf-8")
     monkeypatch.setenv("CI", "true")

@@ -1,5 +1,5 @@
-"""`equipoise what-if`: the table, the picture, the line; every group of a log; and what is wrong
-told with its option.
+"""`equipoise what-if`: the table, the picture, the line; every group of a log; errors that name
+the option.
 """
 
 from __future__ import annotations

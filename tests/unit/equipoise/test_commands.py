@@ -195,7 +195,7 @@ def test_simulate_says_what_each_action_cost_beside_what_was_recorded(recorded: 
     assert "restore, all members" in result.stdout
 
 
-def test_simulate_announces_closes_unless_told_otherwise_and_says_so(recorded: Path, tmp_path: Path) -> None:
+def test_simulate_announces_closes_by_default_and_says_so(recorded: Path, tmp_path: Path) -> None:
     announced = run("simulate", recorded, "--to", tmp_path / "a.db")
     assert "members announce that they close, as equipoise members do; --no-announce-closes: they stop at once" in announced.stdout
     assert "members that close stop at once" in run("simulate", recorded, "--to", tmp_path / "b.db", "--no-announce-closes").stdout

@@ -1,5 +1,5 @@
-"""`equipoise compare`: a row for each assignor, each the simulation that `simulate` would run; what
-cannot lead is told and stops nobody else.
+"""`equipoise compare`: a row for each assignor, each the simulation that `simulate` would run; an
+assignor that cannot lead is reported, and the others go on.
 """
 
 from __future__ import annotations

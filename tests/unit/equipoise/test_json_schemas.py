@@ -123,7 +123,7 @@ test_lag_aware.py), where there is a broker.
 COMMANDS_WITH_JSON = {*COMMANDS, *ON_SPARK} - {"assign", "worker", "spark"}
 
 
-def test_schemas_every_command_with_json_has_one() -> None:
+def test_schemas_cover_every_command_with_json() -> None:
     assert set(schemas()) == {*COMMANDS_WITH_JSON, SHARED}
 
 
@@ -148,7 +148,7 @@ def test_schemas_references_lead_to_definitions_and_every_definition_is_used() -
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS_WITH_JSON - LIVE - ON_SPARK))
-def test_command_prints_what_its_schema_says(documents: dict[str, list[Any]], command: str) -> None:
+def test_command_output_fits_its_schema(documents: dict[str, list[Any]], command: str) -> None:
     coverage = Coverage(command)
     for document in documents[command]:
         coverage.check(document)

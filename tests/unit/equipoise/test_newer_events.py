@@ -1,5 +1,5 @@
-"""A log in which one group has what a newer build wrote: that group is one line of trouble, and
-every command goes on with the others.
+"""A log in which one group has events of a newer build: that group is one error line, and every
+command continues with the others.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def rows_of(location: str) -> list[Row]:
         return [row for row, _ in log.checked_rows()]
 
 
-def test_read_gives_the_records_out_as_unread(mixed: str) -> None:
+def test_read_returns_unread_records(mixed: str) -> None:
     with open_log(mixed) as log:
         unread = [entry for entry in log.read() if isinstance(entry, UnreadRecord)]
     assert [(each.group, each.number, each.kind, each.version) for each in unread] == [

@@ -250,7 +250,7 @@ def test_tables_replace_tables_alone(logs: Path, tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
-def test_tables_that_are_not_finished_are_not_there(tmp_path: Path) -> None:
+def test_unfinished_tables_leave_nothing(tmp_path: Path) -> None:
     def write_some() -> None:
         with new_tables("--to", tmp_path / "fresh") as part:
             part.mkdir()

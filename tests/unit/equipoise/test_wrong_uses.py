@@ -33,7 +33,7 @@ def run(line: str, stdin: bytes = b"") -> Result:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Logs, sound and otherwise, and what is no log at all."""
+    """Logs, valid and damaged, and files that are no logs."""
     place = tmp_path_factory.mktemp("wrong")
     for name in ("group.db", "group.jsonl"):
         with open_log(place / name, "w") as log:
@@ -87,7 +87,7 @@ WRONG = [
     ("show {f}/flipped.jsonl", "the record's bytes differ from its checksum"),
     ("timeline {f}/gap.jsonl", "is missing; the next record has offset"),
     ("simulate {f}/flipped.jsonl --to {t}/x.db", "the record's bytes differ from its checksum"),
-    # what is asked of it
+    # the question
     ("show {f}/group.db --at 999999", "--at: the log ends at offset"),
     ("show {f}/group.db --at -1", "'--at': -1 is not in the range"),
     ("timeline {f}/group.db --at soon", "'--at': 'soon' is not a valid integer"),
@@ -101,7 +101,7 @@ WRONG = [
     ("timeline {f}/two.db --group refunds", "no fact of group 'refunds'; it holds 'orders', 'payments'"),
     ("simulate {f}/two.db --to {t}/x.db", "--group: the log holds several groups, 'orders' and 'payments' among them; name one"),
     ("simulate {f}/two.db --to {t}/x.db --group refunds", "--group: the log holds no fact of group 'refunds'; it holds 'orders', 'payments'"),
-    # where it is to be written
+    # the target
     ("timeline {f}/group.db --html {f}/dir", "'--html'"),
     ("timeline {f}/group.db --html {f}/absent/x.html", "name a file that can be written"),
     ("timeline {f}/group.db --svg /proc/x.svg", "--svg /proc/x.svg: "),
@@ -270,7 +270,7 @@ def test_script_entry_handles_interrupts() -> None:
     assert 'equipoise = "equipoise.__main__:run"' in (ROOT / "pyproject.toml").read_text()
 
 
-def test_json_says_what_a_wrong_log_is_as_well(folder: Path) -> None:
+def test_verify_json_of_an_unreadable_log(folder: Path) -> None:
     result = run(f"verify --json {folder}/empty.jsonl")
     assert result.exit_code == 2
     assert json.loads(result.stdout)["verdict"] == "cannot verify"

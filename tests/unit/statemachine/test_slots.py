@@ -163,7 +163,7 @@ def test_small_copy_does_not_wait_for_a_huge_one_on_the_same_member(version: int
         group.cycle()
     assert group.state.owner[SMALL] == "m2"
     assert outpaced(group) == (["m2"] if version == 1 else [])
-    assert warming(group) == {"m2": [huge]}, "which goes on from where it was"
+    assert warming(group) == {"m2": [huge]}, "which continues from its position"
     assert group.members["m2"].copies[huge] < 400_000 - 4_000
 
 

@@ -236,7 +236,7 @@ WRITERS = [("log1", "0_0"), ("log2", "0_0"), ("log1", "1_0")]
 @st.composite
 def changelogs(draw: st.DrawFn) -> list[ChangelogRecord]:
     """Owners take over one after the other, each from its restored state. Any of them may wake at
-    any time and send what it had under way: records, or the fence of an unused grant.
+    any time and send its pending records, or the fence of an unused grant.
     """
     records: list[ChangelogRecord] = []
     tokens = dict.fromkeys(WRITERS, 0)

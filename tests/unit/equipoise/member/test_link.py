@@ -46,7 +46,7 @@ def record(kind: int = KIND, version: int = VERSION, payload: bytes = PAYLOAD, *
         (record(payload=msgpack.packb([*msgpack.unpackb(PAYLOAD), None, None, "appended"])), None),
     ],
 )
-def test_decision_of_any_build_is_read_or_says_whom_it_binds(of: Any, expected: tuple[bool, str | None, int | None] | None) -> None:
+def test_decision_is_decoded_or_names_the_member_it_binds(of: Any, expected: tuple[bool, str | None, int | None] | None) -> None:
     read = link()._decode(of)
     if expected is None:
         assert isinstance(read, DecisionRecord)

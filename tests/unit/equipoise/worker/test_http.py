@@ -27,7 +27,7 @@ class _Worker:
         return "no partitions were assigned yet"
 
 
-async def test_index_says_what_it_is_and_each_link_on_it_answers() -> None:
+async def test_index_describes_itself_and_its_links_answer() -> None:
     server = Server(_Worker(), "127.0.0.1", 0)
     port = await server.start()
     try:
