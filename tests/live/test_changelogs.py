@@ -132,7 +132,7 @@ async def test_state_survives_renumbered_sub_topologies(bootstrap: str, prefix: 
 
 
 @pytest.mark.smoke
-async def test_every_changelog_of_a_task_is_fenced(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+async def test_changelogs_of_a_task_are_fenced(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     lives = Lives(bootstrap, prefix, tmp_path, keeps_disk=False)
     application = lives.application
     await application.make_topics()
