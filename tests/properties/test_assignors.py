@@ -115,13 +115,13 @@ def test_target_is_the_most_balanced_with_the_fewest_moves(problem: AssignmentPr
 
 
 @given(problems(simple=True))
-def test_shares_can_be_kept_whenever_everybody_may_run_everything(problem: AssignmentProblem):
+def test_shares_are_kept_if_all_members_are_eligible(problem: AssignmentProblem):
     assert ASSIGNOR.assign(problem).cost.imbalance == 0
 
 
 @settings(max_examples=60)
 @given(counts=st.lists(st.integers(0, 4), min_size=1, max_size=4), factor=st.integers(1, 5), leaving=st.sets(st.integers(0, 3)))
-def test_balance_factor_is_the_difference_between_most_and_least_and_no_target_within_it_moves_less(
+def test_target_within_balance_factor_moves_the_fewest(
     counts: list[int], factor: int, leaving: set[int]
 ):
     """KIP-441, for members of equal capacity; tries every assignment within the balance factor.

@@ -103,7 +103,7 @@ def test_counts_are_served_to_prometheus() -> None:
         ("os.environ['PATH'] = ''; os.environ.pop('JAVA_HOME', None)", "Spark needs Java 17 or later: install one"),
     ],
 )
-def test_spark_missing_dependency_names_what_installs_it(hidden: str, says: str) -> None:
+def test_spark_missing_dependency_names_the_fix(hidden: str, says: str) -> None:
     code = (
         f"import os, sys\nfrom equipoise.events.errors import InputError\nfrom equipoise.replay.spark.session import session\n{hidden}\n"
         "try:\n    session()\nexcept InputError as error:\n    print(error)\n"

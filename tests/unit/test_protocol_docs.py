@@ -24,7 +24,7 @@ def test_table_and_sections_name_the_rules_in_order() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_rule_is_stated_and_says_once_what_breaks_without_it(rule: str) -> None:
+def test_rule_has_statement_and_one_breaking_sequence(rule: str) -> None:
     statement, *sequences = re.split(r"^> \*Breaks without it[^*]*:\*", SECTIONS[rule], flags=re.MULTILINE)
     assert statement.rstrip().endswith((".", "|", "```")), "a rule ends as a sentence, a table or a block"
     assert [sequence.strip()[-1] for sequence in sequences] == ["."]

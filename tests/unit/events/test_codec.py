@@ -79,7 +79,7 @@ def shuffled(value: Any) -> Any:
 
 
 @given(any_event())
-def test_equal_events_have_equal_bytes_whatever_order_their_mappings_were_filled_in(event: Any) -> None:
+def test_equal_events_in_any_mapping_order_have_equal_bytes(event: Any) -> None:
     other = attrs.evolve(event, **{name: shuffled(getattr(event, name)) for name in attrs.fields_dict(type(event))})
     assert other == event
     assert codec.encode(other) == codec.encode(event)
@@ -98,7 +98,7 @@ def kept_line(event: Any) -> dict[str, Any]:
     return {"kind": type(event).__name__, "version": version, "payload": payload.hex(), "event": codec.to_json(event)["event"]}
 
 
-def test_stored_bytes_of_every_kind_stay_what_they_are(rewrite: bool) -> None:
+def test_stored_bytes_of_every_kind_are_unchanged(rewrite: bool) -> None:
     """If this fails, logs written before can no longer be read: raise the kind's version and add an
     upcaster (`equipoise.events.upcasters`).
     """

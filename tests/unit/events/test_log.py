@@ -39,7 +39,7 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 # ------------------------------------------------------------------------------------------ reading
 
 
-def test_log_read_returns_what_was_appended(path: Path) -> None:
+def test_log_read_returns_appended_records(path: Path) -> None:
     written = fill(path)
     with open_log(path) as log:
         assert list(log.read()) == written
@@ -57,7 +57,7 @@ def test_reading_begins_at_any_offset(path: Path, from_offset: int) -> None:
         assert list(log.read(from_offset)) == [record for record in written if offset_of(record) >= from_offset]
 
 
-def test_reading_one_group_gives_it_and_the_opening(path: Path) -> None:
+def test_read_group_gives_its_records_and_opening(path: Path) -> None:
     written = fill(path)
     with open_log(path) as log:
         assert list(log.read(group="clicks")) == [record for record in written if record.group in ("", "clicks")]
@@ -105,7 +105,7 @@ def test_fact_appended_to_any_log_is_read(path: Path, events: list[Any], opened:
 # ---------------------------------------------------------------------------------------- appending
 
 
-def test_appending_goes_on_where_it_ended(path: Path) -> None:
+def test_append_continues_at_the_end(path: Path) -> None:
     written = fill(path)
     for _ in range(2):
         with open_log(path, "a") as log:
@@ -163,7 +163,7 @@ def test_transaction_with_failed_part_fails(path: Path) -> None:
     assert read_all(path) == written
 
 
-def test_transactions_within_one_are_part_of_it(path: Path) -> None:
+def test_transaction_nested_is_part_of_the_outer(path: Path) -> None:
     with open_log(path, "w") as log:
         with pytest.raises(ZeroDivisionError):
             append_and_fail(log, ("", LogOpened(log_id="x")))

@@ -45,7 +45,7 @@ def test_settled_group_changes_nothing_in_a_hundred_thousand_facts(seventh: Chan
 
 
 @pytest.mark.parametrize(("tasks", "members", "joiners"), [(60, 6, 1), (24, 2, 2), (7, 3, 1)])
-def test_growth_interrupts_nobody_at_any_size(tasks: int, members: int, joiners: int):
+def test_joiners_interrupt_no_task_at_any_size(tasks: int, members: int, joiners: int):
     cost = change_cost(tasks=tasks, members=members, joiners=joiners, settings=GroupSettings(max_warmups=4, probing_interval_ms=60_000), seed=7)
     assert cost.moves == cost.fewest
     assert cost.interrupted == ()

@@ -81,7 +81,7 @@ def restorer(records: int, rate: int = 0, ready_lag: int = 100, **model: Any) ->
     return Restorer(RestoreModel(**{"records_per_s": 1_000, "latency_ms": 0, **model}), world, "m1", Disk(), ready_lag), world
 
 
-def test_copies_share_the_speed_and_are_looked_at_when_one_is_ready_and_when_one_is_done():
+def test_restorer_shares_speed_and_looks_when_a_copy_is_ready_or_done():
     it, world = restorer(1_000)
     it.follow(TASK, 0)
     it.follow(OTHER, 0)

@@ -133,7 +133,7 @@ def test_explain_settled_task_says_why() -> None:
     assert answer.slots == ()
 
 
-def test_explain_before_the_first_round_says_what_is_waited_for() -> None:
+def test_explain_before_first_round_names_the_wait() -> None:
     join = MemberJoined(member_id="m1", incarnation=1, join_nonce="a")
     gathering = decided((1_000, configured()), (1_001, TOPOLOGY), (1_002, join))
     assert "waits another 3.0 s for more members" in explain(gathering, task("0_0")).why_here[0]

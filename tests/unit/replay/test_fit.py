@@ -178,7 +178,7 @@ def test_estimate_without_observations_is_the_default() -> None:
     assert estimate_of([]) == Estimate(records_per_s=DEFAULT_RECORDS_PER_S, low=None, high=None, basis="default: nothing was seen restoring")
 
 
-def test_bounds_alone_allow_more_than_the_largest_and_an_interval_pins_it_down() -> None:
+def test_estimate_from_bounds_is_open_until_an_interval_narrows() -> None:
     bounds = [observation(each * 1_000) for each in (5, 20, 60, 100, 110, 120)]
     open_end, pinned = estimate_of(bounds), estimate_of([*bounds, observation(120_000, 480_000)])
     assert 120_000 < open_end.records_per_s < 1_000_000

@@ -16,7 +16,7 @@ from equipoise.replay.simulation.fleet import Fleet, check_location, make_fleet
 from equipoise.replay.verification import verify
 
 
-def test_sizes_fall_and_come_to_what_was_asked() -> None:
+def test_fleet_sizes_fall_and_add_up() -> None:
     sizes = Fleet(groups=200, records=5_000_000).sizes()
     assert sizes == sorted(sizes, reverse=True)
     assert 4_999_000 < sum(sizes) <= 5_000_000

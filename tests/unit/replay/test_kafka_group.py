@@ -197,7 +197,7 @@ def test_kafka_first_action_equals_recording() -> None:
         assert found.totals["unavailable_task_seconds"] == pytest.approx(measured["totals"]["unavailable_task_seconds"], rel=0.05)
 
 
-def test_kafka_streams_leads_on_under_other_settings_and_equipoise_where_its_assignor_is_named() -> None:
+def test_what_if_keeps_kafka_streams_unless_an_assignor_is_named() -> None:
     found = what_if_recorded(
         recording("scale-out"),
         [Configuration(name="ten", settings={"max_warmups": 10}), Configuration(name="ours", assignor="high_availability")],

@@ -103,7 +103,7 @@ def test_round_causes_equal_those_of_the_coordinators_log(run: str) -> None:
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_inferred_ends_are_within_a_second_of_what_was_done(run: str) -> None:
+def test_inferred_ends_are_within_a_second_of_the_actions(run: str) -> None:
     actions = Source(SHIPPED / run).actions()
     records, _ = shipped(run)
     ended = [each for record in records if isinstance(record.event, AssignmentObserved) for each in record.event.ended]
@@ -263,7 +263,7 @@ def test_options_come_from_the_folder_and_unknown_ones_are_refused(tmp_path: Pat
         imported(tmp_path, attrs.evolve(PLAIN, group="payments"))
 
 
-def test_import_group_of_a_newer_protocol_error_says_what_it_is(tmp_path: Path) -> None:
+def test_import_group_of_newer_protocol_error_names_it(tmp_path: Path) -> None:
     key = (3).to_bytes(2, "big") + len("payments").to_bytes(2, "big") + b"payments"
     row = {"partition": 0, "offset": 0, "timestamp": 1, "key": base64.b64encode(key).decode(), "value": base64.b64encode(b"x").decode()}
     (tmp_path / "offsets_topic.jsonl").write_text(json.dumps(row) + "\n")

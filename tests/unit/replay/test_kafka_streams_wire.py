@@ -257,7 +257,7 @@ UNSOUND = {
 
 
 @pytest.mark.parametrize("name", UNSOUND)
-def test_unsound_values_say_what_and_where(name: str) -> None:
+def test_unsound_value_error_has_position(name: str) -> None:
     value, position, problem = UNSOUND[name]
     with pytest.raises(WireError, match=problem) as caught:
         decode_record(17, GROUP_KEY, value)

@@ -57,7 +57,7 @@ def carried(cluster: SimulatedCluster) -> dict[str, int]:
     return found
 
 
-def test_measured_load_equals_what_the_tasks_process():
+def test_measured_load_equals_the_processed_records():
     cluster, _ = lived()
     problem = build_problem(cluster.machine.state)
     assert [task.load.records_per_s for task in problem.tasks if task.load is not None] == list(RATES)
@@ -75,7 +75,7 @@ def test_load_evens_out_and_stops_no_task():
     assert verify(entries).verdict is Verdict.IDENTICAL
 
 
-def test_explain_says_what_was_carried_when_it_moved_and_what_is_now():
+def test_explain_names_load_at_the_move_and_now():
     cluster, entries = lived()
     moved = active_moves(cluster.world.history(cluster.now_ms))[-1]
     told = explain(entries, moved.task)

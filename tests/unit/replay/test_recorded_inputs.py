@@ -115,7 +115,7 @@ def test_import_without_actions_infers_ends_within_a_second(run: str) -> None:
     assert not inferred.windows
 
 
-def test_windows_carry_what_was_measured() -> None:
+def test_windows_have_measured_totals() -> None:
     records = imported("scale-out")
     found = read_recorded_inputs(records)
     assert [window.label for window in found.windows] == [

@@ -41,7 +41,7 @@ def silences(group: Group) -> list[tuple[TaskId, int, int]]:
     return [(each.task, each.from_ms, each.to_ms) for each in found]
 
 
-def test_brokers_that_were_away_for_longer_than_the_lease_are_silence() -> None:
+def test_broker_outage_beyond_the_lease_is_silence() -> None:
     """After the outage the report held back in the producer arrives first; then the member joins
     again, because its lease ended.
     """
@@ -61,7 +61,7 @@ def test_brokers_that_were_away_for_longer_than_the_lease_are_silence() -> None:
     assert (interval.condition, interval.from_ms) == (Condition.SILENT, heard_ms)
 
 
-def test_member_that_died_is_silent_from_its_last_fact_until_it_is_out() -> None:
+def test_dead_member_is_silent_from_last_fact_to_expiry() -> None:
     group = running_group()
     heard_ms = group.append_ms
     del group.members["m1"]
@@ -82,7 +82,7 @@ def test_member_within_its_lease_is_not_silent(away_ms: int) -> None:
     assert measured_s(group) == 0.0
 
 
-def test_silence_that_a_takeover_finds_is_counted_once_unless_a_worker_before_has_answered_it() -> None:
+def test_takeover_counts_silence_once_unless_already_answered() -> None:
     """As after an outage that ended the worker's session too: the first takeover fails, and the
     next folds the same facts again.
     """

@@ -34,7 +34,7 @@ def test_reason_text_is_a_clause(code: str) -> None:
             assert not re.search(r"\b1 records\b|\b(?:0|2|20,001) record\b", text)
 
 
-def test_reasons_that_rest_on_a_lag_say_it() -> None:
+def test_reason_text_includes_the_lag() -> None:
     telling = [code for code in CODES if "1 record" in reason_text(code, destination="m2", lag_records=1)]
     assert telling == ["next_probing", "ready", "ready_in_time", "stand_in", "unowned_cold", "warming"]
     assert reason_text("warming", destination="m2", lag_records=20_001) == "m2 restores 20,001 records"
@@ -81,7 +81,7 @@ def codes_in(path: Path) -> set[tuple[str, str]]:
 SOURCES = [path for package in (statemachine, assignors) for path in sorted(Path(package.__path__[0]).rglob("*.py"))]
 
 
-def test_codes_that_the_code_spells_out_have_a_text() -> None:
+def test_literal_codes_have_a_text() -> None:
     found = {each for path in SOURCES for each in codes_in(path)}
     assert {call for call, _ in found} == set(code_texts()), "a call in code_texts is not there any more"
     assert {(call, code) for call, code in found if code not in code_texts()[call]} == set()
