@@ -1,4 +1,4 @@
-"""What the codec costs: decoding through constructor and validators, over a bare `msgpack.unpackb`
+"""The cost of the codec: decoding through constructor and validators, over a bare `msgpack.unpackb`
 of the same bytes in the same run.
 
 The bare unpack is a floor: it checks nothing, names nothing and makes no task. The two take turns,

@@ -1,13 +1,13 @@
-"""How a group comes to its target after a change of members: `high_availability` beside
-`kafka_streams`, in the simulated cluster.
+"""How a group converges after a change of members: `high_availability` and `kafka_streams` in the
+simulated cluster.
 
 The changes are those of Kafka's TaskAssignorConvergenceTest. Members have one thread, copies
-restore within a probing interval, the group may have two warm-ups; ids are UUIDs, drawn anew for
-each run, for Kafka deals tasks out in their order. Means over all runs.
+restore within a probing interval, and the group may have two warm-ups. Ids are UUIDs, drawn again
+for each run, because Kafka assigns tasks in the order of ids. Values are means over all runs.
 
-*Rounds* are those that look at copies, up to the last change of owner: probing rounds, and those
-that a copy begins which is ready. Rounds that only pass a task on are not counted. Standbys that
-make room for the joiner are passed on after that.
+*Rounds* counts the rounds that evaluate copies, up to the last change of owner: probing rounds,
+and rounds triggered by a ready copy. Rounds that only hand a task over are not counted. Standbys
+that make room for the joiner move after that.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ OURS, KAFKA = "high_availability", "kafka_streams"
 DRAWS = 3
 WARMUPS = 2
 PROBING_MS = 20_000
-"""Shorter than Kafka's ten minutes, for the sake of time: a restore takes a second here, so nothing
-else changes.
+"""Shorter than Kafka's ten minutes, to save time. Restores take a second, so the result is the
+same.
 """
 
 
 @attrs.frozen
 class Case:
-    """A group of `tasks` stateful tasks and what happens to it."""
+    """A group of `tasks` stateful tasks and a change of its members."""
 
     tasks: int
     members: int
@@ -60,7 +60,7 @@ def ids(seed: int, count: int) -> list[str]:
 
 
 def measured(case: Case, assignor: str, draws: int = DRAWS) -> list[ChangeCost]:
-    """One run for each draw of ids."""
+    """The cost of one run per draw of ids."""
     return [
         change_cost(
             tasks=case.tasks,

@@ -1,15 +1,14 @@
-"""A whole fleet through every job over many groups: simulated and archived, one group damaged on
-purpose, then verified, told and asked what if on Spark, and one group at a time by the plain
-functions. Both must say the same, to the byte, and of the damaged group one row that says so.
+"""Runs every Spark job over a simulated fleet: simulates and archives it, damages one group, runs
+verify, timeline and what-if on Spark, and compares with the plain functions, one group at a time.
+Both answers must be identical, and the damaged group must have one error row.
 
 ::
 
     python -m bench.fleet    # 200 groups, 5,000,000 records: an hour of two cores
     python -m bench.fleet --folder out/small --groups 10 --records 250000
 
-Each stage leaves its answer in the folder. A run that was ended goes on where it was: with the
-groups that were not simulated yet, with the job that Spark had not answered, with the groups that
-the plain function had not answered.
+Each stage leaves its answer in the folder. An interrupted run continues where it ended: with the
+remaining groups to simulate, the unanswered Spark job, the remaining groups of the plain functions.
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ from equipoise.replay.whatif.evaluate import Configuration
 CORES = os.cpu_count() or 1
 SEEDS = (0,)
 ASKED = (Configuration(name="one slot", settings={"max_warmups": 1}), Configuration(name="a standby", settings={"num_standbys": 1}))
-TELL_EVERY_S = 15
+REPORT_EVERY_S = 15
 Answers = dict[str, Any]
-"""Group -> what a job says of it, as JSON has it."""
+"""Group -> a job's answer, as JSON."""
 
 
 # ----------------------------------------------------------------------------------------- the jobs
@@ -104,7 +103,7 @@ JOBS = (
 
 
 def first_difference(ours: Any, theirs: Any, place: str = "") -> str | None:
-    """Where two answers begin to differ, in words; None: nowhere."""
+    """The first difference of two answers as text, or None."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         pairs = [(f"{place}.{name}", ours.get(name), theirs.get(name)) for name in sorted({*ours, *theirs})]
     elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
@@ -119,19 +118,19 @@ def first_difference(ours: Any, theirs: Any, place: str = "") -> str | None:
 
 @attrs.define
 class Stage:
-    """What is kept of one stage: over all runs that worked on it."""
+    """The record of one stage over all runs."""
 
     seconds: float = 0.0
     done: list[str] = attrs.Factory(list)
-    """Groups, where a stage goes group by group."""
+    """Finished groups of a stage that works group by group."""
     over: bool = False
 
 
 class Run:
     """One fleet in one folder."""
 
-    def __init__(self, fleet: Fleet, folder: Path, beside_every: int, tell: Callable[[str], None]) -> None:
-        self.fleet, self.folder, self.beside_every, self.tell = fleet, folder, beside_every, tell
+    def __init__(self, fleet: Fleet, folder: Path, beside_every: int, report: Callable[[str], None]) -> None:
+        self.fleet, self.folder, self.beside_every, self.report = fleet, folder, beside_every, report
         self.archive = folder / "archive"
         self._notes = folder / "stages.json"
         folder.mkdir(parents=True, exist_ok=True)
@@ -151,8 +150,8 @@ class Run:
         os.replace(part, self._notes)
 
     def _work(self, name: str, label: str, total: int, tasks: Iterable[tuple[str, int, Callable[..., Any], tuple[Any, ...]]]) -> Iterator[Any]:
-        """Does tasks (group, size, function, its arguments) in processes, and notes each that is
-        done. `total`: size of all of the stage.
+        """Runs tasks (group, size, function, arguments) in processes and records each finished one.
+        `total`: total size of the stage.
         """
         stage = self._stage(name)
         with ProcessPoolExecutor(CORES, mp_context=multiprocessing.get_context("spawn")) as pool:
@@ -160,7 +159,7 @@ class Run:
             for group, size, function, arguments in tasks:
                 running[pool.submit(function, *arguments)] = (group, size)
             before_s, begin = stage.seconds, time.monotonic()
-            done, told_s = total - sum(size for _, size in running.values()), begin
+            done, reported_s = total - sum(size for _, size in running.values()), begin
             for each in as_completed(running):
                 group, size = running[each]
                 yield group, each.result()
@@ -168,9 +167,9 @@ class Run:
                 stage.seconds = before_s + time.monotonic() - begin
                 self._note()
                 done += size
-                if time.monotonic() - told_s >= TELL_EVERY_S:
-                    told_s = time.monotonic()
-                    self.tell(f"{label}: {done:,} of {total:,} records, {stage.seconds:.0f} s")
+                if time.monotonic() - reported_s >= REPORT_EVERY_S:
+                    reported_s = time.monotonic()
+                    self.report(f"{label}: {done:,} of {total:,} records, {stage.seconds:.0f} s")
         stage.over = True
         self._note()
 
@@ -189,8 +188,7 @@ class Run:
         return f"g{self.fleet.groups // 2:03}"
 
     def poison(self) -> None:
-        """One fact of the group in the middle gets another time, in a file that is what its name
-        says.
+        """Changes the time of one fact of the middle group, in an otherwise valid file.
         """
         stage = self._stage("poison")
         if stage.over:
@@ -213,18 +211,18 @@ class Run:
         self._note()
 
     def on_spark(self, job: Job, units: Sequence[Unit], session_of: Callable[[], Any]) -> Answers:
-        """What Spark says of all groups; asked once, then read from the folder."""
+        """Spark's answers for all groups; computed once, then read from the folder."""
         stage, kept = self._stage(f"spark {job.name}"), self.folder / f"spark-{job.name}.json"
         if not stage.over:
             spark = session_of()
-            begin = told_s = time.monotonic()
+            begin = reported_s = time.monotonic()
             with ThreadPoolExecutor(1) as thread:
                 asked = thread.submit(job.spark, spark, units, self.folder)
                 while not asked.done():
                     time.sleep(0.05)
-                    if time.monotonic() - told_s >= TELL_EVERY_S:
-                        told_s = time.monotonic()
-                        self.tell(f"spark {job.name}: {_tasks(spark)}{told_s - begin:.0f} s")
+                    if time.monotonic() - reported_s >= REPORT_EVERY_S:
+                        reported_s = time.monotonic()
+                        self.report(f"spark {job.name}: {_tasks(spark)}{reported_s - begin:.0f} s")
             stage.seconds = time.monotonic() - begin
             kept.write_text(json.dumps(asked.result()))
             stage.over = True
@@ -233,8 +231,7 @@ class Run:
         return answers
 
     def plainly(self, job: Job, units: Sequence[Unit]) -> Answers:
-        """What the plain function says of the groups, one at a time in as many processes as there
-        are cores.
+        """The plain function's answers, group by group, in one process per core.
         """
         name, folder = f"plain {job.name}", self.folder / f"plain-{job.name}"
         folder.mkdir(exist_ok=True)
@@ -247,7 +244,7 @@ class Run:
         return {unit.group: json.loads((folder / f"{unit.group}.json").read_text()) for unit in units}
 
     def row_of(self, job: Job, units: Sequence[Unit], session_of: Callable[[], Any]) -> dict[str, Any]:
-        """One line of the answer: the job on Spark, beside the plain functions."""
+        """One row of the answer: the job on Spark compared with the plain functions."""
         ours = self.on_spark(job, units, session_of)
         compared = [unit for at, unit in enumerate(units) if job.name != "what-if" or at % self.beside_every == 0 or unit.group == self.poisoned]
         theirs = self.plainly(job, compared)
@@ -269,23 +266,23 @@ class Run:
 
 
 def _tasks(spark: Any) -> str:
-    """How far the running stages are."""
+    """Progress of the running stages."""
     tracker = spark.sparkContext.statusTracker()
     stages = [tracker.getStageInfo(each) for each in tracker.getActiveStageIds()]
     return "".join(f"{each.numCompletedTasks} of {each.numTasks} tasks, " for each in stages if each is not None)
 
 
 @command("fleet", short_help="A whole fleet through every job over many groups.")
-@click.option("--groups", type=click.IntRange(2), default=200, show_default=True, help="How many; their sizes fall as one over the rank.")
-@click.option("--records", type=click.IntRange(1), default=5_000_000, show_default=True, help="Facts and decisions of all of them together.")
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of everything that happens.")
-@click.option("--folder", type=click.Path(path_type=Path), default=Path("out/fleet"), show_default=True, help="Where archive and answers are kept.")
-@click.option("--beside-every", type=click.IntRange(1), default=1, show_default=True, help="what-if: the plain function on every so manieth group.")
+@click.option("--groups", type=click.IntRange(2), default=200, show_default=True, help="Number of groups; their sizes fall with 1/rank.")
+@click.option("--records", type=click.IntRange(1), default=5_000_000, show_default=True, help="Facts and decisions of all groups together.")
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed of the simulation.")
+@click.option("--folder", type=click.Path(path_type=Path), default=Path("out/fleet"), show_default=True, help="Folder of archive and answers.")
+@click.option("--beside-every", type=click.IntRange(1), default=1, show_default=True, help="what-if: compare every N-th group with plain.")
 def fleet(screen: Screen, groups: int, records: int, seed: int, folder: Path, beside_every: int) -> int:
-    """Simulates a fleet, damages one group, runs verify, timeline and what-if over all of it on
-    Spark, and compares with the plain functions.
+    """Simulates a fleet, damages one group, runs verify, timeline and what-if on Spark, and
+    compares with the plain functions.
 
-    Exit code 0: all is identical, and the damaged group alone is an error. 1: it is not.
+    Exit code 0: all answers are identical, and only the damaged group has an error; else 1.
 
     \b
     Examples:

@@ -1,8 +1,8 @@
-"""What one lag report costs: decoding and folding it, over a bare unpack of the same bytes, and as
-the group grows.
+"""The cost of one lag report: decoding and folding it, relative to a bare unpack of the same bytes,
+and as the group grows.
 
-Peers in the same run: `msgpack.unpackb` of the same payload (a floor: it checks nothing), and the
-same group with fewer members.
+Baselines in the same run: `msgpack.unpackb` of the same payload (a floor: it checks nothing), and
+the same group with fewer members.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _payloads() -> list[codec.Encoded]:
 
 
 def _best_us(run: Callable[[int], None]) -> float:
-    """Microseconds a report of the best of ROUNDS rounds: noise only ever adds."""
+    """Microseconds a report in the best of ROUNDS rounds, because noise only adds time."""
     best = float("inf")
     for number in range(ROUNDS):
         begin = time.perf_counter()

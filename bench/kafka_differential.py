@@ -117,7 +117,7 @@ def _tasks(dice: random.Random, racks: list[str], most: int) -> list[dict[str, A
 
 
 def ours(question: dict[str, Any]) -> dict[str, Any]:
-    """What `equipoise assign` makes of it, as the driver writes it."""
+    """The answer of `equipoise assign`, in the driver's form."""
     answer = json.loads(assign_line(json.dumps(question)))
     assert all(not part["revoke"] and not part["warmup"] for part in answer["members"].values()), "nobody owned anything"
     return {

@@ -1,5 +1,5 @@
-"""The published Kafka Streams jar beside us: fetches it with Maven, compiles the driver in
-``bench/java``, asks it.
+"""Runs the published Kafka Streams jar: fetches it with Maven, compiles the driver in
+``bench/java`` and sends it problems.
 
 Needs a JDK 17 or later and Maven on the path. Jars and classes are kept under ``.venv/java``.
 """
@@ -21,13 +21,13 @@ DRIVER = "HighAvailabilityDriver"
 
 
 def available() -> bool:
-    """Whether there is what it takes to build and run the driver."""
+    """Whether the tools to build and run the driver are installed."""
     return all(shutil.which(tool) for tool in ("java", "javac", "mvn"))
 
 
 def classpath(sources: Path = SOURCES, driver: str = DRIVER, into: Path = BUILT) -> str:
-    """The driver's, built if the one that is there is not that of these sources. Raises InputError
-    when it cannot be.
+    """The class path of the driver, which is rebuilt when its sources have changed. Raises
+    InputError when it cannot be built.
     """
     if not available():
         raise InputError("java, javac and mvn: one of them is not installed; apt-get install -y default-jdk-headless maven")

@@ -1,5 +1,5 @@
-"""What the benchmarks on a real broker share: the broker, a worker as it is deployed, groups that
-are led, and how times are put into a row.
+"""Shared parts of the benchmarks on a real broker: the broker, a deployed worker, groups for it to
+lead, and the format of times.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ PATIENCE_S = 120.0
 
 @contextlib.contextmanager
 def broker() -> Iterator[str]:
-    """``host:port`` of a real Kafka: `KAFKA_BOOTSTRAP` of the environment, or one that is started
-    here and ended at the end.
+    """``host:port`` of a real Kafka: the broker in the environment variable `KAFKA_BOOTSTRAP`, or
+    one that is started here and ended at the end.
     """
     given = os.environ.get("KAFKA_BOOTSTRAP")
     if given:
@@ -47,13 +47,13 @@ def quantile(values: Sequence[float], part: float) -> float:
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
 
 
-def told_ms(values_s: Sequence[float]) -> str:
+def quantiles_text(values_s: Sequence[float]) -> str:
     """``0.8 / 2.1 ms``: median and 99th percentile of times in seconds."""
     return f"{statistics.median(values_s) * 1000:.2f} / {quantile(values_s, 0.99) * 1000:.2f} ms"
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU that a process has used so far, all its threads."""
+    """CPU seconds that a process has used so far, over all threads."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -82,7 +82,7 @@ class WorkerProcess:
         return cpu_seconds(self.process.pid)
 
     def end(self, how: signal.Signals = signal.SIGTERM) -> float:
-        """Seconds it took."""
+        """Ends the process; returns the seconds that took."""
         began_s = time.monotonic()
         self.process.send_signal(how)
         self.process.wait(60)
@@ -99,8 +99,8 @@ class WorkerProcess:
 
 
 class Groups:
-    """Groups whose members are simulated, in a process of their own: what they cost is not the
-    measurer's. They live as long as the context.
+    """Groups with simulated members, in a separate process, so that their cost is not measured.
+    They exist as long as the context.
     """
 
     def __init__(self, settings: WorkerSettings, groups: int, members: int, tasks: int, **member: Any) -> None:
@@ -109,14 +109,14 @@ class Groups:
         self._process = context.Process(target=_live, args=(settings, groups, members, tasks, member, theirs), daemon=True)
 
     def __enter__(self) -> Self:
-        """Returns when every task of every group is run by somebody."""
+        """Returns when every task of every group has a running owner."""
         self._process.start()
         assert self._pipe.poll(2 * PATIENCE_S), "the groups did not come to run all their tasks"
         assert self._pipe.recv() == "running"
         return self
 
     def counted(self) -> dict[str, int]:
-        """Facts sent so far, incarnations lost, tasks that two ran at once."""
+        """Facts sent so far, incarnations lost, and tasks run by two members at once."""
         self._pipe.send("count")
         assert self._pipe.poll(PATIENCE_S), "the swarm does not answer"
         counted: dict[str, int] = self._pipe.recv()
@@ -142,7 +142,7 @@ async def _run_groups(settings: WorkerSettings, groups: int, members: int, tasks
             await swarm.configure(name, configured(initial_delay_ms=500), topology(tasks, prefix=f"{name}-"))
             swarm.add(name, [f"m{each}" for each in range(members)], heartbeat_interval_ms=3_000, session_timeout_ms=30_000, **member)
         swarm.start()
-        while any(len(swarm.owners(name)) < tasks for name in names):  # many sessions, none of which would tell
+        while any(len(swarm.owners(name)) < tasks for name in names):  # many sessions, so poll instead of waiting for an event
             swarm.look()
             await asyncio.sleep(0.5)
         pipe.send("running")

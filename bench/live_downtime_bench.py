@@ -1,8 +1,9 @@
-"""How long running tasks stand still while a fourth member joins three, restores 500 MB of state
-and takes its tasks over.
+"""How long running tasks pause while a fourth member joins three, restores 500 MB of state and
+takes its tasks over.
 
-Each task gets a record every 20 ms; a pause is the time between two of its records processed, by
-whomever. What counts begins before the fourth member joins and ends after it has everything.
+Each task gets a record every 20 ms; a pause is the time between two of its processed records,
+by any member. The measurement starts before the fourth member joins and ends after it runs its
+share.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tests.groups import configured
 
 TASKS = 8
 STATE_BYTES = 250 * 10**6
-"""Of each task; the fourth of four members takes two."""
+"""State of each task; the fourth member takes two tasks."""
 VALUE_BYTES = 10_000
 PER_SECOND = 50.0 * TASKS
 SETTLE_S = 3.0
@@ -32,8 +33,8 @@ GOAL_S = 1.0
 
 
 async def fill(application: Application) -> None:
-    """The tasks' state, as if they had run for long."""
-    noise = random.Random(1).randbytes(2 * 10**6)  # what does not compress
+    """Writes the tasks' state, as after a long run."""
+    noise = random.Random(1).randbytes(2 * 10**6)  # incompressible
     async with writer(application.connection, linger_ms=5, max_batch_size=2**19) as producer:
         for number, partition in itertools.product(range(STATE_BYTES // VALUE_BYTES), range(TASKS)):
             start = (number * 7_919 + partition * 104_729) % (len(noise) - VALUE_BYTES)
@@ -42,8 +43,8 @@ async def fill(application: Application) -> None:
 
 
 async def measured(bootstrap: str, folder: Path) -> tuple[list[float], dict[int, float], float]:
-    """Seconds of the hand-overs, the longest pause of each task, seconds from the fourth's start
-    until it had its share.
+    """Seconds of each hand-over, the longest pause of each task, and seconds from the fourth
+    member's start until it ran its share.
     """
     connection = Connection(bootstrap=bootstrap)
     config = configured(initial_delay_ms=3_000, acceptable_recovery_lag=1_000, probing_interval_ms=1_000)
@@ -84,7 +85,7 @@ def run() -> list[Row]:
     assert len(longest) == TASKS, f"not every task ran: {sorted(longest)}"
     assert handed_over, "no task was handed over"
     warmed_mb = len(handed_over) * STATE_BYTES / 10**6
-    told = ", ".join(f"{seconds * 1000:.0f}" for _, seconds in sorted(longest.items()))
+    longest_ms = ", ".join(f"{seconds * 1000:.0f}" for _, seconds in sorted(longest.items()))
     done = f"{warmed_mb:.0f} MB warmed up, {len(handed_over)} tasks handed over in {took_s:.0f} s"
-    note = f"{done}; longest pause of each task, ms: {told}; goal: at most 1"
+    note = f"{done}; longest pause of each task, ms: {longest_ms}; goal: at most 1"
     return [("a fourth member joins: longest pause of any task / 1 s", max(longest.values()) / GOAL_S, note)]

@@ -1,9 +1,8 @@
-"""How long a task stands still when it is handed over as planned, to a member that has its state:
-from the last record that the old owner processed to the first of the new one, each record a few
-milliseconds behind the other.
+"""How long a task pauses in a planned hand-over to a member with a warm copy: from the last record
+of the old owner to the first record of the new one. Records arrive every few milliseconds.
 
-Three members by turns: the third joins, warms up and takes its share, leaves and gives it back;
-each task that moves is a hand-over. Members, worker and broker are processes of their own.
+The third of three members repeatedly joins, warms up, takes its share, leaves and returns it; each
+task that moves is a hand-over. Members, worker and broker are separate processes.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from tests.groups import configured
 TASKS = 12
 PER_SECOND = 100.0 * TASKS
 ENOUGH = 30
-"""Hand-overs to measure, at least."""
+"""Least number of hand-overs to measure."""
 MOST_CYCLES = 12
 WARM_S = 5.0
 GOAL_S = 0.2
@@ -66,8 +65,8 @@ def run() -> list[Row]:
             worker.until_said("taken over")
             for guarantee in GUARANTEES:
                 found = asyncio.run(measured(bootstrap, guarantee))
-                told = ", ".join(f"{name} {value * 1000:.0f}" for name, value in
+                quantiles = ", ".join(f"{name} {value * 1000:.0f}" for name, value in
                                  (("p50", statistics.median(found)), ("p90", quantile(found, 0.9)), ("most", max(found))))  # fmt: skip
-                note = f"{len(found)} hand-overs, ms: {told}; goal: at most 1"
+                note = f"{len(found)} hand-overs, ms: {quantiles}; goal: at most 1"
                 rows.append((f"{guarantee}: longest pause of a warm task that is handed over / 0.2 s", max(found) / GOAL_S, note))
     return rows

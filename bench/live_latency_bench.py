@@ -1,5 +1,5 @@
-"""From a fact sent to its decision read, over one produce-consume round trip of the same broker in
-the same run.
+"""Time from sending a fact to reading its decision, relative to one produce-consume round trip on
+the same broker in the same run.
 
 The decision's way holds two such trips: the fact to the worker, the decision back. The clients are
 the same ones for both: one producer, one consumer, in this process; a worker as it is deployed
@@ -19,7 +19,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from bench.live import Groups, Row, WorkerProcess, broker, group_name, quantile, told_ms
+from bench.live import Groups, Row, WorkerProcess, broker, group_name, quantile, quantiles_text
 from equipoise.events.decisions import EventRejected, MemberAssigned
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import Fact, MemberJoined, MemberLeft
@@ -36,15 +36,15 @@ GOAL = {0.5: 2.5, 0.99: 4.0}
 
 
 class NoAnswerError(EquipoiseError):
-    """Nothing came back, not for long."""
+    """No answer within ANSWER_S."""
 
 
 class Prober:
-    """Sends one thing at a time and waits for what comes of it. Everything is in partition 0."""
+    """Sends one record at a time and waits for the answer. Uses only partition 0."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
-        self._echo = f"{settings.prefix}.rejected"  # a topic that is there, and that nobody else writes to or reads here
+        self._echo = f"{settings.prefix}.rejected"  # an existing topic without other readers and writers
         self._arrived: asyncio.Future[float] | None = None
         self._wanted: Any = None
 
@@ -101,24 +101,24 @@ class Prober:
         return await self._ask(self._settings.topics.facts, group_key(group), pack_fact(fact), answers)
 
     async def say(self, group: str, fact: Fact) -> None:
-        """A fact whose answer does not count; returns when it is appended."""
+        """Sends a fact and ignores its answer; returns when it is appended."""
         await (await self.post(group, pack_fact(fact)))
 
     async def post(self, group: str, value: bytes) -> asyncio.Future[Any]:
-        """A packed fact; the future is done when it is appended."""
+        """Sends a packed fact; the future is done when it is appended."""
         posted: asyncio.Future[Any] = await self._producer.send(self._settings.topics.facts, value, key=group_key(group), partition=0)
         return posted
 
 
 def joining(number: int) -> MemberJoined:
-    """A visitor."""
+    """The join of a temporary member."""
     return MemberJoined(
         member_id="visitor", incarnation=number, session_timeout_ms=30_000, lease_margin_ms=3_000, topology_epoch=1, join_nonce=f"v{number}"
     )
 
 
 async def measured(settings: WorkerSettings) -> dict[str, list[float]]:
-    """Seconds of every turn."""
+    """Seconds of every turn, by measure."""
     found: dict[str, list[float]] = {"round trip": [], "answer": [], "join": []}
     async with Prober(settings) as prober:
         for turn in range(WARM_TURNS + TURNS):
@@ -150,7 +150,7 @@ def run() -> list[Row]:
     for what, measure in (("answer", "an answer that changes nothing"), ("join", "a joiner's assignment")):
         for part, most in GOAL.items():
             ratio = quantile(found[what], part) / quantile(trips, part)
-            note = f"{told_ms(found[what])} over {told_ms(trips)} (p50 / p99)"
+            note = f"{quantiles_text(found[what])} over {quantiles_text(trips)} (p50 / p99)"
             note += f"; goal: at most {most}" if what == "answer" else "; the assignor's time is in it"
             rows.append((f"{measure}, fact sent to decision read / round trip, p{round(part * 100)}", ratio, note))
     return rows

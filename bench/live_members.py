@@ -1,5 +1,5 @@
 """Real members for the benchmarks on a real broker: a small stateful application whose members are
-processes, and note when they processed what.
+processes that record the time of each processed record.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.opening import admin_client, writer
 
 Turn = tuple[int, int, float]
-"""Partition, fencing token, and when one of its records was processed: seconds of CLOCK_MONOTONIC,
-which processes of one machine share.
+"""Partition, fencing token, and time of one processed record in seconds of CLOCK_MONOTONIC, which
+the processes of a machine share.
 """
 
 
 @attrs.frozen(kw_only=True)
 class Application:
-    """Adds up per key, with a changelog and an output; one stateful sub-topology."""
+    """Sums values per key, with a changelog and an output; one stateful sub-topology."""
 
     connection: Connection
     name: str
     partitions: int
     config: GroupConfigured
     value_bytes: int = 20
-    """Of each changelog record."""
+    """Size of each changelog record."""
 
     @property
     def topology(self) -> TopologyDeclared:
@@ -54,7 +54,7 @@ class Application:
             await admin.create_topics([NewTopic(name, self.partitions, 1) for name in names])
 
     async def feed(self, per_second: float) -> None:
-        """A record to each partition by turns, `per_second` in all, until it is cancelled."""
+        """Sends records to the partitions in turn, `per_second` in total, until cancelled."""
         async with writer(self.connection) as producer:
             begun_s = time.monotonic()
             for number in itertools.count():
@@ -65,7 +65,7 @@ class Application:
 
 
 class MemberProcess:
-    """One member, from construction until it was told to leave, or `kill`."""
+    """One member process, from construction to `leave` or `kill`."""
 
     def __init__(self, application: Application, member_id: str, **options: Any) -> None:
         context = multiprocessing.get_context("spawn")
@@ -74,7 +74,7 @@ class MemberProcess:
         self._process.start()
 
     def running(self) -> int:
-        """How many tasks it processes now."""
+        """Number of tasks it processes now."""
         count: int = self._asked("running")
         return count
 
@@ -84,7 +84,7 @@ class MemberProcess:
         return turns
 
     def leave(self) -> list[Turn]:
-        """Lets it hand over its tasks and go; gives what it processed."""
+        """Lets it hand over its tasks and leave; returns the records it processed."""
         turns: list[Turn] = self._asked("leave")
         self._process.join(PATIENCE_S)
         return turns
@@ -131,7 +131,7 @@ async def _run_member(application: Application, member_id: str, options: dict[st
 
 
 async def until_running(members: Iterable[MemberProcess], tasks: int, each: int = 1) -> None:
-    """Until the members run all the tasks, and each of them `each` at least."""
+    """Waits until the members run all tasks, each member at least `each`."""
     async with asyncio.timeout(2 * PATIENCE_S):
         while True:
             counts = [await asyncio.to_thread(member.running) for member in members]

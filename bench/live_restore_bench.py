@@ -1,8 +1,8 @@
-"""Restoring a task from its changelog into `rocksdict`, beside reading that changelog and doing
-nothing with it; and how well limits are kept.
+"""Speed of restoring a task from its changelog into `rocksdict`, relative to only reading that
+changelog; and how closely limits are kept.
 
-Records of 150 bytes, each key once. Reading alone is the restorer's own consumer, with its settings
-and its size of a batch. Both are done by turns, and of each the median counts.
+Records have 150 bytes, each key occurs once. The baseline reads with the restorer's own consumer,
+its settings and batch size. The two alternate; the median of each counts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ GOAL_SPEED, GOAL_LIMIT = 0.5, 0.1
 
 
 async def fill(connection: Connection, topic: str, records: int) -> None:
-    """A changelog of one partition."""
+    """Writes a changelog of one partition."""
     from aiokafka.admin import NewTopic
 
     async with admin_client(connection) as admin:
@@ -66,7 +66,7 @@ async def read_alone(connection: Connection, topic: str) -> float:
 
 
 async def restore(connection: Connection, topic: str, **limits: Any) -> float:
-    """Seconds until the task's stores are handed over, whole."""
+    """Seconds until the task's restored stores are handed over."""
     folder = Path(tempfile.mkdtemp(prefix="equipoise-restore-"))
     try:
         with StateDirectory(folder, "g", "m") as directory:
@@ -91,7 +91,7 @@ async def restore(connection: Connection, topic: str, **limits: Any) -> float:
 
 
 async def measured(connection: Connection) -> list[Row]:
-    """All rows."""
+    """Measures all rows."""
     await fill(connection, "whole", RECORDS)
     await read_alone(connection, "whole")
     reading, restoring = [], []
@@ -99,8 +99,8 @@ async def measured(connection: Connection) -> list[Row]:
         reading.append(await read_alone(connection, "whole"))
         restoring.append(await restore(connection, "whole"))
     read_s, restored_s = statistics.median(reading), statistics.median(restoring)
-    told = f"{RECORDS / restored_s:,.0f} over {RECORDS / read_s:,.0f} records/s; goal: at least {GOAL_SPEED}"
-    rows = [("restoring 150-byte records into rocksdict / reading alone, records/s", read_s / restored_s, told)]
+    speeds = f"{RECORDS / restored_s:,.0f} over {RECORDS / read_s:,.0f} records/s; goal: at least {GOAL_SPEED}"
+    rows = [("restoring 150-byte records into rocksdict / reading alone, records/s", read_s / restored_s, speeds)]
     for limit in LIMITS:
         ((name, value),) = limit.items()
         per_record = KEY_BYTES + VALUE_BYTES if name == "bytes_per_s" else 1

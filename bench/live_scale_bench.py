@@ -1,5 +1,5 @@
-"""What one worker can lead: 200 groups of 20 members with a heartbeat each 3 s, for minutes; and
-how many heartbeats a second are too many.
+"""The capacity of one worker: 200 groups of 20 members with a heartbeat every 3 s, for minutes; and
+the heartbeats per second at which it falls behind.
 
 The members of the 200 groups are real sessions over the real broker (`tests/live/swarm.py`). A
 probe asks all the while, four times a second, how long a fact takes to be answered: a worker that
@@ -29,17 +29,17 @@ GROUPS, MEMBERS, TASKS = 200, 20, 40
 STEADY_S = 120.0
 PROBE_EVERY_S = 0.25
 MORE_PER_S = (2_000, 4_000, 8_000, 16_000, 24_000, 32_000, 48_000)
-"""Heartbeats beside those of the groups."""
+"""Additional heartbeats per second."""
 STEP_S = 15.0
 BEHIND_S = 1.0
-"""An answer that takes so long at the end of a step: it has fallen behind."""
+"""An answer time above this at the end of a step means that the worker has fallen behind."""
 REPORTERS = "reporters"
 STEPS_A_SECOND = 50
 
 
 @attrs.frozen
-class Stretch:
-    """Some time under one load."""
+class Measurement:
+    """The measurement of one load."""
 
     facts_per_s: float
     worker_cores: float
@@ -47,17 +47,17 @@ class Stretch:
 
     @property
     def last_s(self) -> float:
-        """How long answers took in the last quarter, median."""
+        """Median answer time in the last quarter."""
         return quantile(self.answers_s[-max(1, len(self.answers_s) // 4) :], 0.5)
 
-    def told(self) -> str:
-        """For a note."""
+    def note(self) -> str:
+        """The text of the row's note."""
         at_the_end = f"{quantile(self.answers_s, 0.5) * 1000:.1f} ms at the median, {self.last_s * 1000:.1f} ms in the last quarter"
         return f"{self.facts_per_s:,.0f} facts/s, {self.worker_cores:.2f} cores of the worker's; an answer took {at_the_end}"
 
 
 class Reporters:
-    """A group whose members only report, at any rate, so that they cost this process little."""
+    """A group whose members only send reports, so that they cost this process little."""
 
     def __init__(self, prober: Prober) -> None:
         self._prober = prober
@@ -65,14 +65,14 @@ class Reporters:
         self.sent = 0
 
     async def join(self) -> None:
-        """Its group and its members."""
+        """Creates the group and its members."""
         await self._prober.say(REPORTERS, configured(initial_delay_ms=500))
         await self._prober.say(REPORTERS, topology(TASKS, prefix=REPORTERS))
         for number in range(MEMBERS):
             await self._prober.say(REPORTERS, joining(f"m{number}", REPORTERS))
 
     async def report(self, per_second: int) -> None:
-        """Until it is cancelled."""
+        """Sends reports until cancelled."""
         begun_s, sent = time.monotonic(), 0
         while True:
             for _ in range(per_second // STEPS_A_SECOND):
@@ -87,8 +87,8 @@ class Reporters:
             await asyncio.sleep(max(0.0, sent / per_second - (time.monotonic() - begun_s)))
 
 
-async def stretch(prober: Prober, groups: Groups, worker: WorkerProcess, reporters: Reporters, seconds: float, probes: list[int]) -> Stretch:
-    """What happens in the next `seconds`."""
+async def measure(prober: Prober, groups: Groups, worker: WorkerProcess, reporters: Reporters, seconds: float, probes: list[int]) -> Measurement:
+    """Measures the next `seconds`."""
     begun_s, cpu_s, sent = time.monotonic(), worker.cpu_s, groups.counted()["sent"] + reporters.sent
     answers: list[float] = []
     while time.monotonic() - begun_s < seconds:
@@ -101,24 +101,24 @@ async def stretch(prober: Prober, groups: Groups, worker: WorkerProcess, reporte
         await asyncio.sleep(PROBE_EVERY_S)
     took_s = time.monotonic() - begun_s
     facts = groups.counted()["sent"] + reporters.sent - sent + len(answers)
-    return Stretch(facts / took_s, (worker.cpu_s - cpu_s) / took_s, answers)
+    return Measurement(facts / took_s, (worker.cpu_s - cpu_s) / took_s, answers)
 
 
-async def measured(settings: WorkerSettings, groups: Groups, worker: WorkerProcess) -> tuple[Stretch, dict[str, int], list[Stretch]]:
-    """The steady time, what the groups counted in it, and every step with more, up to the first
-    that is too much.
+async def measured(settings: WorkerSettings, groups: Groups, worker: WorkerProcess) -> tuple[Measurement, dict[str, int], list[Measurement]]:
+    """Returns the steady measurement, the groups' counts in it, and the measurements of the steps,
+    up to the first at which the worker falls behind.
     """
     probes = [0]
     async with Prober(settings) as prober:
         reporters = Reporters(prober)
-        steady = await stretch(prober, groups, worker, reporters, STEADY_S, probes)
+        steady = await measure(prober, groups, worker, reporters, STEADY_S, probes)
         counted = groups.counted()
         await reporters.join()
-        steps: list[Stretch] = []
+        steps: list[Measurement] = []
         for more in MORE_PER_S:
             reporting = asyncio.create_task(reporters.report(more))
             try:
-                steps.append(await stretch(prober, groups, worker, reporters, STEP_S, probes))
+                steps.append(await measure(prober, groups, worker, reporters, STEP_S, probes))
             finally:
                 reporting.cancel()
                 await asyncio.gather(reporting, return_exceptions=True)
@@ -138,7 +138,7 @@ def run() -> list[Row]:
     nominal = GROUPS * MEMBERS / 3
     lost = f"{counted['lost']} members lost, {counted['overlaps']} tasks run twice"
     rows = [
-        (f"{GROUPS} groups of {MEMBERS}, {STEADY_S:.0f} s: facts led / facts due", steady.facts_per_s / nominal, f"{steady.told()}; {lost}"),
+        (f"{GROUPS} groups of {MEMBERS}, {STEADY_S:.0f} s: facts led / facts due", steady.facts_per_s / nominal, f"{steady.note()}; {lost}"),
         ("the same: answers in the last quarter / all, median", steady.last_s / quantile(steady.answers_s, 0.5), "about 1: it does not fall behind"),
     ]
-    return rows + [("with more heartbeats: 1 if it keeps up", float(step.last_s <= BEHIND_S), step.told()) for step in steps]
+    return rows + [("with more heartbeats: 1 if it keeps up", float(step.last_s <= BEHIND_S), step.note()) for step in steps]

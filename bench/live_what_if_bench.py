@@ -1,4 +1,4 @@
-"""How close `what-if` comes to what a live group did, with settings far from the defaults.
+"""How close `what-if` comes to a live group with settings far from the defaults.
 
 A group of two members is joined by a third, which has everything to restore, and later loses its
 first to a kill. It does so under each of SETTINGS; then `what_if` simulates each group under the
@@ -46,7 +46,7 @@ fifth of anything.
 
 
 async def fill(application: Application) -> None:
-    """The tasks' state, as if they had run for long."""
+    """Writes the tasks' state, as after a long run."""
     async with writer(application.connection, linger_ms=5, max_batch_size=2**19) as producer:
         for number, partition in itertools.product(range(RECORDS), range(TASKS)):
             sent = await producer.send(f"{application.name}-state", bytes(20), key=b"s%d" % number, partition=partition)
@@ -54,7 +54,7 @@ async def fill(application: Application) -> None:
 
 
 async def live(bootstrap: str, prefix: str, name: str, limit: int, standbys: int, folder: Path) -> list[Entry]:
-    """One group's life, as its log has it while the members that are left still run."""
+    """Runs one group and returns its log, read while the remaining members still run."""
     config = configured(initial_delay_ms=3_000, acceptable_recovery_lag=limit, num_standbys=standbys, probing_interval_ms=2_000)
     application = Application(connection=Connection(bootstrap=bootstrap), name=name, partitions=TASKS, config=config)
     await application.make_topics()
@@ -91,14 +91,14 @@ def entries(location: str, group: str) -> list[Entry]:
 
 
 def error_of(deviation: Deviation) -> float:
-    """How far the simulated figure is off, as a part of the recorded one or of its floor; related
-    to the goal.
+    """Relative error of the simulated figure, over the recorded figure or its floor, divided by the
+    goal.
     """
     recorded, simulated = deviation.recorded or 0.0, deviation.simulated or 0.0
     return abs(simulated - recorded) / max(recorded, FLOORS[deviation.metric]) / GOALS[deviation.metric]
 
 
-def told(found: WhatIf) -> str:
+def fidelity_text(found: WhatIf) -> str:
     """``unavailable_task_seconds 81.0 -> 79.2, ...``"""
     return ", ".join(f"{each.metric} {each.recorded:,.1f} -> {each.simulated:,.1f}" for each in found.fidelity if each.metric in GOALS)
 
@@ -115,7 +115,7 @@ def run() -> list[Row]:
                 lived = asyncio.run(live(bootstrap, "whatif", group, limit, standbys, folder / group))
                 found = what_if(lived, group=group, seeds=tuple(SEEDS))
                 worst = max(error_of(each) for each in found.fidelity if each.metric in GOALS)
-                note = f"recorded -> simulated: {told(found)}; {found.restore_records_per_s:,} records/s fitted; goal: at most 1"
+                note = f"recorded -> simulated: {fidelity_text(found)}; {found.restore_records_per_s:,} records/s fitted; goal: at most 1"
                 rows.append((f"what-if of a live group, {name}: largest error / its goal", worst, note))
     finally:
         shutil.rmtree(folder)

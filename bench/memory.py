@@ -1,4 +1,4 @@
-"""How much memory this process took."""
+"""Peak memory of this process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def peak_mb() -> float:
-    """The most that was ever resident, in MiB. Linux.
+    """Peak resident memory, in MiB. Linux only.
 
     Not `ru_maxrss`: the kernel hands that one on through fork and exec, so that a small child of a
     large process is as large as its parent.

@@ -12,7 +12,7 @@ factual configuration is simulated beside those asked for, makes no difference. 
 against the least that it could be: decoding each log once and folding its facts as often as there
 are configurations, in as many processes.
 
-As it stands it takes some two minutes of two cores. Larger sizes take longer in proportion::
+By default it takes about two minutes on two cores. Larger sizes take longer in proportion::
 
     BENCH_SWEEP_GROUPS=200 BENCH_SWEEP_RECORDS=60000 BENCH_CONFIGURATIONS=50 python -m bench spark
     BENCH_GROUPS=200 BENCH_RECORDS=5000000 BENCH_LONG_RECORDS=5000000 python -m bench spark

@@ -1,7 +1,7 @@
-"""The same recorded inputs under one assignor after the other: what each would have cost, beside
-what was measured.
+"""Compares assignors on the same recorded inputs: the simulated cost of each, next to the measured
+cost.
 
-Each is a simulation of its own; the command renders them as one table with a row for each assignor.
+Each assignor gets its own simulation; the command renders one table with a row per assignor.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from equipoise.replay.simulation.run import Progress, Simulation, simulate
 from equipoise.replay.whatif.fit import fit
 
 RECORDED = "as recorded"
-"""The row of what was measured when the run was recorded."""
+"""Name of the row with the cost measured during the recording."""
 
 
 @attrs.frozen(kw_only=True)
 class Run:
-    """Recorded inputs, and the restore speed of the members. `measured`: the cost of the group's
-    own leader in all windows; {}: not measured.
+    """Recorded inputs and the restore rate of the members. `measured`: cost of the group's own
+    leader over all windows; {}: not measured.
     """
 
     name: str
@@ -55,8 +55,8 @@ class Contender:
 
 @attrs.frozen(kw_only=True)
 class Cost:
-    """What one contender cost in all windows of one run. `totals` as in a simulation's windows; {}
-    and `error` when it could not lead.
+    """The cost of one contender over all windows of one run. `totals`: as in a simulation's
+    windows; {} with `error` when the contender could not lead.
     """
 
     run: str
@@ -66,12 +66,12 @@ class Cost:
 
 
 def all_contenders() -> list[Contender]:
-    """Every assignor of this installation, in its highest version, in rising order."""
+    """Every installed assignor in its highest version, in rising order."""
     return [Contender(assignor=name) for name in dict.fromkeys(name for name, _ in registry.available())]
 
 
 def recorded_runs() -> Iterator[Run]:
-    """The recorded runs that come with equipoise, the plainer one first."""
+    """The recorded runs that come with equipoise, the simpler one first."""
     for name, source in sorted(shipped_runs().items(), reverse=True):
         with tempfile.TemporaryDirectory() as folder:
             with open_log(Path(folder) / "recorded.db", "w") as log, log.transaction():
@@ -81,7 +81,7 @@ def recorded_runs() -> Iterator[Run]:
 
 
 def run_of(name: str, log: Log, *, group: str | None = None, announce_closes: bool = True) -> Run:
-    """The run that `log` tells. Raises what `read_recorded_inputs` and `fit` raise."""
+    """Reads the run recorded in `log`. Raises the errors of `read_recorded_inputs` and `fit`."""
     inputs = read_recorded_inputs(log.read(), group=group, announce_closes=announce_closes)
     windows = [window.measured["totals"] for window in inputs.windows if window.measured is not None]
     measured = sum_windows(windows) if len(windows) == len(inputs.windows) else {}
@@ -90,23 +90,24 @@ def run_of(name: str, log: Log, *, group: str | None = None, announce_closes: bo
 
 
 def check_contender(contender: Contender) -> None:
-    """Raises InputError for an assignor that is not installed, or an option that it does not take.
+    """Raises InputError for an assignor that is not installed, or an option that it does not
+    accept.
     """
     check_settings(registry.latest(contender.assignor), GroupSettings(options=dict(contender.options)))
 
 
 def recorded_cost(run: Run) -> list[Cost]:
-    """What was measured when the run was recorded; nothing when nobody measured it."""
+    """The cost measured during the recording; [] when it was not measured."""
     return [Cost(run=run.name, contender=RECORDED, totals=run.measured)] if run.measured else []
 
 
 def cost_of(
     run: Run, contender: Contender, *, overrides: Mapping[str, Any] | None = None, seed: int = 0, progress: Progress | None = None
 ) -> Cost:
-    """The run under this contender, with the run's own settings and `overrides` over them.
+    """Simulates the run under this contender, with the run's settings changed by `overrides`.
 
-    A run that halts or breaks an invariant gives a Cost with its error. Raises InputError for an
-    assignor, a setting or an option that does not exist.
+    A simulation that halts or breaks an invariant returns a Cost with `error`. Raises InputError
+    for an assignor, a setting or an option that does not exist.
     """
     simulation = Simulation(
         assignor=contender.assignor,
@@ -125,7 +126,7 @@ def cost_of(
 
 
 def rows_of(costs: Iterable[Cost]) -> dict[str, dict[str, Cost]]:
-    """Contender -> run -> cost, contenders and runs in the order in which they first come."""
+    """Contender -> run -> cost, in order of first occurrence."""
     rows: dict[str, dict[str, Cost]] = {}
     for cost in costs:
         rows.setdefault(cost.contender, {})[cost.run] = cost

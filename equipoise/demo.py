@@ -1,7 +1,7 @@
-"""The main job on the recorded runs that come with equipoise, embedded, no Kafka: import, decide,
-verify, compare, explain, draw.
+"""The demo: imports the recorded runs that come with equipoise, decides, verifies, compares,
+explains and draws, embedded and without Kafka.
 
-`run_demo` does it step by step and yields what each step found; the command renders it.
+`run_demo` yields the result of each step; the command renders it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from equipoise.replay.whatif.fit import Fit, fit
 
 @attrs.frozen(kw_only=True)
 class Imported:
-    """A recorded run is in a log. `windows`: the actions somebody marked, with what was measured in
+    """A recorded run, imported into `log`. `windows`: the marked actions, with the cost measured in
     each.
     """
 
@@ -40,8 +40,8 @@ class Imported:
 
 @attrs.frozen(kw_only=True)
 class Simulated:
-    """The same recorded inputs, led by equipoise, is in another log, which replays to the byte if
-    `verification` says so.
+    """The same recorded inputs, simulated with equipoise as leader into another log.
+    `verification`: whether that log replays byte for byte.
     """
 
     run: str
@@ -61,7 +61,8 @@ class Explained:
 
 @attrs.frozen(kw_only=True)
 class Drawing:
-    """Who owned what when, under one leader: as a page to look into and as a still picture."""
+    """The owner of each task over time under one leader, as an interactive page and as a picture.
+    """
 
     leader: str
     html: Path
@@ -70,7 +71,7 @@ class Drawing:
 
 @attrs.frozen(kw_only=True)
 class Drawn:
-    """Both leaders' drawings. The pictures have one scale of time."""
+    """Both leaders' drawings. The pictures share one time scale."""
 
     run: str
     drawings: tuple[Drawing, ...]
@@ -80,13 +81,13 @@ Step = Imported | Simulated | Explained | Drawn
 
 
 def run_demo(out: Path, *, progress: Progress | None = None) -> Iterator[Step]:
-    """Does it all for every recorded run, under `out` (made if missing, files in it replaced), and
-    yields each step when it is done.
+    """Runs all steps for every recorded run and yields each result. Writes into `out`, which is
+    created if missing; replaces its own files there.
 
-    `progress`: milliseconds simulated, and in all, of the run at hand. Raises InputError when `out`
+    `progress`: simulated and total milliseconds of the current run. Raises InputError when `out`
     cannot be written.
     """
-    for run, source in sorted(shipped_runs().items(), reverse=True):  # scale-out first: the plainer story
+    for run, source in sorted(shipped_runs().items(), reverse=True):  # scale-out first: the simpler run
         folder = out / run
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -139,7 +140,7 @@ def _explained(log: Log, timeline: Timeline) -> Explanation | None:
 
 
 def step_document(step: Step) -> dict[str, Any]:
-    """One step for `--json`."""
+    """The document of one step for `--json`."""
     if isinstance(step, Imported):
         measured = [None if window.measured is None else dict(window.measured) for window in step.windows]
         return {"log": str(step.log), "facts": step.summary.facts, "generations": step.summary.generations, "measured": measured}

@@ -1,10 +1,10 @@
-"""Where commands write files. Nothing is replaced but an earlier output of the same kind, and only
-once the new one is whole.
+"""Output files of commands. A command replaces only an earlier output of the same kind, and only
+when the new output is complete.
 
-`write_file` is for pages, pictures and results, `new_log` for logs, `new_tables` for folders of
-Parquet tables. Each looks at what the path leads to, through links and whatever the case of its
-letters, and raises InputError for anything that a user may want to keep. An interrupt or a full
-disk leaves what was there, and nothing beside it.
+`write_file` writes pages, pictures and results, `new_log` logs, `new_tables` folders of Parquet
+tables. Each resolves links and the case of letters in the path, and raises InputError for any file
+that the user may want to keep. After an interrupt or on a full disk, the old output is unchanged
+and no other file is left.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from equipoise.events.log.storage import cannot_write
 from equipoise.replay.interrupts import undisturbed
 
 _SQLITE_SIDES = ("-wal", "-shm", "-journal")
-_LOOKED_AT_BYTES = 4_096
+_HEAD_BYTES = 4_096
 _MOST_NAME_CHARS = 100
 _NOTHING_WRITTEN = "nothing was written there: make room, or name another place, and run it again"
 TABLES = "equipoise tables"
@@ -37,8 +37,8 @@ TABLES = "equipoise tables"
 
 
 class Kind(enum.Enum):
-    """What a file is, as its first bytes say: (in words, how it begins, what stands near its
-    beginning).
+    """The kind of a file, recognised by its first bytes: (name for users, first bytes, marker
+    within the first _HEAD_BYTES bytes).
     """
 
     PAGE = ("page", b"<!doctype html>", b'<meta name="generator" content="equipoise">')
@@ -50,10 +50,10 @@ class Kind(enum.Enum):
         return self.value[0]
 
     def is_of(self, path: Path) -> bool:
-        """Whether the file at `path` is one. Raises OSError."""
+        """Whether the file at `path` is of this kind. Raises OSError."""
         _, begins, marker = self.value
         with open(path, "rb") as file:
-            head = file.read(_LOOKED_AT_BYTES)
+            head = file.read(_HEAD_BYTES)
         return head.startswith(begins) and marker in head
 
 
@@ -61,8 +61,8 @@ class Kind(enum.Enum):
 
 
 def check_files(*outputs: tuple[str, Path | None, Kind]) -> None:
-    """Raises InputError unless all of these may be written: (option, path or None, kind). To be
-    asked before work that takes long.
+    """Raises InputError unless all outputs, (option, path or None, kind), may be written. Call it
+    before long work.
     """
     seen: dict[Path, str] = {}
     for option, path, kind in outputs:
@@ -74,22 +74,22 @@ def check_files(*outputs: tuple[str, Path | None, Kind]) -> None:
 
 
 def write_file(option: str, path: Path, kind: Kind, text: str) -> None:
-    """Writes `text`, which begins as `kind` says, to `path`, as a whole or not at all. A symbolic
-    link stays one; rights are kept.
+    """Writes `text`, which must start as `kind` requires, to `path`, completely or not at all.
+    Keeps a symbolic link and the file's permissions.
 
-    Raises InputError, which begins with `option`, when something else is there or the path is
-    wrong; StorageError when the disk is full.
+    Raises InputError, which starts with `option`, when the path is invalid or holds something else;
+    StorageError when the disk is full.
     """
     data = text.encode()
     _, begins, marker = kind.value
     assert data.startswith(begins), f"a {kind.words} begins otherwise"
-    assert marker in data[:_LOOKED_AT_BYTES], f"a {kind.words} would not be recognised the next time"
+    assert marker in data[:_HEAD_BYTES], f"a {kind.words} would not be recognised the next time"
     _replace(f"{option} {path}", _checked(option, path, kind), data)
 
 
 def rewrite_file(option: str, path: Path, text: str) -> None:
-    """Replaces the contents of a file that the user names in order to have it rewritten, as a whole
-    or not at all. Raises what `write_file` does.
+    """Replaces the contents of a file that the user named to be rewritten, completely or not at
+    all. Raises the errors of `write_file`.
     """
     _replace(f"{option} {path}", Path(os.path.realpath(path)), text.encode())
 
@@ -112,8 +112,8 @@ def _replace(said: str, place: Path, data: bytes) -> None:
 
 
 def file_name(text: str) -> str:
-    """`text`, as a group's name, as part of a file's name: without separators or what a terminal
-    obeys, and not too long.
+    """Converts `text`, as a group's name, to a part of a file name: without separators and control
+    characters, at most _MOST_NAME_CHARS characters.
     """
     name = quote(text, safe=" ", errors="surrogatepass")
     if len(name) <= _MOST_NAME_CHARS:
@@ -122,7 +122,9 @@ def file_name(text: str) -> str:
 
 
 def _checked(option: str, path: Path, kind: Kind) -> Path:
-    """The file that `path` leads to, which may be made or replaced. Raises InputError."""
+    """Resolves `path` to the file to create or replace. Raises InputError when it must not be
+    written.
+    """
     try:
         place = Path(os.path.realpath(path))
         _check_apart(option, path, place)
@@ -146,8 +148,8 @@ def _checked(option: str, path: Path, kind: Kind) -> Path:
 
 
 def _check_apart(option: str, path: Path | str, place: Path) -> None:
-    """Raises InputError for what belongs to a log: a file that SQLite keeps beside one, or a place
-    inside an archive.
+    """Raises InputError for a file that belongs to a log: a side file of SQLite, or a file inside
+    an archive.
     """
     log = next((place.with_name(place.name.removesuffix(end)) for end in _SQLITE_SIDES if place.name.endswith(end)), None)
     if log is not None and log.is_file():
@@ -160,7 +162,7 @@ def _check_apart(option: str, path: Path | str, place: Path) -> None:
 
 
 def same_place(one: str, other: str) -> bool:
-    """Whether two locations of logs in files lead to the same file or folder, also through links.
+    """Whether two locations of logs in files resolve to the same file or folder.
     """
     if any("://" in each.removeprefix(_SQLITE) for each in (one, other)):
         return one == other
@@ -175,11 +177,11 @@ _SQLITE = "sqlite:///"
 
 @contextlib.contextmanager
 def new_log(location: str, *, option: str = "--to") -> Iterator[Log]:
-    """A new log, which takes the place of one at `location` when the block is done; all stays as it
-    was when an exception leaves the block.
+    """Opens a new log, which replaces the log at `location` at the end of the block. After an
+    exception in the block, the old log is unchanged.
 
-    Until then it is in a hidden folder beside it. Raises InputError when something is there that is
-    no log, or more than a log; what `open_log` raises; StorageError when the disk is full.
+    Until then the new log is in a hidden folder next to it. Raises InputError when `location` holds
+    anything besides a log; the errors of `open_log`; StorageError when the disk is full.
     """
     scheme = _SQLITE if location.startswith(_SQLITE) else ""
     if "://" in location.removeprefix(scheme):
@@ -209,12 +211,12 @@ def _opened(location: str, said: str, part: Path, given: Path) -> Log:
 
 
 def _check_log(option: str, location: str, place: Path, *, is_archive: bool) -> None:
-    """Raises InputError, or what reading raises, unless `place` is free, empty, or a log and
-    nothing else.
+    """Raises InputError, or the errors of reading, unless `place` is free, empty, or holds only a
+    log.
     """
     if place.is_dir():
         if not any(place.iterdir()) and location.endswith(("/", ".parquet")):
-            return  # it becomes the archive
+            return  # the archive is created here
         open_log(f"{place}/" if is_archive else location, "r").close()
         others = foreign_files(place)
         if others:
@@ -238,9 +240,10 @@ def _check_log(option: str, location: str, place: Path, *, is_archive: bool) -> 
 
 
 def check_tables(option: str, folder: Path, names: frozenset[str] = frozenset()) -> Path:
-    """The folder that `folder` leads to, which may be made or replaced. Raises InputError.
+    """Resolves `folder` to the folder to create or replace. Raises InputError when it must not be
+    written.
 
-    `names`: of the tables, each in a folder of its own; empty: its files are those of one table.
+    `names`: names of the tables, each in its own subfolder; empty: the folder holds one table.
     """
     try:
         place = Path(os.path.realpath(folder))
@@ -273,8 +276,8 @@ def _is_of_table(name: str) -> bool:
 
 @contextlib.contextmanager
 def new_tables(option: str, folder: Path, names: frozenset[str] = frozenset()) -> Iterator[Path]:
-    """A folder to write tables into, which takes the place of `folder` when the block is done. See
-    `check_tables` for what may be there.
+    """Yields a folder to write tables into, which replaces `folder` at the end of the block.
+    `check_tables` describes which folders may be replaced.
     """
     place = check_tables(option, folder, names)
     with _staging(f"{option} {folder}", place) as staging:
@@ -287,12 +290,12 @@ def new_tables(option: str, folder: Path, names: frozenset[str] = frozenset()) -
         _put(f"{option} {folder}", part, place, staging)
 
 
-# --------------------------------------------------------------------------------- putting it there
+# ---------------------------------------------------------------------------------------- replacing
 
 
 @contextlib.contextmanager
 def _staging(said: str, place: Path) -> Iterator[Path]:
-    """A hidden folder beside `place`, for the time of the block."""
+    """A hidden folder next to `place`, removed at the end of the block."""
     staging: Path | None = None
     try:
         with undisturbed():
@@ -317,8 +320,8 @@ def _hidden_folder(said: str, place: Path) -> Path:
 
 
 def _put(said: str, part: Path, place: Path, staging: Path) -> None:
-    """Puts a finished file or folder in its place. What was there is gone only when the new one is
-    there. Raises what `cannot_write` gives.
+    """Moves a finished file or folder to `place`. The old one is removed only when the new one is
+    in place. Raises the error of `cannot_write`.
     """
     try:
         with undisturbed():

@@ -1,4 +1,4 @@
-"""The command: runs the systems one after the other on one broker, and prints one table."""
+"""The command: runs the systems in turn on one broker and prints one table."""
 
 from __future__ import annotations
 
@@ -49,29 +49,30 @@ def _broker(bootstrap: str | None) -> Iterator[str]:
 
 @command("peers", short_help="equipoise beside Kafka Streams, Faust and a plain consumer group.")
 @click.option("--only", callback=_listed(SYSTEMS), metavar="NAMES", help=f"Some of {','.join(SYSTEMS)}.")
-@click.option("--actions", callback=_listed(ACTIONS), metavar="NAMES", help=f"Some of {','.join(ACTIONS)}, in the order in which they are to happen.")
+@click.option("--actions", callback=_listed(ACTIONS), metavar="NAMES", help=f"Some of {','.join(ACTIONS)}, in the order of execution.")
 @click.option("--tasks", default=26, show_default=True, type=click.IntRange(1, 99), help="Partitions of the input.")
-@click.option("--state-mb", default=100, show_default=True, type=click.IntRange(0), help="State of all tasks, there before the first member starts.")
-@click.option("--per-second", default=10.0, show_default=True, help="Records for each task.")
-@click.option("--members", default=3, show_default=True, type=click.IntRange(1), help="Started at the beginning.")
-@click.option("--standbys", default=0, show_default=True, type=click.IntRange(0), help="Of each task, where a system has any.")
-@click.option("--most-s", default=75.0, show_default=True, help="An action that has not come to rest by then is cut off.")
-@click.option("--rest-s", default=5.0, show_default=True, help="For so long nothing must change until an action counts as over.")
-@click.option("--bootstrap", envvar="KAFKA_BOOTSTRAP", help="A broker that is there; else one is started.")
-@click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Folder for logs and states; else they are removed.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write everything measured here, as JSON.")
-@click.option("--beside", multiple=True, type=click.Path(path_type=Path, dir_okay=False, exists=True), help="Earlier --out, for the table too.")
+@click.option("--state-mb", default=100, show_default=True, type=click.IntRange(0), help="State of all tasks, loaded before the first member starts.")
+@click.option("--per-second", default=10.0, show_default=True, help="Records per second for each task.")
+@click.option("--members", default=3, show_default=True, type=click.IntRange(1), help="Members at the start.")
+@click.option("--standbys", default=0, show_default=True, type=click.IntRange(0), help="Standbys of each task, in systems that have them.")
+@click.option("--most-s", default=75.0, show_default=True, help="Time after which an unsettled action is cut off.")
+@click.option("--rest-s", default=5.0, show_default=True, help="Time without changes after which an action is over.")
+@click.option("--bootstrap", envvar="KAFKA_BOOTSTRAP", help="A running broker; default: starts one.")
+@click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Folder for logs and states; default: they are removed.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="File for all measurements, as JSON.")
+@click.option("--beside", multiple=True, type=click.Path(path_type=Path, dir_okay=False, exists=True), help="Earlier --out file for the table.")
 def peers(screen: Screen, only: list[str], actions: list[str], bootstrap: str | None, keep: Path | None, out: Path | None, beside: tuple[Path, ...],
           most_s: float, rest_s: float, members: int, standbys: int, **load: Any) -> None:  # fmt: skip
-    """The same application, records counted per key with a changelog, on four systems one after the
-    other on one broker. Members are restarted one by one, one joins, one leaves, one is killed,
-    while records keep coming to every task; what is measured is how long they wait.
+    """Runs the same application, a count per key with a changelog, on four systems in turn on one
+    broker. Members are restarted one by one, one joins, one leaves, one is killed, while every task
+    receives records. Measures how long the records wait.
 
     \b
     Examples:
-      python -m bench.peers python -m bench.peers --only equipoise,streams --actions join,kill
-      --tasks 12 --state-mb 20 python -m bench.peers --only equipoise --actions join --state-mb 2000
-      # 500 MB of it for the fourth member
+      python -m bench.peers
+      python -m bench.peers --only equipoise,streams --actions join,kill --tasks 12 --state-mb 20
+      # 500 MB of state for the fourth member:
+      python -m bench.peers --only equipoise --actions join --state-mb 2000
     """
     logging.getLogger("aiokafka").setLevel(logging.ERROR)  # a new topic answers that it has no leader yet
     given = Load(**{("per_s" if name == "per_second" else name): value for name, value in load.items()})
@@ -87,10 +88,10 @@ def peers(screen: Screen, only: list[str], actions: list[str], bootstrap: str | 
                 system = SYSTEMS[key](reached, name, home / name, given, standbys)
                 begun_s = time.monotonic()
 
-                def told(line: str, begun_s: float = begun_s) -> None:
+                def report(line: str, begun_s: float = begun_s) -> None:
                     screen.remark(f"{time.monotonic() - begun_s:5.0f} s  {line}")
 
-                done: Run = asyncio.run(run(system, given, actions, members=members, rest_s=rest_s, most_s=most_s, told=told))
+                done: Run = asyncio.run(run(system, given, actions, members=members, rest_s=rest_s, most_s=most_s, report=report))
                 runs.append({**attrs.asdict(done), "standbys": standbys, "members": members, **attrs.asdict(given)})
     except BaseException:
         if keep is None:

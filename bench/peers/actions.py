@@ -1,5 +1,5 @@
-"""What happens to an application: it is started, restarted member by member, joined, left, killed;
-and when the next thing may happen.
+"""The actions on an application (start, rolling restart, join, leave, kill), and when it has
+settled so that the next action may start.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ ACTIONS = ("restart", "join", "leave", "kill")
 START_S = 180.0
 LOOK_S = 0.1
 AWAY_S = 1.0
-"""Between the end of a process and its next start in a rolling restart."""
+"""Time between the end of a process and its next start in a rolling restart."""
 LATE_S = 2.0
-"""What is still on its way to the one who watches has arrived after this."""
+"""After this time, records in flight have reached the observer."""
 
 
 @attrs.frozen(kw_only=True)
 class Step:
-    """One action, as it is told: `title` may repeat (each bounce of a rolling restart)."""
+    """One action. `title` may repeat (each bounce of a rolling restart)."""
 
     action: str
     title: str
     begin_ms: int
     cost: Cost
     still: list[tuple[int, int, int]]
-    """(task, from, to) of each time that one stood still; by the broker's clock."""
+    """(task, from, to) of each period in which a task was unavailable, by the broker's clock."""
 
 
 @attrs.frozen(kw_only=True)
 class Run:
-    """Of one system. `wait_median_ms` and `wait_p99_ms`: of inputs while nothing happened, between
-    the start and the first action.
+    """The result of one system. `wait_median_ms` and `wait_p99_ms`: waits of inputs between the
+    start and the first action.
     """
 
     system: str
@@ -57,7 +57,7 @@ class Run:
 
 @attrs.define
 class _Marks:
-    """One action while it goes on."""
+    """One action in progress."""
 
     action: str
     title: str
@@ -79,54 +79,55 @@ class _Marks:
 class Application:
     """One system under its load.
 
-    An action is over when for `rest_s` nothing has moved and nothing has stood still, with the
-    tasks spread evenly over who is there; after `most_s` it is cut off.
+    An action is over when, for `rest_s`, no task has moved or been unavailable and the tasks are
+    spread evenly over the running members; after `most_s` it is cut off.
     """
 
     def __init__(self, system: System, load: Load, outside: Outside, *, rest_s: float, most_s: float) -> None:
         self._system, self._load, self._outside, self._rest_s, self._most_s = system, load, outside, rest_s, most_s
-        self._there: dict[str, Instance] = {}
-        """Who is meant to be there."""
-        self._going: list[Instance] = []
+        self._running: dict[str, Instance] = {}
+        """Members that should run."""
+        self._leaving: list[Instance] = []
 
     def close(self) -> None:
-        """Kills what is left."""
-        for each in (*self._there.values(), *self._going):
+        """Kills all remaining processes."""
+        for each in (*self._running.values(), *self._leaving):
             each.kill()
 
     async def start(self, names: Sequence[str]) -> None:
-        """All of them at once; returns when they have settled. Raises InputError when they do not.
+        """Starts all at once and returns when they have settled. Raises InputError when they do
+        not.
         """
         for name in names:
-            self._there[name] = self._system.start(name)
+            self._running[name] = self._system.start(name)
         if not await self._settles(START_S):
             raise InputError(f"{self._system.label} did not come to rest within {START_S:.0f} s: {self._state()}; see {self._system.folder}")
 
     async def act(self, action: str) -> AsyncIterator[_Marks]:
-        """Does it, and gives what is to be measured: one, or one for each bounce."""
+        """Runs the action. Yields its measurement, for a rolling restart one per bounce."""
         if action == "restart":
-            for name in sorted(self._there):
+            for name in sorted(self._running):
                 async for marks in self._bounce(name):
                     yield marks
         elif action == "join":
-            name = f"m{len(self._there) + 1}"
+            name = f"m{len(self._running) + 1}"
             marks = _Marks(action, f"{name} joins", frozenset({name}), _now_ms())
-            self._there[name] = self._system.start(name)
+            self._running[name] = self._system.start(name)
             yield await self._measured(marks)
         elif action in ("leave", "kill"):
-            name = min(self._there)
+            name = min(self._running)
             marks = _Marks(action, f"{name} {'leaves' if action == 'leave' else 'is killed'}", frozenset({name}), _now_ms())
-            instance = self._there.pop(name)
+            instance = self._running.pop(name)
             if action == "kill":
                 instance.kill()
             else:
-                self._going.append(instance)
+                self._leaving.append(instance)
                 instance.leave()
             yield await self._measured(marks)
 
     async def _bounce(self, name: str) -> AsyncIterator[_Marks]:
         marks = _Marks("restart", f"{name} is restarted", frozenset({name}), _now_ms())
-        before = self._there[name]
+        before = self._running[name]
         before.stop()
         end_s = time.monotonic() + self._most_s
         while before.process.poll() is None:
@@ -134,7 +135,7 @@ class Application:
                 before.kill()
             await asyncio.sleep(LOOK_S)
         await asyncio.sleep(AWAY_S)
-        self._there[name] = self._system.start(name)
+        self._running[name] = self._system.start(name)
         yield await self._measured(marks)
 
     async def _measured(self, marks: _Marks) -> _Marks:
@@ -150,25 +151,25 @@ class Application:
                 quiet_since_s = time.monotonic()
             elif time.monotonic() - quiet_since_s >= self._rest_s:
                 return True
-            for name, instance in self._there.items():
+            for name, instance in self._running.items():
                 if instance.process.poll() is not None:
                     raise InputError(f"{self._system.label}: {name} has ended with {instance.process.returncode}; see {self._system.folder}")
             await asyncio.sleep(LOOK_S)
         return False
 
     def _at_rest(self) -> bool:
-        """At this moment: all are where they may stay, nothing stands still, nothing has just
-        moved, and who was to go has gone.
+        """Whether, at this moment, the tasks are spread evenly, none is unavailable or has just
+        moved, and leaving members have ended.
         """
         outside, owners = self._outside, self._outside.owners()
-        most = -(-self._load.tasks // len(self._there))
+        most = -(-self._load.tasks // len(self._running))
         return (
             outside.answered_all_once()
             and outside.longest_open_ms(_now_ms()) <= STILL_MS
-            and owners.keys() <= self._there.keys()
+            and owners.keys() <= self._running.keys()
             and max(owners.values()) <= most
             and _now_ms() - outside.last_move_ms() > 1_000
-            and all(instance.process.poll() is not None for instance in self._going)
+            and all(instance.process.poll() is not None for instance in self._leaving)
         )
 
     def _state(self) -> str:
@@ -176,21 +177,23 @@ class Application:
 
 
 async def run(
-    system: System, load: Load, actions: Sequence[str], *, members: int, rest_s: float, most_s: float, told: Callable[[str], None]
+    system: System, load: Load, actions: Sequence[str], *, members: int, rest_s: float, most_s: float, report: Callable[[str], None]
 ) -> Run:  # fmt: skip
-    """One system, from its topics to its end. `told` gets a line for each thing that is done."""
+    """Measures one system, from creating its topics to its end. `report` gets a line per step."""
     connection = Connection(bootstrap=system.bootstrap)
     begun_s = time.monotonic()
     await make_topics(connection, load, input=system.input, output=system.output, changelog=system.changelog)
     keys = await load_state(connection, load, system.changelog)
     loaded_s = time.monotonic() - begun_s
-    told(f"{system.label}: {keys:,} keys of state loaded in {loaded_s:.0f} s")
+    report(f"{system.label}: {keys:,} keys of state loaded in {loaded_s:.0f} s")
     system.open()
     try:
         async with feeding(connection, load, input=system.input, output=system.output) as outside:
             application = Application(system, load, outside, rest_s=rest_s, most_s=most_s)
             try:
-                return await _measure(application, outside, system, actions, members=members, rest_s=rest_s, keys=keys, loaded_s=loaded_s, told=told)
+                return await _measure(
+                    application, outside, system, actions, members=members, rest_s=rest_s, keys=keys, loaded_s=loaded_s, report=report
+                )
             finally:
                 application.close()
     finally:
@@ -199,18 +202,18 @@ async def run(
 
 async def _measure(
     application: Application, outside: Outside, system: System, actions: Sequence[str], *, members: int, rest_s: float, keys: int,
-    loaded_s: float, told: Callable[[str], None],
+    loaded_s: float, report: Callable[[str], None],
 ) -> Run:  # fmt: skip
     started_ms = _now_ms()
     await application.start([f"m{number + 1}" for number in range(members)])
     rest_ms = _now_ms()
-    told(f"{system.label}: {members} members run all tasks after {(rest_ms - started_ms) / 1_000:.0f} s")
+    report(f"{system.label}: {members} members run all tasks after {(rest_ms - started_ms) / 1_000:.0f} s")
     marks: list[_Marks] = []
     for action in actions:
         async for each in application.act(action):
             marks.append(each)
             ended = "at rest" if each.settled else "cut off"
-            told(f"{system.label}: {each.title}: {ended} after {(each.end_ms - each.begin_ms) / 1_000:.0f} s; tasks of each {outside.owners()}")
+            report(f"{system.label}: {each.title}: {ended} after {(each.end_ms - each.begin_ms) / 1_000:.0f} s; tasks of each {outside.owners()}")
     end_ms = _now_ms()
     await asyncio.sleep(LATE_S)
     steps = [each.step(outside) for each in marks]

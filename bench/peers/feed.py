@@ -1,5 +1,5 @@
-"""The outside of an application: its topics, the state it begins with, a steady input, and a record
-of when what was answered by whom.
+"""The environment of an application: its topics, its initial state, a steady input, and an observer
+that records every answer with its time and instance.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ BROKER_TIME = {"message.timestamp.type": "LogAppendTime"}
 
 
 def key_of(partition: int, number: int) -> bytes:
-    """The same in all applications; of a length that never changes."""
+    """Returns a key: the same in all applications, of constant length."""
     return b"%02d%07d" % (partition, number)
 
 
 @attrs.frozen(kw_only=True)
 class Load:
-    """What every application gets alike."""
+    """The load, identical for every application."""
 
     tasks: int
     state_mb: int
     per_s: float
-    """Records a second and task."""
+    """Records per second and task."""
 
     @property
     def keys(self) -> int:
@@ -48,7 +48,7 @@ class Load:
 
 
 async def make_topics(connection: Connection, load: Load, *, input: str, output: str, changelog: str) -> None:
-    """Makes the three topics of an application."""
+    """Creates the three topics of an application."""
     from aiokafka.admin import NewTopic
 
     settings = {input: BROKER_TIME, output: BROKER_TIME, changelog: CHANGELOG}
@@ -57,8 +57,8 @@ async def make_topics(connection: Connection, load: Load, *, input: str, output:
 
 
 async def load_state(connection: Connection, load: Load, changelog: str) -> int:
-    """Writes each key once to the changelog, with a count of 0: an application that was there
-    before. Gives the number of records.
+    """Writes each key once to the changelog, with a count of 0: the state of an
+    application that ran before. Returns the number of records.
     """
 
     noise = random.Random(1).randbytes(1 << 16)
@@ -83,16 +83,16 @@ async def load_state(connection: Connection, load: Load, changelog: str) -> int:
 
 @attrs.define
 class Outside:
-    """What was seen so far. `tasks[p]` is partition p."""
+    """The observations so far. `tasks[p]` is partition p."""
 
     tasks: list[TaskWaits]
     instances: set[str] = attrs.field(factory=set)
-    """Whoever has answered."""
+    """Instances that have answered."""
     behind_ms: int = 0
-    """How far behind the feeder is with its rate."""
+    """Delay of the feeder behind its rate."""
 
     def owners(self) -> dict[str, int]:
-        """Instance -> tasks it answered last."""
+        """Instance -> number of tasks that it answered last."""
         counts: dict[str, int] = {}
         for task in self.tasks:
             if task.owner is not None:
@@ -103,7 +103,7 @@ class Outside:
         return max((task.owners[-1].at_ms for task in self.tasks if task.owners), default=0)
 
     def longest_open_ms(self, now_ms: int) -> int:
-        """The longest wait that goes on."""
+        """Longest wait of an open input."""
         return max(task.open_for_ms(now_ms) for task in self.tasks)
 
     def answered_all_once(self) -> bool:
@@ -112,7 +112,7 @@ class Outside:
 
 @contextlib.asynccontextmanager
 async def feeding(connection: Connection, load: Load, *, input: str, output: str) -> AsyncIterator[Outside]:
-    """Feeds and watches until the block ends."""
+    """Feeds and observes until the block ends."""
     from aiokafka import TopicPartition
 
     outside = Outside(tasks=[TaskWaits() for _ in range(load.tasks)])
@@ -133,8 +133,7 @@ async def feeding(connection: Connection, load: Load, *, input: str, output: str
 
 
 async def _feed(producer: Any, load: Load, topic: str, outside: Outside) -> None:
-    """Each task's records at even distances, and the tasks one after the other, so that none has
-    them all at once.
+    """Sends each task's records at even intervals, tasks in turn.
     """
     begun_s, number, apart_s = time.monotonic(), 0, 1 / (load.per_s * load.tasks)
     sent: Any = None

@@ -1,5 +1,5 @@
-"""The systems that are compared: how a process of each is started, asked to go for good, and
-stopped for a restart; and with which settings.
+"""The compared systems: their settings, and how a process of each is started, asked to leave, and
+stopped for a restart.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ class Instance(Protocol):
     process: subprocess.Popen[bytes]
 
     def kill(self) -> None:
-        """kill -9, and waits for its end."""
+        """Sends SIGKILL and waits for the end."""
 
     def leave(self) -> None:
-        """Asks it to go for good, in the best way the system has, and does not wait."""
+        """Asks the process to leave permanently, in the best way the system has. Does not wait."""
 
     def stop(self) -> None:
-        """Asks it to stop because it will be back at once, in the way the system is meant for, and
-        does not wait.
+        """Asks the process to stop before an immediate restart, in the way the system intends. Does
+        not wait.
         """
 
 
 class System:
-    """`label` is its name in tables, `settings` what a reader must know of it. One object is one
-    application on one broker.
+    """One application on one broker. `label`: its name in tables; `settings`: its settings, for the
+    reader.
     """
 
     label = ""
@@ -66,13 +66,13 @@ class System:
         return f"{self.name}-state"
 
     def open(self) -> None:
-        """Starts what it needs besides its instances."""
+        """Starts processes besides the instances."""
 
     def close(self) -> None:
-        """Ends that."""
+        """Ends the processes that `open` started."""
 
     def start(self, instance: str) -> Instance:
-        """A process of it. With the same name as one before, it has that one's disk."""
+        """Starts a process. A process with the same name as a former one gets its disk."""
         raise NotImplementedError
 
     def given(self, instance: str) -> Given:
@@ -84,7 +84,7 @@ class System:
 
 
 class PythonInstance:
-    """SIGTERM is both ways to go, for all three."""
+    """A process in Python: SIGTERM for both leaving and stopping."""
 
     def __init__(self, out: Path, module: str, *arguments: str) -> None:
         command = [sys.executable, "-m", "bench.peers.apps.tied", module, *arguments]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 COLUMNS = (
-    "system", "action", "unavailable, task-s", "tasks still", "longest, s", "owners changed", "longest wait of one that moved, ms",
-    "of one that did not, ms", "at rest after, s", "done again", "never done",
+    "system", "action", "task-s", "unavailable tasks", "longest, s", "owners changed", "longest wait, moved, ms",
+    "not moved, ms", "at rest after, s", "repeated", "unanswered",
 )  # fmt: skip
 NAMES = {"restart": "rolling restart", "join": "one joins", "leave": "one leaves", "kill": "kill -9"}
 
@@ -26,8 +26,8 @@ def rows_of(runs: Sequence[dict[str, Any]]) -> tuple[tuple[str, ...], list[list[
 
 
 def summary_of(runs: Sequence[dict[str, Any]]) -> tuple[tuple[str, ...], list[list[Cell]]]:
-    """Columns, and a row for each action: unavailability in task-seconds of each system; of a
-    rolling restart, the mean over its bounces.
+    """Columns, and a row for each action: unavailability in task-seconds of each system; for
+    a rolling restart, the mean over its bounces.
     """
     rows: list[list[Cell]] = []
     for action, name in NAMES.items():
@@ -41,7 +41,7 @@ def summary_of(runs: Sequence[dict[str, Any]]) -> tuple[tuple[str, ...], list[li
 
 
 def _costs(runs: Sequence[dict[str, Any]], action: str) -> dict[str, list[dict[str, Any]]]:
-    """Of each system, whichever of `runs` they are from."""
+    """System -> costs of `action` in all `runs`."""
     found: dict[str, list[dict[str, Any]]] = {run["system"]: [] for run in runs}
     for run in runs:
         found[run["system"]] += [step["cost"] for step in run["steps"] if step["action"] == action]

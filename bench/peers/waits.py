@@ -1,13 +1,13 @@
-"""What the outside sees of an application: how long its input waits for an answer.
+"""Availability of an application as seen from outside: how long its inputs wait for an answer.
 
 A task is a partition of the input. Each input record is answered by one output record, or by
-several when it was processed again; the first counts. The *wait* of an input goes from its append
-to the append of its first answer, both by the broker's clock; one that is skipped waits until the
-first answer to one after it, and counts as never answered besides. A task *stands still* while an
-input of it waits that will wait, or has waited, for more than STILL_MS; counted in full, from the
-append of the oldest such input to its answer. So a task that nobody runs for 10 s stands still for
-10 s, and longer when what piled up takes longer, and one that answers after 0.9 s does not at all.
-The recorded runs of Kafka Streams were measured with the same threshold, and also in full.
+several when it was processed again; the first counts. The *wait* of an input is the time from its
+append to the append of its first answer, both by the broker's clock. A skipped input waits until
+the first answer to a later input, and also counts as unanswered. A task is *unavailable* while one
+of its inputs waits whose whole wait exceeds STILL_MS; the time counts in full, from the append of
+the oldest such input to its answer. So a task without an owner for 10 s is unavailable for 10 s,
+plus the time to work off the backlog; a task that answers after 0.9 s is not unavailable. The
+recorded runs of Kafka Streams were measured with the same threshold, also in full.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class TaskWaits:
     asked_ms: list[int] = attrs.field(factory=list)
     answers: list[Answer | None] = attrs.field(factory=list)
     owners: list[Answer] = attrs.field(factory=list)
-    """Changes of who answers, the first answer included."""
+    """Changes of the answering instance, including the first answer."""
     repeated_ms: list[int] = attrs.field(factory=list)
-    """When answers were given again."""
+    """Times of repeated answers."""
     next_open: int = 0
-    """Offset behind the last input that was answered: older ones without an answer were skipped."""
+    """Offset after the last answered input; older inputs without an answer were skipped."""
 
     def asked(self, offset: int, at_ms: int) -> None:
-        """Input may be heard of after its answer: two topics are read."""
+        """An input may arrive after its answer, because they are in two topics."""
         self._reach(offset)
         self.asked_ms[offset] = at_ms
 
@@ -64,20 +64,20 @@ class TaskWaits:
 
     @property
     def owner(self) -> str | None:
-        """Who answered last; None: nobody so far."""
+        """The instance that answered last; None: no answer yet."""
         return self.owners[-1].instance if self.owners else None
 
     def open_for_ms(self, now_ms: int) -> int:
-        """How long the oldest input that is still to be answered has waited; 0: there is none."""
+        """Wait so far of the oldest open input; 0: no open input."""
         return now_ms - self.asked_ms[self.next_open] if self.next_open < len(self.asked_ms) else 0
 
     def unanswered(self, begin_ms: int, end_ms: int) -> int:
-        """Inputs appended between the two that have no answer."""
+        """Number of inputs appended between the two times without an answer."""
         return sum(answer is None and begin_ms <= asked_ms < end_ms for asked_ms, answer in zip(self.asked_ms, self.answers, strict=True))
 
     def waits(self, begin_ms: int, end_ms: int) -> list[tuple[int, int]]:
-        """(append, answer) of every input that waited at some time between the two, in order of
-        offsets; one not answered by then, until `end_ms`.
+        """(append, answer) of every input that waited between the two times, by offset; for an open
+        input (append, `end_ms`).
         """
         found: list[tuple[int, int]] = []
         until_ms = end_ms
@@ -91,7 +91,7 @@ class TaskWaits:
         return found[::-1]
 
     def still(self, begin_ms: int, end_ms: int) -> list[tuple[int, int]]:
-        """When it stood still between the two, as (from, to), apart from each other and in order.
+        """Periods of unavailability between the two times, as disjoint (from, to) in order.
         """
         found: list[tuple[int, int]] = []
         for asked_ms, until_ms in self.waits(begin_ms, end_ms):
@@ -105,39 +105,41 @@ class TaskWaits:
         return found
 
     def owners_between(self, begin_ms: int, end_ms: int) -> list[str]:
-        """Who answered between the two, in order of the changes; first who did so before."""
+        """Answering instances between the two times, in order of change, starting with the one
+        before.
+        """
         before = [each for each in self.owners if each.at_ms < begin_ms][-1:]
         return [each.instance for each in (*before, *(each for each in self.owners if begin_ms <= each.at_ms < end_ms))]
 
 
 @attrs.frozen(kw_only=True)
 class Cost:
-    """What one action cost. Times in milliseconds."""
+    """The cost of one action. Times in milliseconds."""
 
     lasts_ms: int
-    """From the action until nothing changed any more; `settled` False: until it was cut off, so
-    what follows are lower bounds.
+    """Time from the action to the last change; with `settled` False, until the cut-off, so the
+    other values are lower bounds.
     """
     settled: bool
     unavailable_ms: int
-    """Of all tasks together."""
+    """Sum over all tasks."""
     tasks_still: int
-    """Tasks that stood still."""
+    """Number of tasks that were unavailable."""
     longest_still_ms: int
     moves: int
-    """Changes of who runs a task, along the way."""
+    """Changes of owner, including intermediate ones."""
     moved_wait_ms: int | None
     """The longest wait of an input of a task that moved; None: none moved."""
     moved_wait_median_ms: int | None
     """The median over those tasks of each one's longest wait."""
     untouched_wait_ms: int | None
     """The longest wait of an input of a task that did not move, at an instance that was neither
-    started nor stopped; None: there is no such task.
+    started nor stopped; None: no such task.
     """
     repeated: int
     """Records that were processed again."""
     unanswered: int
-    """Inputs of this time that were never answered, whatever came after."""
+    """Inputs of this period that were never answered."""
 
 
 def cost_of(tasks: Sequence[TaskWaits], begin_ms: int, end_ms: int, *, touched: frozenset[str], settled: bool) -> Cost:

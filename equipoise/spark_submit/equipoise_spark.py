@@ -1,5 +1,5 @@
-"""What spark-submit runs: ``spark-submit ... $(equipoise spark script) verify archive/``. It stands
-alone in its folder, which Python looks in first."""
+"""The script that spark-submit runs: ``spark-submit ... $(equipoise spark script) verify
+archive/``. It is alone in its folder, because Python searches that folder for modules first."""
 
 import sys
 

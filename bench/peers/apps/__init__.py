@@ -1,3 +1,3 @@
-"""The same application four times, each the way its system wants it written. Processes: `python -m
+"""The same application four times, each in the idiom of its system. Processes: `python -m
 bench.peers.apps.tied MODULE ARGUMENTS`.
 """

@@ -1,4 +1,4 @@
-"""What the processes of all applications are told, as JSON in their first argument."""
+"""The parameters of an application's process, passed as JSON in its first argument."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from bench.peers.feed import COUNT_BYTES
 
 @attrs.frozen(kw_only=True)
 class Given:
-    """One process."""
+    """The parameters of one process."""
 
     bootstrap: str
     name: str
-    """Of the application: its group."""
+    """Name of the application, and so of its group."""
     instance: str
     input: str
     output: str
     changelog: str
     tasks: int
     folder: str
-    """For the state of this instance; the same after each restart."""
+    """Folder for the instance's state; the same after each restart."""
     standbys: int
     session_timeout_ms: int
     heartbeat_interval_ms: int
@@ -38,7 +38,7 @@ class Given:
 
 
 def given() -> Given:
-    """Takes it from the arguments of this process."""
+    """Reads the parameters from the arguments of this process."""
     return Given(**json.loads(sys.argv.pop(1)))
 
 
