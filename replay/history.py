@@ -265,7 +265,7 @@ class History:
         if move.destination is None or move.reason == "eager":
             return  # deferred lost work and eager regrants have no destination
         task = move.task
-        told = MoveStep(
+        move_step = MoveStep(
             state=move.state,
             offset=step.record.offset,
             number=decided.number,
@@ -280,7 +280,7 @@ class History:
         waited = self.waiting.pop(task, None)
         if story is None or story.destination != move.destination:
             if story is not None and move.source != move.destination:
-                story.steps.append(attrs.evolve(told, state="cancelled", reason="not_wanted"))  # regranted before the first grant was published
+                story.steps.append(attrs.evolve(move_step, state="cancelled", reason="not_wanted"))  # regranted before the first grant was published
             if story is not None and move.source == move.destination and move.state == "revoking":
                 self._learned[task] = story
             source = move.source if move.source is not None else self._last_owner.get(task)
@@ -291,7 +291,7 @@ class History:
             self.moves.append(story)
             if move.state in ("warming", "revoking") and _is_ready(state, task, story.destination):
                 story.declared_ready_ms = step.record.append_ms  # declared before the movement was wanted
-        story.steps.append(told)
+        story.steps.append(move_step)
         if move.state in ("granted", "cancelled"):
             if move.source != move.destination or self.under_way.get(task) is story:  # an eager regrant may be moving elsewhere
                 self.under_way.pop(task, None)

@@ -542,8 +542,8 @@ def _processes(lives: list[_Incarnation], supplied: list[dict[str, Any]], *, imp
     found: list[Happening] = []
     of_group = [length_ms for life in lives for length_ms in life.prepared_ms]
     for member_id, theirs in sorted(by_member.items()):
-        told = [each for each in supplied if each["instance"] == member_id]
-        starts = [_recorded_start(told, life, theirs[index - 1] if index else None) for index, life in enumerate(theirs)]
+        records = [each for each in supplied if each["instance"] == member_id]
+        starts = [_recorded_start(records, life, theirs[index - 1] if index else None) for index, life in enumerate(theirs)]
         gone_ms: int | None = None
         for index, life in enumerate(theirs):
             start = starts[index]
@@ -573,7 +573,7 @@ def _processes(lives: list[_Incarnation], supplied: list[dict[str, Any]], *, imp
                     pause_ms=None if start is None or gone_ms is None else max(0, begin_ms - gone_ms),
                 )
             )
-            end = _recorded_end(told, life, begin_ms, next_begin_ms) or life.end
+            end = _recorded_end(records, life, begin_ms, next_begin_ms) or life.end
             gone_ms = None
             if end is not None:
                 found.append(end)
@@ -581,22 +581,22 @@ def _processes(lives: list[_Incarnation], supplied: list[dict[str, Any]], *, imp
     return found
 
 
-def _recorded_start(told: list[dict[str, Any]], life: _Incarnation, before: _Incarnation | None) -> dict[str, Any] | None:
+def _recorded_start(records: list[dict[str, Any]], life: _Incarnation, before: _Incarnation | None) -> dict[str, Any] | None:
     """The last recorded start between the join of its predecessor and its own."""
     after_ms = -1 if before is None else before.joined_ms
-    starts = [each for each in told if each["action"] == "start" and after_ms < each["at_ms"] <= life.joined_ms]
+    starts = [each for each in records if each["action"] == "start" and after_ms < each["at_ms"] <= life.joined_ms]
     return starts[-1] if starts else None
 
 
-def _recorded_end(told: list[dict[str, Any]], life: _Incarnation, begin_ms: int, next_begin_ms: int | None) -> ProcessEnded | None:
+def _recorded_end(records: list[dict[str, Any]], life: _Incarnation, begin_ms: int, next_begin_ms: int | None) -> ProcessEnded | None:
     """The first recorded kill or close between its start and its removal, or the start of its
     successor.
     """
     limits = [each for each in (life.removed_ms, next_begin_ms) if each is not None]
-    for each in told:
+    for each in records:
         if each["action"] in ("kill", "close_begin") and begin_ms < each["at_ms"] and all(each["at_ms"] <= limit for limit in limits):
             killed = each["action"] == "kill"
-            closes = [done["at_ms"] for done in told if done["action"] == "close_end" and done["at_ms"] >= each["at_ms"]]
+            closes = [done["at_ms"] for done in records if done["action"] == "close_end" and done["at_ms"] >= each["at_ms"]]
             at_ms = each.get("sent_ms", each["at_ms"]) if killed else each["at_ms"]
             return ProcessEnded(
                 at_ms=at_ms,

@@ -472,9 +472,9 @@ class GroupVerifier:
 
 def _digest(record: DecisionRecord) -> bytes:
     encoded = codec.encode(record.decision)
-    told = repr((place_of(record), encoded.kind, encoded.version)).encode() + encoded.payload
+    content = repr((place_of(record), encoded.kind, encoded.version)).encode() + encoded.payload
     first = _OF_A_HASH if isinstance(record.decision, Checkpointed) else b"\0"
-    return first + hashlib.blake2b(told, digest_size=_DIGEST_BYTES - 1).digest()
+    return first + hashlib.blake2b(content, digest_size=_DIGEST_BYTES - 1).digest()
 
 
 def _is_copy(record: DecisionRecord, known: bytes) -> bool:

@@ -374,7 +374,7 @@ def grant(state: GroupState, member: MemberState, task: TaskId) -> None:
 
 
 def take_back(state: GroupState, member: MemberState, task: TaskId) -> None:
-    """Undoes a grant of this step, which nobody was told of: active' = active \\ {task}; owner' =
+    """Undoes a grant of this step, which no member has seen: active' = active \\ {task}; owner' =
     owner \\ {task}.
     """
     del member.active[task]

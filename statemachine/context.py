@@ -192,8 +192,8 @@ class StepContext:
         self.note(Move(task=task, source=movement.source, destination=movement.destination, state="granted", reason="carried", lag_records=lag))
 
     def regrant_untold(self, task: TaskId) -> None:
-        """Passes on a task that was granted and taken back in one step. Nobody was told, so the
-        destination that the round names has it at once.
+        """Passes on a task that was granted and taken back in one step. No member has seen it, so
+        the destination that the round names has it at once.
 
         An eager destination gets it with its other tasks.
         """
@@ -214,8 +214,8 @@ class StepContext:
         self.note(attrs.evolve(granted, destination=movement.destination, lag_records=known_lag(destination.lags.get(task))))
 
     def take_back(self, member: MemberState, task: TaskId) -> bool:
-        """Takes back a task that was granted to an eager member in this step. The member was not
-        told, and gets the task later, with others.
+        """Takes back a task that was granted to an eager member in this step. The member has not
+        seen it, and gets the task later, with others.
 
         Ends no movement, because the decision that the member gets the task still holds
         (docs/protocol.md#d3). Returns whether the member had the task before.

@@ -15,8 +15,9 @@ A host (the real client, or a process of the simulated cluster) hands in what ha
           process while session.refusal(task, now_ms) is None
     ended: close what `closing` names, then join again with a new session
 
-The new session names this incarnation as its `ended_incarnation` when nothing of it runs any more.
-Each rule of the protocol that a search breaks on purpose is a small method at the end of the class.
+The new session names this incarnation as its `ended_incarnation` when none of its tasks run any
+more. Each rule of the protocol that a search breaks on purpose is a small method at the end of the
+class.
 """
 
 from __future__ import annotations
@@ -330,7 +331,7 @@ class MemberSession(SessionState):
         self._look_at_lease(now_ms)
         self.closing.discard(task)
         if task not in self.grants:
-            self._prepared.discard(task)  # it ran here, and its application has let go of it
+            self._prepared.discard(task)  # it ran here, and its application has released it
         if self.ended is not None:
             self._send_left()
             return
@@ -475,7 +476,7 @@ class MemberSession(SessionState):
         self.ended = how
 
     def _send_left(self) -> None:
-        """Sends MemberLeft for a session that gave up, as soon as nothing of it runs."""
+        """Sends MemberLeft for a session that gave up, as soon as all its tasks are closed."""
         if self.ended in (End.UNREADABLE, End.FAILED) and not self.closing and self._joined:
             self._urgent = [MemberLeft]
 

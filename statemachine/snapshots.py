@@ -81,7 +81,7 @@ def load(checkpoint: bytes) -> GroupState:
 
 def _expect(kind: type[T], event: object) -> T:
     if not isinstance(event, kind):
-        raise InputError(f"the checkpoint is damaged: {event.__class__.__name__} stands where {kind.__name__} should")
+        raise InputError(f"the checkpoint is damaged: {event.__class__.__name__} found where {kind.__name__} is expected")
     return event
 
 

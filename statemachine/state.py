@@ -475,9 +475,9 @@ class GroupState:
         """Records of the task's sources still to be processed, by the newest report or observation;
         None: unknown.
         """
-        told = self.behind.get(task)
-        if told is not None or not part.source_topics:
-            return told
+        reported = self.behind.get(task)
+        if reported is not None or not part.source_topics:
+            return reported
         observed = [self.source_lags.get(topic, {}).get(task.partition) for topic in part.source_topics]
         known = [lag for lag in observed if lag is not None]
         return sum(known) if len(known) == len(observed) else None

@@ -75,8 +75,8 @@ def group_configured(context: StepContext, fact: GroupConfigured) -> None:
 
 
 def _acceptable(config: GroupConfigured) -> tuple[int, int]:
-    """The settings by which members judge whether their copies are ready. Members are told at once
-    when they change (docs/protocol.md#m2).
+    """The settings by which members judge whether their copies are ready. The leader sends them to
+    the members at once when they change (docs/protocol.md#m2).
     """
     return config.knobs.acceptable_recovery_lag, config.knobs.acceptable_recovery_ms
 
@@ -261,8 +261,8 @@ def leave_requested(context: StepContext, fact: LeaveRequested) -> None:
 
 
 def deal_requested(context: StepContext, fact: DealRequested) -> None:
-    """Deals all tasks anew, as an operator wants (docs/protocol.md#d11). Rejected while tasks are
-    being handed over, because these would be left out.
+    """Deals all tasks again, at an operator's request (docs/protocol.md#d11). Rejected while tasks
+    are being handed over, because these would be left out.
     """
     state = context.state
     if not context.deals_by_lag:
@@ -281,9 +281,9 @@ def _withdraw(context: StepContext, members: tuple[str, ...]) -> None:
     if not staying:
         raise Rejected("nobody_asked")
     for member_id in staying:
-        told = state.is_asked(member_id)
+        asked = state.is_asked(member_id)
         actions.withdraw_request(state, member_id)
-        if told:
+        if asked:
             member = state.members[member_id]
             context.emitted.append(MemberAsked(member_id=member_id, incarnation=member.incarnation, leave=False))
             if not member.intends:
@@ -419,7 +419,7 @@ def _has_copy(member: MemberState, task: TaskId) -> bool:
 
 def _cancel_drain(context: StepContext, member: MemberState, cause: str) -> None:
     """Ends the drain: movements that exist only because the member was leaving end
-    (docs/protocol.md#d9); revocations it was told of go on.
+    (docs/protocol.md#d9); revocations already sent to it continue.
     """
     actions.end_drain(member)
     for task, movement in sorted(context.state.in_flight.items()):

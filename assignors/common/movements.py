@@ -7,7 +7,7 @@ A movement of a stateful task goes WAITING -> WARMING -> REVOKING -> granted:
   is leaving and its drain timeout has passed.
 * WARMING without a slot when the destination is a standby of the task.
 * WARMING without a slot when the owner is leaving and the destination will have restored the task,
-  with all that it restores already, by the drain timeout (docs/protocol.md#m7): such copies restore
+  with its copies in progress, by the drain timeout (docs/protocol.md#m7): such copies restore
   together, and wait for nothing that moves for balance.
 * Otherwise it needs a warm-up slot of the group and of the destination. A movement in flight keeps
   its slot until the task is granted; then slots go to what is soonest ready. Without a slot it is
@@ -164,9 +164,9 @@ class _Planner:
         for task in sorted(self.carried, key=lambda task: (not self._hands_over(task), self.soon(task), task)):
             destination = self.target[task]
             if self._hands_over(task):
-                stands = self.indexed.in_flight[task].state is MovementState.REVOKING
+                already_revoking = self.indexed.in_flight[task].state is MovementState.REVOKING
                 ready = self._readiness(task) if self.indexed.is_ready(destination, task) else self._wanted(task)  # what must go is no readier
-                self._set(task, MovementState.REVOKING, "carried" if stands else ready)
+                self._set(task, MovementState.REVOKING, "carried" if already_revoking else ready)
                 if task in self.indexed.members[destination].warmup and self._needs_slot(task):
                     self._keep(task, destination)
                 elif self._needs_slot(task):

@@ -283,7 +283,7 @@ class AssignmentNetwork:
     ) -> None:
         """Places for up to `wanted` tasks beside those `taken`, even as far as can be: a place
         costs 0 up to the lower share, 1 up to the upper one, and beyond that more with every part
-        of a share. `level`: where that stands among the costs.
+        of a share. `level`: its rank among the costs.
 
         `finer`: another level, with a lower and an upper share that count there; beyond the upper
         one a place costs 2.

@@ -1,7 +1,7 @@
 """Where standbys should be in the end when racks or tags matter (KIP-925, 4.C; KIP-708).
 
 One copy of every task after another: each round is a transportation problem, solved exactly, given
-the rounds before it. The costs of a copy, each outweighing all that follow:
+the rounds before it. The costs of a copy, each outweighing all later ones:
 
 1. values shared with the copies before it, the active one first: so copies are in as many places
    (racks, or values of tags) as there are;

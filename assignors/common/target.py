@@ -280,7 +280,7 @@ def propose_balanced_assignment(
     """KIP-441, `proposeBalancedAssignment`: of all assignments with the least imbalance, the one
     that changes the fewest owners, regardless of ranks.
 
-    The costs, each outweighing all that follow:
+    The costs, each outweighing all later ones:
 
     1. imbalance;
     2. crowding, where sub-topologies are to be spread;

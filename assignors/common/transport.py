@@ -3,7 +3,7 @@ tie-break.
 
 OR-Tools' SimpleMinCostFlow solves it. This module adds:
 
-* **Costs in order of importance.** Each level outweighs all that follow. Levels are scaled into one
+* **Costs in order of importance.** Each level outweighs all later ones. Levels are scaled into one
   int64 cost as long as they fit. The rest is solved afterwards on the *optimal face*: with the
   potentials of the first solve, an arc with a positive reduced cost stays empty and one with a
   negative reduced cost stays full in every optimum, so only arcs of reduced cost zero remain free.

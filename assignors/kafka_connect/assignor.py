@@ -120,11 +120,11 @@ def _awaited(indexed: IndexedProblem, memory: Memory) -> frozenset[TaskId]:
     """Revoked work, and work of leaving members, that still runs. Members that report what they run
     are not waited for.
     """
-    told = frozenset(_tasks(memory, "awaited_tasks"))
+    awaited = frozenset(_tasks(memory, "awaited_tasks"))
     return frozenset(
         task
         for task, owner in indexed.owner.items()
-        if indexed.members[owner].leaving or (task in told and indexed.members[owner].reported is None)
+        if indexed.members[owner].leaving or (task in awaited and indexed.members[owner].reported is None)
     )
 
 

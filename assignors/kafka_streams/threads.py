@@ -4,7 +4,7 @@ Apache Kafka 4): which thread of a process runs what, what is withheld until its
 
 A thread is a consumer, a member of the group of its own. The adapters of equipoise know processes
 only; the simulation of a Kafka Streams group (`equipoise.replay.simulation.kafka`) needs what its
-threads do, for a task that changes its thread stands still as one that changes its process does.
+threads do, for a task that changes its thread pauses like one that changes its process does.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class LoadBalanced:
             reasons={task: balance.reason(task, reason) for task, reason in plan.reasons.items()},
             memory=balance.memory(),
             watching=sum(not member.leaving for member in problem.members) > 1,
-            load=balance.told(plan),
+            load=balance.summary(plan),
         )
 
 

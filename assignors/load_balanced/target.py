@@ -138,7 +138,7 @@ class LoadTarget:
 
         return attrs.evolve(reason, code=meant(reason.code), because=None if reason.because is None else meant(reason.because))
 
-    def told(self, plan: Plan) -> LoadBalance:
+    def summary(self, plan: Plan) -> LoadBalance:
         """`Plan.load`: loads now and at the target, and the bound of their difference."""
         now = {task: member for member, part in plan.members.items() for task in (*part.active, *part.revoke) if task in self.indexed.tasks}
         before, after = self._utilisation(now), self._utilisation({task: member for member, tasks in plan.target.items() for task in tasks})

@@ -87,7 +87,7 @@ def archive(screen: Screen, log: Log, location: str, follow: bool) -> int:
             time.sleep(_ROUND_S)
     offsets = sorted(done.next_offsets.items())
     where = f"offset {offsets[0][1]}" if len(offsets) == 1 else ", ".join(f"offset {offset} of partition {each}" for each, offset in offsets)
-    told = f"{counted(done.facts, 'fact')} and {counted(done.decisions, 'decision')} copied to {location}, up to {where}"
+    summary = f"{counted(done.facts, 'fact')} and {counted(done.decisions, 'decision')} copied to {location}, up to {where}"
     waiting = f"; {counted(done.waiting, 'fact')} after the last decision wait for the next run" if done.waiting else ""
     document = {
         "facts": done.facts,
@@ -98,7 +98,7 @@ def archive(screen: Screen, log: Log, location: str, follow: bool) -> int:
         "unread": [attrs.asdict(each) for each in done.unread],
     }
     unread = [f"copied, but this build cannot read it: {each.error()}" for each in done.unread]
-    screen.answer(document, told + waiting, *unread)
+    screen.answer(document, summary + waiting, *unread)
     return EXIT_UNREAD if unread else 0
 
 

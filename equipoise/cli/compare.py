@@ -84,7 +84,7 @@ def compare(screen: Screen, logs: tuple[Log, ...], names: tuple[str, ...], setti
 
 LEGEND = (
     "unavailable s: seconds in which a task processed no record for over 1 s, summed over tasks; longest s: the longest of one task",
-    "moves: changes of owner; rounds: generations that told a member something; all marked windows added up, same seed in each row",
+    "moves: changes of owner; rounds: generations that changed an assignment; all marked windows added up, same seed in each row",
     "as recorded: the group's own leader, as measured. Every other row: equipoise leads, and that assignor decides",
     "kafka_streams is Kafka Streams' assignor with equipoise moving state first; what-if simulates Kafka Streams' own protocol, which costs more",
     "rows are by name, and no single column ranks them: equipoise what-if weighs all of them and advises",

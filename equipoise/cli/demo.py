@@ -113,8 +113,8 @@ def simulated_parts(step: Simulated) -> list[Part]:
     compared = sum(group.compared for group in verification.groups)
     identical = verification.verdict.exit_code == 0
     verdict = Styled(verification.verdict.value, bold=True, colour="green" if identical else "red")
-    told = f"{counted(compared, 'decision')} on {counted(step.result.facts, 'fact')} in {step.log}, recomputed and compared byte for byte: "
-    return ["", cost_table(step.result, brief=True), closes_text(step.result), "", Line(told, verdict), *verification.problems]
+    summary = f"{counted(compared, 'decision')} on {counted(step.result.facts, 'fact')} in {step.log}, recomputed and compared byte for byte: "
+    return ["", cost_table(step.result, brief=True), closes_text(step.result), "", Line(summary, verdict), *verification.problems]
 
 
 def explained_parts(step: Explained) -> list[Part]:
@@ -128,7 +128,7 @@ def explained_parts(step: Explained) -> list[Part]:
         "warming": f"warmed up on {move.destination} while {move.source} ran it",
         "revoking": "was handed over in",
     }
-    told = ", ".join(
+    states = ", ".join(
         f"{words[state]} {span_text(ms)}" if state == "revoking" else f"{words[state]} for {span_text(ms)}" for state, ms in spent.items() if ms
     )
     restored = "" if not move.restored_records else f", {counted(move.restored_records, 'record')} restored"
@@ -136,7 +136,7 @@ def explained_parts(step: Explained) -> list[Part]:
         "",
         Line(bold(f"why did {explanation.task} move from {move.source} to {move.destination}?")),
         *(f"  {sentence}" for sentence in explanation.why_here),
-        f"  It {told}{restored}.",
+        f"  It {states}{restored}.",
         "",
         candidates_table(explanation),
     ]

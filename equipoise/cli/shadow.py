@@ -56,19 +56,19 @@ async def _shadow(screen: Screen, location: str, given: dict[str, Any], *, once:
 
     async with StreamsGroup(location, given["group"]) as read:
         options = options_of(read.source, given)
-        told = waiting = 0
+        shown = waiting = 0
         while True:
             if await read.catch_up():
                 rounds = shadow(read.source, options)
                 if once:
                     screen.answer({"group": read.group, "rounds": [each.document() for each in rounds]}, *_parts(read.group, rounds))
                     return
-                for each in rounds[told:]:
+                for each in rounds[shown:]:
                     _say(screen, each)
-                told = len(rounds)
+                shown = len(rounds)
             elif once:
                 raise InputError(f"--group: {location} has no generation of a group {read.group!r}")
-            elif not told and not waiting:
+            elif not shown and not waiting:
                 waiting = 1
                 screen.remark(f"{location} has no generation of a group {read.group!r} yet; waiting for one (check the name if it should be there)")
             await asyncio.sleep(_ROUND_S)

@@ -72,8 +72,8 @@ def verification_parts(verification: Verification) -> list[Part]:
     compared = sum(group.compared for group in groups)
     facts = sum(group.facts for group in groups)
     verdict = Styled(verification.verdict.value, bold=True, colour=_COLOURS[verification.verdict.exit_code])
-    told = f"{counted(compared, 'decision')} of {counted(facts, 'fact')} recomputed and compared byte for byte"
-    parts: list[Part] = [Line(verdict, f": {told}" if verification.verdict.exit_code == 0 else f", after {told}")]
+    summary = f"{counted(compared, 'decision')} of {counted(facts, 'fact')} recomputed and compared byte for byte"
+    parts: list[Part] = [Line(verdict, f": {summary}" if verification.verdict.exit_code == 0 else f", after {summary}")]
     columns = ("group", "verdict", "facts", "decisions identical", "state hashes", "repeated", "not yet written")
     rows = [(each.group, each.verdict.value, each.facts, each.compared, each.checkpoints, each.repeated, each.not_yet_written) for each in groups]
     parts += [Table(columns=columns, rows=rows)] if rows else []

@@ -212,8 +212,8 @@ class ReferenceModel:
         within acceptable_recovery_lag or acceptable_recovery_ms.
 
         Tasks that a member owns and still restores count too, and tasks change owners within one
-        step. So `surely` counts all that the member may have had to restore when the leader judged,
-        and not `surely` only what it must have had.
+        step. So `surely` counts every copy that the member may have had to restore when the leader
+        judged, and not `surely` only what it must have had.
         """
         assert self.config is not None
         settings = self.config.knobs
@@ -501,14 +501,14 @@ class ReferenceModel:
         speed = min(known, default=0)
         if old is not None:
             speed = old.restore_records_per_s or speed
-            told = [answer for answer in answers if isinstance(answer, MemberExpired) and answer.member_id == old.member_id]
+            expired = [answer for answer in answers if isinstance(answer, MemberExpired) and answer.member_id == old.member_id]
             proven = event.ended_incarnation == old.incarnation
             wanted = [(old.incarnation, "proven_dead" if proven else "superseded")]
-            if not self.shadowing and [(expired.incarnation, expired.cause) for expired in told] != wanted:
-                raise InvariantBroken(0, f"{old.member_id} incarnation {old.incarnation} was replaced; its expiry was {told}")
+            if not self.shadowing and [(answer.incarnation, answer.cause) for answer in expired] != wanted:
+                raise InvariantBroken(0, f"{old.member_id} incarnation {old.incarnation} was replaced; its expiry was {expired}")
             if not self.shadowing:
                 self._crashed(old.member_id)
-            self._out(old, hold_ms=0 if proven else old.session_timeout_ms, told_hold_ms=told[0].hold_ms if told else old.session_timeout_ms)
+            self._out(old, hold_ms=0 if proven else old.session_timeout_ms, told_hold_ms=expired[0].hold_ms if expired else old.session_timeout_ms)
         elif not self.members and self.config is not None and self.config.knobs.initial_delay_ms:
             self.gathering_until_ms = self.now_ms + self.config.knobs.initial_delay_ms
             self.told_lags, self.observed_lags = set(), set()

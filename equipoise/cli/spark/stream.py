@@ -78,8 +78,8 @@ def stream(screen: Screen, streaming: _Streaming, alerts: Path) -> int:
     with spark_session(streaming.master, streaming.settings) as spark:
         query = spark_stream(_records(spark, streaming), alerts, streaming.checkpoint, trigger=streaming.trigger)
         totals = _follow(screen, query, streaming.metrics_port)
-    told = f"{counted(totals['facts'], 'fact')} and {counted(totals['decisions'], 'decision')} verified, {counted(totals['alerts'], 'alert')}"
-    screen.answer({"alerts_folder": str(alerts), **totals}, f"{told} in {alerts}" if totals["alerts"] else told)
+    summary = f"{counted(totals['facts'], 'fact')} and {counted(totals['decisions'], 'decision')} verified, {counted(totals['alerts'], 'alert')}"
+    screen.answer({"alerts_folder": str(alerts), **totals}, f"{summary} in {alerts}" if totals["alerts"] else summary)
     return 1 if totals["alerts"] else 0
 
 

@@ -44,10 +44,10 @@ def verify(screen: Screen, locations: tuple[str, ...], master: str | None, setti
             rows = rows.persist()
             with new_tables("--to", folder) as part:
                 rows.repartition(1).sortWithinPartitions("group", "location").write.parquet(str(part))
-        told = sorted((row.asDict() for row in rows.drop("document").collect()), key=lambda row: (row["group"], row["location"]))
-    verdicts = [Verdict(row["verdict"]) for row in told]
+        answers = sorted((row.asDict() for row in rows.drop("document").collect()), key=lambda row: (row["group"], row["location"]))
+    verdicts = [Verdict(row["verdict"]) for row in answers]
     worst = next((each for each in (Verdict.DIVERGENCE, Verdict.CANNOT_VERIFY) if each in verdicts), Verdict.IDENTICAL)
-    screen.answer({"verdict": worst.value, "groups": told}, *_parts(told, everything))
+    screen.answer({"verdict": worst.value, "groups": answers}, *_parts(answers, everything))
     return worst.exit_code
 
 

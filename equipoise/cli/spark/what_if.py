@@ -67,14 +67,14 @@ def what_if(
         groups = sorted((row.asDict() for row in rows.drop("outcomes", "document").collect()), key=lambda row: (row["group"], row["location"]))
         sums = _summed([row.asDict() for row in costs.where("seq is not null").collect()])
         rows.unpersist()
-    told = [(each["group"], each["advice"] or each["problem"]) for each in groups]
+    advice = [(each["group"], each["advice"] or each["problem"]) for each in groups]
     columns = ("configuration", *(heading for heading, _ in MEASURES), "groups", "best in")
     cells = [(each["configuration"], *(each[name] for _, name in MEASURES), each["groups"], each["best_in"]) for each in sums]
     parts: list[Part] = [
         Table(columns=columns, rows=cells, title=f"{counted(len(groups), 'group')}, simulated: in all"),
-        Table(columns=("group", "advice"), rows=told[:_MOST_ROWS]),
+        Table(columns=("group", "advice"), rows=advice[:_MOST_ROWS]),
     ]
-    more = [f"... and {len(told) - _MOST_ROWS:,} more: --json has all"] if len(told) > _MOST_ROWS else []
+    more = [f"... and {len(advice) - _MOST_ROWS:,} more: --json has all"] if len(advice) > _MOST_ROWS else []
     screen.answer({"seeds": seeds, "configurations": sums, "groups": groups}, *parts, *more)
     return 2 if any(each["problem"] for each in groups) else 0
 
