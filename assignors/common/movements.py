@@ -7,7 +7,7 @@ A movement of a stateful task goes WAITING -> WARMING -> REVOKING -> granted:
   is leaving and its drain timeout has passed.
 * WARMING without a slot when the destination is a standby of the task.
 * WARMING without a slot when the owner is leaving and the destination will have restored the task,
-  with its copies in progress, by the drain timeout (docs/protocol.md#m7): such copies restore
+  together with its other restores, by the drain timeout (docs/protocol.md#m7): such copies restore
   together, and wait for nothing that moves for balance.
 * Otherwise it needs a warm-up slot of the group and of the destination. A movement in flight keeps
   its slot until the task is granted; then slots go to what is soonest ready. Without a slot it is
