@@ -58,6 +58,8 @@ EXCEPTIONS = (
 SUFFIXES = {".py", ".md", ".toml", ".yml", ".yaml", ".txt", ".cfg", ""}
 _PARTS = re.compile(r"[a-z]+(?:_[a-z]+)*", re.IGNORECASE)
 
+_ANYWHERE = re.compile(rf"(?<![a-z])(?:{'|'.join(sorted(ANYWHERE, key=len, reverse=True))})(?![a-z])", re.IGNORECASE)
+
 
 @attrs.frozen
 class Found:
@@ -83,10 +85,8 @@ def search(path: Path) -> Iterator[Found]:
     text, name = path.read_text(encoding="utf-8", errors="replace"), str(path.relative_to(ROOT))
     for number, line in enumerate(text.splitlines(), 1):
         snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", line)  # TwoWords as two_words
-        for word, instead in ANYWHERE.items():
-            pattern = rf"(?<![a-z]){word}(?![a-z])"
-            if re.search(pattern, snake, re.IGNORECASE) or re.search(pattern, line, re.IGNORECASE):
-                yield Found(name, number, word, instead, line)
+        for word in dict.fromkeys(found.lower() for text_of in (snake, line) for found in _ANYWHERE.findall(text_of)):
+            yield Found(name, number, word, ANYWHERE[word], line)
         for pattern, instead in PHRASES.items():
             for match in re.findall(pattern, line):
                 yield Found(name, number, match, instead, line)
