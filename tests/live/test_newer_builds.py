@@ -68,7 +68,7 @@ class NewerWorker:
 async def test_member_works_beside_a_newer_worker_leaves_when_it_cannot_and_comes_back_when_that_is_rolled_back(
     bootstrap: str, prefix: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host, "LONGEST_WAIT_AFTER_GIVING_UP_S", 3.0)
+    monkeypatch.setattr(host, "LONGEST_WAIT_AFTER_FAILURE_S", 3.0)
     application = Application(bootstrap, prefix)
     await application.make_topics()
     async with (
