@@ -126,7 +126,7 @@ async def test_worker_killed_under_load_loses_nothing_and_repeats_decisions_to_t
         while any(group.not_yet_written for group in (await asyncio.to_thread(verified, settings)).groups):  # the last worker leads all groups
             assert time.monotonic() < end, logs.read_text()[-2_000:]
             await asyncio.sleep(0.5)
-        assert each.end(signal.SIGTERM) < 5.0  # the next worker may have to answer a tick sent at the very end
+        assert each.end(signal.SIGTERM) < 15.0  # the next worker may have to answer a tick sent at the very end
         assert each.process.returncode == 0, logs.read_text()[-2_000:]
     first: dict[tuple[str, int], bytes] = {}
     copies: Counter[str] = Counter()
