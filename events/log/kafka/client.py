@@ -1,0 +1,227 @@
+"""What equipoise needs of a Kafka client. Hosts are written against this interface, so that the
+same code runs on real brokers (`aiokafka_client`) and on simulated ones.
+
+A client is made by `Connection.clients`, and belongs to the event loop that starts it. Errors are
+those of `aiokafka.errors`, on simulated brokers too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+Headers = Sequence[tuple[str, bytes]]
+
+
+class TopicPartition(NamedTuple):
+    """One partition of a topic. Equal to aiokafka's, and hashes alike."""
+
+    topic: str
+    partition: int
+
+
+class ConsumedRecord(Protocol):
+    """A record as a consumer returns it. `timestamp` in ms; `timestamp_type` 1: LogAppendTime."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def timestamp(self) -> int: ...
+    @property
+    def timestamp_type(self) -> int: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def headers(self) -> Headers: ...
+    @property
+    def serialized_key_size(self) -> int: ...
+    @property
+    def serialized_value_size(self) -> int: ...
+
+
+class AppendedRecord(Protocol):
+    """Where a record was appended."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+
+
+class Client(Protocol):
+    """What every client has. `start` raises KafkaConnectionError when no broker answers."""
+
+    async def start(self) -> None:
+        """Connects. Closes the client if that fails or is cancelled."""
+        ...
+
+    async def stop(self, *, within_s: float = 5.0) -> None:
+        """Sends what it has and disconnects: cleanly within `within_s`, else at once. May be called
+        again.
+        """
+        ...
+
+
+class Consumer(Client, Protocol):
+    """Reads partitions that are assigned to it by hand. Fetches ahead what is assigned and not
+    paused.
+    """
+
+    def assign(self, partitions: Sequence[TopicPartition]) -> None:
+        """Reads these partitions from now on. Positions of others are forgotten."""
+        ...
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Continues at `offset`; records fetched before are dropped."""
+        ...
+
+    def pause(self, *partitions: TopicPartition) -> None: ...
+    def resume(self, *partitions: TopicPartition) -> None: ...
+
+    async def getmany(
+        self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
+    ) -> Mapping[TopicPartition, Sequence[ConsumedRecord]]:
+        """The next records of `partitions` (none: of all assigned ones); empty after `timeout_ms`.
+        Raises OffsetOutOfRangeError (`args[0]`: partition -> offset), KafkaError.
+        """
+        ...
+
+    async def position(self, partition: TopicPartition) -> int:
+        """Offset of the record to return next: behind transaction markers that were read."""
+        ...
+
+    def last_stable_offset(self, partition: TopicPartition) -> int | None:
+        """The last stable offset, by the last fetch; None: unknown."""
+        ...
+
+    async def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """First offsets, from the partitions' leaders. Raises KafkaError."""
+        ...
+
+    async def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Ends, from the partitions' leaders: last stable offsets with `read_committed`, else high
+        watermarks. Raises KafkaError.
+        """
+        ...
+
+    async def committed(self, partition: TopicPartition) -> int | None:
+        """Offset committed by the consumer's group; None: there is none. Waits for open
+        transactions. Raises KafkaError.
+        """
+        ...
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commits offsets for the consumer's group. Raises KafkaError."""
+        ...
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        """Partitions as last heard; None: the topic is not known."""
+        ...
+
+    async def topic_ids(self, topics: Sequence[str], leads: TopicPartition) -> tuple[str, ...] | None:
+        """Ids of `topics` (KIP-516), from the leader of `leads`; None: the brokers have none. A
+        topic that was deleted and created again has another id. Raises KafkaError.
+        """
+        ...
+
+
+class Producer(Client, Protocol):
+    """Writes records: idempotently and in order per partition, acknowledged by all replicas."""
+
+    async def connect(self) -> None:
+        """The first half of `start`: connects, and finds the transaction coordinator. Fences
+        nobody.
+        """
+        ...
+
+    async def begin(self) -> None:
+        """The second half of `start`. With a transactional id it fences the id's former producer
+        and ends its transaction. Raises KafkaError.
+        """
+        ...
+
+    async def abandon(self) -> None:
+        """Closes at once. Unsent records are never sent; records under way may be appended."""
+        ...
+
+    async def partitions_for(self, topic: str) -> set[int]: ...
+
+    async def send(
+        self, topic: str, value: bytes | None, *, key: bytes | None = None, partition: int | None = None, headers: Headers | None = None
+    ) -> asyncio.Future[Any]:
+        """Queues a record. The future has the `AppendedRecord`, or raises KafkaError."""
+        ...
+
+    async def send_and_wait(
+        self, topic: str, value: bytes | None, *, key: bytes | None = None, partition: int | None = None, headers: Headers | None = None
+    ) -> AppendedRecord: ...
+
+    async def flush(self) -> None:
+        """Returns when everything queued was sent or has failed."""
+        ...
+
+    async def begin_transaction(self) -> None: ...
+    async def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, int], group: str) -> None: ...
+
+    async def commit_transaction(self) -> None:
+        """Raises ProducerFenced when another producer has begun with the same transactional id."""
+        ...
+
+
+class Admin(Client, Protocol):
+    """Topics and committed offsets. Repeats a request to each broker until one answers."""
+
+    async def describe_cluster(self) -> dict[str, Any]:
+        """`brokers`: list of `node_id`, `rack`."""
+        ...
+
+    async def describe_topics(self, topics: Sequence[str]) -> list[dict[str, Any]]:
+        """For each topic `topic`, `error_code`, and `partitions`: list of `partition`, `leader`
+        (-1: none), `replicas`.
+        """
+        ...
+
+    async def create_topics(self, topics: Sequence[Any], *, timeout_ms: int) -> Any: ...
+    async def describe_configs(self, resources: Sequence[Any]) -> Any: ...
+    async def list_consumer_group_offsets(self, group: str) -> dict[TopicPartition, Any]: ...
+
+
+class Clients(Protocol):
+    """Makes clients, which are not started yet."""
+
+    def consumer(
+        self,
+        *,
+        group: str | None = None,
+        read_committed: bool = False,
+        auto_offset_reset: str = "none",
+        request_timeout_ms: int = 40_000,
+        rack: str | None = None,
+        max_poll_records: int | None = None,
+        fetch_max_wait_ms: int = 500,
+        fetch_max_bytes: int = 50 * 2**20,
+    ) -> Consumer:
+        """`group`: for `committed` and `commit` only; there is no group membership. `rack`: reads
+        from a near replica (KIP-392).
+        """
+        ...
+
+    def producer(
+        self,
+        *,
+        transactional_id: str | None = None,
+        transaction_timeout_ms: int = 60_000,
+        request_timeout_ms: int = 40_000,
+        retry_backoff_ms: int = 100,
+    ) -> Producer: ...
+
+    def admin(self) -> Admin: ...
