@@ -11,7 +11,13 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+import attrs
+
 Headers = Sequence[tuple[str, bytes]]
+SentHeaders = list[tuple[str, bytes]]
+CLOSE_S = 5.0
+"""Seconds for a client to send what it has and to disconnect."""
+_AGAIN_S = 0.1
 
 
 class TopicPartition(NamedTuple):
@@ -19,6 +25,16 @@ class TopicPartition(NamedTuple):
 
     topic: str
     partition: int
+
+
+@attrs.frozen(kw_only=True)
+class NewTopic:
+    """A topic to create. `topic_configs`: its settings, beside the brokers' defaults."""
+
+    name: str
+    num_partitions: int
+    replication_factor: int
+    topic_configs: Mapping[str, str] = attrs.field(factory=dict)
 
 
 class ConsumedRecord(Protocol):
@@ -64,7 +80,7 @@ class Client(Protocol):
         """Connects. Closes the client if that fails or is cancelled."""
         ...
 
-    async def stop(self, *, within_s: float = 5.0) -> None:
+    async def stop(self, *, within_s: float = CLOSE_S) -> None:
         """Sends what it has and disconnects: cleanly within `within_s`, else at once. May be called
         again.
         """
@@ -99,8 +115,14 @@ class Consumer(Client, Protocol):
         """Offset of the record to return next: behind transaction markers that were read."""
         ...
 
+    def highwater(self, partition: TopicPartition) -> int | None:
+        """The high watermark, by the last fetch; None: unknown, or not assigned. Any thread may
+        call this.
+        """
+        ...
+
     def last_stable_offset(self, partition: TopicPartition) -> int | None:
-        """The last stable offset, by the last fetch; None: unknown."""
+        """The last stable offset, by the last fetch; None: unknown. The partition is assigned."""
         ...
 
     async def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
@@ -156,13 +178,13 @@ class Producer(Client, Protocol):
     async def partitions_for(self, topic: str) -> set[int]: ...
 
     async def send(
-        self, topic: str, value: bytes | None, *, key: bytes | None = None, partition: int | None = None, headers: Headers | None = None
+        self, topic: str, value: bytes | None, *, key: bytes | None = None, partition: int | None = None, headers: SentHeaders | None = None
     ) -> asyncio.Future[Any]:
         """Queues a record. The future has the `AppendedRecord`, or raises KafkaError."""
         ...
 
     async def send_and_wait(
-        self, topic: str, value: bytes | None, *, key: bytes | None = None, partition: int | None = None, headers: Headers | None = None
+        self, topic: str, value: bytes | None, *, key: bytes | None = None, partition: int | None = None, headers: SentHeaders | None = None
     ) -> AppendedRecord: ...
 
     async def flush(self) -> None:
@@ -190,9 +212,21 @@ class Admin(Client, Protocol):
         """
         ...
 
-    async def create_topics(self, topics: Sequence[Any], *, timeout_ms: int) -> Any: ...
-    async def describe_configs(self, resources: Sequence[Any]) -> Any: ...
-    async def list_consumer_group_offsets(self, group: str) -> dict[TopicPartition, Any]: ...
+    async def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, str]:
+        """Creates topics. Returns topic -> reason for each that could not be created; one that
+        exists is not among them. Raises KafkaError.
+        """
+        ...
+
+    async def topic_configs(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Topic -> setting -> value, defaults included. Raises KafkaError."""
+        ...
+
+    async def committed_offsets(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """Offsets committed by a consumer group, for all of `partitions`; None: there is none.
+        Raises KafkaError.
+        """
+        ...
 
 
 class Clients(Protocol):
@@ -208,7 +242,7 @@ class Clients(Protocol):
         rack: str | None = None,
         max_poll_records: int | None = None,
         fetch_max_wait_ms: int = 500,
-        fetch_max_bytes: int = 50 * 2**20,
+        max_partition_fetch_bytes: int = 2**20,
     ) -> Consumer:
         """`group`: for `committed` and `commit` only; there is no group membership. `rack`: reads
         from a near replica (KIP-392).
@@ -225,3 +259,14 @@ class Clients(Protocol):
     ) -> Producer: ...
 
     def admin(self) -> Admin: ...
+
+
+async def call_off(*tasks: asyncio.Future[Any]) -> None:
+    """Cancels tasks that use a client, again and again until they end: a request that is answered
+    at the same moment swallows a cancellation, and its loop continues.
+    """
+    while running := [task for task in tasks if not task.done()]:
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running, timeout=_AGAIN_S)
+    await asyncio.gather(*tasks, return_exceptions=True)  # what they have raised has been looked at
