@@ -1,0 +1,3 @@
+"""The deployed hosts over simulated brokers in virtual time: one process, one seed. Run
+`python -m tests.simulated --help`.
+"""
