@@ -4,17 +4,21 @@ no worker to answer them.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from equipoise.events import codec
+from equipoise.events.decisions import EventRejected
 from equipoise.events.facts import GroupConfigured, LogOpened
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.envelope import partition_of
+from equipoise.events.log.kafka.envelope import partition_of, published
 from equipoise.events.log.kafka.opening import read_opening
 from equipoise.events.log.kafka.topics import Topics
 from equipoise.statemachine.partition import Folded, GroupLead, PartitionLead
 from equipoise.worker.reading import PartitionReading, next_fact
 
+_EVENT_REJECTED = codec.kind_of(EventRejected)
 
 class Follower:
     """Folds the groups of a log and never writes. Its state is the leader's state, as far as the
@@ -35,6 +39,12 @@ class Follower:
         next `catch_up` restarts them from the checkpoints.
         """
         self._opened: LogOpened | None = None
+        self.published_to: dict[PartitionReading, int] = {}
+        """Offset up to which the decisions of a partition had been read when it was (re)started."""
+
+    async def _start(self, reading: PartitionReading) -> None:
+        begun = await reading.begin(answers=False, folded=self._folded)
+        self._leads[reading], self.published_to[reading] = begun.lead, begun.published_to
 
     async def catch_up(self) -> None:
         """Reads every partition to its present end. Raises InputError when there is no log,
@@ -44,10 +54,9 @@ class Follower:
             self._opened = opened = await read_opening(self._connection, self._topics)
             partitions = range(opened.partitions) if self._group is None else [partition_of(self._group, opened.partitions)]
             for partition in partitions:
-                reading = PartitionReading(self._connection, self._topics, opened, partition)
-                self._leads[reading] = (await reading.begin(answers=False, folded=self._folded)).lead
+                await self._start(PartitionReading(self._connection, self._topics, opened, partition))
         for reading in self._unanswered:
-            self._leads[reading] = (await reading.begin(answers=False, folded=self._folded)).lead
+            await self._start(reading)
         self._unanswered.clear()
         for reading, lead in self._leads.items():
             async with reading.facts() as facts:
@@ -58,7 +67,9 @@ class Follower:
                         continue
                     lead.fold(fact, time.monotonic_ns() // 1_000_000)
                     group = lead.groups.get(fact.group)
-                    if group is not None and isinstance(fact.event, GroupConfigured) and group.last_published <= group.machine.state.number:
+                    if group is None or not isinstance(fact.event, GroupConfigured) or fact.offset <= group.checkpoint_offset:
+                        continue
+                    if group.last_published <= group.machine.state.number:
                         self._unanswered.add(reading)
 
     async def partitions(self) -> int:
@@ -79,6 +90,21 @@ class Follower:
             begun = await reading.begin(answers=False)
             published.update({(reading, name): lead.last_published for name, lead in begun.lead.groups.items()})
         return all(published.get(key, 0) >= number for key, number in computed.items() if self._group in (None, key[1]))
+
+    async def published_rejection(self, group: str, offset: int, start: Mapping[PartitionReading, int]) -> EventRejected | None:
+        """The published rejection of the group's fact at `offset`; None: it was not rejected.
+        `start`: an earlier `published_to`. Raises DamagedError, KafkaError.
+        """
+        for reading, position in start.items():
+            async with contextlib.aclosing(reading.records(self._topics.decisions, position)) as records:
+                async for record in records:
+                    stored = published(record)
+                    if stored is None or (stored.row.group, stored.row.caused_by) != (group, offset) or stored.row.kind != _EVENT_REJECTED:
+                        continue
+                    decision = codec.decode_decision(stored.row.kind, stored.row.version, stored.row.payload)
+                    if isinstance(decision, EventRejected):
+                        return decision
+        return None
 
     def groups(self) -> Iterator[tuple[int, GroupLead]]:
         """Partition and lead of every group, sorted by group name."""

@@ -20,9 +20,10 @@ from equipoise.events.records import DecisionRecord, Record
 from equipoise.operations.follower import Follower
 from equipoise.replay.wording import groups_text
 from equipoise.statemachine.machine import GroupMachine
-from equipoise.statemachine.partition import Folded
+from equipoise.statemachine.partition import Folded, GroupLead
 from equipoise.statemachine.rejections import rejection_text
 from equipoise.statemachine.state import GroupState
+from equipoise.worker.reading import PartitionReading
 from equipoise.worker.settings import LiveSettings
 
 LOOK_S = 0.5
@@ -55,6 +56,9 @@ class LiveGroup:
 
         Raises InputError when the log holds no fact of the group, GroupHalted when it is halted.
         """
+        return (await self._lead()).machine
+
+    async def _lead(self) -> GroupLead:
         await self._follower.catch_up()
         found = next(self._follower.groups(), None)
         if found is None:
@@ -64,7 +68,7 @@ class LiveGroup:
         lead = found[1]
         if lead.halted is not None:
             raise lead.halted
-        return lead.machine
+        return lead
 
     async def state(self) -> GroupState:
         """The group's state after the last fact. Raises what `machine` raises."""
@@ -109,6 +113,8 @@ class AnsweredFact(LiveGroup):
         self._fact: Fact | None = None
         self._is_folded = self._is_led = False
         self._rejected: EventRejected | None = None
+        self._published_to: dict[PartitionReading, int] = {}
+        """Up to where decisions had been read before the fact was appended."""
 
     def _note(self, record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
         if self.offset is None or record.group != self.group or record.offset < self.offset:
@@ -121,14 +127,20 @@ class AnsweredFact(LiveGroup):
     async def say(self, fact: Fact) -> None:
         """Appends the fact. Raises InputError when it is too large or no broker answers."""
         codec.encode(fact)
+        self.offset, self._is_folded, self._is_led, self._rejected = None, False, False, None
         self.offset = await self.append(fact)
+        self._published_to = dict(self._follower.published_to)
         self._fact = fact
 
     async def look(self) -> bool:
         """Whether a worker has answered. A group without members needs no answer: the next worker
         that leads it reads the fact. Raises what `machine` raises.
         """
-        state = await self.state()
+        lead = await self._lead()
+        if self.offset is not None and lead.checkpoint_offset >= self.offset:  # of a worker
+            if not self._is_folded:
+                self._rejected = await self._follower.published_rejection(self.group, self.offset, self._published_to)
+            self._is_folded = self._is_led = True
         if not self._is_folded or not await self.is_answered():
             return False
         state = await self.state()  # read again: the worker's answer may differ from this build's

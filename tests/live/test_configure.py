@@ -17,8 +17,10 @@ import attrs
 import pytest
 
 from equipoise.events.settings import GroupSettings
+from equipoise.operations.live_group import AnsweredFact
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
+from tests.groups import configured
 from tests.json_schemas import check
 from tests.live.leader import leading
 from tests.live.swarm import Swarm, topology
@@ -97,3 +99,23 @@ async def test_change_without_an_answer_stays_in_the_log(settings: WorkerSetting
     async with Worker(settings):
         code, shown = await configure(settings)
         assert (code, shown["settings"]["max_warmups"]) == (0, 5)
+
+
+@pytest.mark.parametrize(("changed", "problem"), [({"max_warmups": 7}, None), ({"max_step_ms": 40_000}, "max_step_ms 40000 is over 5000")])
+async def test_answer_before_a_checkpoint_is_found(settings: WorkerSettings, changed: dict[str, Any], problem: str | None) -> None:
+    """The follower restarts from the checkpoint, so it does not fold the change itself."""
+    async with Worker(settings) as worker, Swarm(settings, settings.topics) as swarm, AnsweredFact(settings, "g") as live:
+        await swarm.configure("g", configured(initial_delay_ms=200, checkpoint_every_records=0), topology(4))
+        swarm.add("g", ["m1"])
+        swarm.start()
+        await swarm.until_all_run("g", 4, ["m1"])
+        before = await live.configuration()
+        await live.say(attrs.evolve(before, knobs=attrs.evolve(before.knobs, max_warmups=3)))
+        before = await live.configuration()
+        await live.say(attrs.evolve(before, knobs=attrs.evolve(before.knobs, **changed)))
+        await until(lambda: all(lead.machine.state.last_offset >= (live.offset or 0) for _, lead in worker.groups()))
+        await worker.stop()
+        assert await live.is_answered_within(30)
+        rejection = live.rejection()
+        assert rejection is None if problem is None else problem in (rejection or "")
+        assert ((await live.configuration()).knobs == before.knobs) == (problem is not None)
