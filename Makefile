@@ -1,7 +1,7 @@
 # Everything here makes its own .venv from a bare clone; Python 3.11 or later is all that must be there.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-live docs-check coverage check java browser broker bench bench-live compare-live soak storm states pictures clean .venv
+.PHONY: help demo test test-live test-slow docs-check coverage check java browser broker bench bench-live compare-live soak storm states pictures clean .venv
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -17,11 +17,14 @@ demo: $(READY) ## a recorded Kafka Streams group: imported, decided anew, replay
 
 test: check java browser ## check, every test that needs no broker, and one live test of each capability; at most 8 minutes on 2 cores
 	@$(BIN)/python -m pytest -q -n $(LIVE_WORKERS) --dist loadgroup -m smoke tests/live tests/spark >.venv/live.txt 2>&1 & live=$$!; \
-	nice $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m "not docs" --ignore=tests/live --ignore=tests/spark; unit=$$?; \
+	nice $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m "not docs and not slow" --ignore=tests/live --ignore=tests/spark; unit=$$?; \
 	echo "the live tests:"; wait $$live; live=$$?; cat .venv/live.txt; [ $$unit = 0 ] && [ $$live = 0 ]
 
 test-live: java $(READY) ## the other live tests: real brokers, real Spark; ten minutes
 	@$(BIN)/python -m pytest -q -n $(LIVE_WORKERS) --dist loadgroup -m "not smoke and not docs" tests/live tests/spark
+
+test-slow: $(READY) ## the tests that `make test` leaves out because they take longest: the largest searches
+	@$(BIN)/python -m pytest -q -n $(WORKERS) -m slow tests --ignore=tests/live --ignore=tests/spark
 
 docs-check: java $(READY) ## numbers, pictures and commands of the pages are what the code gives now
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m docs tests/unit tests/live

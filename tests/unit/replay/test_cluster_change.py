@@ -32,6 +32,7 @@ def test_seventh_member_interrupts_no_running_task(seventh: ChangeCost):
     assert seventh.longest_silence_ms < 1_000
 
 
+@pytest.mark.slow
 def test_settled_group_changes_nothing_in_a_hundred_thousand_facts(seventh: ChangeCost):
     cluster = seventh.cluster
     generation, number, facts = cluster.machine.state.generation, cluster.machine.state.number, cluster.folded
