@@ -1,0 +1,111 @@
+"""Makes the clients of one simulated process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from aiokafka.errors import KafkaConnectionError, NodeNotReadyError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
+
+from equipoise.events.log.kafka.client import NewTopic, TopicPartition
+from tests.simulated.kafka.cluster import Cluster
+from tests.simulated.kafka.connected import ConnectedClient
+from tests.simulated.kafka.consumer import SimulatedConsumer
+from tests.simulated.kafka.coordinators import GROUP
+from tests.simulated.kafka.network import Handler
+from tests.simulated.kafka.producer import SimulatedProducer
+
+_UNKNOWN_TOPIC = 3
+
+
+class SimulatedAdmin(ConnectedClient):
+    """Implements `equipoise.events.log.kafka.client.Admin`."""
+
+    async def _ask_any(self, name: str, handler: Handler) -> Any:
+        gone: Exception = KafkaConnectionError("no broker is known")
+        for broker in range(len(self._cluster.brokers)):
+            try:
+                return await self._ask(broker, name, handler)
+            except (KafkaConnectionError, NodeNotReadyError) as error:
+                gone = error
+        raise gone
+
+    async def describe_cluster(self) -> dict[str, Any]:
+        await self._ask_any("DescribeCluster", partial(self._cluster.metadata, []))
+        return {"brokers": [{"node_id": each.id, "rack": each.rack} for each in self._cluster.brokers if each.is_up]}
+
+    async def describe_topics(self, topics: Sequence[str]) -> list[dict[str, Any]]:
+        described = await self._ask_any("Metadata", partial(self._cluster.metadata, list(topics)))
+        found: list[dict[str, Any]] = []
+        for name in topics:
+            topic = described[name]
+            partitions = () if topic is None else enumerate(zip(topic.leaders, topic.replicas, strict=True))
+            found.append({
+                "topic": name, "error_code": _UNKNOWN_TOPIC if topic is None else 0,
+                "partitions": [{"partition": index, "leader": leader, "replicas": replicas} for index, (leader, replicas) in partitions],
+            })  # fmt: skip
+        return found
+
+    async def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, str]:
+        answer = await self._ask_any("CreateTopics", partial(self._cluster.create, list(topics)))
+        return {name: error.__name__ for name, error in answer.items() if error is not None and error is not TopicAlreadyExistsError}
+
+    async def topic_configs(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+        answer = await self._ask_any("DescribeConfigs", partial(self._cluster.configs, list(topics)))
+        for name, configs in answer.items():
+            if configs is None:
+                raise UnknownTopicOrPartitionError(name)
+        return dict(answer)
+
+    async def committed_offsets(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
+        coordinators = self._cluster.coordinators
+        broker = await self._ask_any("FindCoordinator", partial(coordinators.find, GROUP, group))
+        if not isinstance(broker, int):
+            raise broker(group)
+        answer = await self._ask(broker, "OffsetFetch", partial(coordinators.fetch_offsets, group))
+        if isinstance(answer, type):
+            raise answer(group)
+        return {place: answer.get(place) for place in partitions}
+
+
+class SimulatedClients:
+    """Implements `equipoise.events.log.kafka.client.Clients` for the process named `process`."""
+
+    def __init__(self, cluster: Cluster, process: str) -> None:
+        self._cluster = cluster
+        self._process = process
+
+    def consumer(
+        self,
+        *,
+        group: str | None = None,
+        read_committed: bool = False,
+        auto_offset_reset: str = "none",
+        request_timeout_ms: int = 40_000,
+        rack: str | None = None,
+        max_poll_records: int | None = None,
+        fetch_max_wait_ms: int = 500,
+        max_partition_fetch_bytes: int = 2**20,
+    ) -> SimulatedConsumer:
+        return SimulatedConsumer(
+            self._cluster, self._process, group=group, read_committed=read_committed, auto_offset_reset=auto_offset_reset,
+            request_timeout_ms=request_timeout_ms, max_poll_records=max_poll_records, fetch_max_wait_ms=fetch_max_wait_ms,
+            max_partition_fetch_bytes=max_partition_fetch_bytes,
+        )  # fmt: skip
+
+    def producer(
+        self,
+        *,
+        transactional_id: str | None = None,
+        transaction_timeout_ms: int = 60_000,
+        request_timeout_ms: int = 40_000,
+        retry_backoff_ms: int = 100,
+    ) -> SimulatedProducer:
+        return SimulatedProducer(
+            self._cluster, self._process, transactional_id=transactional_id, transaction_timeout_ms=transaction_timeout_ms,
+            request_timeout_ms=request_timeout_ms, retry_backoff_ms=retry_backoff_ms,
+        )  # fmt: skip
+
+    def admin(self) -> SimulatedAdmin:
+        return SimulatedAdmin(self._cluster, self._process)

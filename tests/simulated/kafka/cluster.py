@@ -1,0 +1,520 @@
+"""The brokers of a simulated cluster: topics, replication, failover, and the requests of clients.
+
+A partition has one log, not one for each replica. What its in-sync replicas lack is what is not
+acknowledged: the records from the high watermark on. Some of them are lost at a failover, none
+before them, except by `lose_tail`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from random import Random
+from typing import Any, NamedTuple
+
+import attrs
+from aiokafka.errors import (
+    InvalidReplicationFactorError,
+    LeaderNotAvailableError,
+    MessageSizeTooLargeError,
+    NotEnoughReplicasError,
+    NotLeaderForPartitionError,
+    OffsetOutOfRangeError,
+    RecordListTooLargeError,
+    TopicAlreadyExistsError,
+    UnknownError,
+    UnknownTopicOrPartitionError,
+)
+
+from equipoise.events.log.kafka.client import TopicPartition
+from tests.simulated.kafka.coordinators import Coordinators
+from tests.simulated.kafka.log import Batch, PartitionLog, StoredRecord
+from tests.simulated.kafka.network import Connection, Network, Reply, Scheduler
+
+ErrorClass = type[Exception]
+EPOCH_MS = 1_700_000_000_000
+"""Wall-clock time of the scheduler's zero."""
+PAUSED_US = 100_000
+"""How often a paused broker's timers look whether it runs again."""
+DEFAULTS = {
+    "cleanup.policy": "delete",
+    "max.message.bytes": "1048588",
+    "message.timestamp.type": "CreateTime",
+    "min.insync.replicas": "1",
+    "retention.ms": "604800000",
+    "retention.bytes": "-1",
+    "unclean.leader.election.enable": "false",
+}
+
+
+@attrs.define(eq=False)
+class HeldFetch:
+    """A fetch that waits for records."""
+
+    again: Callable[[], bool]
+    """Replies if there is something; whether it has."""
+    partitions: list[Partition]
+
+
+@attrs.define(eq=False)
+class Partition:
+    """`leader` -1: there is none. `isr`: ids of the in-sync replicas."""
+
+    place: TopicPartition
+    replicas: list[int]
+    log: PartitionLog
+    leader: int
+    isr: list[int]
+    epoch: int = 0
+    is_settling: bool = False
+    """The new leader does not know the high watermark yet."""
+    fetches: list[HeldFetch] = attrs.field(factory=list)
+    unacknowledged: list[tuple[int, Reply, int]] = attrs.field(factory=list)
+    """Produce requests that wait for the replicas: end of the batch, reply, first offset."""
+
+
+@attrs.define(eq=False)
+class Topic:
+    name: str
+    topic_id: str
+    configs: dict[str, str]
+    partitions: list[Partition]
+
+
+class FrozenView(NamedTuple):
+    """What a broker knew when it lost contact with the others."""
+
+    topics: dict[str, Topic]
+    leaders: dict[TopicPartition, int]
+    ends: dict[TopicPartition, tuple[int, int]]
+    """High watermark and last stable offset, where it was the leader."""
+    offsets: dict[str, dict[TopicPartition, int]]
+    """Committed offsets of groups."""
+
+
+@attrs.define(eq=False)
+class Broker:
+    """`view`: not None while it is cut from the other brokers. `clock_ms`: how far its clock is
+    ahead.
+    """
+
+    id: int
+    rack: str
+    is_up: bool = True
+    is_paused: bool = False
+    view: FrozenView | None = None
+    clock_ms: int = 0
+    connections: dict[int, Connection] = attrs.field(factory=dict)
+    held: list[Reply] = attrs.field(factory=list)
+    """Requests that it cannot answer without the other brokers."""
+
+    @property
+    def is_well(self) -> bool:
+        return self.is_up and not self.is_paused and self.view is None
+
+
+class TopicDescription(NamedTuple):
+    """`leaders` and `replicas`: by partition."""
+
+    topic_id: str
+    leaders: list[int]
+    replicas: list[list[int]]
+
+
+class Fetched(NamedTuple):
+    """One partition's part of a fetch. `next_offset`: where to read on."""
+
+    error: ErrorClass | None
+    records: Sequence[StoredRecord] = ()
+    next_offset: int = 0
+    high_watermark: int = 0
+    last_stable_offset: int = 0
+
+
+class Cluster:
+    """`election_us`: from the loss of a broker to new leaders, at least and at most.
+    `replicate_us`: until the replicas have a record. `settle_us`: until a new leader knows its high
+    watermark.
+    """
+
+    def __init__(self, scheduler: Scheduler, random: Random, *, brokers: int = 1, network: Network | None = None) -> None:
+        self.scheduler = scheduler
+        self.random = random
+        self.network = network or Network(random)
+        self.brokers = [Broker(number, f"rack-{number}") for number in range(brokers)]
+        self.topics: dict[str, Topic] = {}
+        self.election_us = (500_000, 3_000_000)
+        self.replicate_us = (300, 2_000)
+        self.settle_us = (1_000, 500_000)
+        self.records_appended = 0
+        self.coordinators = Coordinators(self)
+
+    def now_ms(self, broker: Broker | None = None) -> int:
+        """The wall clock of a broker; None: of a correct clock."""
+        return EPOCH_MS + self.scheduler.now_us // 1_000 + (0 if broker is None else broker.clock_ms)
+
+    def between_us(self, bounds: tuple[int, int]) -> int:
+        return bounds[0] + int(self.random.random() * (bounds[1] - bounds[0]))
+
+    def every_partition(self) -> Iterable[Partition]:
+        for topic in self.topics.values():
+            yield from topic.partitions
+        yield from self.coordinators.partitions
+
+    def partition(self, place: TopicPartition) -> Partition | None:
+        topic = self.topics.get(place[0])
+        return topic.partitions[place[1]] if topic is not None and 0 <= place[1] < len(topic.partitions) else None
+
+    # Topics, at once
+
+    def create_topic(self, name: str, partitions: int = 1, replication: int = 1, configs: Mapping[str, str] | None = None) -> ErrorClass | None:
+        """Creates a topic with a new id and offsets from 0 on. Returns an error."""
+        if name in self.topics:
+            return TopicAlreadyExistsError
+        if replication > len(self.brokers):
+            return InvalidReplicationFactorError
+        topic_id = f"{self.random.getrandbits(128):032x}"
+        self.topics[name] = Topic(
+            name, topic_id, {**DEFAULTS, **(configs or {})}, [self.new_partition(name, index, replication) for index in range(partitions)]
+        )
+        return None
+
+    def new_partition(self, topic: str, index: int, replication: int) -> Partition:
+        replicas = [(index + step) % len(self.brokers) for step in range(replication)]
+        well = [each for each in replicas if self.brokers[each].is_well]
+        return Partition(TopicPartition(topic, index), replicas, PartitionLog(topic, index), well[0] if well else -1, well or replicas)
+
+    def grow_topic(self, name: str, partitions: int) -> None:
+        topic = self.topics[name]
+        replication = len(topic.partitions[0].replicas)
+        topic.partitions += [self.new_partition(name, index, replication) for index in range(len(topic.partitions), partitions)]
+
+    def delete_topic(self, name: str) -> None:
+        """Committed offsets of its partitions go with it."""
+        topic = self.topics.pop(name)
+        self.coordinators.forget_topic(name)
+        for each in topic.partitions:
+            each.leader = -1
+            self._fail_unacknowledged(each, UnknownTopicOrPartitionError)
+            self._bound_moved(each)
+
+    def delete_records(self, place: TopicPartition, before: int) -> None:
+        """Retention: the partition begins at `before`, at most at its high watermark."""
+        log = self.topics[place[0]].partitions[place[1]].log
+        log.delete_before(min(before, log.high_watermark))
+
+    def compact(self, place: TopicPartition, below: int) -> None:
+        self.topics[place[0]].partitions[place[1]].log.compact(below)
+
+    def lose_tail(self, place: TopicPartition, count: int) -> None:
+        """A disk or an unclean election loses the last records, acknowledged ones too."""
+        each = self.topics[place[0]].partitions[place[1]]
+        each.log.truncate(max(each.log.start, each.log.end - count))
+        each.log.raise_high_watermark(each.log.end)
+        self._fail_unacknowledged(each, NotLeaderForPartitionError)
+        self._bound_moved(each)
+
+    # Brokers that fail
+
+    def kill(self, number: int) -> None:
+        """kill -9. Its connections break; the others elect leaders after a while."""
+        broker = self.brokers[number]
+        broker.is_up = broker.is_paused = False
+        broker.view = None
+        broker.held.clear()
+        for connection in list(broker.connections.values()):
+            connection.broken()
+        broker.connections.clear()
+        self._lost(broker)
+
+    def start(self, number: int) -> None:
+        """Starts a killed broker."""
+        self.brokers[number].is_up = True
+        self.scheduler.call_later(self.between_us(self.settle_us), self._rejoin, self.brokers[number])
+
+    def pause(self, number: int) -> None:
+        """SIGSTOP: it keeps its connections and answers nothing."""
+        self.brokers[number].is_paused = True
+        self.isolate(number)
+
+    def resume(self, number: int) -> None:
+        """SIGCONT: it answers as it knew things before the pause, until it hears of the others."""
+        broker = self.brokers[number]
+        broker.is_paused = False
+        for connection in list(broker.connections.values()):
+            connection.resumed()
+        self.scheduler.call_later(self.between_us(self.settle_us), self.heal, number)
+
+    def isolate(self, number: int) -> None:
+        """Cuts a broker from the others, and not from clients: it still believes to lead, and
+        answers reads with what it has.
+        """
+        broker = self.brokers[number]
+        if broker.view is not None:
+            return
+        broker.view = FrozenView(
+            topics=dict(self.topics),
+            leaders={each.place: each.leader for each in self.every_partition()},
+            ends={
+                each.place: (each.log.high_watermark, each.log.last_stable_offset) for each in self.every_partition() if each.leader == broker.id
+            },
+            offsets={group: dict(offsets) for group, offsets in self.coordinators.offsets.items()},
+        )
+        self._lost(broker)
+
+    def heal(self, number: int) -> None:
+        """Ends `isolate`."""
+        broker = self.brokers[number]
+        if broker.is_up and not broker.is_paused and broker.view is not None:
+            broker.view = None
+            held, broker.held = broker.held, []
+            for reply in held:
+                reply(None)
+            self._rejoin(broker)
+
+    def elect(self, place: TopicPartition) -> None:
+        """A new leader for one partition at once, if there is another in-sync replica."""
+        each = self.topics[place[0]].partitions[place[1]]
+        self._elect(each, [number for number in each.isr if number != each.leader])
+
+    def _lost(self, broker: Broker) -> None:
+        self.scheduler.call_later(self.between_us(self.election_us), self._elect_without, broker)
+
+    def _elect_without(self, broker: Broker) -> None:
+        if broker.is_well:
+            return
+        for each in self.every_partition():
+            if broker.id in each.isr and len(each.isr) > 1:
+                each.isr.remove(broker.id)
+            if each.leader == broker.id:
+                self._elect(each, each.isr)
+            else:
+                self._replicated(each, each.epoch, each.log.end)
+
+    def _elect(self, each: Partition, candidates: Sequence[int]) -> None:
+        well = [number for number in candidates if self.brokers[number].is_well]
+        if not well:
+            if each.leader >= 0 and not self.brokers[each.leader].is_well:
+                each.leader = -1
+            return
+        log, random = each.log, self.random
+        log.truncate(log.committed + int(random.random() * (log.end - log.committed + 1)))
+        each.leader = random.choice(well)
+        each.epoch += 1
+        each.is_settling = True
+        log.high_watermark = max(log.start, log.committed - random.randrange(4))
+        self._fail_unacknowledged(each, NotLeaderForPartitionError)
+        self._bound_moved(each)
+        self.scheduler.call_later(self.between_us(self.settle_us), self._settled, each, each.epoch)
+
+    def _settled(self, each: Partition, epoch: int) -> None:
+        if each.epoch == epoch:
+            each.is_settling = False
+            self._replicated(each, epoch, each.log.end)
+
+    def _rejoin(self, broker: Broker) -> None:
+        if not broker.is_well:
+            return
+        for each in self.every_partition():
+            if broker.id in each.replicas and (each.leader >= 0 or broker.id in each.isr):
+                if broker.id not in each.isr:
+                    each.isr.append(broker.id)
+                if each.leader < 0:
+                    self._elect(each, [broker.id])
+                else:
+                    self._replicated(each, each.epoch, each.log.end)
+
+    # Replication
+
+    def append(self, each: Partition, batch: Batch) -> int:
+        """Appends a batch at the leader, and begins to replicate it. Returns its first offset."""
+        broker = self.brokers[each.leader]
+        topic = self.topics.get(each.place.topic)
+        has_append_time = batch.marker is not None or (topic is not None and topic.configs["message.timestamp.type"] == "LogAppendTime")
+        offset = each.log.append(batch, self.now_ms(broker) if has_append_time else None)
+        self.records_appended += each.log.end - offset
+        if each.isr == [each.leader]:
+            self._replicated(each, each.epoch, each.log.end)
+        else:
+            self.scheduler.call_later(self.between_us(self.replicate_us), self._replicated, each, each.epoch, each.log.end)
+        return offset
+
+    def _replicated(self, each: Partition, epoch: int, end: int) -> None:
+        if epoch != each.epoch or each.is_settling or not all(self.brokers[number].is_well for number in each.isr):
+            return
+        log = each.log
+        if log.raise_high_watermark(min(end, log.end)):
+            if each.unacknowledged:
+                done = [waiting for waiting in each.unacknowledged if waiting[0] <= log.high_watermark]
+                each.unacknowledged = [waiting for waiting in each.unacknowledged if waiting[0] > log.high_watermark]
+                for _, reply, offset in done:
+                    reply(offset)
+            self._bound_moved(each)
+
+    def _fail_unacknowledged(self, each: Partition, error: ErrorClass) -> None:
+        waiting, each.unacknowledged = each.unacknowledged, []
+        for _, reply, _ in waiting:
+            reply(error)
+
+    def _bound_moved(self, each: Partition) -> None:
+        for fetch in list(each.fetches):
+            fetch.again()
+
+    # What a broker knows
+
+    def hold(self, broker: Broker, reply: Reply, answer: Any) -> None:
+        """Answers when the broker is in contact with the others again."""
+        broker.held.append(lambda _: reply(answer))
+
+    def leader_of(self, broker: Broker, each: Partition) -> int:
+        return each.leader if broker.view is None else broker.view.leaders.get(each.place, -1)
+
+    def _led(self, broker: Broker, place: TopicPartition) -> tuple[Partition, int, int] | ErrorClass:
+        """Partition, high watermark and last stable offset, if the broker believes to lead it."""
+        topic = (self.topics if broker.view is None else broker.view.topics).get(place[0])
+        if topic is None or not 0 <= place[1] < len(topic.partitions):
+            return UnknownTopicOrPartitionError
+        each = topic.partitions[place[1]]
+        if self.leader_of(broker, each) != broker.id:
+            return NotLeaderForPartitionError
+        ends = (each.log.high_watermark, each.log.last_stable_offset) if broker.view is None else broker.view.ends[place]
+        return each, *ends
+
+    # Requests
+
+    def metadata(self, topics: Iterable[str] | None, broker: Broker, reply: Reply) -> None:
+        """Replies with topic -> TopicDescription; None: it does not exist. `topics` None: all."""
+        known = self.topics if broker.view is None else broker.view.topics
+        described: dict[str, TopicDescription | None] = {}
+        for name in known if topics is None else topics:
+            topic = known.get(name)
+            described[name] = None
+            if topic is not None:
+                leaders = [self.leader_of(broker, each) for each in topic.partitions]
+                described[name] = TopicDescription(topic.topic_id, leaders, [each.replicas for each in topic.partitions])
+        reply(described)
+
+    def produce(self, batches: Mapping[TopicPartition, Batch], transactional_id: str | None, broker: Broker, reply: Reply) -> None:
+        """Replies with partition -> first offset, or error, when all replicas have the records."""
+        answers: dict[TopicPartition, int | ErrorClass] = {}
+
+        def answered(place: TopicPartition, answer: int | ErrorClass) -> None:
+            answers[place] = answer
+            if len(answers) == len(batches):
+                reply(answers)
+
+        for place, batch in batches.items():
+            self._produce(broker, place, batch, transactional_id, partial(answered, place))
+
+    def _produce(self, broker: Broker, place: TopicPartition, batch: Batch, transactional_id: str | None, reply: Reply) -> None:
+        found = self._led(broker, place)
+        if not isinstance(found, tuple):
+            reply(found)
+            return
+        if broker.view is not None:
+            self.hold(broker, reply, NotLeaderForPartitionError)  # it cannot reach its replicas
+            return
+        each = found[0]
+        configs = self.topics[place[0]].configs
+        if batch.size > int(configs["max.message.bytes"]):
+            reply(MessageSizeTooLargeError)
+        elif batch.size > int(configs.get("segment.bytes", 2**30)):
+            reply(RecordListTooLargeError)
+        elif len(each.isr) < int(configs["min.insync.replicas"]):
+            reply(NotEnoughReplicasError)
+        elif (problem := self._transaction_problem(each, batch, transactional_id)) is not None:
+            reply(problem)
+        else:
+            known = each.log.check(batch)
+            if known is not None and not isinstance(known, int):
+                reply(known)
+                return
+            offset = self.append(each, batch) if known is None else known
+            end = offset + len(batch.contents)
+            if end <= each.log.high_watermark:
+                reply(offset)
+            else:
+                each.unacknowledged.append((end, reply, offset))
+
+    def _transaction_problem(self, each: Partition, batch: Batch, transactional_id: str | None) -> ErrorClass | None:
+        """Leaders ask the coordinator whether a partition belongs to the transaction (KIP-890)."""
+        if transactional_id is None or each.log.has_open_transaction(batch.producer_id) or isinstance(each.log.check(batch), int):
+            return None
+        return self.coordinators.transaction_problem(transactional_id, batch.producer_id, batch.epoch, each.place)
+
+    def fetch(
+        self,
+        wanted: Sequence[tuple[TopicPartition, int]],
+        committed: bool,
+        most_bytes: int,
+        wait_us: int,
+        broker: Broker,
+        reply: Reply,
+    ) -> None:
+        """Replies with partition -> Fetched, when there is something or after `wait_us`."""
+        if self._fetch_now(broker, wanted, committed, most_bytes, reply, even_empty=not wait_us):
+            return
+        partitions = [found[0] for place, _ in wanted if isinstance(found := self._led(broker, place), tuple)]
+        held = HeldFetch(lambda: again(even_empty=False), partitions)
+
+        def again(*, even_empty: bool) -> bool:
+            if held not in partitions[0].fetches:
+                return True
+            if broker.is_paused:
+                if even_empty:
+                    self.scheduler.call_later(PAUSED_US, partial(again, even_empty=True))
+                return False
+            if not self._fetch_now(broker, wanted, committed, most_bytes, reply, even_empty=even_empty):
+                return False
+            for each in partitions:
+                each.fetches.remove(held)
+            return True
+
+        for each in partitions:
+            each.fetches.append(held)
+        self.scheduler.call_later(wait_us, partial(again, even_empty=True))
+
+    def _fetch_now(
+        self, broker: Broker, wanted: Sequence[tuple[TopicPartition, int]], committed: bool, most_bytes: int, reply: Reply, *, even_empty: bool
+    ) -> bool:
+        answers = {place: self._fetch_one(broker, place, offset, committed, most_bytes) for place, offset in wanted}
+        if not even_empty and all(answers[place].error is None and answers[place].next_offset == offset for place, offset in wanted):
+            return False
+        reply(answers)
+        return True
+
+    def _fetch_one(self, broker: Broker, place: TopicPartition, offset: int, committed: bool, most_bytes: int) -> Fetched:
+        found = self._led(broker, place)
+        if not isinstance(found, tuple):
+            return Fetched(found)
+        each, high_watermark, stable = found
+        if not each.log.start <= offset <= (each.log.end if broker.view is None else high_watermark):
+            return Fetched(OffsetOutOfRangeError, high_watermark=high_watermark)
+        records, next_offset = each.log.read(offset, stable if committed else high_watermark, committed=committed, max_bytes=most_bytes)
+        return Fetched(None, records, next_offset, high_watermark, stable)
+
+    def list_offsets(self, places: Sequence[TopicPartition], first: bool, committed: bool, broker: Broker, reply: Reply) -> None:
+        """Replies with partition -> first offset, or end, or error."""
+        answers: dict[TopicPartition, int | ErrorClass] = {}
+        for place in places:
+            found = self._led(broker, place)
+            if not isinstance(found, tuple):
+                answers[place] = found
+            elif first:
+                answers[place] = found[0].log.start
+            elif found[0].is_settling and broker.view is None:
+                answers[place] = UnknownError  # OFFSET_NOT_AVAILABLE (KIP-207), which aiokafka does not know
+            else:
+                answers[place] = found[2] if committed else found[1]
+        reply(answers)
+
+    def create(self, topics: Sequence[Any], broker: Broker, reply: Reply) -> None:
+        """Replies with topic -> error, or None. `topics`: NewTopic of the client interface."""
+        if broker.view is not None:
+            self.hold(broker, reply, dict.fromkeys((each.name for each in topics), LeaderNotAvailableError))
+            return
+        reply({each.name: self.create_topic(each.name, each.num_partitions, each.replication_factor, each.topic_configs) for each in topics})
+
+    def configs(self, topics: Sequence[str], broker: Broker, reply: Reply) -> None:
+        """Replies with topic -> its settings; None: it does not exist."""
+        reply({name: None if name not in self.topics else dict(self.topics[name].configs) for name in topics})

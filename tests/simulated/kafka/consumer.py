@@ -1,0 +1,405 @@
+"""The simulated consumer. It behaves as aiokafka's, where hosts can see it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import attrs
+from aiokafka.errors import (
+    ConsumerStoppedError,
+    IllegalOperation,
+    IllegalStateError,
+    KafkaError,
+    KafkaTimeoutError,
+    LeaderNotAvailableError,
+    NodeNotReadyError,
+    NoOffsetForPartitionError,
+    OffsetOutOfRangeError,
+    StaleMetadata,
+    UnknownTopicOrPartitionError,
+)
+
+from equipoise.events.log.kafka.client import TopicPartition
+from tests.simulated.kafka.cluster import Cluster, Fetched
+from tests.simulated.kafka.connected import ConnectedClient
+from tests.simulated.kafka.coordinators import GROUP
+from tests.simulated.kafka.log import StoredRecord
+
+PREFETCH_S = 0.1
+"""How long records that nobody takes keep the consumer from fetching from the same broker."""
+
+
+@attrs.define(eq=False)
+class _Assigned:
+    """`found`: fetched records that were not returned yet; None: none. `next_offset`: where to read
+    on behind them.
+    """
+
+    position: int | None = None
+    is_paused: bool = False
+    is_resetting: bool = False
+    high_watermark: int | None = None
+    last_stable_offset: int | None = None
+    found: Sequence[StoredRecord] | None = None
+    taken: int = 0
+    next_offset: int = 0
+    error: Exception | None = None
+    fetched_us: int = 0
+
+    @property
+    def is_ready(self) -> bool:
+        return self.found is not None or self.error is not None
+
+    def forget(self) -> None:
+        self.found = self.error = None
+
+
+class SimulatedConsumer(ConnectedClient):
+    """Implements `equipoise.events.log.kafka.client.Consumer`."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        process: str,
+        *,
+        group: str | None,
+        read_committed: bool,
+        auto_offset_reset: str,
+        request_timeout_ms: int,
+        max_poll_records: int | None,
+        fetch_max_wait_ms: int,
+        max_partition_fetch_bytes: int,
+    ) -> None:
+        super().__init__(cluster, process, request_timeout_ms=request_timeout_ms)
+        self._group = group
+        self._committed_only = read_committed
+        self._reset = auto_offset_reset
+        self._max_poll_records = max_poll_records
+        self._wait_us = fetch_max_wait_ms * 1_000
+        self._fetch_bytes = max_partition_fetch_bytes
+        self._assigned: dict[TopicPartition, _Assigned] = {}
+        self._fetching: dict[int, None] = {}
+        """Brokers with a fetch under way."""
+        self._waiters: dict[asyncio.Future[None], None] = {}
+        self._is_planned = False
+        self._assignments = 0
+
+    def _close(self) -> None:
+        super()._close()
+        self._wake_waiters()
+
+    # Positions
+
+    def assign(self, partitions: Sequence[TopicPartition]) -> None:
+        self._assigned = {TopicPartition(*place): _Assigned() for place in partitions}
+        self._assignments += 1
+        self._track(place[0] for place in partitions)
+        self._plan()
+
+    def _state(self, partition: TopicPartition) -> _Assigned:
+        state = self._assigned.get(partition)
+        if state is None:
+            raise IllegalStateError(f"No current assignment for partition {partition}")
+        return state
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        if offset < 0:
+            raise ValueError("Offset must be a positive integer")
+        state = self._state(partition)
+        state.position, state.is_resetting = offset, False
+        state.forget()
+        self._wake_waiters()
+        self._plan()
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        for place in partitions:
+            self._state(place).is_paused = True
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        for place in partitions:
+            self._state(place).is_paused = False
+        self._plan()
+
+    async def position(self, partition: TopicPartition) -> int:
+        while True:
+            state = self._state(partition)
+            if state.position is not None:
+                return state.position
+            await self._woken(None)
+
+    def highwater(self, partition: TopicPartition) -> int | None:
+        state = self._assigned.get(partition)
+        return None if state is None else state.high_watermark
+
+    def last_stable_offset(self, partition: TopicPartition) -> int | None:
+        return self._state(partition).last_stable_offset
+
+    # Records
+
+    async def getmany(
+        self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
+    ) -> Mapping[TopicPartition, Sequence[StoredRecord]]:
+        if self._is_closed:
+            raise ConsumerStoppedError
+        end_us = self._cluster.scheduler.now_us + timeout_ms * 1_000
+        most = max_records or self._max_poll_records
+        while True:
+            taken = self._take(partitions, most)
+            left_us = end_us - self._cluster.scheduler.now_us
+            if taken or left_us <= 0:
+                return taken
+            if not await self._woken(left_us / 1_000_000) or self._is_closed:
+                return {}
+
+    def _take(self, partitions: Sequence[TopicPartition], most: int | None) -> dict[TopicPartition, Sequence[StoredRecord]]:
+        taken: dict[TopicPartition, Sequence[StoredRecord]] = {}
+        ready = sorted((state.fetched_us, place) for place, state in self._assigned.items() if state.is_ready)
+        for _, place in ready:
+            state = self._assigned[place]
+            if partitions and place not in partitions:
+                continue
+            if state.is_paused:
+                state.forget()
+                continue
+            if state.error is not None:
+                if taken:
+                    return taken
+                error, state.error = state.error, None
+                self._plan()
+                raise error
+            assert state.found is not None
+            records = state.found[state.taken :] if most is None else state.found[state.taken : state.taken + most]
+            state.taken += len(records)
+            if records and state.taken < len(state.found):
+                state.position = records[-1].offset + 1
+            elif records and most == len(records):
+                state.position = records[-1].offset + 1  # it is seen at the next call that there are no more
+            else:
+                state.position = state.next_offset
+                state.found = None
+                self._plan()
+            if records:
+                taken[place] = records
+                if most is not None:
+                    most -= len(records)
+                    if not most:
+                        break
+        return taken
+
+    async def _woken(self, timeout_s: float | None) -> bool:
+        """Whether something was fetched within `timeout_s`."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters[waiter] = None
+        try:
+            await asyncio.wait((waiter,), timeout=timeout_s)
+            return waiter.done()
+        finally:
+            del self._waiters[waiter]
+
+    def _wake_waiters(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # Fetching ahead
+
+    def _plan(self) -> None:
+        """Fetches what is assigned, soon."""
+        if not self._is_planned and not self._is_closed:
+            self._is_planned = True
+            asyncio.get_running_loop().call_soon(self._fetch)
+
+    def _plan_later(self, wait_s: float) -> None:
+        if not self._is_closed:
+            asyncio.get_running_loop().call_later(wait_s, self._plan)
+
+    def _metadata_updated(self) -> None:
+        if self._assigned:
+            self._plan()
+
+    def _fetch(self) -> None:
+        self._is_planned = False
+        if self._is_closed:
+            return
+        wanted: dict[int, list[tuple[TopicPartition, int]]] = {}
+        held: dict[int, float] = {}
+        has_unknown = False
+        now_us = self._cluster.scheduler.now_us
+        for place, state in self._assigned.items():
+            leader = self._leader(place)
+            if leader is None or leader < 0:
+                has_unknown = has_unknown or not state.is_paused
+            elif state.is_ready:
+                left_s = PREFETCH_S - (now_us - state.fetched_us) / 1_000_000
+                if left_s > 0:
+                    held[leader] = max(left_s, held.get(leader, 0.0))
+            elif state.position is None:
+                if not state.is_resetting:
+                    state.is_resetting = True
+                    self._spawn(self._find_position(place, state))
+            elif not state.is_paused and leader not in self._fetching:
+                wanted.setdefault(leader, []).append((place, state.position))
+        for broker, places in wanted.items():
+            if broker in held:
+                self._plan_later(held[broker])
+                continue
+            if len(places) > 1:
+                self._cluster.random.shuffle(places)
+            self._fetching[broker] = None
+            handler = partial(self._cluster.fetch, places, self._committed_only, self._fetch_bytes, self._wait_us)
+            self._call(broker, "Fetch", handler, partial(self._fetched, broker, places, self._assignments))
+        if has_unknown:
+            self._spawn(self._find_leaders())
+
+    async def _find_leaders(self) -> None:
+        """One of them has no leader that is known."""
+        if self._updating is None or self._updating.done():
+            await asyncio.sleep(self._backoff_s)
+            await self._refresh()
+
+    def _fetched(
+        self, broker: int, places: Sequence[tuple[TopicPartition, int]], assignments: int, answer: Mapping[TopicPartition, Fetched] | BaseException
+    ) -> None:
+        if self._is_closed or isinstance(answer, asyncio.CancelledError):
+            return
+        if isinstance(answer, BaseException):
+            self._refresh()
+            self._spawn(self._fetch_failed(broker))
+            return
+        self._fetching.pop(broker, None)
+        has_new = False
+        for place, offset in places:
+            state = self._assigned.get(place)
+            if assignments != self._assignments or state is None or state.position != offset or state.is_ready:
+                continue
+            fetched = answer[place]
+            if fetched.error is None:
+                state.high_watermark, state.last_stable_offset = fetched.high_watermark, fetched.last_stable_offset
+                if fetched.next_offset > offset:
+                    state.found, state.taken, state.next_offset = fetched.records, 0, fetched.next_offset
+                    state.fetched_us = self._cluster.scheduler.now_us
+                    has_new = True
+            elif fetched.error is OffsetOutOfRangeError:
+                if self._reset == "none":
+                    state.error = OffsetOutOfRangeError({place: offset})
+                    state.fetched_us = self._cluster.scheduler.now_us
+                    has_new = True
+                else:
+                    state.position = None
+            else:
+                self._refresh()
+        if has_new:
+            self._wake_waiters()
+        self._plan()
+
+    async def _fetch_failed(self, broker: int) -> None:
+        await asyncio.sleep(self._backoff_s)
+        self._fetching.pop(broker, None)
+        self._plan()
+
+    async def _find_position(self, place: TopicPartition, state: _Assigned) -> None:
+        """Where the group has committed, else where `auto_offset_reset` says."""
+        position = None if self._group is None or state.high_watermark is not None else await self.committed(place)
+        if position is None and self._reset == "none":
+            if state.position is None:
+                state.error, state.fetched_us = NoOffsetForPartitionError(place), self._cluster.scheduler.now_us
+        elif position is None:
+            position = (await self._offsets([place], first=self._reset == "earliest"))[place]
+        if state.is_resetting:
+            state.is_resetting, state.position = False, position
+            self._wake_waiters()
+            self._plan()
+
+    # Offsets
+
+    async def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        return await self._offsets(partitions, first=True)
+
+    async def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        return await self._offsets(partitions, first=False)
+
+    async def _offsets(self, partitions: Sequence[TopicPartition], *, first: bool) -> dict[TopicPartition, int]:
+        """Repeats retriable errors for the request timeout, then raises KafkaTimeoutError."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                while True:
+                    try:
+                        return await self._offsets_once(partitions, first)
+                    except KafkaError as error:
+                        if not error.retriable:
+                            raise
+                        if error.invalid_metadata:
+                            self._refresh()
+                        await asyncio.sleep(self._backoff_s)
+        except TimeoutError:
+            raise KafkaTimeoutError(f"Failed to get offsets by times in {self._timeout_s} s") from None
+
+    async def _offsets_once(self, partitions: Sequence[TopicPartition], first: bool) -> dict[TopicPartition, int]:
+        if self._updating is not None and not self._updating.done():
+            await asyncio.shield(self._updating)
+        by_broker: dict[int, list[TopicPartition]] = {}
+        for each in partitions:
+            leader = self._leader(each)
+            if leader is None:
+                self._track([each[0]])
+                raise StaleMetadata(each)
+            if leader < 0:
+                raise LeaderNotAvailableError(each)
+            by_broker.setdefault(leader, []).append(each)
+        requests = [
+            self._ask(broker, "ListOffsets", partial(self._cluster.list_offsets, places, first, self._committed_only))
+            for broker, places in by_broker.items()
+        ]
+        found: dict[TopicPartition, int] = {}
+        for answers in [await requests[0]] if len(requests) == 1 else await asyncio.gather(*requests):
+            for place, answer in answers.items():
+                if not isinstance(answer, int):
+                    raise answer(place)
+                found[TopicPartition(*place)] = answer
+        return found
+
+    async def committed(self, partition: TopicPartition) -> int | None:
+        answer = await self._group_request("OffsetFetch", partial(self._cluster.coordinators.fetch_offsets, self._group or ""))
+        offset: int | None = answer.get(partition)
+        return offset
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        for place in offsets:
+            self._state(place)
+        await self._group_request("OffsetCommit", partial(self._cluster.coordinators.commit_offsets, self._group or "", dict(offsets)))
+
+    async def _group_request(self, name: str, handler: Any) -> Any:
+        if self._group is None:
+            raise IllegalOperation("Requires group_id")
+        while True:
+            answer = await self._coordinated(GROUP, self._group, name, handler)
+            if not isinstance(answer, type):
+                return answer
+            error = answer()
+            if not error.retriable or answer is UnknownTopicOrPartitionError:
+                raise error
+            await asyncio.sleep(self._backoff_s)
+
+    # Topics
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        count = self._counts.get(topic)
+        return None if count is None else set(range(count))
+
+    async def topic_ids(self, topics: Sequence[str], leads: TopicPartition) -> tuple[str, ...] | None:
+        leader = self._leader(leads)
+        if leader is None or leader < 0:
+            self._tracked[leads[0]] = None
+            await self._refresh()
+            leader = self._leader(leads)
+            if leader is None or leader < 0:
+                there = self._counts.get(leads[0])
+                raise (NodeNotReadyError if there else UnknownTopicOrPartitionError)(f"{leads[0]}/{leads[1]} has no leader")
+        answer = await self._ask(leader, "Metadata", partial(self._cluster.metadata, list(topics)))
+        if any(answer[topic] is None for topic in topics):
+            self._refresh()
+            raise UnknownTopicOrPartitionError(next(topic for topic in topics if answer[topic] is None))
+        return tuple(answer[topic].topic_id for topic in topics)

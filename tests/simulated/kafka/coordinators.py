@@ -1,0 +1,284 @@
+"""The coordinators of transactions and of consumer groups' offsets.
+
+Their state is replicated: it survives the coordinators' brokers. What changes with a failover is
+the broker that answers.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import attrs
+from aiokafka.errors import (
+    ConcurrentTransactions,
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
+    InvalidTxnState,
+    NotCoordinatorError,
+    UnknownTopicOrPartitionError,
+)
+
+from equipoise.events.log.kafka.client import TopicPartition
+from tests.simulated.kafka.log import Batch
+from tests.simulated.kafka.network import Reply
+
+if TYPE_CHECKING:
+    from tests.simulated.kafka.cluster import Broker, Cluster, ErrorClass, Partition
+
+GROUP, TRANSACTION = "__consumer_offsets", "__transaction_state"
+COUNT = 5
+AGAIN_US = 100_000
+CHECK_US = 10_000_000
+"""How often coordinators look for transactions that have expired."""
+_MOST_EPOCH = 32_766
+
+
+@attrs.define(eq=False)
+class _Transactional:
+    """A transactional id. `marker`: commit or abort, while the markers are being written."""
+
+    id: str
+    producer_id: int
+    epoch: int
+    timeout_ms: int
+    state: str = "empty"
+    """"empty", "ongoing", "ending" or "complete"."""
+    number: int = 0
+    """Of the present transaction."""
+    marker: bool = False
+    partitions: dict[TopicPartition, None] = attrs.field(factory=dict)
+    offsets: dict[str, dict[TopicPartition, int]] = attrs.field(factory=dict)
+    """Group -> offsets that the transaction commits."""
+
+
+class Coordinators:
+    """`partitions`: of the internal topics. The leader of one is the coordinator of its ids."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        replication = min(3, len(cluster.brokers))
+        self.partitions: list[Partition] = [
+            cluster.new_partition(topic, index, replication) for topic in (GROUP, TRANSACTION) for index in range(COUNT)
+        ]
+        self.offsets: dict[str, dict[TopicPartition, int]] = {}
+        """Group -> committed offsets."""
+        self._transactional: dict[str, _Transactional] = {}
+        self._producer_ids = 0
+
+    def forget_topic(self, topic: str) -> None:
+        for offsets in self.offsets.values():
+            for place in [each for each in offsets if each[0] == topic]:
+                del offsets[place]
+
+    def _partition(self, kind: str, key: str) -> Partition:
+        return self.partitions[(COUNT if kind == TRANSACTION else 0) + zlib.crc32(key.encode()) % COUNT]
+
+    def _refusal(self, kind: str, key: str, broker: Broker) -> ErrorClass | None:
+        each = self._partition(kind, key)
+        if self._cluster.leader_of(broker, each) != broker.id:
+            return NotCoordinatorError
+        return CoordinatorLoadInProgressError if each.is_settling and broker.view is None else None
+
+    def _may_write(self, kind: str, key: str, broker: Broker, reply: Reply) -> bool:
+        """Whether the broker coordinates `key`. If not, it replies."""
+        refusal = self._refusal(kind, key, broker)
+        if refusal is not None:
+            reply(refusal)
+        elif broker.view is not None:
+            self._cluster.hold(broker, reply, NotCoordinatorError)
+        return refusal is None and broker.view is None
+
+    def _written(self, reply: Reply, answer: Any) -> None:
+        """Replies when the replicas have it."""
+        self._cluster.scheduler.call_later(self._cluster.between_us(self._cluster.replicate_us), reply, answer)
+
+    def find(self, kind: str, key: str, broker: Broker, reply: Reply) -> None:
+        """Replies with the id of the coordinator's broker, or an error."""
+        leader = self._cluster.leader_of(broker, self._partition(kind, key))
+        reply(leader if leader >= 0 else CoordinatorNotAvailableError)
+
+    # Groups' offsets
+
+    def fetch_offsets(self, group: str, broker: Broker, reply: Reply) -> None:
+        """Replies with partition -> committed offset, or an error."""
+        refusal = self._refusal(GROUP, group, broker)
+        offsets = self.offsets if broker.view is None else broker.view.offsets
+        reply(dict(offsets.get(group, {})) if refusal is None else refusal)
+
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int], broker: Broker, reply: Reply) -> None:
+        """Replies with an error, or None."""
+        if not self._may_write(GROUP, group, broker, reply):
+            return
+        missing = [place for place in offsets if self._cluster.partition(place) is None]
+        if missing:
+            reply(UnknownTopicOrPartitionError)
+            return
+        self.offsets.setdefault(group, {}).update(offsets)
+        self._written(reply, None)
+
+    # Producers
+
+    def init_producer_id(self, transactional_id: str | None, timeout_ms: int, broker: Broker, reply: Reply) -> None:
+        """Replies with (producer id, epoch), or an error. Fences the id's former producer."""
+        if transactional_id is None:
+            self._producer_ids += 1
+            reply((self._producer_ids, 0))
+            return
+        if not self._may_write(TRANSACTION, transactional_id, broker, reply):
+            return
+        known = self._transactional.get(transactional_id)
+        if known is not None and known.state == "ongoing":
+            known.epoch += 1
+            self._end(known, commit=False)
+        if known is not None and known.state == "ending":
+            reply(ConcurrentTransactions)
+            return
+        if known is None or known.epoch >= _MOST_EPOCH:
+            self._producer_ids += 1
+            known = self._transactional[transactional_id] = _Transactional(transactional_id, self._producer_ids, -1, timeout_ms)
+        known.epoch += 1
+        known.timeout_ms = timeout_ms
+        known.state = "empty"
+        self._written(reply, (known.producer_id, known.epoch))
+
+    def _problem(self, transactional_id: str, producer_id: int, epoch: int) -> ErrorClass | None:
+        known = self._transactional.get(transactional_id)
+        if known is None or known.producer_id != producer_id:
+            return InvalidProducerIdMapping
+        return InvalidProducerEpoch if known.epoch != epoch else None
+
+    def transaction_problem(self, transactional_id: str, producer_id: int, epoch: int, place: TopicPartition) -> ErrorClass | None:
+        """Why a record of this producer may not be appended to a partition; None: it may."""
+        problem = self._problem(transactional_id, producer_id, epoch)
+        if problem is not None:
+            return problem
+        known = self._transactional[transactional_id]
+        return None if known.state == "ongoing" and place in known.partitions else InvalidTxnState
+
+    def add_to_transaction(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        places: Sequence[TopicPartition],
+        group: str | None,
+        broker: Broker,
+        reply: Reply,
+    ) -> None:
+        """Adds partitions, or a group. Replies with an error, or None."""
+        if not self._may_write(TRANSACTION, transactional_id, broker, reply):
+            return
+        problem = self._problem(transactional_id, producer_id, epoch)
+        known = self._transactional.get(transactional_id)
+        if problem is not None or known is None:
+            reply(problem)
+        elif known.state == "ending":
+            reply(ConcurrentTransactions)
+        elif any(self._cluster.partition(place) is None for place in places):
+            reply(UnknownTopicOrPartitionError)
+        else:
+            if known.state != "ongoing":
+                known.state = "ongoing"
+                known.number += 1
+                wait_us = known.timeout_ms * 1_000 + self._cluster.between_us((0, CHECK_US))
+                self._cluster.scheduler.call_later(wait_us, self._expire, known, known.number)
+            known.partitions.update(dict.fromkeys(TopicPartition(*place) for place in places))
+            if group is not None:
+                known.offsets.setdefault(group, {})
+            self._written(reply, None)
+
+    def commit_in_transaction(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        group: str,
+        offsets: Mapping[TopicPartition, int],
+        broker: Broker,
+        reply: Reply,
+    ) -> None:
+        """Replies with an error, or None. The offsets are committed with the transaction."""
+        if not self._may_write(GROUP, group, broker, reply):
+            return
+        problem = self._problem(transactional_id, producer_id, epoch)
+        known = self._transactional.get(transactional_id)
+        if problem is not None or known is None:
+            reply(problem)
+        elif known.state != "ongoing" or group not in known.offsets:
+            reply(InvalidTxnState)
+        elif any(self._cluster.partition(place) is None for place in offsets):
+            reply(UnknownTopicOrPartitionError)
+        else:
+            known.offsets[group].update(offsets)
+            self._written(reply, None)
+
+    def end_transaction(self, transactional_id: str, producer_id: int, epoch: int, commit: bool, broker: Broker, reply: Reply) -> None:
+        """Replies with an error, or None: it will be committed, or aborted."""
+        if not self._may_write(TRANSACTION, transactional_id, broker, reply):
+            return
+        problem = self._problem(transactional_id, producer_id, epoch)
+        known = self._transactional.get(transactional_id)
+        if problem is not None or known is None:
+            reply(problem)
+        elif known.state == "ongoing":
+            self._end(known, commit=commit)
+            self._written(reply, None)
+        elif known.marker != commit or known.state == "empty":
+            reply(InvalidTxnState)
+        else:
+            reply(ConcurrentTransactions if known.state == "ending" else None)
+
+    def _expire(self, known: _Transactional, number: int) -> None:
+        if known.number != number or known.state != "ongoing":
+            return
+        if not self._answers(self._partition(TRANSACTION, known.id)):
+            self._cluster.scheduler.call_later(AGAIN_US, self._expire, known, number)
+            return
+        known.epoch += 1
+        self._end(known, commit=False)
+
+    # Markers
+
+    def _answers(self, each: Partition) -> bool:
+        return each.leader >= 0 and self._cluster.brokers[each.leader].is_well and not each.is_settling
+
+    def _end(self, known: _Transactional, *, commit: bool) -> None:
+        known.state, known.marker = "ending", commit
+        for place in known.partitions:
+            self._later(partial(self._mark, known, place))
+        for group in known.offsets:
+            self._later(partial(self._mark_group, known, group))
+        if not known.partitions and not known.offsets:
+            known.state = "complete"
+
+    def _later(self, function: Any, wait_us: int = 0) -> None:
+        self._cluster.scheduler.call_later(wait_us + self._cluster.between_us(self._cluster.replicate_us), function)
+
+    def _mark(self, known: _Transactional, place: TopicPartition) -> None:
+        each = self._cluster.partition(place)  # of the same name: the topic may be another one by now
+        if each is not None:
+            if not self._answers(each) or not self._answers(self._partition(TRANSACTION, known.id)):
+                self._later(partial(self._mark, known, place), AGAIN_US)
+                return
+            self._cluster.append(each, Batch(known.producer_id, known.epoch, -1, True, marker=known.marker))
+        del known.partitions[place]
+        self._marked(known)
+
+    def _mark_group(self, known: _Transactional, group: str) -> None:
+        if not self._answers(self._partition(GROUP, group)):
+            self._later(partial(self._mark_group, known, group), AGAIN_US)
+            return
+        offsets = known.offsets.pop(group)
+        if known.marker:
+            there = {place: offset for place, offset in offsets.items() if self._cluster.partition(place) is not None}
+            self.offsets.setdefault(group, {}).update(there)
+        self._marked(known)
+
+    def _marked(self, known: _Transactional) -> None:
+        if not known.partitions and not known.offsets:
+            known.state = "complete"

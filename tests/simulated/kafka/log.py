@@ -1,0 +1,243 @@
+"""One partition's records, and the rules by which a leader appends and returns them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
+
+import attrs
+from aiokafka.errors import InvalidProducerEpoch, OutOfOrderSequenceNumber
+
+from equipoise.events.log.kafka.client import Headers
+
+BATCH_OVERHEAD = 61
+RECORD_OVERHEAD = 8
+"""About what a batch and a record add to their keys, values and headers."""
+KEPT_BATCHES = 5
+"""Batches of a producer that a leader recognises when they come again."""
+_SEQUENCES = 2**31
+
+
+@attrs.define(eq=False, slots=True)
+class StoredRecord:
+    """A record in a partition, as consumers return it. `batch`: with which it came."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    batch: Batch
+
+    @property
+    def serialized_key_size(self) -> int:
+        return -1 if self.key is None else len(self.key)
+
+    @property
+    def serialized_value_size(self) -> int:
+        return -1 if self.value is None else len(self.value)
+
+    @property
+    def size(self) -> int:
+        return RECORD_OVERHEAD + size_of(self.key, self.value, self.headers)
+
+
+def size_of(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    """Bytes of a record's contents with their lengths, as in a batch."""
+    size = _field(key) + _field(value) + 1
+    for name, content in headers:
+        size += _field(name.encode()) + _field(content)
+    return size
+
+
+def _field(content: bytes | None) -> int:
+    if content is None:
+        return 1
+    length = len(content)
+    return length + (1 if length < 64 else 2 if length < 8_192 else 3 if length < 1_048_576 else 4)
+
+
+@attrs.define(eq=False, slots=True)
+class Batch:
+    """What a producer sends at once to one partition. `sequence`: of its first record. `marker`:
+    True and False end a transaction (commit, abort); None: it holds records.
+    """
+
+    producer_id: int
+    epoch: int
+    sequence: int
+    transactional: bool
+    contents: Sequence[tuple[bytes | None, bytes | None, Headers, int]] = ()
+    """Key, value, headers, time of creation (ms)."""
+    size: int = 0
+    marker: bool | None = None
+
+    @property
+    def last_sequence(self) -> int:
+        return (self.sequence + len(self.contents) - 1) % _SEQUENCES
+
+
+@attrs.define(eq=False, slots=True)
+class _KnownProducer:
+    epoch: int
+    batches: deque[tuple[int, int, int]] = attrs.field(factory=lambda: deque(maxlen=KEPT_BATCHES))
+    """First and last sequence, first offset."""
+    last: Batch | None = None
+
+
+class PartitionLog:
+    """The records from `start` to before `end`; consumers see those below `high_watermark`.
+
+    `committed`: highest offset that was ever a high watermark: records before it are on all in-sync
+    replicas. A new leader may take a moment to know it.
+    """
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.start = 0
+        self.end = 0
+        self.high_watermark = 0
+        self.committed = 0
+        self.records: list[StoredRecord] = []
+        """Markers are among them."""
+        self._offsets: list[int] = []
+        self._producers: dict[int, _KnownProducer] = {}
+        self._open: dict[int, list[int]] = {}
+        """Producer id -> records of its open transaction."""
+        self._aborted: set[int] = set()
+        self._ended: list[tuple[int, int]] = []
+        """Transactions whose marker is not below the high watermark yet: first offset, offset of
+        the marker.
+        """
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Consumers with read_committed see the records below it."""
+        stable = self.high_watermark
+        for offsets in self._open.values():
+            if offsets[0] < stable:
+                stable = offsets[0]
+        for first, marker in self._ended:
+            if marker >= self.high_watermark and first < stable:
+                stable = first
+        return stable
+
+    def has_open_transaction(self, producer_id: int) -> bool:
+        return producer_id in self._open
+
+    def check(self, batch: Batch) -> int | type[Exception] | None:
+        """What keeps a batch from being appended: the offset at which it was appended before, or an
+        error.
+        """
+        known = self._producers.get(batch.producer_id)
+        if batch.producer_id < 0 or known is None:
+            return None
+        if batch.epoch == known.epoch:
+            for first, last, offset in known.batches:
+                if first == batch.sequence and last == batch.last_sequence:
+                    return offset
+            if known.batches and batch.sequence != (known.batches[-1][1] + 1) % _SEQUENCES:
+                return OutOfOrderSequenceNumber
+            if not known.batches and batch.sequence:
+                return OutOfOrderSequenceNumber
+            return None
+        if batch.epoch < known.epoch:
+            return InvalidProducerEpoch
+        return OutOfOrderSequenceNumber if batch.sequence else None
+
+    def append(self, batch: Batch, append_ms: int | None) -> int:
+        """Appends a batch and returns its first offset. `append_ms`: None: the producer's times."""
+        base = self.end
+        if batch.marker is not None:
+            self._add(StoredRecord(self.topic, self.partition, base, append_ms or 0, 1, None, None, (), batch))
+        for index, (key, value, headers, created_ms) in enumerate(batch.contents):
+            timestamp = created_ms if append_ms is None else append_ms
+            self._add(StoredRecord(self.topic, self.partition, base + index, timestamp, int(append_ms is not None), key, value, headers, batch))
+        return base
+
+    def _add(self, record: StoredRecord) -> None:
+        self.records.append(record)
+        self._offsets.append(record.offset)
+        self.end = record.offset + 1
+        batch = record.batch
+        if batch.producer_id < 0:
+            return
+        known = self._producers.get(batch.producer_id)
+        if known is None or known.epoch != batch.epoch:
+            known = self._producers[batch.producer_id] = _KnownProducer(batch.epoch)
+        if batch.marker is not None:
+            offsets = self._open.pop(batch.producer_id, None)
+            if offsets is not None:
+                self._ended.append((offsets[0], record.offset))
+                if not batch.marker:
+                    self._aborted.update(offsets)
+            return
+        if batch.transactional:
+            self._open.setdefault(batch.producer_id, []).append(record.offset)
+        if known.last is not batch:
+            known.last = batch
+            known.batches.append((batch.sequence, batch.last_sequence, record.offset))
+
+    def raise_high_watermark(self, offset: int) -> bool:
+        """Whether it has risen."""
+        if offset <= self.high_watermark:
+            return False
+        self.high_watermark = offset
+        self.committed = max(self.committed, offset)
+        if self._ended:
+            self._ended = [(first, marker) for first, marker in self._ended if marker >= offset]
+        return True
+
+    def read(self, offset: int, bound: int, *, committed: bool, max_bytes: int) -> tuple[list[StoredRecord], int]:
+        """The records from `offset` to before `bound`, at least one if there is one, and where to
+        read on. `committed`: without aborted ones.
+        """
+        found: list[StoredRecord] = []
+        size = 0
+        records, aborted = self.records, self._aborted
+        for index in range(bisect_left(self._offsets, offset), len(records)):
+            record = records[index]
+            if record.offset >= bound:
+                break
+            if record.batch.marker is not None or (committed and record.offset in aborted):
+                continue
+            size += record.size
+            if found and size > max_bytes:
+                return found, record.offset
+            found.append(record)
+        return found, max(offset, bound)
+
+    # Records that go
+
+    def delete_before(self, offset: int) -> None:
+        """Retention, or a request to delete records."""
+        self.start = max(self.start, offset)
+        gone = bisect_left(self._offsets, self.start)
+        del self.records[:gone], self._offsets[:gone]
+
+    def compact(self, below: int) -> None:
+        """Removes records below an offset that have a later one with their key."""
+        last = {record.key: record.offset for record in self.records if record.batch.marker is None and record.offset not in self._aborted}
+        self.records = [
+            each for each in self.records if each.offset >= below or (each.batch.marker is None and last.get(each.key, each.offset) == each.offset)
+        ]
+        self._offsets = [each.offset for each in self.records]
+
+    def truncate(self, end: int) -> None:
+        """Removes the records from `end` on: a new leader has not got them."""
+        if end >= self.end:
+            return
+        keep = bisect_left(self._offsets, end)
+        records = self.records[:keep]
+        self.records, self._offsets, self._producers, self._open, self._aborted, self._ended = [], [], {}, {}, set(), []
+        for record in records:
+            self._add(record)
+        self.end = end
+        self.start = min(self.start, end)
+        self.high_watermark = min(self.high_watermark, end)
+        self.committed = min(self.committed, end)
