@@ -62,8 +62,8 @@ bench-live: java $(READY) ## how fast and how large a live group may be, on a re
 compare-live: java $(READY) ## equipoise beside Kafka Streams, Faust and a plain consumer group, on a real broker (OPTIONS="--only faust")
 	@$(BIN)/python -m bench.peers --out out/peers.json $(OPTIONS)
 
-soak: $(READY) ## a long storm on the simulated cluster, seeds printed
-	@$(BIN)/python -m tests.soak
+soak: $(READY) ## storms on the simulated cluster, seeds printed (STEPS=10000000 SEEDS=1000 FIRST=0); stopped, it goes on where it was (STATE=out/soak.json)
+	@$(BIN)/python -m tests.soak $(if $(STEPS),--steps $(STEPS)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST),--rolling) $(if $(STATE),--state $(STATE))
 
 storm: java $(READY) ## random faults on a real deployment; SEED=7 FAULTS=100 GUARANTEE=exactly_once EVERY=5, or what is left out
 	@$(BIN)/python -m tests.live.storm $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS)) $(if $(GUARANTEE),--guarantee $(GUARANTEE)) $(if $(EVERY),--every $(EVERY))

@@ -90,13 +90,27 @@ def begin_epoch(member: MemberState) -> None:
 # Configuration, topology, partitions
 
 
+FURTHEST_MS = 2**64 - 1
+"""The latest group time that a snapshot can hold."""
+
+
 def configure(state: GroupState, fact: GroupConfigured) -> None:
     """config' = fact; memory' = ∅ when the assignor or its version changes, because one assignor's
-    memory means nothing to another.
+    memory means nothing to another. gathering_until_ms', drain_deadline_ms' = what they were with
+    the delays of `fact` for those before (docs/protocol.md#d8).
     """
     before, state.config = state.config, fact
     if before is None or (before.assignor, before.behaviour_version) != (fact.assignor, fact.behaviour_version):
         state.memory = {}
+    if before is None:
+        return
+    if state.gathering_until_ms is not None:
+        delays = MOST_INITIAL_DELAYS if state.awaiting_lags else 1
+        longer_ms = delays * (fact.knobs.initial_delay_ms - before.knobs.initial_delay_ms)
+        state.gathering_until_ms = min(max(0, state.gathering_until_ms + longer_ms), FURTHEST_MS)
+    for member in state.members.values():
+        if member.drain_deadline_ms is not None:
+            member.drain_deadline_ms += fact.knobs.drain_timeout_ms - before.knobs.drain_timeout_ms
 
 
 def declare_topology(state: GroupState, fact: TopologyDeclared) -> None:

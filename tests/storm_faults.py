@@ -6,6 +6,7 @@ repeated.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
@@ -124,13 +125,19 @@ SUPERVISION_MS = 10_000
 """Interval at which the supervisor restarts members without a process."""
 
 
-def plan(cluster: SimulatedCluster, faults: list[Fault], *, members: tuple[str, ...], heal_ms: int) -> None:
+def plan(
+    cluster: SimulatedCluster, faults: list[Fault], *, members: tuple[str, ...], heal_ms: int, strikes: Mapping[str, Callable[[Fault], None]]
+) -> None:
     """Schedules every fault, and a supervisor that starts a process for each member without one.
 
     At `heal_ms` the network becomes faultless, paused processes resume, and one worker leads.
+    `strikes`: what carries out faults of other kinds than FAULTS.
     """
     for fault in faults:
-        cluster.engine.at(fault.at_ms, strike, cluster, fault)
+        if fault.kind in strikes:
+            cluster.engine.at(fault.at_ms, strikes[fault.kind], fault)
+        else:
+            cluster.engine.at(fault.at_ms, strike, cluster, fault)
     cluster.engine.at(heal_ms, heal, cluster)
     cluster.engine.after(SUPERVISION_MS, _supervise, cluster, members)
 

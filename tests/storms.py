@@ -18,7 +18,7 @@ from equipoise.assignors import registry
 from equipoise.events.errors import EquipoiseError, InvariantBroken
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
 from equipoise.events.records import DecisionRecord, Record
-from equipoise.events.settings import GroupSettings, Scalar
+from equipoise.events.settings import GroupSettings
 from equipoise.reference_model.step_checker import StepChecker
 from equipoise.replay.simulation import (
     ClusterConfig,
@@ -30,7 +30,9 @@ from equipoise.replay.simulation import (
     steady,
 )
 from equipoise.statemachine.machine import GroupMachine
+from tests.faults import MOST_PARTITIONS, OPTIONS, Builds, long_id
 from tests.storm_faults import Fault, plan, random_faults
+from tests.storm_operators import OPERATOR_FAULTS, Operators, random_operator_faults
 
 START_MS = 1_000_000_000
 SESSION_MS = 10_000
@@ -63,6 +65,8 @@ class Setting:
     faults: tuple[Fault, ...]
     changes: tuple[tuple[int, GroupConfigured], ...] = ()
     """When the group is configured again, and how (docs/protocol.md#d8)."""
+    operators: bool = False
+    """Whether OPERATOR_FAULTS are among the faults; then `config` is in force again at the end."""
 
 
 @attrs.define(kw_only=True)
@@ -82,12 +86,13 @@ class StormOutcome:
         return f"seed {self.setting.seed}: {self.facts} facts, {self.steps} steps{settled}" + (f": {self.error}" if self.error else "")
 
 
-def draw(seed: int, assignor: str = "high_availability", *, switching: bool = False) -> Setting:
+def draw(seed: int, assignor: str = "high_availability", *, switching: bool = False, operators: bool = False) -> Setting:
     """A group of 1 to MOST_MEMBERS members with 1 to 12 stateful tasks, led by `assignor`, and its
     faults.
 
     `switching`: now and then another assignor leads, each time with other settings, whatever is
-    under way.
+    under way. `operators`: operators, upgrades and hostile senders cause faults too, and some
+    groups have ids of 200 characters.
     """
     random = Random(f"setting {seed}")
     stateful, stateless = random.randint(1, 12), random.choice((0, 0, 3))
@@ -162,16 +167,36 @@ def draw(seed: int, assignor: str = "high_availability", *, switching: bool = Fa
         for each in members
     )
     changes = tuple(_changes(seed, config.configured)) if switching else ()
-    return Setting(seed=seed, config=config, members=members, faults=tuple(faults), changes=changes)
+    setting = Setting(seed=seed, config=config, members=members, faults=tuple(faults), changes=changes)
+    return _with_operators(setting) if operators else setting
 
 
-OPTIONS: dict[str, tuple[dict[str, Scalar], ...]] = {
-    "cooperative": ({}, {"scheduled_delay_ms": 20_000}, {"scheduled_delay_ms": 0}),
-    "lag_aware": ({}, {"cross_topic": True}),
-    "learner": ({}, {"strict": True}),
-    "load_balanced": ({}, {"load_high_percent": 2, "load_low_percent": 1}),
-}
-"""Assignor -> options for it in a storm."""
+def _with_operators(setting: Setting) -> Setting:
+    seed = setting.seed
+    random = Random(f"with operators {seed}")
+    names = {each.member_id: long_id(each.member_id) if seed % 3 == 0 else each.member_id for each in setting.members}
+    faults = [attrs.evolve(fault, member_id=names.get(fault.member_id, "")) for fault in setting.faults]
+    from_ms = START_MS + CALM_MS
+    faults += random_operator_faults(
+        seed, members=tuple(names.values()), from_ms=from_ms, until_ms=from_ms + STORM_MS, every_ms=random.choice((6_000, 15_000))
+    )
+    growth = setting.config.growth["log", 0]
+    grown = {("log", partition): growth for partition in range(MOST_PARTITIONS)}
+    least_rate = 4 * MOST_PARTITIONS * max(growth.at(START_MS + 1_000) - growth.at(START_MS) for growth in setting.config.growth.values())
+    return attrs.evolve(
+        setting,
+        config=attrs.evolve(setting.config, growth={**grown, **setting.config.growth}),
+        members=tuple(
+            attrs.evolve(
+                each,
+                member_id=names[each.member_id],
+                restore=attrs.evolve(each.restore, records_per_s=max(each.restore.records_per_s, least_rate)),
+            )
+            for each in setting.members
+        ),
+        faults=tuple(sorted(faults, key=lambda fault: fault.at_ms)),
+        operators=True,
+    )
 
 
 def _changes(seed: int, before: GroupConfigured) -> Iterator[tuple[int, GroupConfigured]]:
@@ -207,7 +232,11 @@ def run_storm(setting: Setting, *, judges: Sequence[Judge] | None = None, **opti
         for judge in judges:
             judge(record, decisions, machine)
 
+    builds = Builds()
+    if setting.operators:
+        options = {"session_factory": builds, **options}
     cluster = SimulatedCluster(setting.config, seed=setting.seed, watcher=watch, **options)
+    operators = Operators(cluster, builds, most_session_ms=SESSION_MS, least_margin_ms=setting.config.configured.knobs.max_step_ms)
     outcome = StormOutcome(setting=setting, cluster=cluster, facts=0, steps=0, settled_ms=None, error=None)
     try:
         cluster.start_worker()
@@ -216,7 +245,10 @@ def run_storm(setting: Setting, *, judges: Sequence[Judge] | None = None, **opti
         for at_ms, changed in setting.changes:
             cluster.engine.at(at_ms, cluster.append, changed)
         heal_ms = START_MS + CALM_MS + STORM_MS
-        plan(cluster, list(setting.faults), members=tuple(each.member_id for each in setting.members), heal_ms=heal_ms)
+        strikes = dict.fromkeys(OPERATOR_FAULTS, operators.strike)
+        plan(cluster, list(setting.faults), members=tuple(each.member_id for each in setting.members), heal_ms=heal_ms, strikes=strikes)
+        if setting.operators:
+            cluster.engine.at(heal_ms, operators.heal, setting.config.configured)
         cluster.run_until(heal_ms)
         outcome.settled_ms = _settle(cluster, heal_ms) - heal_ms
     except EquipoiseError as error:
@@ -229,7 +261,7 @@ def unsettled(cluster: SimulatedCluster) -> str:
     """What is still to be done; "": nothing."""
     state = cluster.machine.state
     owners = cluster.world.owners(cluster.now_ms)
-    idle = [str(task) for task in sorted(cluster.world.tasks) if task not in owners]
+    idle = [str(task) for task in sorted(state.tasks()) if task not in owners]
     if idle:
         return f"nobody runs {', '.join(idle)}"
     if state.owner != owners:

@@ -16,6 +16,7 @@ import attrs
 from equipoise.events.decisions import AssignmentIssued, EventRejected, MemberAsked, MemberAssigned, MemberExpired, Move
 from equipoise.events.errors import InvariantBroken
 from equipoise.events.facts import (
+    AssignmentObserved,
     GroupConfigured,
     LagReported,
     LeaveCancelled,
@@ -461,6 +462,8 @@ class ReferenceModel:
             self._joined(event, answers)
         elif isinstance(event, LeaveRequested):
             self._requested(event, answers)
+        elif isinstance(event, AssignmentObserved):
+            self._observed_generation(event)
         elif isinstance(event, _OF_A_MEMBER):
             member = self._renew(event)
             if member is None:
@@ -471,6 +474,15 @@ class ReferenceModel:
             if isinstance(event, LagReported) and not self.shadowing and again_until_ms is not None and again_until_ms > self.now_ms:
                 self._check_asked([member.member_id], answers, leave=True)
 
+    def _observed_generation(self, event: AssignmentObserved) -> None:
+        """docs/protocol.md#d7: who is not in it has left. What the others run is their leader's
+        affair.
+        """
+        present = {observed.member_id for observed in event.members}
+        for member_id in sorted(self.members.keys() - present):
+            self._out(self.members[member_id], hold_ms=0)
+        self.generation = event.generation
+
     def _configured(self, event: GroupConfigured) -> None:
         """docs/protocol.md#m4: no lease may end by one step of group time that is longer than the
         member's margin.
@@ -479,6 +491,8 @@ class ReferenceModel:
             if event.knobs.max_step_ms > member.lease_margin_ms:
                 who = f"{member.member_id} incarnation {member.incarnation}"
                 raise InvariantBroken(1, f"max_step_ms {event.knobs.max_step_ms} is over the margin of {who}, {member.lease_margin_ms} ms")
+        if self.config is not None and self.gathering_until_ms is not None:
+            self.gathering_until_ms += (4 if self.awaiting_lags else 1) * (event.knobs.initial_delay_ms - self.config.knobs.initial_delay_ms)
         self.config = event
 
     def _topology(self, event: TopologyDeclared) -> None:

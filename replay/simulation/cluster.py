@@ -116,6 +116,7 @@ class SimulatedCluster:
         self._session_factory = session_factory
         self._machine_factory = machine_factory
         self._incarnation = 0
+        self._topology_epoch = config.topology.epoch
         for event in (LogOpened(log_id=config.log_id, manifest=config.manifest), config.configured, config.topology):
             self.broker.append_fact(event)
 
@@ -241,7 +242,8 @@ class SimulatedCluster:
 
     def append(self, fact: Fact) -> Record:
         """Appends an operator's fact, such as a new configuration or topology, at once."""
-        if isinstance(fact, TopologyDeclared):
+        if isinstance(fact, TopologyDeclared) and fact.epoch > self._topology_epoch:
+            self._topology_epoch = fact.epoch
             self.world.declare(fact)
         record = self.broker.append_fact(fact)
         self.broker.wake_facts()

@@ -39,8 +39,8 @@ from equipoise.events.tasks import LagSentinel, TaskId
 from equipoise.reference_model.invariants import check_snapshot_replay, settling_ms, unsettled
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.state import GroupPhase
+from tests.faults import OPTIONS
 from tests.groups import HEARTBEAT_MS, Group, Truthful, all_but_time_and_leases, configured, joined, rejections, topology
-from tests.storms import OPTIONS
 
 MEMBERS = ("m1", "m2", "m3", "m4")
 LIARS = (*MEMBERS, "a stranger")
