@@ -1,15 +1,23 @@
-"""Time and threads, as hosts see them: the deployed ones here, virtual ones in the simulation."""
+"""Time, threads and the machine, as hosts see them. Tests have simulated ones."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import fcntl
+import os
+import threading
 import time
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from equipoise.machine import HostLoad, HostShares
+
 T = TypeVar("T")
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+"""On Linux, and the same in all containers of one machine. Other systems have no such file."""
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS has no CLOCK_BOOTTIME; there CLOCK_MONOTONIC goes on in sleep
 
 
@@ -31,6 +39,25 @@ class HostThread(Protocol):
 
     async def stop(self) -> None:
         """Cancels all tasks of the loop and ends the thread."""
+        ...
+
+
+class HeldLock(Protocol):
+    """A lock on a file, held by this process until `release` or its end."""
+
+    @property
+    def identity(self) -> list[int]:
+        """Device and inode of the file."""
+        ...
+
+    def release(self) -> None: ...
+
+
+class LoadMeter(Protocol):
+    """Measures how much of its machine a process uses."""
+
+    def look(self, now_ms: int) -> HostShares:
+        """The last measured shares; measures again after some seconds. `now_ms`: by `boot_ms`."""
         ...
 
 
@@ -59,15 +86,85 @@ class Runtime(Protocol):
         """Starts a thread with an event loop."""
         ...
 
+    async def run_blocking(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Calls a function that may block for long, beside the event loop."""
+        ...
+
+    def lock(self, file: Path) -> HeldLock:
+        """Locks a file, which is created if it does not exist. Raises BlockingIOError when a live
+        process has it, OSError when it cannot be written.
+        """
+        ...
+
+    def boot_id(self) -> str | None:
+        """Id of this boot of the machine; None: the system has none."""
+        ...
+
+    def load_meter(self, folder: Path | None) -> LoadMeter:
+        """Measures this process. `folder`: where it keeps its state; None: it keeps none on disk.
+        """
+        ...
+
+
+class LoopThread:
+    """An event loop that runs from its construction to `stop`, on a daemon thread `name`."""
+
+    def __init__(self, name: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+            left = asyncio.all_tasks(self.loop)
+            for task in left:
+                task.cancel()
+            if left:
+                self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        finally:
+            self.loop.close()
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return await asyncio.wrap_future(self.start(coroutine))
+
+    async def stop(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        await asyncio.to_thread(self._thread.join)
+
+
+class FileLock:
+    """A lock by flock(2). See `Runtime.lock`."""
+
+    def __init__(self, file: Path) -> None:
+        self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    @property
+    def identity(self) -> list[int]:
+        file = os.fstat(self._descriptor)
+        return [file.st_dev, file.st_ino]
+
+    def release(self) -> None:
+        os.close(self._descriptor)
+
 
 class DeployedRuntime:
     """The `Runtime` of a process on a real machine."""
 
+    monotonic_s = staticmethod(time.monotonic)
+
     def boot_ms(self) -> int:
         return time.clock_gettime_ns(_CLOCK) // 1_000_000
-
-    def monotonic_s(self) -> float:
-        return time.monotonic()
 
     def wall_us(self) -> int:
         return time.time_ns() // 1_000
@@ -76,9 +173,22 @@ class DeployedRuntime:
         return uuid.uuid4().hex
 
     def thread(self, name: str) -> HostThread:
-        from equipoise.member.threads import LoopThread
-
         return LoopThread(name)
 
+    async def run_blocking(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.to_thread(function, *arguments)
 
-DEPLOYED = DeployedRuntime()
+    def lock(self, file: Path) -> HeldLock:
+        return FileLock(file)
+
+    def boot_id(self) -> str | None:
+        try:
+            return BOOT_ID.read_text().strip() or None
+        except OSError:
+            return None
+
+    def load_meter(self, folder: Path | None) -> LoadMeter:
+        return HostLoad(folder)
+
+
+DEPLOYED: Runtime = DeployedRuntime()

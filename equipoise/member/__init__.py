@@ -61,8 +61,8 @@ Modules, from the outside in:
 - `restorer`: copies up to date with their changelogs; `ends`: where changelogs end; `throttle`
 - `fencing`, `origin`: which records of a changelog count
 - `stores`: where state is kept; `directory`: the state directory
-- `preparing`: the application's `prepare`; `load`: rates of tasks, and use of the host
-- `embedded_worker`: a worker in the same process; `threads`: an event loop on a thread
+- `preparing`: the application's `prepare`; `load`: rates of tasks
+- `embedded_worker`: a worker in the same process
 """
 
 from __future__ import annotations

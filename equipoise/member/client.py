@@ -19,6 +19,7 @@ from equipoise.member.options import MemberOptions
 from equipoise.member.preparing import PreparationProgress, PrepareCallback
 from equipoise.member.runner import Callback, Handler
 from equipoise.member.work import AskedCallback, StandbyCallback
+from equipoise.runtime import DEPLOYED, Runtime
 
 if TYPE_CHECKING:
     from equipoise.member.embedded_worker import EmbeddedWorker
@@ -79,6 +80,7 @@ class Member:
         on_asked: AskedCallback | None = None,
         prepare: PrepareCallback | None = None,
         lead: bool | WorkerSettings = False,
+        _runtime: Runtime = DEPLOYED,
         **options: Any,
     ) -> None:
         fields.check_name("Member.group", group)
@@ -98,6 +100,7 @@ class Member:
         self._check_facts()
         self._host: MemberHost | None = None
         self._leads = lead
+        self._runtime = _runtime
         self._lead: EmbeddedWorker | None = None
 
     async def __aenter__(self) -> Self:
@@ -106,7 +109,7 @@ class Member:
             from equipoise.member.embedded_worker import EmbeddedWorker, worker_settings  # loads Faust
 
             settings = worker_settings(self._connection, self._options.prefix) if self._leads is True else self._leads
-            self._lead = EmbeddedWorker(settings)
+            self._lead = EmbeddedWorker(settings, self._runtime)
             await self._lead.start()
         try:
             self._host = await self._begin()
@@ -124,6 +127,7 @@ class Member:
             handler=self._handler,
             options=self._options,
             prepare=self._prepare,
+            runtime=self._runtime,
             **self._callbacks,  # type: ignore[arg-type]  # each under its own name
         )
         await host.begin()

@@ -19,7 +19,6 @@ only if both are still the same.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -30,13 +29,10 @@ from urllib.parse import quote, unquote
 
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.tasks import TaskId, parse_task
+from equipoise.runtime import BOOT_ID, DEPLOYED, Runtime
 
 FORMAT = 2
 """Format of incarnation.json. Format 1 lacks the boot id and the lock."""
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-"""On Linux, and the same in all containers of one machine. Other systems have no such file, so no
-proof.
-"""
 
 
 class StateDirectory:
@@ -44,21 +40,18 @@ class StateDirectory:
     live process has it, or it cannot be written.
     """
 
-    def __init__(self, root: str | os.PathLike[str], group: str, member_id: str) -> None:
+    def __init__(self, root: str | os.PathLike[str], group: str, member_id: str, runtime: Runtime = DEPLOYED) -> None:
+        self._runtime = runtime
         self.folder = Path(root) / _name(group) / _name(member_id)
         self._tasks = self.folder / "tasks"
         self._incarnation = self.folder / "incarnation.json"
         try:
             self._tasks.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock = runtime.lock(self.folder / "lock")
+        except BlockingIOError:
+            raise InputError(f"state_directory: a live process has {self.folder}; give this process another member id") from None
         except OSError as error:
             raise InputError(f"state_directory: {self.folder} cannot be written ({error.strerror}); fix that, or name another folder") from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._lock)
-            problem = f"a live process has {self.folder}"
-            raise InputError(f"state_directory: {problem}; give this process another member id") from None
         former = self._read()
         self.last_incarnation: int | None = former.get("incarnation")
         """The last incarnation that began in this directory, or in the one that it is a copy of;
@@ -96,8 +89,7 @@ class StateDirectory:
 
     def _holds(self) -> dict[str, Any]:
         """The machine's boot id, and device and inode of the lock file."""
-        lock = os.fstat(self._lock)
-        return {"boot_id": _boot_id(), "lock": [lock.st_dev, lock.st_ino]}
+        return {"boot_id": self._runtime.boot_id(), "lock": self._lock.identity}
 
     def _why_unproven(self, former: dict[str, Any]) -> str:
         holds = self._holds()
@@ -132,7 +124,7 @@ class StateDirectory:
 
     def close(self) -> None:
         """Releases the lock. All tasks of the member must have stopped."""
-        os.close(self._lock)
+        self._lock.release()
 
     def __enter__(self) -> Self:
         return self
@@ -144,10 +136,3 @@ class StateDirectory:
 def _name(text: str) -> str:
     name = quote(text, safe="")
     return name.replace(".", "%2E") if name.startswith(".") else name
-
-
-def _boot_id() -> str | None:
-    try:
-        return BOOT_ID.read_text().strip() or None
-    except OSError:
-        return None

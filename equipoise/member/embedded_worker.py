@@ -7,7 +7,7 @@ from __future__ import annotations
 import attrs
 
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.member.threads import LoopThread
+from equipoise.runtime import Runtime
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
 
@@ -25,9 +25,10 @@ class EmbeddedWorker:
     one of them, and to another when that one dies.
     """
 
-    def __init__(self, settings: WorkerSettings) -> None:
+    def __init__(self, settings: WorkerSettings, runtime: Runtime) -> None:
         self._settings = settings
-        self._thread = LoopThread("equipoise-worker")
+        self._runtime = runtime
+        self._thread = runtime.thread("equipoise-worker")
         self._worker: Worker | None = None
 
     async def start(self) -> None:

@@ -12,8 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
-import uuid
 from collections.abc import Awaitable, Callable
 
 from equipoise.events.errors import DamagedError, EquipoiseError, FieldError, InputError
@@ -23,13 +21,13 @@ from equipoise.events.records import DecisionRecord, UnreadDecision
 from equipoise.events.tasks import LagSentinel, TaskId, tasks_text
 from equipoise.member.directory import StateDirectory
 from equipoise.member.link import RETRY_S, Link
-from equipoise.member.options import MemberOptions, boot_ms
+from equipoise.member.options import MemberOptions
 from equipoise.member.preparing import PrepareCallback
 from equipoise.member.restorer import ChangelogRestorer
 from equipoise.member.runner import Callback, Handler
-from equipoise.member.threads import LoopThread
 from equipoise.member.throttle import Throttle
 from equipoise.member.work import AskedCallback, RunnerFactory, SharedSession, StandbyCallback, Work
+from equipoise.runtime import Runtime
 from equipoise.statemachine.member import End, MemberSession, MemberSettings, Reception
 from equipoise.statemachine.rejections import refusal_text
 
@@ -73,9 +71,11 @@ class MemberHost:
         on_revoked: Callback | None,
         on_asked: AskedCallback | None,
         prepare: PrepareCallback | None,
+        runtime: Runtime,
     ) -> None:
+        self._runtime = runtime
         self._prepares = options.declares_ready or prepare is not None
-        self._directory = None if options.state_directory is None else StateDirectory(options.state_directory, group, member_id)
+        self._directory = None if options.state_directory is None else StateDirectory(options.state_directory, group, member_id, runtime)
         self._last_incarnation = None if self._directory is None else self._directory.last_incarnation
         self._proven_dead = None if self._directory is None else self._directory.ended_incarnation
         self._log_id = None if self._directory is None else self._directory.last_log_id
@@ -97,15 +97,15 @@ class MemberHost:
         self._options = options
         self._app = asyncio.get_running_loop()
         self.over: asyncio.Future[None] = self._app.create_future()
-        self._thread = LoopThread("equipoise")
-        self._restore_thread = LoopThread("equipoise-restore")
+        self._thread = runtime.thread("equipoise")
+        self._restore_thread = runtime.thread("equipoise-restore")
         self._wake = asyncio.Event()
         self._leaving = self._closing = False
         self._error: BaseException | None = None
         self._failure = ""
         self._unused_config_logged = False
         self._link = Link(
-            connection, group, options, received=self._received, read_up_to_end=self._read_up_to_end, went_back=self._went_back,
+            connection, group, options, runtime, received=self._received, read_up_to_end=self._read_up_to_end, went_back=self._went_back,
             replaced=self._replaced, acknowledged=self._acknowledged,
         )  # fmt: skip
         self._restorer = ChangelogRestorer(
@@ -114,14 +114,15 @@ class MemberHost:
              for part in topology.subtopologies if part.stateful and part.changelog_topics for partition in range(part.partitions)},
             options.stores,
             self._directory,
-            throttle=Throttle(options.restore_records_per_s, options.restore_bytes_per_s),
+            runtime=runtime,
+            throttle=Throttle(options.restore_records_per_s, options.restore_bytes_per_s, runtime.monotonic_s),
             ends_every_s=options.heartbeat_interval_ms / 1_000,
             rack=options.rack,
             progressed=self.wake,
             failed=self.fail,
         )  # fmt: skip
         self.shared = SharedSession(self._new_session())
-        runners = RunnerFactory(connection, group, topology, options, handler, on_assigned, on_revoked, lambda: self._link.log_id)
+        runners = RunnerFactory(connection, runtime, group, topology, options, handler, on_assigned, on_revoked, lambda: self._link.log_id)
         self.work = Work(
             self.shared, self._restorer, self._restore_thread, runners, on_standby, on_asked, prepare,
             None if self._directory is None else self._directory.folder, wake=self.wake, fail=self.fail, call=self._call,
@@ -188,7 +189,7 @@ class MemberHost:
         with self.shared.lock:
             self._closing = True
             if self.session.joined:
-                self.session.close(boot_ms())
+                self.session.close(self._runtime.boot_ms())
         self.wake()
 
     def declare_ready(self, task: TaskId) -> None:
@@ -250,7 +251,7 @@ class MemberHost:
         with self.shared.lock:
             if self.session.joined:
                 self._failure = why
-                self.session.give_up(how, boot_ms())
+                self.session.give_up(how, self._runtime.boot_ms())
         self._wake.set()
 
     def _helper_ended(self, helper: asyncio.Future[None]) -> None:
@@ -268,7 +269,7 @@ class MemberHost:
     async def _run_incarnations(self) -> None:
         wait_s = RETRY_S
         while not self._closing:
-            begun_s = time.monotonic()
+            begun_s = self._runtime.monotonic_s()
             if not await self._join():
                 return
             await self._host_incarnation()
@@ -278,7 +279,7 @@ class MemberHost:
             self._last_incarnation = max(self._proven_dead, self._last_incarnation or 0)
             gave_up = self.session.ended in (End.UNREADABLE, End.FAILED)
             longest_s = LONGEST_WAIT_AFTER_FAILURE_S if gave_up else LONGEST_REJOIN_WAIT_S
-            wait_s = min(longest_s, 2 * wait_s) if time.monotonic() - begun_s < longest_s else RETRY_S
+            wait_s = min(longest_s, 2 * wait_s) if self._runtime.monotonic_s() - begun_s < longest_s else RETRY_S
             self._log_end(wait_s)
             await self._wait(wait_s, also_until_leaving=gave_up)
             if gave_up and self._leaving:
@@ -291,8 +292,8 @@ class MemberHost:
         """Waits until the member is closed or, with `also_until_leaving`, leaves; at most
         `seconds`.
         """
-        end_s = time.monotonic() + seconds
-        while not (self._closing or (also_until_leaving and self._leaving)) and (left_s := end_s - time.monotonic()) > 0:
+        end_s = self._runtime.monotonic_s() + seconds
+        while not (self._closing or (also_until_leaving and self._leaving)) and (left_s := end_s - self._runtime.monotonic_s()) > 0:
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), left_s)
@@ -314,7 +315,7 @@ class MemberHost:
 
     def _new_session(self) -> MemberSession:
         given = self._options
-        incarnation = _clock()
+        incarnation = self._runtime.wall_us()  # so that a later process has a higher one on any machine
         if self._last_incarnation is not None:
             incarnation = max(incarnation, self._last_incarnation + 1)
         session = MemberSession(
@@ -327,7 +328,7 @@ class MemberHost:
                 session_timeout_ms=given.session_timeout_ms,
                 lease_margin_ms=given.lease_margin_ms,
                 topology_epoch=self._topology.epoch,
-                join_nonce=uuid.uuid4().hex,
+                join_nonce=self._runtime.unique(),
                 ended_incarnation=self._proven_dead,
                 former_log_id=self._log_id,
                 heartbeat_interval_ms=given.heartbeat_interval_ms,
@@ -353,7 +354,7 @@ class MemberHost:
             try:
                 placed = await self._link.place()
                 with self.shared.lock:
-                    now_ms = boot_ms()
+                    now_ms = self._runtime.boot_ms()
                     self.session.reader_placed(
                         log_id=placed.log_id, last_number=placed.last_number, sent_ms=placed.asked_ms, answered_ms=now_ms
                     )  # fmt: skip
@@ -375,7 +376,7 @@ class MemberHost:
                 wait_s = min(LONGEST_REJOIN_WAIT_S, 2 * wait_s)
                 continue
             with self.shared.lock:
-                now_ms = boot_ms()
+                now_ms = self._runtime.boot_ms()
                 if now_ms - placed.asked_ms >= self._options.lease_ms // 2 or self._closing:
                     continue
                 self.work.report_progress(now_ms)
@@ -393,8 +394,8 @@ class MemberHost:
         """Waits until the ends of changelogs of tasks that ran here are known. A member that joins
         without them appears to have no copies.
         """
-        end_s = time.monotonic() + LONGEST_LAG_WAIT_S
-        while LagSentinel.UNKNOWN in self._restorer.lags.values() and time.monotonic() < end_s and not self._closing:
+        end_s = self._runtime.monotonic_s() + LONGEST_LAG_WAIT_S
+        while LagSentinel.UNKNOWN in self._restorer.lags.values() and self._runtime.monotonic_s() < end_s and not self._closing:
             await self._wait(LAG_LOOK_S)
 
     async def _host_incarnation(self) -> None:
@@ -402,7 +403,7 @@ class MemberHost:
         while True:
             self._wake.clear()
             with self.shared.lock:
-                now_ms = boot_ms()
+                now_ms = self._runtime.boot_ms()
                 self.work.report_progress(now_ms)
                 facts = self.session.poll(now_ms)
             for fact in facts:
@@ -413,11 +414,11 @@ class MemberHost:
                     self._link.queue(fact)
                 return
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), max(0.0, (next_ms - boot_ms()) / 1_000))
+                await asyncio.wait_for(self._wake.wait(), max(0.0, (next_ms - self._runtime.boot_ms()) / 1_000))
 
     def _final_facts(self) -> list[Fact]:
         with self.shared.lock:
-            return self.session.poll(boot_ms())
+            return self.session.poll(self._runtime.boot_ms())
 
     async def _is_last(self) -> bool:
         """After an incarnation: whether it was the last one. Raises SupersededError or FieldError
@@ -433,7 +434,7 @@ class MemberHost:
         if session.ended is End.LEASE_LAPSED and not session.end_cause:
             with contextlib.suppress(TimeoutError):  # reads first what was decided about it meanwhile, if it can
                 await asyncio.wait_for(self._link.probe_once(), self._options.lease_ms / 1_000)
-        if session.may_join_above(_clock()) and self._clock_conflicts < MOST_CLOCK_CONFLICTS:
+        if session.may_join_above(self._runtime.wall_us()) and self._clock_conflicts < MOST_CLOCK_CONFLICTS:
             self._clock_conflicts += 1
             self._last_incarnation = session.newest_incarnation
             return False
@@ -466,7 +467,7 @@ class MemberHost:
     def _received(self, record: DecisionRecord | UnreadDecision) -> Reception:
         with self.shared.lock:
             before, ended_before, unknown_before = self.session.asked, self.session.ended, self.session.unknown
-            reception = self.session.receive(record, boot_ms())
+            reception = self.session.receive(record, self._runtime.boot_ms())
             asked, unknown = self.session.asked, self.session.unknown
             if isinstance(record, UnreadDecision) and self.session.ended is not ended_before:
                 self._failure = f"decision {record.number}: {record.problem} (this member's build is older than the worker: upgrade it)"
@@ -486,37 +487,30 @@ class MemberHost:
     def _read_up_to_end(self, asked_ms: int) -> None:
         with self.shared.lock:
             if self.session.joined:
-                self.session.fetch_completed(sent_ms=asked_ms, reached_end=True, now_ms=boot_ms())
+                self.session.fetch_completed(sent_ms=asked_ms, reached_end=True, now_ms=self._runtime.boot_ms())
             self.shared.read_up_to_ms = max(self.shared.read_up_to_ms, asked_ms)
         self._wake.set()
 
     def _went_back(self, asked_ms: int) -> None:
         with self.shared.lock:
             if self.session.joined:
-                self.session.log_went_back(sent_ms=asked_ms, now_ms=boot_ms())
+                self.session.log_went_back(sent_ms=asked_ms, now_ms=self._runtime.boot_ms())
         self._wake.set()
 
     def _replaced(self) -> None:
         with self.shared.lock:
             if self.session.joined:
-                self.session.log_replaced(boot_ms())
+                self.session.log_replaced(self._runtime.boot_ms())
         self._wake.set()
 
     def _acknowledged(self, fact: Fact, said_ms: int) -> None:
         with self.shared.lock:
             if getattr(fact, "incarnation", None) == self.session.incarnation:
                 number = fact.number if isinstance(fact, LagReported) else None
-                self.session.heartbeat_acknowledged(sent_ms=said_ms, now_ms=boot_ms(), report_number=number)
+                self.session.heartbeat_acknowledged(sent_ms=said_ms, now_ms=self._runtime.boot_ms(), report_number=number)
         if isinstance(fact, MemberJoined):
             _LOG.info("group %s: member %s joined, incarnation %d", self._group, fact.member_id, fact.incarnation)
         self._wake.set()
-
-
-def _clock() -> int:
-    """Microseconds since 1970: the lowest number of a new incarnation, so that a later process has
-    a higher one on any machine.
-    """
-    return time.time_ns() // 1_000
 
 
 def _default_config() -> GroupConfigured:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +21,8 @@ from equipoise.events.log.kafka.identity import topic_ids
 from equipoise.events.log.kafka.opening import reaching, read_opening
 from equipoise.events.log.kafka.topics import Topics
 from equipoise.events.records import DecisionRecord, UnreadDecision
-from equipoise.member.options import MemberOptions, boot_ms
+from equipoise.member.options import MemberOptions
+from equipoise.runtime import Runtime
 from equipoise.statemachine.member import Reception
 
 _LOG = logging.getLogger(__name__)
@@ -64,6 +64,7 @@ class Link:
         connection: Connection,
         group: str,
         options: MemberOptions,
+        runtime: Runtime,
         *,
         received: Callable[[DecisionRecord | UnreadDecision], Reception],
         read_up_to_end: Callable[[int], None],
@@ -74,6 +75,7 @@ class Link:
         self._connection = connection
         self._group = group
         self._options = options
+        self._runtime = runtime
         self._topics = Topics(options.prefix)
         self._received = received
         self._read_up_to_end = read_up_to_end
@@ -168,7 +170,7 @@ class Link:
                 self._opening = await self._read_opening()
                 self._producer_failed |= self._opening != former
                 self._consumer.assign([self._decisions])
-            asked_ms = boot_ms()
+            asked_ms = self._runtime.boot_ms()
             end = (await self._consumer.end_offsets([self._decisions]))[self._decisions]
             begin = (await self._consumer.beginning_offsets([self._decisions]))[self._decisions]
             number = await self._highest_number(begin, end)
@@ -184,7 +186,7 @@ class Link:
         """Present ids of the topics of facts and decisions; None: the brokers give topics no ids.
         Raises KafkaError.
         """
-        asked_s = time.monotonic()
+        asked_s = self._runtime.monotonic_s()
         ids = await topic_ids(self._consumer, (self._topics.facts, self._topics.decisions), self._decisions)
         if ids == self._topic_ids:
             self._seen_same_s = asked_s
@@ -241,7 +243,7 @@ class Link:
 
         while True:
             await self._placed.wait()
-            asked_ms = boot_ms()
+            asked_ms = self._runtime.boot_ms()
             try:
                 async with self._reader_lock:
                     whole = await self._read_some()
@@ -295,7 +297,7 @@ class Link:
 
         while True:
             await self._placed.wait()
-            placements, read_to, asked_ms = self._placements, self._read_to, boot_ms()
+            placements, read_to, asked_ms = self._placements, self._read_to, self._runtime.boot_ms()
             try:
                 end = (await self._consumer.end_offsets([self._decisions]))[self._decisions]
                 ids = await self._ask_topic_ids()
@@ -323,7 +325,7 @@ class Link:
 
     def queue(self, fact: Fact) -> None:
         """Queues `fact`. It is dated by the time of this call."""
-        self._outbox.put_nowait((fact, boot_ms()))
+        self._outbox.put_nowait((fact, self._runtime.boot_ms()))
 
     async def flushed(self) -> None:
         """Returns when every queued fact was appended or dropped."""
@@ -375,7 +377,7 @@ class Link:
         """
         from aiokafka.errors import KafkaError, StaleMetadata, UnknownTopicOrPartitionError
 
-        if time.monotonic() - self._seen_same_s < SAME_FOR_S:
+        if self._runtime.monotonic_s() - self._seen_same_s < SAME_FOR_S:
             return
         placements = self._placements
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from os import PathLike
 
@@ -14,15 +13,6 @@ from equipoise.events.facts import GroupConfigured
 from equipoise.events.log.kafka.topics import DEFAULT_PREFIX
 from equipoise.member.fencing import AT_LEAST_ONCE, EXACTLY_ONCE
 from equipoise.member.stores import MemoryStore, OpenStore, RocksStore
-
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS has no CLOCK_BOOTTIME; there CLOCK_MONOTONIC goes on in sleep
-
-
-def boot_ms() -> int:
-    """Milliseconds on CLOCK_BOOTTIME, which cannot be set and runs on while the machine sleeps.
-    Leases are dated by it. See docs/protocol.md#m4.
-    """
-    return time.clock_gettime_ns(_CLOCK) // 1_000_000
 
 
 @attrs.frozen(kw_only=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -19,6 +18,7 @@ import attrs
 from equipoise.events.errors import InputError
 from equipoise.events.facts import PREPARED
 from equipoise.events.tasks import TaskId
+from equipoise.runtime import DEPLOYED, Runtime
 
 _LOG = logging.getLogger(__name__)
 FIRST_RETRY_S = 1.0
@@ -71,10 +71,11 @@ class Preparer:
     and `changed` when there is something else to report.
     """
 
-    def __init__(self, prepare: PrepareCallback, declare: Callable[[TaskId], None], changed: Callable[[], None]) -> None:
+    def __init__(self, prepare: PrepareCallback, declare: Callable[[TaskId], None], changed: Callable[[], None], runtime: Runtime = DEPLOYED) -> None:
         self._prepare = prepare
         self._declare = declare
         self._changed = changed
+        self._runtime = runtime
         self._jobs: dict[TaskId, asyncio.Task[None]] = {}
         self._contexts: dict[TaskId, PrepareContext] = {}
         self._failed: frozenset[TaskId] = frozenset()
@@ -133,26 +134,26 @@ class Preparer:
             context = self._contexts[task] = PrepareContext(task, attempt, runs_next=runs_next)
             self._waiting -= {task}
             self._changed()
-            begun_s = time.monotonic()
+            begun_s = self._runtime.monotonic_s()
             try:
-                await _call(self._prepare, context)
+                await self._call(context)
                 break
             except Exception:  # noqa: BLE001  # the application's code may raise anything; another attempt may succeed
-                took_s = time.monotonic() - begun_s
+                took_s = self._runtime.monotonic_s() - begun_s
                 _LOG.exception("task %s: attempt %d to prepare it failed after %.1f s, retrying in %.0f s", task, attempt, took_s, wait_s)
             self._failed |= {task}
             self._waiting |= {task}
             self._changed()
             await asyncio.sleep(wait_s)
             attempt, wait_s = attempt + 1, min(LONGEST_RETRY_S, 2 * wait_s)
-        _LOG.info("task %s prepared in %.1f s", task, time.monotonic() - begun_s)
+        _LOG.info("task %s prepared in %.1f s", task, self._runtime.monotonic_s() - begun_s)
         del self._jobs[task], self._contexts[task]
         self._failed -= {task}
         self._declare(task)
 
-
-async def _call(prepare: PrepareCallback, context: PrepareContext) -> None:
-    is_coroutine = inspect.iscoroutinefunction(prepare) or inspect.iscoroutinefunction(getattr(prepare, "__call__", None))  # noqa: B004
-    result: Any = prepare(context) if is_coroutine else await asyncio.to_thread(prepare, context)
-    if inspect.isawaitable(result):
-        await result
+    async def _call(self, context: PrepareContext) -> None:
+        prepare = self._prepare
+        is_coroutine = inspect.iscoroutinefunction(prepare) or inspect.iscoroutinefunction(getattr(prepare, "__call__", None))  # noqa: B004
+        result: Any = prepare(context) if is_coroutine else await self._runtime.run_blocking(prepare, context)
+        if inspect.isawaitable(result):
+            await result

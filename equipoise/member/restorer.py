@@ -1,7 +1,7 @@
 """Keeps copies of tasks up to date with their changelogs: standbys, warm-ups, and tasks that open
 here.
 
-Everything belongs to one event loop (a `LoopThread` of its own, because applying ten thousand
+Everything belongs to one event loop (on a thread of its own, because applying ten thousand
 records takes a while), except `lags`, `restored_records_per_s` and `dropped_records`, which any
 thread may read.
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from equipoise.member.ends import ChangelogEnds
 from equipoise.member.fencing import ChangelogOwner, FencedStore
 from equipoise.member.stores import OpenStore
 from equipoise.member.throttle import Throttle
+from equipoise.runtime import DEPLOYED, Runtime
 
 _LOG = logging.getLogger(__name__)
 MOST_RECORDS = 10_000
@@ -97,6 +97,7 @@ class ChangelogRestorer:
         open_store: OpenStore,
         directory: StateDirectory | None,
         *,
+        runtime: Runtime = DEPLOYED,
         throttle: Throttle,
         ends_every_s: float,
         rack: str | None = None,
@@ -107,6 +108,7 @@ class ChangelogRestorer:
         self._changelogs = changelogs
         self._open_store = open_store
         self._directory = directory
+        self._monotonic_s = runtime.monotonic_s
         self._throttle = throttle
         self.ready_lag_records = 0
         """Lag with which a copy is ready. The member sets it, from any thread."""
@@ -293,7 +295,7 @@ class ChangelogRestorer:
                     await self._unless_woken(asyncio.sleep(wait_s))
                 elif served:
                     most = self._throttle.most_records(MOST_RECORDS)
-                    begun_s = time.monotonic()
+                    begun_s = self._monotonic_s()
                     # A transaction marker moves the position without a record, so `getmany` must
                     # return early for those that wait for the end.
                     wait_ms = MARKER_WAIT_MS if any(copy.opening for copy in self._copies.values()) else FOLLOW_WAIT_MS
@@ -412,7 +414,7 @@ class ChangelogRestorer:
         self._throttle.taken(records, size_bytes, more=more)
         if records >= MOST_RECORDS // 10:  # small batches do not measure the rate
             self._bulk_records += records
-            self._busy_s += time.monotonic() - begun_s
+            self._busy_s += self._monotonic_s() - begun_s
         if records:
             self._report(now=behind)
 
@@ -464,9 +466,9 @@ class ChangelogRestorer:
         await self._ends.learn(self._asker.end_offsets, [tp for task in here for tp in self._partitions(task)])
 
     def _report(self, *, now: bool) -> None:
-        if not now and time.monotonic() < self._reported_s + REPORT_EVERY_S:
+        if not now and self._monotonic_s() < self._reported_s + REPORT_EVERY_S:
             return
-        self._reported_s = time.monotonic()
+        self._reported_s = self._monotonic_s()
         positions = {task: {topic: store.position for topic, store in copy.stores.items()} for task, copy in self._copies.items()}
         positions |= {task: {topic: store.position for topic, store in stores.items()} for task, stores in self._kept.items()}
         positions |= self._on_disk

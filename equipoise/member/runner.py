@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
@@ -30,6 +29,7 @@ from equipoise.member.fencing import EXACTLY_ONCE, FENCE_KEY, SOURCES_KEY, Chang
 from equipoise.member.options import MemberOptions
 from equipoise.member.origin import Headers, Origin
 from equipoise.member.stores import Change
+from equipoise.runtime import Runtime
 
 _LOG = logging.getLogger(__name__)
 RETRY_S = 0.5
@@ -103,6 +103,7 @@ class TaskRunner:
     def __init__(
         self,
         permit: Permit,
+        runtime: Runtime,
         log_id: str,
         group: str,
         task: TaskId,
@@ -120,6 +121,7 @@ class TaskRunner:
         self.task = task
         self.token = token
         self._permit = permit
+        self._monotonic_s = runtime.monotonic_s
         self._group = group
         self._new_clients = new_clients
         self._connected = connected
@@ -152,8 +154,8 @@ class TaskRunner:
         self._commit_at_s = 0.0
         self.processed = 0
         """Number of records given to the handler. Any thread may read it."""
-        self.busy_ns = 0
-        """Time spent in the handler, waits included. Any thread may read it."""
+        self.busy_s = 0.0
+        """Seconds spent in the handler, waits included. Any thread may read it."""
 
     @property
     def behind(self) -> int | None:
@@ -255,7 +257,7 @@ class TaskRunner:
         self._permit.restored(self.task)
         self._may_go_on()
         begun, self._context = self._context is None, TaskContext(self.task, self.token, states)
-        self._uncommitted, self._commit_at_s = 0, time.monotonic() + self._options.commit_interval_ms / 1_000
+        self._uncommitted, self._commit_at_s = 0, self._monotonic_s() + self._options.commit_interval_ms / 1_000
         for topic, each in self._stores.items():
             stale = each.stale_changes()
             states[topic].write_again(stale)
@@ -326,22 +328,22 @@ class TaskRunner:
                 for record in records:
                     if self._stopping.is_set() or not self._may_go_on():
                         break
-                    given_ns = time.perf_counter_ns()
+                    given_s = self._monotonic_s()
                     await _call(self._handler, record, self._context)
-                    self.busy_ns += time.perf_counter_ns() - given_ns
+                    self.busy_s += self._monotonic_s() - given_s
                     self._positions[tp] = record.offset + 1
                     self.processed += 1
                     self._uncommitted += 1
-                    if self._uncommitted >= self._options.most_uncommitted_records or time.monotonic() >= self._commit_at_s:
+                    if self._uncommitted >= self._options.most_uncommitted_records or self._monotonic_s() >= self._commit_at_s:
                         await self._commit()
-            if time.monotonic() >= self._commit_at_s:
+            if self._monotonic_s() >= self._commit_at_s:
                 await self._commit()
             if not self._may_go_on():
                 break
         await self._commit()
 
     async def _next_batch(self) -> dict[Any, list[Any]]:
-        wait_s = max(0.0, self._commit_at_s - time.monotonic()) if self._uncommitted else 1.0
+        wait_s = max(0.0, self._commit_at_s - self._monotonic_s()) if self._uncommitted else 1.0
         reading = asyncio.ensure_future(self._consumer.getmany(timeout_ms=int(wait_s * 1_000), max_records=self._options.most_uncommitted_records))
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
@@ -370,7 +372,7 @@ class TaskRunner:
             await (self._commit_transaction() if self._options.transactional else self._commit_plainly())
             self._uncommitted = 0
         # Counted from the end of the commit: else slow commits would hold a single record each.
-        self._commit_at_s = time.monotonic() + self._options.commit_interval_ms / 1_000
+        self._commit_at_s = self._monotonic_s() + self._options.commit_interval_ms / 1_000
 
     async def _commit_transaction(self) -> None:
         await self._producer.begin_transaction()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+
+from equipoise.runtime import DEPLOYED
 
 BURST_S = 0.1
 """Unused allowance is kept for this time only, so that a restore after a quiet time does not begin
@@ -20,7 +21,9 @@ class Throttle:
     one wait.
     """
 
-    def __init__(self, records_per_s: float | None = None, bytes_per_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, records_per_s: float | None = None, bytes_per_s: float | None = None, clock: Callable[[], float] = DEPLOYED.monotonic_s
+    ) -> None:
         self._limits = [(limit, which) for which, limit in enumerate((records_per_s, bytes_per_s)) if limit is not None]
         self.counts_bytes = bytes_per_s is not None
         self._clock = clock

@@ -20,12 +20,12 @@ from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.member.clients import TaskClients
 from equipoise.member.fencing import ChangelogOwner, FencedStore
 from equipoise.member.link import RETRY_S
-from equipoise.member.load import HostLoad, Rates
-from equipoise.member.options import MemberOptions, boot_ms
+from equipoise.member.load import Rates
+from equipoise.member.options import MemberOptions
 from equipoise.member.preparing import PreparationProgress, PrepareCallback, Preparer
 from equipoise.member.restorer import ChangelogRestorer
 from equipoise.member.runner import Callback, Handler, Permit, TaskRunner
-from equipoise.member.threads import LoopThread
+from equipoise.runtime import HostThread, Runtime
 from equipoise.statemachine.member import End, MemberSession
 
 T = TypeVar("T")
@@ -48,6 +48,7 @@ class RunnerFactory:
     """Makes runners, each for one grant of one task."""
 
     connection: Connection
+    runtime: Runtime
     group: str
     topology: TopologyDeclared
     options: MemberOptions
@@ -62,8 +63,8 @@ class RunnerFactory:
         """
         part = self._part(task)
         return TaskRunner(
-            permit, self.log_id(), self.group, task, token, new_clients=partial(self.clients, task), connected=connected, sources=part.source_topics,
-            stateful=part.stateful and self.has_changelogs(task), options=self.options, handler=self.handler,
+            permit, self.runtime, self.log_id(), self.group, task, token, new_clients=partial(self.clients, task), connected=connected,
+            sources=part.source_topics, stateful=part.stateful and self.has_changelogs(task), options=self.options, handler=self.handler,
             on_assigned=self.on_assigned, on_revoked=self.on_revoked,
         )  # fmt: skip
 
@@ -91,7 +92,7 @@ class Work:
         self,
         shared: SharedSession,
         restorer: ChangelogRestorer,
-        restore_thread: LoopThread,
+        restore_thread: HostThread,
         runners: RunnerFactory,
         on_standby: StandbyCallback | None,
         on_asked: AskedCallback | None,
@@ -106,11 +107,12 @@ class Work:
         self._restorer = restorer
         self._restore_thread = restore_thread
         self._factory = runners
+        self._boot_ms = runners.runtime.boot_ms
         self._on_standby = on_standby
         self._on_asked = on_asked
         self._wake, self._fail, self._call = wake, fail, call
         self._app = asyncio.get_running_loop()
-        self._preparer = None if prepare is None else Preparer(prepare, self._declare_ready, wake)
+        self._preparer = None if prepare is None else Preparer(prepare, self._declare_ready, wake, runners.runtime)
         self._to_prepare: tuple[frozenset[TaskId], frozenset[TaskId]] = (frozenset(), frozenset())
         """The last arguments of `Preparer.update`."""
         self._runners: dict[TaskId, TaskRunner] = {}
@@ -123,7 +125,7 @@ class Work:
         self._reported: set[TaskId] = set()
         """Copies that the session of this incarnation knows of."""
         self._rates, self._busy = Rates(), Rates()
-        self._host_load = HostLoad(state_folder)
+        self._load_meter = runners.runtime.load_meter(state_folder)
         self.fenced_writes = 0
         """Number of commits that were refused or overtaken because a later owner had begun."""
 
@@ -136,7 +138,7 @@ class Work:
     def running(self) -> dict[TaskId, int]:
         """Task that may be processed now -> fencing token. Any thread may read it."""
         with self._shared.lock:
-            session, now_ms = self._shared.session, boot_ms()
+            session, now_ms = self._shared.session, self._boot_ms()
             return {task: grant.token for task, grant in sorted(session.grants.items()) if session.refusal(task, now_ms) is None}
 
     # In the member's own loop
@@ -165,8 +167,8 @@ class Work:
         speed = self._restorer.restored_records_per_s
         behind = {task: records for task, runner in sorted(self._runners.items()) if (records := runner.behind) is not None}
         self._rates.look({task: runner.processed for task, runner in sorted(self._runners.items())}, now_ms)
-        self._busy.look({task: runner.busy_ns // 1_000 for task, runner in sorted(self._runners.items())}, now_ms)
-        host = self._host_load.look(now_ms)
+        self._busy.look({task: int(runner.busy_s * 1_000_000) for task, runner in sorted(self._runners.items())}, now_ms)
+        host = self._load_meter.look(now_ms)
         if speed or behind or self._rates.per_s:
             # Without rates the host's load cannot be divided among its tasks.
             shares = attrs.asdict(host) if self._rates.per_s else {}
@@ -178,7 +180,7 @@ class Work:
         CLOCK_BOOTTIME).
         """
         with self._shared.lock:
-            session, now_ms = self._shared.session, boot_ms()
+            session, now_ms = self._shared.session, self._boot_ms()
             self._restorer.ready_lag_records = session.acceptable_lag or 0
             closing, copies, warmups = sorted(session.closing), session.standby | session.warmup, session.warmup
             grants = {task: (grant.token, grant.start_ms) for task, grant in sorted(session.grants.items()) if task not in session.closing}
@@ -244,7 +246,7 @@ class Work:
     def _closed(self, task: TaskId) -> None:
         with self._shared.lock:
             if task in self._shared.session.closing:
-                self._shared.session.task_closed(task, boot_ms())
+                self._shared.session.task_closed(task, self._boot_ms())
         self._wake()
 
     def _ended(self, task: TaskId) -> None:
@@ -302,7 +304,7 @@ class Work:
 
     def refusal(self, task: TaskId) -> str | None:
         with self._shared.lock:
-            return self._shared.session.refusal(task, boot_ms())
+            return self._shared.session.refusal(task, self._boot_ms())
 
     async def restore(self, task: TaskId) -> Mapping[str, ChangelogOwner | None]:
         return await self._restore_thread.run(self._restorer.restore(task))
@@ -318,17 +320,17 @@ class Work:
 
     def restored(self, task: TaskId) -> None:
         with self._shared.lock:
-            self._shared.session.copy_progress(task, 0, boot_ms())
+            self._shared.session.copy_progress(task, 0, self._boot_ms())
             self._reported.add(task)  # restored before the first look
         self._wake()
 
     async def still_granted(self, task: TaskId, token: int) -> bool:
-        asked_ms = boot_ms()
+        asked_ms = self._boot_ms()
         while True:
             with self._shared.lock:
                 session = self._shared.session
                 grant = session.grants.get(task)
-                if grant is None or grant.token != token or session.refusal(task, boot_ms()) == "ended":
+                if grant is None or grant.token != token or session.refusal(task, self._boot_ms()) == "ended":
                     return False
                 if self._shared.read_up_to_ms >= asked_ms:
                     return True

@@ -198,7 +198,7 @@ async def test_handler_that_blocks_does_not_expire_its_member(bootstrap: str, pr
 @contextlib.asynccontextmanager
 async def _leader_apart(application: Application) -> Any:
     """A leader on a thread of its own, which leads on while this loop is blocked."""
-    from equipoise.member.threads import LoopThread
+    from equipoise.runtime import LoopThread
 
     thread = LoopThread("leader")
     begun, end = asyncio.Event(), asyncio.Event()

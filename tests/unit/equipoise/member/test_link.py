@@ -19,12 +19,14 @@ from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.records import DecisionRecord, UnreadDecision
 from equipoise.member.link import Link
 from equipoise.member.options import MemberOptions
+from equipoise.runtime import DEPLOYED
 
 KIND, VERSION, PAYLOAD = codec.encode(MemberAssigned(member_id="m1", incarnation=1, assignment_epoch=1))
 
 
 def link() -> Link:
-    made = Link(Connection(), "g", MemberOptions(), received=print, read_up_to_end=print, went_back=print, replaced=print, acknowledged=print)  # type: ignore[arg-type]
+    noted: dict[str, Any] = dict.fromkeys(("received", "read_up_to_end", "went_back", "replaced", "acknowledged"), print)
+    made = Link(Connection(), "g", MemberOptions(), DEPLOYED, **noted)
     made._opening = LogOpened(log_id="log")
     return made
 
