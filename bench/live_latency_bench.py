@@ -17,13 +17,13 @@ import asyncio
 import time
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import TopicPartition
 
 from bench.live import Groups, Row, WorkerProcess, broker, group_name, quantile, quantiles_text
 from equipoise.events.decisions import EventRejected, MemberAssigned
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import Fact, MemberJoined, MemberLeft
-from equipoise.events.log.kafka.clients import start_client, stop_client
+from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer, DeployedProducer
 from equipoise.events.log.kafka.envelope import decision_record, group_key, pack_fact, stored_decision
 from equipoise.worker.settings import WorkerSettings
 
@@ -50,10 +50,10 @@ class Prober:
 
     async def __aenter__(self) -> Prober:
         options = self._settings.options()
-        self._producer = AIOKafkaProducer(**options, enable_idempotence=True)
-        self._consumer = AIOKafkaConsumer(**options, enable_auto_commit=False, auto_offset_reset="latest")
-        await start_client(self._producer)
-        await start_client(self._consumer)
+        self._producer = DeployedProducer(**options, enable_idempotence=True)
+        self._consumer = DeployedConsumer(**options, enable_auto_commit=False, auto_offset_reset="latest")
+        await self._producer.start()
+        await self._consumer.start()
         places = [TopicPartition(topic, 0) for topic in (self._echo, self._settings.topics.decisions)]
         self._consumer.assign(places)
         await self._consumer.seek_to_end(*places)
@@ -63,8 +63,8 @@ class Prober:
     async def __aexit__(self, *_: object) -> None:
         self._reading.cancel()
         await asyncio.gather(self._reading, return_exceptions=True)
-        await stop_client(self._consumer)
-        await stop_client(self._producer)
+        await self._consumer.stop()
+        await self._producer.stop()
 
     async def _read(self) -> None:
         async for record in self._consumer:

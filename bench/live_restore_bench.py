@@ -55,7 +55,7 @@ async def read_alone(connection: Connection, topic: str) -> float:
     """Seconds."""
     place = TopicPartition(topic, 0)
     fetching = {"max_partition_fetch_bytes": FETCH_BYTES, "fetch_max_wait_ms": FETCH_WAIT_MS}
-    async with reader(connection, isolation_level="read_committed", **fetching) as consumer:
+    async with reader(connection, read_committed=True, **fetching) as consumer:
         consumer.assign([place])
         end = (await consumer.end_offsets([place]))[place]
         consumer.seek(place, 0)

@@ -26,8 +26,6 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer
-from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
@@ -38,7 +36,6 @@ from equipoise.assignors.common.problem import AssignmentProblem, Member, Partit
 from equipoise.assignors.common.task_names import TopicTask, name_topics
 from equipoise.assignors.lag_aware import LagAware
 from equipoise.assignors.lag_aware.options import CROSS_TOPIC, RACK_LAG_TOLERANCE
-from equipoise.events.log.kafka.clients import start_client, stop_client
 from equipoise.events.log.kafka.connection import Connection, connection_to
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
@@ -59,7 +56,7 @@ class LagFetcher:
         self.group_id = group_id
         self.auto_offset_reset = auto_offset_reset
         self.timeout_s = timeout_s
-        self._options = (connection_to(connection) if isinstance(connection, str) else connection).options()
+        self._connection = connection_to(connection) if isinstance(connection, str) else connection
 
     async def fetch(self, partitions: Iterable[tuple[str, int]]) -> PartitionLags:
         """The lags of `partitions`. Raises KafkaError, OSError or TimeoutError when the cluster
@@ -69,15 +66,15 @@ class LagFetcher:
             return await self._fetch(partitions)
 
     async def _fetch(self, partitions: Iterable[tuple[str, int]]) -> PartitionLags:
-        admin = AIOKafkaAdminClient(**self._options)
-        consumer = AIOKafkaConsumer(**self._options)
+        clients = self._connection.clients
+        admin, consumer = clients.admin(), clients.consumer()
         wanted = set(partitions)
         try:
-            await start_client(admin)
-            await start_client(consumer)
+            await admin.start()
+            await consumer.start()
             return await _patiently(lambda: source_lags(admin, consumer, self.group_id, wanted, self.auto_offset_reset))
         finally:
-            await asyncio.gather(stop_client(admin), stop_client(consumer))
+            await asyncio.gather(admin.stop(), consumer.stop())
 
     def fetch_now(self, partitions: Iterable[tuple[str, int]]) -> PartitionLags | None:
         """The lags, for a caller that blocks its event loop. None: not available within

@@ -62,7 +62,8 @@ async def load_state(connection: Connection, load: Load, changelog: str) -> int:
     """
 
     noise = random.Random(1).randbytes(1 << 16)
-    async with writer(connection, max_batch_size=BATCH_BYTES, request_timeout_ms=60_000) as producer:
+    async with writer(connection, max_batch_size=BATCH_BYTES, request_timeout_ms=60_000) as client:
+        producer: Any = client  # aiokafka's, with all its methods
         for partition in range(load.tasks):
             number, sending = 0, []
             while number < load.keys:
@@ -118,8 +119,10 @@ async def feeding(connection: Connection, load: Load, *, input: str, output: str
     outside = Outside(tasks=[TaskWaits() for _ in range(load.tasks)])
     reading = reader(connection, auto_offset_reset="earliest", fetch_max_wait_ms=20)
     async with reading as consumer, writer(connection, enable_idempotence=False, linger_ms=0) as producer:
-        consumer.assign([TopicPartition(topic, partition) for topic in (input, output) for partition in range(load.tasks)])
-        await consumer.seek_to_beginning()
+        partitions = [TopicPartition(topic, partition) for topic in (input, output) for partition in range(load.tasks)]
+        consumer.assign(partitions)
+        for partition in partitions:
+            consumer.seek(partition, 0)
         jobs = [asyncio.ensure_future(_feed(producer, load, input, outside)), asyncio.ensure_future(_watch(consumer, input, outside))]
         try:
             yield outside

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
 
-import attrs
-
-from equipoise.events.log.kafka.clients import abandon_producer, call_off, start_client, stop_client
+from equipoise.events.log.kafka.client import Consumer, Producer, TopicPartition, call_off
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.tasks import TaskId
 from equipoise.member.options import MemberOptions
@@ -23,27 +20,8 @@ TRANSACTION_TIMEOUT_MS = 60_000
 """Kafka aborts an open transaction after this time. One is open only during a commit."""
 RETRY_BACKOFF_MS = 20
 """The broker makes the next producer wait some milliseconds while it writes the markers of the
-former owner's last transaction. aiokafka would retry after 100 ms.
+former owner's last transaction. The client would retry after 100 ms.
 """
-
-
-@attrs.frozen
-class _ProducerStart:
-    """The first half of a transactional producer's start. The second half requests the producer id,
-    which fences the present owner of the transactional id.
-    """
-
-    producer: Any
-
-    @property
-    def client(self) -> Any:
-        return self.producer.client
-
-    async def start(self) -> None:
-        await self.producer.client.bootstrap()
-
-    async def stop(self) -> None:
-        await abandon_producer(self.producer)
 
 
 class TaskClients:
@@ -58,8 +36,8 @@ class TaskClients:
         self._connection, self._group, self._task, self._options = connection, group, task, options
         self._sources, self._changelogs = sources, changelogs
         self._connecting: asyncio.Task[None] | None = None
-        self.producer: Any = None
-        self.consumer: Any = None
+        self.producer: Producer
+        self.consumer: Consumer
         """Reads the sources; it fetches nothing before it is placed and resumed."""
 
     @property
@@ -69,21 +47,20 @@ class TaskClients:
 
     def connect(self) -> None:
         """Begins to connect, unless that has begun."""
-        from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-
         if self._connecting is None:
-            connection, options = self._connection.options(), self._options
-            writing: dict[str, Any] = {"enable_idempotence": True}
-            if options.transactional:
-                writing = self._transactional(self.transactional_id)
-            timeout_ms = options.request_timeout_ms
-            self.producer = AIOKafkaProducer(**connection, **writing, request_timeout_ms=timeout_ms, retry_backoff_ms=RETRY_BACKOFF_MS)
-            self.consumer = AIOKafkaConsumer(
-                **connection, group_id=self._group, enable_auto_commit=False, auto_offset_reset=options.auto_offset_reset,
-                isolation_level="read_committed" if options.transactional else "read_uncommitted", request_timeout_ms=timeout_ms,
-                client_rack=options.rack,
+            clients, options = self._connection.clients, self._options
+            self.producer = self._new_producer(self.transactional_id if options.transactional else None)
+            self.consumer = clients.consumer(
+                group=self._group, read_committed=options.transactional, auto_offset_reset=options.auto_offset_reset,
+                request_timeout_ms=options.request_timeout_ms, rack=options.rack,
             )  # fmt: skip
             self._connecting = asyncio.ensure_future(self._connect())
+
+    def _new_producer(self, transactional_id: str | None) -> Producer:
+        return self._connection.clients.producer(
+            transactional_id=transactional_id, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+            request_timeout_ms=self._options.request_timeout_ms, retry_backoff_ms=RETRY_BACKOFF_MS,
+        )  # fmt: skip
 
     async def begin(self) -> None:
         """Returns when the producer may write. With exactly_once this fences the former owner.
@@ -92,31 +69,21 @@ class TaskClients:
         self.connect()
         assert self._connecting is not None, "it has just begun"
         await self._connecting
-        if self._options.transactional:
-            await self.producer._sender.start()
+        await self.producer.begin()
 
     async def end_transactions(self, of: str) -> None:
         """Fences the producer with the transactional id `of`, and ends its transaction. Raises
         KafkaError.
         """
-        from aiokafka import AIOKafkaProducer
-
-        timeout_ms = self._options.request_timeout_ms
-        producer = AIOKafkaProducer(
-            **self._connection.options(), **self._transactional(of), request_timeout_ms=timeout_ms, retry_backoff_ms=RETRY_BACKOFF_MS
-        )
-        await start_client(producer)
-        await abandon_producer(producer)
-
-    @staticmethod
-    def _transactional(of: str) -> dict[str, Any]:
-        return {"transactional_id": of, "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS}
+        producer = self._new_producer(of)
+        await producer.start()
+        await producer.abandon()
 
     async def close(self) -> None:
         """Closes both clients of a task that was never begun."""
         if self._connecting is not None:
             await call_off(self._connecting)
-            await asyncio.gather(abandon_producer(self.producer), stop_client(self.consumer))
+            await asyncio.gather(self.producer.abandon(), self.consumer.stop())
 
     async def _connect(self) -> None:
         jobs = [asyncio.ensure_future(job) for job in (self._connect_producer(), self._connect_consumer())]
@@ -126,20 +93,12 @@ class TaskClients:
             await call_off(*jobs)
 
     async def _connect_producer(self) -> None:
-        if self._options.transactional:
-            from aiokafka.client import CoordinationType
-
-            await start_client(_ProducerStart(self.producer))
-            await self.producer._sender._find_coordinator(CoordinationType.TRANSACTION, self.transactional_id)
-        else:
-            await start_client(self.producer)
+        await self.producer.connect()
         for topic in self._changelogs:
             await self.producer.partitions_for(topic)
 
     async def _connect_consumer(self) -> None:
-        from aiokafka import TopicPartition
-
-        await start_client(self.consumer)
+        await self.consumer.start()
         partitions = [TopicPartition(topic, self._task.partition) for topic in self._sources]
         self.consumer.assign(partitions)
         self.consumer.pause(*partitions)

@@ -42,7 +42,7 @@ class EmbeddedWorker:
             raise
 
     async def _begin(self) -> Worker:
-        worker = Worker(self._settings)  # in the loop that runs it
+        worker = Worker(self._settings, self._runtime)  # in the loop that runs it
         await worker.start()
         return worker
 

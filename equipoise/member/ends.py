@@ -8,7 +8,8 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any
+
+from equipoise.events.log.kafka.client import TopicPartition
 
 _LOG = logging.getLogger(__name__)
 ASK_S = 10.0
@@ -16,7 +17,7 @@ ASK_S = 10.0
 a partition has no leader after a failure.
 """
 
-Ask = Callable[[list[Any]], Awaitable[dict[Any, int]]]
+Ask = Callable[[list[TopicPartition]], Awaitable[dict[TopicPartition, int]]]
 """Requests the ends of changelog partitions from their leaders. Raises KafkaError."""
 
 
@@ -26,29 +27,29 @@ class ChangelogEnds:
     """
 
     def __init__(self) -> None:
-        self.known: dict[Any, int] = {}
+        self.known: dict[TopicPartition, int] = {}
         """Partition -> end by its leader's last answer, or what was read beyond it since."""
-        self._asked: set[Any] = set()
+        self._asked: set[TopicPartition] = set()
         """Partitions that are being requested and were not forgotten meanwhile."""
 
-    def behind(self, tp: Any, position: int) -> int | None:
+    def behind(self, tp: TopicPartition, position: int) -> int | None:
         """Records from `position` to the end; None: unknown, also when `position` is beyond the end
         (the copy belongs to a former changelog).
         """
         end = self.known.get(tp)
         return None if end is None or end < position else end - position
 
-    def forget(self, partitions: Iterable[Any]) -> None:
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Forgets the ends of these partitions, and ignores answers that are under way."""
         for tp in partitions:
             self.known.pop(tp, None)
             self._asked.discard(tp)
 
-    def answered(self, ends: Mapping[Any, int]) -> None:
+    def answered(self, ends: Mapping[TopicPartition, int]) -> None:
         """Notes the leaders' answers to a request of just now."""
         self.known.update(ends)
 
-    def read(self, tp: Any, position: int, fetched_end: int | None) -> None:
+    def read(self, tp: TopicPartition, position: int, fetched_end: int | None) -> None:
         """Notes that `tp` was read up to `position`, by a fetch that returned `fetched_end`; None:
         unknown. A known end only rises: the fetch may be old, or from a replica that is
         behind.
@@ -56,7 +57,7 @@ class ChangelogEnds:
         if tp in self.known:
             self.known[tp] = max(self.known[tp], position, fetched_end or 0)
 
-    async def learn(self, ask: Ask, partitions: Iterable[Any]) -> None:
+    async def learn(self, ask: Ask, partitions: Iterable[TopicPartition]) -> None:
         """Requests the ends of all `partitions`. What was noted during the request is newer than
         the answer. Ends without answer become unknown.
         """
@@ -76,7 +77,7 @@ class ChangelogEnds:
             _LOG.info("the ends of %d changelogs are unknown, no leader answers: %s/%d%s", len(missing), *missing[0], ", ..." if missing[1:] else "")
 
 
-async def _ask(ask: Ask, partitions: list[Any]) -> dict[Any, int]:
+async def _ask(ask: Ask, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
     """The ends of the partitions whose leaders answer."""
     from aiokafka.errors import KafkaError
 

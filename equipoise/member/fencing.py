@@ -10,13 +10,13 @@ new owner restores it, or behind the fence, and every later restore ignores it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import attrs
 import msgpack
 
 from equipoise.events.errors import InputError
-from equipoise.member.origin import EPOCH_HEADER, Headers, Origin, read_origin
+from equipoise.member.origin import EPOCH_HEADER, Origin, read_origin
 from equipoise.member.stores import Change, StateStore
 
 _LOG = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ records by default.
 """
 _FORM = 1
 
-ChangelogRecord = tuple[bytes, bytes | None, Headers]
+ChangelogRecord = tuple[bytes, bytes | None, Sequence[tuple[str, bytes]]]
 """Key, value and headers."""
 
 
@@ -91,7 +91,7 @@ class ChangelogFence:
         """
         changes: dict[bytes, bytes | None] = {}
         stale = self.stale_keys
-        headers: Headers | None = None
+        headers: Sequence[tuple[str, bytes]] | None = None
         counts, epoch_known = True, True
         for key, value, its_headers in records:
             if its_headers != headers:  # the records of one owner have the same headers
@@ -114,7 +114,7 @@ class ChangelogFence:
             changes[FENCE_KEY] = self.pack()
         return changes
 
-    def _judge(self, headers: Headers) -> tuple[bool, bool]:
+    def _judge(self, headers: Sequence[tuple[str, bytes]]) -> tuple[bool, bool]:
         """Whether records with these headers count, and whether a build that knows epochs wrote
         them.
         """

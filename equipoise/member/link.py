@@ -8,16 +8,14 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import Any
 
 import attrs
 
 from equipoise.events.errors import DamagedError
 from equipoise.events.facts import Fact, LogOpened
-from equipoise.events.log.kafka.clients import abandon_producer, call_off, start_client, stop_client
+from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, Producer, TopicPartition, call_off
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import group_key, group_of, member_decision, pack_fact, partition_of, stored_decision
-from equipoise.events.log.kafka.identity import topic_ids
 from equipoise.events.log.kafka.opening import reaching, read_opening
 from equipoise.events.log.kafka.topics import Topics
 from equipoise.events.records import DecisionRecord, UnreadDecision
@@ -96,9 +94,9 @@ class Link:
         self._partition = 0
         self.log_id = ""
         """Id of the log; "" before `open`."""
-        self._consumer: Any = None
-        self._producer: Any = None
-        self._decisions: Any = None
+        self._consumer: Consumer
+        self._producer: Producer
+        self._decisions = TopicPartition(self._topics.decisions, 0)
         self._producer_failed = False
         self._outbox: asyncio.Queue[tuple[Fact, int]] = asyncio.Queue()
         self._read_to = 0
@@ -115,17 +113,11 @@ class Link:
         """
         self._opening = await self._read_opening(timeout_s=self._options.start_timeout_ms / 1_000)
         with reaching(self._connection):
-            from aiokafka import AIOKafkaConsumer
-
-            self._consumer = AIOKafkaConsumer(
-                **self._connection.options(), enable_auto_commit=False, auto_offset_reset="none", request_timeout_ms=self._options.request_timeout_ms
-            )
-            await start_client(self._consumer)
+            self._consumer = self._connection.clients.consumer(request_timeout_ms=self._options.request_timeout_ms)
+            await self._consumer.start()
             await self._new_producer()
 
     async def _read_opening(self, timeout_s: float = 0.0) -> LogOpened:
-        from aiokafka import TopicPartition
-
         opening = await read_opening(self._connection, self._topics, timeout_s=timeout_s)
         self._partition, self.log_id = partition_of(self._group, opening.partitions), opening.log_id
         self._decisions = TopicPartition(self._topics.decisions, self._partition)
@@ -133,19 +125,13 @@ class Link:
 
     async def close(self) -> None:
         """Closes the connections."""
-        if self._producer is not None:
-            await stop_client(self._producer)
-        if self._consumer is not None:
-            await stop_client(self._consumer)
+        for client in (getattr(self, "_producer", None), getattr(self, "_consumer", None)):  # `open` may have failed before
+            if client is not None:
+                await client.stop()
 
     async def _new_producer(self) -> None:
-        from aiokafka import AIOKafkaProducer
-
-        if self._producer is not None:
-            await abandon_producer(self._producer)
-        timeout_ms = self._options.request_timeout_ms
-        self._producer = AIOKafkaProducer(**self._connection.options(), enable_idempotence=True, request_timeout_ms=timeout_ms)
-        await start_client(self._producer)
+        self._producer = self._connection.clients.producer(request_timeout_ms=self._options.request_timeout_ms)
+        await self._producer.start()
 
     # The end of the decisions
 
@@ -187,7 +173,7 @@ class Link:
         Raises KafkaError.
         """
         asked_s = self._runtime.monotonic_s()
-        ids = await topic_ids(self._consumer, (self._topics.facts, self._topics.decisions), self._decisions)
+        ids = await self._consumer.topic_ids((self._topics.facts, self._topics.decisions), self._decisions)
         if ids == self._topic_ids:
             self._seen_same_s = asked_s
         return ids
@@ -220,11 +206,11 @@ class Link:
         self._read_to = position
         self._read_on.set()
 
-    def _decode(self, record: Any) -> DecisionRecord | UnreadDecision:
+    def _decode(self, record: ConsumedRecord) -> DecisionRecord | UnreadDecision:
         """Raises DamagedError."""
         return member_decision(stored_decision(record.key, record.value, _place_of(record)))
 
-    def _number_of(self, record: Any) -> int:
+    def _number_of(self, record: ConsumedRecord) -> int:
         """Needs no more than the envelope, so it is found whatever build has written the decision.
         0: there is no sound decision of this log here.
         """
@@ -355,6 +341,7 @@ class Link:
         """Returns when the broker has appended it. Raises KafkaError."""
         await self._check_same_log()
         if self._producer_failed:  # an idempotent producer that gave up a batch may never send another
+            await self._producer.abandon()
             await self._new_producer()
         self._producer_failed = True
         producer = self._producer
@@ -365,7 +352,7 @@ class Link:
                 await self._check_same_log()
                 wait_s = min(1.0, 2 * wait_s)
         except BaseException:
-            await abandon_producer(producer)
+            await producer.abandon()
             await call_off(sending)
             raise
         sending.result()
@@ -398,5 +385,5 @@ class Link:
             self._outbox.task_done()
 
 
-def _place_of(record: Any) -> str:
+def _place_of(record: ConsumedRecord) -> str:
     return f"{record.topic}/{record.partition}@{record.offset}"

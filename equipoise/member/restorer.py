@@ -14,13 +14,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import attrs
 
-from equipoise.events.log.kafka.clients import start_client, stop_client
+from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, TopicPartition
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.opening import reaching
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
@@ -116,8 +116,8 @@ class ChangelogRestorer:
         self._rack = rack
         self._progressed = progressed
         self._failed = failed
-        self._consumer: Any = None
-        self._asker: Any = None
+        self._consumer: Consumer
+        self._asker: Consumer
         """A consumer that only requests offsets, on connections of its own: a broker answers the
         requests of a connection in order, and a fetch waits for records.
         """
@@ -130,7 +130,7 @@ class ChangelogRestorer:
         self._ends = ChangelogEnds()
         self._unknown = asyncio.Event()
         """Set when ends were forgotten, so that they are requested at once."""
-        self._assigned: frozenset[Any] = frozenset()
+        self._assigned: frozenset[TopicPartition] = frozenset()
         self._woken = asyncio.Event()
         self._reported_s = 0.0
         self._tasks: list[asyncio.Task[None]] = []
@@ -155,15 +155,13 @@ class ChangelogRestorer:
         answers.
         """
         with reaching(self._connection):
-            from aiokafka import AIOKafkaConsumer
-
-            reading = {"enable_auto_commit": False, "auto_offset_reset": "none", "isolation_level": "read_committed"}
-            options = {**self._connection.options(), **reading}
-            fetching = {"max_partition_fetch_bytes": FETCH_BYTES, "fetch_max_wait_ms": FETCH_WAIT_MS, "client_rack": self._rack}
-            self._consumer = AIOKafkaConsumer(**options, **fetching)
-            self._asker = AIOKafkaConsumer(**options)
-            await start_client(self._consumer)
-            await start_client(self._asker)
+            clients = self._connection.clients
+            self._consumer = clients.consumer(
+                read_committed=True, rack=self._rack, max_partition_fetch_bytes=FETCH_BYTES, fetch_max_wait_ms=FETCH_WAIT_MS
+            )
+            self._asker = clients.consumer(read_committed=True)
+            for consumer in (self._consumer, self._asker):
+                await consumer.start()
         if self._directory is not None:
             for task, topic in self._directory.stores():
                 if topic in self._changelogs.get(task, ()):
@@ -181,9 +179,9 @@ class ChangelogRestorer:
         for each in self._tasks:
             each.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for consumer in (self._consumer, self._asker):
+        for consumer in (getattr(self, "_consumer", None), getattr(self, "_asker", None)):  # `start` may have failed before
             if consumer is not None:
-                await stop_client(consumer)
+                await consumer.stop()
         for task in list(self._copies):
             self.leave(task)
         for stores in self._kept.values():
@@ -330,7 +328,7 @@ class ChangelogRestorer:
             for task, copy in coming:
                 looked_at.add(task)
                 if copy.waiting is not None and copy.goals is None:
-                    ends = await self._asker.end_offsets(self._partitions(task))
+                    ends = await self._asker.end_offsets(list(self._partitions(task)))
                     copy.goals = {tp.topic: end for tp, end in ends.items()}
                     self._ends.answered(ends)
                 if not copy.placed:
@@ -373,25 +371,25 @@ class ChangelogRestorer:
                 store.apply((), position=begins[tp])
         copy.placed = True
 
-    def _check_again(self, partitions: Iterable[Any]) -> None:
+    def _check_again(self, partitions: Iterable[TopicPartition]) -> None:
         """Checks the copies of these partitions again: the records to read next were deleted."""
         for task, copy in self._copies.items():
             if copy.placed and not set(self._partitions(task)).isdisjoint(partitions):
                 copy.placed = False
         self._assigned = frozenset()
 
-    def _partitions(self, task: TaskId, copy: _RestoredCopy | None = None) -> dict[Any, FencedStore]:
-        from aiokafka import TopicPartition
-
+    def _partitions(self, task: TaskId, copy: _RestoredCopy | None = None) -> dict[TopicPartition, FencedStore]:
         stores: Mapping[str, Any] = dict.fromkeys(self._changelogs[task]) if copy is None else copy.stores
         return {TopicPartition(topic, task.partition): store for topic, store in stores.items()}
 
-    def _served(self) -> dict[Any, tuple[TaskId, _RestoredCopy]]:
+    def _served(self) -> dict[TopicPartition, tuple[TaskId, _RestoredCopy]]:
         opening = [task for task, copy in self._copies.items() if copy.opening]
         served = [(task, self._copies[task]) for task in opening or self._copies]
         return {tp: (task, copy) for task, copy in served if copy.placed for tp in self._partitions(task)}
 
-    async def _take(self, served: dict[Any, tuple[TaskId, _RestoredCopy]], batches: dict[Any, list[Any]], begun_s: float) -> None:
+    async def _take(
+        self, served: dict[TopicPartition, tuple[TaskId, _RestoredCopy]], batches: Mapping[TopicPartition, Sequence[ConsumedRecord]], begun_s: float
+    ) -> None:
         records = size_bytes = 0
         behind = more = False
         for tp, (task, copy) in served.items():
@@ -418,9 +416,10 @@ class ChangelogRestorer:
         if records:
             self._report(now=behind)
 
-    def _apply(self, store: FencedStore, batch: list[Any], position: int, *, bulk: bool) -> None:
+    def _apply(self, store: FencedStore, batch: Sequence[ConsumedRecord], position: int, *, bulk: bool) -> None:
         before = store.fence.dropped_records
-        store.apply(((record.key, record.value, record.headers) for record in batch), position=position, bulk=bulk)
+        # Kafka refuses records without a key in compacted topics.
+        store.apply(((cast(bytes, record.key), record.value, record.headers) for record in batch), position=position, bulk=bulk)
         dropped = store.fence.dropped_records - before
         if dropped:
             self.dropped_records += dropped
@@ -485,8 +484,8 @@ class ChangelogRestorer:
         return max(1, lag) if task in self._copies and self._copies[task].opening else lag
 
 
-def _size(record: Any) -> int:
-    return int(max(record.serialized_key_size, 0) + max(record.serialized_value_size, 0))
+def _size(record: ConsumedRecord) -> int:
+    return max(record.serialized_key_size, 0) + max(record.serialized_value_size, 0)
 
 
 def _close(stores: dict[str, FencedStore]) -> None:

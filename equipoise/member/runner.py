@@ -16,12 +16,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
 
-from equipoise.events.log.kafka.clients import abandon_producer, call_off, stop_client
+from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, Producer, TopicPartition, call_off
 from equipoise.events.tasks import TaskId
 from equipoise.member.clients import TaskClients
 from equipoise.member.context import State, TaskContext, pack_sources, read_sources
@@ -33,6 +33,7 @@ from equipoise.runtime import Runtime
 
 _LOG = logging.getLogger(__name__)
 RETRY_S = 0.5
+_OPENED = "a task that processes was opened"
 
 Handler = Callable[[Any, TaskContext], Awaitable[None] | None]
 """Called with each record (aiokafka's ConsumerRecord) and the task's context."""
@@ -145,10 +146,10 @@ class TaskRunner:
         self._is_closing = False
         """Whether processing has ended, so that nothing is left to abort."""
         self._job: asyncio.Task[None] | None = None
-        self._producer: Any = None
-        self._consumer: Any = None
+        self._producer: Producer | None = None
+        self._consumer: Consumer | None = None
         self._context: TaskContext | None = None
-        self._positions: dict[Any, int] = {}
+        self._positions: dict[TopicPartition, int] = {}
         """Source partition -> offset of the next record to process."""
         self._uncommitted = 0
         self._commit_at_s = 0.0
@@ -163,10 +164,15 @@ class TaskRunner:
         read it.
         """
         consumer, positions = self._consumer, dict(self._positions)
-        if consumer is None or not positions or not consumer.assignment().issuperset(positions):
+        if consumer is None or not positions:
             return None
-        ends = {tp: consumer.highwater(tp) for tp in positions}
-        return None if None in ends.values() else sum(max(0, ends[tp] - position) for tp, position in positions.items())
+        behind = 0
+        for tp, position in positions.items():
+            end = consumer.highwater(tp)
+            if end is None:
+                return None
+            behind += max(0, end - position)
+        return behind
 
     def start(self) -> None:
         """Begins to open and process the task."""
@@ -230,8 +236,6 @@ class TaskRunner:
                 return
 
     async def _open(self) -> None:
-        from aiokafka import TopicPartition
-
         clients, self._connected = self._connected or self._new_clients(), None
         clients.connect()
         self._producer, self._consumer = clients.producer, clients.consumer
@@ -313,13 +317,15 @@ class TaskRunner:
         """Writes a fence to each changelog. Returns changelog topic -> offset behind the fence,
         when all are acknowledged.
         """
+        producer = self._producer
+        assert producer is not None, _OPENED
         if self._options.transactional:
-            await self._producer.begin_transaction()
+            await producer.begin_transaction()
         guarantee = self._options.guarantee.encode()
         sent = {topic: await self._send_change(topic, FENCE_KEY, guarantee) for topic in self._origins}
         await asyncio.gather(*sent.values())
         if self._options.transactional:
-            await self._producer.commit_transaction()
+            await producer.commit_transaction()
         return {topic: future.result().offset + 1 for topic, future in sent.items()}
 
     async def _process(self) -> None:
@@ -342,14 +348,14 @@ class TaskRunner:
                 break
         await self._commit()
 
-    async def _next_batch(self) -> dict[Any, list[Any]]:
+    async def _next_batch(self) -> Mapping[TopicPartition, Sequence[ConsumedRecord]]:
         wait_s = max(0.0, self._commit_at_s - self._monotonic_s()) if self._uncommitted else 1.0
+        assert self._consumer is not None, _OPENED
         reading = asyncio.ensure_future(self._consumer.getmany(timeout_ms=int(wait_s * 1_000), max_records=self._options.most_uncommitted_records))
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait((reading, stopping), return_when=asyncio.FIRST_COMPLETED)
-            batch: dict[Any, list[Any]] = await reading if reading.done() else {}
-            return batch
+            return await reading if reading.done() else {}
         finally:
             for each in (reading, stopping):
                 each.cancel()
@@ -375,12 +381,14 @@ class TaskRunner:
         self._commit_at_s = self._monotonic_s() + self._options.commit_interval_ms / 1_000
 
     async def _commit_transaction(self) -> None:
-        await self._producer.begin_transaction()
+        producer = self._producer
+        assert producer is not None, _OPENED
+        await producer.begin_transaction()
         outputs = await self._send_outputs()
         written = await self._send_changes()
         await asyncio.gather(*outputs)
-        await self._producer.send_offsets_to_transaction(dict(self._positions), self._group)
-        await self._producer.commit_transaction()
+        await producer.send_offsets_to_transaction(dict(self._positions), self._group)
+        await producer.commit_transaction()
         self._fence_is_due = False
         self._to_stores(written)
 
@@ -393,12 +401,13 @@ class TaskRunner:
             if each.first != position or each.end != position + len(each.changes):
                 raise _Overtaken(f"{topic}/{self.task.partition} at {position}: wrote {len(each.changes)} records to {each.first}..{each.end - 1}")
         self._to_stores(written)
+        assert self._consumer is not None, _OPENED
         await self._consumer.commit(dict(self._positions))
 
     async def _send_outputs(self) -> list[asyncio.Future[Any]]:
         """Sends all outputs. Each future is done when its record is acknowledged."""
         context = self._context
-        assert context is not None, "a task that processes was opened"
+        assert context is not None, _OPENED
         origin = self._output_headers
         return [await self._send(each.topic, each.value, each.key, each.partition, (*each.headers, *origin)) for each in context.outputs]
 
@@ -407,7 +416,7 @@ class TaskRunner:
         acknowledged.
         """
         context = self._context
-        assert context is not None, "a task that processes was opened"
+        assert context is not None, _OPENED
         sources = pack_sources({(tp.topic, tp.partition): offset for tp, offset in self._positions.items()})
         fence: list[Change] = [(FENCE_KEY, self._options.guarantee.encode())] if self._fence_is_due else []
         sent: dict[str, tuple[list[Change], list[asyncio.Future[Any]]]] = {}
@@ -424,13 +433,14 @@ class TaskRunner:
         return await self._send(topic, value, key, self.task.partition, self._headers[topic])
 
     async def _send(self, topic: str, value: bytes | None, key: bytes | None, partition: int | None, headers: Headers) -> asyncio.Future[Any]:
-        future: asyncio.Future[Any] = await self._producer.send(topic, value, key=key, partition=partition, headers=list(headers))
+        assert self._producer is not None, _OPENED
+        future = await self._producer.send(topic, value, key=key, partition=partition, headers=list(headers))
         future.add_done_callback(_retrieve_error)
         return future
 
     def _to_stores(self, written: Mapping[str, _WrittenChanges]) -> None:
         context = self._context
-        assert context is not None, "a task that processes was opened"
+        assert context is not None, _OPENED
         for topic, each in written.items():
             self._stores[topic].apply(((key, value, each.headers) for key, value in each.changes), position=each.end)
             context.states[topic].committed()
@@ -441,7 +451,7 @@ class TaskRunner:
     async def _stop_writing(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
-            await (abandon_producer(producer) if self._aborted else stop_client(producer))
+            await (producer.abandon() if self._aborted else producer.stop())
 
     async def _close(self) -> None:
         consumer, self._consumer = self._consumer, None
@@ -449,7 +459,7 @@ class TaskRunner:
             await self._permit.put_stores_back(self.task)
         await self._stop_writing()
         if consumer is not None:
-            await stop_client(consumer)
+            await consumer.stop()
         if self._connected is not None:  # stopped before it was opened
             await self._connected.close()
 

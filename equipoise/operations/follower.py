@@ -4,8 +4,8 @@ no worker to answer them.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import time
 from collections.abc import Iterator, Mapping
 
 from equipoise.events import codec
@@ -58,6 +58,7 @@ class Follower:
         for reading in self._unanswered:
             await self._start(reading)
         self._unanswered.clear()
+        clock = asyncio.get_running_loop().time
         for reading, lead in self._leads.items():
             async with reading.facts() as facts:
                 await facts.place(lead.position)
@@ -65,7 +66,7 @@ class Follower:
                     fact = next_fact(lead, record)
                     if fact is None:
                         continue
-                    lead.fold(fact, time.monotonic_ns() // 1_000_000)
+                    lead.fold(fact, int(clock() * 1_000))
                     group = lead.groups.get(fact.group)
                     if group is None or not isinstance(fact.event, GroupConfigured) or fact.offset <= group.checkpoint_offset:
                         continue

@@ -5,7 +5,6 @@ folded here; a worker leads it elsewhere.
 from __future__ import annotations
 
 import asyncio
-import time
 from types import TracebackType
 from typing import Self
 
@@ -13,7 +12,6 @@ from equipoise.events import codec
 from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import InputError
 from equipoise.events.facts import Fact, GroupConfigured, ProbingTick
-from equipoise.events.log.kafka.clients import start_client, stop_client
 from equipoise.events.log.kafka.envelope import group_key, pack_fact, partition_of
 from equipoise.events.log.kafka.opening import reaching
 from equipoise.events.records import DecisionRecord, Record
@@ -41,15 +39,13 @@ class LiveGroup:
         self._follower = Follower(settings, settings.topics, group, folded=folded)
 
     async def __aenter__(self) -> Self:
-        from aiokafka import AIOKafkaProducer
-
-        self._producer = AIOKafkaProducer(**self._settings.options(), enable_idempotence=True)
+        self._producer = self._settings.clients.producer()
         with reaching(self._settings):
-            await start_client(self._producer)
+            await self._producer.start()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await stop_client(self._producer)
+        await self._producer.stop()
 
     async def machine(self) -> GroupMachine:
         """The group's machine after the last fact.
@@ -90,7 +86,7 @@ class LiveGroup:
         partition = partition_of(self.group, await self._follower.partitions())
         with reaching(self._settings):
             sent = await self._producer.send_and_wait(self._settings.topics.facts, pack_fact(fact), key=group_key(self.group), partition=partition)
-        return int(sent.offset)
+        return sent.offset
 
     async def until_next_look(self) -> None:
         """Sleeps for LOOK_S."""
@@ -148,9 +144,10 @@ class AnsweredFact(LiveGroup):
 
     async def is_answered_within(self, timeout_s: float) -> bool:
         """Waits until a worker has answered. False: none has within `timeout_s`."""
-        end_s = time.monotonic() + timeout_s
+        clock = asyncio.get_running_loop().time
+        end_s = clock() + timeout_s
         while not await self.look():
-            if time.monotonic() >= end_s:
+            if clock() >= end_s:
                 return False
             await self.until_next_look()
         return True

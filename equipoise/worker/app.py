@@ -18,7 +18,6 @@ import contextlib
 import logging
 import shutil
 import tempfile
-import time
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self
@@ -27,10 +26,11 @@ from equipoise.assignors.common.source_lag import auto_offset_reset
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.fact_parts import observed_in_parts
 from equipoise.events.facts import LogOpened
+from equipoise.events.log.kafka.client import Consumer
 from equipoise.events.log.kafka.connection import MISSING
-from equipoise.events.log.kafka.identity import log_topic_ids
 from equipoise.events.log.kafka.opening import NotNowError, NotThereError, ensure_topics, open_partitions, partition_count, reaching, reader
 from equipoise.events.log.kafka.topics import MUST_BE
+from equipoise.runtime import DEPLOYED, Runtime
 from equipoise.statemachine.partition import GroupLead
 from equipoise.worker.host import PartitionHost
 from equipoise.worker.http import Server
@@ -59,8 +59,9 @@ class Worker:
     group's partition leads the group.
     """
 
-    def __init__(self, settings: WorkerSettings) -> None:
+    def __init__(self, settings: WorkerSettings, runtime: Runtime = DEPLOYED) -> None:
         self.settings = settings
+        self._runtime = runtime
         self.metrics = WorkerMetrics()
         self.http_port = 0
         self._opened: LogOpened | None = None
@@ -106,13 +107,13 @@ class Worker:
 
     async def _open_with_retries(self) -> None:
         """Opens the log, and retries while brokers restart. Raises InputError."""
-        end_s = time.monotonic() + _BROKER_START_S
+        end_s = self._runtime.monotonic_s() + _BROKER_START_S
         while True:
             try:
                 await self._open(make=True)
                 return
             except NotNowError as error:
-                if time.monotonic() > end_s:
+                if self._runtime.monotonic_s() > end_s:
                     raise
                 _LOG.warning("%s; retrying", error)
             await asyncio.sleep(_WATCH_S)
@@ -129,22 +130,22 @@ class Worker:
         async with reader(settings) as consumer:
             while True:
                 ids = await self._ask_topic_ids(consumer)
-                self._opened = await open_partitions(settings, topics)
+                self._opened = await open_partitions(settings, topics, new_id=self._runtime.unique())
                 if await self._ask_topic_ids(consumer) == ids:
                     break
         self._topic_ids = ids
 
-    async def _ask_topic_ids(self, consumer: Any) -> tuple[str, ...] | None:
+    async def _ask_topic_ids(self, consumer: Consumer) -> tuple[str, ...] | None:
         """Retries, because brokers learn of new topics one after the other. Raises InputError."""
         from aiokafka.errors import KafkaError
 
-        end_s = time.monotonic() + _CHECK_LOG_S
+        end_s = self._runtime.monotonic_s() + _CHECK_LOG_S
         while True:
             with reaching(self.settings):
                 try:
-                    return await log_topic_ids(consumer, self.settings.topics)
+                    return await self.settings.topics.ids(consumer)
                 except KafkaError:
-                    if time.monotonic() > end_s:
+                    if self._runtime.monotonic_s() > end_s:
                         raise
             await asyncio.sleep(_WATCH_S)
 
@@ -250,13 +251,13 @@ class Worker:
 
     async def _watch(self) -> None:
         """Restarts Faust when it has ended by itself, and everything when the log was replaced."""
-        looked_s = time.monotonic()
+        looked_s = self._runtime.monotonic_s()
         gone = 0
         while True:
             await asyncio.sleep(_WATCH_S)
-            if time.monotonic() - looked_s > _CHECK_LOG_S:
+            if self._runtime.monotonic_s() - looked_s > _CHECK_LOG_S:
                 gone = await self._check_same_log(gone)
-                looked_s = time.monotonic()
+                looked_s = self._runtime.monotonic_s()
             if self._is_replaced:
                 await self._lead_present_log()
                 continue
@@ -325,7 +326,8 @@ class Worker:
         for partition in sorted(partitions):
             if partition < self._opened.partitions:  # partitions added later hold no group: docs/protocol.md#l1
                 host = self._hosts[partition] = PartitionHost(
-                    self.settings, self._opened, partition, self.metrics, topic_ids=self._topic_ids, replaced=self._note_replaced
+                    self.settings, self._opened, partition, self.metrics, topic_ids=self._topic_ids, replaced=self._note_replaced,
+                    runtime=self._runtime,
                 )  # fmt: skip
                 host.start()
 
@@ -338,13 +340,13 @@ class Worker:
     async def _observe_forever(self) -> None:
         """Observes every `observe_interval_ms`, and at once where a first round waits for lags."""
         interval_s = self.settings.observe_interval_ms / 1000
-        looked_s = time.monotonic()
+        looked_s = self._runtime.monotonic_s()
         while True:
             await asyncio.sleep(min(_WATCH_S, interval_s))
-            due = time.monotonic() - looked_s >= interval_s
+            due = self._runtime.monotonic_s() - looked_s >= interval_s
             wanted = [(host, lead) for host, lead in self._observed() if due or lead.machine.awaits_lags]
             if due:
-                looked_s = time.monotonic()
+                looked_s = self._runtime.monotonic_s()
             try:
                 await self._observe(wanted)
             except Exception as error:  # noqa: BLE001 the brokers are down: the next look asks again, over new connections

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -19,9 +18,10 @@ from typing import Any
 from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import DamagedError, EquipoiseError
 from equipoise.events.facts import Fact, GroupConfigured, LogOpened, ProbingTick
-from equipoise.events.log.kafka.clients import abandon_producer, start_client, stop_client
+from equipoise.events.log.kafka.client import ConsumedRecord, Producer
 from equipoise.events.log.kafka.envelope import NoRecord, group_key, pack_decision, pack_fact, rejected_record
 from equipoise.events.records import DecisionRecord, Record
+from equipoise.runtime import DEPLOYED, Runtime
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.partition import PartitionLead
 from equipoise.statemachine.rejections import refused_fact, rejection_text
@@ -67,7 +67,7 @@ class PartitionHost:
     `replaced`.
 
     `topic_ids`: ids of the topics of the log that `opened` names
-    (`equipoise.events.log.kafka.identity.log_topic_ids`); None: the brokers give topics no ids.
+    (`Topics.ids`); None: the brokers give topics no ids.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class PartitionHost:
         *,
         topic_ids: tuple[str, ...] | None = None,
         replaced: Callable[[], None] = lambda: None,
+        runtime: Runtime = DEPLOYED,
     ) -> None:
         self.partition = partition
         self.lead = PartitionLead()
@@ -91,6 +92,7 @@ class PartitionHost:
         """Why the last session failed; "" once the next one has taken over."""
         self._topic_ids = topic_ids
         self._replaced = replaced
+        self._monotonic_s = runtime.monotonic_s
         self._same_s = 0.0
         """When the topics were last found to be those of the log (monotonic, s)."""
         self._settings = settings
@@ -100,7 +102,7 @@ class PartitionHost:
         self._metrics = metrics
         self._task: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
-        self._producer: Any = None
+        self._producer: Producer
         self._failed: asyncio.Future[None] | None = None
         self._slots: dict[str, int] = {}
         self._marks: deque[tuple[int, int]] = deque()
@@ -146,7 +148,7 @@ class PartitionHost:
     async def _run_sessions(self) -> None:
         failures = 0
         while True:
-            began_s = time.monotonic()
+            began_s = self._monotonic_s()
             try:
                 await self._run_session()
             except asyncio.CancelledError:
@@ -163,18 +165,17 @@ class PartitionHost:
                 self._metrics.takeovers_failed.inc()
             finally:
                 self.leading = False
-            failures = failures + 1 if time.monotonic() - began_s < 60 else 1
+            failures = failures + 1 if self._monotonic_s() - began_s < 60 else 1
             await asyncio.sleep(_RETRY_WAITS_S[min(failures, len(_RETRY_WAITS_S)) - 1])
 
     async def _run_session(self) -> None:
-        from aiokafka import AIOKafkaProducer
         from aiokafka.errors import UnknownTopicOrPartitionError
 
         self._failed = asyncio.get_running_loop().create_future()
         self._failed.add_done_callback(lambda future: future.exception())  # retrieved here, so that asyncio does not warn
-        self._producer = AIOKafkaProducer(**self._settings.options(), enable_idempotence=True, acks="all")
+        self._producer = self._settings.clients.producer()
         try:
-            await start_client(self._producer)
+            await self._producer.start()
             async with self._reading.facts() as facts:
                 self._same_s = 0.0
                 async with self._lock:
@@ -182,12 +183,12 @@ class PartitionHost:
                     await self._take_over(facts)
                 await self._lead_until_failure(facts, self._failed)
         except (LogReplacedError, UnknownTopicOrPartitionError):
-            await abandon_producer(self._producer)  # unsent records must not reach new topics of the same names
+            await self._producer.abandon()  # unsent records must not reach new topics of the same names
             raise
         finally:
             self.leading = False
             self._metrics.forget(self.lead.groups)
-            await stop_client(self._producer, within_s=3.0)
+            await self._producer.stop(within_s=3.0)
 
     async def _check_same_log(self, facts: FactReader) -> None:
         """Compares the topics' ids, unless that was done less than SAME_FOR_S ago. Raises
@@ -196,11 +197,11 @@ class PartitionHost:
         """
         from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
 
-        if self._topic_ids is None or time.monotonic() - self._same_s < SAME_FOR_S:
+        if self._topic_ids is None or self._monotonic_s() - self._same_s < SAME_FOR_S:
             return
         async with asyncio.timeout(_ANSWER_S):
             while True:
-                asked_s = time.monotonic()
+                asked_s = self._monotonic_s()
                 try:
                     found = await facts.topic_ids(self._topics)
                 except UnknownTopicOrPartitionError:
@@ -224,7 +225,7 @@ class PartitionHost:
         """Reads the last checkpoints, the published decisions and the facts to the end, and
         publishes the decisions that are missing. See docs/protocol.md#l5.
         """
-        began_s = time.monotonic()
+        began_s = self._monotonic_s()
         self._marks.clear()
         self._answered_to = -1
         self._unmarked = _MARK_EVERY
@@ -246,14 +247,14 @@ class PartitionHost:
                 await asyncio.sleep(0)
         for group in lead.groups.values():
             await self._store(lead, group.name, group.last_published)
-        lead.plan_ticks(_now_ms())
+        lead.plan_ticks(self._now_ms())
         self._log_halted()
-        self._read_s = time.monotonic()
+        self._read_s = self._monotonic_s()
         self.problem = ""
         self.leading = True
         confirmed = sum(group.confirmed for group in lead.groups.values())
-        self._metrics.takeover_seconds.observe(time.monotonic() - began_s)
-        values = (self.partition, lead.position, len(lead.groups), confirmed, time.monotonic() - began_s)
+        self._metrics.takeover_seconds.observe(self._monotonic_s() - began_s)
+        values = (self.partition, lead.position, len(lead.groups), confirmed, self._monotonic_s() - began_s)
         _LOG.info("partition %d taken over at offset %d: %d groups, %d published decisions verified, %.2f s", *values)
 
     # Leading
@@ -278,14 +279,14 @@ class PartitionHost:
                 await self._check_same_log(facts)
                 async with self._lock:
                     await self._fold(record)
-                self._read_s = time.monotonic()
+                self._read_s = self._monotonic_s()
                 if number % _FACTS_A_TURN == 0:
                     await asyncio.sleep(0)
 
     async def _run_periodic_jobs(self, facts: FactReader) -> None:
         while True:
             await self._check_same_log(facts)
-            due = self.lead.ticks_due(_now_ms())
+            due = self.lead.ticks_due(self._now_ms())
             for group in due:
                 await self.append(group, ProbingTick())
                 self._metrics.ticks.inc()
@@ -294,16 +295,16 @@ class PartitionHost:
                     await self._checkpoint_all()
                     await self._write_index()
                 self._log_halted()
-                self._read_s = time.monotonic()  # it could not fold meanwhile
-            if time.monotonic() - self._read_s > _LOOK_AFTER_S:
+                self._read_s = self._monotonic_s()  # it could not fold meanwhile
+            if self._monotonic_s() - self._read_s > _LOOK_AFTER_S:
                 async with asyncio.timeout(_ANSWER_S):
                     end = await facts.end()
-                if end > max(self.lead.position, await facts.position()) and time.monotonic() - self._read_s > _LOOK_AFTER_S:
+                if end > max(self.lead.position, await facts.position()) and self._monotonic_s() - self._read_s > _LOOK_AFTER_S:
                     raise ReaderStalledError(f"facts end at {end}, and none from {self.lead.position} on was read for {_LOOK_AFTER_S:.0f} s")
-                self._read_s = time.monotonic()
+                self._read_s = self._monotonic_s()
             await asyncio.sleep(_TICK_S)
 
-    async def _fold(self, fact: Any) -> None:
+    async def _fold(self, fact: ConsumedRecord | NoRecord) -> None:
         """Folds the next fact and publishes its decisions."""
         lead = self.lead
         record = next_fact(lead, fact)
@@ -315,9 +316,9 @@ class PartitionHost:
         if lead.must_read_published(record):
             async with asyncio.timeout(_ANSWER_S):
                 self._published_to = await self._reading.read_published(lead, self._published_to)
-        began_s = time.perf_counter()
-        decisions = lead.fold(record, _now_ms())
-        self._metrics.fold_seconds.observe(time.perf_counter() - began_s)
+        began_s = self._monotonic_s()
+        decisions = lead.fold(record, self._now_ms())
+        self._metrics.fold_seconds.observe(self._monotonic_s() - began_s)
         for decision in decisions:
             if refused_fact(decision.decision, decision.caused_by) is not None:
                 why = rejection_text(decision.decision, record.event)  # type: ignore[arg-type]  # EventRejected answers a refused fact
@@ -437,6 +438,5 @@ class PartitionHost:
             self._marks.append((caused_by, offset))
             self._unmarked = 0
 
-
-def _now_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
+    def _now_ms(self) -> int:
+        return int(self._monotonic_s() * 1_000)

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from typing import Any
 
 from equipoise.assignors.adapters.lags import source_lags
 from equipoise.events.facts import TopologyDeclared
+from equipoise.events.log.kafka.client import Admin, Consumer, TopicPartition
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.identity import log_topic_ids
 from equipoise.events.log.kafka.opening import admin_client, reader
 from equipoise.events.log.kafka.topics import Topics
 from equipoise.statemachine.state import GroupState
@@ -33,24 +32,24 @@ class Observer:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._stack = contextlib.AsyncExitStack()
-        self._admin: Any = None
-        self._consumer: Any = None
+        self._clients: tuple[Admin, Consumer] | None = None
 
     async def close(self) -> None:
         """Closes the connections; the next question makes new ones."""
         stack, self._stack = self._stack, contextlib.AsyncExitStack()
-        self._admin = self._consumer = None
+        self._clients = None
         await stack.aclose()
 
     async def log_topic_ids(self, topics: Topics) -> tuple[str, ...] | None:
         """The ids of a log's topics; None: the brokers give topics no ids. Raises KafkaError."""
-        await self._connect()
-        return await log_topic_ids(self._consumer, topics)
+        _, consumer = await self._connect()
+        return await topics.ids(consumer)
 
-    async def _connect(self) -> None:
-        if self._consumer is None:
-            self._admin = await self._stack.enter_async_context(admin_client(self._connection))
-            self._consumer = await self._stack.enter_async_context(reader(self._connection))
+    async def _connect(self) -> tuple[Admin, Consumer]:
+        if self._clients is None:
+            admin = await self._stack.enter_async_context(admin_client(self._connection))
+            self._clients = admin, await self._stack.enter_async_context(reader(self._connection))
+        return self._clients
 
     async def look(self, topics: set[str]) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, tuple[str, ...]]]]:
         """End offsets, and racks of the replicas, each by topic and partition. Topics that do not
@@ -58,14 +57,12 @@ class Observer:
         """
         if not topics:
             return {}, {}
-        from aiokafka import TopicPartition
-
-        await self._connect()
-        rack_of = {broker["node_id"]: broker["rack"] for broker in (await self._admin.describe_cluster())["brokers"]}
-        described = [each for each in await self._admin.describe_topics(sorted(topics)) if not each["error_code"]]
+        admin, consumer = await self._connect()
+        rack_of = {broker["node_id"]: broker["rack"] for broker in (await admin.describe_cluster())["brokers"]}
+        described = [each for each in await admin.describe_topics(sorted(topics)) if not each["error_code"]]
         places = [TopicPartition(each["topic"], part["partition"]) for each in described for part in each["partitions"] if part["leader"] >= 0]
         ends: dict[str, dict[int, int]] = {}
-        for place, end in (await self._consumer.end_offsets(places) if places else {}).items():
+        for place, end in (await consumer.end_offsets(places) if places else {}).items():
             ends.setdefault(place.topic, {})[place.partition] = end
         racks: dict[str, dict[int, tuple[str, ...]]] = {}
         for each in described:
@@ -80,10 +77,10 @@ class Observer:
         exist are absent. `sources`: (topic, partition). `auto_offset_reset`: where a partition
         without a committed offset begins, ``earliest`` or ``latest``. Raises KafkaError.
         """
-        await self._connect()
-        described = [each for each in await self._admin.describe_topics(sorted({topic for topic, _ in sources})) if not each["error_code"]]
+        admin, consumer = await self._connect()
+        described = [each for each in await admin.describe_topics(sorted({topic for topic, _ in sources})) if not each["error_code"]]
         there = {(each["topic"], part["partition"]) for each in described for part in each["partitions"] if part["leader"] >= 0}
         lags: dict[str, dict[int, int]] = {}
-        for (topic, partition), lag in (await source_lags(self._admin, self._consumer, group, sources & there, auto_offset_reset)).items():
+        for (topic, partition), lag in (await source_lags(admin, consumer, group, sources & there, auto_offset_reset)).items():
             lags.setdefault(topic, {})[partition] = lag
         return lags

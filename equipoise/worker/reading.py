@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Sequence
 
 import attrs
 
@@ -15,9 +14,9 @@ from equipoise.events import codec
 from equipoise.events.decisions import Checkpointed, EventRejected
 from equipoise.events.errors import DamagedError, InputError, UnknownEventError, UnknownKindError, UnsoundError
 from equipoise.events.facts import LogOpened
+from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, TopicPartition
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import NoRecord, StoredDecision, fact_record, fact_row, no_record_row, pack_fact, published
-from equipoise.events.log.kafka.identity import log_topic_ids
 from equipoise.events.log.kafka.opening import check_append_time, fill_holes, reader
 from equipoise.events.log.kafka.topics import Topics
 from equipoise.events.records import DecisionRecord, Record
@@ -103,7 +102,7 @@ class PartitionReading:
         async with self._reader() as consumer:
             yield FactReader(self.connection, consumer, self._place(self.topics.facts))
 
-    async def records(self, topic: str, start: int) -> AsyncGenerator[Any, None]:
+    async def records(self, topic: str, start: int) -> AsyncGenerator[ConsumedRecord, None]:
         """The records of the topic's partition, from `start` to its end at the time of the call."""
         tp = self._place(topic)
         async with self._reader() as consumer:
@@ -116,12 +115,10 @@ class PartitionReading:
                             yield record
                 position = await consumer.position(tp)
 
-    def _reader(self) -> contextlib.AbstractAsyncContextManager[Any]:
+    def _reader(self) -> contextlib.AbstractAsyncContextManager[Consumer]:
         return reader(self.connection, max_poll_records=1_000, fetch_max_wait_ms=50)
 
-    def _place(self, topic: str) -> Any:
-        from aiokafka import TopicPartition
-
+    def _place(self, topic: str) -> TopicPartition:
         return TopicPartition(topic, self.partition)
 
 
@@ -161,7 +158,7 @@ def published_refusal(stored: StoredDecision) -> int | None:
 class FactReader:
     """Reads the facts of one partition, in order."""
 
-    def __init__(self, connection: Connection, consumer: Any, place: Any) -> None:
+    def __init__(self, connection: Connection, consumer: Consumer, place: TopicPartition) -> None:
         self._connection = connection
         self._consumer = consumer
         self._place = place
@@ -176,57 +173,55 @@ class FactReader:
         """Offset up to which `batch` has returned everything. It may be more than one behind the
         last record, where a transaction has ended.
         """
-        return int(await self._consumer.position(self._place))
+        return await self._consumer.position(self._place)
 
     async def topic_ids(self, topics: Topics) -> tuple[str, ...] | None:
         """The present ids of the log's topics; None: the brokers give topics no ids. Raises
         KafkaError.
         """
-        return await log_topic_ids(self._consumer, topics, self._place.partition)
+        return await topics.ids(self._consumer, self._place.partition)
 
     async def end(self) -> int:
         """Offset behind the present last fact."""
-        return int((await self._consumer.end_offsets([self._place]))[self._place])
+        return (await self._consumer.end_offsets([self._place]))[self._place]
 
-    async def batch(self) -> list[Any]:
+    async def batch(self) -> Sequence[ConsumedRecord | NoRecord]:
         """The next records of the client, a thousand at most, with a `NoRecord` for each offset
         that has none; empty when nothing came for a second.
 
         Raises InputError when a record's time is not the broker's (docs/protocol.md#l2), GapError
         when the client has skipped a record.
         """
-        records: list[Any] = (await self._consumer.getmany(timeout_ms=1_000)).get(self._place, [])
+        records = (await self._consumer.getmany(timeout_ms=1_000)).get(self._place, ())
         for record in records:
             check_append_time(record)
-        if records:
-            if records[-1].offset != self._due + len(records) - 1:
-                records = await fill_holes(self._connection, self._due, records)
-            self._due = records[-1].offset + 1
-        return records
+        if not records:
+            return records
+        due, self._due = self._due, records[-1].offset + 1
+        return records if self._due == due + len(records) else await fill_holes(self._connection, due, records)
 
-    async def until(self, end: int) -> AsyncGenerator[Any, None]:
+    async def until(self, end: int) -> AsyncGenerator[ConsumedRecord | NoRecord, None]:
         """The records up to offset `end`, which `end()` has returned before."""
         while await self.position() < end:
             for record in await self.batch():
                 yield record
 
 
-async def _place_at(consumer: Any, tp: Any, start: int, *, compacted: bool = False) -> int:
+async def _place_at(consumer: Consumer, tp: TopicPartition, start: int, *, compacted: bool = False) -> int:
     """Seeks, and returns the partition's end. Raises DamagedError when `start` was deleted."""
     consumer.assign([tp])
     begin, end = (await consumer.beginning_offsets([tp]))[tp], (await consumer.end_offsets([tp]))[tp]
     if begin > start and not compacted:
         raise DamagedError(start, f"{tp.topic}/{tp.partition} begins at {begin}: required records were deleted by topic retention")
     consumer.seek(tp, max(begin, start))
-    return int(end)
+    return end
 
 
-def next_fact(lead: PartitionLead, found: Any) -> Record | None:
+def next_fact(lead: PartitionLead, found: ConsumedRecord | NoRecord) -> Record | None:
     """The record to fold next. None: this build cannot read it, and `lead` has halted its group
     (docs/protocol.md#l6). `found`: from a `FactReader`.
     """
-    is_none = isinstance(found, NoRecord)
-    row = no_record_row(found) if is_none else fact_row(found.key, found.value, found.offset, found.timestamp)
+    row = no_record_row(found) if isinstance(found, NoRecord) else fact_row(found.key, found.value, found.offset, found.timestamp)
     try:
         return fact_record(row)
     except UnknownKindError as error:

@@ -13,7 +13,6 @@ from typing import Any
 from equipoise.events.decisions import Decision
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import Fact, GroupConfigured, PartitionsObserved, ProbingTick, TopologyDeclared
-from equipoise.events.log.kafka.clients import start_client, stop_client
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import fact_record, fact_row, group_key, pack_decision, pack_fact, partition_of
 from equipoise.events.log.kafka.opening import ensure_topics, open_partitions, reader
@@ -38,18 +37,18 @@ class Leader:
         self._producer: Any = None
 
     async def open(self, config: GroupConfigured, topology: TopologyDeclared) -> None:
-        from aiokafka import AIOKafkaProducer
+        from equipoise.events.log.kafka.aiokafka_client import DeployedProducer
 
         await ensure_topics(self.connection, self.topics)
         opened = await open_partitions(self.connection, self.topics)
         self.partition = partition_of(self.group, opened.partitions)
-        self._producer = AIOKafkaProducer(**self.connection.options(), enable_idempotence=True)
-        await start_client(self._producer)
+        self._producer = DeployedProducer(**self.connection.options(), enable_idempotence=True)
+        await self._producer.start()
         for fact in (config, topology):
             await self.say(fact)
 
     async def close(self) -> None:
-        await stop_client(self._producer)
+        await self._producer.stop()
 
     async def say(self, fact: Fact) -> None:
         await self._producer.send_and_wait(self.topics.facts, pack_fact(fact), key=group_key(self.group), partition=self.partition)

@@ -13,10 +13,10 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import TopicPartition
 
 from equipoise.events.facts import Fact, GroupConfigured, LagReported, Subtopology, TopologyDeclared
-from equipoise.events.log.kafka.clients import start_client, stop_client
+from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer, DeployedProducer
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import group_key, member_decision, pack_fact, partition_of, published
 from equipoise.events.log.kafka.opening import read_opening, reader
@@ -118,10 +118,10 @@ class Swarm:
     async def __aenter__(self) -> Swarm:
         opened = await read_opening(self.connection, self.topics, timeout_s=60)
         self._partitions, self._log_id = opened.partitions, opened.log_id
-        self._producer = AIOKafkaProducer(**self.connection.options(), enable_idempotence=True)
-        self._consumer = AIOKafkaConsumer(**self.connection.options(), auto_offset_reset="earliest", enable_auto_commit=False, fetch_max_wait_ms=50)
-        await start_client(self._producer)
-        await start_client(self._consumer)
+        self._producer = DeployedProducer(**self.connection.options(), enable_idempotence=True)
+        self._consumer = DeployedConsumer(**self.connection.options(), auto_offset_reset="earliest", enable_auto_commit=False, fetch_max_wait_ms=50)
+        await self._producer.start()
+        await self._consumer.start()
         places = [TopicPartition(self.topics.decisions, partition) for partition in range(self._partitions)]
         self._consumer.assign(places)
         for place in places:
@@ -132,8 +132,8 @@ class Swarm:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await stop_client(self._producer)
-        await stop_client(self._consumer)
+        await self._producer.stop()
+        await self._consumer.stop()
 
     async def configure(self, group: str, config: GroupConfigured, *facts: Fact) -> None:
         for fact in (config, *facts):

@@ -17,12 +17,12 @@ import pytest
 from equipoise.events.decisions import MemberExpired
 from equipoise.events.facts import TopologyDeclared
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.opening import admin_client, reader
 from equipoise.member import Member, MemoryStore, TaskContext
 from equipoise.member.clients import TRANSACTION_TIMEOUT_MS
 from equipoise.member.fencing import FENCE_KEY, ChangelogRecord, FencedStore
 from equipoise.member.origin import Origin, read_origin
 from examples.orders.recount import everything
+from tests.live.kafka import admin_client, reader
 from tests.live.leader import Leader, leading
 from tests.live.test_fencing import freeze, thaw
 from tests.live.test_member import BOTH, PARTITIONS, Application

@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka.admin import NewTopic
 
-from equipoise.events.log.kafka.clients import abandon_producer, start_client, stop_client
+from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer, DeployedProducer
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.opening import admin_client, reader, writer
 from tests.live.brokers import Brokers
 from tests.live.conftest import open_connections
+from tests.live.kafka import admin_client, reader, writer
 
 AWAY = ["answers", "stands still", "is dead"]
 
@@ -50,8 +50,8 @@ async def writing(connection: Connection, **options: Any) -> Any:
     """A producer that has written one record into a new topic."""
     async with admin_client(connection) as admin:
         await admin.create_topics([NewTopic("numbers", 1, 1)])
-    producer = AIOKafkaProducer(**connection.options(), **options)
-    await start_client(producer)
+    producer = DeployedProducer(**connection.options(), **options)
+    await producer.start()
     await write(producer, 1)
     return producer
 
@@ -65,9 +65,9 @@ async def write(producer: Any, count: int) -> None:
 @pytest.mark.parametrize("group", [None, "readers"])
 async def test_consumer_stopped_while_requesting_closes_its_connections(how: str, group: str | None, brokers: Brokers) -> None:
     connection, tp = Connection(bootstrap=brokers.bootstrap), TopicPartition("numbers", 0)
-    await stop_client(await writing(connection))
-    consumer = AIOKafkaConsumer(**connection.options(), group_id=group, auto_offset_reset="earliest")
-    await start_client(consumer)
+    await (await writing(connection)).stop()
+    consumer = DeployedConsumer(**connection.options(), group_id=group, auto_offset_reset="earliest")
+    await consumer.start()
     consumer.assign([tp])
     await consumer.getone()
     with away(brokers, how):
@@ -78,7 +78,7 @@ async def test_consumer_stopped_while_requesting_closes_its_connections(how: str
             asking.append(asyncio.ensure_future(consumer.committed(tp)))
         await asyncio.sleep(0.2)
         began_s = time.monotonic()
-        await stop_client(consumer, within_s=1.0)
+        await consumer.stop(within_s=1.0)
         assert time.monotonic() - began_s < 4.0
         assert open_connections() == []
         for each in asking:
@@ -89,7 +89,7 @@ async def test_consumer_stopped_while_requesting_closes_its_connections(how: str
 async def test_consumer_stopped_while_backing_off_closes_its_connections(brokers: Brokers, caplog: pytest.LogCaptureFixture) -> None:
     """aiokafka ends as cancelled then, before it has come to its connections."""
     connection, tp = Connection(bootstrap=brokers.bootstrap), TopicPartition("numbers", 0)
-    await stop_client(await writing(connection))
+    await (await writing(connection)).stop()
     async with reader(connection, auto_offset_reset="earliest", request_timeout_ms=1_000, retry_backoff_ms=10_000) as consumer:
         consumer.assign([tp])
         await consumer.getone()
@@ -111,7 +111,7 @@ async def test_producer_stopped_while_sending_closes_its_connections(how: str, a
         sending = asyncio.ensure_future(write(producer, 20_000))
         await asyncio.sleep(0.2)
         began_s = time.monotonic()
-        await (abandon_producer(producer) if abandoned else stop_client(producer, within_s=1.0))
+        await (producer.abandon() if abandoned else producer.stop(within_s=1.0))
         assert time.monotonic() - began_s < 4.0
         assert open_connections() == []
         sending.cancel()
@@ -125,7 +125,7 @@ async def test_cancelled_stop_closes_every_connection(how: str, brokers: Brokers
     with away(brokers, how):
         sending = asyncio.ensure_future(write(producer, 1_000))
         await asyncio.sleep(0.1)
-        stopping = asyncio.ensure_future(stop_client(producer, within_s=30.0))
+        stopping = asyncio.ensure_future(producer.stop(within_s=30.0))
         await asyncio.sleep(0.0)
         stopping.cancel()
         await asyncio.wait((stopping,), timeout=5.0)
@@ -133,7 +133,7 @@ async def test_cancelled_stop_closes_every_connection(how: str, brokers: Brokers
         assert open_connections() == []
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
-    await stop_client(producer)  # and again does no harm
+    await producer.stop()  # and again does no harm
 
 
 @pytest.mark.parametrize("times", [1, 2])

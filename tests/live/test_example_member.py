@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.opening import reader
+from tests.live.kafka import reader
 from tests.live.test_restorer import make_topic, producing
 
 pytestmark = pytest.mark.slow
@@ -57,7 +57,7 @@ async def read_totals(bootstrap: str, wanted: Counter[bytes]) -> dict[bytes, lis
     from aiokafka import TopicPartition
 
     found: dict[bytes, list[int]] = {page: [] for page in wanted}
-    async with reader(Connection(bootstrap=bootstrap), isolation_level="read_committed") as consumer:
+    async with reader(Connection(bootstrap=bootstrap), read_committed=True) as consumer:
         partitions = [TopicPartition("clicks-totals", partition) for partition in range(PARTITIONS)]
         consumer.assign(partitions)
         await consumer.seek_to_beginning(*partitions)

@@ -16,12 +16,12 @@ from equipoise.events.decisions import MemberExpired
 from equipoise.events.facts import MemberJoined
 from equipoise.events.log import open_log
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.opening import reader
 from equipoise.events.tasks import TaskId
 from equipoise.member import TaskContext
 from equipoise.member.origin import Origin
 from equipoise.replay.timelines import build_timeline
 from tests.live.brokers import Brokers
+from tests.live.kafka import reader
 from tests.live.leader import Leader, leading
 from tests.live.test_member import PARTITIONS, SHORT, Application
 from tests.live.test_restorer import producing, until
@@ -202,7 +202,7 @@ async def check_silence(application: Application, killed_ms: float) -> None:
     """
     outputs: dict[int, list[int]] = {partition: [] for partition in range(PARTITIONS)}
     for partition in outputs:
-        async with reader(Connection(bootstrap=application.bootstrap), isolation_level="read_committed") as consumer:
+        async with reader(Connection(bootstrap=application.bootstrap), read_committed=True) as consumer:
             place = TopicPartition(application.counts, partition)
             consumer.assign([place])
             await consumer.seek_to_beginning(place)

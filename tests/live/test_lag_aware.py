@@ -17,7 +17,6 @@ import pytest
 from equipoise.assignors import registry
 from equipoise.events.facts import GroupConfigured, PartitionsObserved, Subtopology, TopologyDeclared
 from equipoise.events.log import open_log
-from equipoise.events.log.kafka.clients import start_client, stop_client
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.records import Record
 from equipoise.events.settings import GroupSettings
@@ -54,13 +53,15 @@ class Group:
 
     async def commit(self, offsets: list[int]) -> None:
         """As the group's members would have, before any is there."""
-        from aiokafka import AIOKafkaConsumer, TopicPartition
+        from aiokafka import TopicPartition
 
-        consumer = AIOKafkaConsumer(bootstrap_servers=self.bootstrap, group_id=self.prefix, enable_auto_commit=False)
-        await start_client(consumer)
+        from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer
+
+        consumer = DeployedConsumer(bootstrap_servers=self.bootstrap, group_id=self.prefix, enable_auto_commit=False)
+        await consumer.start()
         consumer.assign([TopicPartition(self.topic, partition) for partition in range(len(offsets))])
         await consumer.commit({TopicPartition(self.topic, partition): offset for partition, offset in enumerate(offsets)})
-        await stop_client(consumer)
+        await consumer.stop()
 
     @contextlib.asynccontextmanager
     async def running(self, *names: str) -> AsyncIterator[None]:

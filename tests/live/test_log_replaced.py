@@ -18,8 +18,7 @@ from aiokafka.admin import RecordsToDelete
 from equipoise.events.facts import MemberLeft
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import stored_decision
-from equipoise.events.log.kafka.identity import log_topic_ids, topic_ids
-from equipoise.events.log.kafka.opening import admin_client, ensure_topics, open_partitions, reader, writer
+from equipoise.events.log.kafka.opening import ensure_topics, open_partitions
 from equipoise.events.log.kafka.topics import MUST_BE, Topics
 from equipoise.member import Member
 from equipoise.worker.app import Worker
@@ -28,6 +27,7 @@ from equipoise.worker.host import PartitionHost
 from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.reading import FactReader
 from equipoise.worker.settings import WorkerSettings
+from tests.live.kafka import admin_client, reader, writer
 from tests.live.leader import leading
 from tests.live.swarm import Swarm, everything, topology
 from tests.live.test_member import PARTITIONS, SHORT, Application
@@ -71,7 +71,7 @@ async def test_topic_that_is_created_again_has_another_id(bootstrap: str, prefix
         async with reader(connection) as consumer:
             consumer.assign([place])
             await consumer.end_offsets([place])
-            return await topic_ids(consumer, (topics.facts, topics.decisions), place)
+            return await consumer.topic_ids((topics.facts, topics.decisions), place)
 
     before = await ids()
     assert before is not None
@@ -168,7 +168,7 @@ async def test_worker_paused_while_its_log_was_replaced_folds_nothing_of_the_new
     await ensure_topics(settings, settings.topics)
     opened = await open_partitions(settings, settings.topics)
     async with reader(settings) as consumer:
-        ids = await log_topic_ids(consumer, settings.topics)
+        ids = await settings.topics.ids(consumer)
     replaced, awake = asyncio.Event(), asyncio.Event()
     awake.set()
 

@@ -20,10 +20,11 @@ from equipoise.events.decisions import EventRejected, MemberExpired
 from equipoise.events.errors import InputError
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.opening import reader
 from equipoise.events.settings import GroupSettings
-from equipoise.member import Member, SupersededError, TaskContext, host
+from equipoise.member import Member, SupersededError, TaskContext
 from equipoise.member.origin import read_origin
+from equipoise.runtime import DeployedRuntime
+from tests.live.kafka import admin_client, reader
 from tests.live.leader import leading
 from tests.live.test_restorer import make_topic, producing, until
 from tests.unit.equipoise.member.test_example import example
@@ -76,7 +77,7 @@ class Application:
         from aiokafka import TopicPartition
 
         found: dict[bytes, list[tuple[int, int]]] = collections.defaultdict(list)
-        async with reader(Connection(bootstrap=self.bootstrap), isolation_level="read_committed") as consumer:
+        async with reader(Connection(bootstrap=self.bootstrap), read_committed=True) as consumer:
             partitions = [TopicPartition(self.counts, partition) for partition in range(self.partitions)]
             consumer.assign(partitions)
             ends = await consumer.end_offsets(partitions)
@@ -172,8 +173,6 @@ async def test_member_that_misses_a_decision_loses_its_lease_and_rejoins(bootstr
 
 async def _committed(application: Application) -> dict[int, int]:
     """Partition -> committed offset under the application's group id, as a lag tool sees it."""
-    from equipoise.events.log.kafka.opening import admin_client
-
     async with admin_client(Connection(bootstrap=application.bootstrap)) as admin:
         offsets = await admin.list_consumer_group_offsets(application.prefix)
     return {tp.partition: each.offset for tp, each in offsets.items() if tp.topic == application.source}
@@ -258,9 +257,12 @@ async def test_second_process_with_the_same_id_supersedes_the_first(bootstrap: s
                 await application.until_counted(exactly=True)
 
 
-async def test_second_process_with_a_slow_clock_joins_above_the_first(
-    bootstrap: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class _SlowClock(DeployedRuntime):
+    def wall_us(self) -> int:
+        return super().wall_us() - 3_600_000_000
+
+
+async def test_second_process_with_a_slow_clock_joins_above_the_first(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     application = Application(bootstrap, prefix)
     await application.make_topics()
     async with leading(bootstrap, prefix, prefix, application.config, application.topology) as leader, contextlib.AsyncExitStack() as stack:
@@ -268,8 +270,7 @@ async def test_second_process_with_a_slow_clock_joins_above_the_first(
         member = await anext(first)
         await until(lambda: len(member.running) == PARTITIONS)
         before = member.incarnation
-        monkeypatch.setattr(host, "_clock", lambda: time.time_ns() // 1_000 - 3_600_000_000)
-        async with application.member("m1", tmp_path / "b", "exactly_once") as second:
+        async with application.member("m1", tmp_path / "b", "exactly_once", _runtime=_SlowClock()) as second:
             with pytest.raises(SupersededError):
                 await member.wait()
             await until(lambda: len(second.running) == PARTITIONS)

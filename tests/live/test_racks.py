@@ -22,7 +22,6 @@ import pytest
 from equipoise.assignors import registry
 from equipoise.assignors.adapters.aiokafka import LagAwareAssignor
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
-from equipoise.events.log.kafka.clients import start_client, stop_client
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.opening import admin_client
 from equipoise.events.settings import GroupSettings
@@ -77,8 +76,7 @@ class Application:
             configs = {"min.insync.replicas": "1"}
             placed = {topic: {0: [LEADER, at]} for topic, at in zip(topics, near, strict=True)}
             made = [NewTopic(topic, -1, -1, replica_assignments=places, topic_configs=configs) for topic, places in placed.items()]
-            answer = await admin.create_topics(made)
-            assert all(code == 0 for _, code, *_ in answer.topic_errors), answer
+            assert await admin.create_topics(made) == {}
 
     async def produce(self) -> None:
         """RECORDS to each topic."""
@@ -203,17 +201,18 @@ async def test_ordinary_consumer_group_is_balanced_by_lag_and_reads_from_its_rac
     """`LagAwareAssignor`: of equal lag, partitions go where the consumer says it is; what a real
     broker says of racks is what it deals by.
     """
-    from aiokafka import AIOKafkaConsumer
     from aiokafka.admin import NewTopic
+
+    from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer
 
     topic, near = "ordinary", {0: 1, 1: 0, 2: 1, 3: 0}
     async with admin_client(Connection(bootstrap=brokers.bootstrap)) as admin:
         made = NewTopic(topic, -1, -1, replica_assignments={partition: [LEADER, at] for partition, at in near.items()})
-        assert [code for _, code, *_ in (await admin.create_topics([made])).topic_errors] == [0]
+        assert await admin.create_topics([made]) == {}
 
-    def consumer(rack: str) -> AIOKafkaConsumer:
+    def consumer(rack: str) -> DeployedConsumer:
         strategy = LagAwareAssignor(group_id=topic, connection=brokers.bootstrap, auto_offset_reset="earliest", rack=rack, timeout_s=10.0)
-        return AIOKafkaConsumer(
+        return DeployedConsumer(
             topic, group_id=topic, bootstrap_servers=brokers.bootstrap, auto_offset_reset="earliest", client_rack=rack,
             heartbeat_interval_ms=200, partition_assignment_strategy=[strategy],
         )  # fmt: skip
@@ -221,9 +220,9 @@ async def test_ordinary_consumer_group_is_balanced_by_lag_and_reads_from_its_rac
     both = [consumer(f"rack-{number}") for number in range(2)]
     try:
         for each in both:
-            await start_client(each)
+            await each.start()
         wanted = [{partition for partition, at in near.items() if at == number} for number in range(2)]
         await until(lambda: [{place.partition for place in each.assignment()} for each in both] == wanted)
     finally:
         for each in both:
-            await stop_client(each)
+            await each.stop()

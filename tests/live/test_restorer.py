@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.opening import admin_client, writer
 from equipoise.events.tasks import TaskId
 from equipoise.member.directory import StateDirectory
 from equipoise.member.fencing import FENCE_KEY, ChangelogOwner, FencedStore
@@ -22,6 +21,7 @@ from equipoise.member.origin import Origin
 from equipoise.member.restorer import ChangelogRestorer
 from equipoise.member.stores import MemoryStore, OpenStore, RocksStore
 from equipoise.member.throttle import Throttle
+from tests.live.kafka import admin_client, writer
 
 TASKS = (TaskId(0, 0), TaskId(0, 1))
 PATIENCE_S = 60.0
@@ -31,8 +31,7 @@ async def make_topic(bootstrap: str, topic: str, partitions: int = 2) -> None:
     from aiokafka.admin import NewTopic
 
     async with admin_client(Connection(bootstrap=bootstrap)) as admin:
-        answer = await admin.create_topics([NewTopic(topic, partitions, 1)])
-        assert [error[1] for error in answer.topic_errors] == [0]
+        assert await admin.create_topics([NewTopic(topic, partitions, 1)]) == {}
 
 
 @contextlib.asynccontextmanager

@@ -38,7 +38,8 @@ def lowest(said: list[Lag]) -> int:
 
 async def until_fetched(restorer: ChangelogRestorer) -> None:
     """Returns when the consumer holds fetched records that were not taken yet."""
-    await until(lambda: restorer._consumer._fetcher._records)
+    consumer: Any = restorer._consumer
+    await until(lambda: consumer._fetcher._records)
 
 
 @pytest.mark.smoke
@@ -95,12 +96,13 @@ async def test_copy_that_is_left_and_followed_again_loses_no_record(
         async with producing(bootstrap) as producer:
             await fill(producer, topic, 0, MANY)
         async with restoring(bootstrap, topic, open_store, directory, throttle=Throttle(records_per_s=MANY)) as restorer:
-            taken = restorer._consumer.getmany
+            consumer: Any = restorer._consumer
+            taken = consumer.getmany
 
             async def interrupted(*partitions: Any, **options: Any) -> Any:
                 batches = await taken(*partitions, **options)
                 if batches:
-                    restorer._consumer.getmany = taken
+                    consumer.getmany = taken
                     restorer.leave(TASK)
                     if pause_s:
                         asyncio.get_running_loop().call_later(pause_s, restorer.follow, TASK)
@@ -108,9 +110,9 @@ async def test_copy_that_is_left_and_followed_again_loses_no_record(
                         restorer.follow(TASK)
                 return batches
 
-            restorer._consumer.getmany = interrupted
+            consumer.getmany = interrupted
             restorer.follow(TASK)
-            await until(lambda: restorer._consumer.getmany == taken and records_behind(restorer) == 0)
+            await until(lambda: consumer.getmany == taken and records_behind(restorer) == 0)
             stores = await restored(restorer, TASK)
             assert len(items(stores[topic])) == MANY
             restorer.put_back(TASK)
@@ -187,14 +189,15 @@ async def test_copy_ahead_of_its_changelog_is_not_up_to_date(bootstrap: str, pre
                     said.append((restorer.lags[TASK], restorer._copies[TASK].stores[topic].position))
 
             restorer._progressed = note
-            begin = restorer._asker.beginning_offsets
+            asker: Any = restorer._asker
+            begin = asker.beginning_offsets
 
             async def joined(partitions: Any) -> Any:
-                restorer._asker.beginning_offsets = begin
+                asker.beginning_offsets = begin
                 restorer.follow(TASK)  # while the other copy is placed
                 return await begin(partitions)
 
-            restorer._asker.beginning_offsets = joined
+            asker.beginning_offsets = joined
             restorer.follow(OTHER)
             await until(lambda: records_behind(restorer) == 0)
             assert {position for lag, position in said if lag == 0} == {10}

@@ -14,14 +14,13 @@ from typing import Any
 
 import msgpack
 import pytest
-from aiokafka import AIOKafkaProducer
 
 from equipoise.events.codec import MOST_EVENT_BYTES, fits
 from equipoise.events.decisions import AssignmentIssued, MemberAssigned
 from equipoise.events.facts import Fact, MemberLeft, ProbingTick
 from equipoise.events.log import open_log
+from equipoise.events.log.kafka.aiokafka_client import DeployedProducer
 from equipoise.events.log.kafka.archive import archive
-from equipoise.events.log.kafka.clients import start_client, stop_client
 from equipoise.events.log.kafka.envelope import MOST_REJECTED_BYTES, group_key, pack_fact, pack_payload
 from equipoise.events.log.kafka.log import KafkaLog
 from equipoise.events.log.kafka.opening import writer
@@ -45,12 +44,12 @@ def settings(bootstrap: str, prefix: str) -> WorkerSettings:
 @asynccontextmanager
 async def foreign(settings: WorkerSettings, **options: Any) -> AsyncIterator[Any]:
     """A producer of somebody who knows nothing of us."""
-    producer = AIOKafkaProducer(bootstrap_servers=settings.bootstrap, **options)
-    await start_client(producer)
+    producer = DeployedProducer(bootstrap_servers=settings.bootstrap, **options)
+    await producer.start()
     try:
         yield producer
     finally:
-        await stop_client(producer)
+        await producer.stop()
 
 
 def read(location: str | Path) -> list[Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.opening import admin_client, reader, writer
+from tests.live.kafka import admin_client, reader, writer
 from tests.live.streams import StreamsApplication, changelog_of
 
 PARTITIONS = 2

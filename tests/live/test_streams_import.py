@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka.admin import NewTopic
 
 from equipoise.events.errors import InputError
 from equipoise.events.facts import AssignmentObserved, LagReported, MemberJoined, PartitionsObserved, TopologyDeclared
 from equipoise.events.log import open_log
-from equipoise.events.log.kafka.clients import start_client, stop_client
+from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer, DeployedProducer
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.opening import admin_client, reader
 from equipoise.events.records import Record
@@ -54,15 +54,15 @@ class Watched:
     async def __aenter__(self) -> Watched:
         async with admin_client(Connection(bootstrap=self.bootstrap)) as admin:
             await admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in (self.into, self.out)])
-        self._producer = AIOKafkaProducer(bootstrap_servers=self.bootstrap)
-        self._consumer = AIOKafkaConsumer(self.out, bootstrap_servers=self.bootstrap, auto_offset_reset="earliest")
-        await start_client(self._producer)
-        await start_client(self._consumer)
+        self._producer = DeployedProducer(bootstrap_servers=self.bootstrap)
+        self._consumer = DeployedConsumer(self.out, bootstrap_servers=self.bootstrap, auto_offset_reset="earliest")
+        await self._producer.start()
+        await self._consumer.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await stop_client(self._consumer)
-        await stop_client(self._producer)
+        await self._consumer.stop()
+        await self._producer.stop()
 
     async def until(self, holds: Callable[[dict[int, str]], bool]) -> dict[int, str]:
         """Feeds it until partition -> last instance is as wanted."""
@@ -159,9 +159,9 @@ def owners(event: Any) -> dict[int, str]:
 
 @pytest.mark.smoke
 async def test_unknown_streams_group_is_named(bootstrap: str, prefix: str, tmp_path: Path) -> None:
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=f"{prefix}-other")  # so that there is a topic of offsets
-    await start_client(consumer)
-    await stop_client(consumer)
+    consumer = DeployedConsumer(bootstrap_servers=bootstrap, group_id=f"{prefix}-other")  # so that there is a topic of offsets
+    await consumer.start()
+    await consumer.stop()
     where = f"kafka://{bootstrap}"
     async with StreamsGroup(where, prefix) as group:
         assert await group.catch_up() == 0

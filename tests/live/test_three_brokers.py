@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.opening import admin_client, ensure_topics, open_partitions, partition_count, read_opening
+from equipoise.events.log.kafka.opening import ensure_topics, open_partitions, partition_count, read_opening
 from equipoise.events.log.kafka.topics import Topics
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
 from tests.live.brokers import Brokers
+from tests.live.kafka import admin_client
 from tests.live.leader import leading
 from tests.live.test_member import PARTITIONS, Application
 from tests.live.test_restorer import until
@@ -62,8 +63,7 @@ async def make_topic_on(brokers: Brokers, topic: str, broker: int) -> None:
 
     async with admin_client(Connection(bootstrap=brokers.bootstrap)) as admin:
         assignments = {partition: [broker] for partition in range(PARTITIONS)}
-        answer = await admin.create_topics([NewTopic(topic, -1, -1, replica_assignments=assignments)])
-        assert all(error == 0 for _, error, *_ in answer.topic_errors), answer
+        assert await admin.create_topics([NewTopic(topic, -1, -1, replica_assignments=assignments)]) == {}
 
 
 async def test_state_is_never_ahead_of_its_published_decisions(brokers: Brokers, tmp_path: Path) -> None:

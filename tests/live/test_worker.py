@@ -179,7 +179,7 @@ async def test_stalled_reader_is_replaced(settings: WorkerSettings, monkeypatch:
         stuck: list[FactReader] = []
         real = FactReader.batch
 
-        async def batch(reader: FactReader) -> list[Any]:
+        async def batch(reader: FactReader) -> Any:
             stuck[:] = stuck or [reader]
             if reader is stuck[0]:
                 await asyncio.sleep(MOST_S)

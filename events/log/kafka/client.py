@@ -27,7 +27,7 @@ class TopicPartition(NamedTuple):
     partition: int
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class NewTopic:
     """A topic to create. `topic_configs`: its settings, beside the brokers' defaults."""
 

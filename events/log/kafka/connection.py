@@ -11,6 +11,7 @@ import attrs
 
 from equipoise.events import fields
 from equipoise.events.errors import InputError
+from equipoise.events.log.kafka.client import Clients
 from equipoise.events.log.kafka.settings import build, from_environment, setting
 
 _TEXT_OR_NONE = fields.optional(fields.text())
@@ -57,6 +58,17 @@ class Connection:
         except OSError as error:  # ssl.SSLError is one
             raise InputError(f"ssl_ca_file, ssl_certificate_file, ssl_key_file: {error}") from None
         return context
+
+    @property
+    def clients(self) -> Clients:
+        """Makes clients with these settings. Raises InputError when the extra `kafka` is not
+        installed, or TLS files cannot be used.
+        """
+        try:
+            from equipoise.events.log.kafka.aiokafka_client import DeployedClients
+        except ImportError:
+            raise InputError(MISSING) from None
+        return DeployedClients(self.options())
 
     def options(self) -> dict[str, Any]:
         """Returns keyword arguments for aiokafka's clients, producers and consumers."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Coroutine, Generator, Iterable, Iterator
+from collections.abc import Coroutine, Generator, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Never, Self, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -25,6 +25,7 @@ import attrs
 
 from equipoise.events.errors import DamagedError, GapError, InputError
 from equipoise.events.facts import Fact
+from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, TopicPartition
 from equipoise.events.log.kafka.connection import MISSING, Connection, connection_to
 from equipoise.events.log.kafka.envelope import (
     NoRecord,
@@ -201,12 +202,10 @@ class KafkaLog:
             if stored.row.caused_by >= from_offset:
                 yield stored
 
-    def _records(self, topic: str, partition: int, start: int, end: int) -> Generator[Any, None, None]:
+    def _records(self, topic: str, partition: int, start: int, end: int) -> Generator[ConsumedRecord | NoRecord, None, None]:
         """The client's records [start, end) of one partition."""
         if start >= end:
             return
-        from aiokafka import TopicPartition
-
         context = reader(self._place.connection, max_poll_records=_MOST_A_FETCH, fetch_max_wait_ms=100)
         consumer = self._loop.run(context.__aenter__())
         try:
@@ -216,9 +215,10 @@ class KafkaLog:
             position = start
             while position < end:
                 with reaching(self._place.connection):
-                    batch, next_position = self._loop.run(_some(consumer, TopicPartition(topic, partition)))
-                if batch and topic == self._place.topics.facts:
-                    batch = self._loop.run(fill_holes(self._place.connection, position, batch))
+                    found, next_position = self._loop.run(_some(consumer, TopicPartition(topic, partition)))
+                batch: Sequence[ConsumedRecord | NoRecord] = found
+                if found and topic == self._place.topics.facts:
+                    batch = self._loop.run(fill_holes(self._place.connection, position, found))
                 for record in batch:
                     if record.offset >= end:
                         return
@@ -228,8 +228,6 @@ class KafkaLog:
             self._loop.run(context.__aexit__(None, None, None))
 
     async def _end(self, topic: str, partition: int) -> int:
-        from aiokafka import TopicPartition
-
         tp = TopicPartition(topic, partition)
         async with reader(self._place.connection) as consumer:
             with reaching(self._place.connection):
@@ -316,7 +314,7 @@ READ_ONLY = "a log in Kafka is written by its worker and its members; write to a
 __all__ = ["MISSING", "READ_ONLY", "SCHEME", "KafkaLog", "Loop", "Place"]
 
 
-def _fact(record: Any) -> FactRow:
+def _fact(record: ConsumedRecord | NoRecord) -> FactRow:
     if isinstance(record, NoRecord):
         return no_record_row(record)
     try:
@@ -326,10 +324,8 @@ def _fact(record: Any) -> FactRow:
     return fact_row(record.key, record.value, record.offset, record.timestamp)
 
 
-async def _seek(consumer: Any, topic: str, partition: int, start: int) -> int:
+async def _seek(consumer: Consumer, topic: str, partition: int, start: int) -> int:
     """Positions the consumer. Returns the first offset of the partition."""
-    from aiokafka import TopicPartition
-
     tp = TopicPartition(topic, partition)
     consumer.assign([tp])
     begin = int((await consumer.beginning_offsets([tp]))[tp])
@@ -337,7 +333,7 @@ async def _seek(consumer: Any, topic: str, partition: int, start: int) -> int:
     return begin
 
 
-async def _some(consumer: Any, tp: Any) -> tuple[list[Any], int]:
+async def _some(consumer: Consumer, tp: TopicPartition) -> tuple[Sequence[ConsumedRecord], int]:
     """The next records of its only partition, and the next position: a transaction may have ended
     after the last record.
     """

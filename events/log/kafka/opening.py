@@ -6,20 +6,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from equipoise.events.errors import EquipoiseError, GapError, InputError
 from equipoise.events.facts import LogOpened
-from equipoise.events.log.kafka.clients import start_client, stop_client
+from equipoise.events.log.kafka.client import Admin, ConsumedRecord, Consumer, NewTopic, Producer, TopicPartition
 from equipoise.events.log.kafka.connection import MISSING, Connection
 from equipoise.events.log.kafka.envelope import NoRecord, fact_record, fact_row, pack_fact
 from equipoise.events.log.kafka.topics import MADE_WITH, MUST_BE, Topics
 
 _WAIT_S = 0.2
-_ALREADY_EXISTS = 36  # Kafka's error TOPIC_ALREADY_EXISTS
 APPEND_TIME = 1  # timestamp_type of a record: LogAppendTime
 
 
@@ -48,66 +46,44 @@ def reaching(connection: Connection) -> Any:
 
 
 @contextlib.asynccontextmanager
-async def admin_client(connection: Connection) -> AsyncIterator[Any]:
-    """A started AIOKafkaAdminClient. It repeats requests to each broker until one answers: for some
-    seconds after a broker died the others still name it.
-    """
+async def admin_client(connection: Connection) -> AsyncIterator[Admin]:
+    """A started admin client."""
+    admin = connection.clients.admin()
     with reaching(connection):
-        from aiokafka.admin import AIOKafkaAdminClient
-        from aiokafka.errors import KafkaConnectionError, NodeNotReadyError
-
-        class AsksAnother(AIOKafkaAdminClient):  # type: ignore[misc]  # aiokafka ships no types
-            async def _send_request(self, request: Any, node_id: int | None = None) -> Any:
-                if node_id is not None:
-                    return await super()._send_request(request, node_id)
-                gone: Exception = KafkaConnectionError("no broker is known")
-                for broker in sorted(self._client.cluster.brokers(), key=lambda each: each.nodeId):
-                    try:
-                        return await super()._send_request(request, broker.nodeId)
-                    except (KafkaConnectionError, NodeNotReadyError) as error:
-                        gone = error
-                raise gone
-
-        client = AsksAnother(**connection.options())
-        await start_client(client)
+        await admin.start()
     try:
-        yield client
+        yield admin
     finally:
-        await stop_client(client)
+        await admin.stop()
 
 
 @contextlib.asynccontextmanager
-async def reader(connection: Connection, **options: Any) -> AsyncIterator[Any]:
-    """A started AIOKafkaConsumer without a group. The caller assigns partitions and positions it.
+async def reader(connection: Connection, **options: Any) -> AsyncIterator[Consumer]:
+    """A started consumer without a group. The caller assigns partitions and positions it.
+    `options`: of `Clients.consumer`.
     """
+    consumer = connection.clients.consumer(**options)
     with reaching(connection):
-        from aiokafka import AIOKafkaConsumer
-
-        settings = {"enable_auto_commit": False, "auto_offset_reset": "none", "isolation_level": "read_uncommitted", **options}
-        consumer = AIOKafkaConsumer(**connection.options(), **settings)
-        await start_client(consumer)
+        await consumer.start()
     try:
         yield consumer
     finally:
-        await stop_client(consumer)
+        await consumer.stop()
 
 
 @contextlib.asynccontextmanager
-async def writer(connection: Connection, **options: Any) -> AsyncIterator[Any]:
-    """A started AIOKafkaProducer, idempotent unless `options` say otherwise. At the end of the
-    block it waits for everything sent, as the futures of `send` report; not when an exception
-    leaves the block.
+async def writer(connection: Connection, **options: Any) -> AsyncIterator[Producer]:
+    """A started producer. At the end of the block it waits for everything sent, as the futures of
+    `send` report; not when an exception leaves the block. `options`: of `Clients.producer`.
     """
+    producer = connection.clients.producer(**options)
     with reaching(connection):
-        from aiokafka import AIOKafkaProducer
-
-        producer = AIOKafkaProducer(**connection.options(), **{"enable_idempotence": True, **options})
-        await start_client(producer)
+        await producer.start()
     try:
         yield producer
         await producer.flush()
     finally:
-        await stop_client(producer)
+        await producer.stop()
 
 
 # ------------------------------------------------------------------------------------------- topics
@@ -125,39 +101,27 @@ async def ensure_topics(connection: Connection, topics: Topics, *, partitions: i
             await _check(admin, topics)
 
 
-async def _make(admin: Any, topics: Topics, partitions: int, replication: int) -> None:
-    from aiokafka.admin import NewTopic
-
+async def _make(admin: Admin, topics: Topics, partitions: int, replication: int) -> None:
     copies = replication or min(3, len((await admin.describe_cluster())["brokers"]))
     insync = {"min.insync.replicas": str(min(2, max(1, copies - 1)))}  # with three copies, one broker may be away
     wanted = []
     for what, must in MUST_BE.items():
         count = 1 if what == "rejected" else partitions
-        wanted.append(NewTopic(topics.name_of(what), count, copies, topic_configs={**insync, **MADE_WITH[what], **must}))
+        wanted.append(NewTopic(topics.name_of(what), count, copies, {**insync, **MADE_WITH[what], **must}))
     there = {each["topic"] for each in await admin.describe_topics([topic.name for topic in wanted]) if not each["error_code"]}
     missing = [topic for topic in wanted if topic.name not in there]
-    if not missing:
-        return
-    answer = await admin.create_topics(missing, timeout_ms=30_000)
-    for name, code, *message in answer.topic_errors:
-        if code not in (0, _ALREADY_EXISTS):
-            raise InputError(f"topic {name} cannot be made: {message[0] if message else code}; make it yourself, or give the client the right to")
+    for name, why in (await admin.create_topics(missing)).items() if missing else ():
+        raise InputError(f"topic {name} cannot be made: {why}; make it yourself, or give the client the right to")
 
 
-async def _check(admin: Any, topics: Topics) -> None:
-    from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-
+async def _check(admin: Admin, topics: Topics) -> None:
     described = await _described(admin, [topics.name_of(what) for what in MUST_BE])
     counts = {name: len(each["partitions"]) for name, each in described.items()}
     for what in ("decisions", "checkpoints"):
         if counts[topics.name_of(what)] < counts[topics.facts]:
             has = f"topic {topics.name_of(what)} has {counts[topics.name_of(what)]} partitions"
             raise InputError(f"{has} and {topics.facts} has {counts[topics.facts]}; give it as many")
-    resources = [ConfigResource(ConfigResourceType.TOPIC, topics.name_of(what)) for what in MUST_BE]
-    found: dict[str, dict[str, str]] = {}
-    for answer in await admin.describe_configs(resources):
-        for resource in answer.resources:
-            found[resource[3]] = {entry[0]: entry[1] for entry in resource[4]}
+    found = await admin.topic_configs([topics.name_of(what) for what in MUST_BE])
     for what, must in MUST_BE.items():
         name = topics.name_of(what)
         for key, value in must.items():
@@ -168,7 +132,7 @@ async def _check(admin: Any, topics: Topics) -> None:
                 )
 
 
-async def _described(admin: Any, names: list[str]) -> dict[str, dict[str, Any]]:
+async def _described(admin: Admin, names: list[str]) -> dict[str, dict[str, Any]]:
     """Retries for a moment: new topics are not known everywhere at once."""
     while True:
         described = {each["topic"]: each for each in await admin.describe_topics(names)}
@@ -188,8 +152,9 @@ async def partition_count(connection: Connection, topic: str) -> int:
 # ------------------------------------------------------------------------------------------ opening
 
 
-async def open_partitions(connection: Connection, topics: Topics) -> LogOpened:
+async def open_partitions(connection: Connection, topics: Topics, *, new_id: str | None = None) -> LogOpened:
     """Writes LogOpened at the beginning of each empty partition of the facts, and returns it.
+    `new_id`: id of the log if this opens it; None: a random one.
 
     Writes the last partition first: once partition 0 is open, all are. Several workers may do this
     at once: the first record of the last partition names the log, and a second LogOpened in a
@@ -206,7 +171,7 @@ async def open_partitions(connection: Connection, topics: Topics) -> LogOpened:
     async with writer(connection) as producer:
         for partition in reversed(range(count)):
             if firsts[partition] is None:
-                event = opened or LogOpened(log_id=uuid.uuid4().hex, partitions=count)
+                event = opened or LogOpened(log_id=new_id or uuid.uuid4().hex, partitions=count)
                 with reaching(connection):
                     await producer.send_and_wait(topics.facts, pack_fact(event), key=b"", partition=partition)
                 opened = opened or await first_record(connection, topics, partition)
@@ -220,13 +185,14 @@ async def read_opening(connection: Connection, topics: Topics, *, timeout_s: flo
 
     Waits up to `timeout_s` for a worker to open the log. Raises NotThereError when none does.
     """
-    end = time.monotonic() + timeout_s
+    clock = asyncio.get_running_loop().time
+    end_s = clock() + timeout_s
     while True:
         if await partition_count(connection, topics.facts):
             opened = await first_record(connection, topics, 0)
             if opened is not None:
                 return opened
-        if time.monotonic() >= end:
+        if clock() >= end_s:
             raise NotThereError(f"kafka://{connection.bootstrap}/{topics.prefix}: there is no log; start a worker, which makes one")
         await asyncio.sleep(_WAIT_S)
 
@@ -235,8 +201,6 @@ async def first_record(connection: Connection, topics: Topics, partition: int) -
     """Returns LogOpened of one partition; None while it is empty. Raises InputError when the first
     record is something else, or its time is not the broker's.
     """
-    from aiokafka import TopicPartition
-
     tp = TopicPartition(topics.facts, partition)
     async with reader(connection) as consumer:
         consumer.assign([tp])
@@ -248,7 +212,9 @@ async def first_record(connection: Connection, topics: Topics, partition: int) -
             if begin > 0:
                 raise InputError(f"topic {topics.facts}/{partition} begins at offset {begin}: its first records are gone; set retention.ms=-1 for it")
             consumer.seek(tp, 0)
-            first = await consumer.getone(tp)
+            while not (found := (await consumer.getmany(tp, timeout_ms=1_000, max_records=1)).get(tp)):
+                pass
+    first = found[0]
     check_append_time(first)
     try:
         event = fact_record(fact_row(first.key, first.value, first.offset, first.timestamp)).event
@@ -262,13 +228,13 @@ async def first_record(connection: Connection, topics: Topics, partition: int) -
     return event
 
 
-async def fill_holes(connection: Connection, due: int, records: list[Any]) -> list[Any]:
+async def fill_holes(connection: Connection, due: int, records: Sequence[ConsumedRecord]) -> list[ConsumedRecord | NoRecord]:
     """Returns `records`, which a consumer of the facts returned from offset `due` on, with a
     NoRecord for each offset that it skipped.
 
     Checks with a new consumer that these offsets have no record. Raises GapError when one has.
     """
-    filled: list[Any] = []
+    filled: list[ConsumedRecord | NoRecord] = []
     for record in records:
         if record.offset > due:
             await _must_hold_nothing(connection, record.topic, record.partition, due, record.offset)
@@ -279,8 +245,6 @@ async def fill_holes(connection: Connection, due: int, records: list[Any]) -> li
 
 
 async def _must_hold_nothing(connection: Connection, topic: str, partition: int, start: int, end: int) -> None:
-    from aiokafka import TopicPartition
-
     tp = TopicPartition(topic, partition)
     async with reader(connection) as consumer:
         consumer.assign([tp])
@@ -294,7 +258,7 @@ async def _must_hold_nothing(connection: Connection, topic: str, partition: int,
                         raise GapError(start, f"was skipped by a reader of topic {topic}/{partition}, which holds offset {record.offset}")
 
 
-def check_append_time(record: Any) -> None:
+def check_append_time(record: ConsumedRecord) -> None:
     """Raises InputError when the time of a fact's record is not the broker's (docs/protocol.md#l2).
     """
     if record.timestamp_type != APPEND_TIME:

@@ -7,6 +7,7 @@ import re
 import attrs
 
 from equipoise.events.errors import InputError
+from equipoise.events.log.kafka.client import Consumer, TopicPartition
 
 DEFAULT_PREFIX = "equipoise"
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,200}")  # what Kafka allows, with room for what is put behind it
@@ -67,3 +68,9 @@ class Topics:
     def name_of(self, what: str) -> str:
         """Returns the topic for a key of MUST_BE."""
         return f"{self.prefix}.{what}"
+
+    async def ids(self, consumer: Consumer, partition: int = 0) -> tuple[str, ...] | None:
+        """Returns the ids of the topics for facts, decisions and checkpoints, from the leader of
+        `partition` of the facts; None: the brokers have no topic ids. Raises KafkaError.
+        """
+        return await consumer.topic_ids((self.facts, self.decisions, self.checkpoints), TopicPartition(self.facts, partition))

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from equipoise.events.errors import InputError
+from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.connection import Connection, connection_to
 from equipoise.events.log.kafka.opening import admin_client, partition_count, reaching, reader
 from equipoise.replay.importers.kafka_streams.scan import processes
@@ -62,6 +63,7 @@ class StreamsGroup:
         self._connection = connection_of(location)
         self._every_ms = every_ms
         self._stack = contextlib.AsyncExitStack()
+        self._consumer: Any = None
         self._place: Any = None
         self._position = -1
         self._sampled_ms = -1
@@ -82,8 +84,6 @@ class StreamsGroup:
             count = await partition_count(self._connection, OFFSETS_TOPIC)
             if not count:
                 return 0  # the broker never had a consumer group
-            from aiokafka import TopicPartition
-
             self._place = TopicPartition(OFFSETS_TOPIC, offsets_partition(self.group, count))
             self._consumer.assign([self._place])
         with reaching(self._connection):
@@ -118,7 +118,8 @@ class StreamsGroup:
         the group runs.
         """
         wanted = {topic for _, event in new for consumers in processes(event).values() for each in consumers for topic in each.assignment.partitions}
-        async with admin_client(self._connection) as admin:
+        async with admin_client(self._connection) as client:
+            admin: Any = client  # aiokafka's, with all its methods
             with reaching(self._connection):
                 there = await admin.list_topics()
                 wanted.update(changelog_candidates(self.group, dict.fromkeys(there, 0)))
@@ -138,8 +139,6 @@ class StreamsGroup:
         self._sampled_ms = max(moments_ms)
 
     async def _ends_at(self, ms: int) -> dict[str, list[int]]:
-        from aiokafka import TopicPartition
-
         places = [TopicPartition(topic, partition) for topic, count in sorted(self._topics.items()) for partition in range(count)]
         if not places:
             return {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from equipoise.events.log.kafka.clients import start_client, stop_client
 from equipoise.events.log.kafka.connection import Connection
 
 MOST_S = 2.0
@@ -22,16 +21,16 @@ class Transactions:
         self._consumers: list[Any] = []
 
     async def start(self) -> None:
-        from aiokafka import AIOKafkaConsumer
+        from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer
 
         for isolation_level in ("read_committed", "read_uncommitted"):
-            consumer = AIOKafkaConsumer(**self._connection.options(), enable_auto_commit=False, isolation_level=isolation_level)
-            await start_client(consumer)
+            consumer = DeployedConsumer(**self._connection.options(), enable_auto_commit=False, isolation_level=isolation_level)
+            await consumer.start()
             self._consumers.append(consumer)
 
     async def stop(self) -> None:
         for consumer in self._consumers:
-            await stop_client(consumer)
+            await consumer.stop()
 
     async def open_in(self, partitions: list[int]) -> list[int]:
         """Those of `partitions` with an open transaction; none when a broker does not answer soon.

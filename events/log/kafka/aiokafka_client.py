@@ -1,0 +1,242 @@
+"""The clients of `client`, over aiokafka: each is aiokafka's own, started and stopped so that no
+task keeps running and no connection stays open, whatever the brokers do.
+
+aiokafka closes its connections last. When an earlier step fails, hangs on a silent broker or is
+cancelled, connections stay open and a task that reconnects may keep running. There is no public way
+to finish the shutdown; only this file and `topic_ids` use internals of aiokafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from typing import Any
+
+import aiokafka
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.client import CoordinationType
+from aiokafka.errors import GroupCoordinatorNotAvailableError, KafkaConnectionError, NodeNotReadyError
+
+from equipoise.events.log.kafka.client import CLOSE_S, Admin, Consumer, NewTopic, Producer, TopicPartition
+from equipoise.events.log.kafka.topic_ids import topic_ids
+
+_LOG = logging.getLogger(__name__)
+_ALREADY_EXISTS = 36  # Kafka's error TOPIC_ALREADY_EXISTS
+_CREATE_TIMEOUT_MS = 30_000
+_WHOLE_START_S = 1.0
+_AGAIN_S = 0.1
+_ENDING: set[asyncio.Task[None]] = set()
+"""Keeps tasks alive: a task without a reference may be collected before its end."""
+
+
+class DeployedClients:
+    """Makes clients, in the event loop that runs them. `connection`: aiokafka's options for the
+    connection. Each method takes aiokafka's further options, too.
+    """
+
+    def __init__(self, connection: Mapping[str, Any]) -> None:
+        self._connection = connection
+
+    def consumer(self, *, group: str | None = None, read_committed: bool = False, rack: str | None = None, **options: Any) -> Consumer:
+        """See `client.Clients`."""
+        made: Consumer = DeployedConsumer(
+            **self._connection, **{"enable_auto_commit": False, "auto_offset_reset": "none", **options}, group_id=group, client_rack=rack,
+            isolation_level="read_committed" if read_committed else "read_uncommitted",
+        )  # fmt: skip
+        return made
+
+    def producer(self, *, transactional_id: str | None = None, transaction_timeout_ms: int = 60_000, **options: Any) -> Producer:
+        """See `client.Clients`."""
+        made: Producer = DeployedProducer(
+            **self._connection, **{"enable_idempotence": True, **options},
+            transactional_id=transactional_id, transaction_timeout_ms=transaction_timeout_ms,
+        )  # fmt: skip
+        return made
+
+    def admin(self) -> Admin:
+        """See `client.Clients`."""
+        made: Admin = DeployedAdmin(**self._connection)
+        return made
+
+
+class DeployedConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka ships no types
+    """`client.Consumer`. aiokafka insists on its own TopicPartition in some places."""
+
+    async def start(self) -> None:
+        await _start(self, super().start, self.stop)
+
+    async def stop(self, *, within_s: float = CLOSE_S) -> None:
+        await _stop(self, super().stop, within_s)
+
+    def getmany(self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None) -> Coroutine[Any, Any, Any]:
+        read: Coroutine[Any, Any, Any] = super().getmany(*map(_theirs, partitions), timeout_ms=timeout_ms, max_records=max_records)
+        return read
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        super().pause(*map(_theirs, partitions))
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        super().resume(*map(_theirs, partitions))
+
+    def highwater(self, partition: TopicPartition) -> int | None:
+        return super().highwater(partition) if partition in self.assignment() else None
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        await super().commit({_theirs(partition): offset for partition, offset in offsets.items()})
+
+    async def topic_ids(self, topics: Sequence[str], leads: TopicPartition) -> tuple[str, ...] | None:
+        return await topic_ids(self._client, topics, leads)
+
+
+class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
+    """`client.Producer`."""
+
+    async def start(self) -> None:
+        await _start(self, super().start, self.stop)
+
+    async def connect(self) -> None:
+        transactional_id = self._txn_manager.transactional_id
+        if transactional_id is None:
+            await self.start()
+        else:
+            await _start(self, self.client.bootstrap, self.abandon)
+            await self._sender._find_coordinator(CoordinationType.TRANSACTION, transactional_id)
+
+    async def begin(self) -> None:
+        if self._txn_manager.transactional_id is not None:
+            await self._sender.start()  # requests the producer id, which fences the present owner of the transactional id
+
+    async def stop(self, *, within_s: float = CLOSE_S) -> None:
+        await _stop(self, super().stop, within_s)
+
+    async def abandon(self) -> None:
+        self._closed = True
+        await _ended(self, _cut(self))
+
+    async def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
+        await super().send_offsets_to_transaction({_theirs(partition): offset for partition, offset in offsets.items()}, group)
+
+
+class DeployedAdmin(AIOKafkaAdminClient):  # type: ignore[misc]
+    """`client.Admin`. For some seconds after a broker died the others still name it."""
+
+    async def start(self) -> None:
+        await _start(self, super().start, self.stop)
+
+    async def stop(self, *, within_s: float = CLOSE_S) -> None:
+        await _stop(self, super().close, within_s)
+
+    async def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, str]:
+        answer = await super().create_topics(topics, timeout_ms=_CREATE_TIMEOUT_MS)
+        return {name: message[0] if message else str(code) for name, code, *message in answer.topic_errors if code not in (0, _ALREADY_EXISTS)}
+
+    async def topic_configs(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+        answers = await self.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic) for topic in topics])
+        return {resource[3]: {entry[0]: entry[1] for entry in resource[4]} for answer in answers for resource in answer.resources}
+
+    async def committed_offsets(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
+        found = await self.list_consumer_group_offsets(group, partitions=list(partitions))
+        if not found.keys() >= set(partitions):  # aiokafka passes over an error of the whole answer, which then names no partition
+            raise GroupCoordinatorNotAvailableError(f"the offsets of group {group} are not available now")
+        return {partition: found[partition].offset if found[partition].offset >= 0 else None for partition in partitions}
+
+    async def _send_request(self, request: Any, node_id: int | None = None) -> Any:
+        if node_id is not None:
+            return await super()._send_request(request, node_id)
+        gone: Exception = KafkaConnectionError("no broker is known")
+        for broker in sorted(self._client.cluster.brokers(), key=lambda each: each.nodeId):
+            try:
+                return await super()._send_request(request, broker.nodeId)
+            except (KafkaConnectionError, NodeNotReadyError) as error:
+                gone = error
+        raise gone
+
+
+def _theirs(partition: TopicPartition) -> Any:
+    return aiokafka.TopicPartition(*partition)
+
+
+# ------------------------------------------------------------------------------ starting and ending
+
+
+async def _start(client: Any, start: Callable[[], Awaitable[None]], close: Callable[[], Awaitable[None]]) -> None:
+    """Starts a client. Closes it if the start fails or is cancelled.
+
+    A cancelled start is finished first, if brokers answer within a second: otherwise aiokafka would
+    lose the connection over which it asks for the brokers of the cluster, and leave it open.
+    """
+    starting = asyncio.ensure_future(start())
+    try:
+        await asyncio.shield(starting)
+    except BaseException:
+        ending = asyncio.ensure_future(_call_off(client, starting, close))
+        _ENDING.add(ending)
+        ending.add_done_callback(_ENDING.discard)
+        await asyncio.shield(ending)  # which goes on should this be called off once more
+        raise
+
+
+async def _call_off(client: Any, starting: asyncio.Future[None], close: Callable[[], Awaitable[None]]) -> None:
+    await asyncio.wait((starting,), timeout=_WHOLE_START_S)
+    starting.cancel()
+    await close()
+    await _ended(client, [starting])
+
+
+async def _stop(client: Any, stop: Callable[[], Awaitable[None]], within_s: float) -> None:
+    """Stops a client. When cancelled, stops it at once."""
+    # In a task of its own: closing a client during a request may raise CancelledError, which must
+    # not look like a cancellation of the caller.
+    stopping = asyncio.ensure_future(stop())
+    try:
+        await asyncio.wait((stopping,), timeout=within_s)
+        if stopping.done() and not stopping.cancelled() and stopping.exception() is not None:
+            _LOG.info("a client was not closed cleanly: %r", stopping.exception())
+    finally:
+        stopping.cancel()
+        tasks = _cut(client)
+    await _ended(client, [*tasks, stopping])
+
+
+def _cut(client: Any) -> list[asyncio.Task[Any]]:
+    """Ends all tasks and connections as far as possible without waiting. Returns the tasks that
+    still have to end.
+    """
+    connected = client.client if hasattr(client, "client") else client._client
+    connected.cluster._brokers.clear()  # so that nothing reconnects
+    connected.cluster._bootstrap_brokers.clear()
+    running = [task for task in (connected._sync_task, *_tasks(client)) if task is not None and not task.done()]
+    for task in running:
+        task.cancel()
+    for connection in list(connected._conns.values()):
+        writer = connection._writer
+        connection.close()
+        if writer is not None:
+            writer.transport.abort()  # closing waits until the broker has taken what was written
+    return running
+
+
+async def _ended(client: Any, tasks: Sequence[asyncio.Future[Any]]) -> None:
+    end_s = time.monotonic() + CLOSE_S
+    while (running := [task for task in tasks if not task.done()]) and time.monotonic() < end_s:
+        await asyncio.wait(running, timeout=_AGAIN_S)
+        for task in running:
+            task.cancel()  # a sender that is called off calls off one of its requests at a time
+        _cut(client)
+    _cut(client)  # what the last of them opened on its way
+    for task in tasks:
+        if task.done() and not task.cancelled():
+            task.exception()  # retrieved, so that asyncio does not report it
+
+
+def _tasks(client: Any) -> Iterator[asyncio.Task[Any] | None]:
+    fetcher, coordinator, sender = (getattr(client, name, None) for name in ("_fetcher", "_coordinator", "_sender"))
+    if fetcher is not None:
+        yield fetcher._fetch_task
+        yield from fetcher._pending_tasks
+    for name in ("_coordination_task", "_heartbeat_task", "_commit_refresh_task", "_reset_committed_task"):
+        yield getattr(coordinator, name, None)
+    yield getattr(sender, "sender_task", None)
