@@ -102,6 +102,53 @@ def test_pure_package_has_no_impure_builtin() -> None:
     assert {str(path.relative_to(ROOT)): found for path in pure_files() if (found := impure_builtins(path.read_text()))} == {}
 
 
+HOST_PACKAGES = ("member", "worker", "operations")
+OF_THE_RUNTIME = {"aiokafka", "concurrent", "datetime", "fcntl", "random", "secrets", "threading", "time", "uuid"}
+ALLOWED_IN_HOSTS = {"aiokafka.errors", "threading.Lock"}  # the vocabulary of errors; a lock takes no time when nobody contends
+OTHER_THREADS = {"new_event_loop", "run_in_executor", "to_thread"}
+
+
+def offences_of_host(source: str) -> list[str]:
+    """Clocks, random ids, threads and aiokafka, as ``line: name``: they are the runtime's and the
+    adapter's, so that the simulation can replace them.
+    """
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            names = [node.module if node.module in ALLOWED_IN_HOSTS else f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names if alias.name != "threading"]  # its uses are seen below
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            names = [f"threading.{node.attr}" if node.attr in OTHER_THREADS else f"{node.value.id}.{node.attr}"]
+        else:
+            continue
+        found += [f"{node.lineno}: {name}" for name in names if name.split(".")[0] in OF_THE_RUNTIME and name not in ALLOWED_IN_HOSTS]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("import time", "time"),
+        ("from time import monotonic", "time.monotonic"),
+        ("import uuid", "uuid"),
+        ("import threading\nthreading.Thread(target=print)", "threading.Thread"),
+        ("from threading import Thread", "threading.Thread"),
+        ("import asyncio\nasyncio.to_thread(print)", "threading.to_thread"),
+        ("from aiokafka import AIOKafkaProducer", "aiokafka.AIOKafkaProducer"),
+        ("from aiokafka.errors import KafkaError\nimport threading\nlock = threading.Lock()", None),
+    ],
+)
+def test_offence_of_a_host_is_found(source: str, name: str | None) -> None:
+    assert [each.split(": ")[1] for each in offences_of_host(source)] == ([] if name is None else [name])
+
+
+def test_host_takes_clocks_threads_and_clients_from_its_runtime_and_connection() -> None:
+    files = sorted(path for package in HOST_PACKAGES for path in (ROOT / "equipoise" / package).rglob("*.py"))
+    assert len(files) > 20
+    assert {str(path.relative_to(ROOT)): found for path in files if (found := offences_of_host(path.read_text()))} == {}
+
+
 def contracts() -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     return found

@@ -71,6 +71,9 @@ class DeployedConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # aiok
     async def stop(self, *, within_s: float = CLOSE_S) -> None:
         await _stop(self, super().stop, within_s)
 
+    def assign(self, partitions: Sequence[TopicPartition]) -> None:
+        super().assign(list(map(_theirs, partitions)))
+
     def getmany(self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None) -> Coroutine[Any, Any, Any]:
         read: Coroutine[Any, Any, Any] = super().getmany(*map(_theirs, partitions), timeout_ms=timeout_ms, max_records=max_records)
         return read

@@ -29,12 +29,16 @@ class TopicPartition(NamedTuple):
 
 @attrs.frozen
 class NewTopic:
-    """A topic to create. `topic_configs`: its settings, beside the brokers' defaults."""
+    """A topic to create. `topic_configs`: its settings, beside the brokers' defaults.
+    `replica_assignments`: partition -> brokers of its replicas, and both numbers are -1; empty:
+    Kafka chooses.
+    """
 
     name: str
     num_partitions: int
     replication_factor: int
     topic_configs: Mapping[str, str] = attrs.field(factory=dict)
+    replica_assignments: Mapping[int, Sequence[int]] = attrs.field(factory=dict)
 
 
 class ConsumedRecord(Protocol):
