@@ -80,7 +80,7 @@ class Member:
         on_asked: AskedCallback | None = None,
         prepare: PrepareCallback | None = None,
         lead: bool | WorkerSettings = False,
-        _runtime: Runtime = DEPLOYED,
+        _runtime: Runtime = DEPLOYED,  # the simulation has another
         **options: Any,
     ) -> None:
         fields.check_name("Member.group", group)

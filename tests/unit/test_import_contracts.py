@@ -104,7 +104,8 @@ def test_pure_package_has_no_impure_builtin() -> None:
 
 HOST_PACKAGES = ("member", "worker", "operations")
 OF_THE_RUNTIME = {"aiokafka", "concurrent", "datetime", "fcntl", "random", "secrets", "threading", "time", "uuid"}
-ALLOWED_IN_HOSTS = {"aiokafka.errors", "threading.Lock"}  # the vocabulary of errors; a lock takes no time when nobody contends
+ALLOWED_IN_HOSTS = {"aiokafka.errors", "aiokafka.partitioner", "threading.Lock"}  # they reach no broker and no clock
+ADAPTER = {"aiokafka_client.py", "topic_ids.py"}
 OTHER_THREADS = {"new_event_loop", "run_in_executor", "to_thread"}
 
 
@@ -147,6 +148,11 @@ def test_host_takes_clocks_threads_and_clients_from_its_runtime_and_connection()
     files = sorted(path for package in HOST_PACKAGES for path in (ROOT / "equipoise" / package).rglob("*.py"))
     assert len(files) > 20
     assert {str(path.relative_to(ROOT)): found for path in files if (found := offences_of_host(path.read_text()))} == {}
+
+
+def test_log_in_kafka_reaches_brokers_by_the_adapter_alone() -> None:
+    files = {path.name: offences_of_host(path.read_text()) for path in (ROOT / "events" / "log" / "kafka").glob("*.py")}
+    assert {name for name, found in files.items() if any("aiokafka" in each for each in found)} == ADAPTER
 
 
 def contracts() -> list[dict[str, Any]]:
