@@ -21,7 +21,17 @@ if TYPE_CHECKING:
     from equipoise.assignors.common import options
     from equipoise.assignors.common.assignor import Assignor, DelegatingAssignor, Guarantee, check_settings, deals_by_lag
     from equipoise.assignors.common.plan import REASONS, LoadBalance, MemberPlan, Plan, PlanCost, Reason, StageCost
-    from equipoise.assignors.common.problem import AssignmentProblem, Member, Memory, Movement, MovementState, Partition, Revocations, Task, TaskLoad
+    from equipoise.assignors.common.problem import (
+        AssignmentProblem,
+        MemberSpec,
+        Memory,
+        Movement,
+        MovementState,
+        Partition,
+        Revocations,
+        Task,
+        TaskLoad,
+    )
 
 check_package_name(__name__, "equipoise.assignors")
 
@@ -31,7 +41,7 @@ _PLACES = {
     "Assignor": "equipoise.assignors.common.assignor",
     "Guarantee": "equipoise.assignors.common.assignor",
     "LoadBalance": "equipoise.assignors.common.plan",
-    "Member": "equipoise.assignors.common.problem",
+    "MemberSpec": "equipoise.assignors.common.problem",
     "MemberPlan": "equipoise.assignors.common.plan",
     "Memory": "equipoise.assignors.common.problem",
     "Movement": "equipoise.assignors.common.problem",
@@ -56,8 +66,8 @@ __all__ = [
     "DelegatingAssignor",
     "Guarantee",
     "LoadBalance",
-    "Member",
     "MemberPlan",
+    "MemberSpec",
     "Memory",
     "Movement",
     "MovementState",

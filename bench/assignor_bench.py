@@ -8,7 +8,7 @@ import math
 import time
 
 from bench.java_bench import Case, our_seconds, question
-from equipoise.assignors import AssignmentProblem, Member, Task
+from equipoise.assignors import AssignmentProblem, MemberSpec, Task
 from equipoise.assignors.assign_json import problem_of
 from equipoise.assignors.high_availability import HighAvailability
 from equipoise.events.settings import GroupSettings
@@ -28,8 +28,8 @@ def group(tasks: int, members: int, joiners: int = 1) -> AssignmentProblem:
     return AssignmentProblem(
         tasks=tuple(Task(id=TaskId(0, partition), stateful=True, end_offset=END_OFFSET) for partition in range(tasks)),
         members=(
-            *(Member(id=name, active=tuple(owned), lags=dict.fromkeys(owned, LagSentinel.ACTIVE)) for name, owned in dealt.items()),
-            *(Member(id=f"n{index:05}") for index in range(joiners)),
+            *(MemberSpec(id=name, active=tuple(owned), lags=dict.fromkeys(owned, LagSentinel.ACTIVE)) for name, owned in dealt.items()),
+            *(MemberSpec(id=f"n{index:05}") for index in range(joiners)),
         ),
         settings=GroupSettings(max_warmups=2),
     )

@@ -94,7 +94,7 @@ def rewrite_file(option: str, path: Path, text: str) -> None:
     _replace(f"{option} {path}", Path(os.path.realpath(path)), text.encode())
 
 
-def _replace(said: str, place: Path, data: bytes) -> None:
+def _replace(shown: str, place: Path, data: bytes) -> None:
     part = place.with_name(f".equipoise-{secrets.token_hex(8)}.part")
     try:
         with open(part, "xb") as file:
@@ -105,7 +105,7 @@ def _replace(said: str, place: Path, data: bytes) -> None:
             shutil.copymode(place, part)
         os.replace(part, place)
     except OSError as error:
-        raise cannot_write(said, error) from None
+        raise cannot_write(shown, error) from None
     finally:
         with undisturbed(), contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
@@ -203,11 +203,11 @@ def new_log(location: str, *, option: str = "--to") -> Iterator[Log]:
         _put(f"{option} {given}", part, place, staging)
 
 
-def _opened(location: str, said: str, part: Path, given: Path) -> Log:
+def _opened(location: str, shown: str, part: Path, given: Path) -> Log:
     try:
         return open_log(location, "w")
     except InputError as error:
-        raise InputError(f"{said}{str(error).replace(str(part), str(given))}") from None
+        raise InputError(f"{shown}{str(error).replace(str(part), str(given))}") from None
 
 
 def _check_log(option: str, location: str, place: Path, *, is_archive: bool) -> None:
@@ -294,12 +294,12 @@ def new_tables(option: str, folder: Path, names: frozenset[str] = frozenset()) -
 
 
 @contextlib.contextmanager
-def _staging(said: str, place: Path) -> Iterator[Path]:
+def _staging(shown: str, place: Path) -> Iterator[Path]:
     """A hidden folder next to `place`, removed at the end of the block."""
     staging: Path | None = None
     try:
         with undisturbed():
-            staging = _hidden_folder(said, place)
+            staging = _hidden_folder(shown, place)
         yield staging
     except KeyboardInterrupt as error:
         error.add_note(f"{place} was not written")
@@ -310,16 +310,16 @@ def _staging(said: str, place: Path) -> Iterator[Path]:
                 shutil.rmtree(staging, ignore_errors=True)
 
 
-def _hidden_folder(said: str, place: Path) -> Path:
+def _hidden_folder(shown: str, place: Path) -> Path:
     try:
         return Path(tempfile.mkdtemp(prefix=f".{place.name[:40]}.", suffix=".part", dir=place.parent))
     except FileNotFoundError:
-        raise InputError(f"{said}: there is no such folder; make it, or correct the path") from None
+        raise InputError(f"{shown}: there is no such folder; make it, or correct the path") from None
     except OSError as error:
-        raise cannot_write(said, error) from None
+        raise cannot_write(shown, error) from None
 
 
-def _put(said: str, part: Path, place: Path, staging: Path) -> None:
+def _put(shown: str, part: Path, place: Path, staging: Path) -> None:
     """Moves a finished file or folder to `place`. The old one is removed only when the new one is
     in place. Raises the error of `cannot_write`.
     """
@@ -334,7 +334,7 @@ def _put(said: str, part: Path, place: Path, staging: Path) -> None:
                 Path(f"{place}{end}").unlink(missing_ok=True)
             os.replace(part, place)
     except OSError as error:
-        raise cannot_write(said, error) from None
+        raise cannot_write(shown, error) from None
 
 
 def _exchange(part: Path, place: Path, before: Path) -> None:

@@ -67,13 +67,13 @@ def report_in_parts(report: LagReported, most_bytes: int = MOST_EVENT_BYTES) -> 
     """Yields a full report, then reports with the changes that had no room in it. Each number is
     one higher than the last.
     """
-    said = shortened_report(report, most_bytes=most_bytes)
-    yield said
-    while len(said.lags) < len(report.lags):
-        rest = {task: lag for task, lag in report.lags.items() if task not in said.lags}
-        report = attrs.evolve(report, number=said.number + 1, base=said.number, lags=rest, load=None)
-        said = shortened_report(report, most_bytes=most_bytes)
-        yield said
+    part = shortened_report(report, most_bytes=most_bytes)
+    yield part
+    while len(part.lags) < len(report.lags):
+        rest = {task: lag for task, lag in report.lags.items() if task not in part.lags}
+        report = attrs.evolve(report, number=part.number + 1, base=part.number, lags=rest, load=None)
+        part = shortened_report(report, most_bytes=most_bytes)
+        yield part
 
 
 def task_sets(tasks: Iterable[TaskId], most_bytes: int = MOST_EVENT_BYTES) -> Iterator[tuple[TaskId, ...]]:

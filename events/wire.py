@@ -262,12 +262,12 @@ def _class_reader(converter: cattrs.Converter, kind: Any) -> Reader:
     def read(wire: Any, _: Any = None) -> Any:
         if wire.__class__ is not list:
             raise UnsoundError("misshapen", shape, f"{wire!r:.80} is not an array of its {len(names)} fields")
-        said = len(wire)
-        if not least <= said <= len(names):
-            raise UnsoundError("misshapen", shape, f"has {len(names)} fields; found {said}")
-        if said > least and wire[-1] == later[said - least - 1][1]:
-            raise UnsoundError("not_canonical", shape, f"ends with the default of {names[said - 1]}, which is not written")
-        values = dict(zip(names, [*wire, *(default for _, default in later[said - least :])], strict=True))
+        count = len(wire)
+        if not least <= count <= len(names):
+            raise UnsoundError("misshapen", shape, f"has {len(names)} fields; found {count}")
+        if count > least and wire[-1] == later[count - least - 1][1]:
+            raise UnsoundError("not_canonical", shape, f"ends with the default of {names[count - 1]}, which is not written")
+        values = dict(zip(names, [*wire, *(default for _, default in later[count - least :])], strict=True))
         for name, read_field, type_ in changed:
             try:
                 values[name] = read_field(values[name], type_)

@@ -208,7 +208,7 @@ class _Explaining:
                 ),
                 self._copy_then(move, owner),
             ], move
-        said = [
+        sentences = [
             (
                 f"{owner} has {self.task} since {clock_text(last.append_ms)}: decision {last.number}, generation {last.generation}, "
                 f"caused by the fact at offset {last.offset} ({cause_text(last.cause)})."
@@ -218,15 +218,15 @@ class _Explaining:
         reason = reason_text(move.reason, source=move.source, destination=owner, lag_records=last.lag_records)
         said_already = move.source is None or move.source == owner or move.source in reason
         before = "" if said_already else f"; {move.source} had it until then"
-        said.append(f"Why {owner}: {reason}{before}.")
-        said += self._traffic_then(move)
-        said += _load_then(move)
+        sentences.append(f"Why {owner}: {reason}{before}.")
+        sentences += self._traffic_then(move)
+        sentences += _load_then(move)
         if len(move.steps) > 1:
-            said.append(
+            sentences.append(
                 f"It was decided at {clock_text(first.append_ms)} (offset {first.offset}) and took {span_text(last.append_ms - first.append_ms)}."
             )
-        said.append(self._copy_then(move, owner))
-        return said, move
+        sentences.append(self._copy_then(move, owner))
+        return sentences, move
 
     def _traffic_then(self, move: MoveStory) -> list[str]:
         """Traffic cost of the task at its source, its destination and the cheapest member, when
@@ -298,28 +298,28 @@ class _Explaining:
     # What is next?
 
     def _what_next(self) -> list[str]:
-        said = [*self._owner_trouble()]
+        sentences = [*self._owner_trouble()]
         movement = self._movement()
         if movement is None:
-            said += self._why_it_stays()
+            sentences += self._why_it_stays()
         elif self.state.phase is GroupPhase.SHADOWING:
-            said.append(self._would_move(movement))
+            sentences.append(self._would_move(movement))
         elif movement.state is MovementState.WAITING:
-            said += self._waits_for_slot(movement)
+            sentences += self._waits_for_slot(movement)
         elif movement.state is MovementState.WARMING:
-            said += self._warms(movement)
+            sentences += self._warms(movement)
         else:
-            said += self._is_handed_over(movement)
+            sentences += self._is_handed_over(movement)
         for (task, member_id), backoff in sorted(self.state.backoffs.items()):
             if task == self.task and not backoff.over:
                 left_ms = max(0, backoff.until_ms - self.state.now_ms)
-                said.append(
+                sentences.append(
                     f"No new copy of it is begun on {member_id} for another {span_text(left_ms)}: the warm-up there stalled "
                     f"{counted(backoff.times, 'time')} (warmup_stall_ms = {self.state.settings.warmup_stall_ms:,})."
                 )
         if movement is not None and movement.state is MovementState.WAITING:
-            said += self._gave_way(self.state.members[movement.destination])
-        return [*said, *self._crash_loops()]
+            sentences += self._gave_way(self.state.members[movement.destination])
+        return [*sentences, *self._crash_loops()]
 
     def _crash_loops(self) -> Iterable[str]:
         """Members that should have the task or have a copy, but are not preferred because they keep
@@ -360,30 +360,31 @@ class _Explaining:
         owner = None if self.row.owner is None else state.members.get(self.row.owner)
         if owner is None:
             return []
-        said = []
+        sentences = []
         if state.phase is not GroupPhase.SHADOWING:
             silent_ms = state.now_ms - owner.last_heard_ms
             if silent_ms * 2 > owner.session_timeout_ms:
                 left_ms = owner.session_timeout_ms - silent_ms
-                said.append(f"{owner.member_id} was last heard of {span_text(silent_ms)} ago; it is out in {span_text(left_ms)} if it stays silent.")
+                heard = f"{owner.member_id} was last heard of {span_text(silent_ms)} ago"
+                sentences.append(f"{heard}; it is out in {span_text(left_ms)} if it stays silent.")
         hold_ms = state.holds.get(self.task)
         if hold_ms:
-            said.append(
+            sentences.append(
                 f"It was taken by force, so {owner.member_id} waits {span_text(hold_ms)} from reading its grant before it starts: "
                 "the process that had it may still run (PROTOCOL M5)."
             )
         lag = known_lag(owner.lags.get(self.task))
         if self.row.stateful and lag and self.task in owner.active and lag > state.acceptable_lag(owner):
             expected = _expected(owner, lag)
-            said.append(f"{owner.member_id} still restores it: {counted(lag, 'record')} to go{expected}.")
+            sentences.append(f"{owner.member_id} still restores it: {counted(lag, 'record')} to go{expected}.")
         row = preparing_row(state, owner, self.task)
         if row is not None and self.task in owner.active:
             does = preparing_text(row.thousandths, row.since_ms, has_failed=row.has_failed)
-            said.append(f"It was granted before anybody had prepared it; the application of {owner.member_id} does that first: {does}.")
+            sentences.append(f"It was granted before anybody had prepared it; the application of {owner.member_id} does that first: {does}.")
         if owner.leaving and owner.drain_deadline_ms is not None:
             left_ms = max(0, owner.drain_deadline_ms - state.now_ms)
-            said.append(f"{owner.member_id} is leaving: its tasks go elsewhere by {span_text(left_ms)} from now, caught-up destination or not.")
-        return said
+            sentences.append(f"{owner.member_id} is leaving: its tasks go elsewhere by {span_text(left_ms)} from now, caught-up destination or not.")
+        return sentences
 
     def _why_it_stays(self) -> list[str]:
         owner, plan = self.row.owner, self.plan
@@ -438,7 +439,7 @@ class _Explaining:
         story = self.history.waiting.get(self.task)
         since = "" if story is None else f" since {clock_text(story.began_ms)} (offset {story.steps[0].offset})"
         reason = self.plan.reasons.get(self.task)
-        said = [
+        sentences = [
             (
                 f"It is to move to {movement.destination}, and waits{since} for a warm-up slot: "
                 f"{len(self.slots)} of max_warmups = {state.settings.max_warmups} are taken."
@@ -447,21 +448,21 @@ class _Explaining:
         if reason is not None and reason.code == "next_probing":
             text = reason_text(reason.code, destination=movement.destination, lag_records=reason.lag_records)
             due_ms = state.probing_deadline_ms
-            said = [f"It is to move to {movement.destination}: {text}{'' if due_ms is None else f', in {span_text(due_ms - state.now_ms)}'}."]
+            sentences = [f"It is to move to {movement.destination}: {text}{'' if due_ms is None else f', in {span_text(due_ms - state.now_ms)}'}."]
         elif reason is not None and reason.code == "blocked":
-            said = [f"It is to move to {movement.destination}, but {reason_text('blocked', destination=movement.destination)}."]
+            sentences = [f"It is to move to {movement.destination}, but {reason_text('blocked', destination=movement.destination)}."]
         elif reason is not None and reason.code in ("back_off", "lost_work_waits"):
             due_ms = state.scheduled_ms
             when = "" if due_ms is None else f"; the leader looks again in {span_text(max(0, due_ms - state.now_ms))}"
-            said = [f"It is to move to {movement.destination}, but {reason_text(reason.code)}{when}."]
+            sentences = [f"It is to move to {movement.destination}, but {reason_text(reason.code)}{when}."]
         elif self.slots:
             soonest = min(self.slots, key=lambda slot: (slot.expected_ms is None, slot.expected_ms or 0, slot.lag_records or 0, slot.task))
             when = "" if soonest.expected_ms is None else f", about {span_text(soonest.expected_ms)} away"
             lag = "lag not reported yet" if soonest.lag_records is None else f"{counted(soonest.lag_records, 'record')} to go"
-            said.append(f"The first to be done is {soonest.task} on {soonest.member_id}: {lag}{when}.")
+            sentences.append(f"The first to be done is {soonest.task} on {soonest.member_id}: {lag}{when}.")
         if len(waiting) > 1:
-            said.append(f"It is number {place} of {len(waiting)} that wait.")
-        return said
+            sentences.append(f"It is number {place} of {len(waiting)} that wait.")
+        return sentences
 
     def _slots(self) -> Iterable[SlotHolder]:
         for member_id in sorted(self.state.members):
@@ -482,17 +483,17 @@ class _Explaining:
         story = self.history.under_way.get(self.task)
         member = state.members[movement.destination]
         since = "" if story is None else f" since {clock_text(story.steps[-1].append_ms)} (offset {story.steps[-1].offset})"
-        said = [f"{movement.destination} restores a copy{since}, to take it over from {movement.source or 'nobody'}."]
+        sentences = [f"{movement.destination} restores a copy{since}, to take it over from {movement.source or 'nobody'}."]
         lag = known_lag(member.lags.get(self.task))
         acceptable, limit = self._limit(member)
         if lag is None:
-            said.append(f"{movement.destination} has not reported its lag yet; {counted(self.row.end_offset, 'record')} are in the changelog.")
+            sentences.append(f"{movement.destination} has not reported its lag yet; {counted(self.row.end_offset, 'record')} are in the changelog.")
         elif member.awaits_word(self.task, state.acceptable_lag(member)):
-            said += self._is_prepared(member, lag)
+            sentences += self._is_prepared(member, lag)
         elif lag <= acceptable:
-            said.append(f"It is {counted(lag, 'record')} behind, within {limit}: the next round hands it over.")
+            sentences.append(f"It is {counted(lag, 'record')} behind, within {limit}: the next round hands it over.")
         elif lag <= state.acceptable_lag(member):
-            said.append(
+            sentences.append(
                 f"It is {counted(lag, 'record')} behind, to be restored within {self._acceptable_time()} "
                 f"at {member.restore_records_per_s:,} records/s: the next round hands it over."
             )
@@ -501,22 +502,22 @@ class _Explaining:
             in_time = state.settings.acceptable_recovery_ms and member.ready_lag_records is None
             or_time = f" or within {self._acceptable_time()}" if in_time else ""
             own = "" if member.ready_lag_records is None else f" ({limit})"
-            said.append(f"It is {counted(lag, 'record')} behind and counts as caught up at {acceptable:,}{own}{or_time}{expected}.")
+            sentences.append(f"It is {counted(lag, 'record')} behind and counts as caught up at {acceptable:,}{own}{or_time}{expected}.")
         warmup = member.warmup.get(self.task)
         if warmup is not None and not warmup.caught_up and member.awaits_word(self.task, state.acceptable_lag(member)):
             left_ms = max(0, warmup.improved_ms + state.settings.warmup_stall_ms - state.now_ms)
-            said.append(f"If that comes no further for another {span_text(left_ms)}, the slot goes to another task.")
+            sentences.append(f"If that comes no further for another {span_text(left_ms)}, the slot goes to another task.")
         elif warmup is not None and not warmup.caught_up:
             left_ms = max(0, warmup.improved_ms + state.settings.warmup_stall_ms - state.now_ms)
             best = "nothing yet" if warmup.best_lag is None else f"{warmup.best_lag:,}"
-            said.append(f"Its best lag so far: {best}. If that does not fall for another {span_text(left_ms)}, the slot goes to another task.")
+            sentences.append(f"Its best lag so far: {best}. If that does not fall for another {span_text(left_ms)}, the slot goes to another task.")
             if state.queued:
                 look_ms = max(0, warmup.looked_ms + state.settings.warmup_stall_ms - state.now_ms)
-                said.append(
+                sentences.append(
                     f"{counted(len(state.queued), 'copy waits', 'copies wait')} for a slot. In {span_text(look_ms)} its speed is measured: one that "
                     "could be ready in half of its time gets the slot."
                 )
-        return said
+        return sentences
 
     def _is_prepared(self, member: MemberState, lag: int) -> list[str]:
         """The copy's lag is acceptable; it waits for the member's application."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from equipoise.assignors import AssignmentProblem, Assignor, Member, Movement, MovementState, Partition, Plan, Reason, Task, TaskLoad
+from equipoise.assignors import AssignmentProblem, Assignor, MemberSpec, Movement, MovementState, Partition, Plan, Reason, Task, TaskLoad
 from equipoise.assignors.common.validation import plan_faults
 from equipoise.events import parts
 from equipoise.events.decisions import AssignmentIssued, AssignmentProposed, BalanceEvaluated, MemberAssigned, Move, ProposedMember
@@ -92,8 +92,8 @@ def _partitions(state: GroupState, topics: tuple[str, ...], partition: int) -> t
     )
 
 
-def _member(state: GroupState, member: MemberState, tasks: dict[TaskId, Subtopology], previously_owned: Iterable[TaskId]) -> Member:
-    return Member(
+def _member(state: GroupState, member: MemberState, tasks: dict[TaskId, Subtopology], previously_owned: Iterable[TaskId]) -> MemberSpec:
+    return MemberSpec(
         id=member.member_id,
         capacity=member.capacity,
         rack=member.rack,

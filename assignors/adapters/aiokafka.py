@@ -32,7 +32,7 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, Cons
 from aiokafka.errors import KafkaError
 
 from equipoise.assignors.adapters.lags import source_lags
-from equipoise.assignors.common.problem import AssignmentProblem, Member, Partition, Task
+from equipoise.assignors.common.problem import AssignmentProblem, MemberSpec, Partition, Task
 from equipoise.assignors.common.task_names import TopicTask, name_topics
 from equipoise.assignors.lag_aware import LagAware
 from equipoise.assignors.lag_aware.options import CROSS_TOPIC, RACK_LAG_TOLERANCE
@@ -144,8 +144,8 @@ class LagAwareAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aiok
 
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
         """The member's metadata when it joins: topics, partitions it owned, rack."""
-        said = json.dumps({"owned": self._owned, "rack": self._rack}, separators=(",", ":"), sort_keys=True).encode()
-        return ConsumerProtocolMemberMetadata(self.version, sorted(topics), said)
+        user_data = json.dumps({"owned": self._owned, "rack": self._rack}, separators=(",", ":"), sort_keys=True).encode()
+        return ConsumerProtocolMemberMetadata(self.version, sorted(topics), user_data)
 
     def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:
         """Remembers the member's partitions."""
@@ -188,8 +188,8 @@ def _owners(members: Mapping[str, ConsumerProtocolMemberMetadata]) -> dict[tuple
 
 def _owned(user_data: bytes | None) -> set[tuple[str, int]]:
     try:
-        said: Any = json.loads(user_data or b"{}")
-        return {(str(topic), int(number)) for topic, numbers in said.get("owned", {}).items() for number in numbers}
+        known: Any = json.loads(user_data or b"{}")
+        return {(str(topic), int(number)) for topic, numbers in known.get("owned", {}).items() for number in numbers}
     except (ValueError, AttributeError, TypeError):
         return set()  # another version of us, or of something else
 
@@ -241,7 +241,7 @@ def deal(
             for task in tasks
         ),
         members=tuple(
-            Member(
+            MemberSpec(
                 id=name,
                 rack=racks.get(name),
                 subtopologies=names.subscription(topics),

@@ -10,7 +10,7 @@ from operator import attrgetter
 
 import attrs
 
-from equipoise.assignors.common.problem import AssignmentProblem, Member, Movement, MovementState, Task
+from equipoise.assignors.common.problem import AssignmentProblem, MemberSpec, Movement, MovementState, Task
 from equipoise.assignors.common.racks import Places, Racks, Traffic
 from equipoise.assignors.common.ranking import Copy, copies, whole
 from equipoise.assignors.common.restore_rate import RestoreRates
@@ -82,9 +82,9 @@ class IndexedProblem:
     still hold: their destination lives, is eligible and does not own the task yet. `announced`: a
     copy is ready when its member declares it ready, whatever its lag.
 
-    A member that crashes repeatedly (`Member.crash_looping`) is treated as leaving while another
-    member stays: its share is 0, it gets nothing new, and its tasks move when another member is
-    ready. It stays eligible for tasks that no other member may run; see `last_resort`.
+    A member that crashes repeatedly (`MemberSpec.crash_looping`) is treated as leaving while
+    another member stays: its share is 0, it gets nothing new, and its tasks move when another
+    member is ready. It stays eligible for tasks that no other member may run; see `last_resort`.
     `crash_loops` False: it counts as any other.
     """
 
@@ -95,7 +95,7 @@ class IndexedProblem:
         self.settings = problem.settings
         self.anew = problem.anew
         self.tasks: dict[TaskId, Task] = {task.id: task for task in sorted(problem.tasks, key=attrgetter("id"))}
-        self.members: dict[str, Member] = {member.id: member for member in sorted(problem.members, key=attrgetter("id"))}
+        self.members: dict[str, MemberSpec] = {member.id: member for member in sorted(problem.members, key=attrgetter("id"))}
         _check(problem, self.tasks, self.members)
         self._crash_looping = [member for member in self.members.values() if crash_loops and member.crash_looping and not member.leaving]
         if len(self._crash_looping) < sum(not member.leaving for member in self.members.values()):
@@ -304,7 +304,7 @@ class IndexedProblem:
         return owner is not None and not self.may_run(owner, task) and bool(self.eligible(task))
 
 
-def _check(problem: AssignmentProblem, tasks: Mapping[TaskId, Task], members: Mapping[str, Member]) -> None:
+def _check(problem: AssignmentProblem, tasks: Mapping[TaskId, Task], members: Mapping[str, MemberSpec]) -> None:
     """Raises FieldError when the problem contradicts itself."""
     if len(tasks) != len(problem.tasks):
         raise FieldError("tasks", f"{_first_repeat(str(task.id) for task in problem.tasks)} is named twice; name each task once")

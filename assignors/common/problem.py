@@ -68,7 +68,7 @@ class Task:
 
 
 @attrs.frozen(kw_only=True)
-class Member:
+class MemberSpec:
     """A live member.
 
     `active`: tasks it owns: granted to it, or still being given up by it. No task is in two
@@ -174,7 +174,7 @@ class AssignmentProblem:
     """
 
     tasks: tuple[Task, ...]
-    members: tuple[Member, ...]
+    members: tuple[MemberSpec, ...]
     settings: GroupSettings = attrs.field(factory=GroupSettings)
     in_flight: tuple[Movement, ...] = ()
     blocked: frozenset[tuple[TaskId, str]] = frozenset()

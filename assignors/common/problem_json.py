@@ -30,7 +30,7 @@ from equipoise.assignors.common.json_reader import (
     refuse,
     shown,
 )
-from equipoise.assignors.common.problem import AssignmentProblem, Member, Memory, Movement, Partition, Task
+from equipoise.assignors.common.problem import AssignmentProblem, MemberSpec, Memory, Movement, Partition, Task
 from equipoise.assignors.common.source_lag import auto_offset_reset, partition_lag
 from equipoise.assignors.common.task_names import PLAIN, TaskNames, TopicTask, name_topics
 from equipoise.events.errors import FieldError
@@ -40,8 +40,8 @@ from equipoise.events.settings import MOST_TAG_KEY_CHARS, MOST_TAG_VALUE_CHARS, 
 from equipoise.events.tasks import Lag, LagSentinel, TaskId, parse_task
 
 KEYS: Mapping[Field, str] = {
-    (Member, "drain_expired"): "drained",
-    (Member, "previously_owned"): "home",
+    (MemberSpec, "drain_expired"): "drained",
+    (MemberSpec, "previously_owned"): "home",
     (Task, "displaced"): "guest",
     (Task, "lag"): "",  # of a TopicTask alone
 }
@@ -232,10 +232,10 @@ class _References:
         self._tasks = {names.text(task.id): task.id for task in tasks}
         self._members: frozenset[str] = frozenset()
         of_field: dict[Field, Reader] = {
-            (Member, "capacity"): read_positive,
-            (Member, "readiness"): _read_readiness,
-            (Member, "reported"): self._read_reported,
-            (Member, "restore_records_per_s"): read_rate,
+            (MemberSpec, "capacity"): read_positive,
+            (MemberSpec, "readiness"): _read_readiness,
+            (MemberSpec, "reported"): self._read_reported,
+            (MemberSpec, "restore_records_per_s"): read_rate,
             (Movement, "source"): self._read_source,
             (Movement, "destination"): self._read_member_id,
         }
@@ -252,8 +252,8 @@ class _References:
         }
         keys = dict(KEYS)
         if names is not PLAIN:
-            keys[Member, "subtopologies"] = "topics"
-            of_field[Member, "subtopologies"] = lambda value, _: names.subscription(array_reader(read_text)(value, None))
+            keys[MemberSpec, "subtopologies"] = "topics"
+            of_field[MemberSpec, "subtopologies"] = lambda value, _: names.subscription(array_reader(read_text)(value, None))
         self.converter = make_converter(hooks, of_field, keys)
 
     def _read_task(self, value: Any, _: Any = None) -> TaskId:
@@ -315,9 +315,9 @@ class _References:
             for key, item in sorted(as_object(value).items())
         }
 
-    def read_members(self, value: Any, _: Any = None) -> tuple[Member, ...]:
+    def read_members(self, value: Any, _: Any = None) -> tuple[MemberSpec, ...]:
         """The members, whose ids may be named from here on."""
-        found: tuple[Member, ...] = array_reader(self._read_member)(value, None)
+        found: tuple[MemberSpec, ...] = array_reader(self._read_member)(value, None)
         check_unique([member.id for member in found])
         owner: dict[TaskId, int] = {}
         for index, member in enumerate(found):
@@ -329,8 +329,8 @@ class _References:
         self._members = frozenset(member.id for member in found)
         return found
 
-    def _read_member(self, value: Any, _: Any = None) -> Member:
-        member: Member = self.converter.structure(value, Member)
+    def _read_member(self, value: Any, _: Any = None) -> MemberSpec:
+        member: MemberSpec = self.converter.structure(value, MemberSpec)
         for key, copies in (("standby", member.standby), ("warmup", member.warmup)):
             for task in copies:
                 if task in member.active:

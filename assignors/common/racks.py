@@ -18,7 +18,7 @@ from collections.abc import Container, Iterable, Mapping
 
 import attrs
 
-from equipoise.assignors.common.problem import Member, Partition, Task
+from equipoise.assignors.common.problem import MemberSpec, Partition, Task
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 
@@ -30,7 +30,7 @@ STATELESS_TRAFFIC_COST = 1
 STATELESS_NON_OVERLAP_COST = 0
 
 
-def rack_of(member: Member, settings: GroupSettings) -> str | None:
+def rack_of(member: MemberSpec, settings: GroupSettings) -> str | None:
     """The member's rack; None: not known."""
     if RACK_TAG in settings.rack_aware_tags and RACK_TAG in member.tags:
         return member.tags[RACK_TAG]
@@ -89,7 +89,7 @@ def _traffic(remote: _Remote, racks: Container[str | None]) -> Traffic:
     return Traffic(far, {rack: far - saved[rack] for rack in sorted(saved)})
 
 
-def traffic_cost(task: Task, member: Member, settings: GroupSettings) -> int | None:
+def traffic_cost(task: Task, member: MemberSpec, settings: GroupSettings) -> int | None:
     """Traffic cost of the task on the member; None: the member's rack, or the racks of all
     partitions, are not known.
     """
@@ -104,7 +104,7 @@ class Racks:
     sub-topologies are to be spread.
     """
 
-    def __init__(self, settings: GroupSettings, tasks: Mapping[TaskId, Task], members: Mapping[str, Member]) -> None:
+    def __init__(self, settings: GroupSettings, tasks: Mapping[TaskId, Task], members: Mapping[str, MemberSpec]) -> None:
         self.settings = settings
         self.of = {member.id: rack_of(member, settings) for member in members.values()}
         self._tasks = tasks
@@ -179,14 +179,14 @@ class Places:
     apart.
     """
 
-    def __init__(self, settings: GroupSettings, members: Iterable[Member]) -> None:
+    def __init__(self, settings: GroupSettings, members: Iterable[MemberSpec]) -> None:
         self.of: dict[str, str] = {}
         """Member -> id of its place."""
         self.values: dict[str, Values] = {}
         """Place -> its values."""
         self.rack: dict[str, str | None] = {}
         names: dict[tuple[str | None, Values], str] = {}
-        known: list[tuple[Member, str | None, Values]] = []
+        known: list[tuple[MemberSpec, str | None, Values]] = []
         for member in members:
             rack = rack_of(member, settings)
             if settings.rack_aware_tags:

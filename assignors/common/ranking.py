@@ -32,7 +32,7 @@ from types import MappingProxyType
 
 import attrs
 
-from equipoise.assignors.common.problem import Member, Task
+from equipoise.assignors.common.problem import MemberSpec, Task
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 
@@ -119,7 +119,7 @@ def lag_within(
     return most
 
 
-def acceptable_lag(tasks: Mapping[TaskId, Task], member: Member, settings: GroupSettings) -> int:
+def acceptable_lag(tasks: Mapping[TaskId, Task], member: MemberSpec, settings: GroupSettings) -> int:
     """The lag (records) up to which a copy of the member counts as caught up: its own limit, else
     acceptable_recovery_lag or acceptable_recovery_ms, whichever allows more.
     """
@@ -135,7 +135,7 @@ def acceptable_lag(tasks: Mapping[TaskId, Task], member: Member, settings: Group
     return max(settings.acceptable_recovery_lag, within)
 
 
-def copies(tasks: Mapping[TaskId, Task], members: Iterable[Member], settings: GroupSettings) -> dict[TaskId, Mapping[str, Copy]]:
+def copies(tasks: Mapping[TaskId, Task], members: Iterable[MemberSpec], settings: GroupSettings) -> dict[TaskId, Mapping[str, Copy]]:
     """Stateful task -> member -> its copy, for members that report, keep or own one. All other
     members have none: their rank is the whole changelog.
 
@@ -159,7 +159,7 @@ def copies(tasks: Mapping[TaskId, Task], members: Iterable[Member], settings: Gr
     return {**dict.fromkeys([task.id for task in tasks.values() if task.stateful], _NO_COPIES), **held}
 
 
-def rank(tasks: Iterable[Task], members: Iterable[Member], settings: GroupSettings) -> dict[TaskId, dict[int, tuple[str, ...]]]:
+def rank(tasks: Iterable[Task], members: Iterable[MemberSpec], settings: GroupSettings) -> dict[TaskId, dict[int, tuple[str, ...]]]:
     """KIP-441, `rank`: stateful task -> rank (lower is better) -> members of that rank, all in
     rising order.
 

@@ -35,7 +35,7 @@ class TaskNames:
         return self.texts.get(task) or str(task)
 
     def subscription(self, topics: Iterable[str]) -> dict[int, int]:
-        """`Member.subtopologies` of a subscriber of these topics: all partitions of each."""
+        """`MemberSpec.subtopologies` of a subscriber of these topics: all partitions of each."""
         return {self.topics[topic]: MOST_TASK_NUMBER + 1 for topic in topics}
 
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 
 from equipoise.assignors.common.assignor import Guarantee
 from equipoise.assignors.common.plan import Plan
-from equipoise.assignors.common.problem import AssignmentProblem, Member, Movement, MovementState, Task
+from equipoise.assignors.common.problem import AssignmentProblem, MemberSpec, Movement, MovementState, Task
 from equipoise.assignors.common.ranking import acceptable_lag, is_ready
 from equipoise.events.tasks import LagSentinel, TaskId, tasks_text
 
@@ -44,7 +44,7 @@ class _PlanChecker:
         self._apart = apart
         self.plan = plan
         self.tasks: dict[TaskId, Task] = {task.id: task for task in problem.tasks}
-        self.members: dict[str, Member] = {member.id: member for member in problem.members}
+        self.members: dict[str, MemberSpec] = {member.id: member for member in problem.members}
         self.owner = {task: member.id for member in problem.members for task in member.active if task in self.tasks}
         self.stateless = frozenset([task.id for task in problem.tasks if not task.stateful])
         self.target: dict[TaskId, str] = {}
@@ -89,7 +89,7 @@ class _PlanChecker:
             return tasks
         return () if member.subtopologies is None else [task for task in tasks if not member.knows(task)]
 
-    def is_caught_up(self, member: Member, task: TaskId) -> bool:
+    def is_caught_up(self, member: MemberSpec, task: TaskId) -> bool:
         lag = member.lags.get(task)
         if lag is LagSentinel.ACTIVE and self.owner.get(task) == member.id:
             return True

@@ -70,17 +70,17 @@ def _back_off(problem: AssignmentProblem, chosen: CooperativeOptions, *, wanted:
     A back-off that movements waited for is never cut short. Otherwise a group at rest ends the
     succession.
     """
-    said = problem.revocations
-    until_ms = said.until_ms if said.until_ms > problem.now_ms else 0
+    before = problem.revocations
+    until_ms = before.until_ms if before.until_ms > problem.now_ms else 0
     if not wanted:
-        return "", attrs.evolve(said, times=said.times if under_way or until_ms else 0, until_ms=until_ms)
-    if not until_ms and said.since_ms is not None:
-        until_ms = max(0, said.since_ms + chosen.backoff_ms(said.times))
+        return "", attrs.evolve(before, times=before.times if under_way or until_ms else 0, until_ms=until_ms)
+    if not until_ms and before.since_ms is not None:
+        until_ms = max(0, before.since_ms + chosen.backoff_ms(before.times))
     if until_ms > problem.now_ms:
-        return "back_off", attrs.evolve(said, until_ms=until_ms)
+        return "back_off", attrs.evolve(before, until_ms=until_ms)
     if lost:
-        return "lost_work_waits", attrs.evolve(said, until_ms=0)
-    return "", Revocations(times=said.times + 1, since_ms=problem.now_ms)
+        return "lost_work_waits", attrs.evolve(before, until_ms=0)
+    return "", Revocations(times=before.times + 1, since_ms=problem.now_ms)
 
 
 def _wanted(indexed: IndexedProblem, benefits: MoveBenefits, task: TaskId, destination: str) -> str:

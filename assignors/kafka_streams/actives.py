@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from equipoise.assignors.kafka_streams.clients import Client, PrioritySet
+from equipoise.assignors.kafka_streams.clients import ClientState, PrioritySet
 from equipoise.events.tasks import TaskId
 
 TaskRole = Literal["active", "standby"]
 
 
-def assign_stateful(tasks: Sequence[TaskId], clients: Sequence[Client]) -> None:
+def assign_stateful(tasks: Sequence[TaskId], clients: Sequence[ClientState]) -> None:
     """Gives task i to client i modulo their number, then evens out. `tasks` and `clients` are in
     rising order.
     """
@@ -24,7 +24,7 @@ def assign_stateful(tasks: Sequence[TaskId], clients: Sequence[Client]) -> None:
     balance(clients, "active", lambda source, destination: True)
 
 
-def balance(clients: Sequence[Client], kind: TaskRole, allowed: Callable[[Client, Client], bool]) -> None:
+def balance(clients: Sequence[ClientState], kind: TaskRole, allowed: Callable[[ClientState, ClientState], bool]) -> None:
     """``balanceTasksOverThreads``: moves tasks of one kind to clients with less load per thread,
     until a whole pass moves nothing. The load counts copies of both kinds.
     """
@@ -46,7 +46,7 @@ def balance(clients: Sequence[Client], kind: TaskRole, allowed: Callable[[Client
                         moved = True
 
 
-def _should_move(source: Client, destination: Client) -> bool:
+def _should_move(source: ClientState, destination: ClientState) -> bool:
     """Whether the move lowers the difference of loads without reversing it."""
     skew = source.load() - destination.load()
     if skew <= 0:
@@ -55,11 +55,11 @@ def _should_move(source: Client, destination: Client) -> bool:
     return 0 <= after < skew
 
 
-def assign_stateless(tasks: Sequence[TaskId], clients: Sequence[Client]) -> None:
+def assign_stateless(tasks: Sequence[TaskId], clients: Sequence[ClientState]) -> None:
     """Gives each task to the client with the fewest active tasks per thread. `tasks` and `clients`
     are in rising order.
     """
-    least_loaded = PrioritySet(lambda client, task: True, Client.active_load)
+    least_loaded = PrioritySet(lambda client, task: True, ClientState.active_load)
     for client in clients:
         least_loaded.offer(client)
     for task in tasks:

@@ -32,11 +32,11 @@ from equipoise.assignors.common.bounds import moves_lower_bound
 from equipoise.assignors.common.costs import cross_rack, restore_records
 from equipoise.assignors.common.indexed_problem import VERSION_1, IndexedProblem, Pool
 from equipoise.assignors.common.plan import MemberPlan, Plan, PlanCost, Reason
-from equipoise.assignors.common.problem import AssignmentProblem, Member, Movement, MovementState
+from equipoise.assignors.common.problem import AssignmentProblem, MemberSpec, Movement, MovementState
 from equipoise.assignors.common.shares import Shares
 from equipoise.assignors.common.target import Candidates
 from equipoise.assignors.kafka_streams.assign import assign
-from equipoise.assignors.kafka_streams.clients import LATEST, UNKNOWN, Client, KafkaSettings, RemainingWarmups
+from equipoise.assignors.kafka_streams.clients import LATEST, UNKNOWN, ClientState, KafkaSettings, RemainingWarmups
 from equipoise.assignors.kafka_streams.java import MAX_LONG, member_key
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
@@ -87,7 +87,7 @@ class _Answer:
 def _assign(indexed: IndexedProblem, pool: Pool, tasks: list[TaskId], slots: RemainingWarmups, answer: _Answer) -> None:
     members = [indexed.members[name] for name in sorted(pool.members, key=member_key)]
     clients = [
-        Client(index=index, id=member.id, capacity=member.capacity, rack=member.rack, tags=member.tags) for index, member in enumerate(members)
+        ClientState(index=index, id=member.id, capacity=member.capacity, rack=member.rack, tags=member.tags) for index, member in enumerate(members)
     ]
     reported: dict[TaskId, dict[int, int]] = {}
     for client, member in zip(clients, members, strict=True):
@@ -198,7 +198,7 @@ def _member_plans(
     return plans
 
 
-def _has_copy(member: Member, task: TaskId) -> bool:
+def _has_copy(member: MemberSpec, task: TaskId) -> bool:
     return task in member.lags or task in member.standby or task in member.warmup
 
 

@@ -21,7 +21,7 @@ UNKNOWN = -3
 
 
 @attrs.define(eq=False)
-class Client:
+class ClientState:
     """A process. `index`: its place in Java's order of ids, the order of all loops. `capacity`:
     threads, >= 1.
     """
@@ -87,22 +87,22 @@ class ClientLags:
     """
 
     def __init__(
-        self, clients: list[Client], end_offsets: Mapping[TaskId, int], reported: Mapping[TaskId, Mapping[int, int]], acceptable: int
+        self, clients: list[ClientState], end_offsets: Mapping[TaskId, int], reported: Mapping[TaskId, Mapping[int, int]], acceptable: int
     ) -> None:
         self._clients = clients
         self._end_offsets = end_offsets
         self._reported = reported
         self._acceptable = acceptable
         self._least: dict[TaskId, int] = {}
-        self._by_lag: dict[TaskId, list[Client]] = {}
+        self._by_lag: dict[TaskId, list[ClientState]] = {}
 
-    def lag(self, task: TaskId, client: Client) -> int:
+    def lag(self, task: TaskId, client: ClientState) -> int:
         return self._reported.get(task, {}).get(client.index, self._end_offsets[task])
 
     def _caught_up(self, lag: int) -> bool:
         return lag == LATEST or self._acceptable == MAX_LONG or 0 <= lag <= self._acceptable
 
-    def is_caught_up(self, task: TaskId, client: Client) -> bool:
+    def is_caught_up(self, task: TaskId, client: ClientState) -> bool:
         return self._caught_up(self.lag(task, client))
 
     def caught_up_clients(self, task: TaskId) -> int:
@@ -111,13 +111,13 @@ class ClientLags:
         silent = len(self._clients) - len(reported)
         return sum(map(self._caught_up, reported.values())) + silent * self._caught_up(self._end_offsets[task])
 
-    def by_lag(self, task: TaskId) -> list[Client]:
+    def by_lag(self, task: TaskId) -> list[ClientState]:
         """All clients by lag, then by id."""
         if task not in self._by_lag:
             self._by_lag[task] = sorted(self._clients, key=lambda client: self.lag(task, client))
         return self._by_lag[task]
 
-    def better_is_there(self, task: TaskId, client: Client) -> bool:
+    def better_is_there(self, task: TaskId, client: ClientState) -> bool:
         """Whether the client is not caught up while another has less to restore."""
         lag = self.lag(task, client)
         if self._caught_up(lag):
@@ -138,21 +138,21 @@ class PrioritySet:
     ids.
     """
 
-    def __init__(self, constraint: Callable[[Client, TaskId], bool], weight: Callable[[Client], float] = Client.load) -> None:
+    def __init__(self, constraint: Callable[[ClientState, TaskId], bool], weight: Callable[[ClientState], float] = ClientState.load) -> None:
         self._constraint = constraint
-        self._heap: Heap[Client] = Heap(lambda client: (weight(client), client.index))
-        self._inside: set[Client] = set()
+        self._heap: Heap[ClientState] = Heap(lambda client: (weight(client), client.index))
+        self._inside: set[ClientState] = set()
 
-    def offer(self, client: Client) -> None:
+    def offer(self, client: ClientState) -> None:
         """Adds the client, or moves it to the place of its present load."""
         if client in self._inside:
             self._heap.remove(client)
         self._inside.add(client)
         self._heap.offer(client)
 
-    def poll(self, task: TaskId, extra: Callable[[Client], bool] | None = None) -> Client | None:
+    def poll(self, task: TaskId, extra: Callable[[ClientState], bool] | None = None) -> ClientState | None:
         """Removes and returns the first client that may have the task; None: there is none."""
-        passed_over: list[Client] = []
+        passed_over: list[ClientState] = []
         found = None
         while self._heap:
             client = self._heap.poll()

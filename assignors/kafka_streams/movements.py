@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from equipoise.assignors.kafka_streams.clients import Client, ClientLags, PrioritySet, RemainingWarmups
+from equipoise.assignors.kafka_streams.clients import ClientLags, ClientState, PrioritySet, RemainingWarmups
 from equipoise.assignors.kafka_streams.java import Heap
 from equipoise.events.tasks import TaskId
 
@@ -23,17 +23,17 @@ class ActiveMovement:
     """
 
     task: TaskId
-    source: Client
-    destination: Client
+    source: ClientState
+    destination: ClientState
     warmup: bool
 
 
-def assign_active_movements(clients: Sequence[Client], lags: ClientLags, slots: RemainingWarmups) -> list[ActiveMovement]:
+def assign_active_movements(clients: Sequence[ClientState], lags: ClientLags, slots: RemainingWarmups) -> list[ActiveMovement]:
     """Movements of active tasks whose client has too much to restore, those with the fewest
     caught-up clients first.
     """
     caught_up = PrioritySet(lambda client, task: lags.is_caught_up(task, client))
-    wanted: list[tuple[int, TaskId, Client]] = []
+    wanted: list[tuple[int, TaskId, ClientState]] = []
     for client in clients:
         wanted.extend((lags.caught_up_clients(task), task, client) for task in client.active if lags.better_is_there(task, client))
         caught_up.offer(client)
@@ -56,7 +56,7 @@ def assign_active_movements(clients: Sequence[Client], lags: ClientLags, slots: 
     return movements
 
 
-def _runs_meanwhile(task: TaskId, lags: ClientLags, caught_up: PrioritySet) -> Client:
+def _runs_meanwhile(task: TaskId, lags: ClientLags, caught_up: PrioritySet) -> ClientState:
     """The interim owner: a caught-up standby of the task, else a caught-up client, else the client
     with the least to restore.
     """
@@ -66,14 +66,16 @@ def _runs_meanwhile(task: TaskId, lags: ClientLags, caught_up: PrioritySet) -> C
     return caught_up.poll(task) or lags.by_lag(task)[0]
 
 
-def assign_standby_movements(clients: Sequence[Client], lags: ClientLags, slots: RemainingWarmups, warmups: frozenset[tuple[TaskId, Client]]) -> int:
+def assign_standby_movements(
+    clients: Sequence[ClientState], lags: ClientLags, slots: RemainingWarmups, warmups: frozenset[tuple[TaskId, ClientState]]
+) -> int:
     """Keeps standbys on clients with less to restore; returns their number. `warmups`: copies of
     active movements, which stay.
 
     Equally urgent movements are in the order of a Java heap.
     """
     caught_up = PrioritySet(lambda client, task: lags.is_caught_up(task, client))
-    wanted: Heap[tuple[int, TaskId, Client]] = Heap(lambda movement: (movement[0], *movement[1]))
+    wanted: Heap[tuple[int, TaskId, ClientState]] = Heap(lambda movement: (movement[0], *movement[1]))
     for client in clients:
         for task in sorted(client.standby):
             if (task, client) not in warmups and lags.better_is_there(task, client):
@@ -94,11 +96,11 @@ def assign_standby_movements(clients: Sequence[Client], lags: ClientLags, slots:
     return moved
 
 
-def _without_copy(task: TaskId) -> Callable[[Client], bool]:
+def _without_copy(task: TaskId) -> Callable[[ClientState], bool]:
     return lambda client: not client.has(task)
 
 
-def _less_to_restore(task: TaskId, destination: Client, lags: ClientLags) -> Client | None:
+def _less_to_restore(task: TaskId, destination: ClientState, lags: ClientLags) -> ClientState | None:
     """The first client without a copy among those with less lag than the destination."""
     for client in lags.by_lag(task):
         if client is destination:

@@ -13,14 +13,14 @@ from collections.abc import Callable, Sequence
 
 from equipoise.assignors.common.problem import Partition, Task
 from equipoise.assignors.kafka_streams.actives import TaskRole
-from equipoise.assignors.kafka_streams.clients import Client, KafkaSettings
+from equipoise.assignors.kafka_streams.clients import ClientState, KafkaSettings
 from equipoise.assignors.kafka_streams.graph import Graph
 from equipoise.events.tasks import TaskId
 
 MOST_STANDBY_ROUNDS = 4
 """Kafka's own bound of `optimize_standby`."""
 
-Allowed = Callable[[Client, Client, TaskId], bool]
+Allowed = Callable[[ClientState, ClientState, TaskId], bool]
 
 
 class RackOptimizer:
@@ -28,7 +28,7 @@ class RackOptimizer:
     partitions and, with standbys, of all changelog partitions.
     """
 
-    def __init__(self, clients: Sequence[Client], tasks: Sequence[Task], settings: KafkaSettings) -> None:
+    def __init__(self, clients: Sequence[ClientState], tasks: Sequence[Task], settings: KafkaSettings) -> None:
         self._clients = clients
         self._tasks = {task.id: task for task in tasks}
         self._balance_subtopology = settings.strategy == "balance_subtopology"
@@ -39,7 +39,7 @@ class RackOptimizer:
             and (not settings.num_standbys or all(_known(task.changelog) for task in tasks if task.stateful))
         )
 
-    def _cost(self, task: TaskId, client: Client, kind: TaskRole, traffic: int, non_overlap: int) -> int:
+    def _cost(self, task: TaskId, client: ClientState, kind: TaskRole, traffic: int, non_overlap: int) -> int:
         """A standby reads the changelog, an active task its sources; writes are not counted."""
         partitions = self._tasks[task].changelog if kind == "standby" else self._tasks[task].source
         remote = sum(client.rack not in partition.racks for partition in partitions)
@@ -68,12 +68,12 @@ class RackOptimizer:
             if not moved:
                 return
 
-    def _swap(self, one: Client, other: Client, traffic: int, non_overlap: int, may_swap: Allowed) -> bool:
+    def _swap(self, one: ClientState, other: ClientState, traffic: int, non_overlap: int, may_swap: Allowed) -> bool:
         here = [task for task in one.standby if not other.has(task) and may_swap(one, other, task)]
         there = [task for task in other.standby if not one.has(task) and may_swap(other, one, task)]
         return bool(here and there) and self._min_traffic(sorted(here + there), (one, other), "standby", traffic, non_overlap)
 
-    def _min_traffic(self, tasks: Sequence[TaskId], clients: Sequence[Client], kind: TaskRole, traffic: int, non_overlap: int) -> bool:
+    def _min_traffic(self, tasks: Sequence[TaskId], clients: Sequence[ClientState], kind: TaskRole, traffic: int, non_overlap: int) -> bool:
         """Flow from source over tasks and clients to the sink; each client keeps its number of
         tasks. Returns whether anything moved.
         """
@@ -140,13 +140,13 @@ def _known(partitions: Sequence[Partition]) -> bool:
     return bool(partitions) and all(partition.racks for partition in partitions)
 
 
-def _held(tasks: Sequence[TaskId], clients: Sequence[Client], kind: TaskRole) -> dict[TaskId, int]:
+def _held(tasks: Sequence[TaskId], clients: Sequence[ClientState], kind: TaskRole) -> dict[TaskId, int]:
     """Task -> index of its client."""
     wanted = set(tasks)
     return {task: at for at, client in enumerate(clients) for task in getattr(client, kind) if task in wanted}
 
 
-def _counts(held: dict[TaskId, int], clients: Sequence[Client]) -> list[int]:
+def _counts(held: dict[TaskId, int], clients: Sequence[ClientState]) -> list[int]:
     counts = [0] * len(clients)
     for at in held.values():
         counts[at] += 1
@@ -154,7 +154,7 @@ def _counts(held: dict[TaskId, int], clients: Sequence[Client]) -> list[int]:
 
 
 def _read_back(
-    graph: Graph, tasks: Sequence[TaskId], clients: Sequence[Client], kind: TaskRole, held: dict[TaskId, int], arcs: Sequence[Sequence[int]]
+    graph: Graph, tasks: Sequence[TaskId], clients: Sequence[ClientState], kind: TaskRole, held: dict[TaskId, int], arcs: Sequence[Sequence[int]]
 ) -> bool:
     """Gives each task to the client it flows to. `arcs`: of each task to each client. Returns
     whether anything moved.

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from equipoise.assignors.kafka_streams.clients import Client, PrioritySet
+from equipoise.assignors.kafka_streams.clients import ClientState, PrioritySet
 from equipoise.assignors.kafka_streams.hash_map import HashMap
 from equipoise.assignors.kafka_streams.java import task_hash
 from equipoise.events.tasks import TaskId
@@ -21,34 +21,34 @@ class StandbyAssignor(Protocol):
         clients.
         """
 
-    def may_pass(self, source: Client, destination: Client) -> bool:
+    def may_pass(self, source: ClientState, destination: ClientState) -> bool:
         """Whether standbys may go from one client to the other for balance."""
 
-    def may_swap(self, source: Client, destination: Client, task: TaskId) -> bool:
+    def may_swap(self, source: ClientState, destination: ClientState, task: TaskId) -> bool:
         """Whether this standby may go from one client to the other for less traffic."""
 
 
-def _without_copy(client: Client, task: TaskId) -> bool:
+def _without_copy(client: ClientState, task: TaskId) -> bool:
     return not client.has(task)
 
 
 class DefaultStandbys:
     """Gives each copy to the least loaded client without the task."""
 
-    def __init__(self, clients: Sequence[Client]) -> None:
+    def __init__(self, clients: Sequence[ClientState]) -> None:
         self._clients = clients
 
     def assign(self, tasks: Sequence[TaskId], copies: int) -> None:
         assign_least_loaded(self._clients, [(task, copies) for task in tasks])
 
-    def may_pass(self, source: Client, destination: Client) -> bool:
+    def may_pass(self, source: ClientState, destination: ClientState) -> bool:
         return True
 
-    def may_swap(self, source: Client, destination: Client, task: TaskId) -> bool:
+    def may_swap(self, source: ClientState, destination: ClientState, task: TaskId) -> bool:
         return True
 
 
-def assign_least_loaded(clients: Sequence[Client], wanted: Sequence[tuple[TaskId, int]], least_loaded: PrioritySet | None = None) -> None:
+def assign_least_loaded(clients: Sequence[ClientState], wanted: Sequence[tuple[TaskId, int]], least_loaded: PrioritySet | None = None) -> None:
     """Gives, for each task in the order given, as many copies as wanted to the least loaded clients
     without one.
     """
@@ -73,11 +73,11 @@ class TagAwareStandbys:
     assigned by default.
     """
 
-    def __init__(self, clients: Sequence[Client], tags: frozenset[str]) -> None:
+    def __init__(self, clients: Sequence[ClientState], tags: frozenset[str]) -> None:
         self._clients = clients
         self._tags = tags
         self._values: dict[str, set[str]] = {}
-        self._sharing: dict[tuple[str, str], set[Client]] = {}
+        self._sharing: dict[tuple[str, str], set[ClientState]] = {}
         for client in clients:
             for key, value in client.tags.items():
                 self._values.setdefault(key, set()).add(value)
@@ -99,11 +99,11 @@ class TagAwareStandbys:
         if remaining:
             assign_least_loaded(self._clients, [(task, remaining[task]) for task in pending], least_loaded)
 
-    def _spread(self, task: TaskId, copies: int, owner: Client, least_loaded: PrioritySet) -> int:
+    def _spread(self, task: TaskId, copies: int, owner: ClientState, least_loaded: PrioritySet) -> int:
         """Returns the number of copies without a client that differs in every tag. A client with a
         copy is not offered again for this task.
         """
-        blocked: dict[tuple[str, str], set[Client]] = {}
+        blocked: dict[tuple[str, str], set[ClientState]] = {}
         last, used = owner, 1
         while copies:
             self._block(blocked, last.tags, used)
@@ -116,7 +116,7 @@ class TagAwareStandbys:
             last = client
         return copies
 
-    def _block(self, blocked: dict[tuple[str, str], set[Client]], tags: Mapping[str, str], used: int) -> None:
+    def _block(self, blocked: dict[tuple[str, str], set[ClientState]], tags: Mapping[str, str], used: int) -> None:
         """After `used` copies, the last of them on a client with these tags."""
         for key, value in tags.items():
             if key not in self._tags:
@@ -127,11 +127,11 @@ class TagAwareStandbys:
             else:
                 blocked[key, value] = self._sharing[key, value]
 
-    def may_pass(self, source: Client, destination: Client) -> bool:
+    def may_pass(self, source: ClientState, destination: ClientState) -> bool:
         """Only between clients with the same tags, configured or not."""
         return all(destination.tags.get(key) == value for key, value in source.tags.items())
 
-    def may_swap(self, source: Client, destination: Client, task: TaskId) -> bool:
+    def may_swap(self, source: ClientState, destination: ClientState, task: TaskId) -> bool:
         """Only if the clients with a copy have as many different tags afterwards."""
         others = {pair for client in self._clients if client not in (source, destination) and client.has(task) for pair in client.tags.items()}
         return len(others.union(destination.tags.items())) >= len(others.union(source.tags.items()))

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 
 from equipoise.assignors.common.problem import Task
-from equipoise.assignors.kafka_streams.clients import LATEST, Client
+from equipoise.assignors.kafka_streams.clients import LATEST, ClientState
 from equipoise.assignors.kafka_streams.java import Heap
 from equipoise.events.tasks import TaskId
 
@@ -48,7 +48,7 @@ class ThreadAssignment:
 
 
 def to_threads(
-    client: Client,
+    client: ClientState,
     subscriptions: Sequence[Subscription],
     tasks: Mapping[TaskId, Task],
     owned_by_anybody: frozenset[TaskId],

@@ -5,8 +5,8 @@ The KIP's example: C0 and C1 read t0 with the lags 100,000, 60,000 and 50,000. B
 160,000 and 50,000. After: 100,000 and 110,000.
 
 A topic is a sub-topology and a partition is a task; the algorithm is in `dealing`. The subscribers
-of a topic are the members that know the sub-topology (`Member.subtopologies`). Capacity and copies
-of state play no part, as in the KIP.
+of a topic are the members that know the sub-topology (`MemberSpec.subtopologies`). Capacity and
+copies of state play no part, as in the KIP.
 
 The option `cross_topic` deals all topics together, so that counts and lags are even over all topics
 of a member. Without it each topic is dealt alone, as in the KIP: ten topics of one partition each

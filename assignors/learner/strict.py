@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import attrs
 
 from equipoise.assignors.common.plan import Plan, Reason
-from equipoise.assignors.common.problem import AssignmentProblem, Member, Movement, MovementState
+from equipoise.assignors.common.problem import AssignmentProblem, MemberSpec, Movement, MovementState
 from equipoise.events.tasks import LagSentinel, TaskId
 
 
@@ -39,7 +39,7 @@ def taken_again(problem: AssignmentProblem) -> Iterator[Movement]:
                 yield Movement(task=task, source=owner[task], destination=member.id, state=MovementState.WARMING)
 
 
-def _behind(member: Member, task: TaskId) -> tuple[bool, int, str]:
+def _behind(member: MemberSpec, task: TaskId) -> tuple[bool, int, str]:
     lag = member.lags.get(task)
     return (False, lag, member.id) if isinstance(lag, int) else (True, 0, member.id)
 
@@ -65,7 +65,7 @@ def given_up_by_owners(problem: AssignmentProblem, plan: Plan, learned: set[Task
     return attrs.evolve(plan, members=parts, movements=tuple(movements), reasons=reasons)
 
 
-def _runs(owner: Member, task: TaskId) -> bool:
+def _runs(owner: MemberSpec, task: TaskId) -> bool:
     """Whether the owner runs the task and may have it again. A leaving owner gives nothing up
     before its learner is ready.
     """

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from equipoise.assignors.common import options
-from equipoise.assignors.common.problem import Member, Task
+from equipoise.assignors.common.problem import MemberSpec, Task
 from equipoise.events.errors import FieldError
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
@@ -33,7 +33,7 @@ FAIR_SHARE = 1_000_000
 DEFAULT_WEIGHTS: Mapping[str, int] = {"load_cpu": 1, "load_throughput": 1, "load_memory": 0, "load_disk": 0}
 
 
-def weights(tasks: Iterable[Task], members: Iterable[Member], settings: GroupSettings) -> dict[TaskId, int]:
+def weights(tasks: Iterable[Task], members: Iterable[MemberSpec], settings: GroupSettings) -> dict[TaskId, int]:
     """Task -> its weight, in millionths of a fair share, at least 1; in rising order of tasks.
 
     Raises FieldError for an option that is not a whole number, and when all dimensions weigh 0.

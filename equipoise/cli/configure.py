@@ -68,7 +68,7 @@ def configure(
       equipoise configure --group orders --set max_warmups=4 --set num_standbys=1 --dry-run
       equipoise configure --group orders --assignor learner --default probing_interval_ms
     """
-    run = _Run(screen, settings, group)
+    run = _Configure(screen, settings, group)
     asked = bool(changes or defaults or assignor or led_by)
     if dry_run and not asked:
         raise click.UsageError("--dry-run: say what to change, as --set max_warmups=4")
@@ -92,7 +92,7 @@ def configure(
     return asyncio.run(run.change(changed, timeout_s))
 
 
-class _Run:
+class _Configure:
     """One run on a live group."""
 
     def __init__(self, screen: Screen, settings: LiveSettings, group: str) -> None:

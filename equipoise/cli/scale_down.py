@@ -114,7 +114,7 @@ def scale_down(
         raise InputError("--group: name the group; `equipoise groups` lists them")
     if at_offset is not None:
         raise click.UsageError("--at: needs a LOG")
-    run = _Run(screen, settings, group)
+    run = _ScaleDown(screen, settings, group)
     try:
         return asyncio.run(run.run(percent, dry_run=dry_run, cancel=cancel, timeout_s=timeout_s))
     except KeyboardInterrupt:
@@ -168,7 +168,7 @@ def scale_down_parts(found: ScaleDown, drain: Drain, group: str, *, asks: bool =
     return parts
 
 
-class _Run:
+class _ScaleDown:
     """One run on a live group."""
 
     def __init__(self, screen: Screen, settings: LiveSettings, group: str) -> None:

@@ -123,13 +123,13 @@ def _print(screen: Screen, entry: Entry, asked: dict[tuple[str, int], GroupConfi
         }
         screen.json_line(json.dumps({**place, **form}, ensure_ascii=False))
         return
-    said = f"{form['kind']} {json.dumps(form['event'], ensure_ascii=False)}"
-    said = said if len(said) <= _MOST_CHARS else f"{said[:_MOST_CHARS]} ..."
+    text = f"{form['kind']} {json.dumps(form['event'], ensure_ascii=False)}"
+    text = text if len(text) <= _MOST_CHARS else f"{text[:_MOST_CHARS]} ..."
     if number is not None:
-        screen.line(f"-> {number} (#{offset}) {entry.group} {said}")
+        screen.line(f"-> {number} (#{offset}) {entry.group} {text}")
         if isinstance(entry, DecisionRecord) and isinstance(entry.decision, EventRejected):
             from equipoise.statemachine.rejections import rejection_text  # with the assignors, which nothing else here needs
 
             screen.line(f"   {rejection_text(entry.decision, asked.get((entry.group, offset)))}")
     else:
-        screen.line(f"#{offset} {'' if append_ms is None else clock_text(append_ms) + ' '}{entry.group} {said}")
+        screen.line(f"#{offset} {'' if append_ms is None else clock_text(append_ms) + ' '}{entry.group} {text}")

@@ -94,8 +94,8 @@ def divergence_parts(group: str, divergence: Divergence) -> list[Part]:
     if fact is not None:
         parts.append(f"  fact        offset {fact.offset}, {clock_text(fact.append_ms)}: {_said(fact.event)}")
     for label, record in (("in the log ", divergence.stored), ("recomputed ", divergence.recomputed)):
-        said = "nothing" if record is None else f"number {record.number}, index {record.index}: {_said(record.decision)}"
-        parts.append(f"  {label} {said}")
+        found = "nothing" if record is None else f"number {record.number}, index {record.index}: {_said(record.decision)}"
+        parts.append(f"  {label} {found}")
     if divergence.differences:
         rows = [(each.place, each.stored, each.recomputed) for each in divergence.differences]
         parts += ["", Table(columns=("what", "in the log", "recomputed"), rows=rows, title="what differs")]

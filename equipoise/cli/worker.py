@@ -34,9 +34,9 @@ def worker(screen: Screen, settings: WorkerSettings) -> None:
       EQUIPOISE_SECURITY_PROTOCOL=SASL_SSL EQUIPOISE_SASL_USERNAME=u EQUIPOISE_SASL_PASSWORD=p \\
         equipoise worker
     """
-    said = logging.StreamHandler(sys.stderr)
-    said.setFormatter(VisibleFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    logging.basicConfig(level=logging.WARNING, handlers=[said])
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(VisibleFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("equipoise").setLevel(settings.log_level)
     for noisy in ("faust", "mode", "aiokafka"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLogger("equipoise").level))

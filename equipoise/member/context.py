@@ -144,6 +144,6 @@ def read_sources(states: Mapping[str, State]) -> dict[tuple[str, int], int]:
     known: dict[tuple[str, int], int] = {}
     for index, state in enumerate(states.values()):
         value = state.store.get(SOURCES_KEY)
-        said = {} if value is None else {(topic, partition): offset for topic, partition, offset in msgpack.unpackb(value)}
-        known = said if index == 0 else {tp: min(known[tp], said[tp]) for tp in known.keys() & said.keys()}
+        stored = {} if value is None else {(topic, partition): offset for topic, partition, offset in msgpack.unpackb(value)}
+        known = stored if index == 0 else {tp: min(known[tp], stored[tp]) for tp in known.keys() & stored.keys()}
     return known

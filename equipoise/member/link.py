@@ -53,8 +53,8 @@ class Link:
     group, in order. `read_up_to_end(asked_ms)` when all decisions up to the end that was requested
     at `asked_ms` were received. `went_back(asked_ms)` when the partition ends before, or begins
     behind, what was read. `replaced()` when the topics belong to another log (docs/protocol.md#l9).
-    `acknowledged(fact, said_ms)` when the broker has appended a fact that was first sent at
-    `said_ms`.
+    `acknowledged(fact, queued_ms)` when the broker has appended a fact that was first sent at
+    `queued_ms`.
     """
 
     def __init__(
@@ -327,10 +327,10 @@ class Link:
         from aiokafka.errors import KafkaError
 
         while True:
-            fact, said_ms = await self._outbox.get()
+            fact, queued_ms = await self._outbox.get()
             try:
                 await self._send(pack_fact(fact))
-                self._acknowledged(fact, said_ms)
+                self._acknowledged(fact, queued_ms)
             except KafkaError as error:
                 _LOG.info("group %s: sending %s failed: %r", self._group, fact.__class__.__name__, error)
                 await asyncio.sleep(RETRY_S)

@@ -49,15 +49,15 @@ from equipoise.scenarios.values import (
     TEXT,
     WHOLE,
     YES_NO,
-    Kind,
+    ValueKind,
     one_of,
 )
 
 _ALIASES = {"standbys": "num_standbys"}
 
 
-def _setting_kind(attribute: attrs.Attribute[Any]) -> Kind:
-    kinds: dict[Any, Kind] = {int: WHOLE, str: TEXT, tuple[str, ...]: NAMES}
+def _setting_kind(attribute: attrs.Attribute[Any]) -> ValueKind:
+    kinds: dict[Any, ValueKind] = {int: WHOLE, str: TEXT, tuple[str, ...]: NAMES}
     return kinds[attribute.type]
 
 

@@ -10,7 +10,7 @@ import attrs
 
 from equipoise.events.errors import InputError
 from equipoise.scenarios.text import Directive, ScenarioError
-from equipoise.scenarios.values import Kind, member_range, read_value
+from equipoise.scenarios.values import ValueKind, member_range, read_value
 
 T = TypeVar("T")
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 class Argument:
     """An argument ``name=value``: its kind of value and its description."""
 
-    kind: Kind
+    kind: ValueKind
     about: str
 
 

@@ -17,7 +17,7 @@ _MEMBER_RANGE = re.compile(r"(?P<stem>.*?)(?P<first>[0-9]+)\.\.(?P=stem)(?P<last
 
 
 @attrs.frozen
-class Kind:
+class ValueKind:
     """A kind of value. `example`: its form in the reference. `read` raises InputError with the
     problem.
     """
@@ -124,7 +124,7 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name for item in _items(text) for name in member_range(item))
 
 
-def one_of(*allowed: str) -> Kind:
+def one_of(*allowed: str) -> ValueKind:
     """One of a few words."""
 
     def read(text: str) -> str:
@@ -132,22 +132,22 @@ def one_of(*allowed: str) -> Kind:
             raise InputError(f"{text!r} is not one of {', '.join(allowed)}")
         return text
 
-    return Kind("|".join(allowed), read)
+    return ValueKind("|".join(allowed), read)
 
 
-WHOLE = Kind("N", _whole)
-YES_NO = Kind("yes|no", _yes_no)
-TEXT = Kind("text", str)
-NAMES = Kind("(m1,m2..m4)", _names)
-TASKS = Kind("(0_0,0_3..5)", _tasks)
-LAGS = Kind("(0_0:active,0_1:5000,0_2..5:unknown)", lambda text: _by_task(text, _lag))
-ENDS = Kind("(0_0:5000,0_1..3:0)", lambda text: _by_task(text, _whole))
-PAIRS = Kind("(zone:z1,cluster:c2)", lambda text: _by_name(text, str))
-OPTIONS = Kind("(cross_topic:yes,most:5)", lambda text: _by_name(text, _option))
-PARTITIONS = Kind("(0:5000,1:200)", lambda text: _by_number(text, _whole))
-RACKS = Kind("(0:a|b,1:a)", lambda text: _by_number(text, lambda racks: tuple(racks.split("|"))))
-SIZES = Kind("(0:3,1:60)", lambda text: _by_number(text, _whole))
-BY_MEMBER = Kind("(m1:0_0|0_1,m2:0_2)", lambda text: _by_name(text, lambda tasks: _tasks(",".join(tasks.split("|")))))
+WHOLE = ValueKind("N", _whole)
+YES_NO = ValueKind("yes|no", _yes_no)
+TEXT = ValueKind("text", str)
+NAMES = ValueKind("(m1,m2..m4)", _names)
+TASKS = ValueKind("(0_0,0_3..5)", _tasks)
+LAGS = ValueKind("(0_0:active,0_1:5000,0_2..5:unknown)", lambda text: _by_task(text, _lag))
+ENDS = ValueKind("(0_0:5000,0_1..3:0)", lambda text: _by_task(text, _whole))
+PAIRS = ValueKind("(zone:z1,cluster:c2)", lambda text: _by_name(text, str))
+OPTIONS = ValueKind("(cross_topic:yes,most:5)", lambda text: _by_name(text, _option))
+PARTITIONS = ValueKind("(0:5000,1:200)", lambda text: _by_number(text, _whole))
+RACKS = ValueKind("(0:a|b,1:a)", lambda text: _by_number(text, lambda racks: tuple(racks.split("|"))))
+SIZES = ValueKind("(0:3,1:60)", lambda text: _by_number(text, _whole))
+BY_MEMBER = ValueKind("(m1:0_0|0_1,m2:0_2)", lambda text: _by_name(text, lambda tasks: _tasks(",".join(tasks.split("|")))))
 
 
 def tasks_text(tasks: Iterable[TaskId]) -> str:
@@ -163,7 +163,7 @@ def tasks_text(tasks: Iterable[TaskId]) -> str:
     return f"({','.join(parts)})"
 
 
-def read_value(kind: Kind, text: str) -> Any:
+def read_value(kind: ValueKind, text: str) -> Any:
     """`text` as a value of `kind`. Raises InputError."""
     try:
         return kind.read(text)

@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from equipoise.assignors import AssignmentProblem, Assignor, Member, Memory, Movement, MovementState, Plan, Revocations, Task, registry
+from equipoise.assignors import AssignmentProblem, Assignor, MemberSpec, Memory, Movement, MovementState, Plan, Revocations, Task, registry
 from equipoise.assignors.common.validation import plan_faults
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
@@ -86,7 +86,7 @@ class Group:
         question = AssignmentProblem(
             tasks=tuple(attrs.evolve(task, lost_since_ms=self.lost[task.id][0]) if task.id in self.lost else task for task in self.tasks.values()),
             members=tuple(
-                Member(
+                MemberSpec(
                     id=name,
                     capacity=process.capacity,
                     leaving=process.leaving,

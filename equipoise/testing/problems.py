@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 from hypothesis import strategies as st
 
-from equipoise.assignors import AssignmentProblem, Member, Movement, MovementState, Partition, Revocations, Task, TaskLoad
+from equipoise.assignors import AssignmentProblem, MemberSpec, Movement, MovementState, Partition, Revocations, Task, TaskLoad
 from equipoise.events.facts import READINESS
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
@@ -70,7 +70,7 @@ def tasks(draw: st.DrawFn, most: int) -> tuple[Task, ...]:
 
 
 @st.composite
-def _member(draw: st.DrawFn, every: tuple[Task, ...], name: str, owned: list[Task], *, simple: bool) -> Member:
+def _member(draw: st.DrawFn, every: tuple[Task, ...], name: str, owned: list[Task], *, simple: bool) -> MemberSpec:
     lags: dict[TaskId, Lag] = {}
     standby, warmup, ready = [], [], []
     kept = [task for task in every if task.stateful and task not in owned]
@@ -93,7 +93,7 @@ def _member(draw: st.DrawFn, every: tuple[Task, ...], name: str, owned: list[Tas
     leaving = not simple and draw(st.integers(0, 4)) == 0
     subtopologies = sorted({task.id.subtopology for task in every})
     knows_all = simple or not subtopologies or draw(st.integers(0, 5)) > 0
-    return Member(
+    return MemberSpec(
         id=name,
         capacity=draw(st.sampled_from([1, 1, 1, 2, 3])),
         rack=draw(st.sampled_from([None, *RACKS])),

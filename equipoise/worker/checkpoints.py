@@ -86,17 +86,17 @@ def find(log_id: str, records: Iterable[tuple[bytes | None, bytes | None]]) -> F
     indexes: dict[int, list[Any]] = {}
     parts: dict[tuple[str, int], dict[int, list[Any]]] = {}
     for key, value in records:
-        name, said = _unpack(key), _unpack(value)
+        name, content = _unpack(key), _unpack(value)
         if _is(name, _INDEX_KEY):
-            of_one, is_sound = indexes, _is(said, _INDEX_VALUE)
+            of_one, is_sound = indexes, _is(content, _INDEX_VALUE)
         elif _is(name, _PART_KEY):
-            of_one, is_sound = parts.setdefault((name[0], name[1]), {}), _is(said, _PART_VALUE)
+            of_one, is_sound = parts.setdefault((name[0], name[1]), {}), _is(content, _PART_VALUE)
         else:
             continue
         if not value:  # a tombstone
             of_one.pop(name[-1], None)
-        elif is_sound and said[0] == log_id:
-            of_one[name[-1]] = said
+        elif is_sound and content[0] == log_id:
+            of_one[name[-1]] = content
     checkpoints: dict[str, StoredCheckpoint] = {}
     slots: dict[str, int] = {}
     for (group, slot), of_group in sorted(parts.items()):

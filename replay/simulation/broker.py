@@ -100,7 +100,7 @@ class Broker:
         """Answers the long polls parked at the end of the facts."""
         self._wake(self.facts)
 
-    def produce(self, producer: Producer, batch_number: int, topic: SimulatedPartition[Any], items: list[Any]) -> None:
+    def produce(self, producer: SimulatedProducer, batch_number: int, topic: SimulatedPartition[Any], items: list[Any]) -> None:
         """Receives a batch: appends it unless it was appended before, and acknowledges it in either
         case.
         """
@@ -184,7 +184,7 @@ class Broker:
             self.network.send(endpoint, respond, tag, self.log_id, len(self.decisions.records), len(self.published))
 
 
-class Producer:
+class SimulatedProducer:
     """Appends to one partition in order, as Kafka's idempotent producer does: one request under
     way, sent again until acknowledged, appended once.
     """

@@ -13,7 +13,7 @@ from equipoise.events import fields
 from equipoise.events.facts import Fact, LagReported, Load
 from equipoise.events.records import DecisionRecord
 from equipoise.events.tasks import TaskId
-from equipoise.replay.simulation.broker import Broker, Producer
+from equipoise.replay.simulation.broker import Broker, SimulatedProducer
 from equipoise.replay.simulation.engine import Engine
 from equipoise.replay.simulation.network import Endpoint, SimulatedNetwork
 from equipoise.replay.simulation.reader import PartitionReader
@@ -106,7 +106,7 @@ class SimulatedProcess(Endpoint):
         self._restorer = Restorer(settings.restore, world, settings.member_id, disk)
         self._restorer.advance(engine.now_ms)
         self._stateful = frozenset(task.subtopology for task, stateful in world.tasks.items() if stateful)
-        self._producer = Producer(self, broker, broker.facts, self._acknowledged)
+        self._producer = SimulatedProducer(self, broker, broker.facts, self._acknowledged)
         self._reader = PartitionReader(self, broker, broker.decisions, wait_ms=settings.fetch_wait_ms, arrived=self._decisions_arrived)
         self._locating = 0
         self._located_sent_ms = 0

@@ -13,7 +13,7 @@ from equipoise.events import fields
 from equipoise.events.fact_parts import observed_in_parts
 from equipoise.events.facts import Fact, ProbingTick
 from equipoise.events.records import DecisionRecord, Record
-from equipoise.replay.simulation.broker import Broker, Producer
+from equipoise.replay.simulation.broker import Broker, SimulatedProducer
 from equipoise.replay.simulation.engine import Engine
 from equipoise.replay.simulation.network import Endpoint, SimulatedNetwork
 from equipoise.replay.simulation.reader import PartitionReader
@@ -56,8 +56,8 @@ class SimulatedWorker(Endpoint):
         self._world = world
         self._machine_factory = machine_factory
         self._folded = folded
-        self._decisions = Producer(self, broker, broker.decisions, self._published)
-        self._facts = Producer(self, broker, broker.facts, self._appended)
+        self._decisions = SimulatedProducer(self, broker, broker.decisions, self._published)
+        self._facts = SimulatedProducer(self, broker, broker.facts, self._appended)
         self._reader = PartitionReader(self, broker, broker.facts, wait_ms=settings.fetch_wait_ms, arrived=self._facts_arrived)
         self._tick_armed = False
         self._observing = False

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.assignors import AssignmentProblem, Member, Plan, Task
+from equipoise.assignors import AssignmentProblem, MemberSpec, Plan, Task
 from equipoise.assignors.high_availability import HighAvailability
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, TaskId
@@ -128,7 +128,11 @@ def test_target_within_balance_factor_moves_the_fewest(
     """
     numbers = iter(range(sum(counts)))
     members = [
-        Member(id=f"m{index}", active=tuple(TaskId(0, next(numbers)) for _ in range(count)), leaving=index in leaving and len(leaving) < len(counts))
+        MemberSpec(
+            id=f"m{index}",
+            active=tuple(TaskId(0, next(numbers)) for _ in range(count)),
+            leaving=index in leaving and len(leaving) < len(counts),
+        )
         for index, count in enumerate(counts)
     ]
     every = tuple(Task(id=task, stateful=False) for member in members for task in member.active)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.assignors import AssignmentProblem, Member, Movement, MovementState, Task
+from equipoise.assignors import AssignmentProblem, MemberSpec, Movement, MovementState, Task
 from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.lag_aware import LagAware
 from equipoise.events.fields import MOST_TASK_NUMBER
@@ -39,7 +39,7 @@ def groups(draw: st.DrawFn, *, running: bool = True, alike: bool = False, option
     names = [f"c{number}" for number in range(draw(st.integers(1, 6)))]
     owner: dict[TaskId, str | None] = {task.id: draw(st.sampled_from([*names, *names, None])) if running else None for task in tasks}
     members = tuple(
-        Member(
+        MemberSpec(
             id=name,
             leaving=running and draw(st.integers(0, 6)) == 0,
             subtopologies=None if alike or draw(st.booleans()) else dict.fromkeys(draw(st.sets(st.integers(0, 5))), MOST_TASK_NUMBER + 1),
@@ -60,7 +60,7 @@ def crossing(problem: AssignmentProblem, cross_topic: bool) -> AssignmentProblem
     return attrs.evolve(problem, settings=GroupSettings(options={"cross_topic": cross_topic}))
 
 
-def subscribers(problem: AssignmentProblem, topic: int) -> list[Member]:
+def subscribers(problem: AssignmentProblem, topic: int) -> list[MemberSpec]:
     return [member for member in problem.members if not member.leaving and (member.subtopologies is None or topic in member.subtopologies)]
 
 
@@ -201,7 +201,7 @@ def test_group_settles_and_noise_moves_nothing(problem: AssignmentProblem, data:
 @pytest.mark.parametrize("cross_topic", [False, True])
 def test_large_group_is_assigned_in_seconds(cross_topic: bool):
     tasks = tuple(Task(id=TaskId(topic, partition), stateful=False, lag=topic * partition % 97) for topic in range(20) for partition in range(1_000))
-    members = tuple(Member(id=f"c{number}") for number in range(300))
+    members = tuple(MemberSpec(id=f"c{number}") for number in range(300))
     owned = {task.id: f"c{index % 299}" for index, task in enumerate(tasks)}
     running = tuple(attrs.evolve(member, active=tuple(task for task, name in owned.items() if name == member.id)) for member in members)
     problem = AssignmentProblem(tasks=tasks, members=running, settings=GroupSettings(options={"cross_topic": cross_topic}))

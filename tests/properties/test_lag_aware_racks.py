@@ -11,7 +11,7 @@ import attrs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.assignors import AssignmentProblem, Member, Partition, Plan, Task
+from equipoise.assignors import AssignmentProblem, MemberSpec, Partition, Plan, Task
 from equipoise.assignors.common.racks import Racks
 from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.lag_aware import LagAware
@@ -39,7 +39,7 @@ def groups(draw: st.DrawFn, *, topics: int = 1, most: int = 5, tolerance: int = 
             tasks.append(Task(id=TaskId(topic, number), stateful=has_state, end_offset=9 * has_state, lag=draw(LAGS), source=(source,)))
             owner[tasks[-1].id] = draw(st.sampled_from([*names, None]))
     members = tuple(
-        Member(id=name, rack=draw(st.sampled_from([*RACKS, None])), active=tuple(task for task, has in owner.items() if has == name))
+        MemberSpec(id=name, rack=draw(st.sampled_from([*RACKS, None])), active=tuple(task for task, has in owner.items() if has == name))
         for name in names
     )
     group_settings = GroupSettings(
@@ -154,7 +154,7 @@ def test_equal_lags_make_every_read_local():
         Task(id=TaskId(0, number), stateful=False, lag=0, source=(Partition(topic="t", partition=number, racks=(RACKS[number // 2],)),))
         for number in range(6)
     )
-    members = tuple(Member(id=f"c{index}", rack=rack) for index, rack in enumerate(RACKS))
+    members = tuple(MemberSpec(id=f"c{index}", rack=rack) for index, rack in enumerate(RACKS))
     problem = AssignmentProblem(tasks=tasks, members=members, settings=GroupSettings(rack_aware_strategy="min_cost"))
     near, plain = answer(problem), answer(without_racks(problem))
     assert (near.cost.cross_rack, plain.cost.cross_rack) == (0, 4)
@@ -173,7 +173,7 @@ def test_large_group_in_racks_is_assigned_in_seconds():
         for topic in range(5)
         for number in range(1_000)
     )
-    members = tuple(Member(id=f"c{number}", rack=RACKS[number % 3]) for number in range(200))
+    members = tuple(MemberSpec(id=f"c{number}", rack=RACKS[number % 3]) for number in range(200))
     problem = AssignmentProblem(tasks=tasks, members=members, settings=GroupSettings(rack_aware_strategy="min_cost"))
     plan = answer(problem)
     assert plan.cost.imbalance == 0

@@ -14,7 +14,7 @@ import attrs
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from equipoise.assignors import AssignmentProblem, Member, Task, TaskLoad
+from equipoise.assignors import AssignmentProblem, MemberSpec, Task, TaskLoad
 from equipoise.assignors.load_balanced import LoadBalanced
 from equipoise.assignors.load_balanced.target import REBALANCING
 from equipoise.events.settings import GroupSettings
@@ -117,7 +117,7 @@ def test_moves_lower_bound_holds_for_equally_even_assignments(amounts: list[int]
     problem = AssignmentProblem(
         tasks=tuple(tasks),
         members=tuple(
-            Member(id=name, capacity=capacity, active=tuple(TaskId(0, place) for place, at in owner.items() if at == name))
+            MemberSpec(id=name, capacity=capacity, active=tuple(TaskId(0, place) for place, at in owner.items() if at == name))
             for name, capacity in names.items()
         ),
         settings=GroupSettings(max_warmups=9),

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.assignors import AssignmentProblem, Member, Partition, Task, registry
+from equipoise.assignors import AssignmentProblem, MemberSpec, Partition, Task, registry
 from equipoise.assignors.common.transport import stable_hash
 from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.high_availability import HighAvailability
@@ -128,7 +128,7 @@ def with_racks(draw: st.DrawFn, problem: AssignmentProblem) -> AssignmentProblem
     )
 
 
-def traffic(group_settings: GroupSettings, task: Task, member: Member) -> int:
+def traffic(group_settings: GroupSettings, task: Task, member: MemberSpec) -> int:
     """What the KIP's `getCost` adds for traffic; a partition of unknown racks costs nothing, a
     member of an unknown rack is far from the rest.
     """
@@ -278,7 +278,7 @@ def test_standbys_are_as_spread_even_and_cheap_as_any(problem: AssignmentProblem
     capacity = sum(member.capacity for member in members.values())
     copies = 2 * len(tasks)
 
-    def alike(one: Member, other: Member) -> int:
+    def alike(one: MemberSpec, other: MemberSpec) -> int:
         pairs = [(one.tags.get(key), other.tags.get(key)) for key in keys] or [(one.rack, other.rack)]
         return sum(value is None or value == another for value, another in pairs)
 

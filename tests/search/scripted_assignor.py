@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from equipoise.assignors import AssignmentProblem, Guarantee, Member, MemberPlan, Movement, MovementState, Plan, PlanCost, Reason, Task
+from equipoise.assignors import AssignmentProblem, Guarantee, MemberPlan, MemberSpec, Movement, MovementState, Plan, PlanCost, Reason, Task
 from equipoise.events.tasks import TaskId
 
 
@@ -54,7 +54,7 @@ class ScriptedAssignor:
             cost=cost,
         )
 
-    def _destination(self, problem: AssignmentProblem, members: list[Member], task: Task, now: str | None) -> str | None:
+    def _destination(self, problem: AssignmentProblem, members: list[MemberSpec], task: Task, now: str | None) -> str | None:
         eligible = [member.id for member in members if not member.leaving]
         configured = problem.settings.options.get(str(task.id))
         if configured in eligible:

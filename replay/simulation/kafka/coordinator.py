@@ -15,7 +15,7 @@ from equipoise.replay.simulation.engine import Engine
 from equipoise.replay.simulation.kafka.protocol import KafkaProtocol
 
 
-class Consumer(Protocol):
+class GroupConsumer(Protocol):
     """A member of the group, as the coordinator sees it."""
 
     @property
@@ -46,7 +46,7 @@ class _Phase(enum.Enum):
 
 @attrs.define
 class _Member:
-    consumer: Consumer
+    consumer: GroupConsumer
     heard_ms: int
     subscription: Subscription
     joined: bool = True
@@ -68,7 +68,7 @@ class Coordinator:
         self._cause = ""
         self._hold_until_ms = 0
 
-    def join(self, consumer: Consumer, subscription: Subscription, cause: str) -> None:
+    def join(self, consumer: GroupConsumer, subscription: Subscription, cause: str) -> None:
         """JoinGroup. `cause`: cause of the rebalance, should this request begin one."""
         known = self._members.get(consumer.name)
         first = not self._members
@@ -82,7 +82,7 @@ class Coordinator:
             self._hold()
         self._complete_if_all_joined()
 
-    def heartbeat(self, consumer: Consumer) -> bool:
+    def heartbeat(self, consumer: GroupConsumer) -> bool:
         """Returns whether a rebalance is under way that the member has not joined."""
         member = self._members.get(consumer.name)
         if member is None:
@@ -90,11 +90,11 @@ class Coordinator:
         member.heard_ms = self._engine.now_ms
         return self._phase is _Phase.PREPARING and not member.joined
 
-    def leave(self, consumer: Consumer) -> None:
+    def leave(self, consumer: GroupConsumer) -> None:
         """LeaveGroup."""
         self._remove(consumer.name, "leave")
 
-    def fell_silent(self, consumer: Consumer, heard_ms: int = 0) -> None:
+    def fell_silent(self, consumer: GroupConsumer, heard_ms: int = 0) -> None:
         """The consumer sends nothing more; the coordinator expires it after its session timeout.
         `heard_ms`: age of its last commit.
         """

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from equipoise.assignors import Partition, Task
 from equipoise.assignors.kafka_streams.assign import assign
 from equipoise.assignors.kafka_streams.assignor import settings_of
-from equipoise.assignors.kafka_streams.clients import LATEST, Client, RemainingWarmups
+from equipoise.assignors.kafka_streams.clients import LATEST, ClientState, RemainingWarmups
 from equipoise.assignors.kafka_streams.java import member_key
 from equipoise.assignors.kafka_streams.threads import Subscription, ThreadAssignment, to_threads
 from equipoise.events.facts import TopologyDeclared
@@ -104,7 +104,7 @@ class KafkaGroup:
         settings = {each.settings.identity: each.settings for each in self.instances}
         processes = sorted(by_process, key=member_key)
         clients = [
-            Client(index=index, id=process, capacity=len(by_process[process]), rack=settings[process].rack, tags=settings[process].tags)
+            ClientState(index=index, id=process, capacity=len(by_process[process]), rack=settings[process].rack, tags=settings[process].tags)
             for index, process in enumerate(processes)
         ]
         reported: dict[TaskId, dict[int, int]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from equipoise.assignors import AssignmentProblem, Member, MemberPlan, Movement, MovementState, Plan, Task
+from equipoise.assignors import AssignmentProblem, MemberPlan, MemberSpec, Movement, MovementState, Plan, Task
 from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.high_availability import HighAvailability
 from equipoise.events.settings import GroupSettings
@@ -52,7 +52,7 @@ def member(
     ready: str = "",
     subtopologies: Iterable[int] | Mapping[int, int] | None = None,
     speed: int = 0,
-) -> Member:
+) -> MemberSpec:
     """A member that owns `active` and says so; `every`: its lag on each task of `of`; `lags` say
     the rest.
 
@@ -62,7 +62,7 @@ def member(
     reported.update({task: every for task in ids(of) if every is not None and task not in reported})
     reported.update({parse_task(task): lag for task, lag in (lags or {}).items()})
     known = subtopologies if subtopologies is None or isinstance(subtopologies, Mapping) else dict.fromkeys(subtopologies, MANY)
-    return Member(
+    return MemberSpec(
         id=name,
         capacity=capacity,
         leaving=leaving,
@@ -83,7 +83,7 @@ def in_flight(task: str, source: str | None, destination: str, state: str) -> Mo
 
 
 def problem(
-    tasks: Iterable[Task], *members: Member, in_flight: Iterable[Movement] = (), blocked: Iterable[tuple[str, str]] = (), **settings: Any
+    tasks: Iterable[Task], *members: MemberSpec, in_flight: Iterable[Movement] = (), blocked: Iterable[tuple[str, str]] = (), **settings: Any
 ) -> AssignmentProblem:
     """Settings by name; `acceptable_recovery_lag` is 100 and `num_standbys` 0 by default."""
     return AssignmentProblem(

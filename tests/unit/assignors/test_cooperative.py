@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.assignors import AssignmentProblem, Member, Movement, MovementState, Plan, Revocations, Task, registry
+from equipoise.assignors import AssignmentProblem, MemberSpec, Movement, MovementState, Plan, Revocations, Task, registry
 from equipoise.assignors.assign_json import assign_line
 from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.cooperative import Cooperative
@@ -36,7 +36,7 @@ def plan(question: AssignmentProblem) -> Plan:
     return answer
 
 
-def asked(every: Iterable[Task], *members: Member, lost: str = "", since_ms: int = 0, now_ms: int = 0, **rest: Any) -> AssignmentProblem:
+def asked(every: Iterable[Task], *members: MemberSpec, lost: str = "", since_ms: int = 0, now_ms: int = 0, **rest: Any) -> AssignmentProblem:
     """A question about tasks without state of which `lost` were lost at `since_ms`."""
     gone = ids(lost)
     placed = [attrs.evolve(task, lost_since_ms=since_ms) if task.id in gone else task for task in every]
@@ -135,7 +135,7 @@ TWELVE = tasks(stateless=" ".join(f"0_{number}" for number in range(12)))
 FULL_AND_EMPTY = (member("w1", text(task.id for task in TWELVE)), member("w2"))
 
 
-def later(answer: Plan, question: AssignmentProblem, now_ms: int, *more: Member) -> AssignmentProblem:
+def later(answer: Plan, question: AssignmentProblem, now_ms: int, *more: MemberSpec) -> AssignmentProblem:
     """The same group at `now_ms`, before the members have acted on the plan."""
     begun = tuple(each for each in answer.movements if each.state is not MovementState.WAITING)
     return attrs.evolve(question, now_ms=now_ms, revocations=answer.revocations, in_flight=begun, members=(*question.members, *more))

@@ -1,5 +1,5 @@
-"""Members that keep crashing (`Member.crash_looping`), as assignors see them: not preferred, and
-still better than a cold start (docs/protocol.md#d10).
+"""Members that keep crashing (`MemberSpec.crash_looping`), as assignors see them: not preferred,
+and still better than a cold start (docs/protocol.md#d10).
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from equipoise.assignors import AssignmentProblem, Member, MovementState, Plan, Task, registry
+from equipoise.assignors import AssignmentProblem, MemberSpec, MovementState, Plan, Task, registry
 from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.scale_down import scale_down
 from equipoise.events.tasks import TaskId, parse_task
@@ -18,7 +18,7 @@ OTHERS = ("cooperative", "lag_aware")
 BASELINES = ("kafka_connect", "kafka_streams")
 
 
-def looping(each: Member) -> Member:
+def looping(each: MemberSpec) -> MemberSpec:
     return attrs.evolve(each, crash_looping=True)
 
 
@@ -63,7 +63,7 @@ def test_tasks_of_a_crash_looping_member_move_when_another_is_ready(assignor: st
 
 @pytest.mark.parametrize("assignor", [*STATE_FIRST, *OTHERS])
 def test_crashing_member_gets_no_stateless_tasks(assignor: str):
-    members = (looping(Member(id="m1")), Member(id="m2"), Member(id="m3"))
+    members = (looping(MemberSpec(id="m1")), MemberSpec(id="m2"), MemberSpec(id="m3"))
     question = AssignmentProblem(tasks=tuple(stateless("1_0", "1_1", "1_2", "1_3")), members=members)
     answer = asked(assignor, question)
     assert [len(answer.members[name].active) for name in ("m1", "m2", "m3")] == [0, 2, 2]
@@ -86,8 +86,8 @@ def test_baselines_ignore_crashes(assignor: str):
 
 @pytest.mark.parametrize("assignor", [*STATE_FIRST, *OTHERS])
 def test_crash_looping_member_gets_tasks_that_only_it_knows(assignor: str):
-    others = Member(id="m2", subtopologies={0: 1})
-    question = AssignmentProblem(tasks=tuple(stateless("0_0", "3_0")), members=(looping(Member(id="m1")), others))
+    others = MemberSpec(id="m2", subtopologies={0: 1})
+    question = AssignmentProblem(tasks=tuple(stateless("0_0", "3_0")), members=(looping(MemberSpec(id="m1")), others))
     answer = asked(assignor, question)
     assert answer.members["m1"].active == (TaskId(3, 0),)
     assert answer.members["m2"].active == (TaskId(0, 0),)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.assignors import AssignmentProblem, Member, Movement, MovementState, Partition, Plan, Task, registry
+from equipoise.assignors import AssignmentProblem, MemberSpec, Movement, MovementState, Partition, Plan, Task, registry
 from equipoise.assignors.common import node_aggregation
 from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.common.racks import traffic_cost
@@ -49,7 +49,7 @@ def groups(draw: st.DrawFn) -> AssignmentProblem:
                     displaced=draw(st.integers(0, 4)) == 0,
                 )
             )
-    members = {name: Member(id=name, capacity=draw(st.sampled_from([1, 1, 2])), rack=draw(st.sampled_from(RACKS))) for name in names}
+    members = {name: MemberSpec(id=name, capacity=draw(st.sampled_from([1, 1, 2])), rack=draw(st.sampled_from(RACKS))) for name in names}
     for name in names:
         if draw(st.integers(0, 3)) == 0:
             members[name] = attrs.evolve(members[name], subtopologies=draw(st.dictionaries(st.integers(0, 2), st.integers(1, 9), max_size=2)))
@@ -85,7 +85,7 @@ def groups(draw: st.DrawFn) -> AssignmentProblem:
 def all_but_name_and_size(problem: AssignmentProblem, task: Task, *, racks_count: bool) -> tuple[Any, ...]:
     """What a target may ask of a task, read from the problem, and by member."""
 
-    def at(member: Member) -> tuple[Any, ...]:
+    def at(member: MemberSpec) -> tuple[Any, ...]:
         return (
             member.knows(task.id),
             task.id in member.active or task.id in member.previously_owned or (task.stateful and (task.id in member.lags or task.id in member.ready)),

@@ -37,7 +37,7 @@ import time
 import attrs
 import pytest
 
-from equipoise.assignors import Member, MovementState, Plan
+from equipoise.assignors import MemberSpec, MovementState, Plan
 from equipoise.events.fields import INT64_MAX
 from equipoise.events.tasks import TaskId
 from equipoise.testing.loop import Group, stateful, stateless
@@ -46,7 +46,7 @@ from tests.unit.assignors.build import copies, copies_by_task, ids, member, move
 NINE = " ".join(numbered(3, subtopology=subtopology) for subtopology in range(3))
 
 
-def clients(*capacities: int, every: int | None = None, of: str = "") -> list[Member]:
+def clients(*capacities: int, every: int | None = None, of: str = "") -> list[MemberSpec]:
     return [member(f"m{index}", capacity=capacity, every=every, of=of) for index, capacity in enumerate(capacities, 1)]
 
 
@@ -62,7 +62,7 @@ def assert_valid(answer: Plan, stateful_tasks: tuple[TaskId, ...], stateless_tas
     assert all(held[task] == 1 for task in stateless_tasks)
 
 
-def assert_even(answer: Plan, members: list[Member]) -> None:
+def assert_even(answer: Plan, members: list[MemberSpec]) -> None:
     """Kafka's balActive: members' active tasks per thread differ by at most 1."""
     loads = [len(answer.members[each.id].active) / each.capacity for each in members]
     assert max(loads) - min(loads) <= 1

@@ -13,7 +13,7 @@ import random
 
 import pytest
 
-from equipoise.assignors.kafka_streams.clients import Client, PrioritySet
+from equipoise.assignors.kafka_streams.clients import ClientState, PrioritySet
 from equipoise.assignors.kafka_streams.graph import Graph
 from equipoise.events.tasks import TaskId
 
@@ -102,11 +102,11 @@ def test_maximise_flow(capacities: dict[Ends, int], most: int):
 # ConstrainedPrioritySetTest
 
 
-def clients(*loads: int) -> list[Client]:
-    return [Client(index, f"c{index}", 1, active={TaskId(9, number) for number in range(load)}) for index, load in enumerate(loads, 1)]
+def clients(*loads: int) -> list[ClientState]:
+    return [ClientState(index, f"c{index}", 1, active={TaskId(9, number) for number in range(load)}) for index, load in enumerate(loads, 1)]
 
 
-def filled(having: list[Client], constraint: object = None) -> PrioritySet:
+def filled(having: list[ClientState], constraint: object = None) -> PrioritySet:
     found = PrioritySet(lambda client, task: constraint is None or client is constraint)
     for client in having:
         found.offer(client)

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import pytest
 
-from equipoise.assignors import Member, Memory, Plan, registry
+from equipoise.assignors import MemberSpec, Memory, Plan, registry
 from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.kafka_connect.eager import deal
 from equipoise.events.errors import FieldError
@@ -19,7 +19,7 @@ from tests.unit.assignors.build import ids, member, problem, tasks, text
 EAGER: dict[str, Any] = {"connectors": 0, "connect_protocol": "eager"}
 
 
-def asked(*members: Member, memory: Memory | None = None, options: dict[str, Any] = EAGER, version: int = 2) -> Plan:
+def asked(*members: MemberSpec, memory: Memory | None = None, options: dict[str, Any] = EAGER, version: int = 2) -> Plan:
     question = attrs.evolve(problem(tasks(stateless="0_0 0_1 1_0 1_1 1_2"), *members, options=options), memory=memory or {})
     assignor = registry.load("kafka_connect", version)
     answer = assignor.assign(question)

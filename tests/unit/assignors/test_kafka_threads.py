@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from equipoise.assignors import Task
-from equipoise.assignors.kafka_streams.clients import Client
+from equipoise.assignors.kafka_streams.clients import ClientState
 from equipoise.assignors.kafka_streams.threads import Subscription, to_threads
 from equipoise.events.tasks import TaskId, parse_task
 
@@ -60,7 +60,7 @@ def test_recorded_generations_reach_threads_as_in_kafka(run: str) -> None:
             process = client["process_id"]
             theirs = sorted((each for each in said if each.process == process), key=lambda each: each.consumer)
             active, standby = set(tasks_of(client["target_active"])), set(tasks_of(client["target_standby"]))
-            given = Client(index=0, id=process, capacity=len(theirs), active=active, standby=standby)
+            given = ClientState(index=0, id=process, capacity=len(theirs), active=active, standby=standby)
             leads = any(each.consumer.startswith(view["leader_thread"]) for each in theirs)
             for consumer, found in to_threads(given, theirs, tasks, owned, probing=view["probing_follow_up"] and leads).items():
                 recorded = members[consumer]

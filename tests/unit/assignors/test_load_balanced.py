@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import pytest
 
-from equipoise.assignors import AssignmentProblem, LoadBalance, Member, Movement, MovementState, Partition, Plan, Reason, Task, TaskLoad
+from equipoise.assignors import AssignmentProblem, LoadBalance, MemberSpec, Movement, MovementState, Partition, Plan, Reason, Task, TaskLoad
 from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.load_balanced import LoadBalanced
 from equipoise.assignors.load_balanced.target import REBALANCING
@@ -49,7 +49,7 @@ def target(answer: Plan) -> dict[str, str]:
 
 
 def asked(
-    amounts: str, *members: Member, rebalancing: bool = False, stateful: bool = True, movements: tuple[Movement, ...] = (), **options: Any
+    amounts: str, *members: MemberSpec, rebalancing: bool = False, stateful: bool = True, movements: tuple[Movement, ...] = (), **options: Any
 ) -> Plan:
     every = weighing(amounts, stateful=stateful)
     question = problem(every, *members, max_warmups=9, max_warmups_per_member=9, options=options, in_flight=movements)

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import pytest
 
-from equipoise.assignors import AssignmentProblem, Member, Plan
+from equipoise.assignors import AssignmentProblem, MemberSpec, Plan
 from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.common.shares import Share
 from equipoise.assignors.common.standby_goal import standby_goal
@@ -187,7 +187,7 @@ def test_standbys_are_even_though_all_tags_differ():
 # KIP-925, 4.C
 
 
-def in_racks(racks: str, **given: Member) -> list[Member]:
+def in_racks(racks: str, **given: MemberSpec) -> list[MemberSpec]:
     """``in_racks("aab")``: m1 and m2 in rack a, m3 in b; as `given`, or without anything."""
     return [attrs.evolve(given.get(f"m{index}", member(f"m{index}")), rack=rack) for index, rack in enumerate(racks, start=1)]
 

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import pytest
 
-from equipoise.assignors import AssignmentProblem, Member, Partition, Plan, Reason, StageCost, Task
+from equipoise.assignors import AssignmentProblem, MemberSpec, Partition, Plan, Reason, StageCost, Task
 from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.common.plan_json import reason_texts
 from equipoise.assignors.common.racks import RACK_TAG, Racks, rack_of, traffic_cost
@@ -25,7 +25,7 @@ from tests.unit.assignors.build import STATE, ids, member, numbered, problem, te
 A, B, C = "abc"
 
 
-def at(rack: str | None, made: Member) -> Member:
+def at(rack: str | None, made: MemberSpec) -> MemberSpec:
     return attrs.evolve(made, rack=rack)
 
 
@@ -42,7 +42,7 @@ def reading(task: str, *racks: str, changelog: str = "", stateful: bool = True, 
     )
 
 
-def aware(tasks: Iterable[Task], *members: Member, **settings: Any) -> AssignmentProblem:
+def aware(tasks: Iterable[Task], *members: MemberSpec, **settings: Any) -> AssignmentProblem:
     return problem(tasks, *members, **{"rack_aware_strategy": "min_cost", **settings})
 
 
@@ -102,7 +102,7 @@ def test_stateless_task_costs_one_per_partition_and_moves_free():
     ],
     ids=["one rack", "all racks", "no rack", "unknown partition", "no partition", "even", "unknown members", "no weight", "only who leaves"],
 )
-def test_racks_are_ignored_when_costs_are_equal(tasks: list[Task], members: list[Member]):
+def test_racks_are_ignored_when_costs_are_equal(tasks: list[Task], members: list[MemberSpec]):
     question = aware(tasks, *members)
     assert not racks_of(question).counts
     assert plan(question) == plan(attrs.evolve(question, settings=attrs.evolve(question.settings, rack_aware_strategy="none")))

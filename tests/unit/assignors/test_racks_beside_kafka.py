@@ -16,7 +16,7 @@ from collections import Counter
 import attrs
 import pytest
 
-from equipoise.assignors import AssignmentProblem, Member, Partition, Task, registry
+from equipoise.assignors import AssignmentProblem, MemberSpec, Partition, Task, registry
 from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.common.shares import Shares
 from equipoise.events.fields import INT64_MAX
@@ -48,7 +48,7 @@ def drawn(seed: int, strategy: str, *, running: bool) -> AssignmentProblem:
     return AssignmentProblem(
         tasks=tuple(tasks),
         members=tuple(
-            Member(
+            MemberSpec(
                 id=name,
                 rack=dice.choice(racks),
                 active=tuple(sorted(task for task, has in owner.items() if has == name)),
@@ -94,7 +94,7 @@ def test_traffic_is_never_more_than_kafka_leaves(strategy: str, running: bool):
 # `test_rack_standbys`.
 
 
-def owners(**tasks: str) -> dict[str, Member]:
+def owners(**tasks: str) -> dict[str, MemberSpec]:
     return {name: member(name, owned) for name, owned in tasks.items()}
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.assignors import AssignmentProblem, Member, Task
+from equipoise.assignors import AssignmentProblem, MemberSpec, Task
 from equipoise.assignors.scale_down import ScaleDown, scale_down
 from equipoise.events.errors import InputError
 from equipoise.events.settings import GroupSettings
@@ -32,7 +32,7 @@ def forty(racks: int = 0) -> AssignmentProblem:
     """
     made = [Task(id=TaskId(0, index), stateful=True, end_offset=1_000 * (1 + (7 - index) % 40)) for index in range(40)]
     group = [
-        Member(
+        MemberSpec(
             id=f"m{index:02}",
             rack=f"r{index % racks}" if racks else None,
             active=(task.id,),
@@ -138,7 +138,7 @@ def unshared(draw: st.DrawFn) -> AssignmentProblem:
         made.append(Task(id=TaskId(0, index), stateful=True, end_offset=size))
         owned = ids(f"0_{index}")
         lags = dict.fromkeys(owned, LagSentinel.ACTIVE)
-        group.append(Member(id=f"m{index}", rack=draw(st.sampled_from("ab")), active=owned, lags=lags))
+        group.append(MemberSpec(id=f"m{index}", rack=draw(st.sampled_from("ab")), active=owned, lags=lags))
     return AssignmentProblem(tasks=tuple(made), members=tuple(group))
 
 

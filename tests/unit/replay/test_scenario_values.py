@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import LagSentinel, TaskId
-from equipoise.scenarios.values import BY_MEMBER, ENDS, LAGS, NAMES, RACKS, TASKS, YES_NO, Kind, member_range, read_value, tasks_text
+from equipoise.scenarios.values import BY_MEMBER, ENDS, LAGS, NAMES, RACKS, TASKS, YES_NO, ValueKind, member_range, read_value, tasks_text
 
 A_TASK = st.builds(TaskId, st.integers(0, 3), st.integers(0, 30))
 
@@ -52,6 +52,6 @@ def test_members_take_ranges() -> None:
         (YES_NO, "maybe"),
     ],
 )
-def test_unclear_value_is_refused(kind: Kind, text: str) -> None:
+def test_unclear_value_is_refused(kind: ValueKind, text: str) -> None:
     with pytest.raises(InputError):
         read_value(kind, text)
