@@ -52,7 +52,6 @@ EXCEPTIONS = (
     ("changes/", "exogenous", "names what went"),
     ("changes/", "wrappedassignor", "names what went"),
     ("tests/unit/events/test_log.py", "dislike", "parsers dislike a line"),
-    ("tests/unit/equipoise/test_cli_scale_down.py", "def test_nobody_", "to be renamed"),
 )  # fmt: skip
 """Start of a path, word, reason."""
 SUFFIXES = {".py", ".md", ".toml", ".yml", ".yaml", ".txt", ".cfg", ""}

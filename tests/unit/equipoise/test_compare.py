@@ -46,7 +46,7 @@ def test_compare_row_is_simulation(recorded: Path, tmp_path: Path):
     assert totals["active_moves"] > 0
 
 
-def test_all_contenders_and_recorded_runs():
+def test_compare_has_all_contenders_and_the_recorded_run():
     assert [str(each) for each in all_contenders()] == sorted({name for name, _ in registry.available()})
     assert [(each.name, each.measured["generations"]) for each in recorded_runs()] == [("scale-out", 68), ("rolling", 32)]
 
