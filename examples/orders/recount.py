@@ -91,59 +91,80 @@ that was.
 """
 
 
-async def recount(options: dict[str, Any], topic: str, *, exactly_once: bool) -> Recount:
-    """`options`: of aiokafka's clients, for the connection.
+class Recounting:
+    """The comparison, record by record: first every order, then every count.
 
     With either guarantee each order must be counted, and into totals that hold every order before
     it. With `exactly_once` each customer's counts must also be 1, 2, 3, ... once each, in order,
     with the right sums, and the tokens of a task never fall within one log.
     """
-    found = Recount()
-    committed = "read_committed" if exactly_once else "read_uncommitted"
-    counted_until = await ends_of(options, f"{topic}-counts", committed)  # first, so that each count is of an order that is read
-    orders_until = await ends_of(options, topic, "read_uncommitted")
-    wanted: dict[bytes, _Customer] = collections.defaultdict(_Customer)
-    async for record in everything(options, topic, "read_uncommitted", until=orders_until):
-        found.orders += 1
-        customer = wanted[record.key]
+
+    def __init__(self, *, exactly_once: bool) -> None:
+        self.found = Recount()
+        self._exactly_once = exactly_once
+        self._wanted: dict[bytes, _Customer] = collections.defaultdict(_Customer)
+        self._tokens: dict[str, int] = {}
+
+    def order(self, record: Any) -> None:
+        """Notes an order."""
+        self.found.orders += 1
+        customer = self._wanted[record.key]
         customer.places.append(record.offset)
         customer.sums.append(customer.sums[-1] + json.loads(record.value)["cents"])
-    found.customers = len(wanted)
-    tokens: dict[str, int] = {}
-    async for record in everything(options, f"{topic}-counts", committed, until=counted_until):
+
+    def count(self, record: Any) -> None:
+        """Compares a count with the orders."""
+        found = self.found
         found.counts += 1
-        said, customer, place = json.loads(record.value), wanted[record.key], f"{record.key.decode()}, {record.partition}@{record.offset}"
+        said, customer, place = json.loads(record.value), self._wanted[record.key], f"{record.key.decode()}, {record.partition}@{record.offset}"
         headers = dict(record.headers)
         grant = f"{headers['equipoise.log'].decode()}/{headers['equipoise'].decode()}"
         task, _, token = grant.rpartition("/")
-        if int(token) < tokens.get(task, 0):
+        if int(token) < self._tokens.get(task, 0):
             found.late[grant] += 1
-        tokens[task] = max(tokens.get(task, 0), int(token))
+        self._tokens[task] = max(self._tokens.get(task, 0), int(token))
         number = bisect.bisect_right(customer.places, said["at"])
         before = customer.places[number - 2] if number > 1 else -1
         if number == 0 or customer.places[number - 1] != said["at"]:
             found.faults.append(f"{place}: counts an order at {said['at']}; there is none")
-            continue
+            return
         if said["after"] < before:
             found.faults.append(f"{place}: counts the order at {said['at']} into totals that end at {said['after']}: the order at {before} is lost")
         if said["at"] in customer.counted:
             found.again[grant] += 1
         customer.counted.add(said["at"])
-        if exactly_once and (said["orders"], said["cents"], said["after"]) != (number, customer.sums[number], before):
+        if self._exactly_once and (said["orders"], said["cents"], said["after"]) != (number, customer.sums[number], before):
             found.faults.append(f"{place}: {said}, and it is order {number} behind {before}, {customer.sums[number]} cents in all")
-    found.is_arriving = await ends_of(options, topic, "read_uncommitted") != orders_until
-    for key, customer in sorted(wanted.items()):
-        lacking = [place for place in customer.places if place not in customer.counted]
-        if found.is_arriving:
-            newest = max(customer.counted, default=-1)
-            found.not_yet_counted += sum(place > newest for place in lacking)
-            lacking = [place for place in lacking if place < newest]
-        if lacking:
-            found.faults.append(f"{key.decode()}: {len(lacking)} of {len(customer.places)} {NOT_COUNTED}, the first at {lacking[0]}")
-    if exactly_once:
-        found.faults += [f"{found.repeated} counts were said twice"] if found.again else []
-        found.faults += [f"{found.overtaken} counts with a smaller fencing token come after one with a larger"] if found.late else []
-    return found
+
+    def finish(self, *, is_arriving: bool = False) -> Recount:
+        """The result. `is_arriving`: orders were written meanwhile."""
+        found = self.found
+        found.customers, found.is_arriving = len(self._wanted), is_arriving
+        for key, customer in sorted(self._wanted.items()):
+            lacking = [place for place in customer.places if place not in customer.counted]
+            if is_arriving:
+                newest = max(customer.counted, default=-1)
+                found.not_yet_counted += sum(place > newest for place in lacking)
+                lacking = [place for place in lacking if place < newest]
+            if lacking:
+                found.faults.append(f"{key.decode()}: {len(lacking)} of {len(customer.places)} {NOT_COUNTED}, the first at {lacking[0]}")
+        if self._exactly_once:
+            found.faults += [f"{found.repeated} counts were said twice"] if found.again else []
+            found.faults += [f"{found.overtaken} counts with a smaller fencing token come after one with a larger"] if found.late else []
+        return found
+
+
+async def recount(options: dict[str, Any], topic: str, *, exactly_once: bool) -> Recount:
+    """Compares what Kafka holds. `options`: of aiokafka's clients, for the connection."""
+    recounting = Recounting(exactly_once=exactly_once)
+    committed = "read_committed" if exactly_once else "read_uncommitted"
+    counted_until = await ends_of(options, f"{topic}-counts", committed)  # first, so that each count is of an order that is read
+    orders_until = await ends_of(options, topic, "read_uncommitted")
+    async for record in everything(options, topic, "read_uncommitted", until=orders_until):
+        recounting.order(record)
+    async for record in everything(options, f"{topic}-counts", committed, until=counted_until):
+        recounting.count(record)
+    return recounting.finish(is_arriving=await ends_of(options, topic, "read_uncommitted") != orders_until)
 
 
 NOT_COUNTED = "orders were not counted"

@@ -7,6 +7,8 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import heapq
+import sys
+import warnings
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from random import Random
@@ -96,8 +98,14 @@ class Scheduler:
         self._heap.clear()
         for loop in self.loops:
             loop.kill()
-        for loop in self.loops:
-            loop.dispose()
+        hook, sys.unraisablehook = sys.unraisablehook, lambda error: None
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of coroutines that no one will await now
+                for loop in self.loops:
+                    loop.dispose()
+        finally:
+            sys.unraisablehook = hook
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -227,12 +235,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
         for task in self._left:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             coroutine: Any = task.get_coro()
+            asyncio._set_running_loop(self)
             for _ in range(10):  # a `finally` that awaits goes on to the next one
                 try:
                     coroutine.close()
                     break
                 except BaseException:  # noqa: BLE001  # whatever it is, it happens after the end
                     continue
+        asyncio._set_running_loop(None)
         self._left.clear()
         self._ready.clear()  # type: ignore[attr-defined]
         self._timers.clear()

@@ -1,0 +1,199 @@
+"""Faults of brokers, of the network, and of the log's topics."""
+
+from __future__ import annotations
+
+from random import Random
+
+from equipoise.events.log.kafka.client import TopicPartition
+from equipoise.events.log.kafka.topics import MADE_WITH, MUST_BE
+from tests.simulated.deployment import BROKERS, LOG_PARTITIONS, SESSION_MS, TASKS, TOPIC, Deployment, Seat, WorkerSeat
+from tests.simulated.faults import fault
+from tests.simulated.process import SimulatedProcess
+
+BETWEEN_S = 2.6
+"""Shortest time between two failovers: the lease margin allows three of them in a session
+(docs/protocol.md#m4).
+"""
+NOT_COMPACTED = 150
+"""Records at the end of a changelog that compaction leaves alone, as those of the active segment.
+"""
+
+
+def _broker(deployment: Deployment, random: Random) -> int | None:
+    """A broker that is well while all others are: with three replicas one may be away."""
+    if deployment.failover_from_s > deployment.now_s or not all(each.is_well for each in deployment.cluster.brokers):
+        return None
+    return random.randrange(BROKERS)
+
+
+def _busy(deployment: Deployment, length_s: float) -> float:
+    deployment.failover_from_s = deployment.now_s + length_s + BETWEEN_S
+    return length_s + BETWEEN_S
+
+
+@fault("brokers")
+def kill_broker(deployment: Deployment, random: Random) -> float | None:
+    number = _broker(deployment, random)
+    if number is None:
+        return None
+    length_s = random.uniform(0.5, 6)
+    deployment.cluster.kill(number)
+    deployment.later(length_s, deployment.cluster.start, number)
+    return _busy(deployment, length_s)
+
+
+@fault("brokers")
+def hanging_broker(deployment: Deployment, random: Random) -> float | None:
+    """It keeps its connections and answers nothing."""
+    number = _broker(deployment, random)
+    if number is None:
+        return None
+    length_s = random.uniform(0.5, 6)
+    deployment.cluster.pause(number)
+    deployment.later(length_s, deployment.cluster.resume, number)
+    return _busy(deployment, length_s)
+
+
+@fault("brokers")
+def stale_broker(deployment: Deployment, random: Random) -> float | None:
+    """It believes to lead what others lead by now."""
+    number = _broker(deployment, random)
+    if number is None:
+        return None
+    length_s = random.uniform(0.5, 6)
+    deployment.cluster.isolate(number)
+    deployment.later(length_s, deployment.cluster.heal, number)
+    return _busy(deployment, length_s)
+
+
+@fault("brokers")
+def new_leaders(deployment: Deployment, random: Random) -> float | None:
+    """Leaders and coordinators change, as an operator or a controller has it."""
+    if _broker(deployment, random) is None:
+        return None
+    for each in deployment.cluster.every_partition():
+        if random.random() < 0.5 and deployment.cluster.partition(each.place) is each:
+            deployment.cluster.elect(each.place)
+    return _busy(deployment, 0.5)
+
+
+@fault("brokers")
+def broker_clock(deployment: Deployment, random: Random) -> float | None:
+    """The clock of a broker jumps by up to an hour, and LogAppendTime with it."""
+    number = _broker(deployment, random)
+    if number is None:
+        return None
+    deployment.cluster.brokers[number].clock_ms += int(random.choice((1_000, 60_000, 3_600_000)) * random.uniform(-1, 1))
+    return _busy(deployment, 0.0)
+
+
+@fault("brokers")
+def compaction(deployment: Deployment, random: Random) -> float | None:
+    """Old records of changelogs and of checkpoints are compacted."""
+    for name, count in ((f"{TOPIC}-state", TASKS), (deployment.topics.checkpoints, LOG_PARTITIONS)):
+        for partition in range(count):
+            found = deployment.cluster.partition(TopicPartition(name, partition))
+            if found is not None:
+                deployment.cluster.compact(found.place, max(0, found.log.last_stable_offset - NOT_COMPACTED))
+    return 0.0
+
+
+# The network of one process
+
+
+def _reachable(deployment: Deployment, random: Random) -> tuple[Seat | WorkerSeat, SimulatedProcess] | None:
+    seats: list[Seat | WorkerSeat] = [*deployment.members.values(), *deployment.workers.values()]
+    if sum(seat.busy for seat in seats) >= 2:
+        return None
+    free = [(seat, seat.process) for seat in seats if not seat.busy and seat.process is not None]
+    return random.choice(free) if free else None
+
+
+def _until(deployment: Deployment, seat: Seat | WorkerSeat, length_s: float) -> float:
+    def over() -> None:
+        seat.busy = False
+
+    seat.busy = True
+    deployment.later(length_s + 0.5, over)
+    return length_s + 0.5
+
+
+@fault("network")
+def cut_off(deployment: Deployment, random: Random) -> float | None:
+    """No message passes between a process and the brokers, or some of them."""
+    found = _reachable(deployment, random)
+    if found is None:
+        return None
+    seat, process = found
+    brokers = range(BROKERS) if random.random() < 0.5 else random.sample(range(BROKERS), random.randrange(1, BROKERS))
+    cut = {(process.name, number) for number in brokers}
+    length_s = random.uniform(0.2, 1.5 * SESSION_MS / 1_000)
+
+    def heal() -> None:
+        deployment.cluster.network.cut -= cut
+        process.is_cut_off = False
+
+    deployment.cluster.network.cut |= cut
+    process.is_cut_off = len(cut) == BROKERS
+    deployment.later(length_s, heal)
+    return _until(deployment, seat, length_s)
+
+
+@fault("network")
+def slow_network(deployment: Deployment, random: Random) -> float | None:
+    """Messages of a process take long."""
+    found = _reachable(deployment, random)
+    if found is None:
+        return None
+    seat, process = found
+    deployment.network.slow_us[process.name] = int(random.choice((20, 100, 400)) * 1_000 * random.uniform(0.5, 1.5))
+    length_s = random.uniform(0.5, 6)
+    deployment.later(length_s, deployment.network.slow_us.pop, process.name, None)
+    return _until(deployment, seat, length_s)
+
+
+@fault("network")
+def late_produce(deployment: Deployment, random: Random) -> float | None:
+    """Some of what a process produces arrives late; the process may have sent it again by then."""
+    return _odd_produce(deployment, random, deployment.network.late)
+
+
+@fault("network")
+def lost_acknowledgements(deployment: Deployment, random: Random) -> float | None:
+    """Some of the brokers' answers to what a process produces are lost."""
+    return _odd_produce(deployment, random, deployment.network.unheard)
+
+
+def _odd_produce(deployment: Deployment, random: Random, where: set[str]) -> float | None:
+    found = _reachable(deployment, random)
+    if found is None:
+        return None
+    seat, process = found
+    where.add(process.name)
+    length_s = random.uniform(0.5, 6)
+    deployment.later(length_s, where.discard, process.name)
+    return _until(deployment, seat, length_s)
+
+
+# The log
+
+
+@fault("log")
+def log_created_again(deployment: Deployment, random: Random) -> float | None:
+    """An operator deletes the log's topics and creates them again."""
+    if deployment.failover_from_s > deployment.now_s or deployment.new_logs >= 2:
+        return None
+    deployment.new_logs += 1
+    names = {what: deployment.topics.name_of(what) for what in MUST_BE}
+    for name in names.values():
+        if name in deployment.cluster.topics:
+            deployment.cluster.delete_topic(name)
+
+    def create() -> None:
+        for what, name in names.items():
+            configs = {**MADE_WITH[what], **MUST_BE[what], "min.insync.replicas": "2"}
+            deployment.cluster.create_topic(name, 1 if what == "rejected" else LOG_PARTITIONS, BROKERS, configs)
+
+    gone_s = random.choice((0.0, random.uniform(0.05, 5)))
+    deployment.later(gone_s, create)
+    return _busy(deployment, gone_s + SESSION_MS / 1_000)

@@ -1,0 +1,368 @@
+"""A deployment of the sample application in virtual time: brokers, workers and members, each a
+process that runs the code that is deployed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import attrs
+
+from equipoise import Member, SupersededError, TaskContext
+from equipoise.events.errors import InputError
+from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
+from equipoise.events.log.kafka.client import Clients, TopicPartition
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.envelope import partition_of
+from equipoise.events.log.kafka.topics import Topics
+from equipoise.events.settings import GroupSettings
+from equipoise.events.tasks import TaskId
+from equipoise.member.context import State, read_sources
+from equipoise.worker.settings import WorkerSettings
+from examples.orders.count import count
+from examples.orders.produce import STATE_SETTINGS
+from tests.simulated.coordinator import SimulatedWorker, WorkerCoordinator
+from tests.simulated.judge import OwnerWatch
+from tests.simulated.kafka.clients import SimulatedClients
+from tests.simulated.kafka.cluster import Cluster
+from tests.simulated.kafka.log import Batch, StoredRecord
+from tests.simulated.kafka.network import Network
+from tests.simulated.loops import S_US, Scheduler
+from tests.simulated.process import DiskStore, Machine, SimulatedProcess
+
+GROUP = "orders"
+TOPIC = "orders"
+PREFIX = "simulated"
+TASKS = 4
+LOG_PARTITIONS = 2
+CUSTOMERS = 12
+BROKERS = 3
+ORDER_S = 0.03
+"""Mean time between two orders."""
+MOST_MISSING = 30
+MEMBERS = ("m1", "m2", "m3")
+EXTRA = ("m4",)
+WORKERS = ("w1", "w2")
+SESSION_MS, MARGIN_MS, HEARTBEAT_MS = 6_000, 1_500, 700
+WORKER_SESSION_S = 3.0
+RESTART_S = 0.5
+SETTINGS = GroupSettings(
+    acceptable_recovery_lag=20,
+    num_standbys=1,
+    initial_delay_ms=500,
+    probing_interval_ms=3_000,
+    max_step_ms=500,
+    revocation_timeout_ms=8_000,
+    drain_timeout_ms=8_000,
+    warmup_stall_ms=5_000,
+    checkpoint_every_records=60,
+)
+CONFIG = GroupConfigured(assignor="high_availability", behaviour_version=2, solver="ortools-9.15.6755", knobs=SETTINGS)
+TOPOLOGY = TopologyDeclared(
+    epoch=0,
+    subtopologies=(Subtopology(subtopology=0, partitions=TASKS, stateful=True, source_topics=(TOPIC,), changelog_topics=(f"{TOPIC}-state",)),),
+)
+
+
+class FaultyNetwork(Network):
+    """`late`: processes of which every fifth produce request arrives late; `unheard`: of which every
+    fifth answer to one is lost.
+    """
+
+    def __init__(self, random: Random) -> None:
+        super().__init__(random)
+        self.late: set[str] = set()
+        self.unheard: set[str] = set()
+
+    def trip_us(self, process: str, broker: int, request: str, *, back: bool) -> int | None:
+        trip_us = super().trip_us(process, broker, request, back=back)
+        if trip_us is None or request != "Produce" or process not in (self.unheard if back else self.late) or self.random.random() > 0.2:
+            return trip_us
+        return None if back else trip_us + self.random.randrange(4_000_000)
+
+
+@attrs.frozen(kw_only=True)
+class SimulatedConnection(Connection):
+    """A connection of one process to the simulated brokers."""
+
+    made: Any = attrs.field(default=None, eq=False, repr=False)
+
+    @property
+    def clients(self) -> Clients:
+        return self.made  # type: ignore[no-any-return]
+
+
+@attrs.frozen(kw_only=True)
+class SimulatedSettings(WorkerSettings):
+    """The same with a worker's settings."""
+
+    made: Any = attrs.field(default=None, eq=False, repr=False)
+
+    @property
+    def clients(self) -> Clients:
+        return self.made  # type: ignore[no-any-return]
+
+
+@attrs.define(eq=False)
+class Seat:
+    """One member id: the process that has it, and where its disk is."""
+
+    member_id: str
+    machine: Machine
+    wanted: bool = True
+    """Whether a process of this member is to run."""
+    process: SimulatedProcess | None = None
+    member: Member | None = None
+    disk: int = 0
+    busy: bool = False
+    """Whether a fault is under way here."""
+
+    @property
+    def folder(self) -> Path:
+        """State directory."""
+        return self.machine.folder / f"disk-{self.disk}"
+
+
+@attrs.define(eq=False)
+class WorkerSeat:
+    """One worker: the process that runs it."""
+
+    name: str
+    machine: Machine
+    process: SimulatedProcess | None = None
+    worker: SimulatedWorker | None = None
+    busy: bool = False
+
+
+class Deployment:
+    """Everything that runs. `seed` decides all that chance decides. `problems`: what should not have
+    happened while it ran.
+    """
+
+    def __init__(self, seed: int, guarantee: str) -> None:
+        self.seed = seed
+        self.guarantee = guarantee
+        self.random = Random(f"deployment {seed}")
+        self.scheduler = Scheduler(seed)
+        self.topics = Topics(PREFIX)
+        self.folder = Path(tempfile.mkdtemp(prefix="equipoise-simulated-", dir=_fast_folder()))
+        self.network = FaultyNetwork(Random(f"network {seed}"))
+        self.cluster = Cluster(self.scheduler, Random(f"kafka {seed}"), brokers=BROKERS, network=self.network)
+        for broker in self.cluster.brokers:
+            broker.clock_ms = self.random.randrange(-3_000, 3_000)
+        self.failover_from_s = 0.0
+        """From then on a failover may happen."""
+        self.new_logs = 0
+        self.watch = OwnerWatch()
+        self.problems: list[str] = []
+        self.trace: list[str] = []
+        """Faults, starts and ends of processes."""
+        self._launches = 0
+        self.is_calm = True
+        """Whether no fault is under way that explains why a process ends by itself."""
+        self.coordinator = WorkerCoordinator(self.scheduler, LOG_PARTITIONS, WORKER_SESSION_S)
+        self.members = {name: Seat(name, self._machine(name), wanted=name in MEMBERS) for name in (*MEMBERS, *EXTRA)}
+        self.workers = {name: WorkerSeat(name, self._machine(name)) for name in WORKERS}
+        self.orders = 0
+        self._orders_until_us = 0
+        self.observer = self._process(self._machine("observer"), "observer", lambda error: self.problem(f"the observer has ended: {error!r}"))
+
+    def _machine(self, name: str) -> Machine:
+        return Machine(name, self.folder / name, Random(f"machine {self.seed} {name}"))
+
+    def _process(self, machine: Machine, name: str, ended: Callable[[BaseException | None], object]) -> SimulatedProcess:
+        self._launches += 1
+        process = SimulatedProcess(self.scheduler, machine, f"{name}#{self._launches}", ended=ended)
+        return process
+
+    def connection(self, process: SimulatedProcess) -> SimulatedConnection:
+        return SimulatedConnection(made=SimulatedClients(self.cluster, process.name))
+
+    def close(self) -> None:
+        """Ends everything."""
+        self.scheduler.dispose()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def now_s(self) -> float:
+        return self.scheduler.now_us / S_US
+
+    def say(self, text: str) -> None:
+        self.trace.append(f"{self.now_s:8.3f} {text}")
+
+    def problem(self, text: str) -> None:
+        self.say(f"PROBLEM: {text}")
+        self.problems.append(f"{self.now_s:.3f} s: {text}")
+
+    def later(self, delay_s: float, callback: Callable[..., object], *arguments: Any) -> None:
+        self.scheduler.call_later(delay_s * S_US, callback, *arguments)
+
+    # Members
+
+    def start_member(self, seat: Seat) -> None:
+        if seat.process is not None or not seat.wanted:
+            return
+        process = self._process(seat.machine, seat.member_id, lambda error: self._member_ended(seat, process, error))
+        seat.process = process
+        self.say(f"{process.name} starts")
+        process.start(self._run_member(seat, process))
+
+    async def _run_member(self, seat: Seat, process: SimulatedProcess) -> None:
+        async def handler(record: Any, context: TaskContext) -> None:
+            host = member._host
+            assert host is not None, "it runs"
+            self.watch.handles(self.now_s, process.name, host._link.log_id, context.task, context.token)
+            await count(record, context)
+
+        member = Member(
+            GROUP, seat.member_id, handler, TOPOLOGY, connection=self.connection(process), _runtime=process, guarantee=self.guarantee,
+            session_timeout_ms=SESSION_MS, lease_margin_ms=MARGIN_MS, heartbeat_interval_ms=HEARTBEAT_MS, prefix=PREFIX, group_config=CONFIG,
+            state_directory=seat.folder, open_store=lambda folder: DiskStore(seat.machine, folder), start_timeout_ms=20_000,
+        )  # fmt: skip
+        seat.member = member
+        async with member:
+            await member.wait()
+
+    def _member_ended(self, seat: Seat, process: SimulatedProcess, error: BaseException | None) -> None:
+        self.say(f"{process.name} ends: {error!r}")
+        if seat.process is process:
+            seat.process = seat.member = None
+        if error is not None and not isinstance(error, SupersededError | InputError):
+            self.problem(f"{process.name} ended with {error!r}")
+        elif self.is_calm and seat.wanted:
+            self.problem(f"{process.name} ended by itself while nothing was wrong: {error!r}")
+        self.later(RESTART_S, self.start_member, seat)
+
+    def kill_member(self, seat: Seat, *, failed: bool = False) -> None:
+        """kill -9; with `failed` the machine has failed."""
+        process, seat.process, seat.member = seat.process, None, None
+        if failed:
+            seat.machine.boots += 1
+        if process is not None:
+            process.kill()
+            seat.machine.lose_writes(seat.folder, failed=failed)
+
+    # Workers
+
+    def start_worker(self, seat: WorkerSeat) -> None:
+        if seat.process is not None:
+            return
+        process = self._process(seat.machine, seat.name, lambda error: self._worker_ended(seat, process, error))
+        seat.process = process
+        self.say(f"{process.name} starts")
+        process.start(self._run_worker(seat, process))
+
+    async def _run_worker(self, seat: WorkerSeat, process: SimulatedProcess) -> None:
+        settings = SimulatedSettings(
+            made=SimulatedClients(self.cluster, process.name), prefix=PREFIX, partitions=LOG_PARTITIONS, observe_interval_ms=1_000, checkpoint_facts=80,
+        )  # fmt: skip
+        seat.worker = SimulatedWorker(settings, process, self.coordinator)
+        await seat.worker.start()
+        await asyncio.get_running_loop().create_future()
+
+    def _worker_ended(self, seat: WorkerSeat, process: SimulatedProcess, error: BaseException | None) -> None:
+        self.say(f"{process.name} ends: {error!r}")
+        if seat.process is process:
+            seat.process = seat.worker = None
+        if not isinstance(error, InputError) or self.is_calm:
+            self.problem(f"{process.name} ended with {error!r}")
+        self.later(RESTART_S, self.start_worker, seat)
+
+    def kill_worker(self, seat: WorkerSeat) -> None:
+        process, seat.process, seat.worker = seat.process, None, None
+        if process is not None:
+            process.kill()
+
+    # Input
+
+    def start(self, orders_until_s: float) -> None:
+        """Creates the application's topics, starts everything, and sends orders until then."""
+        for name, settings in ((TOPIC, {}), (f"{TOPIC}-state", STATE_SETTINGS), (f"{TOPIC}-counts", {})):
+            self.cluster.create_topic(name, TASKS, BROKERS, {"min.insync.replicas": "2", **settings})
+        self._orders_until_us = int(orders_until_s * S_US)
+        for worker in self.workers.values():
+            self.later(self.random.random(), self.start_worker, worker)
+        for member in self.members.values():
+            self.later(0.5 + 2 * self.random.random(), self.start_member, member)
+        self._order()
+
+    def stop_orders_at(self, time_s: float) -> None:
+        self._orders_until_us = int(time_s * S_US)
+
+    def _order(self) -> None:
+        if self.scheduler.now_us >= self._orders_until_us:
+            return
+        customer = f"c{self.random.randrange(CUSTOMERS)}"
+        value = {"order": self.orders, "customer": customer, "cents": self.random.randrange(1, 10_000)}
+        partition = self.cluster.partition(TopicPartition(TOPIC, partition_of(customer, TASKS)))
+        if partition is not None and partition.leader >= 0:
+            self.orders += 1
+            content = (customer.encode(), json.dumps(value).encode(), (), self.cluster.now_ms())
+            self.cluster.append(partition, Batch(-1, -1, -1, False, [content], 100))
+        self.later(self.random.random() * 2 * ORDER_S, self._order)
+
+    def records(self) -> Iterator[StoredRecord]:
+        """Every record in the brokers."""
+        for each in self.cluster.every_partition():
+            yield from each.log.records
+
+    def calm(self) -> None:
+        """Ends every fault that is left: all brokers run, and no message is lost."""
+        for each in (self.network.cut, self.network.slow_us, self.network.late, self.network.unheard):
+            each.clear()
+        for broker in self.cluster.brokers:
+            if not broker.is_up:
+                self.cluster.start(broker.id)
+            elif broker.is_paused:
+                self.cluster.resume(broker.id)
+            elif broker.view is not None:
+                self.cluster.heal(broker.id)
+        self.is_calm = True
+
+    # What is to come
+
+    def unsettled(self) -> str:
+        """Why the deployment is not at rest; "": every task runs once, every order is counted (the
+        newest ones may be missing while orders arrive).
+        """
+        missing = MOST_MISSING if self.scheduler.now_us < self._orders_until_us else 0
+        running: dict[TaskId, list[str]] = {TaskId(0, partition): [] for partition in range(TASKS)}
+        for seat in self.members.values():
+            if seat.wanted and (seat.process is None or seat.member is None or seat.member._host is None):
+                return f"{seat.member_id} does not run"
+            if seat.member is not None and seat.member._host is not None:
+                for task in seat.member.running:
+                    running[task].append(seat.member_id)
+        for task, owners in running.items():
+            if len(owners) != 1:
+                return f"{task} runs at {owners}"
+            store = DiskStore(self.members[owners[0]].machine, self._store_folder(owners[0], task))
+            read = read_sources({"": State(store)}).get((TOPIC, task.partition), 0)
+            partition = self.cluster.partition(TopicPartition(TOPIC, task.partition))
+            assert partition is not None, "it was created"
+            if read < partition.log.end - missing:
+                return f"{task} at {owners[0]} has counted up to {read} of {partition.log.end}"
+        for worker in self.workers.values():
+            if worker.worker is None:
+                return f"{worker.name} does not run"
+            for partition, lead in worker.worker.groups():
+                if lead.halted is not None:
+                    return f"partition {partition}: group {lead.name} is halted: {lead.halted}"
+        if sum(host.leading for worker in self.workers.values() if worker.worker is not None for host in worker.worker._hosts.values()) != LOG_PARTITIONS:
+            return "not every partition is led"
+        return ""
+
+    def _store_folder(self, member_id: str, task: TaskId) -> Path:
+        seat = self.members[member_id]
+        return seat.folder / GROUP / member_id / "tasks" / str(task) / f"{TOPIC}-state"
+
+
+def _fast_folder() -> str | None:
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None

@@ -1,0 +1,257 @@
+"""Machines, their disks, and processes on them, in virtual time."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+
+import attrs
+
+from equipoise.machine import HostShares
+from equipoise.member.stores import Change
+from tests.simulated.loops import MS_US, S_US, Scheduler, VirtualLoop, VirtualThread
+
+T = TypeVar("T")
+MOST_UNDONE = 20
+"""Writes of a store that a failure of its machine undoes, at most."""
+SINCE_1970_US = 1_700_000_000 * S_US
+"""The true time of day at the start."""
+
+
+@attrs.define(eq=False)
+class _Content:
+    """What a disk holds of one store, and how to undo its last writes."""
+
+    values: dict[bytes, bytes] = attrs.field(factory=dict)
+    position: int = 0
+    undo: list[tuple[bool, int, dict[bytes, bytes | None]]] = attrs.field(factory=list)
+    """Of each of the last writes: whether it was in bulk, the position and the values before."""
+
+    def apply(self, records: Iterable[Change], position: int, *, bulk: bool) -> None:
+        before: dict[bytes, bytes | None] = {}
+        for key, value in records:
+            before.setdefault(key, self.values.get(key))
+            if value is None:
+                self.values.pop(key, None)
+            else:
+                self.values[key] = value
+        self.undo.append((bulk, self.position, before))
+        del self.undo[:-MOST_UNDONE]
+        self.position = position
+
+    def lose(self, writes: int) -> None:
+        """Undoes the last `writes`, each as a whole."""
+        for _ in range(min(writes, len(self.undo))):
+            _, self.position, before = self.undo.pop()
+            for key, value in before.items():
+                if value is None:
+                    self.values.pop(key, None)
+                else:
+                    self.values[key] = value
+
+    @property
+    def in_bulk(self) -> int:
+        """Number of last writes that a killed process may lose."""
+        count = 0
+        for bulk, _, _ in reversed(self.undo):
+            if not bulk:
+                break
+            count += 1
+        return count
+
+
+class Machine:
+    """A computer: its clocks, its disk (files below `folder`, stores in memory), its boots."""
+
+    def __init__(self, name: str, folder: Path, random: Random) -> None:
+        self.name = name
+        self.folder = folder
+        self.random = random
+        self.boot_offset_us = random.randrange(10_000 * S_US)
+        """Its boot clock at the start."""
+        self.wall_offset_us = random.randrange(-200 * MS_US, 200 * MS_US)
+        """By how much its time of day is wrong."""
+        self.boots = 1
+        self.stores: dict[Path, _Content] = {}
+        self.held: dict[str, SimulatedProcess] = {}
+        """Path of a locked file -> the process that holds it."""
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def content(self, folder: Path) -> _Content:
+        return self.stores.setdefault(folder, _Content())
+
+    def wipe(self, folder: Path) -> None:
+        """Removes everything below `folder`."""
+        shutil.rmtree(folder, ignore_errors=True)
+        for place in [place for place in self.stores if place.is_relative_to(folder)]:
+            del self.stores[place]
+
+    def copy(self, folder: Path, to: Path) -> None:
+        """Copies everything below `folder`, as a clone or a backup of the disk does."""
+        self.wipe(to)
+        if folder.exists():
+            shutil.copytree(folder, to)
+        for place, content in list(self.stores.items()):
+            if place.is_relative_to(folder):
+                self.stores[to / place.relative_to(folder)] = _Content(dict(content.values), content.position)
+
+    def lose_writes(self, folder: Path, *, failed: bool) -> None:
+        """A process was killed, or the machine itself failed: the last writes of some stores are
+        gone.
+        """
+        for place, content in sorted(self.stores.items()):
+            if place.is_relative_to(folder):
+                content.lose(self.random.randrange((MOST_UNDONE if failed else content.in_bulk) + 1))
+
+
+class DiskStore:
+    """A `StateStore` on the disk of a machine. See `equipoise.member.stores`."""
+
+    lasting = True
+
+    def __init__(self, machine: Machine, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._content = machine.content(folder)
+
+    @property
+    def position(self) -> int:
+        return self._content.position
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._content.values.get(key)
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        return iter(sorted(self._content.values.items()))
+
+    def apply(self, records: Iterable[Change], *, position: int, bulk: bool = False) -> None:
+        self._content.apply(records, position, bulk=bulk)
+
+    def wipe(self) -> None:
+        self._content.values.clear()
+        self._content.undo.clear()
+        self._content.position = 0
+
+    def close(self) -> None:
+        self._content.undo.clear()
+
+
+class _HeldLock:
+    def __init__(self, process: SimulatedProcess, file: Path) -> None:
+        self._process, self._file = process, file
+        file.touch()
+        status = file.stat()
+        self.identity = [status.st_dev, status.st_ino]
+        process.machine.held[str(file)] = process
+
+    def release(self) -> None:
+        self._process.machine.held.pop(str(self._file), None)
+
+
+class _NoLoad:
+    def look(self, now_ms: int) -> HostShares:
+        return HostShares()
+
+
+class SimulatedProcess:
+    """A process: its threads, and what the operating system does to it. It is the `Runtime` of the
+    hosts in it. `main` runs on its first thread; `ended` is called with its error, or None, when it
+    ends by itself.
+    """
+
+    def __init__(self, scheduler: Scheduler, machine: Machine, name: str, *, ended: Callable[[BaseException | None], object]) -> None:
+        self.scheduler = scheduler
+        self.machine = machine
+        self.name = name
+        self.is_alive = True
+        self.is_paused = False
+        self.is_cut_off = False
+        """Whether the network is cut between this process and the brokers."""
+        self.slowness = 1.0
+        self.on_kill: list[Callable[[], object]] = []
+        """What notices the end of this process from outside: its connections."""
+        self._ended = ended
+        self._uniques = 0
+        self.loops: list[VirtualLoop] = []
+        self.app = self._loop("app")
+
+    def start(self, main: Coroutine[Any, Any, None]) -> None:
+        self.app.create_task(main).add_done_callback(self._main_ended)
+
+    def _loop(self, thread: str) -> VirtualLoop:
+        loop = VirtualLoop(self.scheduler, f"{self.name}:{thread}")
+        loop.slowness = self.slowness
+        if self.is_paused:
+            loop.pause()
+        self.loops.append(loop)
+        return loop
+
+    def _main_ended(self, task: Any) -> None:
+        if not task.cancelled() and self.is_alive:
+            error = task.exception()
+            self.scheduler.call_later(0, self._exit, error)
+
+    def _exit(self, error: BaseException | None) -> None:
+        if self.is_alive:
+            self.kill()
+            self._ended(error)
+
+    # Signals
+
+    def pause(self) -> None:
+        self.is_paused = True
+        for loop in self.loops:
+            loop.pause()
+
+    def resume(self) -> None:
+        self.is_paused = False
+        for loop in self.loops:
+            loop.resume()
+
+    def slow_down(self, slowness: float) -> None:
+        self.slowness = slowness
+        for loop in self.loops:
+            loop.slowness = slowness
+
+    def kill(self) -> None:
+        self.is_alive = False
+        for loop in self.loops:
+            loop.kill()
+        for file in [file for file, process in self.machine.held.items() if process is self]:
+            del self.machine.held[file]
+        for each in self.on_kill:
+            each()
+
+    # equipoise.runtime.Runtime
+
+    def boot_ms(self) -> int:
+        return (self.scheduler.now_us + self.machine.boot_offset_us) // MS_US
+
+    def monotonic_s(self) -> float:
+        return (self.scheduler.now_us + self.machine.boot_offset_us) / S_US
+
+    def wall_us(self) -> int:
+        return SINCE_1970_US + self.scheduler.now_us + self.machine.wall_offset_us
+
+    def unique(self) -> str:
+        self._uniques += 1
+        return f"{self.name}-{self._uniques}"
+
+    def thread(self, name: str) -> VirtualThread:
+        return VirtualThread(self._loop(name))
+
+    async def run_blocking(self, function: Callable[..., T], *arguments: Any) -> T:
+        return function(*arguments)
+
+    def lock(self, file: Path) -> _HeldLock:
+        if str(file) in self.machine.held:
+            raise BlockingIOError(11, "locked")
+        return _HeldLock(self, file)
+
+    def boot_id(self) -> str | None:
+        return f"{self.machine.name}-{self.machine.boots}"
+
+    def load_meter(self, folder: Path | None) -> _NoLoad:
+        return _NoLoad()
