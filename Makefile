@@ -1,7 +1,7 @@
 # Everything here makes its own .venv from a bare clone; Python 3.11 or later is all that must be there.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-live test-slow docs-check coverage check java browser broker bench bench-live compare-live soak storm states pictures clean .venv
+.PHONY: help demo test test-live test-slow docs-check coverage check java browser broker bench bench-live compare-live simulate soak storm states pictures clean .venv
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -64,6 +64,9 @@ compare-live: java $(READY) ## equipoise beside Kafka Streams, Faust and a plain
 
 soak: $(READY) ## storms on the simulated cluster, seeds printed (STEPS=10000000 SEEDS=1000 FIRST=0); stopped, it goes on where it was (STATE=out/soak.json)
 	@$(BIN)/python -m tests.soak $(if $(STEPS),--steps $(STEPS)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST),--rolling) $(if $(STATE),--state $(STATE))
+
+simulate: $(READY) ## the deployed hosts in virtual time, under faults (SEEDS=1..1000 FAULTS=members,brokers GUARANTEE=exactly_once JOBS=2)
+	@$(BIN)/python -m tests.simulated $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FAULTS),--faults $(FAULTS)) $(if $(GUARANTEE),--guarantee $(GUARANTEE)) $(if $(JOBS),--jobs $(JOBS))
 
 storm: java $(READY) ## random faults on a real deployment; SEED=7 FAULTS=100 GUARANTEE=exactly_once EVERY=5, or what is left out
 	@$(BIN)/python -m tests.live.storm $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS)) $(if $(GUARANTEE),--guarantee $(GUARANTEE)) $(if $(EVERY),--every $(EVERY))

@@ -386,6 +386,8 @@ class TaskRunner:
         await producer.begin_transaction()
         outputs = await self._send_outputs()
         written = await self._send_changes()
+        if self._fence_is_due:
+            self._check_followed(written)
         await asyncio.gather(*outputs)
         await producer.send_offsets_to_transaction(dict(self._positions), self._group)
         await producer.commit_transaction()
@@ -396,13 +398,20 @@ class TaskRunner:
         # Outputs first: once the changelog has the source positions, no record is processed again.
         await asyncio.gather(*await self._send_outputs())
         written = await self._send_changes()
+        self._check_followed(written)
+        self._to_stores(written)
+        assert self._consumer is not None, _OPENED
+        await self._consumer.commit(dict(self._positions))
+
+    def _check_followed(self, written: Mapping[str, _WrittenChanges]) -> None:
+        """Raises _Overtaken when something was written to a changelog behind what is in the store:
+        by another owner or, in the first transaction, before this task was opened. A broker that
+        does not know yet that it leads no longer answers with an old end.
+        """
         for topic, each in written.items():
             position = self._stores[topic].position
             if each.first != position or each.end != position + len(each.changes):
                 raise _Overtaken(f"{topic}/{self.task.partition} at {position}: wrote {len(each.changes)} records to {each.first}..{each.end - 1}")
-        self._to_stores(written)
-        assert self._consumer is not None, _OPENED
-        await self._consumer.commit(dict(self._positions))
 
     async def _send_outputs(self) -> list[asyncio.Future[Any]]:
         """Sends all outputs. Each future is done when its record is acknowledged."""

@@ -180,8 +180,11 @@ def _odd_produce(deployment: Deployment, random: Random, where: set[str]) -> flo
 
 @fault("log")
 def log_created_again(deployment: Deployment, random: Random) -> float | None:
-    """An operator deletes the log's topics and creates them again."""
-    if deployment.failover_from_s > deployment.now_s or deployment.new_logs >= 2:
+    """An operator deletes the log's topics and creates them again, while no process hangs: one that
+    hangs may still have something to send.
+    """
+    seats: list[Seat | WorkerSeat] = [*deployment.members.values(), *deployment.workers.values()]
+    if deployment.failover_from_s > deployment.now_s or deployment.new_logs or any(seat.busy for seat in seats):
         return None
     deployment.new_logs += 1
     names = {what: deployment.topics.name_of(what) for what in MUST_BE}
@@ -194,6 +197,8 @@ def log_created_again(deployment: Deployment, random: Random) -> float | None:
             configs = {**MADE_WITH[what], **MUST_BE[what], "min.insync.replicas": "2"}
             deployment.cluster.create_topic(name, 1 if what == "rejected" else LOG_PARTITIONS, BROKERS, configs)
 
-    gone_s = random.choice((0.0, random.uniform(0.05, 5)))
+    gone_s = random.uniform(2, 5)
     deployment.later(gone_s, create)
+    for seat in seats:
+        _until(deployment, seat, gone_s + 0.5)
     return _busy(deployment, gone_s + SESSION_MS / 1_000)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+
 import attrs
 
 from equipoise.worker.app import Worker

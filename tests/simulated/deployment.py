@@ -72,8 +72,8 @@ TOPOLOGY = TopologyDeclared(
 
 
 class FaultyNetwork(Network):
-    """`late`: processes of which every fifth produce request arrives late; `unheard`: of which every
-    fifth answer to one is lost.
+    """`late`: processes of which every fifth produce request arrives late. `unheard`: of which
+    every fifth answer to one is lost.
     """
 
     def __init__(self, random: Random) -> None:
@@ -96,7 +96,8 @@ class SimulatedConnection(Connection):
 
     @property
     def clients(self) -> Clients:
-        return self.made  # type: ignore[no-any-return]
+        made: Clients = self.made
+        return made
 
 
 @attrs.frozen(kw_only=True)
@@ -107,7 +108,8 @@ class SimulatedSettings(WorkerSettings):
 
     @property
     def clients(self) -> Clients:
-        return self.made  # type: ignore[no-any-return]
+        made: Clients = self.made
+        return made
 
 
 @attrs.define(eq=False)
@@ -142,8 +144,8 @@ class WorkerSeat:
 
 
 class Deployment:
-    """Everything that runs. `seed` decides all that chance decides. `problems`: what should not have
-    happened while it ran.
+    """Everything that runs. `seed` decides all that chance decides. `problems`: what should not
+    have happened while it ran.
     """
 
     def __init__(self, seed: int, guarantee: str) -> None:
@@ -261,7 +263,8 @@ class Deployment:
 
     async def _run_worker(self, seat: WorkerSeat, process: SimulatedProcess) -> None:
         settings = SimulatedSettings(
-            made=SimulatedClients(self.cluster, process.name), prefix=PREFIX, partitions=LOG_PARTITIONS, observe_interval_ms=1_000, checkpoint_facts=80,
+            made=SimulatedClients(self.cluster, process.name), prefix=PREFIX, partitions=LOG_PARTITIONS,
+            observe_interval_ms=1_000, checkpoint_facts=80,
         )  # fmt: skip
         seat.worker = SimulatedWorker(settings, process, self.coordinator)
         await seat.worker.start()
@@ -315,8 +318,9 @@ class Deployment:
 
     def calm(self) -> None:
         """Ends every fault that is left: all brokers run, and no message is lost."""
-        for each in (self.network.cut, self.network.slow_us, self.network.late, self.network.unheard):
-            each.clear()
+        self.network.slow_us.clear()
+        for processes in (self.network.cut, self.network.late, self.network.unheard):
+            processes.clear()
         for broker in self.cluster.brokers:
             if not broker.is_up:
                 self.cluster.start(broker.id)
@@ -352,12 +356,11 @@ class Deployment:
         for worker in self.workers.values():
             if worker.worker is None:
                 return f"{worker.name} does not run"
-            for partition, lead in worker.worker.groups():
+            for _, lead in worker.worker.groups():
                 if lead.halted is not None:
-                    return f"partition {partition}: group {lead.name} is halted: {lead.halted}"
-        if sum(host.leading for worker in self.workers.values() if worker.worker is not None for host in worker.worker._hosts.values()) != LOG_PARTITIONS:
-            return "not every partition is led"
-        return ""
+                    return f"group {lead.name} is halted: {lead.halted}"
+        leading = [host for worker in self.workers.values() if worker.worker is not None for host in worker.worker._hosts.values() if host.leading]
+        return "" if len(leading) == LOG_PARTITIONS else f"{len(leading)} of {LOG_PARTITIONS} partitions are led"
 
     def _store_folder(self, member_id: str, task: TaskId) -> Path:
         seat = self.members[member_id]

@@ -123,9 +123,8 @@ def leave_and_return(deployment: Deployment, random: Random) -> float | None:
 
     def back() -> None:
         seat.wanted = True
-        if seat.process is not None:  # it has not gone: it stays
-            if seat.member is not None and seat.member._host is not None:
-                seat.member._host.cancel_leave()
+        if seat.member is not None and seat.member._host is not None:  # it has not gone: it stays
+            seat.member._host.cancel_leave()
         deployment.start_member(seat)
 
     deployment.later(away_s, back)

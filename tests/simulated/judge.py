@@ -134,5 +134,5 @@ async def verify_log(connection: Connection, topics: Topics) -> list[str]:
                 record = next_fact(lead, found)
                 if record is not None:
                     lead.fold(record, 0)
-        faults += [f"partition {partition}: group {name} is halted: {group.halted}" for name, group in lead.groups.items() if group.halted is not None]
+        faults += [f"group {name} is halted: {group.halted}" for name, group in lead.groups.items() if group.halted is not None]
     return faults

@@ -1,4 +1,4 @@
-"""One simulation: a deployment starts, faults happen, everything must come to rest, and is judged."""
+"""One simulation: a deployment starts, faults happen, everything comes to rest and is judged."""
 
 from __future__ import annotations
 
@@ -85,16 +85,20 @@ def _quiet(seed: int) -> Iterator[None]:
     asks for chance gets the seed's.
     """
     random = Random(f"unique {seed}")
+
+    def unique() -> uuid.UUID:
+        return uuid.UUID(int=random.getrandbits(128))
+
     level = logging.root.manager.disable
     if level < logging.WARNING and not logging.getLogger("equipoise").isEnabledFor(logging.DEBUG):
         logging.disable(logging.CRITICAL)
     gc.freeze()  # what is there already need not be looked at
     gc.disable()
     try:
-        with mock.patch("uuid.uuid4", lambda: uuid.UUID(int=random.getrandbits(128))):
+        with mock.patch("uuid.uuid4", unique):
             yield
     finally:
-        with mock.patch.object(sys, "unraisablehook", lambda error: None):  # of coroutines that are closed where they were
+        with mock.patch.object(sys, "unraisablehook"):  # of coroutines that are closed where they were
             gc.collect()
         gc.unfreeze()
         gc.enable()

@@ -1,0 +1,33 @@
+"""The deployed hosts hold in some simulations; `make simulate` runs more of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.simulated import broker_faults  # noqa: F401  # adds its faults
+from tests.simulated.faults import chosen
+from tests.simulated.run import describe, simulate
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_deployed_hosts_under_all_faults_lose_and_double_nothing(seed: int, guarantee: str) -> None:
+    result = simulate(seed, guarantee, chosen("all"), storm_s=10, every_s=0.5)
+    assert not result.problems, describe(result)
+    assert result.faults > 5
+    assert result.orders > 100
+
+
+def test_same_seed_gives_the_same_trace_whatever_the_hash_seed() -> None:
+    command = [sys.executable, "-m", "tests.simulated", "--seeds", "3", "--storm-s", "6", "--every-s", "0.5"]
+    ran = [
+        subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": hash_seed}, capture_output=True, text=True, check=True, timeout=300)
+        for hash_seed in ("1", "2")
+    ]
+    first, second = (each.stdout.splitlines()[0].rpartition("trace ")[2] for each in ran)
+    assert first == second
+    assert first == simulate(3, "exactly_once", chosen("all"), storm_s=6, every_s=0.5).trace_hash
