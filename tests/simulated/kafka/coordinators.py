@@ -52,8 +52,8 @@ class _Transactional:
     """Of the present transaction."""
     marker: bool = False
     partitions: dict[TopicPartition, None] = attrs.field(factory=dict)
-    offsets: dict[str, dict[TopicPartition, int]] = attrs.field(factory=dict)
-    """Group -> offsets that the transaction commits."""
+    offsets: dict[str, dict[TopicPartition, tuple[int, int]]] = attrs.field(factory=dict)
+    """Group -> offsets that the transaction commits, each with the number of its write."""
 
 
 class Coordinators:
@@ -67,6 +67,11 @@ class Coordinators:
         ]
         self.offsets: dict[str, dict[TopicPartition, int]] = {}
         """Group -> committed offsets."""
+        self._writes: dict[tuple[str, TopicPartition], int] = {}
+        """Number of the write of each committed offset. An earlier one does not replace it, even if
+        its transaction ends later.
+        """
+        self._last_write = 0
         self._transactional: dict[str, _Transactional] = {}
         self._producer_ids = 0
 
@@ -118,8 +123,15 @@ class Coordinators:
         if missing:
             reply(UnknownTopicOrPartitionError)
             return
-        self.offsets.setdefault(group, {}).update(offsets)
+        self._last_write += 1
+        for place, offset in offsets.items():
+            self._commit(group, place, offset, self._last_write)
         self._written(reply, None)
+
+    def _commit(self, group: str, place: TopicPartition, offset: int, write: int) -> None:
+        if write > self._writes.get((group, place), 0) and self._cluster.partition(place) is not None:
+            self._writes[group, place] = write
+            self.offsets.setdefault(group, {})[place] = offset
 
     # Producers
 
@@ -214,7 +226,8 @@ class Coordinators:
         elif any(self._cluster.partition(place) is None for place in offsets):
             reply(UnknownTopicOrPartitionError)
         else:
-            known.offsets[group].update(offsets)
+            self._last_write += 1
+            known.offsets[group].update((place, (offset, self._last_write)) for place, offset in offsets.items())
             self._written(reply, None)
 
     def end_transaction(self, transactional_id: str, producer_id: int, epoch: int, commit: bool, broker: Broker, reply: Reply) -> None:
@@ -274,9 +287,8 @@ class Coordinators:
             self._later(partial(self._mark_group, known, group), AGAIN_US)
             return
         offsets = known.offsets.pop(group)
-        if known.marker:
-            there = {place: offset for place, offset in offsets.items() if self._cluster.partition(place) is not None}
-            self.offsets.setdefault(group, {}).update(there)
+        for place, (offset, write) in offsets.items() if known.marker else ():
+            self._commit(group, place, offset, write)
         self._marked(known)
 
     def _marked(self, known: _Transactional) -> None:

@@ -75,6 +75,8 @@ class Batch:
     """Key, value, headers, time of creation (ms)."""
     size: int = 0
     marker: bool | None = None
+    base: int = -1
+    """Offset of its first record, when it is appended."""
 
     @property
     def last_sequence(self) -> int:
@@ -125,6 +127,8 @@ class PartitionLog:
         for first, marker in self._ended:
             if marker >= self.high_watermark and first < stable:
                 stable = first
+        if stable < self.start:  # its first records are deleted; Kafka takes the batch that the partition begins with
+            return min(self.high_watermark, self.records[0].batch.base if self.records else self.start)
         return stable
 
     def has_open_transaction(self, producer_id: int) -> bool:
@@ -152,7 +156,7 @@ class PartitionLog:
 
     def append(self, batch: Batch, append_ms: int | None) -> int:
         """Appends a batch and returns its first offset. `append_ms`: None: the producer's times."""
-        base = self.end
+        base = batch.base = self.end
         if batch.marker is not None:
             self._add(StoredRecord(self.topic, self.partition, base, append_ms or 0, 1, None, None, (), batch))
         for index, (key, value, headers, created_ms) in enumerate(batch.contents):

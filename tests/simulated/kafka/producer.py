@@ -117,7 +117,7 @@ class SimulatedProducer(ConnectedClient):
         self._failed: Exception | None = None
         """Why nothing can be sent any more."""
         self._state = "ready"
-        """"ready", "open" or "ending": the transaction's."""
+        """"ready", "open", "ending" or "failed": the transaction's."""
         self._added: dict[TopicPartition, None] = {}
         self._to_add: dict[TopicPartition, None] = {}
         self._group_added = ""
@@ -133,6 +133,9 @@ class SimulatedProducer(ConnectedClient):
         await self._begin()
 
     async def connect(self) -> None:
+        if self._transactional_id is None:
+            await self.start()
+            return
         try:
             await self._connect()
         except BaseException:
@@ -145,7 +148,8 @@ class SimulatedProducer(ConnectedClient):
             await self._coordinator(TRANSACTION, self._transactional_id)
 
     async def begin(self) -> None:
-        await self._begin()
+        if self._transactional_id is not None:
+            await self._begin()
 
     async def _begin(self) -> None:
         coordinators, wanted = self._cluster.coordinators, self._transactional_id
@@ -370,11 +374,10 @@ class SimulatedProducer(ConnectedClient):
 
     async def _end(self, *, commits: bool) -> None:
         self._must_be_transactional()
-        if self._failed is None:
-            assert self._state == "open", f"Invalid state transition {self._state}"
-            self._state, self._commits = "ending", commits
-        self._work.set()
+        assert self._state == "open", f"Invalid state transition {self._state}"
         assert self._ended is not None
+        self._state, self._commits = "ending", commits
+        self._work.set()
         await asyncio.shield(self._ended)
 
     def _must_be_transactional(self) -> None:
@@ -443,7 +446,7 @@ class SimulatedProducer(ConnectedClient):
             await asyncio.sleep(TRANSACTION_BACKOFF_S if is_first else self._backoff_s)
 
     def _fail_all(self, error: Exception) -> None:
-        self._failed = error
+        self._failed, self._state = error, "failed"
         for batch in self._unsent():
             batch.fail(error)
         for _, _, future in self._offsets:
