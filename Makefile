@@ -1,7 +1,7 @@
 # Everything here makes its own .venv from a bare clone; Python 3.11 or later is all that must be there.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-live test-slow docs-check coverage check java browser broker bench bench-live compare-live simulate soak storm states pictures clean .venv
+.PHONY: help demo test test-live test-slow docs-check coverage check java browser broker bench bench-live compare-live simulate soak mutation storm states pictures clean .venv
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -67,6 +67,9 @@ soak: $(READY) ## storms on the simulated cluster, seeds printed (STEPS=10000000
 
 simulate: $(READY) ## the deployed hosts in virtual time, under faults (SEEDS=1..1000 FAULTS=members,brokers GUARANTEE=exactly_once JOBS=2)
 	@$(BIN)/python -m tests.simulated $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FAULTS),--faults $(FAULTS)) $(if $(GUARANTEE),--guarantee $(GUARANTEE)) $(if $(JOBS),--jobs $(JOBS))
+
+mutation: $(READY) ## mutants of the state machine and the assignors that no test kills; MODULE=statemachine/due.py, or the four with a floor
+	@nice -n 19 $(BIN)/python -m tests.mutation $(MODULE) $(OPTIONS)
 
 storm: java $(READY) ## random faults on a real deployment; SEED=7 FAULTS=100 GUARANTEE=exactly_once EVERY=5, or what is left out
 	@$(BIN)/python -m tests.live.storm $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS)) $(if $(GUARANTEE),--guarantee $(GUARANTEE)) $(if $(EVERY),--every $(EVERY))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from equipoise.events.tasks import TaskId
 from equipoise.statemachine import actions
 from equipoise.statemachine.context import StepContext
 from equipoise.statemachine.deadlines import Key, Timer
 from equipoise.statemachine.slots import look_at
+from equipoise.statemachine.state import MemberState
 
 
 def deadline_passed(context: StepContext, timer: Timer, key: Key) -> None:
@@ -16,27 +18,24 @@ def deadline_passed(context: StepContext, timer: Timer, key: Key) -> None:
     member_id, task = key
     if timer is Timer.GATHERING:
         context.initial_delay_over()
-        return
-    if timer is Timer.SCHEDULED:
+    elif timer is Timer.SCHEDULED:
         actions.schedule(state, None)
         context.causes.add("scheduled")
-        return
-    if timer is Timer.PROBING:
+    elif timer is Timer.PROBING:
         actions.set_probing(state, None)
         context.causes.add("probing")
-        return
-    if timer is Timer.FENCED:
+    elif timer is Timer.FENCED:
         context.unfence(member_id)
-        return
-    if timer is Timer.UNBLOCK:
+    elif timer is Timer.UNBLOCK:
         backoff = state.backoffs.get((task, member_id))
         if backoff is not None:
             actions.end_backoff(backoff)
             context.causes.add("unblocked")
-        return
-    member = state.members.get(member_id)
-    if member is None:
-        return
+    elif member_id in state.members:
+        _of_member(context, timer, state.members[member_id], task)
+
+
+def _of_member(context: StepContext, timer: Timer, member: MemberState, task: TaskId) -> None:
     if timer is Timer.SESSION:
         context.expire(member, "session_timeout", hold_ms=0)
         context.rest_if_empty()
@@ -48,8 +47,8 @@ def deadline_passed(context: StepContext, timer: Timer, key: Key) -> None:
     elif timer is Timer.DRAIN:
         actions.expire_drain(member)
         context.causes.add("overdue")
-    elif timer is Timer.CRASH_BACKOFF and member_id in state.crashes:
-        actions.end_crash_backoff(state, member_id)
+    elif timer is Timer.CRASH_BACKOFF and member.member_id in context.state.crashes:
+        actions.end_crash_backoff(context.state, member.member_id)
         context.causes.add("recovered")
     elif timer is Timer.SLOT_BACKOFF and member.slot_backoff is not None:
         actions.end_backoff(member.slot_backoff)

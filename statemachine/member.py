@@ -278,8 +278,8 @@ class MemberSession(SessionState):
         """Updates which of the assigned copies are ready."""
         acceptable = self.acceptable_lag
         ready = {task for task in self.standby | self.warmup if self._is_ready(task, acceptable)}
-        if self._joined and self.ended is None:  # a movement may wait for a warm-up; the readiness of a standby can wait for the heartbeat
-            self._newly_ready += sorted(task for task in ready - self._ready if task in self.warmup)
+        # A movement may wait for a warm-up; the readiness of a standby can wait for the heartbeat.
+        self._newly_ready += sorted(task for task in ready - self._ready if task in self.warmup)
         self._ready = ready
 
     def _is_ready(self, task: TaskId, acceptable: int | None) -> bool:

@@ -1,0 +1,166 @@
+"""`make mutation`: tries mutants of the state machine and the assignors, and counts the killed ones.
+Fails for a module below its floor or with a survivor that survivors.toml does not explain.
+
+usage: python -m tests.mutation [MODULE ...] [--survivors] [--sample N --turn T]
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+import time
+import tomllib
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from tests.mutation.modules import MODULES
+from tests.mutation.mutants import ROOT, Module
+from tests.mutation.trials import measured, try_all, with_tests
+
+Key = tuple[str, str, str, str, int]
+
+OUT = ROOT / "out" / "mutation"
+SURVIVORS = Path(__file__).parent / "survivors.toml"
+FLOORED = [name for name, judged in MODULES.items() if judged.floor is not None]
+
+
+def explained() -> dict[Key, str]:
+    """Survivors that are triaged -> reason."""
+    listed = tomllib.loads(SURVIVORS.read_text(encoding="utf-8")).get("survivor", [])
+    return {(each["module"], each["function"], each["before"], each["after"], each.get("nth", 1)): each["reason"] for each in listed}
+
+
+@attrs.define
+class Results:
+    """Trials of one module, kept below out/ with a hash of what they depend on."""
+
+    name: str
+    depends: str
+    killers: dict[Key, str | None] = attrs.field(factory=dict)
+    """Mutant -> the test that killed it; None: it survived."""
+    former: dict[Key, str] = attrs.field(factory=dict)
+    """The killers of an earlier state of the module or of its tests: the first tests to try."""
+
+    @classmethod
+    def load(cls, name: str) -> Results:
+        results = cls(name, _hash(name))
+        if results.path.exists():
+            stored = json.loads(results.path.read_text(encoding="utf-8"))
+            killers = {(name, *key): killer for *key, killer in stored["trials"]}
+            if stored["depends"] == results.depends:
+                results.killers = killers
+            results.former = {key: killer for key, killer in killers.items() if killer is not None}
+        return results
+
+    @property
+    def path(self) -> Path:
+        return OUT / f"{self.name.removesuffix('.py').replace('/', '.')}.json"
+
+    def save(self) -> None:
+        OUT.mkdir(parents=True, exist_ok=True)
+        stored = {"depends": self.depends, "trials": [(*key[1:], killer) for key, killer in self.killers.items()]}
+        self.path.write_text(json.dumps(stored, indent=0), encoding="utf-8")
+
+
+def _hash(name: str) -> str:
+    """Of the module and its tests. Other modules may change verdicts, too: then remove out/."""
+    digest = hashlib.sha256((ROOT / name).read_bytes())
+    for each in MODULES[name].tests:
+        path = ROOT / each
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def try_modules(names: Sequence[str], tests: Sequence[str], sample: Collection[Key] | None) -> None:
+    """Tries the mutants of modules that the same tests judge, and stores each module's trials."""
+
+    def run(items: list[Any]) -> None:
+        todo = {}
+        for name in names:
+            results = Results.load(name)
+            mutants = [each for each in Module(name).mutants if each.key not in results.killers and (sample is None or each.key in sample)]
+            todo[name] = results, mutants
+        if not any(mutants for _, mutants in todo.values()):
+            return
+        baseline = measured(items, names, OUT / f"{hashlib.sha256(repr((names, tests)).encode()).hexdigest()[:16]}.baseline")
+        for name, (results, mutants) in todo.items():
+            stored_s = time.monotonic()
+            for number, trial in enumerate(try_all(mutants, items, baseline, results.former), start=1):
+                results.killers[trial.mutant.key] = trial.killer
+                if trial.killer is None:
+                    print(f"survives ({trial.tests} tests): {trial.mutant}", flush=True)
+                if time.monotonic() - stored_s > 10:
+                    results.save()
+                    print(f"{name}: {number} of {len(mutants)}", file=sys.stderr, flush=True)
+                    stored_s = time.monotonic()
+            results.save()
+
+    with_tests(tests, run)
+
+
+def report(names: Sequence[str], sample: Collection[Key] | None) -> int:
+    """Prints the table. 1: a module is below its floor, or a survivor is not explained."""
+    reasons = explained()
+    failed = False
+    print(f"\n{'module':<36}{'mutants':>8}{'killed':>8}{'explained':>10}{'left':>6}{'score':>8}{'floor':>7}")
+    for name in names:
+        mutants = [each for each in Module(name).mutants if sample is None or each.key in sample]
+        killers = Results.load(name).killers
+        survivors = [each for each in mutants if each.key in killers and killers[each.key] is None]
+        killed = sum(killers.get(each.key) is not None for each in mutants)
+        left = [each for each in survivors if each.key not in reasons]
+        stale = [key for key in reasons if key[0] == name and killers.get(key) is not None]
+        score, floor = 100 * killed / max(len(mutants), 1), MODULES[name].floor
+        shown = "" if floor is None else f"{floor:.0f} %"
+        print(f"{name:<36}{len(mutants):>8}{killed:>8}{len(survivors) - len(left):>10}{len(left):>6}{score:>7.1f}%{shown:>7}")
+        for key in stale:
+            print(f"  is killed, though survivors.toml lists it: {key[1]}: - {key[2]} + {key[3]}")
+        if floor is not None and (score < floor or left):
+            failed = True
+            print(*(f"  {each}" for each in left), sep="\n")
+    return int(failed)
+
+
+def drawn(names: Sequence[str], number: int, turn: int) -> set[Key]:
+    """Every k-th mutant, about `number` of them; `turn` says where to begin."""
+    keys = [each.key for name in names for each in Module(name).mutants]
+    every = max(1, len(keys) // number)
+    return set(keys[turn % every :: every])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description="Mutation testing of the state machine and the assignors.")
+    parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"{', '.join(MODULES)} (those with a floor)")
+    parser.add_argument("--all", action="store_true", help="every module")
+    parser.add_argument("--survivors", action="store_true", help="try again only what survived the last run")
+    parser.add_argument("--sample", type=int, help="about so many mutants instead of all")
+    parser.add_argument("--turn", type=int, default=0, help="which sample (0): another number, other mutants")
+    given = parser.parse_args()
+    os.environ["CI"] = "true"
+    names = given.modules or (list(MODULES) if given.all else FLOORED)
+    sample: set[Key] | None = None
+    if given.sample:
+        sample = drawn(names, given.sample, given.turn)
+        print(f"a sample of {len(sample)} mutants, --turn {given.turn}")
+    if given.survivors:
+        sample = set()
+        for name in names:
+            results = Results.load(name)
+            stored = json.loads(results.path.read_text(encoding="utf-8"))["trials"]
+            results.killers = {(name, *key): killer for *key, killer in stored if killer is not None}
+            sample |= {(name, *key) for *key, killer in stored if killer is None}
+            results.save()
+    for tests in dict.fromkeys(MODULES[name].tests for name in names):
+        try_modules([name for name in names if MODULES[name].tests == tests], tests, sample)
+    return report(names, None if given.survivors else sample)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
