@@ -1,4 +1,4 @@
-"""`make mutation`: tries mutants of the state machine and the assignors, and counts the killed ones.
+"""`make mutation`: tries mutants of the state machine and the assignors, and counts what is killed.
 Fails for a module below its floor or with a survivor that survivors.toml does not explain.
 
 usage: python -m tests.mutation [MODULE ...] [--survivors] [--sample N --turn T]
