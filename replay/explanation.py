@@ -21,8 +21,8 @@ from equipoise.replay.group_view import TaskRow, preparing_row, task_rows
 from equipoise.replay.history import Candidate, Condition, History, Interval, MoveStory, candidates
 from equipoise.replay.replayer import Replayer
 from equipoise.replay.wording import cause_text, clock_text, counted, lag_form, lag_text, preparing_text, reason_text, share_text, span_text
-from equipoise.statemachine import leader
 from equipoise.statemachine.machine import AssignorLoader
+from equipoise.statemachine.problem import build_problem
 from equipoise.statemachine.state import GroupPhase, GroupState, MemberState, known_lag
 
 
@@ -161,7 +161,7 @@ class _Explaining:
         self.task = row.task
         self.now_ms = replayer.last_append_ms
         self.plan: Plan | None = None
-        problem = leader.build_problem(self.state)
+        problem = build_problem(self.state)
         if replayer.assignor is not None and self.state.members and self.state.phase in (GroupPhase.LEADING, GroupPhase.SHADOWING):
             self.plan = replayer.assignor.assign(problem)
         by_load = self.plan is not None and self.plan.load is not None

@@ -132,6 +132,7 @@ def forget_removed_tasks(state: GroupState) -> None:
     state.loads = {task: load for task, load in state.loads.items() if task in tasks}
     state.behind = {task: records for task, records in state.behind.items() if task in tasks}
     state.backoffs = {key: backoff for key, backoff in state.backoffs.items() if key[0] in tasks}
+    state.problem_cache.forget_all()
 
 
 def observe_partitions(state: GroupState, fact: PartitionsObserved) -> bool:
@@ -152,7 +153,11 @@ def observe_partitions(state: GroupState, fact: PartitionsObserved) -> bool:
             for partition in fact.source_lags.get(topic, ()):
                 state.behind.pop(TaskId(part.subtopology, partition), None)
     racks_changed = _merge(state.racks, fact.racks)
-    return _merge(state.weights, fact.weights) or racks_changed
+    changed = _merge(state.weights, fact.weights) or racks_changed
+    state.problem_cache.stale_topics.update(fact.end_offsets, fact.source_lags)
+    if changed:
+        state.problem_cache.forget_all()
+    return changed
 
 
 def _merge(known: dict[str, dict[int, V]], observed: Mapping[str, Mapping[int, V]]) -> bool:
@@ -243,6 +248,8 @@ def report(state: GroupState, member: MemberState, fact: LagReported) -> None:
     lags ∪ the fact's \\ forgotten when it is a delta; preparing' = the fact's, each since it began;
     a measured restore speed replaces the member's. Costs time in the size of the report.
     """
+    if fact.base is None or fact.lags or fact.forgotten or fact.load is not None or member.ready.symmetric_difference(fact.ready):
+        member.version += 1
     member.report_number = fact.number
     member.applied_epoch = fact.assignment_epoch
     if fact.load is not None and fact.load.restored_records_per_s >= 1:
@@ -264,12 +271,14 @@ def report(state: GroupState, member: MemberState, fact: LagReported) -> None:
 
 def record_loads(state: GroupState, loads: Mapping[TaskId, MeasuredLoad], behind: Mapping[TaskId, int]) -> None:
     """loads' = loads ∪ the given; behind' = behind ∪ the given, of tasks of the topology."""
+    state.problem_cache.stale_tasks.update(loads, behind)
     state.loads.update(loads)
     state.behind.update((task, records) for task, records in behind.items() if state.has_task(task))
 
 
 def declare_ready(member: MemberState, tasks: Iterable[TaskId]) -> None:
     """ready' = ready ∪ tasks."""
+    member.version += 1
     member.ready |= frozenset(tasks)
 
 
@@ -318,6 +327,7 @@ def end_drain(member: MemberState) -> None:
 
 def release_member(member: MemberState) -> None:
     """released' = true; standby', warmup' = ∅."""
+    member.version += 1
     member.released = True
     member.standby.clear()
     member.warmup.clear()
@@ -376,6 +386,7 @@ def grant(state: GroupState, member: MemberState, task: TaskId) -> None:
     previous_owners' = previous_owners \\ {task: member}.
     """
     name = member.member_id
+    member.version += 1
     member.revoking.pop(task, None)
     member.active[task] = member.issued_epoch + 1
     member.standby.discard(task)
@@ -391,18 +402,21 @@ def take_back(state: GroupState, member: MemberState, task: TaskId) -> None:
     """Undoes a grant of this step, which no member has seen: active' = active \\ {task}; owner' =
     owner \\ {task}.
     """
+    member.version += 1
     del member.active[task]
     del state.owner[task]
 
 
 def revoke(state: GroupState, member: MemberState, task: TaskId) -> None:
     """active' = active \\ {task}; revoking' = revoking ∪ {task: (issued_epoch + 1, now_ms)}."""
+    member.version += 1
     del member.active[task]
     member.revoking[task] = (member.issued_epoch + 1, state.now_ms)
 
 
 def release(state: GroupState, member: MemberState, task: TaskId) -> None:
     """revoking' = revoking \\ {task}; owner' = owner \\ {task}."""
+    member.version += 1
     del member.revoking[task]
     del state.owner[task]
 
@@ -480,6 +494,7 @@ def observe_assignment(state: GroupState, fact: AssignmentObserved) -> None:
     for observed in fact.members:
         member = state.members[observed.member_id]
         member.last_heard_ms = state.now_ms
+        member.version += 1
         member.active = dict.fromkeys(observed.active, 0)
         member.standby = set(observed.standby) - set(observed.active)
     state.owner = {task: observed.member_id for observed in fact.members for task in observed.active}
@@ -520,8 +535,8 @@ def clear_movements(state: GroupState) -> dict[TaskId, Movement]:
     before, state.in_flight = state.in_flight, {}
     state.waiting = 0
     state.queued = {}
-    for member in state.members.values():
-        member.incoming.clear()
+    for movement in before.values():
+        state.members[movement.destination].incoming.clear()
     return before
 
 
@@ -560,17 +575,20 @@ def clear_eager_regrants(member: MemberState) -> None:
 
 def set_standbys(member: MemberState, standby: set[TaskId]) -> None:
     """standby' = standby."""
+    member.version += 1
     member.standby = standby
 
 
 def begin_warmup(state: GroupState, member: MemberState, task: TaskId, *, caught_up: bool) -> None:
     """warmup' = warmup ∪ {task: progress from the member's lag now}."""
     lag = known_lag(member.lags.get(task))
+    member.version += 1
     member.warmup[task] = Warmup(best_lag=lag, improved_ms=state.now_ms, caught_up=caught_up, looked_lag=lag, looked_ms=state.now_ms)
 
 
 def end_warmup(member: MemberState, task: TaskId) -> bool:
     """warmup' = warmup \\ {task}. Returns whether it was there."""
+    member.version += 1
     return member.warmup.pop(task, None) is not None
 
 
@@ -655,6 +673,7 @@ def begin_gathering(state: GroupState) -> None:
     """
     state.gathering_until_ms = state.now_ms + state.settings.initial_delay_ms
     state.behind, state.source_lags = {}, {}
+    state.problem_cache.forget_all()
 
 
 def await_lags(state: GroupState) -> None:

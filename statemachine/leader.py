@@ -6,114 +6,17 @@ in flight and never replaces them (docs/protocol.md#d9): they are part of the as
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
-import attrs
-
-from equipoise.assignors import AssignmentProblem, Assignor, MemberSpec, Movement, MovementState, Partition, Plan, Reason, Task, TaskLoad
+from equipoise.assignors import AssignmentProblem, Assignor, Movement, MovementState, Plan, Reason
 from equipoise.assignors.common.validation import plan_faults
 from equipoise.events import parts
 from equipoise.events.decisions import AssignmentIssued, AssignmentProposed, BalanceEvaluated, MemberAssigned, Move, ProposedMember
 from equipoise.events.errors import GroupHalted
-from equipoise.events.facts import Subtopology
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine import actions
 from equipoise.statemachine.context import CAUSES, NATURAL, NEWS, StepContext
 from equipoise.statemachine.deadlines import NO_TASK, Timer
+from equipoise.statemachine.problem import build_problem
 from equipoise.statemachine.state import GroupState, MemberState, known_lag
-
-
-def build_problem(state: GroupState, *, follow_up: bool = False, anew: bool = False) -> AssignmentProblem:
-    """The frozen view of the state that an assignor decides on, everything in rising order.
-    `follow_up`: no new event caused the round. `anew`: an operator asked for a new deal.
-    """
-    tasks = state.tasks()
-    previously_owned: dict[str, set[TaskId]] = {}
-    for task, owner in state.previous_owners.items():
-        previously_owned.setdefault(owner, set()).add(task)
-    return AssignmentProblem(
-        tasks=tuple(_task(state, task, part) for task, part in tasks.items()),
-        members=tuple(_member(state, state.members[member_id], tasks, previously_owned.get(member_id, ())) for member_id in sorted(state.members)),
-        settings=state.settings,
-        in_flight=tuple(_in_flight(state)),
-        blocked=frozenset(_blocked(state, tasks)),
-        now_ms=state.now_ms,
-        revocations=state.revocations,
-        follow_up=follow_up,
-        memory=state.memory,
-        anew=anew,
-    )
-
-
-def _blocked(state: GroupState, tasks: Mapping[TaskId, Subtopology]) -> Iterable[tuple[TaskId, str]]:
-    """(task, member) where no warm-up may begin: pairs that stalled, and all tasks on members that
-    gave up a slot to others (docs/protocol.md#m7).
-    """
-    yield from (key for key, backoff in state.backoffs.items() if not backoff.over)
-    for member_id, member in state.members.items():
-        backoff = member.slot_backoff
-        if backoff is not None and not backoff.over:
-            yield from ((task, member_id) for task, part in tasks.items() if part.stateful and task not in backoff.exempt)
-
-
-def _in_flight(state: GroupState) -> Iterable[Movement]:
-    """Movements as an assignor sees them: a member that gave the task up is no source."""
-    for task, movement in sorted(state.in_flight.items()):
-        owner = state.owner.get(task)
-        yield movement if movement.source == owner else attrs.evolve(movement, source=owner)
-
-
-def _task(state: GroupState, task: TaskId, part: Subtopology) -> Task:
-    lost = state.lost.get(task)
-    load = state.loads.get(task)
-    return Task(
-        id=task,
-        stateful=part.stateful,
-        end_offset=state.end_offset(task, part),
-        source=_partitions(state, part.source_topics, task.partition),
-        changelog=_partitions(state, part.changelog_topics, task.partition),
-        written_records_per_s=state.written_records_per_s(task, part),
-        lost_since_ms=lost.since_ms if lost is not None else None,
-        lag=state.source_lag(task, part),
-        displaced=task in state.previous_owners and state.previous_owners[task] not in state.members,
-        load=None if load is None else TaskLoad(cpu=load.cpu, memory=load.memory, disk=load.disk, records_per_s=load.records_per_s),
-    )
-
-
-def _partitions(state: GroupState, topics: tuple[str, ...], partition: int) -> tuple[Partition, ...]:
-    return tuple(
-        Partition(
-            topic=topic,
-            partition=partition,
-            racks=state.racks.get(topic, {}).get(partition, ()),
-            weight=state.weights.get(topic, {}).get(partition, 1),
-        )
-        for topic in topics
-    )
-
-
-def _member(state: GroupState, member: MemberState, tasks: dict[TaskId, Subtopology], previously_owned: Iterable[TaskId]) -> MemberSpec:
-    return MemberSpec(
-        id=member.member_id,
-        capacity=member.capacity,
-        rack=member.rack,
-        tags=member.tags,
-        leaving=member.leaving,
-        drain_expired=member.drain_expired,
-        drain_deadline_ms=member.drain_deadline_ms,
-        subtopologies=state.runnable(member),
-        active=tuple(sorted(task for task in (*member.active, *member.revoking) if task in tasks)),
-        standby=tuple(sorted(task for task in member.standby if task in tasks)),
-        warmup=tuple(sorted(task for task in member.warmup if task in tasks)),
-        lags=member.lags,
-        ready=member.ready,
-        readiness=member.readiness,
-        ready_lag_records=member.ready_lag_records,
-        previously_owned=frozenset(previously_owned),
-        restore_records_per_s=member.restore_records_per_s,
-        eager=member.eager,
-        crash_looping=state.is_crash_looping(member.member_id),
-    )
 
 
 def decide(context: StepContext, assignor: Assignor, offset: int) -> None:
@@ -181,8 +84,8 @@ def _apply(context: StepContext, plan: Plan) -> bool:
     for member_id in sorted(state.members):
         member = state.members[member_id]
         part = plan.members[member_id]
-        keep = set() if member_id in gathering else set(part.active)
-        for task in sorted(task for task in member.active if task not in keep):
+        keep = () if member_id in gathering else part.active
+        for task in sorted(member.active.keys() - keep):
             if member.is_untold(task):
                 actions.take_back(state, member, task)
                 untold.append(task)
@@ -194,15 +97,16 @@ def _apply(context: StepContext, plan: Plan) -> bool:
     for member_id in sorted(state.members):
         member = state.members[member_id]
         part = plan.members[member_id]
-        acceptable = state.acceptable_lag(member)  # as the plan saw it: before any grant
-        for task in part.active if member_id not in gathering else ():
-            if task not in member.active:
+        granted = [task for task in part.active if task not in member.active] if member_id not in gathering else []
+        if granted or part.standby or part.warmup or member.standby or member.warmup:
+            acceptable = state.acceptable_lag(member)  # as the plan saw it: before any grant
+            for task in granted:
                 reason = plan.reasons.get(task)
                 if reason is None or onward.get(task, member_id) != member_id:
                     reason = _placed(state, member, task, acceptable)  # the plan's reason belongs to the movement that begins at once
                 context.grant(member, task)
                 _note_grant(context, reason, member, task)
-        _apply_copies(context, member, set(part.standby), set(part.warmup), acceptable)
+            _apply_copies(context, member, set(part.standby), set(part.warmup), acceptable)
         if member.leaving and not member.released and member.owns_nothing():
             actions.release_member(member)
             context.changed.add(member_id)
@@ -233,9 +137,11 @@ def _schedule(context: StepContext, plan: Plan) -> None:
 def _end_slot_backoffs(context: StepContext) -> None:
     """Ends the slot back-offs when no movement waits for a slot: the next record begins a round."""
     state = context.state
-    for member_id, member in sorted(state.members.items()) if not state.queued else ():
-        if member.slot_backoff is not None and not member.slot_backoff.over:
-            actions.cut_slot_backoff(state, member.slot_backoff)
+    waiting = [] if state.queued else [name for name, member in state.members.items() if member.slot_backoff is not None]
+    for member_id in sorted(waiting):
+        backoff = state.members[member_id].slot_backoff
+        if backoff is not None and not backoff.over:
+            actions.cut_slot_backoff(state, backoff)
             context.deadlines.watch(Timer.SLOT_BACKOFF, (member_id, NO_TASK))
 
 
@@ -249,9 +155,8 @@ def _gather(context: StepContext, plan: Plan) -> set[str]:
     state = context.state
     coming = {movement.destination for movement in plan.movements if movement.state is MovementState.REVOKING and movement.source is not None}
     gathering: set[str] = set()
-    for member_id, member in sorted(state.members.items()):
-        if not member.eager:
-            continue
+    for member_id in sorted(name for name, member in state.members.items() if member.eager):
+        member = state.members[member_id]
         active = plan.members[member_id].active
         has = bool(member.revoking) or any(not member.is_untold(task) for task in member.active)
         gathers = member_id in coming or (has and set(active) != set(member.active))

@@ -9,6 +9,7 @@ t is in m's `active` or `revoking`.
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 
 import attrs
 
@@ -17,6 +18,7 @@ from equipoise.assignors.common.ranking import is_ready, lag_within
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
+from equipoise.statemachine.problem_cache import ProblemCache
 
 DEFAULT_SETTINGS = GroupSettings()
 REMEMBERED_TOPOLOGIES = 16
@@ -192,6 +194,8 @@ class MemberState:
     """Of an eager member: tasks that it will be granted together with all others -> whether it had
     the task and gives it up only for that.
     """
+    version: int = attrs.field(default=0, init=False, eq=False)
+    """Changes of what the assignor's problem has of the member's tasks and copies. Derived."""
 
     def is_caught_up(self, task: TaskId, acceptable_lag: int) -> bool:
         """Whether its copy may become active at once (docs/protocol.md#m2). For the limit see
@@ -383,6 +387,8 @@ class GroupState:
     """When lost tasks are assigned, or a back-off ends (KIP-415, "scheduled rebalance")."""
     verdict: tuple[str, int, int, int, int] | None = None
     """The fields of the last BalanceEvaluated."""
+    problem_cache: ProblemCache[MemberState] = attrs.field(factory=ProblemCache, init=False, eq=False, repr=False)
+    """Derived."""
 
     @property
     def settings(self) -> GroupSettings:
@@ -435,12 +441,9 @@ class GroupState:
         until_ms = self.asked.get(member_id, 0)
         return until_ms is not None and until_ms > self.now_ms
 
-    def tasks(self) -> dict[TaskId, Subtopology]:
+    def tasks(self) -> Mapping[TaskId, Subtopology]:
         """Every task of the newest topology, in rising order."""
-        topology = self.topology
-        if topology is None:
-            return {}
-        return {TaskId(part.subtopology, partition): part for part in topology.subtopologies for partition in range(part.partitions)}
+        return self.problem_cache.parts_of(self.topology)
 
     def has_task(self, task: TaskId) -> bool:
         """Whether the newest topology has the task."""

@@ -278,7 +278,7 @@ def all_but_time_and_leases(machine: GroupMachine) -> dict[str, Any]:
     for fenced in state.fenced.values():
         fenced.last_heard_ms = 0
     state.now_ms = state.last_append_ms = state.last_offset = state.seq = state.number = 0
-    return attrs.asdict(state, recurse=False)
+    return attrs.asdict(state, recurse=False, filter=lambda field, _: bool(field.eq))
 
 
 def rejections(decisions: list[Decision]) -> list[str]:

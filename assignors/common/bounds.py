@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping
 
@@ -44,7 +45,11 @@ def moves_lower_bound(
     """
     count = _Count(indexed)
     settled_moves = 0
-    for name in indexed.others:
+    together = indexed.settled if settled.keys().isdisjoint(indexed.settled) else {}
+    for kind, kept in ((True, indexed.stateful_of(together)), (False, indexed.stateless_of(together))):
+        for member, tasks in kept.items():
+            count.kept[kind][member] += tasks
+    for name in itertools.filterfalse(together.__contains__, indexed.others):
         task, owner = indexed.tasks[name], indexed.owner.get(name)
         if name in settled:
             settled_moves += owner is not None
@@ -126,7 +131,8 @@ def _priced(s: Ints, n: Ints, limits: Ints, stateful: int, stateless: int, *, le
     A sum of convex functions with one kink each has its minimum over a polygon where two of these
     lines meet: sides of the polygon, and kinks.
     """
-    ls, us, lt, ut = limits.T
+    different, members = np.unique(np.column_stack((s, n, limits)), axis=0, return_counts=True)
+    s, n, ls, us, lt, ut = different.T
     nothing = np.zeros_like(s)
     corners = [(one, other) for one in (ls, us, s) for other in (lt - one, ut - one, n, nothing)]
     corners += [(total - other, other) for other in (n, nothing) for total in (lt, ut)]
@@ -137,7 +143,7 @@ def _priced(s: Ints, n: Ints, limits: Ints, stateful: int, stateless: int, *, le
         return 0
     never = np.iinfo(np.int64).max // 4
     return max(
-        int(np.where(within, cost + a * ones + b * others, never).min(axis=0).sum()) - a * stateful - b * stateless
+        int((np.where(within, cost + a * ones + b * others, never).min(axis=0) * members).sum()) - a * stateful - b * stateless
         for a in MULTIPLIERS
         for b in MULTIPLIERS
     )

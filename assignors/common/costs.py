@@ -16,9 +16,9 @@ def restore_records(indexed: IndexedProblem, target: Mapping[TaskId, str]) -> in
     and are not caught up.
     """
     records = 0
-    for task in indexed.others:
-        member = target.get(task)
-        if member is not None and indexed.owner.get(task) != member and not (indexed.tasks[task].stateful and indexed.caught_up(member, task)):
+    owner = indexed.owner
+    for task, member in [(task, member) for task, member in target.items() if owner.get(task) != member and task not in indexed.class_of]:
+        if not (indexed.tasks[task].stateful and indexed.caught_up(member, task)):
             records += indexed.records(member, task)
     for each in indexed.equivalence_classes:
         if each.first.stateful and indexed.eligible(each.first.id):

@@ -76,7 +76,7 @@ def _candidates(indexed: IndexedProblem) -> dict[TaskId, Candidates]:
     Stateless tasks without a movement are absent: every eligible member is a candidate.
     """
     classes = [group for group in indexed.equivalence_classes if group.first.stateful]
-    others = [task for task in indexed.stateful if task not in indexed.owner and task not in indexed.class_of]
+    others = [task for task in indexed.unowned if indexed.tasks[task].stateful and task not in indexed.class_of]
     candidates = min_rank(indexed, [task for task in others if not _stands(indexed, task)], classes)
     for task, movement in indexed.in_flight.items():
         if task not in indexed.owner and (_stands(indexed, task) or (task in candidates and movement.destination in candidates[task])):
@@ -92,11 +92,10 @@ def _overdue(indexed: IndexedProblem) -> dict[TaskId, Candidates]:
     """
     tasks = [
         task
-        for task in indexed.stateful
-        if task in indexed.owner
-        and indexed.members[indexed.owner[task]].drain_expired
-        and indexed.must_move(task)
-        and not _stands(indexed, task)
+        for member in indexed.members.values()
+        if member.drain_expired
+        for task in member.active
+        if task in indexed.tasks and indexed.tasks[task].stateful and indexed.must_move(task) and not _stands(indexed, task)
     ]
     overdue = min_rank(indexed, tasks)
     for task, candidates in overdue.items():
@@ -169,16 +168,15 @@ def _plan(
 
 def _reasons(indexed: IndexedProblem, now: Mapping[TaskId, str], movements: Movements, standbys: Standbys) -> dict[TaskId, Reason]:
     """The reason of each task that moves, waits, is placed, or gets a copy."""
-    reasons: dict[TaskId, Reason | None] = dict.fromkeys(now)  # so that they are in order
-    reasons.update(dict.fromkeys(standbys.placed, Reason(code="standby", lag_records=None)))
+    reasons: dict[TaskId, Reason] = dict.fromkeys(standbys.placed, Reason(code="standby", lag_records=None))
     granted = _Granted()
-    for task in indexed.others:
-        if task not in now:
-            continue
-        if task not in indexed.owner:
+    for task in indexed.unowned:
+        if task in now and task not in indexed.class_of:
             reasons[task] = granted[_why_granted(indexed, task, now[task])]
-        elif indexed.members[now[task]].leaving and not indexed.eligible(task):
-            reasons[task] = Reason(code="leaving", lag_records=None)
+    for member in indexed.members.values():
+        for task in member.active if member.leaving else ():
+            if task in indexed.tasks and not indexed.eligible(task):
+                reasons[task] = Reason(code="leaving", lag_records=None)
     for each in indexed.equivalence_classes:
         if indexed.eligible(each.first.id):
             if each.first.stateful:
@@ -187,7 +185,7 @@ def _reasons(indexed: IndexedProblem, now: Mapping[TaskId, str], movements: Move
             else:
                 reasons.update(dict.fromkeys(each.tasks, granted["unowned_stateless", None]))
     reasons.update(movements.reasons)
-    return {task: reason for task, reason in reasons.items() if reason is not None}
+    return {**{task: reasons[task] for task in now if task in reasons}, **reasons}  # in the order of `now`
 
 
 class _Granted(dict[tuple[str, int | None], Reason]):

@@ -130,18 +130,37 @@ class IndexedProblem:
             and self.owner.get(movement.task) != movement.destination
         }
 
+        self.unowned = [task for task in self.tasks if task not in self.owner] if len(self.owner) < len(self.tasks) else []
         self.class_of: dict[TaskId, EquivalenceClass] = {}
         self.equivalence_classes = self._equivalence_classes()
-        self.others = [task for task in self.tasks if task not in self.class_of]
+        self.others = [task for task in self.tasks if task not in self.class_of] if self.class_of else list(self.tasks)
         """Tasks that are in no equivalence class."""
+        self.settled = self._settled()
+
+    def _settled(self) -> dict[TaskId, str]:
+        """Task -> owner, in rising order, of tasks that only their owner has a reason to run: it
+        may keep the task, no other member has a copy or owned it before, no movement is in flight
+        and no warm-up is blocked.
+
+        In a large group these are nearly all, and steps that treat each task alone treat them
+        together. None where racks count, or where some members know only part of a sub-topology.
+        """
+        if self.racks.counts or self._of_task:
+            return {}
+        apart = {*self.in_flight, *self.blocked, *self._previous_owners, *[task for task, held in self.copies.items() if len(held) > 1]}
+        for member in self.members.values():
+            if member.active and (member.leaving or member.subtopologies is not None):
+                apart.update(member.active)
+        owner = self.owner
+        return {name: owner[name] for name, task in self.tasks.items() if name in owner and name not in apart and not task.displaced}
 
     def _equivalence_classes(self) -> list[EquivalenceClass]:
         """Classes by sub-topology, eligible members, kind and traffic."""
-        history = {*self.owner, *self.in_flight, *self.blocked, *self._previous_owners, *[task for task, copies in self.copies.items() if copies]}
         traffic = self.racks.active_traffic
         groups: dict[tuple[int, Pool, bool, bool, Traffic | None], EquivalenceClass] = {}
-        for name, task in self.tasks.items():
-            if name not in history:
+        for name in self.unowned:
+            if not (self.copies.get(name) or name in self.in_flight or name in self.blocked or name in self._previous_owners):
+                task = self.tasks[name]
                 key = name[0], self.eligible(name), task.stateful, task.displaced, traffic.get(name)
                 group = groups.get(key)
                 if group is None:
@@ -295,6 +314,12 @@ class IndexedProblem:
         if len(self.stateful) == len(self.tasks):
             return Counter(owner.values())
         return Counter([member for task, member in owner.items() if self.tasks[task].stateful])
+
+    def stateless_of(self, owner: Mapping[TaskId, str]) -> Counter[str]:
+        """Member -> number of its stateless tasks, given the owners."""
+        if len(self.stateful) == len(self.tasks):
+            return Counter()
+        return Counter([member for task, member in owner.items() if not self.tasks[task].stateful])
 
     def must_move(self, task: TaskId) -> bool:
         """Whether the owner may not keep the task while another member may run it. An owner of an

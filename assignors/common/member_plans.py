@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 
 from equipoise.assignors.common.indexed_problem import IndexedProblem
@@ -24,26 +25,30 @@ def member_plans(
         if member_.leaving:
             revoked.update(task for task in member_.active if indexed.owner.get(task) == member_.id and not indexed.eligible(task))
     active: dict[str, list[TaskId]] = {member: [] for member in indexed.members}
-    revoke: dict[str, list[TaskId]] = {
-        member.id: [task for task in member.active if task not in indexed.tasks] for member in indexed.members.values()
-    }
-    standby: dict[str, list[TaskId]] = {member: [] for member in indexed.members}
-    warmup: dict[str, list[TaskId]] = {member: [] for member in indexed.members}
+    revoke: dict[str, list[TaskId]] = {}
+    for member_ in indexed.members.values():
+        for task in itertools.filterfalse(indexed.tasks.__contains__, member_.active):
+            revoke.setdefault(member_.id, []).append(task)
+    standby: dict[str, list[TaskId]] = {}
+    warmup: dict[str, list[TaskId]] = {}
     for task, owner in now.items():
-        (revoke if task in revoked else active)[owner].append(task)
+        if task in revoked:
+            revoke.setdefault(owner, []).append(task)
+        else:
+            active[owner].append(task)
     for task, holders in standbys.holders.items():
         for holder in holders:
-            standby[holder].append(task)
+            standby.setdefault(holder, []).append(task)
     for task, member in sorted(warmups):
-        warmup[member].append(task)
+        warmup.setdefault(member, []).append(task)
     return {
         member: MemberPlan(
-            active=tuple(active[member]),
-            standby=tuple(standby[member]),
-            warmup=tuple(warmup[member]),
-            revoke=tuple(sorted(revoke[member])),
+            active=tuple(tasks),
+            standby=tuple(standby.get(member, ())),
+            warmup=tuple(warmup.get(member, ())),
+            revoke=tuple(sorted(revoke.get(member, ()))),
         )
-        for member in indexed.members
+        for member, tasks in active.items()
     }
 
 

@@ -85,7 +85,8 @@ class _TaskArcs:
     row: list[int] = attrs.field(factory=list)
     last: list[int] = attrs.field(factory=list)
     name: list[int] = attrs.field(factory=list)
-    pair: list[tuple[TaskId, str]] = attrs.field(factory=list)
+    task: list[TaskId] = attrs.field(factory=list)
+    member: list[str] = attrs.field(factory=list)
 
 
 @attrs.define
@@ -212,7 +213,8 @@ class AssignmentNetwork:
         arcs.row.append(self._row(cost))
         arcs.last.append(cost[-1])
         arcs.name.append(self._hashed(member))
-        arcs.pair.append((task, member))
+        arcs.task.append(task)
+        arcs.member.append(member)
 
     def pooled(self, task: TaskId, offer: Offer, more: int = 0) -> None:
         """Gives the task this offer, at `more` on the last level of costs. `offer` is of its lane.
@@ -236,6 +238,38 @@ class AssignmentNetwork:
         self._offers.node += [node for node in (self._task_node[tasks[0]], *nodes) for _ in range(each)]
         self._offers.last += [records for records in more for _ in range(each)]
         self._offers.offer += numbers * len(tasks)
+
+    def kept_or_pooled(self, tasks: Sequence[TaskId], owners: Sequence[str], cost: Sequence[int], offer: Offer, more: Sequence[int]) -> None:
+        """For new tasks of the offer's lane, each in turn: `direct` to its owner at `cost`, then
+        `pooled` with the offer at `more`.
+        """
+        self.direct(tasks[0], owners[0], cost)
+        self.pooled(tasks[0], offer, more[0])
+        arcs, offers, node_of = self._direct, self._offers, self._task_node
+        heads: dict[str, int] = {}
+        begin = len(arcs.node)
+        node = self._nodes
+        for task, owner in zip(tasks[1:], owners[1:], strict=True):
+            node_of[task] = node
+            arcs.node.append(node)
+            node += 1
+            head = heads.get(owner)
+            if head is None:
+                self._nodes = node
+                head = heads[owner] = self._member(owner, offer.lane)
+                node = self._nodes
+            arcs.head.append(head)
+        self._nodes = node
+        count = len(tasks) - 1
+        hashes = {owner: self._hashed(owner) for owner in heads}
+        arcs.row += [self._row(cost)] * count
+        arcs.last += [cost[-1]] * count
+        arcs.name += [hashes[owner] for owner in owners[1:]]
+        arcs.task += tasks[1:]
+        arcs.member += owners[1:]
+        offers.node += arcs.node[begin:]
+        offers.last += more[1:]
+        offers.offer += [self._number(offer)] * count
 
     def _number(self, offer: Offer) -> int:
         if offer.number is None:
@@ -335,7 +369,7 @@ class AssignmentNetwork:
     def wanted(self) -> dict[str, int]:
         """Member -> the most tasks that could come to it."""
         self._open_pools()
-        wanted: Counter[str] = Counter([member for _, member in self._direct.pair])
+        wanted: Counter[str] = Counter(self._direct.member)
         for (pool, _), tasks in self._pool_tasks.items():
             for member in pool.members:
                 wanted[member] += tasks
@@ -415,7 +449,7 @@ class AssignmentNetwork:
         """
         direct, offers, inner = len(self._direct.node), self._offers, len(self._inner.tail)
         amount = flow.amount
-        owner = dict([self._direct.pair[arc] for arc in np.flatnonzero(amount[:direct]).tolist()])
+        owner = {self._direct.task[arc]: self._direct.member[arc] for arc in np.flatnonzero(amount[:direct]).tolist()}
         item, arc = offers.written_out()
         used = np.flatnonzero(amount[direct : len(amount) - inner])
         task_at = dict(zip(self._task_node.values(), self._task_node, strict=True))

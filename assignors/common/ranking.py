@@ -144,19 +144,29 @@ def copies(tasks: Mapping[TaskId, Task], members: Iterable[MemberSpec], settings
     held: dict[TaskId, dict[str, Copy]] = {}
     for member in members:
         owned = frozenset(member.active)
+        lags, ready = member.lags, member.ready
         acceptable = acceptable_lag(tasks, member, settings)
-        for task_id in {**member.lags, **dict.fromkeys((*member.active, *member.standby, *member.warmup, *sorted(member.ready)))}:
+        runs = {member.id: _UP_TO_DATE}  # one object for all tasks that it runs and of which no other member has a copy
+        reports_all = owned <= lags.keys() and not (member.standby or member.warmup or ready)
+        if reports_all and len(owned) == len(lags) == list(lags.values()).count(LagSentinel.ACTIVE) and held.keys().isdisjoint(owned):
+            held.update(dict.fromkeys(member.active, runs))
+            continue
+        for task_id in lags if reports_all else {**lags, **dict.fromkeys((*member.active, *member.standby, *member.warmup, *sorted(ready)))}:
             task = tasks.get(task_id)
-            if task is not None and task.stateful:
-                held.setdefault(task_id, {})[member.id] = copy_of(
-                    task,
-                    member.lags.get(task_id),
-                    owns=task_id in owned,
-                    ready=task_id in member.ready,
-                    acceptable=acceptable,
-                    readiness=member.readiness,
-                )
-    return {**dict.fromkeys([task.id for task in tasks.values() if task.stateful], _NO_COPIES), **held}
+            if task is None or not task.stateful:
+                continue
+            lag = lags.get(task_id)
+            copy = _UP_TO_DATE
+            if lag is not LagSentinel.ACTIVE or task_id not in owned:
+                copy = copy_of(task, lag, owns=task_id in owned, ready=task_id in ready, acceptable=acceptable, readiness=member.readiness)
+            others = held.get(task_id)
+            if others is None:
+                held[task_id] = runs if copy is _UP_TO_DATE else {member.id: copy}
+            elif len(others) == 1:
+                held[task_id] = {**others, member.id: copy}
+            else:
+                others[member.id] = copy
+    return {name: held.get(name, _NO_COPIES) for name, task in tasks.items() if task.stateful}
 
 
 def rank(tasks: Iterable[Task], members: Iterable[MemberSpec], settings: GroupSettings) -> dict[TaskId, dict[int, tuple[str, ...]]]:

@@ -7,6 +7,7 @@ Both solve one transportation problem (`network`), with different costs.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 import attrs
@@ -251,8 +252,8 @@ def adopted_target(
     running = Target(owner={task: indexed.owner[task] for task in indexed.tasks if task in indexed.owner})
     must_change = (
         bool(settled)
-        or len(indexed.owner) < len(indexed.tasks)
-        or any(indexed.members[owner].leaving or indexed.must_move(task) for task, owner in indexed.owner.items())
+        or bool(indexed.unowned)
+        or any(indexed.members[owner].leaving or indexed.must_move(task) for task, owner in indexed.owner.items() if task not in indexed.settled)
     )
     if must_change:
         return propose_balanced_assignment(indexed, shares, candidates, settled, even_parts=even_parts)
@@ -305,17 +306,24 @@ def propose_balanced_assignment(
         indexed.tasks, levels=len(STAYS), two_kinds=shares.two_kinds, racks=racks.of if racks.counts else None, spread=even_parts or bool(limits)
     )
     arcs = _TargetArcs(network, indexed)
-    for same, tasks in itertools.groupby(indexed.tasks, indexed.class_of.get):
-        if same is not None:
-            arcs.add_class(same, list(tasks), candidates.get(same.first.id))
+    together = indexed.settled if settled.keys().isdisjoint(indexed.settled) and candidates.keys().isdisjoint(indexed.settled) else {}
+    for is_together, run in itertools.groupby(indexed.tasks, together.__contains__):
+        if is_together:
+            for _, of_subtopology in itertools.groupby(run, operator.itemgetter(0)):
+                for _, of_kind in itertools.groupby([indexed.tasks[task] for task in of_subtopology], operator.attrgetter("stateful")):
+                    arcs.add_settled(list(of_kind))
             continue
-        for task in tasks:
-            if task in settled:
-                network.direct(task, settled[task], STAYS)
-            elif indexed.eligible(task):
-                arcs.add(task, indexed.tasks[task], candidates.get(task))
-            elif task in indexed.owner and not indexed.members[indexed.owner[task]].leaving:
-                network.direct(task, indexed.owner[task], STAYS)
+        for same, tasks in itertools.groupby(run, indexed.class_of.get):
+            if same is not None:
+                arcs.add_class(same, list(tasks), candidates.get(same.first.id))
+                continue
+            for task in tasks:
+                if task in settled:
+                    network.direct(task, settled[task], STAYS)
+                elif indexed.eligible(task):
+                    arcs.add(task, indexed.tasks[task], candidates.get(task))
+                elif task in indexed.owner and not indexed.members[indexed.owner[task]].leaving:
+                    network.direct(task, indexed.owner[task], STAYS)
     parts = shares.parts() if even_parts else {}
     for kind in parts or limits:
         for member in indexed.members:
@@ -360,6 +368,15 @@ class _TargetArcs:
         records = whole(of_task) if of_task.stateful else 0
         for offer in self._offers(of_task, candidates):
             self.network.pooled(task, offer, records)
+
+    def add_settled(self, tasks: Sequence[Task]) -> None:
+        """`add` for tasks of one sub-topology and kind that only their owners have a reason to run
+        (`IndexedProblem.settled`), in rising order.
+        """
+        (offer,) = self._offers(tasks[0], None)
+        records = list(map(whole, tasks)) if tasks[0].stateful else [0] * len(tasks)
+        names = [task.id for task in tasks]
+        self.network.kept_or_pooled(names, list(map(self.indexed.owner.__getitem__, names)), STAYS, offer, records)
 
     def add_class(self, same: EquivalenceClass, tasks: Sequence[TaskId], candidates: Candidates | None) -> None:
         """Arcs of the next tasks of a class, in rising order."""

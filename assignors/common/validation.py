@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 
 from equipoise.assignors.common.assignor import Guarantee
 from equipoise.assignors.common.plan import Plan
@@ -58,14 +58,8 @@ class _PlanChecker:
         self.revoked = {task for part in plan.members.values() for task in part.revoke}
         self.handing_over = {movement.task: movement.destination for movement in problem.in_flight if movement.state is MovementState.REVOKING}
         self.begun = {(movement.task, movement.destination) for movement in problem.in_flight}
-        self.acceptable = {member.id: acceptable_lag(self.tasks, member, problem.settings) for member in problem.members}
-        self.caught_up: dict[TaskId, list[str]] = {}
-        """Stateful task -> members that are caught up on it and may be given it."""
-        for member in problem.members:
-            if not member.leaving:
-                for task in sorted({*member.lags, *member.ready}):
-                    if task in self.tasks and self.is_caught_up(member, task) and member.knows(task):
-                        self.caught_up.setdefault(task, []).append(member.id)
+        self._acceptable: dict[str, int] = {}
+        self._is_owned_once = len(self.owner) == sum(len(member.active) for member in problem.members)
         staying = [member for member in problem.members if not member.leaving]
         self._all_is_known = any(member.subtopologies is None for member in staying)
         self._known: dict[int, int] = {}
@@ -93,7 +87,22 @@ class _PlanChecker:
         lag = member.lags.get(task)
         if lag is LagSentinel.ACTIVE and self.owner.get(task) == member.id:
             return True
-        return is_ready(lag, word=task in member.ready, readiness=member.readiness, acceptable=self.acceptable[member.id])
+        acceptable = self._acceptable.get(member.id)
+        if acceptable is None:
+            acceptable = self._acceptable[member.id] = acceptable_lag(self.tasks, member, self.problem.settings)
+        return is_ready(lag, word=task in member.ready, readiness=member.readiness, acceptable=acceptable)
+
+    def caught_up(self, tasks: Set[TaskId]) -> dict[TaskId, list[str]]:
+        """Those of the tasks on which some member is caught up that may be given them -> these
+        members.
+        """
+        found: dict[TaskId, list[str]] = {}
+        for member in self.problem.members if tasks else ():
+            if not member.leaving:
+                for task in sorted(tasks & (member.lags.keys() | member.ready if member.ready else member.lags.keys())):
+                    if self.is_caught_up(member, task) and member.knows(task):
+                        found.setdefault(task, []).append(member.id)
+        return found
 
     def form(self) -> Iterator[str]:
         """Every member is named, every list is in rising order and names known tasks."""
@@ -101,18 +110,15 @@ class _PlanChecker:
             if named != sorted(self.members):
                 yield f"{what}: does not name every live member once, in rising order"
         for name, part in self.plan.members.items():
-            lists = {
-                "active": part.active,
-                "standby": part.standby,
-                "warmup": part.warmup,
-                "revoke": part.revoke,
-                "target": self.plan.target.get(name, ()),
-            }
+            target = self.plan.target.get(name, ())
+            if part.active == target and not (part.standby or part.warmup or part.revoke) and _rises(target) and self._names_tasks(target):
+                continue
+            lists = {"active": part.active, "standby": part.standby, "warmup": part.warmup, "revoke": part.revoke, "target": target}
             for what, tasks in lists.items():
                 in_order = sorted(tasks) if what == "active" else tasks
-                if not all(map(operator.lt, in_order, itertools.islice(in_order, 1, None))):
+                if not _rises(in_order):
                     yield f"{name}.{what}: not {'' if what == 'active' else 'in rising order, '}each task once"
-                if what != "revoke" and not all(map(self.tasks.__contains__, tasks)):
+                if what != "revoke" and not self._names_tasks(tasks):
                     yield f"{name}.{what}: there is no task {tasks_text(task for task in tasks if task not in self.tasks)}"
         for movement in self.plan.movements:
             for end in (movement.source, movement.destination):
@@ -123,6 +129,10 @@ class _PlanChecker:
             elif movement.task not in self.plan.reasons:
                 yield f"movement of {movement.task}: no reason is given"
 
+    def _names_tasks(self, tasks: Iterable[TaskId]) -> bool:
+        """Whether there are all these tasks."""
+        return all(map(self.tasks.__contains__, tasks))
+
     def ownership(self) -> Iterator[str]:
         """1: a task is active only where it is free or owned and kept; what is not kept is revoked.
         """
@@ -132,6 +142,8 @@ class _PlanChecker:
                 yield f"{task} is active on {names[0]} and {name}"
         for name, part in self.plan.members.items():
             member = self.members[name]
+            if part.active == member.active and not part.revoke and self._is_owned_once:
+                continue  # it keeps what it owns
             owned = frozenset(member.active)
             for task in filter(self.owner.__contains__, part.active):
                 if self.owner[task] != name:
@@ -153,6 +165,8 @@ class _PlanChecker:
     def copies(self) -> Iterator[str]:
         """Invariant 3: no copy beside the active task, none of stateless tasks, none twice."""
         for name, part in self.plan.members.items():
+            if not (part.standby or part.warmup):
+                continue
             runs = frozenset((*part.active, *part.revoke))
             for what, tasks in (("standby", part.standby), ("warm-up", part.warmup)):
                 yield from _named(f"{name} runs and is to keep a {what} of", runs.intersection(tasks))
@@ -164,6 +178,8 @@ class _PlanChecker:
         its topology does not have.
         """
         for name, part in self.plan.members.items():
+            if not (part.standby or part.warmup):
+                continue
             member = self.members[name]
             unfit = frozenset(self.not_to_be_given(name, (*part.standby, *part.warmup)))
             yield from _named(f"{name} is leaving or does not know what it is to copy:", unfit.difference(member.standby, member.warmup))
@@ -235,8 +251,8 @@ class _PlanChecker:
         Exception: a lost task that waits until a stated time.
         """
         moved = {movement.task for movement in self.plan.movements}
-        yield from _named("no target for", filter(self._is_due, self.tasks.keys() - self.target.keys()))
-        yield from _named("no member runs", filter(self._is_due, self.tasks.keys() - self.now.keys()))
+        yield from _named("no target for", filter(self._is_due, itertools.filterfalse(self.target.__contains__, self.tasks)))
+        yield from _named("no member runs", filter(self._is_due, itertools.filterfalse(self.now.__contains__, self.tasks)))
         gone = {task for task in self.revoked if task in self.tasks and self.has_eligible(task)}
         yield from _named("revoked although nothing is to move:", gone.difference(moved))
 
@@ -248,23 +264,27 @@ class _PlanChecker:
         """Invariant 4: a stateful task is granted to, or revoked for, a caught-up member if there
         is one. Earlier decisions hold.
         """
-        unowned = self.caught_up.keys() - self.owner.keys() - self.stateless
-        for name, part in self.plan.members.items() if unowned else ():
+        stateful = itertools.filterfalse(self.stateless.__contains__, self.tasks)
+        granted = set(itertools.filterfalse(self.owner.__contains__, stateful))
+        revoking = [
+            movement for movement in self.plan.movements if movement.state is MovementState.REVOKING and movement.task not in self.stateless
+        ]
+        caught_up = self.caught_up(granted.union(movement.task for movement in revoking))
+        granted.intersection_update(caught_up)
+        for name, part in self.plan.members.items() if granted else ():
             for task in part.active:
-                if task in unowned:
-                    yield from self._colder(task, name, "granted to")
-        for movement in self.plan.movements:
-            if movement.state is not MovementState.REVOKING or not self.tasks[movement.task].stateful:
-                continue
-            yield from self._colder(movement.task, movement.destination, "revoked for")
+                if task in granted:
+                    yield from self._colder(task, name, "granted to", caught_up)
+        for movement in revoking:
+            yield from self._colder(movement.task, movement.destination, "revoked for", caught_up)
             source = self.members[movement.source or movement.destination]
             decided = self.handing_over.get(movement.task) == movement.destination
             overdue = source.leaving and source.drain_expired
             if not decided and not overdue and not self.is_caught_up(self.members[movement.destination], movement.task):
                 yield f"{movement.task} is revoked from {source.id} before {movement.destination} is caught up"
 
-    def _colder(self, task: TaskId, name: str, what: str) -> Iterator[str]:
-        better = self.caught_up.get(task, [])
+    def _colder(self, task: TaskId, name: str, what: str, caught_up: Mapping[TaskId, list[str]]) -> Iterator[str]:
+        better = caught_up.get(task, [])
         if better and name not in better and self.handing_over.get(task) != name:
             yield f"{task} is {what} {name}, which is not caught up; {', '.join(better)} is"
 
@@ -275,7 +295,7 @@ class _PlanChecker:
         not count.
         """
         settings = self.problem.settings
-        counted = {name: [task for task in part.warmup if not self._is_apart(task)] for name, part in self.plan.members.items()}
+        counted = {name: [task for task in part.warmup if not self._is_apart(task)] for name, part in self.plan.members.items() if part.warmup}
         warmups = sum(map(len, counted.values()))
         before = sum(len(member.warmup) for member in self.members.values())
         if warmups > max(settings.max_warmups, before):
@@ -295,7 +315,7 @@ def _in_several(lists: Mapping[str, Collection[TaskId]]) -> list[tuple[TaskId, l
     """Tasks that are in more than one of the lists, in rising order, with the names of these lists.
     No list has a task twice.
     """
-    if len(frozenset().union(*lists.values())) == sum(map(len, lists.values())):
+    if len(frozenset(itertools.chain.from_iterable(lists.values()))) == sum(map(len, lists.values())):
         return []
     tasks = Counter(itertools.chain.from_iterable(lists.values()))
     return [(task, [name for name, of in lists.items() if task in of]) for task, times in sorted(tasks.items()) if times > 1]
@@ -305,3 +325,8 @@ def _named(what: str, tasks: Iterable[TaskId]) -> Iterator[str]:
     found = sorted(tasks)
     if found:
         yield f"{what} {tasks_text(found)}"
+
+
+def _rises(tasks: Sequence[TaskId]) -> bool:
+    """Whether the tasks are in rising order, each once."""
+    return all(map(operator.lt, tasks, itertools.islice(tasks, 1, None)))

@@ -77,7 +77,7 @@ def choose_members(state: GroupState, percent: int) -> tuple[ScaleDown, Drain]:
     """
     from equipoise.assignors import registry  # loads the solver
     from equipoise.assignors.scale_down import drain_ms, scale_down
-    from equipoise.statemachine.leader import build_problem
+    from equipoise.statemachine.problem import build_problem
 
     problem = build_problem(state)
     found = scale_down(problem, percent)

@@ -24,7 +24,7 @@ from equipoise.scenarios.parsed_directive import Argument, ParsedDirective
 from equipoise.scenarios.registry import directive
 from equipoise.scenarios.render import by_task_text, lag_text, member_text
 from equipoise.scenarios.values import NAMES, WHOLE, YES_NO, one_of, tasks_text
-from equipoise.statemachine.leader import build_problem
+from equipoise.statemachine.problem import build_problem
 from equipoise.statemachine.state import MemberState
 
 

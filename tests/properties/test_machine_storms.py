@@ -25,8 +25,10 @@ from equipoise.events.facts import GroupConfigured, LagReported, MemberJoined
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.reference_model.invariants import check_snapshot_replay
 from equipoise.reference_model.step_checker import StepChecker
+from equipoise.statemachine import snapshots
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.member import MemberSession
+from equipoise.statemachine.problem import build_problem
 from tests.storms import RESTORE_EVERY, draw, run_storm
 
 ROOT = Path(__file__).parents[2]
@@ -68,6 +70,19 @@ def digest(kept: Kept) -> str:
 @given(st.integers(1_000_000, 2**31))
 def test_machine_any_storm_keeps_invariants_settles_and_replays(seed: int):
     check_snapshot_replay(storm(seed).records, most_splits=3)
+
+
+@settings(max_examples=4)
+@given(st.integers(1_000_000, 2**31), st.sampled_from(("high_availability", "cooperative", "load_balanced")))
+def test_build_problem_after_rounds_equals_that_of_a_restored_state(seed: int, assignor: str):
+    """What the machine keeps from its last problem (`problem_cache`) changes no problem. The other
+    machine makes each problem from a snapshot.
+    """
+    machine = GroupMachine()
+    for place, record in enumerate(storm(seed, assignor, switching=bool(seed % 2)).records):
+        machine.step(record)
+        if place % RESTORE_EVERY == 0:
+            assert build_problem(machine.state) == build_problem(snapshots.load(machine.snapshot()))
 
 
 @pytest.mark.parametrize("seed", [2, 6, 1_027])

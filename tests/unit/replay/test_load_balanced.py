@@ -19,7 +19,7 @@ from equipoise.replay.simulation.cluster import MemorySink
 from equipoise.replay.simulation.measures import active_moves, silences
 from equipoise.replay.simulation.world import steady
 from equipoise.replay.verification import Verdict, verify
-from equipoise.statemachine.leader import build_problem
+from equipoise.statemachine.problem import build_problem
 
 RATES = (900, 100, 700, 100, 100, 100)
 """Records/s of tasks 0_0 to 0_5: two are hot, and both fall to the same member while nothing is

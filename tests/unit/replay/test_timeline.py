@@ -28,8 +28,8 @@ from equipoise.replay.timelines import Timeline, build_timeline, changes_owner, 
 from equipoise.replay.timelines.build import MOST_POINTS, _add_point, _imbalance
 from equipoise.replay.timelines.page import page_data
 from equipoise.statemachine import leader
-from equipoise.statemachine.leader import build_problem
 from equipoise.statemachine.machine import GroupMachine
+from equipoise.statemachine.problem import build_problem
 from equipoise.statemachine.state import GroupState
 from tests.unit.replay.lived import BACK_MS, END_MS, KILLED_MS, TOPOLOGY, configured, decided, lived
 
@@ -104,11 +104,10 @@ def test_timeline_imbalance_excludes_crash_looping_members(monkeypatch: pytest.M
 def test_build_timeline_builds_no_problem_for_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a leader builds assignment problems; reading a history builds none."""
     built: list[str] = []
-    real = leader.build_problem
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         built.append("problem")
-        return real(*args, **kwargs)
+        return build_problem(*args, **kwargs)
 
     monkeypatch.setattr(leader, "build_problem", counted)
     asked = sum(step.assignor_call is not None for step in Replayer().follow(lived()))

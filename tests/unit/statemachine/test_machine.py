@@ -29,8 +29,8 @@ from equipoise.events.facts import (
 )
 from equipoise.events.tasks import TaskId
 from equipoise.reference_model.invariants import check_snapshot_replay
-from equipoise.statemachine.leader import build_problem
 from equipoise.statemachine.machine import GroupMachine
+from equipoise.statemachine.problem import build_problem
 from equipoise.statemachine.rejections import REJECTIONS, rejection_text
 from equipoise.statemachine.snapshots import FORM
 from equipoise.statemachine.state import GroupPhase

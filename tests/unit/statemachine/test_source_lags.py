@@ -10,9 +10,9 @@ import pytest
 
 from equipoise.events.facts import DealRequested, LagReported, Load, PartitionsObserved, Subtopology, TopologyDeclared
 from equipoise.events.tasks import TaskId
-from equipoise.statemachine.leader import build_problem
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.partition import PartitionLead
+from equipoise.statemachine.problem import build_problem
 from equipoise.statemachine.state import GroupPhase
 from tests.groups import Group, configured, joined, rejections
 
