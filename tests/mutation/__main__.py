@@ -89,7 +89,7 @@ def try_modules(names: Sequence[str], tests: Sequence[str], sample: Collection[K
             todo[name] = results, mutants
         if not any(mutants for _, mutants in todo.values()):
             return
-        baseline = measured(items, names, OUT / f"{hashlib.sha256(repr((names, tests)).encode()).hexdigest()[:16]}.baseline")
+        baseline = measured(items, names, OUT / f"{hashlib.sha256(repr(names).encode()).hexdigest()[:16]}.baseline")
         for name, (results, mutants) in todo.items():
             stored_s = time.monotonic()
             for number, trial in enumerate(try_all(mutants, items, baseline, results.former), start=1):

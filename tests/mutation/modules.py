@@ -7,7 +7,7 @@ import attrs
 _MACHINE = tuple(
     f"tests/unit/statemachine/test_{name}.py"
     for name in (
-        "crash_loops", "deadlines", "due", "fencing", "leftovers", "machine", "machine_members", "machine_movements", "readiness",
+        "context", "crash_loops", "deadlines", "due", "fencing", "leftovers", "machine", "machine_members", "machine_movements", "readiness",
         "refused_configuration", "slots", "source_lags",
     )
 )  # fmt: skip

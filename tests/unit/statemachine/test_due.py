@@ -10,9 +10,10 @@ from equipoise.events.decisions import MemberExpired
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine import actions
 from equipoise.statemachine.context import StepContext
-from equipoise.statemachine.deadlines import GROUP_KEY, NO_TASK, Deadlines, Timer
+from equipoise.statemachine.deadlines import GROUP_KEY, NO_TASK, Timer
 from equipoise.statemachine.due import deadline_passed
 from tests.groups import SESSION_MS, Group
+from tests.unit.statemachine.contexts import context_of
 
 
 def everything_under_way() -> tuple[StepContext, TaskId]:
@@ -31,8 +32,7 @@ def everything_under_way() -> tuple[StepContext, TaskId]:
     actions.begin_drain(state, member)
     actions.schedule(state, state.now_ms + 60_000)
     state.now_ms += state.settings.warmup_stall_ms
-    deadlines = Deadlines(state)
-    return StepContext(state, deadlines, lambda config: None, lambda config: frozenset(), 1_000_000), task
+    return context_of(group, frozenset()), task
 
 
 def running(context: StepContext, task: TaskId) -> set[Timer]:
@@ -94,7 +94,7 @@ def test_deadline_of_a_member_removes_it_with_its_hold(timer: Timer, expired_as:
 def test_last_member_that_expires_stops_the_timers_of_the_group(timer: Timer):
     group = Group().starts("m1", stateful=1)
     group.settles()
-    context = StepContext(group.state, Deadlines(group.state), lambda config: None, lambda config: frozenset(), 1_000_000)
+    context = context_of(group)
     actions.schedule(group.state, group.state.now_ms + 60_000)
     deadline_passed(context, timer, ("m1", NO_TASK))
     assert (group.state.members, group.state.scheduled_ms, group.state.probing_deadline_ms) == ({}, None, None)
