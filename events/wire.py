@@ -279,11 +279,16 @@ def _class_reader(converter: cattrs.Converter, kind: Any) -> Reader:
 
 
 def _class_writer(converter: cattrs.Converter, kind: Any) -> Writer:
-    fields = [(name, converter.get_unstructure_hook(type_)) for name, type_ in columns(kind)]
+    names = [name for name, _ in columns(kind)]
+    hooks = [converter.get_unstructure_hook(type_) for _, type_ in columns(kind)]
+    changed = [(index, hook) for index, hook in enumerate(hooks) if hook is not as_is]
     later = appended(kind)
 
     def write_all(event: Any) -> list[Any]:
-        return [write_field(getattr(event, name)) for name, write_field in fields]
+        written = [getattr(event, name) for name in names]
+        for index, write_field in changed:
+            written[index] = write_field(written[index])
+        return written
 
     return (lambda event: without_defaults(write_all(event), kind)) if later else write_all
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 import heapq
+from collections.abc import Callable, Iterator
 
 from equipoise.assignors import MovementState
 from equipoise.events.tasks import TaskId
@@ -43,42 +44,105 @@ NO_TASK = TaskId(0, 0)
 GROUP_KEY: Key = ("", NO_TASK)
 
 
-def due_at_ms(state: GroupState, timer: Timer, key: Key) -> int | None:
-    """Group time, in ms, at which this timer is due by the state now; None: it does not run."""
-    settings = state.settings
-    if timer is Timer.GATHERING:
-        return state.gathering_until_ms
-    if timer is Timer.SCHEDULED:
-        return state.scheduled_ms
-    if timer is Timer.PROBING:
-        return state.probing_deadline_ms
-    if timer is Timer.UNBLOCK:
-        backoff = state.backoffs.get((key[1], key[0]))
-        return None if backoff is None or backoff.over else backoff.until_ms
-    if timer is Timer.FENCED:
-        fenced = state.fenced.get(key[0])
-        return None if fenced is None else fenced.last_heard_ms + fenced.session_timeout_ms
+def _of_session(state: GroupState, key: Key) -> int | None:
     member = state.members.get(key[0])
-    if member is None:
+    return None if member is None or state.phase is GroupPhase.SHADOWING else member.last_heard_ms + member.session_timeout_ms
+
+
+def _of_revocation(state: GroupState, key: Key) -> int | None:
+    member = state.members.get(key[0])
+    if member is None or not member.revoking:
         return None
-    if timer is Timer.SESSION:
-        return None if state.phase is GroupPhase.SHADOWING else member.last_heard_ms + member.session_timeout_ms
-    if timer is Timer.REVOCATION:
-        return min(since_ms for _, since_ms in member.revoking.values()) + settings.revocation_timeout_ms if member.revoking else None
-    if timer is Timer.DRAIN:
-        return member.drain_deadline_ms
-    if timer is Timer.CRASH_BACKOFF:
-        return state.crashes[key[0]].until_ms if key[0] in state.crashes else None
-    if timer is Timer.SLOT_BACKOFF:
-        return None if member.slot_backoff is None or member.slot_backoff.over else member.slot_backoff.until_ms
-    warmup = member.warmup.get(key[1])
+    return min(since_ms for _, since_ms in member.revoking.values()) + state.settings.revocation_timeout_ms
+
+
+def _of_fenced(state: GroupState, key: Key) -> int | None:
+    fenced = state.fenced.get(key[0])
+    return None if fenced is None else fenced.last_heard_ms + fenced.session_timeout_ms
+
+
+def _of_drain(state: GroupState, key: Key) -> int | None:
+    member = state.members.get(key[0])
+    return None if member is None else member.drain_deadline_ms
+
+
+def _of_stall(state: GroupState, key: Key) -> int | None:
+    member = state.members.get(key[0])
+    warmup = None if member is None else member.warmup.get(key[1])
     if warmup is None:
         return None
     if warmup.caught_up:
         movement = state.in_flight.get(key[1])
         if movement is None or movement.destination != key[0] or movement.state is MovementState.REVOKING:
             return None  # the member must still declare this one ready, and its assignor waits for that
-    return min(warmup.improved_ms, warmup.looked_ms) + settings.warmup_stall_ms
+    return min(warmup.improved_ms, warmup.looked_ms) + state.settings.warmup_stall_ms
+
+
+def _of_unblock(state: GroupState, key: Key) -> int | None:
+    backoff = state.backoffs.get((key[1], key[0]))
+    return None if backoff is None or backoff.over else backoff.until_ms
+
+
+def _of_slot_backoff(state: GroupState, key: Key) -> int | None:
+    member = state.members.get(key[0])
+    backoff = None if member is None else member.slot_backoff
+    return None if backoff is None or backoff.over else backoff.until_ms
+
+
+def _of_crash_backoff(state: GroupState, key: Key) -> int | None:
+    return state.crashes[key[0]].until_ms if key[0] in state.members and key[0] in state.crashes else None
+
+
+_DUE: tuple[Callable[[GroupState, Key], int | None], ...] = (
+    _of_session,
+    _of_revocation,
+    _of_fenced,
+    _of_drain,
+    _of_stall,
+    _of_unblock,
+    _of_slot_backoff,
+    _of_crash_backoff,
+    lambda state, key: state.gathering_until_ms,
+    lambda state, key: state.scheduled_ms,
+    lambda state, key: state.probing_deadline_ms,
+)
+"""By the number of the `Timer`, from 1 on."""
+
+
+def due_at_ms(state: GroupState, timer: Timer, key: Key) -> int | None:
+    """Group time, in ms, at which this timer is due by the state now; None: it does not run."""
+    return _DUE[timer - 1](state, key)
+
+
+def timers_of(state: GroupState) -> Iterator[tuple[int, Timer, Key]]:
+    """Every timer that runs by the state, as (due time in group ms, timer, key). Costs time in the
+    group's size.
+    """
+    for timer, key in _possible(state):
+        at_ms = _DUE[timer - 1](state, key)
+        if at_ms is not None:
+            yield at_ms, timer, key
+
+
+def _possible(state: GroupState) -> Iterator[tuple[Timer, Key]]:
+    """Every timer that may run, in the order in which a heap is built."""
+    for member_id in sorted(state.members):
+        member = state.members[member_id]
+        key = member_id, NO_TASK
+        for timer in _OF_A_MEMBER:
+            yield timer, key
+        for task in sorted(member.warmup):
+            yield Timer.STALL, (member_id, task)
+    for task, member_id in sorted(state.backoffs):
+        yield Timer.UNBLOCK, (member_id, task)
+    for fenced in sorted(state.fenced):
+        yield Timer.FENCED, (fenced, NO_TASK)
+    for timer in _OF_THE_GROUP:
+        yield timer, GROUP_KEY
+
+
+_OF_A_MEMBER = (Timer.SESSION, Timer.REVOCATION, Timer.DRAIN, Timer.SLOT_BACKOFF, Timer.CRASH_BACKOFF)
+_OF_THE_GROUP = (Timer.GATHERING, Timer.SCHEDULED, Timer.PROBING)
 
 
 class Deadlines:
@@ -91,24 +155,8 @@ class Deadlines:
 
     def rebuild(self) -> None:
         """Watches every timer that runs now. Costs time in the group's size."""
-        state = self._state
-        self._heap.clear()
-        for member_id in sorted(state.members):
-            member = state.members[member_id]
-            self.watch(Timer.SESSION, (member_id, NO_TASK))
-            self.watch(Timer.REVOCATION, (member_id, NO_TASK))
-            self.watch(Timer.DRAIN, (member_id, NO_TASK))
-            self.watch(Timer.SLOT_BACKOFF, (member_id, NO_TASK))
-            self.watch(Timer.CRASH_BACKOFF, (member_id, NO_TASK))
-            for task in sorted(member.warmup):
-                self.watch(Timer.STALL, (member_id, task))
-        for task, member_id in sorted(state.backoffs):
-            self.watch(Timer.UNBLOCK, (member_id, task))
-        for key in sorted(state.fenced):
-            self.watch(Timer.FENCED, (key, NO_TASK))
-        self.watch(Timer.GATHERING)
-        self.watch(Timer.SCHEDULED)
-        self.watch(Timer.PROBING)
+        self._heap[:] = timers_of(self._state)
+        heapq.heapify(self._heap)
 
     def watch(self, timer: Timer, key: Key = GROUP_KEY) -> None:
         """Adds a timer that starts or moves to an earlier time."""

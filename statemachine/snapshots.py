@@ -111,6 +111,17 @@ def _lag_from_wire(wire: int | str) -> Lag:
     return LagSentinel(wire) if isinstance(wire, str) else wire
 
 
+def _columns(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in attrs.fields(kind))
+
+
+_OF_LOADS, _OF_CRASHES, _OF_PREPARATIONS, _OF_WARMUPS = map(_columns, (MeasuredLoad, Crashes, Preparation, Warmup))
+
+
+def _values(of: object, columns: tuple[str, ...]) -> list[Any]:
+    return [getattr(of, name) for name in columns]
+
+
 def _state_to_wire(state: GroupState) -> list[Any]:
     return [
         state.group,
@@ -121,7 +132,7 @@ def _state_to_wire(state: GroupState) -> list[Any]:
         {topic: {number: list(names) for number, names in sorted(racks.items())} for topic, racks in sorted(state.racks.items())},
         {topic: dict(sorted(weights.items())) for topic, weights in sorted(state.weights.items())},
         {topic: {number: [g.observed_ms, g.records_per_s] for number, g in sorted(of.items())} for topic, of in sorted(state.growth.items())},
-        {str(task): list(attrs.astuple(state.loads[task])) for task in sorted(state.loads)},
+        {str(task): _values(state.loads[task], _OF_LOADS) for task in sorted(state.loads)},
         [_task_map(state.behind), {topic: dict(sorted(lags.items())) for topic, lags in sorted(state.source_lags.items())}],
         [state.now_ms, state.last_append_ms, state.last_offset, state.seq, state.number, state.generation],
         [_member_to_wire(state.members[member_id]) for member_id in sorted(state.members)],
@@ -138,7 +149,7 @@ def _state_to_wire(state: GroupState) -> list[Any]:
         [state.waiting, _task_map(state.queued)],
         [[str(task), member_id, b.until_ms, b.times, b.over] for (task, member_id), b in sorted(state.backoffs.items())],
         dict(sorted(state.nonces.items())),
-        {name: list(attrs.astuple(state.crashes[name])) for name in sorted(state.crashes)},
+        {name: _values(state.crashes[name], _OF_CRASHES) for name in sorted(state.crashes)},
         dict(sorted(state.asked.items())),
         [state.gathering_until_ms, state.probing_deadline_ms, state.scheduled_ms, state.awaiting_lags],
         [state.revocations.times, state.revocations.since_ms, state.revocations.until_ms],
@@ -217,14 +228,14 @@ def _member_to_wire(member: MemberState) -> list[Any]:
         [member.issued_epoch, member.applied_epoch, member.report_number],
         _tasks(member.held),
         _tasks(member.ready),
-        [{str(task): list(attrs.astuple(member.preparing[task])) for task in sorted(member.preparing)}, _tasks(member.failed)],
+        [{str(task): _values(member.preparing[task], _OF_PREPARATIONS) for task in sorted(member.preparing)}, _tasks(member.failed)],
         [member.restore_records_per_s, member.measured_records_per_s, _slot_backoff_to_wire(member.slot_backoff)],
         [member.leaving, member.drain_deadline_ms, member.drain_expired, member.released, member.intends],
         _task_map(member.active),
         {str(task): list(member.revoking[task]) for task in sorted(member.revoking)},
         _task_map(member.eager_regrants),
         _tasks(member.standby),
-        {str(task): list(attrs.astuple(member.warmup[task])) for task in sorted(member.warmup)},
+        {str(task): _values(member.warmup[task], _OF_WARMUPS) for task in sorted(member.warmup)},
     ]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import gc
 import itertools
 import json
 import multiprocessing
@@ -26,6 +27,8 @@ from tests.shrinking import kind_of_failure, shrink
 from tests.storms import START_MS, run_storm
 
 PRINT_EVERY_S = 30.0
+YOUNG_OBJECTS = 200_000
+"""The garbage collector looks when there are so many: a storm is short, and leaves little."""
 
 
 @attrs.frozen
@@ -43,6 +46,8 @@ class Stormed:
 
 def one(seed: int) -> Stormed:
     """Runs one storm. Its kind follows from the seed (`tests.seeds`)."""
+    gc.collect()
+    gc.set_threshold(YOUNG_OBJECTS, 20, 100)
     began_s = time.process_time()
     outcome = run_storm(setting_of(seed))
     failure = kind_of_failure(outcome.error)

@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from equipoise.assignors import registry
+from equipoise.assignors import AssignmentProblem, Assignor, DelegatingAssignor, Plan, registry
 from equipoise.events.errors import EquipoiseError, InvariantBroken
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
 from equipoise.events.records import DecisionRecord, Record
@@ -216,6 +216,40 @@ def _changes(seed: int, before: GroupConfigured) -> Iterator[tuple[int, GroupCon
         yield at_ms, GroupConfigured(assignor=leader.name, behaviour_version=leader.version, solver=leader.solver, knobs=settings)
 
 
+class Answers:
+    """The plans of a storm's assignors, so that a worker that takes the group over need not have
+    them computed again. A `StepChecker` has every RESTORE_EVERY-th computed again, and compares.
+    """
+
+    def __init__(self) -> None:
+        self._assignors: dict[tuple[str, int], _Remembering] = {}
+
+    def load(self, name: str, version: int) -> Assignor:
+        found = self._assignors.get((name, version))
+        return self._assignors.setdefault((name, version), _Remembering(registry.load(name, version))) if found is None else found
+
+    def machine(self, checkpoint: bytes | None) -> GroupMachine:
+        return GroupMachine(load=self.load) if checkpoint is None else GroupMachine.restore(checkpoint, load=self.load)
+
+
+class _Remembering(DelegatingAssignor):
+    def __init__(self, assignor: Assignor) -> None:
+        super().__init__(assignor)
+        self._plans: dict[int, list[tuple[AssignmentProblem, Plan]]] = {}
+        """Group time -> problems of that time, with what the state may change later copied."""
+
+    def assign(self, problem: AssignmentProblem) -> Plan:
+        known = self._plans.setdefault(problem.now_ms, [])
+        for asked, answer in known:
+            if asked == problem:
+                return answer
+        members = tuple(attrs.evolve(member, lags=dict(member.lags)) for member in problem.members)
+        copied = attrs.evolve(problem, members=members, memory=dict(problem.memory))
+        found = self.wrapped.assign(problem)
+        known.append((copied, found))
+        return found
+
+
 Judge = Callable[[Record, list[DecisionRecord], GroupMachine], None]
 
 
@@ -233,6 +267,8 @@ def run_storm(setting: Setting, *, judges: Sequence[Judge] | None = None, **opti
             judge(record, decisions, machine)
 
     builds = Builds()
+    if "machine_factory" not in options:
+        options = {"machine_factory": Answers().machine, **options}
     if setting.operators:
         options = {"session_factory": builds, **options}
     cluster = SimulatedCluster(setting.config, seed=setting.seed, watcher=watch, **options)

@@ -16,6 +16,7 @@ from equipoise.assignors.common.target import Candidates
 from equipoise.events.tasks import TaskId
 
 MULTIPLIERS = (-2, -1, 0, 1, 2)  # a change of owner costs 1, so prices beyond that never bound more; any price would be sound
+_PRICES = np.array([(a, b) for a in MULTIPLIERS for b in MULTIPLIERS], dtype=np.int64)
 
 
 def moves_lower_bound(
@@ -142,8 +143,6 @@ def _priced(s: Ints, n: Ints, limits: Ints, stateful: int, stateless: int, *, le
     if not within.any(axis=0).all():
         return 0
     never = np.iinfo(np.int64).max // 4
-    return max(
-        int((np.where(within, cost + a * ones + b * others, never).min(axis=0) * members).sum()) - a * stateful - b * stateless
-        for a in MULTIPLIERS
-        for b in MULTIPLIERS
-    )
+    priced = cost + _PRICES[:, 0, None, None] * ones + _PRICES[:, 1, None, None] * others
+    least = (np.where(within, priced, never).min(axis=1) * members).sum(axis=1)
+    return int((least - _PRICES[:, 0] * stateful - _PRICES[:, 1] * stateless).max())

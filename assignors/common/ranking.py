@@ -104,7 +104,7 @@ def lag_within(
     needed, most = 0, 0
     behind: list[tuple[int, int]] = []
     for task, lag in lags.items():
-        rate = written(task)
+        rate = written(task) if isinstance(lag, int) else None
         if rate is None or not isinstance(lag, int):
             continue
         if task in owned:

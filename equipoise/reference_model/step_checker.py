@@ -14,7 +14,7 @@ from equipoise.events.errors import GroupHalted, InvariantBroken
 from equipoise.events.facts import LogOpened
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.reference_model.invariants import Validator
-from equipoise.statemachine.deadlines import Deadlines
+from equipoise.statemachine.deadlines import timers_of
 from equipoise.statemachine.machine import AssignorLoader, GroupMachine
 
 
@@ -55,10 +55,10 @@ def check_sizes(record: Record, decisions: list[DecisionRecord]) -> None:
 
 
 def check_timers(machine: GroupMachine) -> None:
-    """Checks that the machine's timers are those of a heap made from its state. Costs time in the
+    """Checks that the machine's timers are those that follow from its state. Costs time in the
     group's size. Raises InvariantBroken 8.
     """
-    found, wanted = machine.timers(), Deadlines(machine.state).running()
+    found, wanted = machine.timers(), set(timers_of(machine.state))
     if found != wanted:
         missing, extra = sorted(wanted - found), sorted(found - wanted)
         at = f"at offset {machine.state.last_offset}"
