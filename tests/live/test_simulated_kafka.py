@@ -4,20 +4,38 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
 from random import Random
+from typing import Any
 
 import pytest
 from aiokafka import TopicPartition as TheirPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from aiokafka.client import AIOKafkaClient, CoordinationType
+from aiokafka.errors import KafkaError, for_code
+from aiokafka.protocol.offset import OffsetRequest
+from aiokafka.protocol.produce import ProduceRequest
+from aiokafka.protocol.transaction import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+)
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from equipoise.events.log.kafka.client import Clients, NewTopic, TopicPartition
 from equipoise.events.log.kafka.connection import Connection
 from tests.simulated.kafka.clients import SimulatedClients
 from tests.simulated.kafka.cluster import Cluster
+from tests.simulated.kafka.log import Batch
+from tests.simulated.late_requests import LateRequests, Sent
 from tests.simulated.loops import S_US, Scheduler, VirtualLoop
 from tests.simulated.script import Script
 
 STEPS = 100
+LATE_STEPS = 200
 VIRTUAL_S = 36_000
 
 
@@ -61,6 +79,120 @@ class SimulatedWorld:
         self._cluster.delete_records(place, before)
 
 
+class RealRequests:
+    """Sends requests to the only broker, by aiokafka's connection."""
+
+    def __init__(self, client: AIOKafkaClient, admin: AIOKafkaAdminClient, world: RealWorld, prefix: str) -> None:
+        self._client, self._admin, self._world, self._prefix = client, admin, world, prefix
+
+    async def _ask(self, request: Any) -> Any:
+        return await self._client.send(self._client.get_random_node(), request)
+
+    async def init(self, transactional_id: str) -> tuple[str, int, int]:
+        while True:
+            answer = await self._ask(InitProducerIdRequest(self._id(transactional_id), 60_000))
+            if not for_code(answer.error_code).retriable:
+                return _name(answer.error_code), answer.producer_id, answer.producer_epoch
+            await self._client.coordinator_lookup(CoordinationType.TRANSACTION, self._id(transactional_id))
+            await asyncio.sleep(0.1)  # the coordinator is loading
+
+    def _id(self, transactional_id: str) -> str | None:
+        return f"{self._prefix}.{transactional_id}" if transactional_id else None
+
+    async def add(self, transactional_id: str, producer_id: int, epoch: int, place: TopicPartition) -> str:
+        request = AddPartitionsToTxnRequest(self._id(transactional_id), producer_id, epoch, [(place[0], [place[1]])])
+        return _name((await self._ask(request)).errors[0][1][0][1])
+
+    async def end(self, transactional_id: str, producer_id: int, epoch: int, commit: bool) -> str:
+        return _name((await self._ask(EndTxnRequest(self._id(transactional_id), producer_id, epoch, commit))).error_code)
+
+    async def commit_offset(self, transactional_id: str, producer_id: int, epoch: int, place: TopicPartition, offset: int) -> str:
+        known, group = self._id(transactional_id), f"{self._prefix}.group"
+        added = _name((await self._ask(AddOffsetsToTxnRequest(known, producer_id, epoch, group))).error_code)
+        if added:
+            return added
+        while True:
+            request = TxnOffsetCommitRequest(known, group, producer_id, epoch, [(place[0], [(place[1], offset, "")])])
+            code = (await self._ask(request)).errors[0][1][0][1]
+            if not for_code(code).retriable:
+                return _name(code)
+            with contextlib.suppress(KafkaError):
+                await self._client.coordinator_lookup(CoordinationType.GROUP, group)
+            await asyncio.sleep(0.1)
+
+    async def produce(self, sent: Sent) -> str | int:
+        is_transactional = bool(sent.transactional_id)
+        batch = DefaultRecordBatchBuilder(2, 0, is_transactional, sent.producer_id, sent.epoch, sent.sequence, 10_000)
+        for index in range(sent.count):
+            batch.append(index, 1_700_000_000_000, None, b"x", [])
+        request = ProduceRequest(self._id(sent.transactional_id), -1, 10_000, [(sent.place[0], [(sent.place[1], bytes(batch.build()))])])
+        _, code, offset, *_ = (await self._ask(request)).topics[0][1][0]
+        return _name(code) or int(offset)
+
+    async def ends(self, places: list[TopicPartition]) -> list[tuple[int, int]]:
+        by_level = []
+        for level in (0, 1):
+            answer = await self._ask(OffsetRequest(-1, level, [(places[0][0], [(place[1], -1) for place in places])]))
+            by_level.append({partition: offset for partition, _, _, offset, *_ in answer.topics[0][1]})
+        return [(by_level[0][place[1]], by_level[1][place[1]]) for place in places]
+
+    async def create_again(self, topic: str) -> None:
+        await self._world.delete(topic)
+        await self._world.create(NewTopic(topic, 2, 1))
+        await asyncio.sleep(0.3)  # until the broker leads its partitions
+
+
+def _name(code: int) -> str:
+    return for_code(code).__name__ if code else ""
+
+
+class SimulatedRequests:
+    """Calls the only broker."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def _ask(self, handler: Any, *arguments: Any) -> Any:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        handler(*arguments, self._cluster.brokers[0], future.set_result)
+        return await future
+
+    async def init(self, transactional_id: str) -> tuple[str, int, int]:
+        answer = await self._ask(self._cluster.coordinators.init_producer_id, transactional_id or None, 60_000)
+        return ("", *answer) if isinstance(answer, tuple) else (answer.__name__, -1, -1)
+
+    async def add(self, transactional_id: str, producer_id: int, epoch: int, place: TopicPartition) -> str:
+        return _class(await self._ask(self._cluster.coordinators.add_to_transaction, transactional_id, producer_id, epoch, [place], None))
+
+    async def end(self, transactional_id: str, producer_id: int, epoch: int, commit: bool) -> str:
+        return _class(await self._ask(self._cluster.coordinators.end_transaction, transactional_id, producer_id, epoch, commit))
+
+    async def commit_offset(self, transactional_id: str, producer_id: int, epoch: int, place: TopicPartition, offset: int) -> str:
+        coordinators = self._cluster.coordinators
+        added = await self._ask(coordinators.add_to_transaction, transactional_id, producer_id, epoch, [], "group")
+        if added is not None:
+            return _class(added)
+        return _class(await self._ask(coordinators.commit_in_transaction, transactional_id, producer_id, epoch, "group", {place: offset}))
+
+    async def produce(self, sent: Sent) -> str | int:
+        contents = [(None, b"x", (), 0)] * sent.count
+        batch = Batch(sent.producer_id, sent.epoch, sent.sequence, bool(sent.transactional_id), contents, 100)
+        answer = (await self._ask(self._cluster.produce, {sent.place: batch}, sent.transactional_id or None))[sent.place]
+        return answer if isinstance(answer, int) else _class(answer)
+
+    async def ends(self, places: list[TopicPartition]) -> list[tuple[int, int]]:
+        found = [await self._ask(self._cluster.list_offsets, places, False, committed) for committed in (False, True)]
+        return [(found[0][place], found[1][place]) for place in places]
+
+    async def create_again(self, topic: str) -> None:
+        self._cluster.delete_topic(topic)
+        self._cluster.create_topic(topic, 2)
+
+
+def _class(error: type[Exception] | None) -> str:
+    return "" if error is None else error.__name__
+
+
 async def on_a_broker(bootstrap: str, prefix: str, seed: int) -> list[str]:
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
@@ -74,19 +206,44 @@ async def on_a_broker(bootstrap: str, prefix: str, seed: int) -> list[str]:
         await admin.close()
 
 
-def in_virtual_time(prefix: str, seed: int) -> list[str]:
+def in_virtual_time(seed: int, play: Callable[[Cluster], Coroutine[Any, Any, list[str]]]) -> list[str]:
     scheduler = Scheduler(seed)
-    loop = VirtualLoop(scheduler, "script")
-    script = Script(SimulatedWorld(Cluster(scheduler, Random(seed))), seed, prefix)
-    task = loop.create_task(script.play(STEPS))
+    task = VirtualLoop(scheduler, "script").create_task(play(Cluster(scheduler, Random(seed))))
     try:
         scheduler.run(VIRTUAL_S * S_US, task.done)
-        return task.result() if task.done() else [*script.seen, "it hangs"]
+        return task.result() if task.done() else ["it hangs"]
     finally:
         scheduler.dispose()
 
 
-@pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.smoke] if seed == 0 else []) for seed in range(10)])
+async def late_on_a_broker(bootstrap: str, prefix: str, seed: int) -> list[str]:
+    admin, client = AIOKafkaAdminClient(bootstrap_servers=bootstrap), AIOKafkaClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    await client.bootstrap()
+    world = RealWorld(bootstrap, admin)
+    try:
+        await world.create(NewTopic(f"{prefix}.late", 2, 1))
+        return await LateRequests(RealRequests(client, admin, world, prefix), seed, f"{prefix}.late").play(LATE_STEPS)
+    finally:
+        await client.close()
+        await admin.close()
+
+
+async def late_simulated(cluster: Cluster, prefix: str, seed: int) -> list[str]:
+    cluster.create_topic(f"{prefix}.late", 2)
+    return await LateRequests(SimulatedRequests(cluster), seed, f"{prefix}.late").play(LATE_STEPS)
+
+
+SEEDS = [pytest.param(seed, marks=[pytest.mark.smoke] if seed == 0 else []) for seed in range(10)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 async def test_simulated_kafka_answers_as_a_broker_does(seed: int, bootstrap: str, prefix: str) -> None:
-    simulated = await asyncio.to_thread(in_virtual_time, prefix, seed)
+    simulated = await asyncio.to_thread(in_virtual_time, seed, lambda cluster: Script(SimulatedWorld(cluster), seed, prefix).play(STEPS))
     assert simulated == await on_a_broker(bootstrap, prefix, seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_simulated_broker_answers_late_requests_as_a_broker_does(seed: int, bootstrap: str, prefix: str) -> None:
+    simulated = await asyncio.to_thread(in_virtual_time, seed, lambda cluster: late_simulated(cluster, prefix, seed))
+    assert simulated == await late_on_a_broker(bootstrap, prefix, seed)

@@ -243,7 +243,9 @@ class Script:
                 found += [(each.offset, each.key, (each.value or b"")[:20], tuple(each.headers), each.timestamp_type) for each in batch]
         finally:
             reader.pause(place)
-        return [*found, await reader.position(place), reader.highwater(place), reader.last_stable_offset(place)]
+        if start < end:  # else there need not have been a fetch
+            found += [reader.highwater(place), reader.last_stable_offset(place)]
+        return [*found, await reader.position(place)]
 
     async def _keep_reading(self) -> None:
         """Goes on where it was, whatever has happened to the topic."""

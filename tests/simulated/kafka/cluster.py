@@ -438,8 +438,9 @@ class Cluster:
 
     def _transaction_problem(self, each: Partition, batch: Batch, transactional_id: str | None) -> ErrorClass | None:
         """Leaders ask the coordinator whether a partition belongs to the transaction (KIP-890)."""
-        if transactional_id is None or each.log.has_open_transaction(batch.producer_id) or isinstance(each.log.check(batch), int):
+        if transactional_id is None or each.log.has_open_transaction(batch.producer_id):
             return None
+        each.log.verifying(batch)
         return self.coordinators.transaction_problem(transactional_id, batch.producer_id, batch.epoch, each.place)
 
     def fetch(

@@ -111,6 +111,8 @@ class PartitionLog:
         self._producers: dict[int, _KnownProducer] = {}
         self._open: dict[int, list[int]] = {}
         """Producer id -> records of its open transaction."""
+        self._verifying: dict[int, tuple[int, int]] = {}
+        """Producer id -> epoch and lowest sequence number of what the coordinator was asked for."""
         self._aborted: set[int] = set()
         self._ended: list[tuple[int, int]] = []
         """Transactions whose marker is not below the high watermark yet: first offset, offset of
@@ -134,25 +136,28 @@ class PartitionLog:
     def has_open_transaction(self, producer_id: int) -> bool:
         return producer_id in self._open
 
+    def verifying(self, batch: Batch) -> None:
+        """Notes that the leader asks whether the batch belongs to a transaction."""
+        epoch, lowest = self._verifying.get(batch.producer_id, (batch.epoch, batch.sequence))
+        if batch.epoch > epoch or (batch.epoch == epoch and batch.sequence < lowest):
+            epoch, lowest = batch.epoch, batch.sequence
+        self._verifying[batch.producer_id] = epoch, lowest
+
     def check(self, batch: Batch) -> int | type[Exception] | None:
         """What keeps a batch from being appended: the offset at which it was appended before, or an
         error.
         """
         known = self._producers.get(batch.producer_id)
-        if batch.producer_id < 0 or known is None:
-            return None
-        if batch.epoch == known.epoch:
-            for first, last, offset in known.batches:
-                if first == batch.sequence and last == batch.last_sequence:
-                    return offset
-            if known.batches and batch.sequence != (known.batches[-1][1] + 1) % _SEQUENCES:
-                return OutOfOrderSequenceNumber
-            if not known.batches and batch.sequence:
-                return OutOfOrderSequenceNumber
-            return None
-        if batch.epoch < known.epoch:
+        batches = known.batches if known is not None and known.epoch == batch.epoch else ()
+        for first, last, offset in batches:
+            if first == batch.sequence and last == batch.last_sequence:
+                return offset
+        if known is not None and batch.epoch < known.epoch:
             return InvalidProducerEpoch
-        return OutOfOrderSequenceNumber if batch.sequence else None
+        if batch.producer_id in self._verifying and batch.sequence > self._verifying[batch.producer_id][1]:
+            return OutOfOrderSequenceNumber  # an earlier one was refused
+        expected = (batches[-1][1] + 1) % _SEQUENCES if batches else 0
+        return OutOfOrderSequenceNumber if known is not None and batch.sequence != expected else None
 
     def append(self, batch: Batch, append_ms: int | None) -> int:
         """Appends a batch and returns its first offset. `append_ms`: None: the producer's times."""
@@ -171,6 +176,8 @@ class PartitionLog:
         batch = record.batch
         if batch.producer_id < 0:
             return
+        if batch.transactional:
+            self._verifying.pop(batch.producer_id, None)
         known = self._producers.get(batch.producer_id)
         if known is None or known.epoch != batch.epoch:
             known = self._producers[batch.producer_id] = _KnownProducer(batch.epoch)
