@@ -9,19 +9,23 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import attrs
+import msgpack
 
 from equipoise import Member, SupersededError, TaskContext
+from equipoise.events import codec
 from equipoise.events.errors import InputError
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
 from equipoise.events.log.kafka.client import Clients, TopicPartition
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.envelope import partition_of
+from equipoise.events.log.kafka.envelope import pack_decision, partition_of
 from equipoise.events.log.kafka.topics import Topics
+from equipoise.events.records import DecisionRecord
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 from equipoise.member.context import State, read_sources
@@ -65,10 +69,24 @@ SETTINGS = GroupSettings(
     checkpoint_every_records=60,
 )
 CONFIG = GroupConfigured(assignor="high_availability", behaviour_version=2, solver="ortools-9.15.6755", knobs=SETTINGS)
-TOPOLOGY = TopologyDeclared(
-    epoch=0,
-    subtopologies=(Subtopology(subtopology=0, partitions=TASKS, stateful=True, source_topics=(TOPIC,), changelog_topics=(f"{TOPIC}-state",)),),
-)
+MOST_UNCOMMITTED = 8
+
+
+def topology(tasks: int) -> TopologyDeclared:
+    """The application's topology; its epoch rises with its tasks."""
+    part = Subtopology(subtopology=0, partitions=tasks, stateful=True, source_topics=(TOPIC,), changelog_topics=(f"{TOPIC}-state",))
+    return TopologyDeclared(epoch=tasks - TASKS, subtopologies=(part,))
+
+
+@cache
+def customers(tasks: int) -> list[tuple[str, int]]:
+    """Customers and their partitions. Those of partitions that were added later have names of their
+    own, and one partition of the outputs for each task.
+    """
+    known = [(f"c{number}", partition_of(f"c{number}", TASKS)) for number in range(CUSTOMERS)]
+    for added in range(TASKS, tasks):
+        known += [(name, added) for name in (f"n{added}-{number}" for number in range(12)) if partition_of(name, TASKS) == added % TASKS][:2]
+    return known
 
 
 class FaultyNetwork(Network):
@@ -162,6 +180,7 @@ class Deployment:
         self.failover_from_s = 0.0
         """From then on a failover may happen."""
         self.new_logs = 0
+        self.guarantee_changes = 0
         self.watch = OwnerWatch()
         self.problems: list[str] = []
         self.trace: list[str] = []
@@ -173,6 +192,12 @@ class Deployment:
         self.members = {name: Seat(name, self._machine(name), wanted=name in MEMBERS) for name in (*MEMBERS, *EXTRA)}
         self.workers = {name: WorkerSeat(name, self._machine(name)) for name in WORKERS}
         self.orders = 0
+        self.tasks = TASKS
+        """Partitions of the source, and tasks of the present build of the application."""
+        self.present_guarantee = guarantee
+        """With which members start now."""
+        self.newer: set[str] = set()
+        """Processes of workers whose build appends a field to each decision."""
         self._orders_until_us = 0
         self.observer = self._process(self._machine("observer"), "observer", lambda error: self.problem(f"the observer has ended: {error!r}"))
 
@@ -224,7 +249,8 @@ class Deployment:
             await count(record, context)
 
         member = Member(
-            GROUP, seat.member_id, handler, TOPOLOGY, connection=self.connection(process), _runtime=process, guarantee=self.guarantee,
+            GROUP, seat.member_id, handler, topology(self.tasks), connection=self.connection(process), _runtime=process,
+            guarantee=self.present_guarantee, most_uncommitted_records=MOST_UNCOMMITTED,
             session_timeout_ms=SESSION_MS, lease_margin_ms=MARGIN_MS, heartbeat_interval_ms=HEARTBEAT_MS, prefix=PREFIX, group_config=CONFIG,
             state_directory=seat.folder, open_store=lambda folder: DiskStore(seat.machine, folder), start_timeout_ms=20_000,
         )  # fmt: skip
@@ -278,6 +304,18 @@ class Deployment:
             self.problem(f"{process.name} ended with {error!r}")
         self.later(RESTART_S, self.start_worker, seat)
 
+    def pack_decision(self, record: DecisionRecord) -> bytes:
+        """As the build of the worker does that runs now."""
+        current = self.scheduler.current
+        if current is None or current.name.partition(":")[0] not in self.newer:
+            return pack_decision(record)
+        kind, version, payload = codec.encode(record.decision)
+        payload = msgpack.packb([*msgpack.unpackb(payload, strict_map_key=False), "of a newer build"])
+        place = (record.log_id, record.group, record.number, record.caused_by, record.index, record.fact_checksum)
+        checksum = codec.decision_checksum(*place, kind, version, payload)
+        head = (record.log_id, record.number, record.caused_by, record.index, record.fact_checksum, checksum, kind, version)
+        return msgpack.packb([*head, None])[:-1] + payload
+
     def kill_worker(self, seat: WorkerSeat) -> None:
         process, seat.process, seat.worker = seat.process, None, None
         if process is not None:
@@ -302,9 +340,9 @@ class Deployment:
     def _order(self) -> None:
         if self.scheduler.now_us >= self._orders_until_us:
             return
-        customer = f"c{self.random.randrange(CUSTOMERS)}"
+        customer, place = self.random.choice(customers(self.tasks))
         value = {"order": self.orders, "customer": customer, "cents": self.random.randrange(1, 10_000)}
-        partition = self.cluster.partition(TopicPartition(TOPIC, partition_of(customer, TASKS)))
+        partition = self.cluster.partition(TopicPartition(TOPIC, place))
         if partition is not None and partition.leader >= 0:
             self.orders += 1
             content = (customer.encode(), json.dumps(value).encode(), (), self.cluster.now_ms())
@@ -337,13 +375,13 @@ class Deployment:
         newest ones may be missing while orders arrive).
         """
         missing = MOST_MISSING if self.scheduler.now_us < self._orders_until_us else 0
-        running: dict[TaskId, list[str]] = {TaskId(0, partition): [] for partition in range(TASKS)}
+        running: dict[TaskId, list[str]] = {TaskId(0, partition): [] for partition in range(self.tasks)}
         for seat in self.members.values():
             if seat.wanted and (seat.process is None or seat.member is None or seat.member._host is None):
                 return f"{seat.member_id} does not run"
             if seat.member is not None and seat.member._host is not None:
                 for task in seat.member.running:
-                    running[task].append(seat.member_id)
+                    running.setdefault(task, []).append(seat.member_id)
         for task, owners in running.items():
             if len(owners) != 1:
                 return f"{task} runs at {owners}"

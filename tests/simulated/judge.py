@@ -5,6 +5,7 @@ outputs and state is exact, every store equals its changelog, and the log verifi
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -33,6 +34,8 @@ class OwnerWatch:
 
     faults: list[str] = attrs.field(factory=list)
     calls: int = 0
+    openings: Counter[str] = attrs.field(factory=Counter)
+    """``<log id>/<group>/<task>/<token>`` -> how often that grant was opened."""
     _logs: list[str] = attrs.field(factory=list)
     _last: dict[TaskId, tuple[int, int, str]] = attrs.field(factory=dict)
     """Task -> latest grant that processed it: number of the log, token, process."""
@@ -48,6 +51,14 @@ class OwnerWatch:
             self.faults.append(f"{now_s:.3f} s: {process} processes {task} under token {token} of log {log_id}, after {owner} under {latest[1]}")
         if grant >= tuple(latest):
             self._last[task] = (*grant, process)
+
+
+def repeated_faults(found: Recount, openings: Mapping[str, int], most_uncommitted: int) -> list[str]:
+    """With at_least_once: a grant counts one commit again each time it is opened, at most
+    (docs/protocol.md#m6).
+    """
+    wrong = [(grant, again) for grant, again in sorted(found.again.items()) if again > most_uncommitted * max(1, openings.get(grant, 0))]
+    return [f"grant {grant} counts {again} orders again, and was opened {openings.get(grant, 0)} times" for grant, again in wrong]
 
 
 async def records_of(clients: Clients, topic: str, *, committed: bool) -> AsyncIterator[Any]:

@@ -16,9 +16,11 @@ from unittest import mock
 
 import attrs
 
-from tests.simulated.deployment import TOPIC, Deployment
+from equipoise.member.runner import TaskRunner
+from equipoise.worker import host
+from tests.simulated.deployment import MOST_UNCOMMITTED, TOPIC, Deployment
 from tests.simulated.faults import Fault
-from tests.simulated.judge import recount_all, verify_log
+from tests.simulated.judge import recount_all, repeated_faults, verify_log
 from tests.simulated.loops import S_US
 
 START_S = 40.0
@@ -66,9 +68,17 @@ def simulate(seed: int, guarantee: str, faults: Sequence[Fault], *, storm_s: flo
 def _simulate(seed: int, guarantee: str, faults: Sequence[Fault], storm_s: float, every_s: float) -> Result:
     began_s = time.perf_counter()
     deployment = Deployment(seed, guarantee)
+    opens = TaskRunner._open
+
+    async def opened(runner: TaskRunner) -> None:
+        origin = runner._origin
+        deployment.watch.openings[f"{origin.log_id}/{origin.group}/{origin.task}/{origin.token}"] += 1
+        await opens(runner)
+
     try:
         run = _Run(deployment, faults, storm_s, every_s)
-        run.go()
+        with mock.patch.object(TaskRunner, "_open", opened), mock.patch.object(host, "pack_decision", deployment.pack_decision):
+            run.go()
         return Result(
             seed=seed, guarantee=guarantee, faults=run.faults_done, steps=deployment.scheduler.steps, virtual_s=deployment.now_s,
             took_s=time.perf_counter() - began_s, orders=deployment.orders, repeated=run.repeated,
@@ -196,10 +206,11 @@ class _Run:
     async def _look_at_everything(self) -> None:
         deployment = self.deployment
         connection = deployment.connection(deployment.observer)
-        exactly_once = deployment.guarantee == "exactly_once"
+        exactly_once = deployment.guarantee == deployment.present_guarantee == "exactly_once" and not deployment.guarantee_changes
         found, faults, _ = await recount_all(connection.clients, TOPIC, exactly_once=exactly_once)
         self.repeated = found.repeated
-        for fault in (*found.faults[:10], *faults[:10], *await verify_log(connection, deployment.topics)):
+        repeated = repeated_faults(found, deployment.watch.openings, MOST_UNCOMMITTED)
+        for fault in (*found.faults[:10], *faults[:10], *repeated, *await verify_log(connection, deployment.topics)):
             deployment.problem(fault)
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.simulated import broker_faults  # noqa: F401  # adds its faults
+from tests.simulated import broker_faults, upgrade_faults  # noqa: F401  # they add their faults
 from tests.simulated.faults import chosen
 from tests.simulated.run import describe, simulate
 

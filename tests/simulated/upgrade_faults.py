@@ -1,0 +1,90 @@
+"""Faults of operators, upgrades and other programs that write to the log."""
+
+from __future__ import annotations
+
+from random import Random
+
+from equipoise.events.log.kafka.client import TopicPartition
+from equipoise.events.log.kafka.envelope import partition_of
+from tests.simulated.deployment import GROUP, LOG_PARTITIONS, TASKS, TOPIC, Deployment, Seat
+from tests.simulated.faults import fault
+from tests.simulated.kafka.log import Batch
+
+GROWN = TASKS + 2
+LARGEST_BYTES = 1_048_400
+"""Value of a record that just fits Kafka's default `max.message.bytes`."""
+
+
+def _restart_all(deployment: Deployment, random: Random) -> float | None:
+    """Restarts all members, one after the other, as a rolling deploy does. None: a fault is under
+    way.
+    """
+    seats = [seat for seat in deployment.members.values() if seat.wanted]
+    if any(seat.busy for seat in deployment.members.values()):
+        return None
+    at_s = 0.0
+    for seat in random.sample(seats, len(seats)):
+        seat.busy = True
+        at_s += random.uniform(0.2, 3)
+        deployment.later(at_s, _restart, deployment, seat)
+    return at_s + 1.5
+
+
+def _restart(deployment: Deployment, seat: Seat) -> None:
+    deployment.kill_member(seat)
+    deployment.later(0.3, deployment.start_member, seat)
+
+    def over() -> None:
+        seat.busy = False
+
+    deployment.later(1.0, over)
+
+
+@fault("upgrades")
+def more_partitions(deployment: Deployment, random: Random) -> float | None:
+    """A new build of the application has two more tasks; members get it one after the other."""
+    if deployment.tasks == GROWN or deployment.failover_from_s > deployment.now_s:
+        return None
+    lasts_s = _restart_all(deployment, random)
+    if lasts_s is not None:
+        for topic in (TOPIC, f"{TOPIC}-state"):
+            deployment.cluster.grow_topic(topic, GROWN)
+        deployment.tasks = GROWN
+    return lasts_s
+
+
+@fault("upgrades")
+def newer_worker(deployment: Deployment, random: Random) -> float | None:
+    """One worker is upgraded before the members: its decisions have a field more."""
+    free = [seat for seat in deployment.workers.values() if not seat.busy and seat.process is not None]
+    if not free:
+        return None
+    seat = random.choice(free)
+    deployment.kill_worker(seat)
+    deployment.start_worker(seat)
+    if seat.process is not None:
+        deployment.newer.add(seat.process.name)
+    return 0.5
+
+
+@fault("operators")
+def other_guarantee(deployment: Deployment, random: Random) -> float | None:
+    """Members restart one after the other with the other guarantee."""
+    lasts_s = _restart_all(deployment, random)
+    if lasts_s is not None:
+        deployment.guarantee_changes += 1
+        deployment.present_guarantee = "at_least_once" if deployment.present_guarantee == "exactly_once" else "exactly_once"
+    return lasts_s
+
+
+@fault("operators")
+def hostile_record(deployment: Deployment, random: Random) -> float | None:
+    """Another program writes to the facts: without a key, or to the group, garbage or very large.
+    """
+    partition = deployment.cluster.partition(TopicPartition(deployment.topics.facts, partition_of(GROUP, LOG_PARTITIONS)))
+    if partition is None or partition.leader < 0 or not partition.log.end:
+        return None
+    key = random.choice((None, b"", b"\xff\xfe", GROUP.encode()))
+    value = random.choice((None, b"", b"garbage", bytes(LARGEST_BYTES)))
+    deployment.cluster.append(partition, Batch(-1, -1, -1, False, [(key, value, (), deployment.cluster.now_ms())], 100))
+    return 0.0
