@@ -379,7 +379,10 @@ class Link:
             raise StaleMetadata(f"the topics of {self._topics.prefix} were created again")
 
     def forget(self) -> None:
-        """Drops the queued facts, which belong to an incarnation that has ended."""
+        """Drops the queued facts, which belong to an incarnation that has ended, and passes on no
+        decision until the reader is placed for the next one.
+        """
+        self._placed.clear()
         while not self._outbox.empty():
             self._outbox.get_nowait()
             self._outbox.task_done()

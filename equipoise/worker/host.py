@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from equipoise.events.decisions import EventRejected
@@ -180,8 +180,8 @@ class PartitionHost:
                 self._same_s = 0.0
                 async with self._lock:
                     await self._check_same_log(facts)
-                    await self._take_over(facts)
-                await self._lead_until_failure(facts, self._failed)
+                    await self._run_jobs(self._failed, self._take_over(facts), self._watch_log(facts))
+                await self._run_jobs(self._failed, self._read_facts(facts), self._run_periodic_jobs(facts), self._watch_log(facts))
         except (LogReplacedError, UnknownTopicOrPartitionError):
             await self._producer.abandon()  # unsent records must not reach new topics of the same names
             raise
@@ -259,9 +259,9 @@ class PartitionHost:
 
     # Leading
 
-    async def _lead_until_failure(self, facts: FactReader, failed: asyncio.Future[None]) -> None:
-        """Folds facts as they come, appends ticks and stores checkpoints, until something fails."""
-        jobs = [asyncio.ensure_future(job) for job in (self._read_facts(facts), self._run_periodic_jobs(facts))]
+    async def _run_jobs(self, failed: asyncio.Future[None], *coroutines: Coroutine[Any, Any, None]) -> None:
+        """Runs them until one has ended, or something fails."""
+        jobs = [asyncio.ensure_future(job) for job in coroutines]
         try:
             await asyncio.wait((*jobs, failed), return_when=asyncio.FIRST_COMPLETED)
             for each in (*jobs, failed):
@@ -271,6 +271,14 @@ class PartitionHost:
             for job in jobs:
                 job.cancel()
             await asyncio.gather(*jobs, return_exceptions=True)
+
+    async def _watch_log(self, facts: FactReader) -> None:
+        """Checks the log while the other jobs wait for brokers. A send to a topic that is gone
+        waits until there is one of that name again, and must not reach that one.
+        """
+        while True:
+            await asyncio.sleep(SAME_FOR_S / 2)
+            await self._check_same_log(facts)
 
     async def _read_facts(self, facts: FactReader) -> None:
         while True:

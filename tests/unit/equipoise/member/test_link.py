@@ -4,6 +4,7 @@ topic.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from equipoise.events.records import DecisionRecord, UnreadDecision
 from equipoise.member.link import Link
 from equipoise.member.options import MemberOptions
 from equipoise.runtime import DEPLOYED
+from equipoise.statemachine.member import Reception
 
 KIND, VERSION, PAYLOAD = codec.encode(MemberAssigned(member_id="m1", incarnation=1, assignment_epoch=1))
 
@@ -65,6 +67,33 @@ def test_damaged_decision_is_an_error_when_read_and_has_no_number(caplog: pytest
     with caplog.at_level(logging.WARNING):
         assert link()._number_of(record(damaged=True)) == 0
     assert "ignoring an unreadable decision" in caplog.text
+
+
+async def test_forgotten_link_passes_no_decision_to_the_next_session() -> None:
+    seen: list[Any] = []
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def getmany(*partitions: Any, **how: Any) -> dict[Any, list[Any]]:
+        asked.set()
+        await answer.wait()
+        return {partitions[0]: [record()]}
+
+    def received(decision: Any) -> Reception:
+        seen.append(decision)
+        return Reception.APPLIED
+
+    reading = link()
+    reading._received = received
+    reading._consumer = SimpleNamespace(getmany=getmany)
+    reading.begin_reading()
+    job = asyncio.ensure_future(reading.read())
+    await asked.wait()
+    reading.forget()
+    answer.set()
+    await asyncio.sleep(0.01)
+    job.cancel()
+    await asyncio.gather(job, return_exceptions=True)
+    assert seen == []
 
 
 def test_decision_of_another_log_has_no_number_here() -> None:

@@ -1,0 +1,227 @@
+"""Switches off, one by one, what was mended after an attack, so that one sees whether the
+simulation would have found it. Run `python -m tests.simulated.without` for the table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import attrs
+import click
+
+from equipoise.events import codec
+from equipoise.events.errors import InputError
+from equipoise.events.log.kafka import envelope
+from equipoise.member import context, fencing, link, runner
+from equipoise.member.directory import StateDirectory
+from equipoise.member.fencing import SOURCES_KEY
+from equipoise.member.host import MemberHost
+from equipoise.member.link import Link
+from equipoise.member.origin import Origin
+from equipoise.member.runner import TaskRunner
+from equipoise.statemachine.member import MemberSession, MemberSettings
+from equipoise.statemachine.state import GroupState
+from equipoise.worker import host
+from tests.simulated import broker_faults, upgrade_faults  # noqa: F401  # they add their faults
+from tests.simulated.faults import chosen
+from tests.simulated.run import Result, simulate
+
+PAGE = Path("docs/faults.md")
+BEGIN, END = "<!-- made by `python -m tests.simulated.without --write` -->", "<!-- end -->"
+MOST_SEEDS = 60
+Off = Callable[[], contextlib.AbstractContextManager[Any]]
+
+
+@attrs.frozen
+class Switch:
+    """`what`: what holds no longer. `faults`, `guarantee`: of the simulations. `off`: switches it
+    off as long as its context is entered.
+    """
+
+    name: str
+    finding: str
+    what: str
+    faults: str
+    guarantee: str
+    off: Off
+
+
+def _tokens_alone() -> Any:
+    return mock.patch.object(Origin, "__lt__", lambda self, other: self.token < other.token)
+
+
+def _rejected_whole() -> Any:
+    cut = envelope.rejected_record
+
+    def whole(key: bytes | None, value: bytes | None, *place: Any) -> Any:
+        return key, value, cut(key, value, *place)[2]
+
+    return mock.patch.object(host, "rejected_record", whole)
+
+
+@contextlib.contextmanager
+def _sub_topologies_alone() -> Iterator[None]:
+    def runnable(state: GroupState, member: Any) -> Mapping[int, int] | None:
+        known = runs(state, member)
+        return known and dict.fromkeys(known, 1_000_000)
+
+    runs = GroupState.runnable
+    with mock.patch.object(GroupState, "runnable", runnable), mock.patch.object(MemberSettings, "knows", return_value=True):
+        yield
+
+
+@contextlib.contextmanager
+def _log_by_its_end() -> Iterator[None]:
+    async def no_ids(self: Link) -> None:
+        return None
+
+    begins = Link.__init__
+
+    def begin(self: Link, *arguments: Any, **callbacks: Any) -> None:
+        begins(self, *arguments, **{**callbacks, "went_back": callbacks["read_up_to_end"]})
+
+    with (
+        mock.patch.object(Link, "_ask_topic_ids", no_ids),
+        mock.patch.object(Link, "__init__", begin),
+        mock.patch.object(MemberSession, "_heeds_log_id", return_value=False),
+    ):
+        yield
+
+
+def _any_free_lock() -> Any:
+    return mock.patch.object(StateDirectory, "_why_unproven", return_value="")
+
+
+@contextlib.contextmanager
+def _sources_of_at_least_once() -> Iterator[None]:
+    """With exactly_once: source positions neither in changelogs nor believed there."""
+    transactional: ContextVar[bool] = ContextVar("transactional", default=False)
+    opens, sends, reads = TaskRunner._open, TaskRunner._send_change, context.read_sources
+
+    async def opened(self: TaskRunner) -> None:
+        transactional.set(self._options.transactional)
+        await opens(self)
+
+    async def send(self: TaskRunner, topic: str, key: bytes, value: bytes | None) -> Any:
+        return await sends(self, topic, key + b"-off" if key == SOURCES_KEY and self._options.transactional else key, value)
+
+    with (
+        mock.patch.object(TaskRunner, "_open", opened),
+        mock.patch.object(TaskRunner, "_send_change", send),
+        mock.patch.object(runner, "read_sources", lambda states: {} if transactional.get() else reads(states)),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _known_decisions_alone() -> Iterator[None]:
+    """A field that a newer build has appended ends the member, as any unreadable decision did."""
+    reads = envelope.member_decision
+
+    def read(stored: Any) -> Any:
+        if codec.has_appended_fields(stored.row.kind, stored.row.version, stored.row.payload):
+            raise InputError("a decision has more fields than this build knows")
+        return reads(stored)
+
+    async def keep_going(self: MemberHost, job: Any) -> None:
+        await job()
+
+    with mock.patch.object(link, "member_decision", read), mock.patch.object(MemberHost, "_keep_going", keep_going):
+        yield
+
+
+@contextlib.contextmanager
+def _no_fence() -> Iterator[None]:
+    async def take(self: TaskRunner, clients: Any) -> Any:
+        owners = await self._permit.restore(self.task)
+        self._origins = {topic: fencing.claim(owner, self._origin) for topic, owner in owners.items()}
+        self._headers = {topic: origin.headers() for topic, origin in self._origins.items()}
+        return await self._permit.take_stores(self.task, {})
+
+    with mock.patch.object(TaskRunner, "_take_stores", take), mock.patch.object(TaskRunner, "_check_followed"):
+        yield
+
+
+@contextlib.contextmanager
+def _first_unchecked() -> Iterator[None]:
+    checks = TaskRunner._check_followed
+
+    def check(self: TaskRunner, written: Any) -> None:
+        if not self._options.transactional:
+            checks(self, written)
+
+    with mock.patch.object(TaskRunner, "_check_followed", check):
+        yield
+
+
+SWITCHES = (
+    Switch("tokens", "1", "Origins are compared by their tokens alone.", "log_created_again,kill_member", "both", _tokens_alone),
+    Switch("rejected", "2", "A record without a group is set aside whole.", "operators", "both", _rejected_whole),
+    Switch("partitions", "3", "A member may be given every partition of its sub-topologies.", "upgrades", "both", _sub_topologies_alone),
+    Switch("log_id", "5", "A member knows its log by the end of its decisions alone.", "log_created_again,kill_member", "both", _log_by_its_end),
+    Switch("lock", "6", "Any free lock proves a former process dead.", "disks", "both", _any_free_lock),
+    Switch("sources", "7", "Source positions are in changelogs with *at least once* alone.", "operators", "both", _sources_of_at_least_once),
+    Switch("newer", "13", "A decision with an appended field ends a member.", "upgrades", "both", _known_decisions_alone),
+    Switch("fence", "15", "A new owner writes no fence.", "members,workers,network", "at_least_once", _no_fence),
+    Switch("stale", "new", "The first transaction need not follow what was restored.", "members,brokers", "exactly_once", _first_unchecked),
+)
+
+
+def search(switch: Switch, most_seeds: int = MOST_SEEDS, storm_s: float = 20.0, every_s: float = 0.6) -> tuple[Result | None, int, int]:
+    """Simulates with the switch off until something does not hold. Returns that result, and how
+    many seeds and steps it took.
+    """
+    steps = 0
+    for seed in range(1, most_seeds + 1):
+        guarantee = ("at_least_once", "exactly_once")[seed % 2] if switch.guarantee == "both" else switch.guarantee
+        with switch.off():
+            result = simulate(seed, guarantee, chosen(switch.faults), storm_s=storm_s, every_s=every_s)
+        steps += result.steps
+        if result.problems:
+            return result, seed, steps
+    return None, most_seeds, steps
+
+
+def row(switch: Switch, result: Result | None, seeds: int, steps: int) -> str:
+    """A row of the table in docs/faults.md."""
+    if result is None:
+        found = f"not in {seeds} seeds"
+    else:
+        found = re.sub(r"^[\d.]+ s: ", "", result.problems[0]).replace("|", "/")[:110]
+    seed = "-" if result is None else f"{result.seed}"
+    return f"| {switch.what} | {switch.faults.replace(',', ', ')} | {seed} | {steps:,} | {found} | `tests/simulated/without.py` |"
+
+
+@click.command()
+@click.option("--only", default="", help="Names of switches, with commas between.")
+@click.option("--most-seeds", default=MOST_SEEDS, show_default=True)
+@click.option("--write", is_flag=True, help="Write the table to docs/faults.md.")
+def main(only: str, most_seeds: int, write: bool) -> None:
+    """Looks for each switched-off mend. Exit code 1: one was not found."""
+    rows, missing = [], 0
+    for switch in SWITCHES:
+        if only and switch.name not in only.split(","):
+            continue
+        began_s = time.perf_counter()
+        result, seeds, steps = search(switch, most_seeds)
+        missing += result is None
+        rows.append(row(switch, result, seeds, steps))
+        click.echo(f"{switch.name} ({switch.finding}), {time.perf_counter() - began_s:.0f} s: {rows[-1]}")
+    if write:
+        text = PAGE.read_text()
+        head, _, rest = text.partition(BEGIN)
+        table = ["| without it | faults | seed | steps until found | what is seen | switch |", "| --- | --- | --- | --- | --- | --- |", *rows]
+        PAGE.write_text("\n".join([head + BEGIN, "", *table, "", END]) + rest.partition(END)[2])
+    sys.exit(1 if missing else 0)
+
+
+if __name__ == "__main__":
+    main()
