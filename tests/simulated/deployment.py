@@ -103,7 +103,7 @@ class FaultyNetwork(Network):
         trip_us = super().trip_us(process, broker, request, back=back)
         if trip_us is None or request != "Produce" or process not in (self.unheard if back else self.late) or self.random.random() > 0.2:
             return trip_us
-        return None if back else trip_us + self.random.randrange(4_000_000)
+        return None if back else trip_us + self.random.randrange(12_000_000)
 
 
 @attrs.frozen(kw_only=True)
