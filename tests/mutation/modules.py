@@ -8,7 +8,7 @@ _MACHINE = tuple(
     f"tests/unit/statemachine/test_{name}.py"
     for name in (
         "context", "crash_loops", "deadlines", "due", "fencing", "leftovers", "machine", "machine_members", "machine_movements", "readiness",
-        "refused_configuration", "slots", "source_lags",
+        "refused_configuration", "slots", "source_lags", "transitions",
     )
 )  # fmt: skip
 _PARTITION = tuple(f"tests/unit/statemachine/test_{name}.py" for name in ("partition", "published", "refused_configuration"))

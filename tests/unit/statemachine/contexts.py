@@ -19,11 +19,11 @@ def context_of(group: Group, guarantees: frozenset[Guarantee] = ALL) -> StepCont
     return StepContext(group.state, Deadlines(group.state), lambda config: None, lambda config: guarantees, 1_000_000)
 
 
-def step(*member_ids: str, eager: tuple[str, ...] = (), stateful: int = 6) -> StepContext:
+def step(*member_ids: str, eager: tuple[str, ...] = (), guarantees: frozenset[Guarantee] = ALL) -> StepContext:
     """A group of these members in which nobody owns anything, and the context of a step on it."""
     group = Group(watched=False)
     group.fact(configured(initial_delay_ms=0))
-    group.fact(topology(stateful=stateful))
+    group.fact(topology(stateful=6))
     for member_id in member_ids:
         group.fact(joined(member_id, eager=member_id in eager))
     state = group.state
@@ -36,7 +36,7 @@ def step(*member_ids: str, eager: tuple[str, ...] = (), stateful: int = 6) -> St
         member.standby.clear()
         member.warmup.clear()
         member.issued_epoch = 5
-    context = context_of(group)
+    context = context_of(group, guarantees)
     assert set(state.members) == set(member_ids)
     return context
 

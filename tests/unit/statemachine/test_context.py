@@ -8,13 +8,13 @@ import attrs
 import pytest
 
 from equipoise.assignors import Guarantee, MovementState
-from equipoise.events.decisions import MemberAsked, MemberExpired, Move
+from equipoise.events.decisions import AssignmentIssued, MemberAsked, MemberExpired, Move
 from equipoise.events.tasks import LagSentinel, TaskId
 from equipoise.statemachine import actions
 from equipoise.statemachine.context import StepContext
 from equipoise.statemachine.deadlines import NO_TASK, Timer
 from equipoise.statemachine.state import Crashes
-from tests.groups import SESSION_MS
+from tests.groups import SESSION_MS, Group, configured
 from tests.unit.statemachine.contexts import gives_up, member_of, moves, owns, step
 
 A, B, C = TaskId(0, 0), TaskId(0, 1), TaskId(0, 2)
@@ -457,12 +457,25 @@ def test_asked_member_is_drained_once(leaving: bool):
     (frozenset(Guarantee) - {Guarantee.LEAVING_APART}, True, False),
 ])  # fmt: skip
 def test_warm_up_is_outside_the_caps_for_a_leaving_owner_alone(guarantees: frozenset[Guarantee], leaving: bool, apart: bool):
-    context = step("m1", "m2")
-    context.guarantees_of = lambda config: guarantees
+    context = step("m1", "m2", guarantees=guarantees)
     owns(context.state, "m1", A)
     member_of(context, "m1").leaving = leaving
     assert context.is_apart(A) is apart
     assert context.is_apart(B) is False
+
+
+# Rounds
+
+
+def test_round_that_changes_nothing_is_not_issued():
+    group = Group().starts("m1", stateless=2)
+    group.settles()
+    assert group.fact(configured(initial_delay_ms=0)) == []
+
+
+def test_round_says_that_its_plan_is_the_only_one():
+    group = Group().starts("m1", stateless=2)
+    assert [each.decision.unique for each in group.decisions if isinstance(each.decision, AssignmentIssued)] == [True]
 
 
 # Timers of a group

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from equipoise.assignors import Movement, MovementState
 from equipoise.events.decisions import MemberExpired
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine import actions
@@ -73,6 +74,14 @@ def test_deadline_ends_its_own_timer_and_names_the_round(timer: Timer, cause: st
     restarted = {Timer.UNBLOCK} if timer is Timer.STALL else set()  # a stall begins a back-off of its own
     assert before - running(context, task) - restarted == {timer}
     assert context.causes == {cause}
+
+
+def test_stalled_copy_gives_its_slot_to_a_task_that_waits_for_one():
+    context, task = everything_under_way()
+    waiting = TaskId(0, 1 - task.partition)
+    actions.queue(context.state, Movement(task=waiting, source="m2", destination="m1", state=MovementState.WAITING))
+    deadline_passed(context, Timer.STALL, ("m2", task))
+    assert (context.promised, context.state.queued) == ({waiting: "m1"}, {})
 
 
 @pytest.mark.parametrize(("timer", "expired_as", "cause", "hold_ms"), [
