@@ -22,7 +22,6 @@ from equipoise.events.facts import (
     LeaveCancelled,
     LeaveIntended,
     LeaveRequested,
-    LogOpened,
     MemberJoined,
     MemberLeft,
     PartitionsObserved,
@@ -45,10 +44,6 @@ V = TypeVar("V")
 
 FURTHEST = 2**63
 """More records than any copy can be behind."""
-
-
-def log_opened(context: StepContext, fact: LogOpened) -> None:
-    actions.open_log(context.state, fact.log_id, context.state.last_offset)
 
 
 def group_configured(context: StepContext, fact: GroupConfigured) -> None:
@@ -451,7 +446,6 @@ _external.__name__ = "rejected:external"
 
 
 _ALWAYS: dict[type, Transition] = {
-    LogOpened: log_opened,
     GroupConfigured: group_configured,
     TopologyDeclared: topology_declared,
     PartitionsObserved: partitions_observed,
@@ -490,6 +484,7 @@ TRANSITIONS: dict[GroupPhase, dict[type, Transition]] = {
         AssignmentObserved: assignment_observed,
     },
 }
-"""(phase of the group, fact) -> transition. Every phase has an entry for every fact: an illegal
-pair is a rejection and never a missing entry.
+"""(phase of the group, fact) -> transition. Every phase has an entry for every fact of a group: an
+illegal pair is a rejection and never a missing entry. LogOpened is of no group, and the machine
+takes it without a step.
 """

@@ -364,7 +364,7 @@ def test_movements_of_a_member_that_goes_complete_or_end():
     context.remove_member(member_of(context, "m1"), hold_ms=0)
     state = context.state
     assert (state.owner, state.in_flight) == ({B: "m2", C: "m3"}, {})
-    assert set(state.lost) == {A}, "B is handed over as decided"
+    assert (set(state.lost), state.previous_owners) == ({A}, {A: "m1"}), "B is handed over as decided"
     assert noted(context) == [
         cancelled(A, "m1", "m2", "source_gone"), granted(B, "m1", "m2"), cancelled(C, "m3", "m1", "destination_gone"),
     ]  # fmt: skip
