@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -30,7 +31,7 @@ from equipoise.events.log.kafka.connection import Connection
 from tests.simulated.kafka.clients import SimulatedClients
 from tests.simulated.kafka.cluster import Cluster
 from tests.simulated.kafka.log import Batch
-from tests.simulated.late_requests import LateRequests, Sent
+from tests.simulated.late_requests import LateRequests, Requests, Sent, expired_transaction
 from tests.simulated.loops import S_US, Scheduler, VirtualLoop
 from tests.simulated.script import Script
 
@@ -88,9 +89,9 @@ class RealRequests:
     async def _ask(self, request: Any) -> Any:
         return await self._client.send(self._client.get_random_node(), request)
 
-    async def init(self, transactional_id: str) -> tuple[str, int, int]:
+    async def init(self, transactional_id: str, timeout_ms: int = 60_000) -> tuple[str, int, int]:
         while True:
-            answer = await self._ask(InitProducerIdRequest(self._id(transactional_id), 60_000))
+            answer = await self._ask(InitProducerIdRequest(self._id(transactional_id), timeout_ms))
             if not for_code(answer.error_code).retriable:
                 return _name(answer.error_code), answer.producer_id, answer.producer_epoch
             await self._client.coordinator_lookup(CoordinationType.TRANSACTION, self._id(transactional_id))
@@ -157,8 +158,8 @@ class SimulatedRequests:
         handler(*arguments, self._cluster.brokers[0], future.set_result)
         return await future
 
-    async def init(self, transactional_id: str) -> tuple[str, int, int]:
-        answer = await self._ask(self._cluster.coordinators.init_producer_id, transactional_id or None, 60_000)
+    async def init(self, transactional_id: str, timeout_ms: int = 60_000) -> tuple[str, int, int]:
+        answer = await self._ask(self._cluster.coordinators.init_producer_id, transactional_id or None, timeout_ms)
         return ("", *answer) if isinstance(answer, tuple) else (answer.__name__, -1, -1)
 
     async def add(self, transactional_id: str, producer_id: int, epoch: int, place: TopicPartition) -> str:
@@ -206,7 +207,7 @@ async def on_a_broker(bootstrap: str, prefix: str, seed: int) -> list[str]:
         await admin.close()
 
 
-def in_virtual_time(seed: int, play: Callable[[Cluster], Coroutine[Any, Any, list[str]]]) -> list[str]:
+def in_virtual_time(seed: int, play: Callable[[Cluster], Coroutine[Any, Any, list[Any]]]) -> list[Any]:
     scheduler = Scheduler(seed)
     task = VirtualLoop(scheduler, "script").create_task(play(Cluster(scheduler, Random(seed))))
     try:
@@ -216,22 +217,25 @@ def in_virtual_time(seed: int, play: Callable[[Cluster], Coroutine[Any, Any, lis
         scheduler.dispose()
 
 
-async def late_on_a_broker(bootstrap: str, prefix: str, seed: int) -> list[str]:
+Late = Callable[[Requests], Coroutine[Any, Any, list[Any]]]
+
+
+async def late_on_a_broker(bootstrap: str, prefix: str, play: Late) -> list[Any]:
     admin, client = AIOKafkaAdminClient(bootstrap_servers=bootstrap), AIOKafkaClient(bootstrap_servers=bootstrap)
     await admin.start()
     await client.bootstrap()
     world = RealWorld(bootstrap, admin)
     try:
         await world.create(NewTopic(f"{prefix}.late", 2, 1))
-        return await LateRequests(RealRequests(client, admin, world, prefix), seed, f"{prefix}.late").play(LATE_STEPS)
+        return await play(RealRequests(client, admin, world, prefix))
     finally:
         await client.close()
         await admin.close()
 
 
-async def late_simulated(cluster: Cluster, prefix: str, seed: int) -> list[str]:
+async def late_simulated(cluster: Cluster, prefix: str, play: Late) -> list[Any]:
     cluster.create_topic(f"{prefix}.late", 2)
-    return await LateRequests(SimulatedRequests(cluster), seed, f"{prefix}.late").play(LATE_STEPS)
+    return await play(SimulatedRequests(cluster))
 
 
 SEEDS = [pytest.param(seed, marks=[pytest.mark.smoke] if seed == 0 else []) for seed in range(10)]
@@ -245,5 +249,14 @@ async def test_simulated_kafka_answers_as_a_broker_does(seed: int, bootstrap: st
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_simulated_broker_answers_late_requests_as_a_broker_does(seed: int, bootstrap: str, prefix: str) -> None:
-    simulated = await asyncio.to_thread(in_virtual_time, seed, lambda cluster: late_simulated(cluster, prefix, seed))
-    assert simulated == await late_on_a_broker(bootstrap, prefix, seed)
+    async def play(requests: Requests) -> list[str]:
+        return await LateRequests(requests, seed, f"{prefix}.late").play(LATE_STEPS)
+
+    simulated = await asyncio.to_thread(in_virtual_time, seed, lambda cluster: late_simulated(cluster, prefix, play))
+    assert simulated == await late_on_a_broker(bootstrap, prefix, play)
+
+
+async def test_simulated_broker_expires_transactions_as_a_broker_does(bootstrap: str, prefix: str) -> None:
+    play = partial(expired_transaction, topic=f"{prefix}.late")
+    simulated = await asyncio.to_thread(in_virtual_time, 0, lambda cluster: late_simulated(cluster, prefix, play))
+    assert simulated == await late_on_a_broker(bootstrap, prefix, play)

@@ -32,7 +32,7 @@ class Sent:
 class Requests(Protocol):
     """Answers are error names; "": there was none."""
 
-    async def init(self, transactional_id: str) -> tuple[str, int, int]:
+    async def init(self, transactional_id: str, timeout_ms: int = 60_000) -> tuple[str, int, int]:
         """With producer id and epoch."""
         ...
 
@@ -158,3 +158,18 @@ class LateRequests:
     async def _note_ends(self) -> None:
         await asyncio.sleep(SETTLE_S)
         self.seen.append(f"ends: {await self._requests.ends(self._places)}")
+
+
+async def expired_transaction(requests: Requests, topic: str) -> list[Any]:
+    """What a producer sees whose transaction was open too long."""
+    first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    _, producer_id, epoch = await requests.init("s", 1_000)
+    sent = Sent(first, "s", producer_id, epoch, 0, 2)
+    seen: list[Any] = [await requests.add("s", producer_id, epoch, first), await requests.produce(sent), await requests.ends([first])]
+    while (await requests.ends([first]))[0][1] == 0:  # noqa: ASYNC110  # only an answer says so
+        await asyncio.sleep(SETTLE_S)
+    seen.append(await requests.ends([first]))
+    seen += [await requests.produce(late) for late in (sent, attrs.evolve(sent, sequence=2), attrs.evolve(sent, place=second))]
+    seen += [await requests.add("s", producer_id, epoch, first), await requests.end("s", producer_id, epoch, True)]
+    error, next_id, next_epoch = await requests.init("s", 1_000)
+    return [*seen, error, next_id == producer_id, next_epoch - epoch]

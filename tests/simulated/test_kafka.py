@@ -18,7 +18,7 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
-from equipoise.events.log.kafka.client import Clients, TopicPartition
+from equipoise.events.log.kafka.client import Clients, NewTopic, TopicPartition
 from tests.simulated.kafka.clients import SimulatedClients
 from tests.simulated.kafka.cluster import Cluster
 from tests.simulated.kafka.consumer import SimulatedConsumer
@@ -151,6 +151,19 @@ def test_topic_created_again_has_another_id_and_begins_at_0() -> None:
         assert (await producer.send_and_wait("numbers", b"y", partition=0)).offset == 0
 
     simulate(test)
+
+
+def test_admin_creates_a_topic_on_the_brokers_that_it_is_told() -> None:
+    async def test(cluster: Cluster, clients: SimulatedClients) -> None:
+        admin = clients.admin()
+        await admin.start()
+        topic = NewTopic("placed", -1, -1, replica_assignments={0: [2, 1], 1: [1]})
+        assert await admin.create_topics([topic, NewTopic("wide", 1, 4)]) == {"wide": "InvalidReplicationFactorError"}
+        placed, wide = await admin.describe_topics(["placed", "wide"])
+        assert [(each["leader"], each["replicas"]) for each in placed["partitions"]] == [(2, [2, 1]), (1, [1])]
+        assert wide["error_code"]
+
+    simulate(test, brokers=3)
 
 
 def test_no_broker_raises_connection_error() -> None:

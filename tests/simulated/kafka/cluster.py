@@ -26,7 +26,7 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
-from equipoise.events.log.kafka.client import TopicPartition
+from equipoise.events.log.kafka.client import NewTopic, TopicPartition
 from tests.simulated.kafka.coordinators import Coordinators
 from tests.simulated.kafka.log import Batch, PartitionLog, StoredRecord
 from tests.simulated.kafka.network import Connection, Network, Reply, Scheduler
@@ -167,27 +167,43 @@ class Cluster:
 
     # Topics, at once
 
-    def create_topic(self, name: str, partitions: int = 1, replication: int = 1, configs: Mapping[str, str] | None = None) -> ErrorClass | None:
-        """Creates a topic with a new id and offsets from 0 on. Returns an error."""
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        replication: int = 1,
+        configs: Mapping[str, str] | None = None,
+        replicas: Mapping[int, Sequence[int]] | None = None,
+    ) -> ErrorClass | None:
+        """Creates a topic with a new id and offsets from 0 on. `replicas`: partition -> brokers, in
+        place of the two numbers. Returns an error.
+        """
         if name in self.topics:
             return TopicAlreadyExistsError
         if replication > len(self.brokers):
             return InvalidReplicationFactorError
         topic_id = f"{self.random.getrandbits(128):032x}"
-        self.topics[name] = Topic(
-            name, topic_id, {**DEFAULTS, **(configs or {})}, [self.new_partition(name, index, replication) for index in range(partitions)]
-        )
+        if replicas:
+            made = [self.new_partition(name, index, replicas[index]) for index in range(len(replicas))]
+        else:
+            made = [self.new_partition(name, index, self.spread(index, replication)) for index in range(partitions)]
+        self.topics[name] = Topic(name, topic_id, {**DEFAULTS, **(configs or {})}, made)
         return None
 
-    def new_partition(self, topic: str, index: int, replication: int) -> Partition:
-        replicas = [(index + step) % len(self.brokers) for step in range(replication)]
+    def spread(self, index: int, replication: int) -> list[int]:
+        return [(index + step) % len(self.brokers) for step in range(replication)]
+
+    def new_partition(self, topic: str, index: int, brokers: Sequence[int]) -> Partition:
+        replicas = list(brokers)
         well = [each for each in replicas if self.brokers[each].is_well]
         return Partition(TopicPartition(topic, index), replicas, PartitionLog(topic, index), well[0] if well else -1, well or replicas)
 
     def grow_topic(self, name: str, partitions: int) -> None:
         topic = self.topics[name]
         replication = len(topic.partitions[0].replicas)
-        topic.partitions += [self.new_partition(name, index, replication) for index in range(len(topic.partitions), partitions)]
+        topic.partitions += [
+            self.new_partition(name, index, self.spread(index, replication)) for index in range(len(topic.partitions), partitions)
+        ]
 
     def delete_topic(self, name: str) -> None:
         """Committed offsets of its partitions go with it."""
@@ -509,12 +525,16 @@ class Cluster:
                 answers[place] = found[2] if committed else found[1]
         reply(answers)
 
-    def create(self, topics: Sequence[Any], broker: Broker, reply: Reply) -> None:
-        """Replies with topic -> error, or None. `topics`: NewTopic of the client interface."""
+    def create(self, topics: Sequence[NewTopic], broker: Broker, reply: Reply) -> None:
+        """Replies with topic -> error, or None."""
         if broker.view is not None:
             self.hold(broker, reply, dict.fromkeys((each.name for each in topics), LeaderNotAvailableError))
             return
-        reply({each.name: self.create_topic(each.name, each.num_partitions, each.replication_factor, each.topic_configs) for each in topics})
+        created = {}
+        for each in topics:
+            numbers = each.num_partitions, each.replication_factor
+            created[each.name] = self.create_topic(each.name, *numbers, each.topic_configs, each.replica_assignments)
+        reply(created)
 
     def configs(self, topics: Sequence[str], broker: Broker, reply: Reply) -> None:
         """Replies with topic -> its settings; None: it does not exist."""

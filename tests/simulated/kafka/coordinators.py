@@ -61,9 +61,10 @@ class Coordinators:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        replication = min(3, len(cluster.brokers))
         self.partitions: list[Partition] = [
-            cluster.new_partition(topic, index, replication) for topic in (GROUP, TRANSACTION) for index in range(COUNT)
+            cluster.new_partition(topic, index, cluster.spread(index, min(3, len(cluster.brokers))))
+            for topic in (GROUP, TRANSACTION)
+            for index in range(COUNT)
         ]
         self.offsets: dict[str, dict[TopicPartition, int]] = {}
         """Group -> committed offsets."""
