@@ -10,6 +10,7 @@ import argparse
 import hashlib
 import json
 import os
+import resource
 import sys
 import time
 import tomllib
@@ -116,15 +117,18 @@ def report(names: Sequence[str], sample: Collection[Key] | None) -> int:
         survivors = [each for each in mutants if each.key in killers and killers[each.key] is None]
         killed = sum(killers.get(each.key) is not None for each in mutants)
         left = [each for each in survivors if each.key not in reasons]
-        stale = [key for key in reasons if key[0] == name and killers.get(key) is not None]
+        all_keys = {each.key for each in Module(name).mutants} if sample is None else set(reasons)
+        stale = [key for key in reasons if key[0] == name and (killers.get(key) is not None or key not in all_keys)]
         score, floor = 100 * killed / max(len(mutants), 1), MODULES[name].floor
         shown = "" if floor is None else f"{floor:.0f} %"
         print(f"{name:<36}{len(mutants):>8}{killed:>8}{len(survivors) - len(left):>10}{len(left):>6}{score:>7.1f}%{shown:>7}")
         for key in stale:
-            print(f"  is killed, though survivors.toml lists it: {key[1]}: - {key[2]} + {key[3]}")
-        if floor is not None and (score < floor or left):
+            print(f"  is killed or no mutant, though survivors.toml lists it: {key[1]}\n    - {key[2]}\n    + {key[3]}")
+        if floor is not None and (score < floor or left or stale):
             failed = True
             print(*(f"  {each}" for each in left), sep="\n")
+    used_s = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    print(f"{used_s:.0f} s of processor time")
     return int(failed)
 
 

@@ -1,0 +1,26 @@
+"""Mutants: each of a function or property is made, compiled and put in its place."""
+
+from __future__ import annotations
+
+from tests.mutation.mutants import Module, function_named
+
+MODULE = Module("statemachine/session_state.py")
+
+
+def test_mutants_have_keys_of_their_own_and_change_something() -> None:
+    mutants = MODULE.mutants
+    assert len({each.key for each in mutants}) == len(mutants) > 100
+    assert all(each.before != each.after for each in mutants)
+    assert {"MemberSettings.knows", "SessionState.restore", "_texts"} <= {each.function for each in mutants}
+
+
+def test_mutant_replaces_the_function_where_it_is_used() -> None:
+    (mutant,) = [each for each in MODULE.mutants if each.function == "_texts" and each.after == "return [str(None) for task in sorted(tasks)]"]
+    function = function_named(mutant.module, mutant.function)
+    original = function.__code__
+    try:
+        mutant.apply()
+        assert function([3]) == ["None"]
+    finally:
+        function.__code__ = original
+    assert function([3]) == ["3"]
