@@ -13,6 +13,7 @@ _MACHINE = tuple(
 )  # fmt: skip
 _PARTITION = tuple(f"tests/unit/statemachine/test_{name}.py" for name in ("partition", "published", "refused_configuration"))
 _SESSION = ("tests/unit/statemachine/test_member.py", "tests/unit/statemachine/test_member_boundaries.py")
+_RANKING = ("tests/unit/assignors/test_ranking.py",)
 _ASSIGNORS = (
     "tests/unit/assignors/test_high_availability.py",
     "tests/unit/assignors/test_racks.py",
@@ -48,7 +49,7 @@ MODULES = {
     "statemachine/state.py": Judged(_MACHINE),
     "assignors/common/target.py": Judged(_ASSIGNORS),
     "assignors/common/movements.py": Judged(_ASSIGNORS),
-    "assignors/common/ranking.py": Judged(_ASSIGNORS),
+    "assignors/common/ranking.py": Judged(_RANKING),
     "assignors/common/standbys.py": Judged(_ASSIGNORS),
     "assignors/common/bounds.py": Judged(_ASSIGNORS),
 }

@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 EXAMPLES = 10
 """Examples of each Hypothesis test."""
-MOST_S = 1.5
+MOST_S = 3.0
 """Tests of one trial: the first of them that together take so long on the original, in s."""
 SLACK_S, TIMES_SLOWER = 2, 5
 """Processor time of a trial: so many times what its tests need on the original, and so many s."""

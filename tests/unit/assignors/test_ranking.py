@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.assignors.common.ranking import copy_of, lag_within, rank
+from equipoise.assignors.common.ranking import MOST_RECORDS, Copy, acceptable_lag, copies, copy_of, lag_within, rank, whole
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, TaskId, parse_task
-from tests.unit.assignors.build import ACTIVE, UNKNOWN, member, tasks
+from tests.unit.assignors.build import ACTIVE, UNKNOWN, ids, member, tasks
 
 T = tasks("0_0", end_offset=5000)[0]
 
@@ -136,10 +137,10 @@ def test_lag_within_is_the_most_that_restores_in_time(lags: list[int], rates: li
         first = sum(lag for place, lag in enumerate(lags) if place in owned)
         return 1_000 * (first + sum(lags[place] for place in counted)) + acceptable_ms * sum(rates[place] for place in counted)
 
-    copies = sorted({lag for place, lag in enumerate(lags) if place not in owned})
-    if within or (0 in copies and needed(0) <= speed * acceptable_ms):
+    lags_of_copies = sorted({lag for place, lag in enumerate(lags) if place not in owned})
+    if within or (0 in lags_of_copies and needed(0) <= speed * acceptable_ms):
         assert needed(within) <= speed * acceptable_ms
-    for lower, higher in itertools.pairwise([within, *[lag for lag in copies if lag > within][:1]]):
+    for lower, higher in itertools.pairwise([within, *[lag for lag in lags_of_copies if lag > within][:1]]):
         assert lower < higher
         assert needed(higher) > speed * acceptable_ms
 
@@ -149,3 +150,68 @@ def test_rank_depends_on_own_speed():
     fast, slow, unknown = (member(f"m{speed}", lags={"0_0": 3000}, speed=speed) for speed in (6_000, 5_999, 0))
     assert rank(tasks("0_0", end_offset=5000), [fast, slow, unknown], settings) == {TaskId(0, 0): {0: ("m6000",), 3000: ("m0", "m5999")}}
     assert rank(tasks("0_0", end_offset=5000), [fast], GroupSettings(acceptable_recovery_lag=100)) == {TaskId(0, 0): {3000: ("m6000",)}}
+
+
+@pytest.mark.parametrize(("end_offset", "records"), [(-1, 1), (0, 1), (1, 1), (2, 2), (MOST_RECORDS, MOST_RECORDS), (MOST_RECORDS + 1, MOST_RECORDS)])
+def test_whole_changelog_has_at_least_one_record_and_at_most_the_limit(end_offset: int, records: int):
+    assert whole(attrs.evolve(T, end_offset=end_offset)) == records
+
+
+LIMITS = GroupSettings(acceptable_recovery_lag=100, acceptable_recovery_ms=500)
+
+
+def test_limit_of_a_member_is_its_own_else_the_larger_of_the_groups():
+    """5,000 records/s restore 2,500 records within the time."""
+    known = {task.id: task for task in tasks("0_0 0_1", "1_0")}
+
+    def limit(lag: int, *, own: int | None = None, speed: int = 5_000, settings: GroupSettings = LIMITS, task: str = "0_0", active: str = "") -> int:
+        spec = attrs.evolve(member("m1", active, lags={task: lag}, speed=speed), ready_lag_records=own)
+        return acceptable_lag(known, spec, settings)
+
+    assert limit(2_500) == 2_500
+    assert limit(2_501) == limit(50) == 100
+    assert limit(2_500, own=0) == 0
+    assert limit(2_500, speed=0) == 100
+    assert limit(2_500, settings=GroupSettings(acceptable_recovery_lag=100)) == 100
+    assert limit(2_500, task="1_0") == 100, "a stateless task has no copy"
+    assert limit(2_500, task="7_0") == 100, "nor has a task that is gone"
+    assert limit(2_500, active="0_0") == 100, "what it runs is no copy"
+    grows = {task.id: attrs.evolve(task, written_records_per_s=1_000) for task in tasks("0_0")}
+    assert acceptable_lag(grows, member("m1", lags={"0_0": 2_000}, speed=5_000), LIMITS) == 2_000
+    assert acceptable_lag(grows, member("m1", lags={"0_0": 2_001}, speed=5_000), LIMITS) == 100
+
+
+NAMES = ids("0_0 0_1 0_2 0_3 1_0")
+some_tasks = st.lists(st.sampled_from(NAMES), max_size=4, unique=True).map(lambda names: tuple(sorted(names)))
+reports = st.dictionaries(st.sampled_from(NAMES), st.sampled_from([ACTIVE, UNKNOWN, 0, 100, 101, 9_000]), max_size=5)
+
+
+@given(
+    st.lists(
+        st.tuples(some_tasks, some_tasks, some_tasks, some_tasks, reports, st.booleans(), st.sampled_from(["lag", "word_or_lag", "word_and_lag"])),
+        max_size=4,
+    )
+)
+def test_copies_are_those_of_each_report_alone(parts: list[tuple[Any, ...]]):
+    """A member has a copy of each stateful task that it reports, runs, keeps or declares ready."""
+    members = [
+        attrs.evolve(
+            member(f"m{number}"),
+            active=active,
+            standby=standby,
+            warmup=warmup,
+            ready=frozenset(ready),
+            lags={**dict.fromkeys(active, ACTIVE), **({} if honest else lags)},
+            readiness=readiness,
+        )
+        for number, (active, standby, warmup, ready, lags, honest, readiness) in enumerate(parts)
+    ]
+    known = {task.id: task for task in tasks("0_0 0_1 0_2", "1_0", end_offset=5_000)}
+    wanted: dict[TaskId, dict[str, Copy]] = {name: {} for name, task in known.items() if task.stateful}
+    for each in members:
+        for name in wanted.keys() & {*each.lags, *each.active, *each.standby, *each.warmup, *each.ready}:
+            owns, ready = name in each.active, name in each.ready
+            wanted[name][each.id] = copy_of(known[name], each.lags.get(name), owns=owns, ready=ready, acceptable=100, readiness=each.readiness)
+    found = copies(known, members, GroupSettings(acceptable_recovery_lag=100))
+    assert {name: dict(of_task) for name, of_task in found.items()} == wanted
+    assert [list(of_task) for of_task in found.values()] == [[each.id for each in members if each.id in wanted[name]] for name in found]

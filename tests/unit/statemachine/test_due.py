@@ -20,7 +20,7 @@ from tests.unit.statemachine.contexts import context_of
 def everything_under_way() -> tuple[StepContext, TaskId]:
     """m2 warms a task up, drains, has both back-offs and has crashed twice; two group timers run.
     """
-    group = Group().starts("m1", stateful=2)
+    group = Group(watched=False).starts("m1", stateful=2)
     group.settles()
     group.join("m2", restores=0)
     state, member = group.state, group.state.members["m2"]
@@ -101,7 +101,7 @@ def test_deadline_of_a_member_removes_it_with_its_hold(timer: Timer, expired_as:
 
 @pytest.mark.parametrize("timer", [Timer.SESSION, Timer.REVOCATION])
 def test_last_member_that_expires_stops_the_timers_of_the_group(timer: Timer):
-    group = Group().starts("m1", stateful=1)
+    group = Group(watched=False).starts("m1", stateful=1)
     group.settles()
     context = context_of(group)
     actions.schedule(group.state, group.state.now_ms + 60_000)
