@@ -22,7 +22,6 @@ from aiokafka.errors import (
     OffsetOutOfRangeError,
     RecordListTooLargeError,
     TopicAlreadyExistsError,
-    UnknownError,
     UnknownTopicOrPartitionError,
 )
 
@@ -520,7 +519,7 @@ class Cluster:
             elif first:
                 answers[place] = found[0].log.start
             elif found[0].is_settling and broker.view is None:
-                answers[place] = UnknownError  # OFFSET_NOT_AVAILABLE (KIP-207), which aiokafka does not know
+                answers[place] = LeaderNotAvailableError  # what KIP-207 answers to ListOffsets before version 5, which aiokafka sends
             else:
                 answers[place] = found[2] if committed else found[1]
         reply(answers)

@@ -379,7 +379,7 @@ class SimulatedConsumer(ConnectedClient):
             if not isinstance(answer, type):
                 return answer
             error = answer()
-            if not error.retriable or answer is UnknownTopicOrPartitionError:
+            if not error.retriable:  # a commit to a topic that is gone is repeated for ever
                 raise error
             await asyncio.sleep(self._backoff_s)
 
