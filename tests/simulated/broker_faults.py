@@ -164,6 +164,21 @@ def lost_acknowledgements(deployment: Deployment, random: Random) -> float | Non
     return _odd_produce(deployment, random, deployment.network.unheard)
 
 
+@fault("network")
+def kill_in_commit(deployment: Deployment, random: Random) -> float | None:
+    """A member is killed, and what it has produced last arrives after its death."""
+    seats = [seat for seat in deployment.members.values() if seat.wanted and not seat.busy and seat.process is not None]
+    if len(seats) < len(deployment.members) - 2:
+        return None
+    seat = random.choice(seats)
+    assert seat.process is not None, "it was looked at"
+    deployment.network.held.add(seat.process.name)
+    down_s = random.uniform(0.3, 2)
+    deployment.later(random.uniform(0.05, 0.3), deployment.kill_member, seat)
+    deployment.later(down_s, deployment.start_member, seat)
+    return _until(deployment, seat, down_s)
+
+
 def _odd_produce(deployment: Deployment, random: Random, where: set[str]) -> float | None:
     found = _reachable(deployment, random)
     if found is None:

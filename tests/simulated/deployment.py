@@ -90,17 +90,20 @@ def customers(tasks: int) -> list[tuple[str, int]]:
 
 
 class FaultyNetwork(Network):
-    """`late`: processes of which every fifth produce request arrives late. `unheard`: of which
-    every fifth answer to one is lost.
+    """`late`: processes of which every fifth produce request arrives late. `held`: of which each
+    does. `unheard`: of which every fifth answer to one is lost.
     """
 
     def __init__(self, random: Random) -> None:
         super().__init__(random)
         self.late: set[str] = set()
+        self.held: set[str] = set()
         self.unheard: set[str] = set()
 
     def trip_us(self, process: str, broker: int, request: str, *, back: bool) -> int | None:
         trip_us = super().trip_us(process, broker, request, back=back)
+        if trip_us is not None and request == "Produce" and process in self.held and not back:
+            return trip_us + self.random.randrange(4_000_000)
         if trip_us is None or request != "Produce" or process not in (self.unheard if back else self.late) or self.random.random() > 0.2:
             return trip_us
         return None if back else trip_us + self.random.randrange(12_000_000)
