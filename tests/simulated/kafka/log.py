@@ -240,10 +240,14 @@ class PartitionLog:
         self._offsets = [each.offset for each in self.records]
 
     def truncate(self, end: int) -> None:
-        """Removes the records from `end` on: a new leader has not got them."""
+        """Removes the records from `end` on: a new leader has not got them. Batches go as a whole.
+        """
         if end >= self.end:
             return
         keep = bisect_left(self._offsets, end)
+        while 0 < keep < len(self.records) and self.records[keep - 1].batch is self.records[keep].batch:
+            keep -= 1
+            end = self._offsets[keep]
         records = self.records[:keep]
         self.records, self._offsets, self._producers, self._open, self._aborted, self._ended = [], [], {}, {}, set(), []
         for record in records:
