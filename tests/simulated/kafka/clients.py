@@ -76,36 +76,11 @@ class SimulatedClients:
         self._cluster = cluster
         self._process = process
 
-    def consumer(
-        self,
-        *,
-        group: str | None = None,
-        read_committed: bool = False,
-        auto_offset_reset: str = "none",
-        request_timeout_ms: int = 40_000,
-        rack: str | None = None,
-        max_poll_records: int | None = None,
-        fetch_max_wait_ms: int = 500,
-        max_partition_fetch_bytes: int = 2**20,
-    ) -> SimulatedConsumer:
-        return SimulatedConsumer(
-            self._cluster, self._process, group=group, read_committed=read_committed, auto_offset_reset=auto_offset_reset,
-            request_timeout_ms=request_timeout_ms, max_poll_records=max_poll_records, fetch_max_wait_ms=fetch_max_wait_ms,
-            max_partition_fetch_bytes=max_partition_fetch_bytes,
-        )  # fmt: skip
+    def consumer(self, **options: Any) -> SimulatedConsumer:
+        return SimulatedConsumer(self._cluster, self._process, **options)
 
-    def producer(
-        self,
-        *,
-        transactional_id: str | None = None,
-        transaction_timeout_ms: int = 60_000,
-        request_timeout_ms: int = 40_000,
-        retry_backoff_ms: int = 100,
-    ) -> SimulatedProducer:
-        return SimulatedProducer(
-            self._cluster, self._process, transactional_id=transactional_id, transaction_timeout_ms=transaction_timeout_ms,
-            request_timeout_ms=request_timeout_ms, retry_backoff_ms=retry_backoff_ms,
-        )  # fmt: skip
+    def producer(self, **options: Any) -> SimulatedProducer:
+        return SimulatedProducer(self._cluster, self._process, **options)
 
     def admin(self) -> SimulatedAdmin:
         return SimulatedAdmin(self._cluster, self._process)

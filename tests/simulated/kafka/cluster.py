@@ -7,30 +7,19 @@ before them, except by `lose_tail`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
-import attrs
-from aiokafka.errors import (
-    InvalidReplicationFactorError,
-    LeaderNotAvailableError,
-    MessageSizeTooLargeError,
-    NotEnoughReplicasError,
-    NotLeaderForPartitionError,
-    OffsetOutOfRangeError,
-    RecordListTooLargeError,
-    TopicAlreadyExistsError,
-    UnknownTopicOrPartitionError,
-)
+from aiokafka import errors
 
 from equipoise.events.log.kafka.client import NewTopic, TopicPartition
 from tests.simulated.kafka.coordinators import Coordinators
-from tests.simulated.kafka.log import Batch, PartitionLog, StoredRecord
-from tests.simulated.kafka.network import Connection, Network, Reply, Scheduler
+from tests.simulated.kafka.log import Batch, PartitionLog
+from tests.simulated.kafka.network import Network, Reply, Scheduler
+from tests.simulated.kafka.state import Broker, ErrorClass, Fetched, FrozenView, Partition, Topic, TopicDescription
 
-ErrorClass = type[Exception]
 EPOCH_MS = 1_700_000_000_000
 """Wall-clock time of the scheduler's zero."""
 PAUSED_US = 100_000
@@ -44,90 +33,6 @@ DEFAULTS = {
     "retention.bytes": "-1",
     "unclean.leader.election.enable": "false",
 }
-
-
-@attrs.define(eq=False)
-class HeldFetch:
-    """A fetch that waits for records."""
-
-    again: Callable[[], bool]
-    """Replies if there is something; whether it has."""
-    partitions: list[Partition]
-
-
-@attrs.define(eq=False)
-class Partition:
-    """`leader` -1: there is none. `isr`: ids of the in-sync replicas."""
-
-    place: TopicPartition
-    replicas: list[int]
-    log: PartitionLog
-    leader: int
-    isr: list[int]
-    epoch: int = 0
-    is_settling: bool = False
-    """The new leader does not know the high watermark yet."""
-    fetches: list[HeldFetch] = attrs.field(factory=list)
-    unacknowledged: list[tuple[int, Reply, int]] = attrs.field(factory=list)
-    """Produce requests that wait for the replicas: end of the batch, reply, first offset."""
-
-
-@attrs.define(eq=False)
-class Topic:
-    name: str
-    topic_id: str
-    configs: dict[str, str]
-    partitions: list[Partition]
-
-
-class FrozenView(NamedTuple):
-    """What a broker knew when it lost contact with the others."""
-
-    topics: dict[str, Topic]
-    leaders: dict[TopicPartition, int]
-    ends: dict[TopicPartition, tuple[int, int]]
-    """High watermark and last stable offset, where it was the leader."""
-    offsets: dict[str, dict[TopicPartition, int]]
-    """Committed offsets of groups."""
-
-
-@attrs.define(eq=False)
-class Broker:
-    """`view`: not None while it is cut from the other brokers. `clock_ms`: how far its clock is
-    ahead.
-    """
-
-    id: int
-    rack: str
-    is_up: bool = True
-    is_paused: bool = False
-    view: FrozenView | None = None
-    clock_ms: int = 0
-    connections: dict[int, Connection] = attrs.field(factory=dict)
-    held: list[Reply] = attrs.field(factory=list)
-    """Requests that it cannot answer without the other brokers."""
-
-    @property
-    def is_well(self) -> bool:
-        return self.is_up and not self.is_paused and self.view is None
-
-
-class TopicDescription(NamedTuple):
-    """`leaders` and `replicas`: by partition."""
-
-    topic_id: str
-    leaders: list[int]
-    replicas: list[list[int]]
-
-
-class Fetched(NamedTuple):
-    """One partition's part of a fetch. `next_offset`: where to read on."""
-
-    error: ErrorClass | None
-    records: Sequence[StoredRecord] = ()
-    next_offset: int = 0
-    high_watermark: int = 0
-    last_stable_offset: int = 0
 
 
 class Cluster:
@@ -178,9 +83,9 @@ class Cluster:
         place of the two numbers. Returns an error.
         """
         if name in self.topics:
-            return TopicAlreadyExistsError
+            return errors.TopicAlreadyExistsError
         if replication > len(self.brokers):
-            return InvalidReplicationFactorError
+            return errors.InvalidReplicationFactorError
         topic_id = f"{self.random.getrandbits(128):032x}"
         if replicas:
             made = [self.new_partition(name, index, replicas[index]) for index in range(len(replicas))]
@@ -210,7 +115,7 @@ class Cluster:
         self.coordinators.forget_topic(name)
         for each in topic.partitions:
             each.leader = -1
-            self._fail_unacknowledged(each, UnknownTopicOrPartitionError)
+            self._fail_unacknowledged(each, errors.UnknownTopicOrPartitionError)
             self._bound_moved(each)
 
     def delete_records(self, place: TopicPartition, before: int) -> None:
@@ -226,7 +131,7 @@ class Cluster:
         each = self.topics[place[0]].partitions[place[1]]
         each.log.truncate(max(each.log.start, each.log.end - count))
         each.log.raise_high_watermark(each.log.end)
-        self._fail_unacknowledged(each, NotLeaderForPartitionError)
+        self._fail_unacknowledged(each, errors.NotLeaderForPartitionError)
         self._bound_moved(each)
 
     # Brokers that fail
@@ -318,7 +223,7 @@ class Cluster:
         each.epoch += 1
         each.is_settling = True
         log.high_watermark = max(log.start, log.committed - random.randrange(4))
-        self._fail_unacknowledged(each, NotLeaderForPartitionError)
+        self._fail_unacknowledged(each, errors.NotLeaderForPartitionError)
         self._bound_moved(each)
         self.scheduler.call_later(self.between_us(self.settle_us), self._settled, each, each.epoch)
 
@@ -373,7 +278,7 @@ class Cluster:
 
     def _bound_moved(self, each: Partition) -> None:
         for fetch in list(each.fetches):
-            fetch.again()
+            fetch()
 
     # What a broker knows
 
@@ -388,10 +293,10 @@ class Cluster:
         """Partition, high watermark and last stable offset, if the broker believes to lead it."""
         topic = (self.topics if broker.view is None else broker.view.topics).get(place[0])
         if topic is None or not 0 <= place[1] < len(topic.partitions):
-            return UnknownTopicOrPartitionError
+            return errors.UnknownTopicOrPartitionError
         each = topic.partitions[place[1]]
         if self.leader_of(broker, each) != broker.id:
-            return NotLeaderForPartitionError
+            return errors.NotLeaderForPartitionError
         ends = (each.log.high_watermark, each.log.last_stable_offset) if broker.view is None else broker.view.ends[place]
         return each, *ends
 
@@ -427,16 +332,16 @@ class Cluster:
             reply(found)
             return
         if broker.view is not None:
-            self.hold(broker, reply, NotLeaderForPartitionError)  # it cannot reach its replicas
+            self.hold(broker, reply, errors.NotLeaderForPartitionError)  # it cannot reach its replicas
             return
         each = found[0]
         configs = self.topics[place[0]].configs
         if batch.size > int(configs["max.message.bytes"]):
-            reply(MessageSizeTooLargeError)
+            reply(errors.MessageSizeTooLargeError)
         elif batch.size > int(configs.get("segment.bytes", 2**30)):
-            reply(RecordListTooLargeError)
+            reply(errors.RecordListTooLargeError)
         elif len(each.isr) < int(configs["min.insync.replicas"]):
-            reply(NotEnoughReplicasError)
+            reply(errors.NotEnoughReplicasError)
         elif (problem := self._transaction_problem(each, batch, transactional_id)) is not None:
             reply(problem)
         else:
@@ -471,23 +376,19 @@ class Cluster:
         if self._fetch_now(broker, wanted, committed, most_bytes, reply, even_empty=not wait_us):
             return
         partitions = [found[0] for place, _ in wanted if isinstance(found := self._led(broker, place), tuple)]
-        held = HeldFetch(lambda: again(even_empty=False), partitions)
 
-        def again(*, even_empty: bool) -> bool:
-            if held not in partitions[0].fetches:
-                return True
+        def again(*, even_empty: bool = False) -> None:
+            if again not in partitions[0].fetches:
+                return  # answered before
             if broker.is_paused:
                 if even_empty:
                     self.scheduler.call_later(PAUSED_US, partial(again, even_empty=True))
-                return False
-            if not self._fetch_now(broker, wanted, committed, most_bytes, reply, even_empty=even_empty):
-                return False
-            for each in partitions:
-                each.fetches.remove(held)
-            return True
+            elif self._fetch_now(broker, wanted, committed, most_bytes, reply, even_empty=even_empty):
+                for each in partitions:
+                    each.fetches.remove(again)
 
         for each in partitions:
-            each.fetches.append(held)
+            each.fetches.append(again)
         self.scheduler.call_later(wait_us, partial(again, even_empty=True))
 
     def _fetch_now(
@@ -505,7 +406,7 @@ class Cluster:
             return Fetched(found)
         each, high_watermark, stable = found
         if not each.log.start <= offset <= (each.log.end if broker.view is None else high_watermark):
-            return Fetched(OffsetOutOfRangeError, high_watermark=high_watermark)
+            return Fetched(errors.OffsetOutOfRangeError, high_watermark=high_watermark)
         records, next_offset = each.log.read(offset, stable if committed else high_watermark, committed=committed, max_bytes=most_bytes)
         return Fetched(None, records, next_offset, high_watermark, stable)
 
@@ -519,7 +420,7 @@ class Cluster:
             elif first:
                 answers[place] = found[0].log.start
             elif found[0].is_settling and broker.view is None:
-                answers[place] = LeaderNotAvailableError  # what KIP-207 answers to ListOffsets before version 5, which aiokafka sends
+                answers[place] = errors.LeaderNotAvailableError  # what KIP-207 answers to ListOffsets before version 5, which aiokafka sends
             else:
                 answers[place] = found[2] if committed else found[1]
         reply(answers)
@@ -527,7 +428,7 @@ class Cluster:
     def create(self, topics: Sequence[NewTopic], broker: Broker, reply: Reply) -> None:
         """Replies with topic -> error, or None."""
         if broker.view is not None:
-            self.hold(broker, reply, dict.fromkeys((each.name for each in topics), LeaderNotAvailableError))
+            self.hold(broker, reply, dict.fromkeys((each.name for each in topics), errors.LeaderNotAvailableError))
             return
         created = {}
         for each in topics:

@@ -7,13 +7,7 @@ from collections.abc import Coroutine, Iterable
 from functools import partial
 from typing import Any
 
-from aiokafka.errors import (
-    CoordinatorNotAvailableError,
-    KafkaConnectionError,
-    KafkaError,
-    NotCoordinatorError,
-    UnknownTopicOrPartitionError,
-)
+from aiokafka import errors
 
 from equipoise.events.log.kafka.client import CLOSE_S, TopicPartition
 from tests.simulated.kafka.cluster import Cluster
@@ -55,7 +49,7 @@ class ConnectedClient:
 
     async def _start(self) -> None:
         if not await self._update_metadata():
-            raise KafkaConnectionError(f"Unable to bootstrap from {len(self._cluster.brokers)} brokers")
+            raise errors.KafkaConnectionError(f"Unable to bootstrap from {len(self._cluster.brokers)} brokers")
 
     async def stop(self, *, within_s: float = CLOSE_S) -> None:
         if self._is_closed:
@@ -111,7 +105,7 @@ class ConnectedClient:
 
         self._call(broker, name, handler, done, group)
         answer = await future
-        if isinstance(answer, KafkaError):
+        if isinstance(answer, errors.KafkaError):
             if name != "Metadata" and not self._is_closed:
                 self._refresh()
             raise answer
@@ -125,7 +119,7 @@ class ConnectedClient:
         while kind not in self._coordinators:
             try:
                 answer = await self._ask(self._any_broker(), "FindCoordinator", partial(self._cluster.coordinators.find, kind, key))
-            except KafkaError:
+            except errors.KafkaError:
                 answer = None
             if isinstance(answer, int) and self._cluster.brokers[answer].is_up:  # it connects to it, to see that it is there
                 self._coordinators[kind] = answer
@@ -139,10 +133,10 @@ class ConnectedClient:
         broker = await self._coordinator(kind, key)
         try:
             answer = await self._ask(broker, name, handler, COORDINATION)
-        except KafkaError as error:
+        except errors.KafkaError as error:
             self._coordinators.pop(kind, None)
             return error.__class__
-        if answer is NotCoordinatorError or answer is CoordinatorNotAvailableError:
+        if answer is errors.NotCoordinatorError or answer is errors.CoordinatorNotAvailableError:
             self._coordinators.pop(kind, None)
         return answer
 
@@ -160,7 +154,7 @@ class ConnectedClient:
         for broker in brokers:
             try:
                 answer = await self._ask(broker, "Metadata", partial(self._cluster.metadata, list(self._tracked)))
-            except KafkaError:
+            except errors.KafkaError:
                 continue
             self._updated_us = self._cluster.scheduler.now_us
             self._leaders = {}
@@ -201,6 +195,6 @@ class ConnectedClient:
             if topic in self._counts:
                 break
             if self._cluster.scheduler.now_us > end_us:
-                raise UnknownTopicOrPartitionError
+                raise errors.UnknownTopicOrPartitionError
             await asyncio.sleep(self._backoff_s)
         return set(range(self._counts[topic]))

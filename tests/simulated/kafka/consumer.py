@@ -8,25 +8,14 @@ from functools import partial
 from typing import Any
 
 import attrs
-from aiokafka.errors import (
-    ConsumerStoppedError,
-    IllegalOperation,
-    IllegalStateError,
-    KafkaError,
-    KafkaTimeoutError,
-    LeaderNotAvailableError,
-    NodeNotReadyError,
-    NoOffsetForPartitionError,
-    OffsetOutOfRangeError,
-    StaleMetadata,
-    UnknownTopicOrPartitionError,
-)
+from aiokafka import errors
 
 from equipoise.events.log.kafka.client import TopicPartition
-from tests.simulated.kafka.cluster import Cluster, Fetched
+from tests.simulated.kafka.cluster import Cluster
 from tests.simulated.kafka.connected import ConnectedClient
 from tests.simulated.kafka.coordinators import GROUP
 from tests.simulated.kafka.log import StoredRecord
+from tests.simulated.kafka.state import Fetched
 
 PREFETCH_S = 0.1
 """How long records that nobody takes keep the consumer from fetching from the same broker."""
@@ -58,20 +47,23 @@ class _Assigned:
 
 
 class SimulatedConsumer(ConnectedClient):
-    """Implements `equipoise.events.log.kafka.client.Consumer`."""
+    """Implements `equipoise.events.log.kafka.client.Consumer`. It reads from leaders, whatever its
+    `rack`.
+    """
 
     def __init__(
         self,
         cluster: Cluster,
         process: str,
         *,
-        group: str | None,
-        read_committed: bool,
-        auto_offset_reset: str,
-        request_timeout_ms: int,
-        max_poll_records: int | None,
-        fetch_max_wait_ms: int,
-        max_partition_fetch_bytes: int,
+        group: str | None = None,
+        read_committed: bool = False,
+        auto_offset_reset: str = "none",
+        request_timeout_ms: int = 40_000,
+        rack: str | None = None,
+        max_poll_records: int | None = None,
+        fetch_max_wait_ms: int = 500,
+        max_partition_fetch_bytes: int = 2**20,
     ) -> None:
         super().__init__(cluster, process, request_timeout_ms=request_timeout_ms)
         self._group = group
@@ -102,7 +94,7 @@ class SimulatedConsumer(ConnectedClient):
     def _state(self, partition: TopicPartition) -> _Assigned:
         state = self._assigned.get(partition)
         if state is None:
-            raise IllegalStateError(f"No current assignment for partition {partition}")
+            raise errors.IllegalStateError(f"No current assignment for partition {partition}")
         return state
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
@@ -143,7 +135,7 @@ class SimulatedConsumer(ConnectedClient):
         self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
     ) -> Mapping[TopicPartition, Sequence[StoredRecord]]:
         if self._is_closed:
-            raise ConsumerStoppedError
+            raise errors.ConsumerStoppedError
         end_us = self._cluster.scheduler.now_us + timeout_ms * 1_000
         most = max_records or self._max_poll_records
         while True:
@@ -282,9 +274,9 @@ class SimulatedConsumer(ConnectedClient):
                     state.found, state.taken, state.next_offset = fetched.records, 0, fetched.next_offset
                     state.fetched_us = self._cluster.scheduler.now_us
                     has_new = True
-            elif fetched.error is OffsetOutOfRangeError:
+            elif fetched.error is errors.OffsetOutOfRangeError:
                 if self._reset == "none":
-                    state.error = OffsetOutOfRangeError({place: offset})
+                    state.error = errors.OffsetOutOfRangeError({place: offset})
                     state.fetched_us = self._cluster.scheduler.now_us
                     has_new = True
                 else:
@@ -305,7 +297,7 @@ class SimulatedConsumer(ConnectedClient):
         position = None if self._group is None or state.high_watermark is not None else await self.committed(place)
         if position is None and self._reset == "none":
             if state.position is None:
-                state.error, state.fetched_us = NoOffsetForPartitionError(place), self._cluster.scheduler.now_us
+                state.error, state.fetched_us = errors.NoOffsetForPartitionError(place), self._cluster.scheduler.now_us
         elif position is None:
             position = (await self._offsets([place], first=self._reset == "earliest"))[place]
         if state.is_resetting:
@@ -328,14 +320,14 @@ class SimulatedConsumer(ConnectedClient):
                 while True:
                     try:
                         return await self._offsets_once(partitions, first)
-                    except KafkaError as error:
+                    except errors.KafkaError as error:
                         if not error.retriable:
                             raise
                         if error.invalid_metadata:
                             self._refresh()
                         await asyncio.sleep(self._backoff_s)
         except TimeoutError:
-            raise KafkaTimeoutError(f"Failed to get offsets by times in {self._timeout_s} s") from None
+            raise errors.KafkaTimeoutError(f"Failed to get offsets by times in {self._timeout_s} s") from None
 
     async def _offsets_once(self, partitions: Sequence[TopicPartition], first: bool) -> dict[TopicPartition, int]:
         if self._updating is not None and not self._updating.done():
@@ -345,9 +337,9 @@ class SimulatedConsumer(ConnectedClient):
             leader = self._leader(each)
             if leader is None:
                 self._track([each[0]])
-                raise StaleMetadata(each)
+                raise errors.StaleMetadata(each)
             if leader < 0:
-                raise LeaderNotAvailableError(each)
+                raise errors.LeaderNotAvailableError(each)
             by_broker.setdefault(leader, []).append(each)
         requests = [
             self._ask(broker, "ListOffsets", partial(self._cluster.list_offsets, places, first, self._committed_only))
@@ -373,7 +365,7 @@ class SimulatedConsumer(ConnectedClient):
 
     async def _group_request(self, name: str, handler: Any) -> Any:
         if self._group is None:
-            raise IllegalOperation("Requires group_id")
+            raise errors.IllegalOperation("Requires group_id")
         while True:
             answer = await self._coordinated(GROUP, self._group, name, handler)
             if not isinstance(answer, type):
@@ -397,9 +389,9 @@ class SimulatedConsumer(ConnectedClient):
             leader = self._leader(leads)
             if leader is None or leader < 0:
                 there = self._counts.get(leads[0])
-                raise (NodeNotReadyError if there else UnknownTopicOrPartitionError)(f"{leads[0]}/{leads[1]} has no leader")
+                raise (errors.NodeNotReadyError if there else errors.UnknownTopicOrPartitionError)(f"{leads[0]}/{leads[1]} has no leader")
         answer = await self._ask(leader, "Metadata", partial(self._cluster.metadata, list(topics)))
         if any(answer[topic] is None for topic in topics):
             self._refresh()
-            raise UnknownTopicOrPartitionError(next(topic for topic in topics if answer[topic] is None))
+            raise errors.UnknownTopicOrPartitionError(next(topic for topic in topics if answer[topic] is None))
         return tuple(answer[topic].topic_id for topic in topics)

@@ -12,23 +12,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
-from aiokafka.errors import (
-    ConcurrentTransactions,
-    CoordinatorLoadInProgressError,
-    CoordinatorNotAvailableError,
-    InvalidProducerEpoch,
-    InvalidProducerIdMapping,
-    InvalidTxnState,
-    NotCoordinatorError,
-    UnknownTopicOrPartitionError,
-)
+from aiokafka import errors
 
 from equipoise.events.log.kafka.client import TopicPartition
 from tests.simulated.kafka.log import Batch
 from tests.simulated.kafka.network import Reply
 
 if TYPE_CHECKING:
-    from tests.simulated.kafka.cluster import Broker, Cluster, ErrorClass, Partition
+    from tests.simulated.kafka.cluster import Cluster
+    from tests.simulated.kafka.state import Broker, ErrorClass, Partition
 
 GROUP, TRANSACTION = "__consumer_offsets", "__transaction_state"
 COUNT = 5
@@ -87,8 +79,8 @@ class Coordinators:
     def _refusal(self, kind: str, key: str, broker: Broker) -> ErrorClass | None:
         each = self._partition(kind, key)
         if self._cluster.leader_of(broker, each) != broker.id:
-            return NotCoordinatorError
-        return CoordinatorLoadInProgressError if each.is_settling and broker.view is None else None
+            return errors.NotCoordinatorError
+        return errors.CoordinatorLoadInProgressError if each.is_settling and broker.view is None else None
 
     def _may_write(self, kind: str, key: str, broker: Broker, reply: Reply) -> bool:
         """Whether the broker coordinates `key`. If not, it replies."""
@@ -96,7 +88,7 @@ class Coordinators:
         if refusal is not None:
             reply(refusal)
         elif broker.view is not None:
-            self._cluster.hold(broker, reply, NotCoordinatorError)
+            self._cluster.hold(broker, reply, errors.NotCoordinatorError)
         return refusal is None and broker.view is None
 
     def _written(self, reply: Reply, answer: Any) -> None:
@@ -106,7 +98,7 @@ class Coordinators:
     def find(self, kind: str, key: str, broker: Broker, reply: Reply) -> None:
         """Replies with the id of the coordinator's broker, or an error."""
         leader = self._cluster.leader_of(broker, self._partition(kind, key))
-        reply(leader if leader >= 0 else CoordinatorNotAvailableError)
+        reply(leader if leader >= 0 else errors.CoordinatorNotAvailableError)
 
     # Groups' offsets
 
@@ -122,7 +114,7 @@ class Coordinators:
             return
         missing = [place for place in offsets if self._cluster.partition(place) is None]
         if missing:
-            reply(UnknownTopicOrPartitionError)
+            reply(errors.UnknownTopicOrPartitionError)
             return
         self._last_write += 1
         for place, offset in offsets.items():
@@ -149,7 +141,7 @@ class Coordinators:
             known.epoch += 1
             self._end(known, commit=False)
         if known is not None and known.state == "ending":
-            reply(ConcurrentTransactions)
+            reply(errors.ConcurrentTransactions)
             return
         if known is None or known.epoch >= _MOST_EPOCH:
             self._producer_ids += 1
@@ -162,8 +154,8 @@ class Coordinators:
     def _problem(self, transactional_id: str, producer_id: int, epoch: int) -> ErrorClass | None:
         known = self._transactional.get(transactional_id)
         if known is None or known.producer_id != producer_id:
-            return InvalidProducerIdMapping
-        return InvalidProducerEpoch if known.epoch != epoch else None
+            return errors.InvalidProducerIdMapping
+        return errors.InvalidProducerEpoch if known.epoch != epoch else None
 
     def transaction_problem(self, transactional_id: str, producer_id: int, epoch: int, place: TopicPartition) -> ErrorClass | None:
         """Why a record of this producer may not be appended to a partition; None: it may."""
@@ -171,7 +163,7 @@ class Coordinators:
         if problem is not None:
             return problem
         known = self._transactional[transactional_id]
-        return None if known.state == "ongoing" and place in known.partitions else InvalidTxnState
+        return None if known.state == "ongoing" and place in known.partitions else errors.InvalidTxnState
 
     def add_to_transaction(
         self,
@@ -191,9 +183,9 @@ class Coordinators:
         if problem is not None or known is None:
             reply(problem)
         elif known.state == "ending":
-            reply(ConcurrentTransactions)
+            reply(errors.ConcurrentTransactions)
         elif any(self._cluster.partition(place) is None for place in places):
-            reply(UnknownTopicOrPartitionError)
+            reply(errors.UnknownTopicOrPartitionError)
         else:
             if known.state != "ongoing":
                 known.state = "ongoing"
@@ -223,9 +215,9 @@ class Coordinators:
         if problem is not None or known is None:
             reply(problem)
         elif known.state != "ongoing" or group not in known.offsets:
-            reply(InvalidTxnState)
+            reply(errors.InvalidTxnState)
         elif any(self._cluster.partition(place) is None for place in offsets):
-            reply(UnknownTopicOrPartitionError)
+            reply(errors.UnknownTopicOrPartitionError)
         else:
             self._last_write += 1
             known.offsets[group].update((place, (offset, self._last_write)) for place, offset in offsets.items())
@@ -243,9 +235,9 @@ class Coordinators:
             self._end(known, commit=commit)
             self._written(reply, None)
         elif known.marker != commit or known.state == "empty":
-            reply(InvalidTxnState)
+            reply(errors.InvalidTxnState)
         else:
-            reply(ConcurrentTransactions if known.state == "ending" else None)
+            reply(errors.ConcurrentTransactions if known.state == "ending" else None)
 
     def _expire(self, known: _Transactional, number: int) -> None:
         if known.number != number or known.state != "ongoing":

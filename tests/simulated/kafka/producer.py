@@ -12,23 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import attrs
-from aiokafka.errors import (
-    ConcurrentTransactions,
-    CoordinatorLoadInProgressError,
-    CoordinatorNotAvailableError,
-    IllegalOperation,
-    InvalidProducerEpoch,
-    KafkaError,
-    KafkaTimeoutError,
-    LeaderNotAvailableError,
-    MessageSizeTooLargeError,
-    NotCoordinatorError,
-    NotLeaderForPartitionError,
-    ProducerClosed,
-    ProducerFenced,
-    RequestTimedOutError,
-    UnknownTopicOrPartitionError,
-)
+from aiokafka import errors
 from aiokafka.partitioner import DefaultPartitioner
 
 from equipoise.events.log.kafka.client import SentHeaders, TopicPartition
@@ -44,9 +28,13 @@ _MOST_OVERHEAD = 82
 """What the client adds to a record when it checks its size."""
 TRANSACTION_BACKOFF_S = 0.02
 _AGAIN = (
-    CoordinatorNotAvailableError, NotCoordinatorError, CoordinatorLoadInProgressError, ConcurrentTransactions, UnknownTopicOrPartitionError,
-    RequestTimedOutError,
-)  # fmt: skip
+    errors.CoordinatorNotAvailableError,
+    errors.NotCoordinatorError,
+    errors.CoordinatorLoadInProgressError,
+    errors.ConcurrentTransactions,
+    errors.UnknownTopicOrPartitionError,
+    errors.RequestTimedOutError,
+)
 
 
 class SentRecord(NamedTuple):
@@ -96,10 +84,10 @@ class SimulatedProducer(ConnectedClient):
         cluster: Cluster,
         process: str,
         *,
-        transactional_id: str | None,
-        transaction_timeout_ms: int,
-        request_timeout_ms: int,
-        retry_backoff_ms: int,
+        transactional_id: str | None = None,
+        transaction_timeout_ms: int = 60_000,
+        request_timeout_ms: int = 40_000,
+        retry_backoff_ms: int = 100,
     ) -> None:
         super().__init__(cluster, process, request_timeout_ms=request_timeout_ms, retry_backoff_ms=retry_backoff_ms)
         self._transactional_id = transactional_id
@@ -158,7 +146,7 @@ class SimulatedProducer(ConnectedClient):
             if wanted is None:
                 try:
                     answer = await self._ask(self._any_broker(), "InitProducerId", handler)
-                except KafkaError as error:
+                except errors.KafkaError as error:
                     answer = error.__class__
             else:
                 answer = await self._coordinated(TRANSACTION, wanted, "InitProducerId", handler)
@@ -203,11 +191,11 @@ class SimulatedProducer(ConnectedClient):
         if topic not in self._counts:
             await self._known_topic(topic)
         if self._transactional_id is not None and self._state != "open":
-            raise IllegalOperation("Can't send messages while not in transaction")
+            raise errors.IllegalOperation("Can't send messages while not in transaction")
         its_headers = tuple(headers or ())
         size = size_of(key, value, its_headers)
         if size + _MOST_OVERHEAD > MAX_REQUEST_BYTES:
-            raise MessageSizeTooLargeError(f"The message is {size + _MOST_OVERHEAD} bytes when serialized")
+            raise errors.MessageSizeTooLargeError(f"The message is {size + _MOST_OVERHEAD} bytes when serialized")
         if partition is None:
             partition = self._partition(topic, key)
         assert 0 <= partition < self._counts[topic], "Unrecognized partition"
@@ -232,7 +220,7 @@ class SimulatedProducer(ConnectedClient):
         end_s = loop.time() + self._timeout_s
         while True:
             if self._is_closed:
-                raise ProducerClosed
+                raise errors.ProducerClosed
             if self._failed is not None:
                 raise copy.copy(self._failed)
             batches = self._batches.get(place)
@@ -242,7 +230,7 @@ class SimulatedProducer(ConnectedClient):
                 return batches[-1]
             await asyncio.wait((batches[-1].drained,), timeout=end_s - loop.time())
             if loop.time() >= end_s:
-                raise KafkaTimeoutError
+                raise errors.KafkaTimeoutError
         if self._transactional_id is not None and place not in self._added:
             self._to_add[place] = None
             self._work.set()
@@ -276,7 +264,7 @@ class SimulatedProducer(ConnectedClient):
                 first = self._batches[place][0]
                 if (self._cluster.scheduler.now_us - first.created_us) / 1_000_000 > self._timeout_s:
                     self._drained(first)
-                    first.fail(NotLeaderForPartitionError() if leader is None else LeaderNotAvailableError())
+                    first.fail(errors.NotLeaderForPartitionError() if leader is None else errors.LeaderNotAvailableError())
                 has_unknown = True
             elif leader not in self._sending:
                 batch = self._batches[place][0]
@@ -331,7 +319,7 @@ class SimulatedProducer(ConnectedClient):
                 if error.invalid_metadata:
                     self._refresh()
             else:
-                batch.fail(ProducerFenced() if isinstance(error, InvalidProducerEpoch) else error)
+                batch.fail(errors.ProducerFenced() if isinstance(error, errors.InvalidProducerEpoch) else error)
         if again:
             self._spawn(self._send_again(broker, again))
             return
@@ -359,7 +347,7 @@ class SimulatedProducer(ConnectedClient):
     async def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
         self._must_be_transactional()
         if self._state != "open":
-            raise IllegalOperation("Not in the middle of a transaction")
+            raise errors.IllegalOperation("Not in the middle of a transaction")
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._offsets.append((group, dict(offsets), future))
         self._work.set()
@@ -382,7 +370,7 @@ class SimulatedProducer(ConnectedClient):
 
     def _must_be_transactional(self) -> None:
         if self._transactional_id is None:
-            raise IllegalOperation("You need to configure transaction_id to use transactions")
+            raise errors.IllegalOperation("You need to configure transaction_id to use transactions")
 
     async def _transact(self) -> None:
         """Sends the transaction's requests, one at a time, until the producer is fenced."""
@@ -402,8 +390,8 @@ class SimulatedProducer(ConnectedClient):
                 else:
                     self._work.clear()
                     await self._work.wait()
-        except KafkaError as error:
-            self._fail_all(error if isinstance(error, ProducerFenced) else KafkaError("Unexpected error during batch delivery"))
+        except errors.KafkaError as error:
+            self._fail_all(error if isinstance(error, errors.ProducerFenced) else errors.KafkaError("Unexpected error during batch delivery"))
 
     def _adding(self, places: list[TopicPartition], group: str | None) -> Handler:
         return partial(self._cluster.coordinators.add_to_transaction, self._id, self._producer_id, self._epoch, places, group)
@@ -438,11 +426,11 @@ class SimulatedProducer(ConnectedClient):
             answer = await self._coordinated(kind, key or self._id, name, handler)
             if answer is None:
                 return
-            if answer is InvalidProducerEpoch:
-                raise ProducerFenced
+            if answer is errors.InvalidProducerEpoch:
+                raise errors.ProducerFenced
             if not issubclass(answer, _AGAIN) and not answer.retriable:
                 raise answer
-            is_first = answer is ConcurrentTransactions and not self._added and name == "AddPartitionsToTxn"
+            is_first = answer is errors.ConcurrentTransactions and not self._added and name == "AddPartitionsToTxn"
             await asyncio.sleep(TRANSACTION_BACKOFF_S if is_first else self._backoff_s)
 
     def _fail_all(self, error: Exception) -> None:

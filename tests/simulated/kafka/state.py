@@ -1,0 +1,90 @@
+"""What a simulated cluster is made of: brokers, topics and partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import attrs
+
+from equipoise.events.log.kafka.client import TopicPartition
+from tests.simulated.kafka.log import PartitionLog, StoredRecord
+from tests.simulated.kafka.network import Connection, Reply
+
+ErrorClass = type[Exception]
+
+
+@attrs.define(eq=False)
+class Partition:
+    """`leader` -1: there is none. `isr`: ids of the in-sync replicas."""
+
+    place: TopicPartition
+    replicas: list[int]
+    log: PartitionLog
+    leader: int
+    isr: list[int]
+    epoch: int = 0
+    is_settling: bool = False
+    """The new leader does not know the high watermark yet."""
+    fetches: list[Callable[[], None]] = attrs.field(factory=list)
+    """Fetches that wait for records: each replies if there is something by now."""
+    unacknowledged: list[tuple[int, Reply, int]] = attrs.field(factory=list)
+    """Produce requests that wait for the replicas: end of the batch, reply, first offset."""
+
+
+@attrs.define(eq=False)
+class Topic:
+    name: str
+    topic_id: str
+    configs: dict[str, str]
+    partitions: list[Partition]
+
+
+class FrozenView(NamedTuple):
+    """What a broker knew when it lost contact with the others."""
+
+    topics: dict[str, Topic]
+    leaders: dict[TopicPartition, int]
+    ends: dict[TopicPartition, tuple[int, int]]
+    """High watermark and last stable offset, where it was the leader."""
+    offsets: dict[str, dict[TopicPartition, int]]
+    """Committed offsets of groups."""
+
+
+@attrs.define(eq=False)
+class Broker:
+    """`view`: not None while it is cut from the other brokers. `clock_ms`: how far its clock is
+    ahead.
+    """
+
+    id: int
+    rack: str
+    is_up: bool = True
+    is_paused: bool = False
+    view: FrozenView | None = None
+    clock_ms: int = 0
+    connections: dict[int, Connection] = attrs.field(factory=dict)
+    held: list[Reply] = attrs.field(factory=list)
+    """Requests that it cannot answer without the other brokers."""
+
+    @property
+    def is_well(self) -> bool:
+        return self.is_up and not self.is_paused and self.view is None
+
+
+class TopicDescription(NamedTuple):
+    """`leaders` and `replicas`: by partition."""
+
+    topic_id: str
+    leaders: list[int]
+    replicas: list[list[int]]
+
+
+class Fetched(NamedTuple):
+    """One partition's part of a fetch. `next_offset`: where to read on."""
+
+    error: ErrorClass | None
+    records: Sequence[StoredRecord] = ()
+    next_offset: int = 0
+    high_watermark: int = 0
+    last_stable_offset: int = 0
