@@ -468,13 +468,13 @@ def test_warm_up_is_outside_the_caps_for_a_leaving_owner_alone(guarantees: froze
 
 
 def test_round_that_changes_nothing_is_not_issued():
-    group = Group().starts("m1", stateless=2)
+    group = Group(watched=False).starts("m1", stateless=2)
     group.settles()
     assert group.fact(configured(initial_delay_ms=0)) == []
 
 
 def test_round_says_that_its_plan_is_the_only_one():
-    group = Group().starts("m1", stateless=2)
+    group = Group(watched=False).starts("m1", stateless=2)
     assert [each.decision.unique for each in group.decisions if isinstance(each.decision, AssignmentIssued)] == [True]
 
 

@@ -151,6 +151,16 @@ def test_report_of_a_load_is_recorded():
     assert (context.state.behind, member_of(context, "m1").measured_records_per_s) == ({A: 9}, 70)
 
 
+def test_preparation_is_dated_from_the_report_that_first_named_it():
+    context = step("m1")
+    began_ms = context.state.now_ms
+    happens(context, report(10, preparing={A: 5}))
+    context.state.now_ms += 3_000
+    happens(context, report(11, preparing={A: 700, B: 1}))
+    preparing = {task: (each.thousandths, each.since_ms) for task, each in member_of(context, "m1").preparing.items()}
+    assert preparing == {A: (700, began_ms), B: (1, began_ms + 3_000)}
+
+
 # Progress of copies
 
 
@@ -396,6 +406,13 @@ def test_join_with_a_known_nonce_or_an_old_incarnation_is_rejected():
     assert rejects(context, joined("m1", 0)) == ("incarnation_too_low", 0, 1)
 
 
+def test_join_of_a_fenced_incarnation_is_rejected():
+    context = step("m1", "m2")
+    owns(context.state, "m1", A)
+    context.remove_member(member_of(context, "m1"), hold_ms=SESSION_MS)
+    assert rejects(context, joined("m1", 1, join_nonce="another")) == ("incarnation_too_low", 1, 1)
+
+
 def test_join_with_a_margin_outside_its_limits_is_rejected():
     context = step("m1")
     most_step_ms = context.state.settings.max_step_ms
@@ -551,6 +568,35 @@ def test_lowered_caps_do_not_count_warm_ups_for_a_leaving_owner():
     assert lowered(context, max_warmups=1, max_warmups_per_member=1) == {"m2": {A, B}, "m3": {C}}
 
 
+def test_lowered_caps_count_the_other_warm_ups_of_a_member_that_takes_over_from_a_leaving_one():
+    context = step("m1", "m2", "m3")
+    owns(context.state, "m1", A)
+    owns(context.state, "m3", B, C)
+    member_of(context, "m1").leaving = True
+    for task, source, lag in ((A, "m1", 900), (B, "m3", 100), (C, "m3", 500)):
+        moves(context.state, task, source, "m2", WARMING)
+        member_of(context, "m2").lags[task] = lag
+    assert lowered(context, max_warmups=1, max_warmups_per_member=1) == {"m2": {A, B}}
+
+
+def test_lowered_cap_of_a_member_counts_each_of_its_warm_ups():
+    context = step("m1", "m2")
+    owns(context.state, "m1", A, B, C)
+    for lag, task in enumerate((A, B, C)):
+        moves(context.state, task, "m1", "m2", WARMING)
+        member_of(context, "m2").lags[task] = lag
+    assert lowered(context, max_warmups=6, max_warmups_per_member=2) == {"m2": {A, B}}
+
+
+def test_configuration_with_shorter_times_finds_timers_that_run():
+    context = warming(step("m1", "m2"))
+    happens(context, configured(initial_delay_ms=0))
+    stall_ms = context.state.settings.warmup_stall_ms
+    assert (Timer.STALL, "m2") in timers(context)
+    happens(context, configured(initial_delay_ms=0, warmup_stall_ms=stall_ms // 2))
+    assert (Timer.STALL, "m2") in timers(context)
+
+
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_lowered_caps_end_a_warm_up_that_replaces_a_standby_without_a_move(elsewhere: bool):
     context = step("m1", "m2", "m3")
@@ -588,6 +634,15 @@ def test_topology_ends_the_movements_of_tasks_that_it_drops():
     happens(context, topology(2, stateful=1))
     assert (set(context.state.in_flight), context.causes) == ({A}, {"topology"})
     assert {(move.task, move.reason) for move in context.moves.values()} == {(B, "task_gone"), (C, "task_gone")}
+
+
+def test_topology_forgets_what_was_known_of_tasks_that_it_drops():
+    context = step("m1", "m2")
+    owns(context.state, "m1", A, B)
+    actions.begin_backoff(context.state, member_of(context, "m2"), B)
+    context.remove_member(member_of(context, "m1"), hold_ms=0)
+    happens(context, topology(2, stateful=1))
+    assert (set(context.state.lost), context.state.previous_owners, context.state.backoffs) == ({A}, {A: "m1"}, {})
 
 
 @pytest.mark.parametrize(("strategy", "causes"), [("none", set()), ("min_traffic", {"racks"})])
@@ -653,8 +708,19 @@ def test_observed_assignment_is_checked_before_it_becomes_current():
     assert rejects(context, observed(3, m1=(A,))) == ("generation_not_newer", 3, 3)
 
 
+def test_member_that_another_leader_no_longer_names_is_gone_without_a_hold():
+    context = shadowing()
+    actions.observe_assignment(context.state, observed(3, m1=(A,), m2=(B,)))
+    actions.observe_generation(context.state, 3)
+    happens(context, observed(4, m1=(A,)))
+    assert (set(context.state.members), context.state.holds, context.state.fenced) == ({"m1"}, {}, {})
+
+
 def test_member_of_another_leader_joins_without_delay_and_replaces_its_former_incarnation():
-    context = happens(shadowing(), joined("m1", 2))
+    context = shadowing()
+    actions.observe_assignment(context.state, observed(3, m1=(A,), m2=(B,)))
+    happens(context, joined("m1", 2))
+    assert (context.state.owner, context.state.holds, context.state.fenced) == ({B: "m2"}, {}, {})
     assert (context.emitted, context.state.gathering_until_ms, context.state.crashes) == ([], None, {})
     assert member_of(context, "m1").incarnation == 2
 
