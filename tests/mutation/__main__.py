@@ -15,13 +15,14 @@ import sys
 import time
 import tomllib
 from collections.abc import Collection, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import attrs
 
 from tests.mutation.modules import MODULES
-from tests.mutation.mutants import ROOT, Module
+from tests.mutation.mutants import ROOT, Module, Mutant
 from tests.mutation.trials import measured, try_all, with_tests
 
 Key = tuple[str, str, str, str, int]
@@ -29,6 +30,11 @@ Key = tuple[str, str, str, str, int]
 OUT = ROOT / "out" / "mutation"
 SURVIVORS = Path(__file__).parent / "survivors.toml"
 FLOORED = [name for name, judged in MODULES.items() if judged.floor is not None]
+
+
+@cache
+def mutants_of(name: str) -> Sequence[Mutant]:
+    return Module(name).mutants
 
 
 def explained() -> dict[Key, str]:
@@ -69,8 +75,11 @@ class Results:
         self.path.write_text(json.dumps(stored, indent=0), encoding="utf-8")
 
 
+@cache
 def _hash(name: str) -> str:
-    """Of the module and its tests. Other modules may change verdicts, too: then remove out/."""
+    """Of the module and its tests, when the run began. Other modules may change verdicts, too: then
+    remove out/.
+    """
     digest = hashlib.sha256((ROOT / name).read_bytes())
     for each in MODULES[name].tests:
         path = ROOT / each
@@ -86,7 +95,7 @@ def try_modules(names: Sequence[str], tests: Sequence[str], sample: Collection[K
         todo = {}
         for name in names:
             results = Results.load(name)
-            mutants = [each for each in Module(name).mutants if each.key not in results.killers and (sample is None or each.key in sample)]
+            mutants = [each for each in mutants_of(name) if each.key not in results.killers and (sample is None or each.key in sample)]
             todo[name] = results, mutants
         if not any(mutants for _, mutants in todo.values()):
             return
@@ -112,12 +121,12 @@ def report(names: Sequence[str], sample: Collection[Key] | None) -> int:
     failed = False
     print(f"\n{'module':<36}{'mutants':>8}{'killed':>8}{'explained':>10}{'left':>6}{'score':>8}{'floor':>7}")
     for name in names:
-        mutants = [each for each in Module(name).mutants if sample is None or each.key in sample]
+        mutants = [each for each in mutants_of(name) if sample is None or each.key in sample]
         killers = Results.load(name).killers
         survivors = [each for each in mutants if each.key in killers and killers[each.key] is None]
         killed = sum(killers.get(each.key) is not None for each in mutants)
         left = [each for each in survivors if each.key not in reasons]
-        all_keys = {each.key for each in Module(name).mutants} if sample is None else set(reasons)
+        all_keys = {each.key for each in mutants_of(name)} if sample is None else set(reasons)
         stale = [key for key in reasons if key[0] == name and (killers.get(key) is not None or key not in all_keys)]
         score, floor = 100 * killed / max(len(mutants), 1), MODULES[name].floor
         shown = "" if floor is None else f"{floor:.0f} %"
@@ -134,7 +143,7 @@ def report(names: Sequence[str], sample: Collection[Key] | None) -> int:
 
 def drawn(names: Sequence[str], number: int, turn: int) -> set[Key]:
     """Every k-th mutant, about `number` of them; `turn` says where to begin."""
-    keys = [each.key for name in names for each in Module(name).mutants]
+    keys = [each.key for name in names for each in mutants_of(name)]
     every = max(1, len(keys) // number)
     return set(keys[turn % every :: every])
 

@@ -11,7 +11,7 @@ from tests.mutation.modules import MODULES
 
 ROOT = Path(__file__).parents[2]
 LISTED = tomllib.loads((ROOT / "tests" / "mutation" / "survivors.toml").read_text(encoding="utf-8")).get("survivor", [])
-KINDS = ("equivalent: ", "unreachable: ", "internal: ")
+KINDS = ("equivalent: ", "unreachable: ", "internal: ", "untried: ")
 
 
 def functions(module: str) -> dict[str, str]:

@@ -233,9 +233,10 @@ def test_standby_that_loses_its_copy_ends_the_hand_over_to_it(told: dict[str, An
     context = step("m1", "m2")
     gives_up(context.state, "m1", A)
     moves(context.state, A, "m1", "m2", REVOKING)
-    happens(context, report(member_id="m2", **told))
-    assert set(context.state.in_flight) == {A}
-    happens(context, report(11, member_id="m2"))
+    for number in (10, 11):
+        happens(context, report(number, member_id="m2", **told))
+        assert set(context.state.in_flight) == {A}
+    happens(context, report(12, member_id="m2"))
     assert (context.state.in_flight, "wiped" in context.causes) == ({}, True)
     assert [move.reason for move in context.moves.values()] == ["destination_wiped"]
 
@@ -252,6 +253,22 @@ def test_declared_readiness_of_a_movements_copy_begins_a_round():
     context = warming(step("m1", "m2"))
     ready = TaskReady(member_id="m2", incarnation=1, assignment_epoch=5, tasks=(A,))
     assert happens(context, ready).causes == {"ready"}
+
+
+@pytest.mark.parametrize("is_standby", [False, True])
+def test_declared_readiness_begins_a_round_though_the_lag_is_too_large(is_standby: bool):
+    """An assignor may go by the word alone."""
+    context = step("m1", "m2")
+    owns(context.state, "m1", A)
+    member = member_of(context, "m2")
+    member.readiness, member.lags[A] = "word_and_lag", 10_001
+    if is_standby:
+        moves(context.state, A, "m1", "m2", WARMING)
+        actions.end_warmup(member, A)
+        member.standby.add(A)
+    else:  # it replaces a standby
+        actions.begin_warmup(context.state, member, A, caught_up=False)
+    assert happens(context, TaskReady(member_id="m2", incarnation=1, assignment_epoch=5, tasks=(A,))).causes == {"ready"}
 
 
 def test_readiness_is_of_assigned_copies_and_running_tasks():
