@@ -218,7 +218,7 @@ def main(only: str, most_seeds: int, write: bool) -> None:
     if write:
         text = PAGE.read_text()
         head, _, rest = text.partition(BEGIN)
-        table = ["| without it | faults | seed | steps until found | what is seen | switch |", "| --- | --- | --- | --- | --- | --- |", *rows]
+        table = ["| without it | faults | seed | steps until found | what is seen | switch |", "|---|---|---|---|---|---|", *rows]
         PAGE.write_text("\n".join([head + BEGIN, "", *table, "", END]) + rest.partition(END)[2])
     sys.exit(1 if missing else 0)
 
