@@ -391,6 +391,24 @@ def test_stopped_consumer_raises_and_cancels_what_is_asked() -> None:
     simulate(test)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_marker_that_is_lost_with_a_leader_is_written_again(seed: int) -> None:
+    async def test(cluster: Cluster, clients: SimulatedClients) -> None:
+        producer, log = await started_producer(clients, transactional_id="t"), cluster.topics["numbers"].partitions[0].log
+        await producer.begin_transaction()
+        await producer.send_and_wait("numbers", b"1", partition=0)
+        cluster.replicate_us = (500_000, 500_000)
+        await producer.commit_transaction()
+        while log.end == 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        cluster.elect(TP)
+        await asyncio.sleep(10.0)
+        assert log.last_stable_offset == log.end > 1
+        assert await values(await started_consumer(clients, read_committed=True)) == [b"1"]
+
+    simulate(test, brokers=3, seed=seed)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_transactions_are_whole_when_brokers_and_producers_fail(seed: int) -> None:
     """Every transaction that was committed is read once, in whole; of the others those at most

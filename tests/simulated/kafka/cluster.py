@@ -259,6 +259,15 @@ class Cluster:
             self.scheduler.call_later(self.between_us(self.replicate_us), self._replicated, each, each.epoch, each.log.end)
         return offset
 
+    def acknowledge(self, each: Partition, offset: int, end: int, reply: Reply) -> None:
+        """Replies with `offset` when all replicas have the records before `end`; with an error if
+        the leader changes before.
+        """
+        if end <= each.log.high_watermark:
+            reply(offset)
+        else:
+            each.unacknowledged.append((end, reply, offset))
+
     def _replicated(self, each: Partition, epoch: int, end: int) -> None:
         if epoch != each.epoch or each.is_settling or not all(self.brokers[number].is_well for number in each.isr):
             return
@@ -350,11 +359,7 @@ class Cluster:
                 reply(known)
                 return
             offset = self.append(each, batch) if known is None else known
-            end = offset + len(batch.contents)
-            if end <= each.log.high_watermark:
-                reply(offset)
-            else:
-                each.unacknowledged.append((end, reply, offset))
+            self.acknowledge(each, offset, offset + len(batch.contents), reply)
 
     def _transaction_problem(self, each: Partition, batch: Batch, transactional_id: str | None) -> ErrorClass | None:
         """Leaders ask the coordinator whether a partition belongs to the transaction (KIP-890)."""

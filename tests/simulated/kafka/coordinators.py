@@ -259,21 +259,28 @@ class Coordinators:
             self._later(partial(self._mark, known, place))
         for group in known.offsets:
             self._later(partial(self._mark_group, known, group))
-        if not known.partitions and not known.offsets:
-            known.state = "complete"
+        self._maybe_complete(known)
 
     def _later(self, function: Any, wait_us: int = 0) -> None:
         self._cluster.scheduler.call_later(wait_us + self._cluster.between_us(self._cluster.replicate_us), function)
 
     def _mark(self, known: _Transactional, place: TopicPartition) -> None:
         each = self._cluster.partition(place)  # of the same name: the topic may be another one by now
-        if each is not None:
-            if not self._answers(each) or not self._answers(self._partition(TRANSACTION, known.id)):
-                self._later(partial(self._mark, known, place), AGAIN_US)
-                return
-            self._cluster.append(each, Batch(known.producer_id, known.epoch, -1, True, marker=known.marker))
-        del known.partitions[place]
-        self._marked(known)
+        if each is None:
+            self._marked(known, place, 0)
+        elif self._answers(each) and self._answers(self._partition(TRANSACTION, known.id)):
+            offset = self._cluster.append(each, Batch(known.producer_id, known.epoch, -1, True, marker=known.marker))
+            self._cluster.acknowledge(each, offset, offset + 1, partial(self._marked, known, place))
+        else:
+            self._later(partial(self._mark, known, place), AGAIN_US)
+
+    def _marked(self, known: _Transactional, place: TopicPartition, answer: int | ErrorClass) -> None:
+        """The leader has answered; a marker may be lost with it, like any record."""
+        if isinstance(answer, int):
+            del known.partitions[place]
+            self._maybe_complete(known)
+        else:
+            self._later(partial(self._mark, known, place), AGAIN_US)
 
     def _mark_group(self, known: _Transactional, group: str) -> None:
         if not self._answers(self._partition(GROUP, group)):
@@ -282,8 +289,8 @@ class Coordinators:
         offsets = known.offsets.pop(group)
         for place, (offset, write) in offsets.items() if known.marker else ():
             self._commit(group, place, offset, write)
-        self._marked(known)
+        self._maybe_complete(known)
 
-    def _marked(self, known: _Transactional) -> None:
+    def _maybe_complete(self, known: _Transactional) -> None:
         if not known.partitions and not known.offsets:
             known.state = "complete"
