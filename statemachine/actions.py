@@ -208,7 +208,9 @@ def join(state: GroupState, fact: MemberJoined, *, restore_records_per_s: int, m
         measured_records_per_s=measured_records_per_s,
     )
     state.members[fact.member_id] = member
-    state.nonces = {nonce: until_ms for nonce, until_ms in state.nonces.items() if until_ms > state.now_ms}
+    if state.now_ms >= state.nonces_kept_ms:
+        state.nonces = {nonce: until_ms for nonce, until_ms in state.nonces.items() if until_ms > state.now_ms}
+        state.nonces_kept_ms = min(state.nonces.values(), default=state.now_ms)
     state.nonces[fact.join_nonce] = state.now_ms + NONCE_MEMORY_MS
     state.asked = {name: until_ms for name, until_ms in state.asked.items() if until_ms is None or until_ms > state.now_ms}
     return member

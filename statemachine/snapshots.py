@@ -18,7 +18,7 @@ from equipoise.events import codec
 from equipoise.events.decisions import Checkpointed
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.facts import GroupConfigured, TopologyDeclared
-from equipoise.events.tasks import Lag, LagSentinel, TaskId, parse_task
+from equipoise.events.tasks import PARSED_TASKS, Lag, LagSentinel, TaskId
 from equipoise.statemachine import actions
 from equipoise.statemachine.state import (
     Backoff,
@@ -36,6 +36,9 @@ from equipoise.statemachine.state import (
 )
 
 T = TypeVar("T")
+
+_task = PARSED_TASKS.__getitem__
+_SENTINELS: Mapping[str, LagSentinel] = {sentinel.value: sentinel for sentinel in LagSentinel}
 
 FORMAT = "equipoise-state"
 FORM = 3
@@ -72,7 +75,7 @@ def load(checkpoint: bytes) -> GroupState:
         checksum, content = wire[2:]
         if zlib.crc32(content) != checksum:
             raise InputError("the checkpoint is damaged: its bytes differ from their checksum; take an earlier one, or fold the log from its start")
-        return _state_from_wire(msgpack.unpackb(content, strict_map_key=False))
+        return _state_from_wire(msgpack.unpackb(content, strict_map_key=False, use_list=False))
     except EquipoiseError:
         raise
     except (ValueError, TypeError, IndexError, KeyError, AttributeError, msgpack.exceptions.ExtraData, msgpack.exceptions.UnpackException) as error:
@@ -94,21 +97,17 @@ def _task_map(values: Mapping[TaskId, Any]) -> dict[str, Any]:
 
 
 def _from_task_map(wire: Mapping[str, Any]) -> dict[TaskId, Any]:
-    return {parse_task(text): value for text, value in wire.items()}
+    return {_task(text): value for text, value in wire.items()}
 
 
-def _memory_from_wire(key: str, value: int | list[str]) -> int | tuple[str, ...] | tuple[TaskId, ...]:
+def _memory_from_wire(key: str, value: int | tuple[str, ...]) -> int | tuple[str, ...] | tuple[TaskId, ...]:
     if isinstance(value, int):
         return value
-    return tuple(map(parse_task, value)) if key.endswith("_tasks") else tuple(value)
+    return tuple(map(_task, value)) if key.endswith("_tasks") else value
 
 
 def _lag_to_wire(lag: Lag) -> int | str:
     return lag.value if isinstance(lag, LagSentinel) else lag
-
-
-def _lag_from_wire(wire: int | str) -> Lag:
-    return LagSentinel(wire) if isinstance(wire, str) else wire
 
 
 def _columns(kind: type) -> tuple[str, ...]:
@@ -171,7 +170,7 @@ def _state_from_wire(wire: list[Any]) -> GroupState:
         racks={topic: {partition: tuple(names) for partition, names in of_topic.items()} for topic, of_topic in racks.items()},
         weights=weights,
         growth={topic: {number: Growth(*values) for number, values in of_topic.items()} for topic, of_topic in growth.items()},
-        loads={parse_task(text): MeasuredLoad(*values) for text, values in loads.items()},
+        loads={_task(text): MeasuredLoad(*values) for text, values in loads.items()},
         behind=_from_task_map(behind[0]),
         source_lags=behind[1],
         now_ms=now_ms,
@@ -186,10 +185,10 @@ def _state_from_wire(wire: list[Any]) -> GroupState:
         holds=_from_task_map(holds),
         fenced={fenced_key(each.member_id, each.incarnation): each for each in map(_fenced_from_wire, fenced)},
         previous_owners=_from_task_map(previous_owners),
-        lost={parse_task(text): Lost(since_ms=since_ms, until_ms=until_ms) for text, (since_ms, until_ms) in lost.items()},
+        lost={_task(text): Lost(since_ms=since_ms, until_ms=until_ms) for text, (since_ms, until_ms) in lost.items()},
         waiting=waiting[0],
         queued=_from_task_map(waiting[1]),
-        backoffs={(parse_task(text), name): Backoff(until_ms=until_ms, times=times, over=over) for text, name, until_ms, times, over in backoffs},
+        backoffs={(_task(text), name): Backoff(until_ms=until_ms, times=times, over=over) for text, name, until_ms, times, over in backoffs},
         nonces=nonces,
         crashes={name: Crashes(*values) for name, values in crashes.items()},
         asked=asked,
@@ -202,13 +201,13 @@ def _state_from_wire(wire: list[Any]) -> GroupState:
         verdict=None if verdict is None else tuple(verdict),
     )
     for text, source, destination, what in in_flight:
-        actions.begin_movement(state, Movement(task=parse_task(text), source=source, destination=destination, state=MovementState(what)))
+        actions.begin_movement(state, Movement(task=_task(text), source=source, destination=destination, state=MovementState(what)))
     return state
 
 
 def _fenced_from_wire(wire: list[Any]) -> FencedIncarnation:
     member_id, incarnation, session_timeout_ms, lease_margin_ms, last_heard_ms, tasks = wire
-    return FencedIncarnation(member_id, incarnation, session_timeout_ms, lease_margin_ms, last_heard_ms, set(map(parse_task, tasks)))
+    return FencedIncarnation(member_id, incarnation, session_timeout_ms, lease_margin_ms, last_heard_ms, set(map(_task, tasks)))
 
 
 def _slot_backoff_to_wire(backoff: SlotBackoff | None) -> list[Any] | None:
@@ -216,7 +215,7 @@ def _slot_backoff_to_wire(backoff: SlotBackoff | None) -> list[Any] | None:
 
 
 def _slot_backoff_from_wire(wire: list[Any] | None) -> SlotBackoff | None:
-    return None if wire is None else SlotBackoff(wire[0], wire[1], wire[2], set(map(parse_task, wire[3])))
+    return None if wire is None else SlotBackoff(wire[0], wire[1], wire[2], set(map(_task, wire[3])))
 
 
 def _member_to_wire(member: MemberState) -> list[Any]:
@@ -254,14 +253,14 @@ def _member_from_wire(wire: list[Any]) -> MemberState:
         lease_margin_ms=session[1],
         topology_epoch=session[2],
         last_heard_ms=session[3],
-        lags={parse_task(text): _lag_from_wire(lag) for text, lag in lags.items()},
+        lags={_task(text): lag if lag.__class__ is int else _SENTINELS[lag] for text, lag in lags.items()},
         issued_epoch=epochs[0],
         applied_epoch=epochs[1],
         report_number=epochs[2],
-        held=tuple(map(parse_task, held)),
-        ready=frozenset(map(parse_task, ready)),
-        preparing={parse_task(text): Preparation(*values) for text, values in preparing[0].items()},
-        failed=frozenset(map(parse_task, preparing[1])),
+        held=tuple(map(_task, held)),
+        ready=frozenset(map(_task, ready)),
+        preparing={_task(text): Preparation(*values) for text, values in preparing[0].items()},
+        failed=frozenset(map(_task, preparing[1])),
         restore_records_per_s=speed[0],
         measured_records_per_s=speed[1],
         slot_backoff=_slot_backoff_from_wire(speed[2]),
@@ -271,8 +270,8 @@ def _member_from_wire(wire: list[Any]) -> MemberState:
         released=leave[3],
         intends=leave[4],
         active=_from_task_map(active),
-        revoking={parse_task(text): (epoch, since_ms) for text, (epoch, since_ms) in revoking.items()},
+        revoking={_task(text): (epoch, since_ms) for text, (epoch, since_ms) in revoking.items()},
         eager_regrants=_from_task_map(eager_regrants),
-        standby=set(map(parse_task, standby)),
-        warmup={parse_task(text): Warmup(*values) for text, values in warmup.items()},
+        standby=set(map(_task, standby)),
+        warmup={_task(text): Warmup(*values) for text, values in warmup.items()},
     )

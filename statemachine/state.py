@@ -365,6 +365,8 @@ class GroupState:
     backoffs: dict[tuple[TaskId, str], Backoff] = attrs.field(factory=dict)
     nonces: dict[str, int] = attrs.field(factory=dict)
     """Join nonce -> group time at which it may be forgotten (docs/protocol.md#m1)."""
+    nonces_kept_ms: int = attrs.field(default=0, init=False, eq=False)
+    """Until this group time all nonces are kept. Derived: a lower bound."""
 
     crashes: dict[str, Crashes] = attrs.field(factory=dict)
     """Recent crashes, of members and of former members (docs/protocol.md#d10)."""

@@ -147,12 +147,15 @@ class IndexedProblem:
         """
         if self.racks.counts or self._of_task:
             return {}
-        apart = {*self.in_flight, *self.blocked, *self._previous_owners, *[task for task, held in self.copies.items() if len(held) > 1]}
+        settled = {task: member for task, member in zip(self.tasks, map(self.owner.get, self.tasks), strict=True) if member is not None}
+        of_others = [task for task, held in self.copies.items() if len(held) > 1]
+        displaced = [task.id for task in self.tasks.values() if task.displaced]
+        for task in itertools.chain(self.in_flight, self.blocked, self._previous_owners, of_others, displaced):
+            settled.pop(task, None)
         for member in self.members.values():
-            if member.active and (member.leaving or member.subtopologies is not None):
-                apart.update(member.active)
-        owner = self.owner
-        return {name: owner[name] for name, task in self.tasks.items() if name in owner and name not in apart and not task.displaced}
+            for task in member.active if member.leaving or member.subtopologies is not None else ():
+                settled.pop(task, None)
+        return settled
 
     def _equivalence_classes(self) -> list[EquivalenceClass]:
         """Classes by sub-topology, eligible members, kind and traffic."""

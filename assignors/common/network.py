@@ -307,10 +307,15 @@ class AssignmentNetwork:
         if lane == INNER and not self._two_kinds:
             return
         self._open_pools()
-        rest = (0,) * (self._levels - 1)
-        self.place(member, lower, (0, *rest), lane=lane)
-        self.place(member, upper - lower, (1, *rest), lane=lane)
-        self.place(member, len(self._task_node), (2, *rest), lane=lane)
+        node = self._member_node.get((member, lane))
+        if node is None:
+            return
+        behind, name = self._behind(lane), self._hashed(member)
+        head = 0 if behind is None else self._member(member, behind)
+        for outside, capacity in enumerate((lower, upper - lower, len(self._task_node))):
+            if capacity > 0:
+                row, role = self._price(0, outside, 0, 0)
+                self._inner.add(node, head, capacity, row, name, role + (lane << 32))
 
     def room(
         self, member: str, lower: int, upper: int, *, taken: int, wanted: int, level: int = 0, finer: tuple[int, int, int] | None = None

@@ -200,8 +200,10 @@ def _restore_queues(indexed: IndexedProblem) -> dict[str, int]:
     """Member -> restore time of the tasks that it owns and still restores."""
     queue = dict.fromkeys(indexed.members, 0)
     for task, owner in indexed.owner.items():
-        if indexed.tasks[task].stateful and not indexed.caught_up(owner, task):
-            queue[owner] += indexed.restore_time(owner, task)
+        if task in indexed.copies:  # it has state
+            copy = indexed.copies[task].get(owner)
+            if copy is None or not copy.caught_up:
+                queue[owner] += indexed.restore_time(owner, task)
     return queue
 
 

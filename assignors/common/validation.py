@@ -47,14 +47,9 @@ class _PlanChecker:
         self.members: dict[str, MemberSpec] = {member.id: member for member in problem.members}
         self.owner = {task: member.id for member in problem.members for task in member.active if task in self.tasks}
         self.stateless = frozenset([task.id for task in problem.tasks if not task.stateful])
-        self.target: dict[TaskId, str] = {}
-        for name, tasks in plan.target.items():
-            self.target.update(dict.fromkeys(tasks, name))
-        self.now: dict[TaskId, str] = {}
+        self.target = {task: name for name, tasks in plan.target.items() for task in tasks}
+        self.now = {task: name for name, part in plan.members.items() for task in (*part.active, *filter(self.tasks.__contains__, part.revoke))}
         """Task -> member that runs it until it has revoked what it must."""
-        for name, part in plan.members.items():
-            self.now.update(dict.fromkeys(part.active, name))
-            self.now.update(dict.fromkeys(filter(self.tasks.__contains__, part.revoke), name))
         self.revoked = {task for part in plan.members.values() for task in part.revoke}
         self.handing_over = {movement.task: movement.destination for movement in problem.in_flight if movement.state is MovementState.REVOKING}
         self.begun = {(movement.task, movement.destination) for movement in problem.in_flight}
@@ -154,7 +149,7 @@ class _PlanChecker:
             yield from _named(f"{name} is to revoke what it does not own", others)
             yield from _named(f"{name} is to keep and to revoke", frozenset(part.active).intersection(part.revoke))
             yield from _named(f"{name} neither keeps nor revokes", owned.difference(part.active, part.revoke))
-        for task, names in _in_several(self.plan.target):
+        for task, names in _in_several(self.plan.target) if sum(map(len, self.plan.target.values())) > len(self.target) else ():
             for name in names[1:]:
                 yield f"{task} has two targets, {names[0]} and {name}"
         for name, tasks in self.plan.target.items():
@@ -264,8 +259,7 @@ class _PlanChecker:
         """Invariant 4: a stateful task is granted to, or revoked for, a caught-up member if there
         is one. Earlier decisions hold.
         """
-        stateful = itertools.filterfalse(self.stateless.__contains__, self.tasks)
-        granted = set(itertools.filterfalse(self.owner.__contains__, stateful))
+        granted = set(itertools.filterfalse(self.owner.__contains__, self.tasks)) - self.stateless
         revoking = [
             movement for movement in self.plan.movements if movement.state is MovementState.REVOKING and movement.task not in self.stateless
         ]
