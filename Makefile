@@ -63,7 +63,7 @@ compare-live: java $(READY) ## equipoise beside Kafka Streams, Faust and a plain
 	@$(BIN)/python -m bench.peers --out out/peers.json $(OPTIONS)
 
 soak: $(READY) ## storms on the simulated cluster, seeds printed (STEPS=10000000 SEEDS=1000 FIRST=0); stopped, it goes on where it was (STATE=out/soak.json)
-	@$(BIN)/python -m tests.soak $(if $(STEPS),--steps $(STEPS)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST),--rolling) $(if $(STATE),--state $(STATE))
+	@$(BIN)/python -m tests.soak --workers $(WORKERS) $(if $(STEPS),--steps $(STEPS)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST),--rolling) $(if $(STATE),--state $(STATE))
 
 simulate: $(READY) ## the deployed hosts in virtual time, under faults (SEEDS=1..1000 FAULTS=members,brokers GUARANTEE=exactly_once JOBS=2)
 	@$(BIN)/python -m tests.simulated $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FAULTS),--faults $(FAULTS)) $(if $(GUARANTEE),--guarantee $(GUARANTEE)) $(if $(JOBS),--jobs $(JOBS))

@@ -219,9 +219,15 @@ def giant(which: int) -> Fact:
     """A sound fact that is very long, or has fields at their limits, and that must change nothing
     that anybody relies on.
     """
+    made = _giants()
+    return made[which % len(made)]
+
+
+@functools.cache
+def _giants() -> tuple[Fact, ...]:
     top = fields.INT64_MAX
     furthest = fields.MOST_TASK_NUMBER
-    made: tuple[Fact, ...] = (
+    return (
         facts.PartitionsObserved(end_offsets={"t" * 249: dict.fromkeys(range(40), top)}, weights={"t" * 249: {1_000_000: 0}}),
         LagReported(STRANGER, top, top, top, lags=dict.fromkeys((TaskId(furthest, number) for number in range(3_000)), top)),
         facts.LeaveRequested(members=tuple(sorted(long_id(f"nobody {number}") for number in range(1_000)))),
@@ -232,7 +238,6 @@ def giant(which: int) -> Fact:
         TopologyDeclared(epoch=0, subtopologies=(Subtopology(subtopology=furthest, partitions=facts.MOST_TASKS, stateful=True),)),
         facts.TaskReady(member_id=STRANGER, incarnation=top, assignment_epoch=top, tasks=tuple(TaskId(furthest, number) for number in range(3_000))),
     )
-    return made[which % len(made)]
 
 
 def stranger(which: int, nonce: str) -> MemberJoined:

@@ -156,7 +156,9 @@ def main() -> int:
     given = parser.parse_args()
     if given.shrink is not None:
         return shrunk(given.shrink, given.kind)
-    return soak(Soak.read(given.state, base() if given.rolling else given.first), given)
+    state = Soak.read(given.state, base() if given.rolling else given.first)
+    print(f"storms from seed {state.next} on; again: python -m tests.soak --first {state.next}", flush=True)
+    return soak(state, given)
 
 
 if __name__ == "__main__":

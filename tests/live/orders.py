@@ -78,13 +78,17 @@ class Orders:
 
     # Processes
 
-    def start(self, member_id: str, *, folder: str = "state", lead: bool = False) -> str:
-        """A process of `member_id`, with a worker in it if it is to `lead`; gives its name here."""
+    def start(self, member_id: str, *, folder: str = "state", lead: bool = False, timing: tuple[int, int] | None = None) -> str:
+        """A process of `member_id`, with a worker in it if it is to `lead`; gives its name here.
+        `timing`: its session timeout and margin in ms; None: those of all.
+        """
         name = f"{member_id}.{next(self._numbers)}"
         options = {
             "--member": member_id, "--group": self.group, "--state": str(self._folder / folder), "--guarantee": self.guarantee,
             "--prefix": self.prefix, **self._timing,
         }  # fmt: skip
+        if timing is not None:
+            options |= {"--session-timeout-ms": str(timing[0]), "--lease-margin-ms": str(timing[1])}
         if self.restore_records_per_s:
             options["--restore-records-per-s"] = str(self.restore_records_per_s)
         command = [*ENDS_WITH_ITS_STARTER, sys.executable, "-m", "examples.orders"]

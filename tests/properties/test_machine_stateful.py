@@ -39,12 +39,16 @@ from equipoise.events.tasks import LagSentinel, TaskId
 from equipoise.reference_model.invariants import check_snapshot_replay, settling_ms, unsettled
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.state import GroupPhase
+from tests import faults
 from tests.faults import OPTIONS
-from tests.groups import HEARTBEAT_MS, Group, Truthful, all_but_time_and_leases, configured, joined, rejections, topology
+from tests.groups import GROUP, HEARTBEAT_MS, Group, Truthful, all_but_time_and_leases, configured, joined, rejections, topology
 
 MEMBERS = ("m1", "m2", "m3", "m4")
 LIARS = (*MEMBERS, "a stranger")
 STALL_MS = 20_000
+LEAST_STEP_MS = 500
+"""As in `is_configured_anew`: at the least `max_step_ms`, each second would have a thousand ticks.
+"""
 DELAY_MS = 25_000
 """How long `cooperative` leaves lost tasks without owner, and postpones moves at most."""
 QUIET_CYCLES = 30
@@ -130,8 +134,9 @@ class Storm(RuleBasedStateMachine):
     )
     def begins(self, stateful: int, stateless: int, delay_ms: int, standbys: int, warmups: int, checkpoints: int, assignor: str) -> None:
         self.assignor = assignor
+        options = {"scheduled_delay_ms": DELAY_MS, "revocation_backoff_ms": 2_000, "revocations_per_round": 2}
         self.settings = {
-            "options": {"scheduled_delay_ms": DELAY_MS, "revocation_backoff_ms": 2_000, "revocations_per_round": 2},
+            "options": options if assignor == "cooperative" else {},
             "initial_delay_ms": delay_ms,
             "num_standbys": standbys,
             "max_warmups": warmups,
@@ -143,6 +148,7 @@ class Storm(RuleBasedStateMachine):
         }
         self.stateful, self.stateless = stateful, stateless
         self.group.starts(stateful=stateful, stateless=stateless, assignor=assignor, **self.settings)
+        assert self.group.state.config is not None
 
     # Members come and go
 
@@ -296,6 +302,36 @@ class Storm(RuleBasedStateMachine):
         if not rejections(self.group.fact(configured(self.assignor, **group_settings))):  # the step may exceed a member's margin
             self.settings = group_settings
 
+    @rule(which=st.integers(0, len(faults.SETTINGS) - 1), back=st.booleans())
+    def has_a_setting_raised_or_lowered(self, which: int, back: bool) -> None:
+        """Any setting of the group, to a limit or to a tenth or ten times its default."""
+        before = self.group.state.config
+        assert before is not None, "it began with a configuration"
+        self.group.fact(faults.with_setting(before, which, least_step_ms=LEAST_STEP_MS))
+        if back:
+            self.group.fact(before)
+
+    @rule(which=st.integers(0, 1_000))
+    def hears_a_hostile_or_giant_fact(self, which: int) -> None:
+        self.group.fact(faults.hostile(which, GROUP) if which % 2 else faults.giant(which // 2))
+
+    @rule(which=st.integers(0, 1_000))
+    def is_joined_by_a_stranger(self, which: int) -> None:
+        self.group.fact(faults.stranger(which, f"stranger {len(self.group.records)}"))
+
+    @precondition(lambda self: self.epoch < 6)
+    @rule(which=st.integers(0, 20), renumbered=st.booleans())
+    def is_grown_or_renumbered(self, which: int, renumbered: bool) -> None:
+        newest = self.group.state.topology
+        if newest is not None and newest.subtopologies:
+            made = (faults.renumbered if renumbered else faults.grown)(newest, which)
+            self.epoch = made.epoch
+            self.group.fact(made)
+
+    @rule(member=live, after_ms=steps_ms)
+    def reports_as_an_older_build(self, member: Truthful, after_ms: int) -> None:
+        self.group.fact(faults.by_older_build(member.report()), after_ms)
+
     @rule(choice=st.sampled_from(CHOICES))
     def is_led_by_another_assignor(self, choice: tuple[str, dict[str, Any]]) -> None:
         """From here on, whatever is under way (docs/protocol.md#d8)."""
@@ -348,11 +384,22 @@ class Storm(RuleBasedStateMachine):
         if self.group.state.phase is GroupPhase.SHADOWING:
             return
         self._becomes_truthful()
+        self._is_configured_as_before()
         if Guarantee.CONVERGES not in registry.latest(self.assignor).guarantees:
             self.is_led_by_another_assignor(("high_availability", {}))
         self._settles()
         self._stays()
         check_snapshot_replay(self.group.records, most_splits=3)
+
+    def _is_configured_as_before(self) -> None:
+        """Settings are set back, and stateful tasks are those of sub-topology 0 again, as truthful
+        members take for granted.
+        """
+        assert rejections(self.group.fact(configured(self.assignor, **self.settings))) == []
+        newest = self.group.state.topology
+        if newest is not None and any(part.stateful != (part.subtopology == 0) for part in newest.subtopologies):
+            counted = [sum(part.partitions for part in newest.subtopologies if part.stateful == stateful) for stateful in (True, False)]
+            self.group.fact(topology(newest.epoch + 1, *counted))
 
     def _becomes_truthful(self) -> None:
         """Live members read all decisions and report in full from now on; members unknown to the

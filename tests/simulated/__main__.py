@@ -10,7 +10,7 @@ from functools import partial
 
 import click
 
-from tests.simulated import broker_faults, upgrade_faults  # noqa: F401  # they add their faults
+from tests.simulated import broker_faults, operator_faults, upgrade_faults  # noqa: F401  # they add their faults
 from tests.simulated.faults import chosen, kinds
 from tests.simulated.run import Result, describe, simulate
 

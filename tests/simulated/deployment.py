@@ -146,6 +146,9 @@ class Seat:
     disk: int = 0
     busy: bool = False
     """Whether a fault is under way here."""
+    session_ms: int = SESSION_MS
+    margin_ms: int = MARGIN_MS
+    """Of the processes that start from here on."""
 
     @property
     def folder(self) -> Path:
@@ -253,9 +256,10 @@ class Deployment:
 
         member = Member(
             GROUP, seat.member_id, handler, topology(self.tasks), connection=self.connection(process), _runtime=process,
-            guarantee=self.present_guarantee, most_uncommitted_records=MOST_UNCOMMITTED,
-            session_timeout_ms=SESSION_MS, lease_margin_ms=MARGIN_MS, heartbeat_interval_ms=HEARTBEAT_MS, prefix=PREFIX, group_config=CONFIG,
-            state_directory=seat.folder, open_store=lambda folder: DiskStore(seat.machine, folder), start_timeout_ms=20_000,
+            guarantee=self.present_guarantee, most_uncommitted_records=MOST_UNCOMMITTED, prefix=PREFIX, group_config=CONFIG,
+            session_timeout_ms=seat.session_ms, lease_margin_ms=seat.margin_ms,
+            heartbeat_interval_ms=min(HEARTBEAT_MS, (seat.session_ms - seat.margin_ms) // 2), start_timeout_ms=20_000,
+            state_directory=seat.folder, open_store=lambda folder: DiskStore(seat.machine, folder),
         )  # fmt: skip
         seat.member = member
         async with member:

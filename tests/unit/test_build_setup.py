@@ -63,7 +63,7 @@ def test_ci_runs_every_target_with_tests() -> None:
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     targets = {target for line in re.findall(r"\bmake ([a-z -]+)", script.read_text()) for target in line.split() if not target.startswith("-")}
-    assert targets == {"test", "test-live", "test-slow", "docs-check", "coverage"}
+    assert targets == {"test", "test-live", "test-slow", "docs-check", "coverage", "soak"}
 
 
 def test_dependencies_are_pinned_within_their_bounds() -> None:

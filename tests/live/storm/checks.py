@@ -39,6 +39,12 @@ EXPLAINED = {
     "not_revoking": "TasksRevoked crosses the leader's change of mind",
     "epoch_too_low": "TasksRevoked crosses a change of what the member is to run",
     "join_repeated": "a join that the broker had already was sent again",
+    "undecodable": "a record that is no sound fact",
+    "step_exceeds_margin": "an operator raised max_step_ms above a member's margin",
+    "knobs_refused": "an operator set options that the assignor does not have",
+    "unknown_members": "an operator asks members to leave that are not there",
+    "not_external": "somebody writes the assignment of another leader",
+    "margin_too_small": "max_step_ms was raised when a member with less margin joined",
 }
 """What a member's words may be rejected for under these faults, and why that is as it should be."""
 EXPLAINED_RECORDS = {"opened_again": "both workers opened the log at once, and one came second"}

@@ -24,9 +24,10 @@ from equipoise.events.log.kafka.opening import read_opening, writer
 from equipoise.events.log.kafka.topics import Topics
 from equipoise.events.settings import GroupSettings
 from equipoise.member.fencing import EXACTLY_ONCE
+from tests import faults
 from tests.live.brokers import Brokers
 from tests.live.orders import ENDS_WITH_ITS_STARTER, Orders
-from tests.live.storm.faults import BROKERS, EXTRA, LEASE_S, MEMBERS, SESSION_S, WORKER_SESSION_S, WORKERS, Fault, Kind
+from tests.live.storm.faults import BROKERS, EXTRA, LEASE_S, MEMBERS, OPERATORS, SESSION_S, WORKER_SESSION_S, WORKERS, Fault, Kind
 from tests.live.storm.transactions import Transactions
 
 TASKS = 8
@@ -71,6 +72,10 @@ class Seat:
     process: str | None = None
     """None: it is meant to be down."""
     disk: int = 0
+    timing: tuple[int, int] | None = None
+    """Session timeout and margin, in ms, of the processes that start from here on; None: those of
+    all.
+    """
     lock: asyncio.Lock = attrs.field(factory=asyncio.Lock)
 
     @property
@@ -102,6 +107,7 @@ class Deployment:
         self.killed: set[str] = set()
         """Processes of members that were ended with kill -9."""
         self._guard: asyncio.Task[None] | None = None
+        self._strangers = 0
 
     async def start(self) -> None:
         """Topics, the group's configuration, both workers at once, all members."""
@@ -117,10 +123,21 @@ class Deployment:
 
     async def _configure(self) -> None:
 
-        opened = await read_opening(self.orders.connection, self.topics, timeout_s=GROUP_KNOWN_S)
-        async with writer(self.orders.connection) as producer:
-            place = partition_of(self.orders.group, opened.partitions)
-            await producer.send_and_wait(self.topics.facts, pack_fact(self.orders.config), key=group_key(self.orders.group), partition=place)
+        await read_opening(self.orders.connection, self.topics, timeout_s=GROUP_KNOWN_S)
+        await self._write(pack_fact(self.orders.config))
+
+    async def _write(self, value: bytes) -> None:
+        """Appends a record of the group to the facts, however long brokers are away."""
+        from aiokafka.errors import KafkaError
+
+        place = partition_of(self.orders.group, LOG_PARTITIONS)
+        while True:
+            try:
+                async with writer(self.orders.connection) as producer:
+                    await producer.send_and_wait(self.topics.facts, value, key=group_key(self.orders.group), partition=place)
+                return
+            except (KafkaError, TimeoutError, OSError):
+                await asyncio.sleep(AGAIN_S)
 
     def __enter__(self) -> Self:
         self.orders.__enter__()
@@ -144,7 +161,7 @@ class Deployment:
         return {name for name, seat in self.seats.items() if seat.process is not None}
 
     def _start_member(self, seat: Seat) -> None:
-        seat.process = self.orders.start(seat.member_id, folder=seat.folder)
+        seat.process = self.orders.start(seat.member_id, folder=seat.folder, timing=seat.timing)
 
     def _kill(self, process: str) -> None:
         self.killed.add(process)
@@ -199,6 +216,8 @@ class Deployment:
         if fault.kind is Kind.KILL_BROKER:
             async with self._brokers_lock:
                 await self._kill_broker(BROKERS.index(fault.victim), fault.length_s)
+        elif fault.victim == OPERATORS:
+            await self._operate(fault)
         elif fault.victim in WORKERS:
             async with self._worker_locks[fault.victim]:
                 await self._worker(fault)
@@ -206,6 +225,22 @@ class Deployment:
             seat = self.seats[fault.victim]
             async with seat.lock:
                 await self._member(fault, seat)
+
+    async def _operate(self, fault: Fault) -> None:
+        config = self.orders.config
+        if fault.kind is Kind.HOSTILE:
+            await self._write(faults.HOSTILE[fault.which % len(faults.HOSTILE)])
+        elif fault.kind is Kind.GIANT:
+            await self._write(pack_fact(faults.giant(fault.which)))
+        elif fault.kind is Kind.STRANGER:
+            self._strangers += 1
+            await self._write(pack_fact(faults.stranger(self._strangers, f"stranger {self._strangers}")))
+            await asyncio.sleep(fault.length_s)
+        else:
+            changed = faults.with_setting if fault.kind is Kind.SETTING else faults.with_assignor
+            await self._write(pack_fact(changed(config, fault.which)))
+            await asyncio.sleep(fault.length_s)
+            await self._write(pack_fact(config))
 
     async def _kill_broker(self, index: int, length_s: float) -> None:
         await asyncio.to_thread(self.brokers.kill, index)
@@ -242,8 +277,11 @@ class Deployment:
         if self.orders.ended(process) is not None:
             self._incident(f"{process} ended by itself before {fault}: {self._last_line(process)}")
             self._start_member(seat)
-        elif fault.kind in (Kind.KILL, Kind.WIPE):
+        elif fault.kind in (Kind.KILL, Kind.WIPE, Kind.REDEPLOY):
             self._kill(process)
+            if fault.kind is Kind.REDEPLOY:
+                margin_ms = round((SESSION_S - LEASE_S) * 1_000)
+                seat.timing = faults.redeployed_settings(fault.which, round(SESSION_S * 1_000), least_margin_ms=margin_ms)
             if fault.kind is Kind.WIPE:
                 shutil.rmtree(self._folder / seat.folder / self.orders.group / seat.member_id, ignore_errors=True)  # killed before it had made one
             await asyncio.sleep(fault.length_s)

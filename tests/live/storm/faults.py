@@ -12,6 +12,7 @@ MEMBERS = ("m1", "m2", "m3", "m4", "m5")
 EXTRA = ("m6", "m7")
 """Who may join."""
 WORKERS = ("w1", "w2")
+OPERATORS = "operators"
 BROKERS = ("b0", "b1", "b2")
 SESSION_S = 18.0
 LEASE_S = 15.0
@@ -38,6 +39,12 @@ class Kind(enum.Enum):
     KILL_WORKER = "kill -9 of a worker, started again"
     PAUSE_WORKER = "SIGSTOP of a worker beyond its session, SIGCONT"
     KILL_BROKER = "kill -9 of a broker, started again"
+    REDEPLOY = "kill -9, started again with another session timeout and margin"
+    SETTING = "a setting of the group is raised or lowered, and set back"
+    ASSIGNOR = "another assignor leads, and the first one again"
+    HOSTILE = "records that are no sound facts"
+    GIANT = "a fact that is very long, or has fields at their limits"
+    STRANGER = "a member with an id of 200 characters joins and says nothing more"
 
 
 _LENGTHS_S: dict[Kind, tuple[tuple[float, float], ...]] = {
@@ -51,9 +58,16 @@ _LENGTHS_S: dict[Kind, tuple[tuple[float, float], ...]] = {
     Kind.KILL_WORKER: ((0.2, 3), (WORKER_SESSION_S, WORKER_SESSION_S + 8)),
     Kind.PAUSE_WORKER: ((WORKER_SESSION_S + 2, WORKER_SESSION_S + 8),),
     Kind.KILL_BROKER: ((0.5, 3), (8, 14)),
+    Kind.REDEPLOY: ((0.2, 3),),
+    Kind.SETTING: ((1, 10),),
+    Kind.ASSIGNOR: ((3, 15),),
+    Kind.HOSTILE: ((0, 0),),
+    Kind.GIANT: ((0, 0),),
+    Kind.STRANGER: ((6, 6),),
 }
 """One of the ranges, evenly, and a length from it, evenly."""
 _AFTER_S = {Kind.WIPE: SESSION_S, Kind.TWIN: SESSION_S + 8, Kind.LEAVE: 15.0, Kind.JOIN: 15.0, Kind.KILL_BROKER: BETWEEN_BROKERS_S}
+_OF_OPERATORS = frozenset({Kind.SETTING, Kind.ASSIGNOR, Kind.HOSTILE, Kind.GIANT, Kind.STRANGER})
 _AFTER_OTHERS_S = 5.0
 """How long nothing else happens to the same victim after a fault has ended."""
 
@@ -66,6 +80,8 @@ class Fault:
     kind: Kind
     victim: str
     length_s: float
+    which: int = 0
+    """Chooses among the variants of a fault (`tests.faults`)."""
 
     def __str__(self) -> str:
         return f"{self.victim}: {self.kind.value}" + (f" after {self.length_s:.1f} s" if self.length_s else "")
@@ -80,7 +96,7 @@ def draw(seed: int, count: int, every_s: float, kinds: tuple[Kind, ...] = tuple(
     while len(deck) < count:
         deck += random.sample(kinds, len(kinds))
     del deck[count:]
-    at_s, free_at_s = 0.0, dict.fromkeys((*MEMBERS, *EXTRA, *WORKERS, "brokers"), 0.0)
+    at_s, free_at_s = 0.0, dict.fromkeys((*MEMBERS, *EXTRA, *WORKERS, "brokers", OPERATORS), 0.0)
     drawn: list[Fault] = []
     while deck:
         at_s += random.uniform(0, 2 * every_s)
@@ -91,7 +107,7 @@ def draw(seed: int, count: int, every_s: float, kinds: tuple[Kind, ...] = tuple(
         deck.remove(kind)
         victim = random.choice(_victims(kind, free_at_s, at_s))
         length_s = round(random.uniform(*random.choice(_LENGTHS_S[kind])), 1)
-        drawn.append(Fault(round(at_s, 1), kind, victim, length_s))
+        drawn.append(Fault(round(at_s, 1), kind, victim, length_s, random.randrange(10_000)))
         free_at_s["brokers" if kind is Kind.KILL_BROKER else victim] = at_s + length_s + _AFTER_S.get(kind, _AFTER_OTHERS_S)
     return drawn
 
@@ -100,6 +116,8 @@ def _victims(kind: Kind, free_at_s: dict[str, float], at_s: float) -> list[str]:
     free = {name for name, free_s in free_at_s.items() if free_s <= at_s}
     if kind is Kind.KILL_BROKER:
         return list(BROKERS) if "brokers" in free else []
+    if kind in _OF_OPERATORS:
+        return [OPERATORS] if OPERATORS in free else []
     if kind in (Kind.KILL_WORKER, Kind.PAUSE_WORKER):
         return sorted(free.intersection(WORKERS))
     if kind is Kind.JOIN:

@@ -1,0 +1,136 @@
+"""Faults of operators, upgrades and hostile senders (`tests.faults`), on the deployed hosts."""
+
+from __future__ import annotations
+
+from random import Random
+from weakref import WeakKeyDictionary
+
+import attrs
+
+from equipoise.events.facts import AssignmentObserved, Fact, GroupConfigured
+from equipoise.events.log.kafka.client import TopicPartition
+from equipoise.events.log.kafka.envelope import group_key, pack_fact, partition_of
+from tests import faults
+from tests.simulated.deployment import CONFIG, GROUP, LOG_PARTITIONS, MARGIN_MS, MEMBERS, SESSION_MS, Deployment
+from tests.simulated.faults import SESSION_S, _member, _over, fault
+from tests.simulated.kafka.log import Batch
+
+LEAST_STEP_MS = 100
+AGAIN_S = 0.5
+_IN_FORCE: WeakKeyDictionary[Deployment, GroupConfigured] = WeakKeyDictionary()
+"""The configuration that an operator last wrote."""
+
+
+def write(deployment: Deployment, *values: bytes) -> None:
+    """Appends records of the group to the facts, as soon as the log is opened and has a leader. A
+    log that begins with anything but LogOpened is none, and its topics have to be deleted.
+    """
+    opened = deployment.cluster.partition(TopicPartition(deployment.topics.facts, 0))
+    partition = deployment.cluster.partition(TopicPartition(deployment.topics.facts, partition_of(GROUP, LOG_PARTITIONS)))
+    if opened is None or not opened.log.end or partition is None or partition.leader < 0:
+        deployment.later(AGAIN_S, write, deployment, *values)
+        return
+    now_ms = deployment.cluster.now_ms()
+    for value in values:
+        deployment.cluster.append(partition, Batch(-1, -1, -1, False, [(group_key(GROUP), value, (), now_ms)], len(value)))
+
+
+def _say(deployment: Deployment, *events: Fact) -> None:
+    write(deployment, *map(pack_fact, events))
+
+
+def _configure(deployment: Deployment, config: GroupConfigured) -> None:
+    _IN_FORCE[deployment] = config
+    _say(deployment, config)
+
+
+def _with_settings_of(config: GroupConfigured, other: GroupConfigured, *names: str) -> GroupConfigured:
+    return attrs.evolve(config, knobs=attrs.evolve(config.knobs, **{name: getattr(other.knobs, name) for name in names}))
+
+
+@fault("operators")
+def setting(deployment: Deployment, random: Random) -> float | None:
+    """One setting is raised or lowered, and set back."""
+    which, length_s = random.randrange(len(faults.SETTINGS)), random.uniform(0.5, 6)
+    _configure(deployment, faults.with_setting(_IN_FORCE.get(deployment, CONFIG), which, least_step_ms=LEAST_STEP_MS))
+
+    def back() -> None:
+        _configure(deployment, _with_settings_of(_IN_FORCE[deployment], CONFIG, faults.SETTINGS[which][0]))
+
+    deployment.later(length_s, back)
+    return length_s
+
+
+@fault("operators")
+def assignor(deployment: Deployment, random: Random) -> float | None:
+    """Another assignor leads, and then the first one."""
+    length_s = random.uniform(0.5, 6)
+    _configure(deployment, faults.with_assignor(_IN_FORCE.get(deployment, CONFIG), random.randrange(len(faults.ASSIGNORS))))
+
+    def back() -> None:
+        config = attrs.evolve(_with_settings_of(_IN_FORCE[deployment], CONFIG, "options"), assignor=CONFIG.assignor)
+        _configure(deployment, attrs.evolve(config, behaviour_version=CONFIG.behaviour_version, solver=CONFIG.solver))
+
+    deployment.later(length_s, back)
+    return length_s
+
+
+@fault("operators")
+def led_by(deployment: Deployment, random: Random) -> float | None:
+    """All members leave, something else leads, then equipoise again, and the members return."""
+    seats = [deployment.members[name] for name in MEMBERS]
+    if any(seat.busy or seat.member is None or seat.member._host is None for seat in seats):
+        return None
+    away_s = random.uniform(3, 8)
+    for seat in seats:
+        seat.wanted = False
+        if seat.member is not None and seat.member._host is not None:
+            seat.member._host.close()
+        _over(deployment, seat, away_s + 3)
+    config = _IN_FORCE.get(deployment, CONFIG)
+    deployment.later(away_s / 2, _configure, deployment, attrs.evolve(config, led_by="external"))
+
+    def back() -> None:
+        _say(deployment, AssignmentObserved(generation=2**40 + int(deployment.now_s * 1_000), members=()))
+        _configure(deployment, attrs.evolve(_IN_FORCE[deployment], led_by="equipoise"))
+        for seat in seats:
+            seat.wanted = True
+            deployment.start_member(seat)
+
+    deployment.later(away_s, back)
+    return away_s + 3
+
+
+@fault("operators")
+def redeployed(deployment: Deployment, random: Random) -> float | None:
+    """A member is started again with another session and margin."""
+    seat = _member(deployment, random)
+    if seat is None:
+        return None
+    deployment.kill_member(seat)
+    seat.session_ms, seat.margin_ms = faults.redeployed_settings(random.randrange(9), SESSION_MS, least_margin_ms=MARGIN_MS)
+    down_s = random.uniform(0.1, 2)
+    deployment.later(down_s, deployment.start_member, seat)
+    return _over(deployment, seat, down_s + 0.5)
+
+
+@fault("operators")
+def hostile(deployment: Deployment, random: Random) -> float | None:
+    """Records that are no sound facts."""
+    write(deployment, random.choice(faults.HOSTILE))
+    return 0.0
+
+
+@fault("operators")
+def giant(deployment: Deployment, random: Random) -> float | None:
+    """A fact that is very long, or has fields at their limits."""
+    _say(deployment, faults.giant(random.randrange(10_000)))
+    return 0.0
+
+
+@fault("operators")
+def stranger(deployment: Deployment, random: Random) -> float | None:
+    """A member with an id of 200 characters joins and never says anything more."""
+    which = 1_000_000 + int(deployment.now_s * 1_000)
+    _say(deployment, faults.stranger(which, f"stranger {which}"))
+    return 2 * SESSION_S
