@@ -80,6 +80,8 @@ class Mutant:
     """Counts the mutants of the function with the same `before` and `after`, from 1."""
     lines: frozenset[int]
     """Lines of the statement that is mutated."""
+    all_lines: frozenset[int]
+    """Lines of the function. A default value is in a line that no test runs."""
     source: str
     """The function, mutated."""
 
@@ -134,6 +136,7 @@ class _Visitor(MutationVisitor):  # type: ignore[misc]  # its types are not foll
         super().__init__(OPERATORS, IgnoredCode(set(), set(), set()))
         self.lines: list[frozenset[int]] = []
         self.names: dict[cst.CSTNode, str] = {}
+        self.spans: dict[cst.CSTNode, frozenset[int]] = {}
         self._statements: list[frozenset[int]] = []
         self._inside: list[str] = []
 
@@ -141,6 +144,8 @@ class _Visitor(MutationVisitor):  # type: ignore[misc]  # its types are not foll
         if isinstance(node, cst.FunctionDef | cst.ClassDef):
             self._inside.append(node.name.value)
             self.names[node] = ".".join(self._inside)
+            span = self.get_metadata(PositionProvider, node)
+            self.spans[node] = frozenset(range(span.start.line, span.end.line + 1))
         if isinstance(node, cst.SimpleStatementLine | cst.BaseCompoundStatement):
             self._statements.append(self._lines_of(node))
         return super().on_visit(node)
@@ -219,7 +224,16 @@ class Module:
                 continue
             seen[name, before, after] += 1
             made.append(
-                Mutant(module=self.name, function=name, before=before, after=after, nth=seen[name, before, after], lines=lines, source=mutated)
+                Mutant(
+                    module=self.name,
+                    function=name,
+                    before=before,
+                    after=after,
+                    nth=seen[name, before, after],
+                    lines=lines,
+                    all_lines=visitor.spans[holder],
+                    source=mutated,
+                )
             )
         return made
 

@@ -161,6 +161,7 @@ def try_all(mutants: Sequence[Mutant], items: Sequence[pytest.Item], baseline: B
     covered, seconds = baseline.covered, {name: each.seconds for name, each in baseline.tests.items()}
     for mutant in mutants:
         names = {name for line in mutant.lines for name in covered.get((mutant.module, line), ())}
+        names = names or {name for line in mutant.all_lines for name in covered.get((mutant.module, line), ())}
         former = killers.get(mutant.key)
         ordered = sorted(names, key=lambda name: (name != former, _cost(seconds[name], kills[mutant.function, name]), name))
         ordered = [name for name, ends_s in zip(ordered, itertools.accumulate(seconds[name] for name in ordered), strict=True) if ends_s <= MOST_S]

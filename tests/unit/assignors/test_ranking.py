@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from equipoise.assignors.common.ranking import MOST_RECORDS, Copy, acceptable_lag, copies, copy_of, lag_within, rank, whole
@@ -107,6 +107,8 @@ def lags_of(*lags: int) -> dict[TaskId, Lag]:
         ((3000,), (), 6_000, 12_000, 3000),
         ((9000, 1001), (0,), 6_000, 20_000, 0),  # owned tasks come first; they do not grow
         ((9000, 1000), (0,), 0, 20_000, 1000),
+        ((5000, 4000, 1000), (0, 1), 0, 20_000, 1000),
+        ((5000, 4001, 1000), (0, 1), 0, 20_000, 0),
     ],
 )
 def test_lag_within_half_a_second(lags: tuple[int, ...], owned: tuple[int, ...], written: int, speed: int, within: int):
@@ -115,7 +117,8 @@ def test_lag_within_half_a_second(lags: tuple[int, ...], owned: tuple[int, ...],
 
 
 def test_lag_within_ignores_sentinels_and_non_tasks():
-    lags = {**lags_of(3000), TaskId(0, 1): UNKNOWN, TaskId(0, 2): ACTIVE, TaskId(7, 0): 2000}
+    others: dict[TaskId, Lag] = {TaskId(0, 1): UNKNOWN, TaskId(0, 2): ACTIVE, TaskId(7, 0): 2000}
+    lags = {**others, **lags_of(3000)}
     assert lag_within(500, lags, (), lambda task: None if task.subtopology else 0, 6_000) == 3000
 
 
@@ -186,6 +189,13 @@ some_tasks = st.lists(st.sampled_from(NAMES), max_size=4, unique=True).map(lambd
 reports = st.dictionaries(st.sampled_from(NAMES), st.sampled_from([ACTIVE, UNKNOWN, 0, 100, 101, 9_000]), max_size=5)
 
 
+RUNS_TWO: tuple[Any, ...] = (ids("0_0 0_1"), (), (), (), {}, True, "lag")
+KEEPS_ONE: tuple[Any, ...] = ((), ids("0_1"), (), (), {TaskId(0, 0): 9_000}, False, "lag")
+
+
+@example([RUNS_TWO])
+@example([RUNS_TWO, KEEPS_ONE, KEEPS_ONE])
+@example([KEEPS_ONE, RUNS_TWO, KEEPS_ONE])
 @given(
     st.lists(
         st.tuples(some_tasks, some_tasks, some_tasks, some_tasks, reports, st.booleans(), st.sampled_from(["lag", "word_or_lag", "word_and_lag"])),
