@@ -191,9 +191,17 @@ reports = st.dictionaries(st.sampled_from(NAMES), st.sampled_from([ACTIVE, UNKNO
 
 RUNS_TWO: tuple[Any, ...] = (ids("0_0 0_1"), (), (), (), {}, True, "lag")
 KEEPS_ONE: tuple[Any, ...] = ((), ids("0_1"), (), (), {TaskId(0, 0): 9_000}, False, "lag")
+REPORTS_ONE: tuple[Any, ...] = ((), (), (), (), {TaskId(0, 0): 9_000}, False, "lag")
+CLAIMS_ANOTHER: tuple[Any, ...] = (ids("0_0"), (), (), (), {TaskId(0, 1): ACTIVE}, False, "lag")
+RESTORES_ITS_OWN: tuple[Any, ...] = (ids("0_0"), (), (), (), {TaskId(0, 0): 9_000}, False, "lag")
+WARMS_UP: tuple[Any, ...] = ((), (), ids("0_2"), (), {}, False, "lag")
+IS_READY: tuple[Any, ...] = ((), (), (), ids("0_2"), {}, False, "word_or_lag")
 
 
 @example([RUNS_TWO])
+@example([RUNS_TWO, REPORTS_ONE, REPORTS_ONE])
+@example([CLAIMS_ANOTHER, RESTORES_ITS_OWN])
+@example([WARMS_UP, IS_READY])
 @example([RUNS_TWO, KEEPS_ONE, KEEPS_ONE])
 @example([KEEPS_ONE, RUNS_TWO, KEEPS_ONE])
 @given(
