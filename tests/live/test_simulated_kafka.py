@@ -94,7 +94,8 @@ class RealRequests:
             answer = await self._ask(InitProducerIdRequest(self._id(transactional_id), timeout_ms))
             if not for_code(answer.error_code).retriable:
                 return _name(answer.error_code), answer.producer_id, answer.producer_epoch
-            await self._client.coordinator_lookup(CoordinationType.TRANSACTION, self._id(transactional_id))
+            with contextlib.suppress(KafkaError):
+                await self._client.coordinator_lookup(CoordinationType.TRANSACTION, self._id(transactional_id))
             await asyncio.sleep(0.1)  # the coordinator is loading
 
     def _id(self, transactional_id: str) -> str | None:
