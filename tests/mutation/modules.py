@@ -23,6 +23,7 @@ _ASSIGNORS = (
     "tests/unit/assignors/test_equivalence_classes.py",
     "tests/unit/assignors/test_kafka_cases.py",
     "tests/unit/assignors/test_kafka_cases_parts.py",
+    "tests/unit/assignors/test_warmup_slots.py",
 )
 
 
