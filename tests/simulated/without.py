@@ -4,6 +4,7 @@ simulation would have found it. Run `python -m tests.simulated.without` for the 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 import sys
@@ -162,6 +163,27 @@ def _first_unchecked() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def _reader_goes_on() -> Iterator[None]:
+    forgets = Link.forget
+
+    def forget(self: Link) -> None:
+        was_placed = self._placed.is_set()
+        forgets(self)
+        if was_placed:
+            self._placed.set()
+
+    with mock.patch.object(Link, "forget", forget):
+        yield
+
+
+def _unwatched_log() -> Any:
+    async def wait(self: host.PartitionHost, facts: Any) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    return mock.patch.object(host.PartitionHost, "_watch_log", wait)
+
+
 SWITCHES = (
     Switch("tokens", "1", "Origins are compared by their tokens alone.", "log_created_again,kill_member", "both", _tokens_alone),
     Switch("rejected", "2", "A record without a group is set aside whole.", "operators", "both", _rejected_whole),
@@ -171,6 +193,8 @@ SWITCHES = (
     Switch("sources", "7", "Source positions are in changelogs with *at least once* alone.", "operators", "both", _sources_of_at_least_once),
     Switch("newer", "13", "A decision with an appended field ends a member.", "upgrades", "both", _known_decisions_alone),
     Switch("fence", "15", "A new owner writes no fence.", "kill_in_commit", "at_least_once", _no_fence),
+    Switch("reader", "new", "Decisions are read between two incarnations.", "network,brokers", "both", _reader_goes_on),
+    Switch("watch", "new", "A worker does not look at its log while a send waits.", "log_created_again", "both", _unwatched_log),
     Switch("stale", "new", "The first transaction need not follow what was restored.", "members,brokers", "exactly_once", _first_unchecked),
 )
 
