@@ -27,8 +27,6 @@ from tests.shrinking import kind_of_failure, shrink
 from tests.storms import START_MS, run_storm
 
 PRINT_EVERY_S = 30.0
-YOUNG_OBJECTS = 200_000
-"""The garbage collector looks when there are so many: a storm is short, and leaves little."""
 
 
 @attrs.frozen
@@ -44,10 +42,16 @@ class Stormed:
     """Of the failure; "": none."""
 
 
+def begin() -> None:
+    """In each process: garbage is collected between storms, which are short and leave little."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.freeze()
+    gc.disable()
+
+
 def one(seed: int) -> Stormed:
     """Runs one storm. Its kind follows from the seed (`tests.seeds`)."""
     gc.collect()
-    gc.set_threshold(YOUNG_OBJECTS, 20, 100)
     began_s = time.process_time()
     outcome = run_storm(setting_of(seed))
     failure = kind_of_failure(outcome.error)
@@ -98,7 +102,7 @@ class Soak:
 def soak(state: Soak, given: argparse.Namespace) -> int:
     began_s, before = time.monotonic(), state.steps
     told_s = began_s
-    with multiprocessing.Pool(given.workers, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
+    with multiprocessing.Pool(given.workers, initializer=begin) as pool:
         try:
             for done in pool.imap(one, itertools.count(state.next), chunksize=1):
                 state.add(done)
