@@ -168,6 +168,7 @@ async def expired_transaction(requests: Requests, topic: str) -> list[Any]:
     seen: list[Any] = [await requests.add("s", producer_id, epoch, first), await requests.produce(sent), await requests.ends([first])]
     while (await requests.ends([first]))[0][1] == 0:  # noqa: ASYNC110  # only an answer says so
         await asyncio.sleep(SETTLE_S)
+    await asyncio.sleep(SETTLE_S)  # the coordinator hears of its marker
     seen.append(await requests.ends([first]))
     seen += [await requests.produce(late) for late in (sent, attrs.evolve(sent, sequence=2), attrs.evolve(sent, place=second))]
     seen += [await requests.add("s", producer_id, epoch, first), await requests.end("s", producer_id, epoch, True)]
