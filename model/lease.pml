@@ -1,0 +1,414 @@
+/*
+ * One task, NP processes (incarnations) and their leader: which of them may process a record?
+ * README.md in this folder maps every action, invariant and rule (R_...) to docs/protocol.md.
+ * tests/model/lease.py is the same transition relation in Python; a test compares their numbers of states.
+ *
+ * Time is in steps. All times are ages, capped where they stop mattering, so the search covers unbounded time. Processes' clocks tick alike;
+ * the clock of the broker jumps ahead JUMPS times. A message takes any time, or never arrives; doing nothing is being paused.
+ * tests/model/spin.py gives the configuration: NP, and of each process its member, session, margin, whether it goes step by step (SUSPECT), and
+ * whether it claims a proof of death (PROOF). A process that is no suspect is as dangerous as it can be: it reads at once, its lease never ends.
+ */
+#define NONE NP
+#define FORALL(v) for (v : 0 .. NP - 1)
+
+/* an unread decision: */
+#define REVOKED 1 /* MemberAssigned, the task in `revoke` */
+#define OUT 2     /* MemberExpired, or a rejection of the incarnation */
+#define TASK 3    /* TASK + h: MemberAssigned, the task in `active`, with h steps of hold */
+
+/* what the leader knows of an incarnation: */
+#define UNKNOWN 0
+#define LIVE 1
+#define FENCED 2
+#define GONE 3
+
+/* the leader */
+byte since;          /* the broker's clock less the last append, as far as it matters */
+byte most = STEP;    /* max_step_ms */
+byte owner;          /* process; NONE: none */
+byte revoking;       /* 0: no; else 1 + group time since the owner was asked to give the task up */
+byte hold;           /* the hold of the next grant; 0: none */
+byte jumps = JUMPS;  /* that may still happen */
+byte known[NP];      /* UNKNOWN, LIVE, FENCED, GONE */
+byte quiet[NP];      /* group time since it was heard */
+
+/* the processes */
+byte runs[NP];       /* 0: not started; 1: runs; 2: over */
+byte beat[NP];       /* age of the last acknowledged fact, from its sending */
+byte seen[NP];       /* age of the last fetch that reached the end, from its sending */
+byte grant[NP];      /* 0: none; 1: may run; 1 + h: waits for its hold, h steps more */
+bit told[NP];        /* it has applied the last revocation that was sent to it */
+byte batch[NP];      /* its fact on the way: 0: none; 1: sent; 2: appended */
+byte sent[NP];       /* age of the batch */
+bit free[NP];        /* the fact says: revocation applied, task not held */
+bit held[NP];        /* the fact says: task held, under the last grant */
+bit left[NP];        /* the fact is MemberLeft */
+bit joins[NP];       /* the fact is MemberJoined */
+bit proof[NP];       /* ... with ended_incarnation */
+byte fetch[NP];      /* 0: none; 1: sent; 2: served */
+byte asked[NP];      /* age of the fetch */
+byte brings[NP];     /* how many of the unread decisions it brings */
+bit whole[NP];       /* it reached the end */
+byte unread[NP];     /* number of unread decisions */
+byte q0[NP]; byte q1[NP]; byte q2[NP]; byte q3[NP];
+
+/* within one step; `holds` sets them back, so that they are no part of a state */
+byte a; byte b; byte c; byte d; byte n; byte item; byte found;
+
+#if R_CLAMP
+#define LEAD (RAISED > STEP -> RAISED : STEP) /* beyond this lead of the clock nothing changes */
+#define MOVED ((since < most) -> since : most)
+#else
+#define LEAD LONGEST + 1
+#define MOVED since
+#endif
+#if R_MARGIN
+#define LASTS(i) (SESSION(i) - MARGIN(i))
+#else
+#define LASTS(i) SESSION(i)
+#endif
+#if R_FETCH
+#define FRESH(i) (beat[i] < LASTS(i) && seen[i] < LASTS(i))
+#else
+#define FRESH(i) (beat[i] < LASTS(i))
+#endif
+#define MAY_RUN(i) (runs[i] == 1 && grant[i] == 1 && (!SUSPECT(i) || FRESH(i)))
+#if R_OWN_SESSION
+#define WAITS(i) SESSION(i)
+#else
+#define WAITS(i) SHORTEST
+#endif
+
+/* The process ends. What it sent may still be appended. */
+inline over(i) {
+  runs[i] = 2; beat[i] = 0; seen[i] = 0; grant[i] = 0; told[i] = 0; sent[i] = 0;
+  fetch[i] = 0; asked[i] = 0; brings[i] = 0; whole[i] = 0; unread[i] = 0; q0[i] = 0; q1[i] = 0; q2[i] = 0; q3[i] = 0;
+  if :: batch[i] == 2 -> batch[i] = 0 :: else fi
+}
+
+inline clear_hold() {
+  hold = 0;
+  for (d : 0 .. NP - 1) { if :: known[d] == FENCED -> known[d] = GONE; quiet[d] = 0 :: else fi }
+}
+
+/* A decision for the incarnation. */
+inline tell(i, what) {
+  if
+  :: runs[i] == 1 && SUSPECT(i) ->
+     if :: unread[i] == 0 -> q0[i] = what :: unread[i] == 1 -> q1[i] = what :: unread[i] == 2 -> q2[i] = what
+     :: unread[i] == 3 -> q3[i] = what :: else -> assert(false) fi;
+     unread[i]++
+  :: runs[i] == 1 && !SUSPECT(i) && what == OUT -> over(i)
+  :: runs[i] == 1 && !SUSPECT(i) && what >= TASK ->
+     if :: grant[i] == 0 -> grant[i] = what - TASK + 1 :: what == TASK -> grant[i] = 1 :: else fi;
+     if :: grant[i] == 1 -> clear_hold() :: else fi
+  :: else
+  fi
+}
+
+/* The incarnation is replaced while it may run: M5. */
+inline force(i) {
+  if
+  :: owner == i ->
+     known[i] = FENCED; owner = NONE; revoking = 0;
+#if R_LONGEST
+     if :: WAITS(i) > hold -> hold = WAITS(i) :: else fi
+#else
+     hold = WAITS(i)
+#endif
+  :: else -> known[i] = GONE; quiet[i] = 0
+  fi;
+  tell(i, OUT)
+}
+
+/* The incarnation is removed: nothing of it runs. */
+inline remove(i) {
+  known[i] = GONE; quiet[i] = 0;
+  if :: owner == i -> owner = NONE; revoking = 0 :: else fi
+}
+
+/* A fact is appended and folded: group time moves (L2), then deadlines are handled (L3). */
+inline fold() {
+  n = MOVED; since = 0;
+  FORALL(a) {
+    if
+    :: (known[a] == LIVE && SUSPECT(a)) || known[a] == FENCED -> quiet[a] = (quiet[a] + n < WAITS(a) -> quiet[a] + n : WAITS(a))
+    :: else
+    fi
+  }
+  if :: revoking -> revoking = (revoking + n < REVOCATION + 1 -> revoking + n : REVOCATION + 1) :: else fi;
+  FORALL(a) { if :: known[a] == LIVE && quiet[a] >= WAITS(a) -> remove(a); tell(a, OUT) :: else fi }
+  if :: revoking > REVOCATION -> a = owner; force(a) :: else fi;
+  found = 0;
+  FORALL(a) {
+    if :: known[a] == FENCED && quiet[a] >= WAITS(a) -> known[a] = GONE; quiet[a] = 0; found = 1 :: else fi
+  }
+  if
+  :: found ->
+     FORALL(a) { if :: known[a] == FENCED -> found = 0 :: else fi }
+     if :: found && hold -> hold = 0; if :: owner < NP && !revoking -> b = owner; tell(b, TASK) :: else fi :: else fi
+  :: else
+  fi
+}
+
+inline join(i) {
+  found = 0;
+  for (c : i + 1 .. NP) {
+    if :: c < NP && MEMBER(c) == MEMBER(i) && (known[c] == LIVE || known[c] == FENCED) -> found = 1 :: else fi
+  }
+  if
+  :: found || (R_JOIN_MARGIN && MARGIN(i) < most) -> known[i] = GONE; tell(i, OUT)
+  :: else ->
+     known[i] = LIVE; quiet[i] = 0;
+     for (c : 0 .. i) {
+       if
+       :: c < i && MEMBER(c) == MEMBER(i) && known[c] == LIVE ->
+          if :: proof[i] -> remove(c); tell(c, OUT) :: else -> force(c) fi
+       :: else
+       fi
+     }
+  fi
+}
+
+/* Actions. Each is one step. */
+
+inline time() {
+  d_step {
+    printf("> time\n");
+    since = (since + 1 < LEAD -> since + 1 : LEAD);
+    FORALL(a) {
+      if
+      :: runs[a] == 1 && SUSPECT(a) ->
+         beat[a] = (beat[a] + 1 < SESSION(a) -> beat[a] + 1 : SESSION(a)); seen[a] = (seen[a] + 1 < SESSION(a) -> seen[a] + 1 : SESSION(a));
+         if :: batch[a] -> sent[a] = (sent[a] + 1 < SESSION(a) -> sent[a] + 1 : SESSION(a)) :: else fi;
+         if :: fetch[a] -> asked[a] = (asked[a] + 1 < SESSION(a) -> asked[a] + 1 : SESSION(a)) :: else fi;
+         if :: grant[a] > 1 -> grant[a]-- :: else fi;
+#if R_NO_REVIVAL
+         if :: !FRESH(a) -> over(a) :: else fi
+#endif
+      :: runs[a] == 1 && !SUSPECT(a) && grant[a] > 1 -> grant[a]--; if :: grant[a] == 1 -> clear_hold() :: else fi
+      :: else
+      fi
+    }
+    holds()
+  }
+}
+
+inline jump() { d_step { jumps > 0 -> printf("> the broker's clock jumps\n"); jumps--; since = LEAD; holds() } }
+
+inline tick() { d_step { since > 0 -> printf("> tick\n"); fold(); holds() } }
+
+inline move() {
+  d_step {
+    MOVES && since == 0 && owner < NP && revoking == 0 -> printf("> the leader revokes the task of %d\n", owner);
+    b = owner;
+#if R_EPOCH
+    told[b] = 0; free[b] = 0;
+#endif
+    if :: SUSPECT(b) -> revoking = 1; tell(b, REVOKED) :: else -> grant[b] = 0; owner = NONE fi;
+    holds()
+  }
+}
+
+inline give(i) {
+  d_step {
+    since == 0 && owner == NONE && known[i] == LIVE -> printf("> the leader grants the task to %d\n", i);
+    owner = i; revoking = 0;
+#if R_EPOCH
+    told[i] = 0; free[i] = 0;
+#endif
+    held[i] = 0;
+#if R_HOLD
+    n = hold; tell(i, TASK + n);
+#else
+    tell(i, TASK);
+#endif
+#if !R_HOLD_PASSES
+    clear_hold();
+#endif
+    holds()
+  }
+}
+
+inline configure() {
+  d_step {
+    CONFIGURES && since == 0 -> 
+    n = (most == STEP -> RAISED : STEP); found = 0;
+    FORALL(a) {
+      if
+      :: MARGIN(a) < n && ((R_FITS_LIVE && known[a] == LIVE) || (R_FITS_FENCED && known[a] == FENCED)) -> found = 1
+      :: else
+      fi
+    }
+    if :: found -> printf("> max_step_ms is not changed\n") :: else -> printf("> max_step_ms is set to %d\n", n); most = n fi;
+    holds()
+  }
+}
+
+inline start(i) {
+  d_step {
+    runs[i] == 0 && STARTS(i) -> printf("> %d starts\n", i);
+    proof[i] = 0;
+    if
+    :: PROOF(i) ->
+       found = 1;
+       for (c : 0 .. i) { if :: c < i && MEMBER(c) == MEMBER(i) && R_PROOF && runs[c] == 1 -> found = 0 :: else fi }
+       proof[i] = found
+    :: else
+    fi;
+    runs[i] = 1;
+    if :: SUSPECT(i) -> batch[i] = 1; joins[i] = 1 :: else -> fold(); join(i); proof[i] = 0 fi;
+    holds()
+  }
+}
+
+inline crash(i) { d_step { CRASHES && runs[i] == 1 && SUSPECT(i) -> printf("> %d crashes\n", i); over(i); holds() } }
+
+inline close(i) {
+  d_step {
+    CLOSES && runs[i] == 1 && SUSPECT(i) && batch[i] == 0 -> printf("> %d stops everything and sends MemberLeft\n", i);
+    over(i); batch[i] = 1; left[i] = 1; free[i] = 0; held[i] = 0; holds()
+  }
+}
+
+inline send(i) {
+  d_step {
+    runs[i] == 1 && SUSPECT(i) && batch[i] == 0 -> printf("> %d sends a report\n", i);
+    batch[i] = 1; sent[i] = 0; held[i] = (grant[i] == 1);
+#if R_EPOCH
+    free[i] = told[i];
+#else
+    free[i] = (grant[i] != 1);
+#endif
+    holds()
+  }
+}
+
+inline append(i) {
+  d_step {
+    batch[i] == 1 -> printf("> what %d sent is appended\n", i);
+    fold();
+    if
+    :: joins[i] -> join(i)
+    :: !joins[i] && known[i] == LIVE ->
+       quiet[i] = 0;
+       if
+       :: left[i] -> remove(i)
+       :: !left[i] && owner == i && revoking && free[i] -> owner = NONE; revoking = 0
+       :: !left[i] && owner == i && !revoking && held[i] && hold -> clear_hold()
+       :: else
+       fi
+    :: !joins[i] && known[i] == FENCED && R_HEARD -> quiet[i] = 0
+    :: else
+    fi;
+    joins[i] = 0; proof[i] = 0; left[i] = 0; free[i] = 0; held[i] = 0;
+    batch[i] = (runs[i] == 1 -> 2 : 0);
+    holds()
+  }
+}
+
+inline acknowledge(i) {
+  d_step {
+    batch[i] == 2 -> printf("> %d gets the acknowledgement\n", i);
+#if R_DATED
+    if :: sent[i] < beat[i] -> beat[i] = sent[i] :: else fi;
+#else
+    beat[i] = 0;
+#endif
+    batch[i] = 0; sent[i] = 0; holds()
+  }
+}
+
+inline ask(i) {
+  d_step { runs[i] == 1 && SUSPECT(i) && fetch[i] == 0 -> printf("> %d sends a fetch\n", i); fetch[i] = 1; asked[i] = 0; holds() }
+}
+
+inline serve(i, k) {
+  d_step {
+    fetch[i] == 1 && unread[i] >= k -> printf("> the fetch of %d is served, %d decisions\n", i, k);
+    fetch[i] = 2; brings[i] = k; whole[i] = (k == unread[i]); holds()
+  }
+}
+
+inline take(i) {
+  item = q0[i]; q0[i] = q1[i]; q1[i] = q2[i]; q2[i] = q3[i]; q3[i] = 0; unread[i]--
+}
+
+/* A decision is lost on the way, and the reader does not notice (L4). */
+inline lose(i) { d_step { !R_NUMBERS && unread[i] > 0 && fetch[i] == 0 -> printf("> %d misses a decision\n", i); take(i); holds() } }
+
+inline arrive(i) {
+  d_step {
+    fetch[i] == 2 -> printf("> the fetch of %d arrives\n", i);
+    n = brings[i]; brings[i] = 0; fetch[i] = 0;
+    do
+    :: n > 0 ->
+       take(i); n--;
+       if
+       :: item == OUT -> 
+#if R_HEEDS
+          over(i); n = 0
+#else
+          skip
+#endif
+       :: item == REVOKED -> grant[i] = 0; told[i] = 1
+       :: item >= TASK ->
+          if :: grant[i] == 0 -> grant[i] = item - TASK + 1; told[i] = 0 :: item == TASK -> grant[i] = 1 :: else fi
+       fi
+    :: else -> break
+    od;
+    if
+    :: runs[i] == 1 && (whole[i] || !R_END) ->
+#if R_DATED
+       if :: asked[i] < seen[i] -> seen[i] = asked[i] :: else fi
+#else
+       seen[i] = 0
+#endif
+    :: else
+    fi;
+    asked[i] = 0; whole[i] = 0; holds()
+  }
+}
+
+#if NP > 2
+#define MAY_RUN_2 MAY_RUN(2)
+#else
+#define MAY_RUN_2 0
+#endif
+#if NP > 3
+#define MAY_RUN_3 MAY_RUN(3)
+#else
+#define MAY_RUN_3 0
+#endif
+
+/* The invariants. After every action. */
+inline holds() {
+  assert(MAY_RUN(0) + MAY_RUN(1) + MAY_RUN_2 + MAY_RUN_3 <= 1); /* one task, one owner */
+#if WAITED_FOR
+  FORALL(a) { assert(!MAY_RUN(a) || owner == a || known[a] == FENCED) } /* the leader waits for whoever may run */
+#endif
+  a = 0; b = 0; c = 0; d = 0; n = 0; item = 0; found = 0
+}
+
+#define OF(i) \
+  :: give(i) :: start(i) :: crash(i) :: close(i) :: send(i) :: append(i) :: acknowledge(i) :: ask(i) \
+  :: serve(i, 0) :: serve(i, 1) :: serve(i, 2) :: serve(i, 3) :: serve(i, 4) :: arrive(i) :: lose(i)
+
+init {
+  d_step {
+    known[0] = LIVE; runs[0] = 1; grant[0] = 1; owner = 0;
+    FORALL(a) { if :: a > 0 && !STARTS(a) -> known[a] = LIVE; runs[a] = 1 :: else fi }
+    holds()
+  }
+  do
+  :: time() :: jump() :: tick() :: move() :: configure()
+  OF(0)
+  OF(1)
+#if NP > 2
+  OF(2)
+#endif
+#if NP > 3
+  OF(3)
+#endif
+  od
+}

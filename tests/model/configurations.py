@@ -1,0 +1,126 @@
+"""What the model in `model/lease.pml` is searched for: its configurations, and the rules that can
+be switched off.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+
+@attrs.frozen(kw_only=True)
+class Process:
+    """One process (incarnation) of a configuration. Times are in steps.
+
+    `suspect`: it goes step by step, message by message. Otherwise it is as dangerous as it can be:
+    it reads at once and its lease never ends. `starts`: it joins at any moment; otherwise it is live
+    from the beginning. `proof`: it claims that its predecessor is dead.
+    """
+
+    member: int
+    session: int
+    margin: int
+    suspect: bool = False
+    starts: bool = False
+    proof: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class Configuration:
+    """One search. Process 0 runs the task at the beginning.
+
+    `jumps`: how often the broker's clock jumps ahead. `step`, `raised`: `max_step_ms`, and what a
+    configuration may set it to, and back, at any moment. `revocation`: revocation_timeout_ms.
+    `moves`: the leader revokes the task from its owner at any moment, any number of times.
+    `without`: rules that are switched off.
+    """
+
+    processes: tuple[Process, ...]
+    jumps: int = 1
+    step: int = 1
+    raised: int = 1
+    revocation: int = 2
+    moves: bool = False
+    crashes: bool = False
+    closes: bool = False
+    without: frozenset[str] = frozenset()
+
+    def on(self, rule: str) -> bool:
+        return rule not in self.without
+
+
+RULES: dict[str, tuple[str, str]] = {
+    "R_DATED": ("M4", "a lease dates from its sending"),
+    "R_NO_REVIVAL": ("M4", "a lapsed lease never revives"),
+    "R_CLAMP": ("L2", "group time is clamped to `max_step_ms`"),
+    "R_MARGIN": ("M4", "a margin for failovers"),
+    "R_JOIN_MARGIN": ("M4", "a join with a margin below `max_step_ms` is rejected"),
+    "R_FITS_LIVE": ("M4", "`max_step_ms` stays within the margins of members"),
+    "R_FITS_FENCED": ("M4", "... and within those of fenced incarnations"),
+    "R_FETCH": ("M4", "a lease needs a fetch too, not heartbeats alone"),
+    "R_END": ("M4", "only a fetch that reached the end counts"),
+    "R_NUMBERS": ("L4", "a reader takes decision n + 1 only"),
+    "R_HEEDS": ("M4", "a member ends when it reads that it is out"),
+    "R_HOLD": ("M5", "a hold after force"),
+    "R_OWN_SESSION": ("M1", "a hold lasts the session timeout that the replaced incarnation joined with"),
+    "R_LONGEST": ("M5", "of several holds the longest counts"),
+    "R_HOLD_PASSES": ("M5", "a hold passes to the next owner"),
+    "R_HEARD": ("M5", "what a fenced incarnation sends shows that it lives"),
+    "R_PROOF": ("M5", "a proof of death cannot be true while the old process lives"),
+    "R_EPOCH": ("M3", "only a report that knows of the revocation releases the task"),
+}
+"""Rule, as `model/lease.pml` names it -> where docs/protocol.md has it, and what it says."""
+
+
+def _process(member: int, session: int, margin: int, *what: str) -> Process:
+    return Process(member=member, session=session, margin=margin, suspect="suspect" in what, starts="starts" in what, proof="proof" in what)
+
+
+def _planned(*processes: Process, **options: object) -> Configuration:
+    return Configuration(processes=processes, **options)  # type: ignore[arg-type]
+
+
+EQUAL = _process(0, 4, 1, "suspect"), _process(1, 4, 1)
+LONG = _process(0, 5, 1, "suspect"), _process(1, 3, 2)
+"""A long session and a small margin beside a short session and a large margin."""
+
+SEARCHED: dict[str, Configuration] = {
+    "expired or expelled, equal sessions": _planned(*EQUAL, moves=True),
+    "expired or expelled, unequal sessions": _planned(*LONG, moves=True),
+    "two jumps of the clock": _planned(_process(0, 5, 2, "suspect"), _process(1, 3, 1), moves=True, jumps=2),
+    "leaving, closed or crashed": _planned(*LONG, moves=True, crashes=True, closes=True),
+    "superseded": _planned(*LONG, _process(0, 3, 1, "starts"), moves=True),
+    "superseded by a longer session": _planned(_process(0, 3, 1, "suspect"), _process(1, 4, 1), _process(0, 5, 1, "starts"), moves=True),
+    "crashed and back with a proof": _planned(*EQUAL, _process(0, 3, 1, "starts", "proof"), moves=True, crashes=True),
+    "changed configuration": _planned(_process(0, 5, 2, "suspect"), _process(1, 3, 1), moves=True, raised=2),
+    "superseded, next owner too": _planned(
+        _process(0, 5, 1, "suspect"), _process(1, 3, 1), _process(0, 3, 1, "starts"), _process(1, 3, 1, "starts"), moves=True
+    ),
+}
+
+
+def _off(rule: str, *processes: Process, **options: object) -> Configuration:
+    return _planned(*processes, without=frozenset({rule}), **options)
+
+
+SECOND = _process(0, 4, 1, "starts")
+BROKEN: dict[str, Configuration] = {
+    "R_DATED": _off("R_DATED", *EQUAL),
+    "R_NO_REVIVAL": _off("R_NO_REVIVAL", *EQUAL),
+    "R_CLAMP": _off("R_CLAMP", *EQUAL),
+    "R_MARGIN": _off("R_MARGIN", *EQUAL),
+    "R_JOIN_MARGIN": _off("R_JOIN_MARGIN", _process(0, 3, 1), _process(1, 3, 1), _process(0, 3, 0, "suspect", "starts"), moves=True),
+    "R_FITS_LIVE": _off("R_FITS_LIVE", *EQUAL, raised=2),
+    "R_FITS_FENCED": _off("R_FITS_FENCED", _process(0, 4, 1, "suspect"), _process(1, 4, 2), moves=True, raised=2),
+    "R_FETCH": _off("R_FETCH", *EQUAL, SECOND),
+    "R_END": _off("R_END", *EQUAL, SECOND),
+    "R_NUMBERS": _off("R_NUMBERS", *EQUAL, SECOND),
+    "R_HEEDS": _off("R_HEEDS", *EQUAL, SECOND),
+    "R_HOLD": _off("R_HOLD", *EQUAL, SECOND),
+    "R_OWN_SESSION": _off("R_OWN_SESSION", _process(0, 5, 1, "suspect"), _process(1, 3, 1), _process(0, 3, 1, "starts")),
+    "R_LONGEST": _off("R_LONGEST", _process(0, 5, 1, "suspect"), _process(1, 2, 1), _process(0, 2, 1, "starts"), _process(1, 2, 1, "starts")),
+    "R_HOLD_PASSES": _off("R_HOLD_PASSES", *EQUAL, moves=True),
+    "R_HEARD": _off("R_HEARD", *EQUAL, SECOND),
+    "R_PROOF": _off("R_PROOF", *EQUAL, _process(0, 4, 1, "starts", "proof")),
+    "R_EPOCH": _off("R_EPOCH", _process(0, 4, 1), _process(1, 4, 1, "suspect"), moves=True),
+}
+"""Rule -> the configuration in which its absence is searched."""

@@ -1,0 +1,394 @@
+"""The transition relation of `model/lease.pml` in Python, action by action under the same names.
+
+The test compares its numbers of states with SPIN's. `tests.model.trace` follows recorded logs and
+simulated runs with it: then times are in ms, and `time` passes several at once.
+
+An action that is not enabled raises `NotAllowed`; a state in which two processes may run the task,
+or one for which the leader does not wait, raises `TwoOwners` or `NotWaitedFor`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Iterator
+
+import attrs
+
+from tests.model.configurations import Configuration
+
+REVOKED, OUT, TASK = 1, 2, 3
+UNKNOWN, LIVE, FENCED, GONE = range(4)
+NOT_STARTED, RUNS, OVER = range(3)
+SENT, APPENDED, SERVED = 1, 2, 2
+
+
+class NotAllowed(Exception):
+    """The model has no such step in this state."""
+
+
+class TwoOwners(Exception):
+    """Two processes may run the task."""
+
+
+class NotWaitedFor(Exception):
+    """A process may run the task, and the leader neither takes it for the owner nor waits for it."""
+
+
+@attrs.define(kw_only=True, eq=False)
+class At:
+    """What the model knows of one process. Names as in `model/lease.pml`."""
+
+    known: int = UNKNOWN
+    quiet: int = 0
+    runs: int = NOT_STARTED
+    beat: int = 0
+    seen: int = 0
+    grant: int = 0
+    told: bool = False
+    batch: int = 0
+    sent: int = 0
+    free: bool = False
+    held: bool = False
+    left: bool = False
+    joins: bool = False
+    proof: bool = False
+    fetch: int = 0
+    asked: int = 0
+    brings: int = 0
+    whole: bool = False
+    unread: tuple[int, ...] = ()
+
+
+class Lease:
+    """One state of the model. Every action changes it in place."""
+
+    def __init__(self, given: Configuration) -> None:
+        self.given = given
+        self.processes = given.processes
+        self.none = len(self.processes)
+        self.everyone = range(self.none)
+        self._lead = max(given.step, given.raised) if given.on("R_CLAMP") else max(process.session for process in self.processes) + 1
+        self._shortest = min(process.session for process in self.processes)
+        self.since, self.most, self.owner, self.revoking, self.hold, self.jumps = 0, given.step, 0, 0, 0, given.jumps
+        self.at = [
+            At() if process.starts else At(known=LIVE, runs=RUNS, grant=int(index == 0)) for index, process in enumerate(self.processes)
+        ]
+
+    def key(self) -> tuple[object, ...]:
+        leader = self.since, self.most, self.owner, self.revoking, self.hold, self.jumps
+        return (*leader, *(attrs.astuple(each) for each in self.at))
+
+    def copied(self) -> Lease:
+        other = copy.copy(self)
+        other.at = [copy.copy(each) for each in self.at]
+        return other
+
+    # What holds
+
+    def lasts(self, i: int) -> int:
+        return self.processes[i].session - (self.processes[i].margin if self.given.on("R_MARGIN") else 0)
+
+    def waits(self, i: int) -> int:
+        return self.processes[i].session if self.given.on("R_OWN_SESSION") else self._shortest
+
+    def fresh(self, i: int) -> bool:
+        return self.at[i].beat < self.lasts(i) and (self.at[i].seen < self.lasts(i) or not self.given.on("R_FETCH"))
+
+    def may_run(self, i: int) -> bool:
+        return self.at[i].runs == RUNS and self.at[i].grant == 1 and (not self.processes[i].suspect or self.fresh(i))
+
+    def check(self) -> None:
+        running = [i for i in self.everyone if self.may_run(i)]
+        if len(running) > 1:
+            raise TwoOwners(f"processes {running} may run the task")
+        if not self.given.without:
+            for i in running:
+                if self.owner != i and self.at[i].known != FENCED:
+                    raise NotWaitedFor(f"process {i} may run the task; the leader knows {self.owner} as its owner and does not wait")
+
+    # Parts of actions
+
+    def _over(self, i: int) -> None:
+        at = self.at[i]
+        at.runs, at.beat, at.seen, at.grant, at.told, at.sent = OVER, 0, 0, 0, False, 0
+        at.fetch, at.asked, at.brings, at.whole, at.unread = 0, 0, 0, False, ()
+        if at.batch == APPENDED:
+            at.batch = 0
+
+    def _clear_hold(self) -> None:
+        self.hold = 0
+        for at in self.at:
+            if at.known == FENCED:
+                at.known, at.quiet = GONE, 0
+
+    def _tell(self, i: int, what: int) -> None:
+        at = self.at[i]
+        if at.runs != RUNS:
+            return
+        if self.processes[i].suspect:
+            at.unread = (*at.unread, what)
+        elif what == OUT:
+            self._over(i)
+        elif what >= TASK:
+            if at.grant == 0:
+                at.grant = what - TASK + 1
+            elif what == TASK:
+                at.grant = 1
+            if at.grant == 1:
+                self._clear_hold()
+
+    def _force(self, i: int) -> None:
+        at = self.at[i]
+        if self.owner == i:
+            at.known, self.owner, self.revoking = FENCED, self.none, 0
+            self.hold = max(self.hold, self.waits(i)) if self.given.on("R_LONGEST") else self.waits(i)
+        else:
+            at.known, at.quiet = GONE, 0
+        self._tell(i, OUT)
+
+    def _remove(self, i: int) -> None:
+        self.at[i].known, self.at[i].quiet = GONE, 0
+        if self.owner == i:
+            self.owner, self.revoking = self.none, 0
+
+    def _fold(self) -> None:
+        moved = min(self.since, self.most) if self.given.on("R_CLAMP") else self.since
+        self.since = 0
+        for i, at in enumerate(self.at):
+            if (at.known == LIVE and self.processes[i].suspect) or at.known == FENCED:
+                at.quiet = min(at.quiet + moved, self.waits(i))
+        if self.revoking:
+            self.revoking = min(self.revoking + moved, self.given.revocation + 1)
+        for i, at in enumerate(self.at):
+            if at.known == LIVE and at.quiet >= self.waits(i):
+                self._remove(i)
+                self._tell(i, OUT)
+        if self.revoking > self.given.revocation:
+            self._force(self.owner)
+        found = False
+        for i, at in enumerate(self.at):
+            if at.known == FENCED and at.quiet >= self.waits(i):
+                at.known, at.quiet, found = GONE, 0, True
+        if found and self.hold and not any(at.known == FENCED for at in self.at):
+            self.hold = 0
+            if self.owner != self.none and not self.revoking:
+                self._tell(self.owner, TASK)
+
+    def _join(self, i: int) -> None:
+        mine = [c for c in self.everyone if self.processes[c].member == self.processes[i].member]
+        newer = any(c > i and self.at[c].known in (LIVE, FENCED) for c in mine)
+        if newer or (self.given.on("R_JOIN_MARGIN") and self.processes[i].margin < self.most):
+            self.at[i].known = GONE
+            self._tell(i, OUT)
+            return
+        self.at[i].known, self.at[i].quiet = LIVE, 0
+        for c in mine:
+            if c < i and self.at[c].known == LIVE:
+                if self.at[i].proof:
+                    self._remove(c)
+                    self._tell(c, OUT)
+                else:
+                    self._force(c)
+
+    def _is_suspect_that_runs(self, i: int) -> bool:
+        return self.at[i].runs == RUNS and self.processes[i].suspect
+
+    # Actions
+
+    def time(self, steps: int = 1) -> None:
+        self.since = min(self.since + steps, self._lead)
+        for i, at in enumerate(self.at):
+            if at.runs != RUNS:
+                continue
+            if self.processes[i].suspect:
+                most = self.processes[i].session
+                at.beat, at.seen = min(at.beat + steps, most), min(at.seen + steps, most)
+                at.sent = min(at.sent + steps, most) if at.batch else at.sent
+                at.asked = min(at.asked + steps, most) if at.fetch else at.asked
+                at.grant = max(1, at.grant - steps) if at.grant else 0
+                if self.given.on("R_NO_REVIVAL") and not self.fresh(i):
+                    self._over(i)
+            elif at.grant > 1:
+                at.grant = max(1, at.grant - steps)
+                if at.grant == 1:
+                    self._clear_hold()
+        self.check()
+
+    def jump(self) -> None:
+        _only_if(self.jumps > 0)
+        self.jumps -= 1
+        self.since = self._lead
+        self.check()
+
+    def tick(self) -> None:
+        _only_if(self.since > 0)
+        self._fold()
+        self.check()
+
+    def move(self) -> None:
+        _only_if(self.given.moves and self.since == 0 and self.owner != self.none and not self.revoking)
+        b = self.owner
+        if self.given.on("R_EPOCH"):
+            self.at[b].told = self.at[b].free = False
+        if self.processes[b].suspect:
+            self.revoking = 1
+            self._tell(b, REVOKED)
+        else:
+            self.at[b].grant, self.owner = 0, self.none
+        self.check()
+
+    def give(self, i: int) -> None:
+        _only_if(self.since == 0 and self.owner == self.none and self.at[i].known == LIVE)
+        self.owner, self.revoking = i, 0
+        if self.given.on("R_EPOCH"):
+            self.at[i].told = self.at[i].free = False
+        self.at[i].held = False
+        self._tell(i, TASK + (self.hold if self.given.on("R_HOLD") else 0))
+        if not self.given.on("R_HOLD_PASSES"):
+            self._clear_hold()
+        self.check()
+
+    def configure(self) -> None:
+        _only_if(self.given.raised != self.given.step and self.since == 0)
+        wanted = self.given.raised if self.most == self.given.step else self.given.step
+        judged = {LIVE: self.given.on("R_FITS_LIVE"), FENCED: self.given.on("R_FITS_FENCED")}
+        if not any(judged.get(at.known, False) and self.processes[i].margin < wanted for i, at in enumerate(self.at)):
+            self.most = wanted
+        self.check()
+
+    def start(self, i: int) -> None:
+        at, process = self.at[i], self.processes[i]
+        _only_if(at.runs == NOT_STARTED and process.starts)
+        former = [c for c in range(i) if self.processes[c].member == process.member]
+        at.proof = process.proof and not (self.given.on("R_PROOF") and any(self.at[c].runs == RUNS for c in former))
+        at.runs = RUNS
+        if process.suspect:
+            at.batch, at.joins = SENT, True
+        else:
+            self._fold()
+            self._join(i)
+            at.proof = False
+        self.check()
+
+    def crash(self, i: int) -> None:
+        _only_if(self.given.crashes and self._is_suspect_that_runs(i))
+        self._over(i)
+        self.check()
+
+    def close(self, i: int) -> None:
+        at = self.at[i]
+        _only_if(self.given.closes and self._is_suspect_that_runs(i) and at.batch == 0)
+        self._over(i)
+        at.batch, at.left, at.free, at.held = SENT, True, False, False
+        self.check()
+
+    def send(self, i: int) -> None:
+        at = self.at[i]
+        _only_if(self._is_suspect_that_runs(i) and at.batch == 0)
+        at.batch, at.sent, at.held = SENT, 0, at.grant == 1
+        at.free = at.told if self.given.on("R_EPOCH") else at.grant != 1
+        self.check()
+
+    def append(self, i: int) -> None:
+        at = self.at[i]
+        _only_if(at.batch == SENT)
+        self._fold()
+        if at.joins:
+            self._join(i)
+        elif at.known == LIVE:
+            at.quiet = 0
+            if at.left:
+                self._remove(i)
+            elif self.owner == i and self.revoking and at.free:
+                self.owner, self.revoking = self.none, 0
+            elif self.owner == i and not self.revoking and at.held and self.hold:
+                self._clear_hold()
+        elif at.known == FENCED and self.given.on("R_HEARD"):
+            at.quiet = 0
+        at.joins = at.proof = at.left = at.free = at.held = False
+        at.batch = APPENDED if at.runs == RUNS else 0
+        self.check()
+
+    def acknowledge(self, i: int) -> None:
+        at = self.at[i]
+        _only_if(at.batch == APPENDED)
+        at.beat = min(at.beat, at.sent) if self.given.on("R_DATED") else 0
+        at.batch = at.sent = 0
+        self.check()
+
+    def ask(self, i: int) -> None:
+        at = self.at[i]
+        _only_if(self._is_suspect_that_runs(i) and at.fetch == 0)
+        at.fetch, at.asked = SENT, 0
+        self.check()
+
+    def serve(self, i: int, brings: int) -> None:
+        at = self.at[i]
+        _only_if(at.fetch == SENT and len(at.unread) >= brings)
+        at.fetch, at.brings, at.whole = SERVED, brings, brings == len(at.unread)
+        self.check()
+
+    def lose(self, i: int) -> None:
+        at = self.at[i]
+        _only_if(not self.given.on("R_NUMBERS") and bool(at.unread) and at.fetch == 0)
+        at.unread = at.unread[1:]
+        self.check()
+
+    def arrive(self, i: int) -> None:
+        at = self.at[i]
+        _only_if(at.fetch == SERVED)
+        items, at.unread = at.unread[: at.brings], at.unread[at.brings :]
+        at.brings = at.fetch = 0
+        for item in items:
+            if item == OUT and self.given.on("R_HEEDS"):
+                self._over(i)
+                break
+            if item == REVOKED:
+                at.grant, at.told = 0, True
+            elif item >= TASK and at.grant == 0:
+                at.grant, at.told = item - TASK + 1, False
+            elif item == TASK:
+                at.grant = 1
+        if at.runs == RUNS and (at.whole or not self.given.on("R_END")):
+            at.seen = min(at.seen, at.asked) if self.given.on("R_DATED") else 0
+        at.asked, at.whole = 0, False
+        self.check()
+
+
+def _only_if(enabled: bool) -> None:
+    if not enabled:
+        raise NotAllowed
+
+
+OF_THE_LEADER = ("time", "jump", "tick", "move", "configure")
+OF_A_PROCESS = ("give", "start", "crash", "close", "send", "append", "acknowledge", "ask", "arrive", "lose")
+
+
+def nexts(state: Lease) -> Iterator[Lease]:
+    """Every state that one action leads to."""
+    actions: list[tuple[str, tuple[int, ...]]] = [(name, ()) for name in OF_THE_LEADER]
+    for i in state.everyone:
+        actions += [(name, (i,)) for name in OF_A_PROCESS]
+        actions += [("serve", (i, brings)) for brings in range(5)]
+    for name, arguments in actions:
+        after = state.copied()
+        try:
+            getattr(after, name)(*arguments)
+        except NotAllowed:
+            continue
+        yield after
+
+
+def states(given: Configuration) -> int:
+    """The number of states that can be reached. Raises TwoOwners or NotWaitedFor."""
+    first = Lease(given)
+    seen = {first.key()}
+    todo = deque([first])
+    while todo:
+        for after in nexts(todo.popleft()):
+            key = after.key()
+            if key not in seen:
+                seen.add(key)
+                todo.append(after)
+    return len(seen)
