@@ -124,3 +124,44 @@ BROKEN: dict[str, Configuration] = {
     "R_EPOCH": _off("R_EPOCH", _process(0, 4, 1), _process(1, 4, 1, "suspect"), moves=True),
 }
 """Rule -> the configuration in which its absence is searched."""
+
+
+@attrs.frozen(kw_only=True)
+class Owners:
+    """One search of `model/changelog.pml`: the owners of a task one after the other, each by the
+    number of its log and its token there; at most so many records in the changelog.
+    """
+
+    grants: tuple[tuple[int, int], ...]
+    most: int
+    without: frozenset[str] = frozenset()
+
+
+CHANGELOG_RULES: dict[str, tuple[str, str]] = {
+    "C_ORIGINS": ("M6", "records below the highest origin before them do not count"),
+    "C_EPOCH": ("M6", "origins are ordered by epoch, then log, then token"),
+    "C_FENCE": ("M6", "a new owner writes a fence"),
+    "C_TO_FENCE": ("M6", "it restores up to its fence before it runs"),
+    "C_OWNER_LAST": ("M6", "it starts again if another origin is above its own by then"),
+    "C_FOLLOWS": ("M6", "it starts again if its records do not follow each other"),
+}
+ONE_LOG = (1, 1), (1, 2), (1, 3)
+LATER_LOG = (1, 3), (2, 1), (2, 2)
+THREE_LOGS = (2, 3), (3, 1), (1, 1)
+"""The third log has the lowest id, so a late fence of the second one is above its own."""
+OWNERS: dict[str, Owners] = {
+    "one log": Owners(grants=ONE_LOG, most=8),
+    "a new log, tokens begin again": Owners(grants=LATER_LOG, most=8),
+    "two new logs, the last one with the lowest id": Owners(grants=THREE_LOGS, most=8),
+}
+WITHOUT_FENCE: dict[str, Owners] = {
+    rule: Owners(grants=grants, most=8, without=frozenset({rule}))
+    for rule, grants in {
+        "C_ORIGINS": ONE_LOG,
+        "C_EPOCH": LATER_LOG,
+        "C_FENCE": ONE_LOG,
+        "C_TO_FENCE": ONE_LOG,
+        "C_OWNER_LAST": THREE_LOGS,
+        "C_FOLLOWS": THREE_LOGS,
+    }.items()
+}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import attrs
 
-from tests.model.configurations import RULES, Configuration, Process
+from tests.model.configurations import CHANGELOG_RULES, RULES, Configuration, Owners, Process
 
 MODELS = Path(__file__).resolve().parents[2] / "model"
 
@@ -85,3 +85,14 @@ def _run(command: list[str], folder: Path) -> str:
 
 def lease(given: Configuration, folder: Path) -> Searched:
     return search("lease.pml", defines(given), folder)
+
+
+def changelog(given: Owners, folder: Path) -> Searched:
+    values = {"OWNERS": len(given.grants), "MOST": given.most, **{rule: rule not in given.without for rule in CHANGELOG_RULES}}
+    lines = [f"#define {name} {int(value)}" for name, value in values.items()]
+    for name, index in (("LOG", 0), ("TOKEN", 1)):
+        chosen = "0"
+        for owner, grant in reversed(list(enumerate(given.grants))):
+            chosen = f"(w == {owner} -> {grant[index]} : {chosen})"
+        lines.append(f"#define {name}(w) {chosen}")
+    return search("changelog.pml", "\n".join(lines) + "\n", folder)
