@@ -26,7 +26,7 @@
 byte since;          /* the broker's clock less the last append, as far as it matters */
 byte most = STEP;    /* max_step_ms */
 byte owner;          /* process; NONE: none */
-byte revoking;       /* 0: no; else 1 + group time since the owner was asked to give the task up */
+bit revoking;        /* the owner was asked to give the task up */
 byte hold;           /* the hold of the next grant; 0: none */
 byte jumps = JUMPS;  /* that may still happen */
 byte known[NP];      /* UNKNOWN, LIVE, FENCED, GONE */
@@ -50,7 +50,7 @@ byte asked[NP];      /* age of the fetch */
 byte brings[NP];     /* how many of the unread decisions it brings */
 bit whole[NP];       /* it reached the end */
 byte unread[NP];     /* number of unread decisions */
-byte q0[NP]; byte q1[NP]; byte q2[NP]; byte q3[NP];
+byte q0[NP]; byte q1[NP]; byte q2[NP]; byte q3[NP]; byte q4[NP]; /* at most five: the leader changes its mind only while fewer than three are unread */
 
 /* within one step; `holds` sets them back, so that they are no part of a state */
 byte a; byte b; byte c; byte d; byte n; byte item; byte found;
@@ -79,10 +79,17 @@ byte a; byte b; byte c; byte d; byte n; byte item; byte found;
 #define WAITS(i) SHORTEST
 #endif
 
+#if R_EPOCH
+#define FREE(i) told[i]
+#else
+#define FREE(i) (grant[i] != 1)
+#endif
+#define NEWS(i) (FREE(i) || grant[i] == 1)
+
 /* The process ends. What it sent may still be appended. */
 inline over(i) {
   runs[i] = 2; beat[i] = 0; seen[i] = 0; grant[i] = 0; told[i] = 0; sent[i] = 0;
-  fetch[i] = 0; asked[i] = 0; brings[i] = 0; whole[i] = 0; unread[i] = 0; q0[i] = 0; q1[i] = 0; q2[i] = 0; q3[i] = 0;
+  fetch[i] = 0; asked[i] = 0; brings[i] = 0; whole[i] = 0; unread[i] = 0; q0[i] = 0; q1[i] = 0; q2[i] = 0; q3[i] = 0; q4[i] = 0;
   if :: batch[i] == 2 -> batch[i] = 0 :: else fi
 }
 
@@ -96,7 +103,7 @@ inline tell(i, what) {
   if
   :: runs[i] == 1 && SUSPECT(i) ->
      if :: unread[i] == 0 -> q0[i] = what :: unread[i] == 1 -> q1[i] = what :: unread[i] == 2 -> q2[i] = what
-     :: unread[i] == 3 -> q3[i] = what :: else -> assert(false) fi;
+     :: unread[i] == 3 -> q3[i] = what :: unread[i] == 4 -> q4[i] = what :: else -> assert(false) fi;
      unread[i]++
   :: runs[i] == 1 && !SUSPECT(i) && what == OUT -> over(i)
   :: runs[i] == 1 && !SUSPECT(i) && what >= TASK ->
@@ -136,9 +143,7 @@ inline fold() {
     :: else
     fi
   }
-  if :: revoking -> revoking = (revoking + n < REVOCATION + 1 -> revoking + n : REVOCATION + 1) :: else fi;
   FORALL(a) { if :: known[a] == LIVE && quiet[a] >= WAITS(a) -> remove(a); tell(a, OUT) :: else fi }
-  if :: revoking > REVOCATION -> a = owner; force(a) :: else fi;
   found = 0;
   FORALL(a) {
     if :: known[a] == FENCED && quiet[a] >= WAITS(a) -> known[a] = GONE; quiet[a] = 0; found = 1 :: else fi
@@ -200,7 +205,7 @@ inline tick() { d_step { since > 0 -> printf("> tick\n"); fold(); holds() } }
 
 inline move() {
   d_step {
-    MOVES && since == 0 && owner < NP && revoking == 0 -> printf("> the leader revokes the task of %d\n", owner);
+    MOVES && since == 0 && owner < NP && revoking == 0 && unread[owner] < 3 -> printf("> the leader revokes the task of %d\n", owner);
     b = owner;
 #if R_EPOCH
     told[b] = 0; free[b] = 0;
@@ -210,9 +215,10 @@ inline move() {
   }
 }
 
+/* To a member, once the task has no owner; or back to an owner that was asked to give it up (D9: its reason is gone). */
 inline give(i) {
   d_step {
-    since == 0 && owner == NONE && known[i] == LIVE -> printf("> the leader grants the task to %d\n", i);
+    since == 0 && known[i] == LIVE && (owner == NONE || (owner == i && revoking && unread[i] < 3)) -> printf("> the leader grants the task to %d\n", i);
     owner = i; revoking = 0;
 #if R_EPOCH
     told[i] = 0; free[i] = 0;
@@ -228,6 +234,11 @@ inline give(i) {
 #endif
     holds()
   }
+}
+
+/* Expelled (M7). The leader may do that at any moment, whatever its timeouts. */
+inline expel(i) {
+  d_step { MOVES && since == 0 && known[i] == LIVE && SUSPECT(i) -> printf("> the leader expels %d\n", i); force(i); holds() }
 }
 
 inline configure() {
@@ -252,7 +263,7 @@ inline start(i) {
     if
     :: PROOF(i) ->
        found = 1;
-       for (c : 0 .. i) { if :: c < i && MEMBER(c) == MEMBER(i) && R_PROOF && runs[c] == 1 -> found = 0 :: else fi }
+       for (c : 0 .. i) { if :: c < i && MEMBER(c) == MEMBER(i) -> found = !(R_PROOF && runs[c] == 1) :: else fi }
        proof[i] = found
     :: else
     fi;
@@ -271,16 +282,11 @@ inline close(i) {
   }
 }
 
-inline send(i) {
+/* A report says what is so now, or nothing: it was made earlier. */
+inline send(i, says) {
   d_step {
-    runs[i] == 1 && SUSPECT(i) && batch[i] == 0 -> printf("> %d sends a report\n", i);
-    batch[i] = 1; sent[i] = 0; held[i] = (grant[i] == 1);
-#if R_EPOCH
-    free[i] = told[i];
-#else
-    free[i] = (grant[i] != 1);
-#endif
-    holds()
+    runs[i] == 1 && SUSPECT(i) && batch[i] == 0 && (!says || NEWS(i)) -> printf("> %d sends a report\n", i);
+    batch[i] = 1; sent[i] = 0; held[i] = (says && grant[i] == 1); free[i] = (says && FREE(i)); holds()
   }
 }
 
@@ -331,7 +337,7 @@ inline serve(i, k) {
 }
 
 inline take(i) {
-  item = q0[i]; q0[i] = q1[i]; q1[i] = q2[i]; q2[i] = q3[i]; q3[i] = 0; unread[i]--
+  item = q0[i]; q0[i] = q1[i]; q1[i] = q2[i]; q2[i] = q3[i]; q3[i] = q4[i]; q4[i] = 0; unread[i]--
 }
 
 /* A decision is lost on the way, and the reader does not notice (L4). */
@@ -351,7 +357,7 @@ inline arrive(i) {
 #else
           skip
 #endif
-       :: item == REVOKED -> grant[i] = 0; told[i] = 1
+       :: item == REVOKED -> grant[i] = 0; told[i] = !(q0[i] >= TASK || q1[i] >= TASK || q2[i] >= TASK || q3[i] >= TASK) /* else it was granted again since */
        :: item >= TASK ->
           if :: grant[i] == 0 -> grant[i] = item - TASK + 1; told[i] = 0 :: item == TASK -> grant[i] = 1 :: else fi
        fi
@@ -391,8 +397,8 @@ inline holds() {
 }
 
 #define OF(i) \
-  :: give(i) :: start(i) :: crash(i) :: close(i) :: send(i) :: append(i) :: acknowledge(i) :: ask(i) \
-  :: serve(i, 0) :: serve(i, 1) :: serve(i, 2) :: serve(i, 3) :: serve(i, 4) :: arrive(i) :: lose(i)
+  :: give(i) :: expel(i) :: start(i) :: crash(i) :: close(i) :: send(i, 0) :: send(i, 1) :: append(i) :: acknowledge(i) :: ask(i) \
+  :: serve(i, 0) :: serve(i, 1) :: serve(i, 2) :: serve(i, 3) :: serve(i, 4) :: serve(i, 5) :: arrive(i) :: lose(i)
 
 init {
   d_step {

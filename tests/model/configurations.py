@@ -29,8 +29,8 @@ class Configuration:
     """One search. Process 0 runs the task at the beginning.
 
     `jumps`: how often the broker's clock jumps ahead. `step`, `raised`: `max_step_ms`, and what a
-    configuration may set it to, and back, at any moment. `revocation`: revocation_timeout_ms.
-    `moves`: the leader revokes the task from its owner at any moment, any number of times.
+    configuration may set it to, and back, at any moment. `moves`: at any moment, any number of
+    times, the leader revokes the task from its owner, and expels a member.
     `without`: rules that are switched off.
     """
 
@@ -38,7 +38,6 @@ class Configuration:
     jumps: int = 1
     step: int = 1
     raised: int = 1
-    revocation: int = 2
     moves: bool = False
     crashes: bool = False
     closes: bool = False
@@ -84,18 +83,32 @@ LONG = _process(0, 5, 1, "suspect"), _process(1, 3, 2)
 """A long session and a small margin beside a short session and a large margin."""
 
 SEARCHED: dict[str, Configuration] = {
-    "expired or expelled, equal sessions": _planned(*EQUAL, moves=True),
-    "expired or expelled, unequal sessions": _planned(*LONG, moves=True),
-    "two jumps of the clock": _planned(_process(0, 5, 2, "suspect"), _process(1, 3, 1), moves=True, jumps=2),
-    "leaving, closed or crashed": _planned(*LONG, moves=True, crashes=True, closes=True),
-    "superseded": _planned(*LONG, _process(0, 3, 1, "starts"), moves=True),
+    "revoked, expelled or expired": _planned(*EQUAL, moves=True),
+    "... with unequal sessions and margins": _planned(*LONG, moves=True),
+    "... and two jumps of the clock": _planned(_process(0, 4, 2, "suspect"), _process(1, 3, 1), moves=True, jumps=2),
+    "... and max_step_ms raised and lowered": _planned(_process(0, 5, 2, "suspect"), _process(1, 3, 1), moves=True, raised=2),
+    "drained and closed, or crashed": _planned(_process(0, 4, 1, "suspect"), _process(1, 3, 2), moves=True, crashes=True, closes=True),
+    "superseded by a shorter session": _planned(*LONG, _process(0, 3, 1, "starts")),
     "superseded by a longer session": _planned(_process(0, 3, 1, "suspect"), _process(1, 4, 1), _process(0, 5, 1, "starts"), moves=True),
-    "crashed and back with a proof": _planned(*EQUAL, _process(0, 3, 1, "starts", "proof"), moves=True, crashes=True),
-    "changed configuration": _planned(_process(0, 5, 2, "suspect"), _process(1, 3, 1), moves=True, raised=2),
-    "superseded, next owner too": _planned(
-        _process(0, 5, 1, "suspect"), _process(1, 3, 1), _process(0, 3, 1, "starts"), _process(1, 3, 1, "starts"), moves=True
-    ),
+    "crashed, and back with a proof": _planned(*EQUAL, _process(0, 3, 1, "starts", "proof"), moves=True, crashes=True),
 }
+"""`make model`"""
+
+LONGER: dict[str, Configuration] = {
+    "superseded by a shorter session, revoked or expelled": _planned(*LONG, _process(0, 3, 1, "starts"), moves=True),
+    "superseded, and the next owner too": _planned(*LONG, _process(0, 3, 1, "starts"), _process(1, 3, 1, "starts")),
+    "both owners message by message": _planned(_process(0, 3, 1, "suspect"), _process(1, 2, 1, "suspect"), moves=True),
+}
+"""Besides, `make model LONG=1`"""
+
+COMPARED: dict[str, Configuration] = {
+    "revoked or expired": _planned(_process(0, 2, 1, "suspect"), _process(1, 2, 1), moves=True),
+    "closed, crashed, superseded": _planned(
+        _process(0, 3, 1, "suspect"), _process(1, 2, 1), _process(0, 2, 1, "starts", "proof"), crashes=True, closes=True, jumps=0
+    ),
+    "configured": _planned(_process(0, 4, 2, "suspect"), _process(1, 3, 1), raised=2),
+}
+"""Small enough for the same relation in Python (tests/model/lease.py)."""
 
 
 def _off(rule: str, *processes: Process, **options: object) -> Configuration:

@@ -70,7 +70,7 @@ class Lease:
         self.everyone = range(self.none)
         self._lead = max(given.step, given.raised) if given.on("R_CLAMP") else max(process.session for process in self.processes) + 1
         self._shortest = min(process.session for process in self.processes)
-        self.since, self.most, self.owner, self.revoking, self.hold, self.jumps = 0, given.step, 0, 0, 0, given.jumps
+        self.since, self.most, self.owner, self.revoking, self.hold, self.jumps = 0, given.step, 0, False, 0, given.jumps
         self.at = [
             At() if process.starts else At(known=LIVE, runs=RUNS, grant=int(index == 0)) for index, process in enumerate(self.processes)
         ]
@@ -141,7 +141,7 @@ class Lease:
     def _force(self, i: int) -> None:
         at = self.at[i]
         if self.owner == i:
-            at.known, self.owner, self.revoking = FENCED, self.none, 0
+            at.known, self.owner, self.revoking = FENCED, self.none, False
             self.hold = max(self.hold, self.waits(i)) if self.given.on("R_LONGEST") else self.waits(i)
         else:
             at.known, at.quiet = GONE, 0
@@ -150,7 +150,7 @@ class Lease:
     def _remove(self, i: int) -> None:
         self.at[i].known, self.at[i].quiet = GONE, 0
         if self.owner == i:
-            self.owner, self.revoking = self.none, 0
+            self.owner, self.revoking = self.none, False
 
     def _fold(self) -> None:
         moved = min(self.since, self.most) if self.given.on("R_CLAMP") else self.since
@@ -158,14 +158,10 @@ class Lease:
         for i, at in enumerate(self.at):
             if (at.known == LIVE and self.processes[i].suspect) or at.known == FENCED:
                 at.quiet = min(at.quiet + moved, self.waits(i))
-        if self.revoking:
-            self.revoking = min(self.revoking + moved, self.given.revocation + 1)
         for i, at in enumerate(self.at):
             if at.known == LIVE and at.quiet >= self.waits(i):
                 self._remove(i)
                 self._tell(i, OUT)
-        if self.revoking > self.given.revocation:
-            self._force(self.owner)
         found = False
         for i, at in enumerate(self.at):
             if at.known == FENCED and at.quiet >= self.waits(i):
@@ -227,20 +223,21 @@ class Lease:
         self.check()
 
     def move(self) -> None:
-        _only_if(self.given.moves and self.since == 0 and self.owner != self.none and not self.revoking)
         b = self.owner
+        _only_if(self.given.moves and self.since == 0 and b != self.none and not self.revoking and len(self.at[b].unread) < 3)
         if self.given.on("R_EPOCH"):
             self.at[b].told = self.at[b].free = False
         if self.processes[b].suspect:
-            self.revoking = 1
+            self.revoking = True
             self._tell(b, REVOKED)
         else:
             self.at[b].grant, self.owner = 0, self.none
         self.check()
 
     def give(self, i: int) -> None:
-        _only_if(self.since == 0 and self.owner == self.none and self.at[i].known == LIVE)
-        self.owner, self.revoking = i, 0
+        returns = self.owner == i and self.revoking and len(self.at[i].unread) < 3
+        _only_if(self.since == 0 and self.at[i].known == LIVE and (self.owner == self.none or returns))
+        self.owner, self.revoking = i, False
         if self.given.on("R_EPOCH"):
             self.at[i].told = self.at[i].free = False
         self.at[i].held = False
@@ -249,9 +246,16 @@ class Lease:
             self._clear_hold()
         self.check()
 
-    def configure(self) -> None:
+    def expel(self, i: int) -> None:
+        _only_if(self.given.moves and self.since == 0 and self.at[i].known == LIVE and self.processes[i].suspect)
+        self._force(i)
+        self.check()
+
+    def configure(self, wanted: int | None = None) -> None:
+        """`wanted`: of a trace, which may set any value."""
         _only_if(self.given.raised != self.given.step and self.since == 0)
-        wanted = self.given.raised if self.most == self.given.step else self.given.step
+        if wanted is None:
+            wanted = self.given.raised if self.most == self.given.step else self.given.step
         judged = {LIVE: self.given.on("R_FITS_LIVE"), FENCED: self.given.on("R_FITS_FENCED")}
         if not any(judged.get(at.known, False) and self.processes[i].margin < wanted for i, at in enumerate(self.at)):
             self.most = wanted
@@ -260,7 +264,7 @@ class Lease:
     def start(self, i: int) -> None:
         at, process = self.at[i], self.processes[i]
         _only_if(at.runs == NOT_STARTED and process.starts)
-        former = [c for c in range(i) if self.processes[c].member == process.member]
+        former = [c for c in range(i) if self.processes[c].member == process.member][-1:]
         at.proof = process.proof and not (self.given.on("R_PROOF") and any(self.at[c].runs == RUNS for c in former))
         at.runs = RUNS
         if process.suspect:
@@ -283,11 +287,11 @@ class Lease:
         at.batch, at.left, at.free, at.held = SENT, True, False, False
         self.check()
 
-    def send(self, i: int) -> None:
+    def send(self, i: int, says: int) -> None:
         at = self.at[i]
-        _only_if(self._is_suspect_that_runs(i) and at.batch == 0)
-        at.batch, at.sent, at.held = SENT, 0, at.grant == 1
-        at.free = at.told if self.given.on("R_EPOCH") else at.grant != 1
+        free, held = at.told if self.given.on("R_EPOCH") else at.grant != 1, at.grant == 1
+        _only_if(self._is_suspect_that_runs(i) and at.batch == 0 and (not says or free or held))
+        at.batch, at.sent, at.free, at.held = SENT, 0, bool(says and free), bool(says and held)
         self.check()
 
     def append(self, i: int) -> None:
@@ -301,7 +305,7 @@ class Lease:
             if at.left:
                 self._remove(i)
             elif self.owner == i and self.revoking and at.free:
-                self.owner, self.revoking = self.none, 0
+                self.owner, self.revoking = self.none, False
             elif self.owner == i and not self.revoking and at.held and self.hold:
                 self._clear_hold()
         elif at.known == FENCED and self.given.on("R_HEARD"):
@@ -338,14 +342,14 @@ class Lease:
     def arrive(self, i: int) -> None:
         at = self.at[i]
         _only_if(at.fetch == SERVED)
-        items, at.unread = at.unread[: at.brings], at.unread[at.brings :]
-        at.brings = at.fetch = 0
-        for item in items:
+        brings, at.brings, at.fetch = at.brings, 0, 0
+        for _ in range(brings):
+            item, at.unread = at.unread[0], at.unread[1:]
             if item == OUT and self.given.on("R_HEEDS"):
                 self._over(i)
                 break
             if item == REVOKED:
-                at.grant, at.told = 0, True
+                at.grant, at.told = 0, not any(later >= TASK for later in at.unread)
             elif item >= TASK and at.grant == 0:
                 at.grant, at.told = item - TASK + 1, False
             elif item == TASK:
@@ -362,7 +366,7 @@ def _only_if(enabled: bool) -> None:
 
 
 OF_THE_LEADER = ("time", "jump", "tick", "move", "configure")
-OF_A_PROCESS = ("give", "start", "crash", "close", "send", "append", "acknowledge", "ask", "arrive", "lose")
+OF_A_PROCESS = ("give", "expel", "start", "crash", "close", "append", "acknowledge", "ask", "arrive", "lose")
 
 
 def nexts(state: Lease) -> Iterator[Lease]:
@@ -370,7 +374,8 @@ def nexts(state: Lease) -> Iterator[Lease]:
     actions: list[tuple[str, tuple[int, ...]]] = [(name, ()) for name in OF_THE_LEADER]
     for i in state.everyone:
         actions += [(name, (i,)) for name in OF_A_PROCESS]
-        actions += [("serve", (i, brings)) for brings in range(5)]
+        actions += [("send", (i, says)) for says in range(2)]
+        actions += [("serve", (i, brings)) for brings in range(6)]
     for name, arguments in actions:
         after = state.copied()
         try:

@@ -43,7 +43,6 @@ def defines(given: Configuration) -> str:
         "STEP": given.step,
         "RAISED": given.raised,
         "JUMPS": given.jumps,
-        "REVOCATION": given.revocation,
         "MOVES": given.moves,
         "CONFIGURES": given.raised != given.step,
         "CRASHES": given.crashes,
