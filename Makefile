@@ -1,7 +1,7 @@
 # Everything here makes its own .venv from a bare clone; Python 3.11 or later is all that must be there.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-live test-slow docs-check coverage check java browser broker bench bench-live compare-live simulate soak mutation storm states pictures clean .venv
+.PHONY: help demo test test-live test-slow docs-check coverage check java browser spin model broker bench bench-live compare-live simulate soak mutation storm states pictures clean .venv
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -49,6 +49,15 @@ browser: # for the tests that lay out pages; as Java
 	  echo "installing Chromium (once)" >&2; \
 	  apt-get update -qq >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; \
 	fi
+
+spin: # for `make model`; as Java
+	@if ! { command -v spin && command -v gcc; } >/dev/null 2>&1 && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing SPIN and a C compiler (once)" >&2; \
+	  apt-get update -qq >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends spin gcc libc6-dev >/dev/null; \
+	fi
+
+model: spin $(READY) ## search the model of the protocol to its end, and with each rule switched off; writes its table (LONG=1: larger ones too)
+	@$(BIN)/python -m tests.model $(if $(LONG),--long)
 
 broker: java $(READY) ## a Kafka on this machine to try things with, until interrupted (PORT=9092)
 	@$(BIN)/python -m tests.live.brokers $(or $(PORT),9092)

@@ -12,8 +12,8 @@ class Process:
     """One process (incarnation) of a configuration. Times are in steps.
 
     `suspect`: it goes step by step, message by message. Otherwise it is as dangerous as it can be:
-    it reads at once and its lease never ends. `starts`: it joins at any moment; otherwise it is live
-    from the beginning. `proof`: it claims that its predecessor is dead.
+    it reads at once and its lease never ends. `starts`: it joins at any moment; otherwise it is
+    live from the beginning. `proof`: it claims that its predecessor is dead.
     """
 
     member: int

@@ -32,7 +32,7 @@ class TwoOwners(Exception):
 
 
 class NotWaitedFor(Exception):
-    """A process may run the task, and the leader neither takes it for the owner nor waits for it."""
+    """A process may run the task; the leader neither takes it for the owner nor waits for it."""
 
 
 @attrs.define(kw_only=True, eq=False)

@@ -4,8 +4,10 @@ A log has the leader's half: facts with their times, and decisions. Each record 
 model, which must then expire, fence, wait and hold exactly as the decisions say. The members' half
 is chosen as dangerous as the log allows: an append is acknowledged at once, a decision is read at
 once, a fetch reaches the end at every moment, but an incarnation never reads that it is out, and
-runs on until its lease is over. What a member reports must be what it may run by then. So "no two
-owners" is judged for the worst run that has this log, and not only for the run that was recorded.
+runs on until its lease is over. A decision is taken as published when its fact was appended, so a
+log whose worker was away for long is refused. What a member reports must be what it may run by
+then. So "no two owners" is judged for the worst run that has this log, and not only for the run
+that was recorded.
 
 The processes of a task are the incarnations of all members that ever had it.
 """
@@ -14,12 +16,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import attrs
 
 from equipoise.events.decisions import Decision, EventRejected, MemberAssigned, MemberExpired
 from equipoise.events.facts import (
-    Fact,
     GroupConfigured,
     LagReported,
     LeaveCancelled,
@@ -103,7 +105,7 @@ class _Run:
                 latest[fact.member_id] = fact.incarnation
             elif isinstance(fact, OF_A_MEMBER):
                 self.facts.setdefault((fact.member_id, fact.incarnation), deque()).append(record.append_ms)
-        given = Configuration(processes=tuple(processes), jumps=0, step=1, raised=most_step_ms + 1, moves=True, crashes=True, closes=True)
+        given = Configuration(processes=tuple(processes), jumps=len(steps), step=1, raised=most_step_ms + 1, moves=True, crashes=True, closes=True)
         self.model = Lease(given)
         self.model.owner = self.model.none
         self.pieces_ms = max(1, min((process.session - process.margin for process in processes), default=1) // 2)
@@ -135,10 +137,14 @@ class _Run:
             raise NotAllowed(f"{action.__name__}{arguments} is not allowed") from None
 
     def _pass(self, duration_ms: int) -> None:
-        """Time passes, and whoever has nothing unread that it would end by keeps its reader at the
-        end.
+        """Time passes, and every process keeps its reader at the end, unless it would read its own
+        end. More than a whole session without a record is taken for a jump of the clock, which ends
+        no lease.
         """
         longest_ms = max((process.session for process in self.model.processes), default=1)
+        if duration_ms > longest_ms:
+            self._do(self.model.jump)
+            return
         while duration_ms > 0:
             piece_ms = min(duration_ms, self.pieces_ms) if any(at.runs == RUNS for at in self.model.at) else duration_ms
             duration_ms -= piece_ms
@@ -176,10 +182,10 @@ class _Run:
                 self._assigned(decision)
         self._read()
 
-    def _of(self, named: Fact | Decision) -> int | None:
-        return self.index.get((named.member_id, named.incarnation))  # type: ignore[union-attr]
+    def _of(self, named: Any) -> int | None:
+        return self.index.get((named.member_id, named.incarnation))
 
-    def _appended(self, fact: Fact, append_ms: int, *, accepted: bool) -> None:
+    def _appended(self, fact: Any, append_ms: int, *, accepted: bool) -> None:
         model = self.model
         if isinstance(fact, GroupConfigured) and accepted:
             self._do(model.configure, fact.knobs.max_step_ms)
@@ -215,7 +221,7 @@ class _Run:
         if dead is not None and self.model.at[dead].runs == RUNS:
             self._do(self.model.crash, dead)
 
-    def _said(self, i: int, fact: Fact, *, accepted: bool) -> None:
+    def _said(self, i: int, fact: Any, *, accepted: bool) -> None:
         """Brings the process's fact on its way, and compares what it says with what the process may
         run.
         """
