@@ -40,18 +40,21 @@ def _planned(*faults: str, **options: Any) -> Planned:
 WHOLE: dict[str, Planned] = {
     "expired, with a clock jump": _planned("clock jumps", others=(3, 2)),
     "superseded, with a clock jump": _planned("clock jumps", "second process", session_steps=4, others=(3, 2)),
-    "expelled, with a clock jump": _planned("clock jumps", "task reassigned", session_steps=4),
+    "expelled, with a clock jump": _planned("clock jumps", "task reassigned", session_steps=4, others=(3, 2)),
     "crashed and back with proof, with a clock jump": _planned("clock jumps", "crash", "restart"),
     "leaving, with a clock jump": _planned("clock jumps", "leaves", session_steps=4),
     "closed, with a clock jump": _planned("clock jumps", "stops", session_steps=4),
     "expelled, and the next owner restarts": _planned("task reassigned", "m2 restarts", session_steps=4),
     "superseded, and closed all the same": _planned("second process", "stops", session_steps=4),
+    "superseded by a longer session, with a clock jump": _planned("clock jumps", "second process", session_steps=3, others=(5, 1)),
     "both step by step, with a clock jump": _planned("clock jumps", session_steps=3, suspects=2),
+    "both step by step, unequal sessions": _planned("clock jumps", session_steps=3, others=(2, 1), suspects=2),
     "both step by step, one superseded": _planned("second process", session_steps=4, others=(2, 1), suspects=2),
 }
 """Searched to the end at every change."""
 
 LONG: dict[str, Planned] = {
+    "expelled, with a clock jump, the same sessions": _planned("clock jumps", "task reassigned", session_steps=4),
     "expelled, with a clock jump, longer session": _planned("clock jumps", "task reassigned"),
     "leaving, with a clock jump, longer session": _planned("clock jumps", "leaves"),
     "expelled, superseded and crashed": _planned("task reassigned", "second process", "crash", "restart"),
