@@ -23,7 +23,7 @@ test: check java browser ## check, every test that needs no broker, and one live
 test-live: java $(READY) ## the other live tests: real brokers, real Spark; ten minutes
 	@$(BIN)/python -m pytest -q -n $(LIVE_WORKERS) --dist loadgroup -m "not smoke and not docs" tests/live tests/spark
 
-test-slow: $(READY) ## the tests that `make test` leaves out because they take longest: the largest searches
+test-slow: $(READY) ## the tests that `make test` leaves out because they take longest: the largest searches and storms
 	@$(BIN)/python -m pytest -q -n $(WORKERS) -m slow tests --ignore=tests/live --ignore=tests/spark
 
 docs-check: java $(READY) ## numbers, pictures and commands of the pages are what the code gives now

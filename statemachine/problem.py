@@ -112,7 +112,7 @@ def _partitions(state: GroupState, topics: tuple[str, ...], partition: int) -> t
 
 def _member(state: GroupState, member: MemberState, tasks: Mapping[TaskId, Subtopology], previously_owned: Iterable[TaskId]) -> MemberSpec:
     cached = state.problem_cache.members.get(member.member_id)
-    crash_looping = member.member_id in state.crashes and state.is_crash_looping(member.member_id)
+    crash_looping = state.is_crash_looping(member.member_id)
     if cached is not None and cached[0] is member and cached[1] == member.version:
         same = cached[2]
         if (

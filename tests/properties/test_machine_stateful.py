@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import note, settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, multiple, precondition, rule
 
@@ -451,5 +452,5 @@ class Storm(RuleBasedStateMachine):
             self.group.pass_ms(HEARTBEAT_MS)
 
 
-TestStorm = Storm.TestCase
+TestStorm = pytest.mark.slow(Storm.TestCase)
 TestStorm.settings = settings(stateful_step_count=40)

@@ -98,6 +98,7 @@ def test_machine_any_storm_under_load_balanced_settles(seed: int):
     check_snapshot_replay(storm(seed, "load_balanced").records, most_splits=3)
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(st.integers(1_000_000, 2**31))
 @example(3_199_835)  # an eager member's task, and its movement to another member, are cancelled in one step
