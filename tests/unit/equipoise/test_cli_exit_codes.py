@@ -31,7 +31,8 @@ from tests.unit.replay.lived import lived, write
 ROOT = Path(__file__).parents[3]
 COMMAND = [sys.executable, "-m", "equipoise"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "100"}
-SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+SIGNALS = [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+"""A test for each of many commands, so one signal is enough for `make test`."""
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +213,7 @@ class SmallDisk:
             resource.setrlimit(resource.RLIMIT_FSIZE, (self._most_bytes, self._most_bytes))
 
 
-@pytest.fixture(params=["limit", "disk"] if os.geteuid() == 0 else ["limit"])  # mounting is for root
+@pytest.fixture(params=["limit", pytest.param("disk", marks=pytest.mark.slow)] if os.geteuid() == 0 else ["limit"])  # mounting is for root
 def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SmallDisk]:
     place = tmp_path / "small"
     place.mkdir()
