@@ -78,7 +78,7 @@ def test_restarted_queries_verify_and_archive_a_live_log(spark: Any, bootstrap: 
 
 
 def test_stream_location_that_is_no_live_log_is_refused_first(spark: Any, tmp_path: Path) -> None:
-    for location, says in (("group.db", "not a log in Kafka"), ("kafka://127.0.0.1:1/x?partition=1", "leave ?partition out")):
+    for location, says in (("group.db", "not a log in Kafka"), ("kafka://127.0.0.1:1/x?partition=1", "leave out ?partition")):
         result = CliRunner().invoke(main, ["spark", "stream", location, "--alerts", str(tmp_path / "a"), "--checkpoint", str(tmp_path / "c")])
         assert result.exit_code == 2
         assert says in result.stderr
