@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import gzip
 import json
 import os
 import shutil
@@ -283,7 +284,10 @@ def test_import_reports_progress() -> None:
 def test_thin_of_thinned_run_is_equal(tmp_path: Path) -> None:
     thin(Source(SHIPPED / "rolling"), tmp_path / "out", {})
     for path in (SHIPPED / "rolling").iterdir():
-        assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes(), path.name
+        made, shipped = ((folder / path.name).read_bytes() for folder in (tmp_path / "out", path.parent))
+        if path.suffix == ".gz":  # its tenth byte, which names the operating system, depends on Python's version
+            made, shipped = gzip.decompress(made), gzip.decompress(shipped)
+        assert made == shipped, path.name
 
 
 # -- damage
