@@ -20,7 +20,7 @@ test: check java browser ## check, every test that needs no broker, and one live
 	nice $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m "not docs and not slow" --ignore=tests/live --ignore=tests/spark; unit=$$?; \
 	echo "the live tests:"; wait $$live; live=$$?; cat .venv/live.txt; [ $$unit = 0 ] && [ $$live = 0 ]
 
-test-live: java $(READY) ## the other live tests: real brokers, real Spark; ten minutes
+test-live: java $(READY) ## the other live tests: real brokers, real Spark; ten minutes and more
 	@$(BIN)/python -m pytest -q -n $(LIVE_WORKERS) --dist loadgroup -m "not smoke and not docs" tests/live tests/spark
 
 test-slow: $(READY) ## the tests that `make test` leaves out because they take longest: the largest searches and storms

@@ -1,5 +1,6 @@
 """What must hold in a simulation: while it runs, no task has two owners; at its end, the recount of
-outputs and state is exact, every store equals its changelog, and the log verifies.
+outputs and of the state in changelogs is as the guarantee promises, and the log verifies. Stores of
+members are not compared with their changelogs.
 """
 
 from __future__ import annotations
