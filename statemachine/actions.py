@@ -132,7 +132,6 @@ def forget_removed_tasks(state: GroupState) -> None:
     state.loads = {task: load for task, load in state.loads.items() if task in tasks}
     state.behind = {task: records for task, records in state.behind.items() if task in tasks}
     state.backoffs = {key: backoff for key, backoff in state.backoffs.items() if key[0] in tasks}
-    state.problem_cache.forget_all()
 
 
 def observe_partitions(state: GroupState, fact: PartitionsObserved) -> bool:
@@ -411,7 +410,6 @@ def take_back(state: GroupState, member: MemberState, task: TaskId) -> None:
 
 def revoke(state: GroupState, member: MemberState, task: TaskId) -> None:
     """active' = active \\ {task}; revoking' = revoking ∪ {task: (issued_epoch + 1, now_ms)}."""
-    member.version += 1
     del member.active[task]
     member.revoking[task] = (member.issued_epoch + 1, state.now_ms)
 

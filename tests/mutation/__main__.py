@@ -1,7 +1,7 @@
 """`make mutation`: tries mutants of the state machine and the assignors, and counts what is killed.
 Fails for a module below its floor or with a survivor that survivors.toml does not explain.
 
-usage: python -m tests.mutation [MODULE ...] [--survivors] [--sample N --turn T]
+usage: python -m tests.mutation [MODULE ...] [--all] [--write] [--survivors] [--sample N --turn T]
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import resource
 import sys
 import time
 import tomllib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ import attrs
 
 from tests.mutation.modules import MODULES
 from tests.mutation.mutants import ROOT, Module, Mutant
-from tests.mutation.trials import measured, try_all, with_tests
+from tests.mutation.trials import TIMEOUT, measured, try_all, with_tests
 
 Key = tuple[str, str, str, str, int]
 
@@ -45,10 +45,11 @@ def explained() -> dict[Key, str]:
 
 @attrs.define
 class Results:
-    """Trials of one module, kept below out/ with a hash of what they depend on."""
+    """Trials of one module, kept below out/ with hashes of what they depend on."""
 
     name: str
-    depends: str
+    hashes: Mapping[str, str]
+    """Of the module and of each file of its tests."""
     killers: dict[Key, str | None] = attrs.field(factory=dict)
     """Mutant -> the test that killed it; None: it survived."""
     former: dict[Key, str] = attrs.field(factory=dict)
@@ -56,12 +57,22 @@ class Results:
 
     @classmethod
     def load(cls, name: str) -> Results:
-        results = cls(name, _hash(name))
+        """What still holds of the stored trials: a kill while its test's file is the same, a
+        survivor while all files are.
+        """
+        results = cls(name, _hashes(name))
         if results.path.exists():
             stored = json.loads(results.path.read_text(encoding="utf-8"))
+            before = stored["hashes"]
+
+            def holds(killer: str | None) -> bool:
+                if killer is None or killer == TIMEOUT or before[name] != results.hashes[name]:
+                    return bool(before == results.hashes)
+                path = killer.partition("::")[0]
+                return path in before and before[path] == results.hashes.get(path)
+
             killers = {(name, *key): killer for *key, killer in stored["trials"]}
-            if stored["depends"] == results.depends:
-                results.killers = killers
+            results.killers = {key: killer for key, killer in killers.items() if holds(killer)}
             results.former = {key: killer for key, killer in killers.items() if killer is not None}
         return results
 
@@ -71,21 +82,20 @@ class Results:
 
     def save(self) -> None:
         OUT.mkdir(parents=True, exist_ok=True)
-        stored = {"depends": self.depends, "trials": [(*key[1:], killer) for key, killer in self.killers.items()]}
+        stored = {"hashes": self.hashes, "trials": [(*key[1:], killer) for key, killer in self.killers.items()]}
         self.path.write_text(json.dumps(stored, indent=0), encoding="utf-8")
 
 
 @cache
-def _hash(name: str) -> str:
-    """Of the module and its tests, when the run began. Other modules may change verdicts, too: then
-    remove out/.
+def _hashes(name: str) -> Mapping[str, str]:
+    """Path -> hash of the module and of its tests, when the run began. Other modules may change
+    verdicts, too: then remove out/.
     """
-    digest = hashlib.sha256((ROOT / name).read_bytes())
+    paths = [ROOT / name]
     for each in MODULES[name].tests:
         path = ROOT / each
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            digest.update(file.read_bytes())
-    return digest.hexdigest()[:16]
+        paths += sorted(path.rglob("*.py")) if path.is_dir() else [path]
+    return {str(path.relative_to(ROOT)): hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in paths}
 
 
 def try_modules(names: Sequence[str], tests: Sequence[str], sample: Collection[Key] | None) -> None:
@@ -99,7 +109,8 @@ def try_modules(names: Sequence[str], tests: Sequence[str], sample: Collection[K
             todo[name] = results, mutants
         if not any(mutants for _, mutants in todo.values()):
             return
-        baseline = measured(items, names, OUT / f"{hashlib.sha256(repr(names).encode()).hexdigest()[:16]}.baseline")
+        alike = [name for name, judged in MODULES.items() if judged.tests == tests]  # so that one measurement serves them all
+        baseline = measured(items, alike, OUT / f"{hashlib.sha256(repr(alike).encode()).hexdigest()[:16]}.baseline")
         for name, (results, mutants) in todo.items():
             stored_s = time.monotonic()
             for number, trial in enumerate(try_all(mutants, items, baseline, results.former), start=1):
@@ -115,30 +126,70 @@ def try_modules(names: Sequence[str], tests: Sequence[str], sample: Collection[K
     with_tests(tests, run)
 
 
+@attrs.frozen(kw_only=True)
+class Score:
+    """What became of the mutants of one module, or of a sample of them."""
+
+    mutants: int
+    killed: int
+    explained: int
+    """Survivors that survivors.toml explains."""
+    left: Sequence[Mutant]
+    """The other survivors."""
+    untried: int
+
+    @property
+    def percent(self) -> float:
+        return 100 * self.killed / max(self.mutants, 1)
+
+
+def score(name: str, sample: Collection[Key] | None, reasons: Mapping[Key, str]) -> Score:
+    mutants = [each for each in mutants_of(name) if sample is None or each.key in sample]
+    killers = Results.load(name).killers
+    survivors = [each for each in mutants if each.key in killers and killers[each.key] is None]
+    left = [each for each in survivors if each.key not in reasons]
+    untried = sum(each.key not in killers for each in mutants)
+    killed = len(mutants) - untried - len(survivors)
+    return Score(mutants=len(mutants), killed=killed, explained=len(survivors) - len(left), left=left, untried=untried)
+
+
 def report(names: Sequence[str], sample: Collection[Key] | None) -> int:
     """Prints the table. 1: a module is below its floor, or a survivor is not explained."""
     reasons = explained()
     failed = False
-    print(f"\n{'module':<36}{'mutants':>8}{'killed':>8}{'explained':>10}{'left':>6}{'score':>8}{'floor':>7}")
+    print(f"\n{'module':<36}{'mutants':>8}{'killed':>8}{'explained':>10}{'left':>6}{'untried':>9}{'score':>8}{'floor':>7}")
     for name in names:
-        mutants = [each for each in mutants_of(name) if sample is None or each.key in sample]
+        found, floor = score(name, sample, reasons), MODULES[name].floor
         killers = Results.load(name).killers
-        survivors = [each for each in mutants if each.key in killers and killers[each.key] is None]
-        killed = sum(killers.get(each.key) is not None for each in mutants)
-        left = [each for each in survivors if each.key not in reasons]
         all_keys = {each.key for each in mutants_of(name)} if sample is None else set(reasons)
         stale = [key for key in reasons if key[0] == name and (killers.get(key) is not None or key not in all_keys)]
-        score, floor = 100 * killed / max(len(mutants), 1), MODULES[name].floor
         shown = "" if floor is None else f"{floor:.0f} %"
-        print(f"{name:<36}{len(mutants):>8}{killed:>8}{len(survivors) - len(left):>10}{len(left):>6}{score:>7.1f}%{shown:>7}")
+        counts = f"{found.mutants:>8}{found.killed:>8}{found.explained:>10}{len(found.left):>6}{found.untried:>9}"
+        print(f"{name:<36}{counts}{found.percent:>7.1f}%{shown:>7}")
         for key in stale:
             print(f"  is killed or no mutant, though survivors.toml lists it: {key[1]}\n    - {key[2]}\n    + {key[3]}")
-        if floor is not None and (score < floor or left or stale):
-            failed = True
-            print(*(f"  {each}" for each in left), sep="\n")
+        print(*(f"  {each}" for each in found.left), sep="\n", end="\n" if found.left else "")
+        failed |= floor is not None and (found.percent < floor or bool(found.left or stale))
     used_s = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     print(f"{used_s:.0f} s of processor time")
     return int(failed)
+
+
+PAGE = ROOT / "docs" / "architecture.md"
+BEGIN, END = '<!-- made by `make mutation OPTIONS="--all --write"` -->\n', "<!-- end of the scores of mutation testing -->"
+
+
+def write() -> None:
+    """Writes the table of all modules into the page, from the stored trials."""
+    reasons = explained()
+    lines = ["", "| module | mutants | killed | | explained | neither |", "|---|---|---|---|---|---|"]
+    for name in MODULES:
+        found = score(name, None, reasons)
+        if found.untried:
+            raise SystemExit(f"mutation: {found.untried} mutants of {name} were not tried")
+        lines.append(f"| `{name}` | {found.mutants} | {found.killed} | {found.percent:.1f} % | {found.explained} | {len(found.left)} |")
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    PAGE.write_text(before + BEGIN + "\n".join(lines) + "\n\n" + END + rest.partition(END)[2], encoding="utf-8")
 
 
 def drawn(names: Sequence[str], number: int, turn: int) -> set[Key]:
@@ -152,6 +203,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description="Mutation testing of the state machine and the assignors.")
     parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"{', '.join(MODULES)} (those with a floor)")
     parser.add_argument("--all", action="store_true", help="every module")
+    parser.add_argument("--write", action="store_true", help=f"with --all: write the table of {PAGE.name}")
     parser.add_argument("--survivors", action="store_true", help="try again only what survived the last run")
     parser.add_argument("--sample", type=int, help="about so many mutants instead of all")
     parser.add_argument("--turn", type=int, default=0, help="which sample (0): another number, other mutants")
@@ -172,6 +224,8 @@ def main() -> int:
             results.save()
     for tests in dict.fromkeys(MODULES[name].tests for name in names):
         try_modules([name for name in names if MODULES[name].tests == tests], tests, sample)
+    if given.write:
+        write()
     return report(names, None if given.survivors else sample)
 
 

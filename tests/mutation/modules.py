@@ -7,8 +7,8 @@ import attrs
 _MACHINE = tuple(
     f"tests/unit/statemachine/test_{name}.py"
     for name in (
-        "context", "crash_loops", "deadlines", "due", "fencing", "leftovers", "machine", "machine_members", "machine_movements", "readiness",
-        "refused_configuration", "slots", "source_lags", "transitions",
+        "actions", "context", "crash_loops", "deadlines", "due", "fencing", "leftovers", "machine", "machine_members", "machine_movements",
+        "problem", "readiness", "refused_configuration", "slots", "snapshots", "source_lags", "transitions",
     )
 )  # fmt: skip
 _PARTITION = tuple(f"tests/unit/statemachine/test_{name}.py" for name in ("partition", "published", "refused_configuration"))
@@ -45,9 +45,15 @@ MODULES = {
     "statemachine/actions.py": Judged(_MACHINE),
     "statemachine/slots.py": Judged(_MACHINE),
     "statemachine/loads.py": Judged(_MACHINE),
+    "statemachine/state.py": Judged(_MACHINE),
+    "statemachine/problem.py": Judged(_MACHINE),
+    "statemachine/problem_cache.py": Judged(_MACHINE),
+    "statemachine/machine.py": Judged(_MACHINE),
+    "statemachine/snapshots.py": Judged(_MACHINE),
+    "statemachine/rejections.py": Judged(_MACHINE),
+    "statemachine/rack_warnings.py": Judged(_MACHINE),
     "statemachine/published.py": Judged(_PARTITION),
     "statemachine/partition.py": Judged(_PARTITION),
-    "statemachine/state.py": Judged(_MACHINE),
     "assignors/common/target.py": Judged(_ASSIGNORS),
     "assignors/common/movements.py": Judged(_ASSIGNORS),
     "assignors/common/ranking.py": Judged(_RANKING),

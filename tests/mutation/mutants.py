@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import re
 import types
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,8 @@ from mutmut.mutation.pragma_handling import IgnoredCode
 
 ROOT = Path(__file__).parents[2]
 NOT_LOGIC = frozenset({"__repr__", "__str__"})
+_ASSERTS = re.compile(r"^assert .*|, strict=\w+|, (?=\))")
+"""What states that something cannot happen: an assertion, and `strict` of zip."""
 
 
 _NEGATED_BY_MUTMUT = (cst.Is, cst.IsNot, cst.In, cst.NotIn, cst.Equal, cst.NotEqual)
@@ -220,7 +223,7 @@ class Module:
             function, source = plain[holder]
             mutated = module.code_for_node(_replaced(function, mutation))
             before, after = _changed_lines(source, mutated)
-            if before == after or not _compiles(mutated):
+            if before == after or _ASSERTS.sub("", before) == _ASSERTS.sub("", after) or not _compiles(mutated):
                 continue
             seen[name, before, after] += 1
             made.append(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tests.mutation.mutants import Module, function_named
 
 MODULE = Module("statemachine/session_state.py")
@@ -24,3 +26,12 @@ def test_mutant_replaces_the_function_where_it_is_used() -> None:
     finally:
         function.__code__ = original
     assert function([3]) == ["3"]
+
+
+def test_what_states_that_something_cannot_happen_has_no_mutants(tmp_path: Path) -> None:
+    """An assertion, and `strict` of zip."""
+    path = tmp_path / "module.py"
+    path.write_text("def function(a, b):\n    assert len(a) == 2\n    return zip(a, b, strict=True)\n")
+    assert {each.after for each in Module(str(path)).mutants} == {
+        f"return zip({arguments}strict=True)" for arguments in ("None, b, ", "a, None, ", "b, ", "a, ")
+    }

@@ -19,11 +19,11 @@ def context_of(group: Group, guarantees: frozenset[Guarantee] = ALL) -> StepCont
     return StepContext(group.state, Deadlines(group.state), lambda config: None, lambda config: guarantees, 1_000_000)
 
 
-def step(*member_ids: str, eager: tuple[str, ...] = (), guarantees: frozenset[Guarantee] = ALL) -> StepContext:
+def step(*member_ids: str, eager: tuple[str, ...] = (), stateless: int = 0, guarantees: frozenset[Guarantee] = ALL) -> StepContext:
     """A group of these members in which nobody owns anything, and the context of a step on it."""
     group = Group(watched=False)
     group.fact(configured(initial_delay_ms=0))
-    group.fact(topology(stateful=6))
+    group.fact(topology(stateful=6, stateless=stateless))
     for member_id in member_ids:
         group.fact(joined(member_id, eager=member_id in eager))
     state = group.state

@@ -1,0 +1,64 @@
+"""The proven fewest changes of owner: never more than a target needs, and exact where tasks differ
+by nothing but their kind.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from equipoise.assignors.common.bounds import moves_lower_bound
+from equipoise.assignors.common.indexed_problem import IndexedProblem
+from equipoise.assignors.common.problem import MemberSpec, Task
+from equipoise.assignors.common.shares import Shares
+from equipoise.assignors.common.target import Candidates, min_rank
+from equipoise.events.tasks import TaskId, parse_task
+from tests.unit.assignors.build import member, numbered, problem, tasks
+
+
+def bound(given: tuple[Task, ...], *members: MemberSpec, settled: dict[str, str] | None = None, balanced: bool = True, **settings: Any) -> int:
+    """`settled`: task -> destination."""
+    indexed = IndexedProblem(problem(given, *members, **settings))
+    fixed = {parse_task(task): destination for task, destination in (settled or {}).items()}
+    others = [task for task in indexed.unowned if indexed.tasks[task].stateful and task not in indexed.class_of]
+    candidates: dict[TaskId, Candidates] = min_rank(indexed, others, [each for each in indexed.equivalence_classes if each.first.stateful])
+    return moves_lower_bound(indexed, Shares(indexed), candidates, fixed, balanced=balanced)
+
+
+def spread(counts: tuple[int, ...], subtopology: int) -> tuple[str, list[str]]:
+    """All tasks, and those of each member."""
+    ends = list(itertools.accumulate(counts, initial=0))
+    return numbered(ends[-1], subtopology=subtopology), [
+        numbered(count, subtopology=subtopology, start=start) for count, start in zip(counts, ends, strict=False)
+    ]
+
+
+def targets(indexed: IndexedProblem) -> Iterator[tuple[int, ...]]:
+    """Every balanced number of stateful tasks of each member, then of stateless ones."""
+    shares = Shares(indexed)
+    stateful, stateless = len(indexed.stateful), len(indexed.tasks) - len(indexed.stateful)
+    of_both = [range(share.lower, share.upper + 1) for share in shares.every.values()]
+    of_stateful = [range(share.lower, share.upper + 1) for share in shares.stateful.values()]
+    if not shares.two_kinds:
+        of_stateful = of_both if stateful else [range(1)] * len(of_both)
+    for s in itertools.product(*of_stateful):
+        for both in itertools.product(*of_both):
+            n = tuple(total - one for total, one in zip(both, s, strict=True))
+            if sum(s) == stateful and sum(n) == stateless and min(n) >= 0:
+                yield *s, *n
+
+
+@pytest.mark.parametrize("capacities", [(1, 1), (1, 1, 1), (1, 2), (3, 1, 1)])
+@pytest.mark.parametrize("balance_factor", [1, 2])
+def test_bound_is_the_fewest_changes_where_every_task_may_run_everywhere(capacities: tuple[int, ...], balance_factor: int) -> None:
+    for stateful in itertools.product((0, 4) if len(capacities) > 2 else (0, 1, 4), repeat=len(capacities)):
+        for stateless in itertools.product((0, 2), repeat=len(capacities)):
+            (every_s, of_s), (every_n, of_n) = spread(stateful, 0), spread(stateless, 1)
+            members = [member(f"m{place}", f"{of_s[place]} {of_n[place]}", capacity=capacity) for place, capacity in enumerate(capacities)]
+            given = tasks(every_s, every_n)
+            indexed = IndexedProblem(problem(given, *members, balance_factor=balance_factor))
+            given_up = [sum(max(0, had - has) for had, has in zip((*stateful, *stateless), each, strict=True)) for each in targets(indexed)]
+            assert bound(given, *members, balance_factor=balance_factor) == min(given_up), (stateful, stateless)
