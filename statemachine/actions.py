@@ -62,7 +62,7 @@ def advance(state: GroupState, record: Record, step_ms: int) -> None:
     """now_ms' = now_ms + step_ms; last_append_ms', last_offset' = the record's; seq' = seq + 1. The
     first record names the group. See docs/protocol.md#l2.
     """
-    if state.last_append_ms is None and not state.group:
+    if not state.group:
         state.group = record.group
     state.now_ms += step_ms
     state.last_append_ms = record.append_ms

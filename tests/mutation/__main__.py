@@ -10,12 +10,14 @@ import argparse
 import hashlib
 import json
 import os
+import pickle
 import resource
 import sys
 import time
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +25,34 @@ import attrs
 
 from tests.mutation.modules import MODULES
 from tests.mutation.mutants import ROOT, Module, Mutant
-from tests.mutation.trials import TIMEOUT, measured, try_all, with_tests
+from tests.mutation.trials import MOST_S, TIMEOUT, measured, try_all, with_tests
 
 Key = tuple[str, str, str, str, int]
 
 OUT = ROOT / "out" / "mutation"
+QUICK_S = 0.3
 SURVIVORS = Path(__file__).parent / "survivors.toml"
 FLOORED = [name for name, judged in MODULES.items() if judged.floor is not None]
 
 
 @cache
 def mutants_of(name: str) -> Sequence[Mutant]:
-    return Module(name).mutants
+    """Kept below out/ with a hash of what they are made from: making them takes a second for fifty
+    lines.
+    """
+    kept = OUT / f"{_stem(name)}.mutants"
+    sources = (ROOT / name).read_bytes() + Path(__file__).with_name("mutants.py").read_bytes() + metadata.version("mutmut").encode()
+    made_from = hashlib.sha256(sources).hexdigest()
+    before, made = pickle.loads(kept.read_bytes()) if kept.exists() else ("", ())  # noqa: S301 - written below
+    if before != made_from:
+        made = Module(name).mutants
+        OUT.mkdir(parents=True, exist_ok=True)
+        kept.write_bytes(pickle.dumps((made_from, made)))
+    return made
+
+
+def _stem(name: str) -> str:
+    return name.removesuffix(".py").replace("/", ".")
 
 
 def explained() -> dict[Key, str]:
@@ -78,7 +96,7 @@ class Results:
 
     @property
     def path(self) -> Path:
-        return OUT / f"{self.name.removesuffix('.py').replace('/', '.')}.json"
+        return OUT / f"{_stem(self.name)}.json"
 
     def save(self) -> None:
         OUT.mkdir(parents=True, exist_ok=True)
@@ -98,8 +116,10 @@ def _hashes(name: str) -> Mapping[str, str]:
     return {str(path.relative_to(ROOT)): hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in paths}
 
 
-def try_modules(names: Sequence[str], tests: Sequence[str], sample: Collection[Key] | None) -> None:
-    """Tries the mutants of modules that the same tests judge, and stores each module's trials."""
+def try_modules(names: Sequence[str], tests: Sequence[str], sample: Collection[Key] | None, *, quick: bool) -> None:
+    """Tries the mutants of modules that the same tests judge, and stores each module's trials.
+    `quick`: with the fastest tests alone, so a survivor is not stored.
+    """
 
     def run(items: list[Any]) -> None:
         todo = {}
@@ -113,8 +133,9 @@ def try_modules(names: Sequence[str], tests: Sequence[str], sample: Collection[K
         baseline = measured(items, alike, OUT / f"{hashlib.sha256(repr(alike).encode()).hexdigest()[:16]}.baseline")
         for name, (results, mutants) in todo.items():
             stored_s = time.monotonic()
-            for number, trial in enumerate(try_all(mutants, items, baseline, results.former), start=1):
-                results.killers[trial.mutant.key] = trial.killer
+            for number, trial in enumerate(try_all(mutants, items, baseline, results.former, most_s=QUICK_S if quick else MOST_S), start=1):
+                if trial.killer is not None or not quick:
+                    results.killers[trial.mutant.key] = trial.killer
                 if trial.killer is None:
                     print(f"survives ({trial.tests} tests): {trial.mutant}", flush=True)
                 if time.monotonic() - stored_s > 10:
@@ -204,6 +225,7 @@ def main() -> int:
     parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"{', '.join(MODULES)} (those with a floor)")
     parser.add_argument("--all", action="store_true", help="every module")
     parser.add_argument("--write", action="store_true", help=f"with --all: write the table of {PAGE.name}")
+    parser.add_argument("--quick", action="store_true", help=f"try the fastest tests alone, {QUICK_S} s of them instead of {MOST_S} s; stores kills")
     parser.add_argument("--survivors", action="store_true", help="try again only what survived the last run")
     parser.add_argument("--sample", type=int, help="about so many mutants instead of all")
     parser.add_argument("--turn", type=int, default=0, help="which sample (0): another number, other mutants")
@@ -223,7 +245,7 @@ def main() -> int:
             sample |= {(name, *key) for *key, killer in stored if killer is None}
             results.save()
     for tests in dict.fromkeys(MODULES[name].tests for name in names):
-        try_modules([name for name in names if MODULES[name].tests == tests], tests, sample)
+        try_modules([name for name in names if MODULES[name].tests == tests], tests, sample, quick=given.quick)
     if given.write:
         write()
     return report(names, None if given.survivors else sample)

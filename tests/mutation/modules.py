@@ -14,17 +14,13 @@ _MACHINE = tuple(
 _PARTITION = tuple(f"tests/unit/statemachine/test_{name}.py" for name in ("partition", "published", "refused_configuration"))
 _SESSION = ("tests/unit/statemachine/test_member.py", "tests/unit/statemachine/test_member_boundaries.py")
 _RANKING = ("tests/unit/assignors/test_ranking.py",)
-_ASSIGNORS = (
-    "tests/unit/assignors/test_high_availability.py",
-    "tests/unit/assignors/test_racks.py",
-    "tests/unit/assignors/test_rack_standbys.py",
-    "tests/unit/assignors/test_ranking.py",
-    "tests/unit/assignors/test_standby_search.py",
-    "tests/unit/assignors/test_equivalence_classes.py",
-    "tests/unit/assignors/test_kafka_cases.py",
-    "tests/unit/assignors/test_kafka_cases_parts.py",
-    "tests/unit/assignors/test_warmup_slots.py",
-)
+_ASSIGNORS = tuple(
+    f"tests/unit/assignors/test_{name}.py"
+    for name in (
+        "bounds", "equivalence_classes", "high_availability", "kafka_cases", "kafka_cases_parts", "movements", "rack_standbys", "racks",
+        "standby_search", "target", "warmup_slots",
+    )
+)  # fmt: skip
 
 
 @attrs.frozen

@@ -152,9 +152,11 @@ def measured(items: Sequence[pytest.Item], modules: Collection[str], kept: Path)
     return baseline
 
 
-def try_all(mutants: Sequence[Mutant], items: Sequence[pytest.Item], baseline: Baseline, killers: Mapping[Any, str]) -> Iterator[Trial]:
+def try_all(
+    mutants: Sequence[Mutant], items: Sequence[pytest.Item], baseline: Baseline, killers: Mapping[Any, str], *, most_s: float = MOST_S
+) -> Iterator[Trial]:
     """Tries each mutant. `killers`: key of a mutant -> test that killed it before, which comes
-    first; then the tests that kill many others, and fast ones.
+    first; then the tests that kill many others, and fast ones. `most_s`: see MOST_S.
     """
     by_name = {item.nodeid: item for item in items}
     kills: Counter[tuple[str, str]] = Counter()
@@ -163,8 +165,8 @@ def try_all(mutants: Sequence[Mutant], items: Sequence[pytest.Item], baseline: B
         names = {name for line in mutant.lines for name in covered.get((mutant.module, line), ())}
         names = names or {name for line in mutant.all_lines for name in covered.get((mutant.module, line), ())}
         former = killers.get(mutant.key)
-        ordered = sorted(names, key=lambda name: (name != former, _cost(seconds[name], kills[mutant.function, name]), name))
-        ordered = [name for name, ends_s in zip(ordered, itertools.accumulate(seconds[name] for name in ordered), strict=True) if ends_s <= MOST_S]
+        ordered = sorted(names, key=lambda name: (name != former, _cost(baseline.tests[name], mutant.module, kills[mutant.function, name]), name))
+        ordered = [name for name, ends_s in zip(ordered, itertools.accumulate(seconds[name] for name in ordered), strict=True) if ends_s <= most_s]
         allowed_s = math.ceil(SLACK_S + TIMES_SLOWER * sum(seconds[name] for name in ordered))
         killer = _killer(mutant, [by_name[name] for name in ordered], allowed_s) if ordered else None
         if killer is not None:
@@ -172,10 +174,11 @@ def try_all(mutants: Sequence[Mutant], items: Sequence[pytest.Item], baseline: B
         yield Trial(mutant=mutant, killer=killer, tests=len(ordered))
 
 
-def _cost(seconds: float, kills: int) -> float:
-    """Orders the tests of a mutant: fast ones first, and those that killed others of the function.
+def _cost(test: Measured, module: str, kills: int) -> float:
+    """Orders the tests of a mutant: fast ones first, those that run little else, and those that
+    killed others of the function.
     """
-    return (0.001 + seconds) / (1 + kills) ** 2
+    return (0.001 + test.seconds) * (50 + len(test.lines.get(module, ()))) / (1 + kills) ** 2
 
 
 def _killer(mutant: Mutant, items: Sequence[pytest.Item], allowed_s: int) -> str | None:

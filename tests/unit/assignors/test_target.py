@@ -1,0 +1,217 @@
+"""Who should run a task: the members of its min rank, and the target that changes least."""
+
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+
+import attrs
+import pytest
+
+from equipoise.assignors.common.indexed_problem import IndexedProblem, pool_of
+from equipoise.assignors.common.problem import AssignmentProblem, MemberSpec
+from equipoise.assignors.common.restore_rate import RestoreRates
+from equipoise.assignors.common.shares import Share, Shares
+from equipoise.assignors.common.target import Candidates, _FillLevel, _restore_queues, _steps_of_part, constrained_balanced_assignment, min_rank
+from equipoise.events.tasks import Lag, TaskId
+from tests.unit.assignors.build import UNKNOWN, ids, member, problem, tasks
+
+A, B = TaskId(0, 0), TaskId(0, 1)
+
+
+def ranked(question: AssignmentProblem, *names: str) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Task -> members of its min rank with a copy, and those without one."""
+    indexed = IndexedProblem(question)
+    found = min_rank(indexed, ids(*names))
+    return {str(task): (each.members, () if each.fresh is None else each.fresh.members) for task, each in found.items()}
+
+
+def has(name: str, lag: int, speed: int = 0) -> MemberSpec:
+    return member(name, lags={"0_0": lag}, speed=speed)
+
+
+def crashes(name: str, lag: int) -> MemberSpec:
+    return attrs.evolve(has(name, lag), crash_looping=True)
+
+
+ONE = tasks("0_0")
+
+
+@pytest.mark.parametrize(
+    ("members", "copies", "fresh"),
+    [
+        # rank 0: caught up
+        ((has("m1", 100), has("m2", 101), member("m3")), ("m1",), ()),
+        ((has("m1", 0), has("m2", 100)), ("m1", "m2"), ()),
+        ((member("m1", lags={"0_0": 0}, leaving=True), has("m2", 500)), ("m2",), ()),
+        ((crashes("m1", 0), member("m2")), ("m1",), ()),
+        ((crashes("m1", 0), has("m2", 100)), ("m2",), ()),
+        # nobody is caught up: the soonest ready, and those within the acceptable lag of it
+        ((has("m1", 1_000), has("m2", 1_100), has("m3", 1_101), member("m4")), ("m1", "m2"), ()),
+        ((has("m1", 1_000, speed=10), has("m2", 1_500, speed=20)), ("m2",), ()),
+        ((crashes("m1", 500), has("m2", 600)), ("m2",), ()),
+        ((crashes("m1", 500), has("m2", 601)), ("m1",), ()),
+        ((member("m1", lags={"0_0": 500}, leaving=True), member("m2")), (), ("m2",)),
+        # no copy is sooner than a fresh one
+        ((member("m1"), member("m2")), (), ("m1", "m2")),
+        ((has("m1", 200_000), member("m2")), (), ("m1", "m2")),
+        ((member("m1", lags={"0_0": UNKNOWN}), member("m2")), (), ("m1", "m2")),
+        ((has("m1", 149_999), member("m2")), ("m1",), ()),
+        ((has("m1", 100_000, speed=10), member("m2", speed=20)), (), ("m2",)),
+    ],
+)
+def test_min_rank_has_the_caught_up_else_the_soonest_ready(members: tuple[MemberSpec, ...], copies: tuple[str, ...], fresh: tuple[str, ...]):
+    assert ranked(problem(ONE, *members), "0_0") == {"0_0": (copies, fresh)}
+
+
+def test_task_that_no_member_may_run_has_no_min_rank():
+    assert ranked(problem(ONE, member("m1", lags={"0_0": 0}, leaving=True)), "0_0") == {}
+
+
+def test_copies_that_are_restored_first_are_queued_before_those_of_later_tasks():
+    """m1 has half of each task. After the first one it restores the second as late as m2 does."""
+    question = problem(tasks("0_0 0_1"), member("m1", lags={"0_0": 5_000, "0_1": 5_000}), member("m2", lags={"0_1": 9_000}))
+    assert ranked(question, "0_0", "0_1") == {"0_0": (("m1",), ()), "0_1": (("m2",), ())}
+
+
+def test_members_that_are_equally_soon_share_the_queue():
+    """Each restores half of 0_0 on average, so 0_1 is soonest ready on m3."""
+    lags: dict[str, Lag] = {"0_0": 4_000, "0_1": 4_000}
+    question = problem(tasks("0_0 0_1"), member("m1", lags=lags), member("m2", lags=lags), member("m3", lags={"0_1": 5_899}))
+    assert ranked(question, "0_0", "0_1")["0_1"] == (("m3",), ())
+    question = problem(tasks("0_0 0_1"), member("m1", lags=lags), member("m2", lags=lags), member("m3", lags={"0_1": 5_900}))
+    assert ranked(question, "0_0", "0_1")["0_1"] == (("m1", "m2", "m3"), ())
+
+
+def test_task_without_copies_goes_to_members_that_are_not_busy_restoring():
+    busy = member("m1", "0_9", lags={"0_9": 100_000})
+    small = tasks("0_0 0_9", end_offset=1_000)
+    question = problem((small[0], attrs.evolve(small[1], end_offset=150_000)), busy, member("m2"))
+    assert ranked(question, "0_0") == {"0_0": ((), ("m2",))}
+
+
+def test_equivalence_class_has_one_min_rank():
+    indexed = IndexedProblem(problem(tasks("0_0 0_1"), member("m1"), member("m2")))
+    found = min_rank(indexed, (), indexed.equivalence_classes)
+    assert list(found) == [A, B]
+    assert found[A] is found[B]
+    assert found[A].everyone == {"m1", "m2"}
+
+
+def test_candidates_contain_members_with_and_without_copies():
+    both = Candidates(members=("m1",), fresh=pool_of(("m2",)))
+    assert ["m1" in both, "m2" in both, "m3" in both, "m2" in Candidates(members=("m1",))] == [True, True, False, False]
+
+
+def test_restore_queue_is_what_a_member_owns_and_still_restores():
+    m1 = member("m1", "0_0 0_1 0_2 1_0", lags={"0_1": 500, "0_2": UNKNOWN}, speed=20)
+    indexed = IndexedProblem(problem(tasks("0_0 0_1 0_2", "1_0", end_offset=9_000), m1, member("m2", lags={"0_1": 7}, speed=10)))
+    assert _restore_queues(indexed) == {"m1": 250 + 4_500, "m2": 0}
+
+
+# The level of restore queues
+
+QUEUES = list(itertools.product((0, 3, 8), repeat=3))
+SPEEDS = [(1, 1, 1), (1, 2, 3), (3, 1, 2), (2, 4, 4)]
+POURED = [(), ((1, 1),), ((5, 2), (7, 1)), ((40, 5),)]
+
+
+def level_of(queues: tuple[int, ...], speeds: tuple[int, ...], records: int) -> tuple[Fraction, int]:
+    """Time to which the records fill the queues, and how many members are at it."""
+    slowest, order = min(speeds), sorted(range(len(queues)), key=lambda place: (queues[place], -speeds[place]))
+    for count in range(len(queues), 0, -1):
+        at = order[:count]
+        level = Fraction(sum(queues[place] * speeds[place] for place in at) + records * slowest, sum(speeds[place] for place in at))
+        if count == 1 or level > queues[at[-1]]:
+            return level, count
+    raise AssertionError
+
+
+@pytest.mark.parametrize("speeds", SPEEDS)
+@pytest.mark.parametrize("poured", POURED)
+def test_level_is_that_of_water_in_the_shortest_queues(speeds: tuple[int, ...], poured: tuple[tuple[int, int], ...]):
+    names = ("a", "b", "c")
+    rates, slowest = RestoreRates(dict(zip(names, speeds, strict=True))), min(speeds)
+    for queues in QUEUES:
+        queue = dict(zip(names, queues, strict=True))
+        fill = _FillLevel(rates, queue, pool_of(names))
+        for records, count in poured:
+            fill.add(records, count)
+        level, at = level_of(queues, speeds, sum(records for records, _ in poured))
+        for records in (1, 4):
+            first = min(max(Fraction(length), level) + Fraction(records * slowest, speed) for length, speed in zip(queues, speeds, strict=True))
+            for than in (1, 3, 4, 8, 12):
+                assert fill.is_later(records, than=than) == (first > than), (queues, records, than)
+        mean = sum(records for records, _ in poured) // max(1, sum(count for _, count in poured))
+        done = {name: queue[name] + -(-mean * slowest // speed) for name, speed in zip(names, speeds, strict=True)}
+        speed_at = sum(sorted(zip(queues, (-speed for speed in speeds), strict=True), key=lambda each: each)[place][1] for place in range(at))
+        below = level + Fraction(mean * slowest * at, -speed_at)
+        for slack in (0, 2):
+            wanted = tuple(name for name in names if done[name] < below or done[name] <= min(done.values()) + slack)
+            assert fill.idle(queue, slack).members == wanted, (queues, slack)
+
+
+def test_pool_whose_members_are_all_idle_is_the_pool_itself():
+    everyone = pool_of(("a", "b"))
+    assert _FillLevel(RestoreRates({"a": 0, "b": 0}), {"a": 0, "b": 0}, everyone).idle({"a": 0, "b": 0}, 0) is everyone
+
+
+# Owners for now
+
+
+def for_now(question: AssignmentProblem, candidates: dict[str, Candidates], running: dict[str, str] | None = None) -> dict[str, str]:
+    indexed = IndexedProblem(question)
+    of = {ids(task)[0]: each for task, each in candidates.items()}
+    runs = {ids(task)[0]: name for task, name in (running or {}).items()}
+    return {str(task): name for task, name in constrained_balanced_assignment(indexed, Shares(indexed), of, runs).items()}
+
+
+BOTH = Candidates(members=("m1", "m2"))
+
+
+def test_owner_for_now_is_a_previous_one_then_the_soonest_ready():
+    near, far = has("m1", 10), has("m2", 60)
+    assert for_now(problem(ONE, near, far), {"0_0": BOTH}) == {"0_0": "m1"}
+    assert for_now(problem(ONE, near, attrs.evolve(far, previously_owned=frozenset({A}))), {"0_0": BOTH}) == {"0_0": "m2"}
+    assert for_now(problem(ONE, has("m1", 0), attrs.evolve(far, previously_owned=frozenset({A}))), {"0_0": Candidates(members=("m1",))}) == {
+        "0_0": "m1"
+    }
+
+
+def test_owners_for_now_are_as_balanced_as_what_runs_already_allows():
+    given = tasks("0_0 0_1 0_2")
+    runs = member("m1", "0_2")
+    assert for_now(problem(given, runs, member("m2")), {"0_0": BOTH, "0_1": BOTH}, {"0_2": "m1"}) in (
+        {"0_0": "m1", "0_1": "m2"}, {"0_0": "m2", "0_1": "m1"}, {"0_0": "m2", "0_1": "m2"}
+    )  # fmt: skip
+    given = tasks("0_0 0_1 0_2 0_3")
+    runs = member("m1", "0_2 0_3")
+    assert for_now(problem(given, runs, member("m2")), {"0_0": BOTH, "0_1": BOTH}, {"0_2": "m1", "0_3": "m1"}) == {"0_0": "m2", "0_1": "m2"}
+
+
+def test_owners_for_now_share_members_without_copies():
+    fresh = Candidates(fresh=pool_of(("m1", "m2")))
+    found = for_now(problem(tasks("0_0 0_1"), member("m1"), member("m2")), {"0_0": fresh, "0_1": fresh})
+    assert sorted(found.values()) == ["m1", "m2"]
+    nearer = problem(tasks("0_0"), member("m1"), has("m2", 5_000))
+    assert for_now(nearer, {"0_0": fresh}) == {"0_0": "m2"}
+    assert for_now(nearer, {"0_0": Candidates(fresh=pool_of(("m1",)))}) == {"0_0": "m1"}
+    assert for_now(nearer, {}) == {}
+
+
+# Costs of the target
+
+
+@pytest.mark.parametrize(
+    ("most", "part", "steps"),
+    [
+        (2, None, {2: (0, 0), 5: (1, 0)}),
+        (5, None, {5: (0, 0)}),
+        (3, Share(1, 2), {1: (0, 0), 2: (0, 1), 3: (0, 2), 5: (1, 2)}),
+        (1, Share(2, 2), {1: (0, 0), 2: (1, 0), 5: (1, 2)}),
+    ],
+)
+def test_place_costs_crowding_above_the_limit_and_unevenness_beyond_the_even_part(most: int, part: Share | None, steps: dict[int, tuple[int, int]]):
+    found = {end: (cost[1], cost[4]) for end, cost in _steps_of_part(most, part, 5)}
+    assert found == steps
+    assert {sum(cost) - cost[1] - cost[4] for _, cost in _steps_of_part(most, part, 5)} == {0}
