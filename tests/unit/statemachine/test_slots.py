@@ -6,11 +6,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 
+from equipoise.assignors import Movement, MovementState
 from equipoise.events.facts import Load, PartitionsObserved
+from equipoise.events.fields import INT64_MAX
 from equipoise.events.tasks import TaskId
+from equipoise.statemachine import actions
+from equipoise.statemachine.context import StepContext
+from equipoise.statemachine.deadlines import Timer
+from equipoise.statemachine.slots import Progress, look_at
+from equipoise.statemachine.state import Backoff, Growth, SlotBackoff, Warmup
 from tests.groups import HEARTBEAT_MS, Group, configured
+from tests.unit.statemachine.contexts import moves, owns, step
 
 STALL_MS = 9_000
 RECORDS = 40_000
@@ -201,3 +210,318 @@ def test_copies_for_a_leaving_member_give_no_slot_away_and_survive_lower_caps():
         group.cycle()
         assert len(group.members["m2"].keeps) >= 3  # the others will go to the joiner, or are there
     assert outpaced(group) == []
+
+
+# One look at one copy
+
+
+A, B, C = TaskId(0, 0), TaskId(0, 1), TaskId(0, 2)
+
+
+@pytest.mark.parametrize(
+    ("progress", "missing", "expected_ms"),
+    [(Progress(100, 1_000), 50, 500), (Progress(3, 10), 10, 33), (Progress(1, 7), 1, 7), (Progress(0, 10), 1, None), (Progress(-1, 10), 1, None)],
+)
+def test_progress_says_how_long_the_rest_takes(progress: Progress, missing: int, expected_ms: int | None):
+    assert progress.expected_ms(missing) == expected_ms
+
+
+@pytest.mark.parametrize(
+    ("progress", "copies", "records_per_s"),
+    [
+        (Progress(100, 1_000), 2, 200),
+        (Progress(19, 2_000), 1, 9),
+        (Progress(1, 10_000), 1, 1),
+        (Progress(-5, 10), 1, 1),
+        (Progress(5, 0), 1, 5_000),
+        (Progress(2**62, 1), 1, INT64_MAX),
+    ],
+)
+def test_progress_of_each_copy_makes_the_speed_of_its_member(progress: Progress, copies: int, records_per_s: int):
+    assert progress.records_per_s(copies) == records_per_s
+
+
+def warming_up(**settings: Any) -> StepContext:
+    """m2 warms up A, from 50,000 records on, in its only slot; m1 runs A, B and C."""
+    context = step("m1", "m2", "m3")
+    state = context.state
+    given = {"warmup_stall_ms": 1_000, "acceptable_recovery_lag": 0, "max_warmups_per_member": 1}
+    actions.configure(state, configured(**{**given, **settings}))
+    actions.observe_partitions(state, PartitionsObserved(end_offsets={"log": dict.fromkeys(range(3), 100_000)}))
+    owns(state, "m1", A, B, C)
+    state.members["m2"].lags[A] = 50_000
+    moves(state, A, "m1", "m2", MovementState.WARMING)
+    return context
+
+
+def looked_at(context: StepContext, *, lag: int | None = 50_000, after_ms: int = 1_000) -> StepContext:
+    """The report of this lag, and the look at the copy."""
+    state = context.state
+    member = state.members["m2"]
+    state.now_ms += after_ms
+    member.lags = {} if lag is None else {**member.lags, A: lag}
+    actions.record_progress(state, member, A, caught_up=member.warmup[A].caught_up)
+    look_at(context, member, A)
+    return context
+
+
+def waits(context: StepContext, task: TaskId, member_id: str, *, speed: int = 0, lag: int | None = None) -> None:
+    """The task waits for a slot on the member."""
+    member = context.state.members[member_id]
+    member.measured_records_per_s = speed
+    if lag is not None:
+        member.lags[task] = lag
+    actions.queue(context.state, Movement(task=task, source="m1", destination=member_id, state=MovementState.WAITING))
+
+
+def timers(context: StepContext) -> set[tuple[Timer, str]]:
+    return {(timer, key[0]) for _, timer, key in context.deadlines.running()}
+
+
+def ended(context: StepContext) -> list[str]:
+    return [move.reason for move in context.moves.values()]
+
+
+def test_copy_without_progress_stalls_after_its_time():
+    context = looked_at(warming_up(), after_ms=999)
+    member = context.state.members["m2"]
+    assert (ended(context), context.causes, set(member.warmup)) == ([], set(), {A})
+    looked_at(context, after_ms=1)
+    assert (ended(context), context.causes, member.warmup) == (["stalled"], {"stalled"}, {})
+    assert context.state.backoffs == {(A, "m2"): Backoff(until_ms=2_000, times=1)}
+    assert (member.measured_records_per_s, member.slot_backoff) == (1, None)
+    assert (Timer.UNBLOCK, "m2") in timers(context)
+    assert "m2" in context.changed
+
+
+def test_copy_that_was_to_replace_a_standby_stalls_without_a_movement():
+    context = warming_up()
+    actions.end_movement(context.state, A)
+    looked_at(context)
+    assert (ended(context), context.changed, context.state.members["m2"].warmup) == ([], {"m2"}, {})
+    context = warming_up()
+    actions.end_movement(context.state, A)
+    actions.begin_movement(context.state, Movement(task=A, source="m1", destination="m3", state=MovementState.REVOKING))
+    looked_at(context)
+    assert (ended(context), context.changed, set(context.state.in_flight)) == ([], {"m2"}, {A})
+
+
+@pytest.mark.parametrize(("lag", "speed"), [(40_000, 10_000), (49_999, 1), (50_001, 1), (20_000, 30_000)])
+def test_look_measures_the_speed_and_looks_again(lag: int, speed: int):
+    context = warming_up()
+    member = context.state.members["m2"]
+    member.warmup[A].improved_ms = 500
+    looked_at(context, lag=lag)
+    assert (member.measured_records_per_s, ended(context), context.causes) == (speed, [], set())
+    assert (member.warmup[A].looked_lag, member.warmup[A].looked_ms) == (lag, 1_000)
+    assert (Timer.STALL, "m2") in timers(context)
+
+
+def test_speed_of_a_member_is_that_of_all_its_copies():
+    context = warming_up()
+    actions.begin_warmup(context.state, context.state.members["m2"], B, caught_up=False)
+    assert looked_at(context, lag=40_000).state.members["m2"].measured_records_per_s == 20_000
+
+
+def test_unknown_lag_is_no_progress():
+    context = warming_up()
+    context.state.members["m2"].warmup[A].improved_ms = 500
+    assert looked_at(context, lag=None).state.members["m2"].measured_records_per_s == 1
+
+
+def test_copy_that_its_application_prepares_is_not_judged_by_its_speed():
+    context = warming_up(acceptable_recovery_lag=100)
+    member = context.state.members["m2"]
+    member.readiness, member.measured_records_per_s = "word_and_lag", 7
+    looked_at(context, lag=90)
+    assert (member.measured_records_per_s, ended(context), set(member.warmup)) == (7, [], {A})
+    looked_at(context, lag=90)
+    assert (member.measured_records_per_s, ended(context)) == (7, ["not_prepared"])
+
+
+def test_copy_that_caught_up_is_not_judged_by_its_speed():
+    context = warming_up()
+    member = context.state.members["m2"]
+    member.warmup[A].caught_up, member.measured_records_per_s = True, 7
+    waits(context, B, "m3", speed=10**9, lag=1)
+    looked_at(context, lag=40_000)
+    assert (member.measured_records_per_s, ended(context)) == (7, [])
+
+
+@pytest.mark.parametrize("regrant", [False, True])
+def test_copy_whose_task_is_handed_over_is_not_judged(regrant: bool):
+    context = warming_up()
+    member = context.state.members["m2"]
+    if regrant:
+        actions.end_movement(context.state, A)
+        actions.add_eager_regrant(member, A, had_it=False)
+    else:
+        context.state.in_flight[A] = attrs.evolve(context.state.in_flight[A], state=MovementState.REVOKING)
+    looked_at(context, after_ms=5_000)
+    assert (ended(context), member.measured_records_per_s) == ([], 0)
+    assert member.warmup[A] == Warmup(50_000, 5_000, False, 50_000, 5_000)
+
+
+# A task that waits and would be ready far sooner
+
+
+def gives_way(context: StepContext, *, lag: int = 49_000, after_ms: int = 1_000) -> bool:
+    """Whether m2's copy, with 1,000 records restored in a second, gives way. It needs 49 s."""
+    before = dict(context.state.queued)
+    looked_at(context, lag=lag, after_ms=after_ms)
+    assert (context.causes == {"outpaced"}) is (ended(context) == ["outpaced"]) is bool(context.promised)
+    assert {**context.promised, **context.state.queued} == before
+    return bool(context.promised)
+
+
+@pytest.mark.parametrize(("speed", "lag", "sooner"), [(2_000, 49_000, True), (2_000, 49_002, False), (1, 24, True), (1, 25, False)])
+def test_copy_gives_way_to_one_that_is_ready_in_half_the_time(speed: int, lag: int, sooner: bool):
+    context = warming_up()
+    waits(context, B, "m3", speed=speed, lag=lag)
+    assert gives_way(context) is sooner
+    backoff = context.state.members["m2"].slot_backoff
+    assert backoff == (SlotBackoff(until_ms=1_000 + 24_500, times=1) if sooner else None)
+    assert ((Timer.SLOT_BACKOFF, "m2") in timers(context)) is sooner
+
+
+def test_copy_that_is_ready_before_the_next_look_does_not_give_way():
+    for lag, sooner in ((1_000, False), (1_001, True)):
+        context = warming_up()
+        waits(context, B, "m3", speed=10**9, lag=1)
+        context.state.members["m2"].warmup[A].looked_lag = lag + 1_000
+        assert gives_way(context, lag=lag) is sooner
+
+
+@pytest.mark.parametrize(("copies", "growth", "sooner"), [(0, 0, True), (1, 0, False), (0, 1, False), (0, 5_000, False)])
+def test_speed_of_a_destination_is_shared_by_its_copies_and_eaten_by_growth(copies: int, growth: int, sooner: bool):
+    context = warming_up(max_warmups_per_member=2)
+    for task in (C,)[:copies]:
+        actions.begin_warmup(context.state, context.state.members["m3"], task, caught_up=False)
+    context.state.growth = {"log": {1: Growth(0, growth)}}
+    waits(context, B, "m3", speed=2_000, lag=49_000)
+    assert gives_way(context) is sooner
+
+
+@pytest.mark.parametrize(("restored", "tried"), [(500, True), (5_000, False), (4_546, False), (4_545, True)])
+def test_member_of_unknown_speed_is_tried_for_a_copy_with_ten_looks_to_go(restored: int, tried: bool):
+    context = warming_up()
+    waits(context, B, "m3")
+    assert gives_way(context, lag=50_000 - restored) is tried
+
+
+def test_task_without_a_lag_needs_its_whole_changelog():
+    for speed, sooner in ((4_082, True), (4_081, False)):
+        context = warming_up()
+        waits(context, B, "m3", speed=speed)
+        assert gives_way(context) is sooner
+
+
+def test_copy_that_comes_no_nearer_gives_way_to_any():
+    context = warming_up()
+    context.state.members["m2"].warmup[A].improved_ms = 500
+    waits(context, B, "m3", speed=1, lag=10**9)
+    assert gives_way(context, lag=50_001)
+    assert context.state.members["m2"].slot_backoff == SlotBackoff(until_ms=2_000, times=1)
+
+
+@pytest.mark.parametrize("what", ["leaving", "gone", "back-off", "full", "promised"])
+def test_copy_does_not_give_way_to_a_member_without_a_slot(what: str):
+    context = warming_up()
+    state, other = context.state, context.state.members["m3"]
+    waits(context, B, "m3", speed=10**9, lag=1)
+    if what == "leaving":
+        other.leaving = True
+    elif what == "gone":
+        del state.members["m3"]
+    elif what == "back-off":
+        actions.begin_slot_backoff(state, other, set(), least_ms=10**6)
+    elif what == "full":
+        actions.begin_warmup(state, other, C, caught_up=False)
+    else:
+        context.promised[C] = "m3"
+    looked_at(context, lag=49_000)
+    assert (ended(context), set(state.queued)) == ([], {B})
+
+
+@pytest.mark.parametrize("what", ["over", "elsewhere", "apart"])
+def test_slots_of_others_do_not_count(what: str):
+    """A back-off that is over, a slot promised on another member, a copy outside the caps."""
+    context = warming_up()
+    state, other = context.state, context.state.members["m3"]
+    waits(context, B, "m3", speed=10**9, lag=1)
+    if what == "over":
+        actions.begin_slot_backoff(state, other, set(), least_ms=10**6)
+        assert other.slot_backoff is not None
+        actions.end_backoff(other.slot_backoff)
+    elif what == "elsewhere":
+        context.promised[C] = "m2"
+    else:
+        owns(state, "m2", C)
+        state.members["m2"].leaving = True
+        actions.begin_warmup(state, other, C, caught_up=False)
+    looked_at(context, lag=49_000)
+    assert (ended(context), set(state.queued)) == (["outpaced"], set())
+
+
+def test_copy_of_a_leaving_members_task_does_not_give_way():
+    for lag in (49_000, 50_000):
+        context = warming_up()
+        context.state.members["m1"].leaving = True
+        waits(context, B, "m3", speed=10**9, lag=1)
+        looked_at(context, lag=lag)
+        assert context.promised == {}
+
+
+def test_first_waiting_task_that_is_far_sooner_gets_the_slot():
+    context = warming_up()
+    waits(context, C, "m3", speed=10**4, lag=10_000)
+    waits(context, B, "m3", speed=10**4, lag=500_000)
+    assert gives_way(context)
+    assert context.promised == {C: "m3"}
+
+
+@pytest.mark.parametrize(("lag", "sooner"), [(24_500, True), (24_501, False)])
+def test_task_of_the_same_member_is_restored_at_the_copys_speed(lag: int, sooner: bool):
+    context = warming_up()
+    waits(context, B, "m2", speed=1, lag=lag)
+    assert gives_way(context) is sooner
+    backoff = context.state.members["m2"].slot_backoff
+    assert (None if backoff is None else backoff.exempt) == ({B} if sooner else None)
+
+
+def test_task_of_the_same_member_never_takes_the_place_of_a_stalled_copy():
+    context = warming_up()
+    waits(context, B, "m2", lag=1)
+    assert (looked_at(context).promised, ended(context)) == ({}, ["stalled"])
+
+
+def test_stalled_copy_gives_its_slot_to_another_member():
+    context = warming_up()
+    waits(context, B, "m3", lag=10**9)
+    looked_at(context)
+    assert (context.promised, ended(context), context.causes) == ({B: "m3"}, ["stalled"], {"stalled"})
+    assert context.state.members["m2"].slot_backoff == SlotBackoff(until_ms=2_000, times=1)
+
+
+def test_second_slot_given_up_in_a_back_off_only_exempts_the_members_own_task():
+    context = warming_up()
+    member = context.state.members["m2"]
+    actions.begin_slot_backoff(context.state, member, {C}, least_ms=9_000)
+    waits(context, B, "m2", speed=1, lag=1)
+    assert gives_way(context)
+    assert member.slot_backoff == SlotBackoff(until_ms=9_000, times=1, exempt={B, C})
+    assert member.slot_backoff is not None
+    actions.end_backoff(member.slot_backoff)
+    actions.begin_warmup(context.state, member, A, caught_up=False)
+    waits(context, B, "m3", speed=10**9, lag=1)
+    looked_at(context, lag=48_000)
+    assert (member.slot_backoff.times, member.slot_backoff.over, member.slot_backoff.exempt) == (2, False, set())
+
+
+
+def test_copies_need_what_is_above_their_members_acceptable_lag():
+    for acceptable, sooner in ((1_000, True), (998, False)):
+        context = warming_up()
+        context.state.members["m3"].ready_lag_records = acceptable
+        waits(context, B, "m3", speed=2_000, lag=50_000)
+        assert gives_way(context) is sooner
