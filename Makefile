@@ -7,6 +7,10 @@ BIN := .venv/bin
 READY := .venv/.ready
 WORKERS ?= 2
 LIVE_WORKERS ?= 4# they wait more than they compute
+PYTEST := $(BIN)/python -m pytest -q --dist loadgroup
+QUICK := not docs and not slow
+COVERAGE := --cov --cov-report=term:skip-covered
+LIVE_TESTS := tests/live tests/spark
 PURE_TESTS := tests/unit/assignors tests/unit/events tests/unit/reference_model tests/unit/statemachine tests/scenarios
 
 help: ## what can be made
@@ -15,22 +19,23 @@ help: ## what can be made
 demo: $(READY) ## a recorded Kafka Streams group: imported, decided anew, replayed to the byte, compared
 	@$(BIN)/equipoise demo
 
-test: check java browser ## check, every test that needs no broker, and one live test of each capability; at most 8 minutes on 2 cores
-	@$(BIN)/python -m pytest -q -n $(LIVE_WORKERS) --dist loadgroup -m smoke tests/live tests/spark >.venv/live.txt 2>&1 & live=$$!; \
-	nice $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m "not docs and not slow" --ignore=tests/live --ignore=tests/spark; unit=$$?; \
-	echo "the live tests:"; wait $$live; live=$$?; cat .venv/live.txt; [ $$unit = 0 ] && [ $$live = 0 ]
+test: check java browser ## check, every test that needs no broker, and one live test of each capability; at most 8 minutes on 2 cores (ALL=1: all tests)
+	@$(PYTEST) -n $(LIVE_WORKERS) -m "$(if $(ALL),,smoke)" $(LIVE_TESTS) >.venv/live.txt 2>&1 & live=$$!; \
+	nice $(PYTEST) -n $(WORKERS) $(if $(ALL),$(COVERAGE),-m "$(QUICK)") $(PURE_TESTS); pure=$$?; \
+	nice $(PYTEST) -n $(WORKERS) $(if $(ALL),,-m "$(QUICK)") $(addprefix --ignore=,$(PURE_TESTS) $(LIVE_TESTS)); other=$$?; \
+	echo "the live tests:"; wait $$live; live=$$?; cat .venv/live.txt; [ "$$pure $$other $$live" = "0 0 0" ]
 
 test-live: java $(READY) ## the other live tests: real brokers, real Spark; ten minutes and more
-	@$(BIN)/python -m pytest -q -n $(LIVE_WORKERS) --dist loadgroup -m "not smoke and not docs" tests/live tests/spark
+	@$(PYTEST) -n $(LIVE_WORKERS) -m "not smoke and not docs" $(LIVE_TESTS)
 
 test-slow: $(READY) ## the tests that `make test` leaves out because they take longest: the largest searches and storms
-	@$(BIN)/python -m pytest -q -n $(WORKERS) -m slow tests --ignore=tests/live --ignore=tests/spark
+	@$(PYTEST) -n $(WORKERS) -m slow $(addprefix --ignore=,$(LIVE_TESTS))
 
 docs-check: java $(READY) ## numbers, pictures and commands of the pages are what the code gives now
-	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m docs tests/unit tests/live
+	@$(PYTEST) -n $(WORKERS) -m docs tests/unit tests/live
 
 coverage: $(READY) ## lines and branches of the pure packages that their tests reach; fails below the floor in pyproject.toml
-	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup --cov --cov-report=term:skip-covered $(PURE_TESTS)
+	@$(PYTEST) -n $(WORKERS) $(COVERAGE) $(PURE_TESTS)
 
 check: $(READY) ## style, types, import contracts
 	@$(BIN)/ruff check --quiet .
