@@ -14,6 +14,7 @@ that ends: each runs under a shell that ends it when the starter's end of a pipe
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import hashlib
 import os
@@ -25,6 +26,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -122,10 +124,10 @@ class Brokers:
         self._settings = settings
         self.count = count
         try:
-            cluster_id = self._tool("random-uuid").strip()
+            cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
             for index in range(count):
                 self._properties(index).write_text(self._written(index))
-                self._tool("format", "-t", cluster_id, "-c", str(self._properties(index)))
+                self._format(index, cluster_id)
             for index in range(count):
                 self.start(index, wait=False)
             for index in range(count):
@@ -210,12 +212,12 @@ class Brokers:
         }
         return "".join(f"{name}={value}\n" for name, value in lines.items())
 
-    def _tool(self, *args: str) -> str:
-        command = ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{self._jars}/*", "kafka.tools.StorageTool", *args]
+    def _format(self, index: int, cluster_id: str) -> None:
+        command = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", f"{self._jars}/*", "kafka.tools.StorageTool"]
+        command += ["format", f"--cluster-id={cluster_id}", "-c", str(self._properties(index))]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise NoBrokerError(f"Kafka's StorageTool {' '.join(args)} failed: {done.stdout}{done.stderr}")
-        return done.stdout
+            raise NoBrokerError(f"Kafka's StorageTool format failed: {done.stdout}{done.stderr}")
 
     def _wait(self, index: int) -> None:
         """Until its port answers: it opens that only when it serves."""
