@@ -81,7 +81,14 @@ async def _deal(screen: Screen, settings: LiveSettings, group: str, dry_run: boo
             screen.answer(_document(group, "no answer", found, shown, None), late)
             return EXIT_NOT_DEALT
         rejection = live.rejection()
-    outcome, said = ("dealt", "reassigned") if rejection is None else ("rejected", f"rejected, so nothing moves: {rejection}")
+        if live.is_without_effect:
+            found = attrs.evolve(found, moves=())
+            shown = _shown((await live.machine()).state, found)
+    outcome, said = "dealt", "reassigned"
+    if rejection is not None:
+        outcome, said = "rejected", f"rejected, so nothing moves: {rejection}"
+    elif live.is_without_effect:
+        outcome, said = "unchanged", "nothing moves: the lags have changed since the moves were computed"
     screen.answer(_document(group, outcome, found, shown, rejection), f"{group}: {said}")
     return 0 if rejection is None else EXIT_NOT_DEALT
 

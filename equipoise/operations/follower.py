@@ -81,16 +81,16 @@ class Follower:
         assert self._opened is not None, "read by catch_up"
         return self._opened.partitions
 
-    async def is_published(self) -> bool:
-        """Whether every decision computed here is in the log, published by a worker. Reads the
-        published decisions again.
+    async def is_published(self, number: int | None = None) -> bool:
+        """Whether every decision computed here is in the log, published by a worker. `number`: asks
+        for the followed group's decisions up to this one. Reads the published decisions again.
         """
         computed = {(reading, lead.name): lead.machine.state.number for reading, leads in self._leads.items() for lead in leads.groups.values()}
         published: dict[tuple[PartitionReading, str], int] = {}
         for reading in self._leads:
             begun = await reading.begin(answers=False)
             published.update({(reading, name): lead.last_published for name, lead in begun.lead.groups.items()})
-        return all(published.get(key, 0) >= number for key, number in computed.items() if self._group in (None, key[1]))
+        return all(published.get(key, 0) >= (last if number is None else number) for key, last in computed.items() if self._group in (None, key[1]))
 
     async def published_rejection(self, group: str, offset: int, start: Mapping[PartitionReading, int]) -> EventRejected | None:
         """The published rejection of the group's fact at `offset`; None: it was not rejected.

@@ -11,7 +11,7 @@ from typing import Self
 from equipoise.events import codec
 from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import InputError
-from equipoise.events.facts import Fact, GroupConfigured, ProbingTick
+from equipoise.events.facts import DealRequested, Fact, GroupConfigured, ProbingTick
 from equipoise.events.log.kafka.envelope import group_key, pack_fact, partition_of
 from equipoise.events.log.kafka.opening import reaching
 from equipoise.events.records import DecisionRecord, Record
@@ -106,8 +106,14 @@ class AnsweredFact(LiveGroup):
         super().__init__(settings, group, folded=self._note)
         self.offset: int | None = None
         """Offset of the appended fact; None: none was appended."""
+        self.is_without_effect = False
+        """Whether the fact causes no decision; once `look` has found an answer."""
         self._fact: Fact | None = None
-        self._is_folded = self._is_led = False
+        self._is_folded = False
+        self._answered_to: int | None = None
+        """Number of the last decision that must be published; None: no worker has shown that it
+        read the fact.
+        """
         self._rejected: EventRejected | None = None
         self._published_to: dict[PartitionReading, int] = {}
         """Up to where decisions had been read before the fact was appended."""
@@ -116,14 +122,17 @@ class AnsweredFact(LiveGroup):
         if self.offset is None or record.group != self.group or record.offset < self.offset:
             return
         if record.offset == self.offset:
-            self._is_folded = True
+            self._is_folded, self._answered_to, self.is_without_effect = True, None, not decisions
             self._rejected = next((each.decision for each in decisions if isinstance(each.decision, EventRejected)), None)
-        self._is_led = self._is_led or isinstance(record.event, ProbingTick) or (bool(decisions) and record.offset == self.offset)
+        # Every build deals the same state alike, so a deal without a decision needs no answer.
+        is_answer = record.offset == self.offset and (decisions or isinstance(record.event, DealRequested) or not machine.state.members)
+        if self._answered_to is None and (is_answer or isinstance(record.event, ProbingTick)):
+            self._answered_to = machine.state.number
 
     async def say(self, fact: Fact) -> None:
         """Appends the fact. Raises InputError when it is too large or no broker answers."""
         codec.encode(fact)
-        self.offset, self._is_folded, self._is_led, self._rejected = None, False, False, None
+        self.offset, self._is_folded, self._answered_to, self._rejected, self.is_without_effect = None, False, None, None, False
         self.offset = await self.append(fact)
         self._published_to = dict(self._follower.published_to)
         self._fact = fact
@@ -136,11 +145,11 @@ class AnsweredFact(LiveGroup):
         if self.offset is not None and lead.checkpoint_offset >= self.offset:  # of a worker
             if not self._is_folded:
                 self._rejected = await self._follower.published_rejection(self.group, self.offset, self._published_to)
-            self._is_folded = self._is_led = True
-        if not self._is_folded or not await self.is_answered():
+            self._is_folded, self._answered_to = True, 0
+        if not self._is_folded or self._answered_to is None or not await self._follower.is_published(self._answered_to):
             return False
-        state = await self.state()  # read again: the worker's answer may differ from this build's
-        return self._is_led or not state.members
+        await self.state()  # read again: the worker's answer may differ from this build's
+        return True
 
     async def is_answered_within(self, timeout_s: float) -> bool:
         """Waits until a worker has answered. False: none has within `timeout_s`."""
