@@ -8,7 +8,7 @@ import bisect
 import collections
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Container
 from typing import Any
 
 import attrs
@@ -96,12 +96,16 @@ class Recounting:
 
     With either guarantee each order must be counted, and into totals that hold every order before
     it. With `exactly_once` each customer's counts must also be 1, 2, 3, ... once each, in order,
-    with the right sums, and the tokens of a task never fall within one log.
+    with the right sums, and the tokens of a task never fall within one log. `at_least_once`: grants
+    that committed so nevertheless, because the guarantee was changed meanwhile.
     """
 
-    def __init__(self, *, exactly_once: bool) -> None:
+    def __init__(self, *, exactly_once: bool, at_least_once: Container[str] = ()) -> None:
         self.found = Recount()
         self._exactly_once = exactly_once
+        self._at_least_once = at_least_once
+        self._twice = self._late = 0
+        """Counts that `exactly_once` excludes."""
         self._wanted: dict[bytes, _Customer] = collections.defaultdict(_Customer)
         self._tokens: dict[str, int] = {}
 
@@ -120,8 +124,10 @@ class Recounting:
         headers = dict(record.headers)
         grant = f"{headers['equipoise.log'].decode()}/{headers['equipoise'].decode()}"
         task, _, token = grant.rpartition("/")
+        exactly_once = self._exactly_once and grant not in self._at_least_once
         if int(token) < self._tokens.get(task, 0):
             found.late[grant] += 1
+            self._late += exactly_once
         self._tokens[task] = max(self._tokens.get(task, 0), int(token))
         number = bisect.bisect_right(customer.places, said["at"])
         before = customer.places[number - 2] if number > 1 else -1
@@ -130,10 +136,14 @@ class Recounting:
             return
         if said["after"] < before:
             found.faults.append(f"{place}: counts the order at {said['at']} into totals that end at {said['after']}: the order at {before} is lost")
-        if said["at"] in customer.counted:
+        former = customer.counted.get(said["at"])
+        if former is not None:
             found.again[grant] += 1
-        customer.counted.add(said["at"])
-        if self._exactly_once and (said["orders"], said["cents"], said["after"]) != (number, customer.sums[number], before):
+            former_task, _, former_token = former.rpartition("/")
+            self._twice += former != "" and (exactly_once or (task == former_task and int(token) > int(former_token)))
+        customer.counted[said["at"]] = former or (grant if exactly_once else "")
+        customer.is_exact = customer.is_exact and exactly_once
+        if customer.is_exact and (said["orders"], said["cents"], said["after"]) != (number, customer.sums[number], before):
             found.faults.append(f"{place}: {said}, and it is order {number} behind {before}, {customer.sums[number]} cents in all")
 
     def finish(self, *, is_arriving: bool = False) -> Recount:
@@ -149,14 +159,16 @@ class Recounting:
             if lacking:
                 found.faults.append(f"{key.decode()}: {len(lacking)} of {len(customer.places)} {NOT_COUNTED}, the first at {lacking[0]}")
         if self._exactly_once:
-            found.faults += [f"{found.repeated} counts were said twice"] if found.again else []
-            found.faults += [f"{found.overtaken} counts with a smaller fencing token come after one with a larger"] if found.late else []
+            found.faults += [f"{self._twice} counts were said twice"] if self._twice else []
+            found.faults += [f"{self._late} counts with a smaller fencing token come after one with a larger"] if self._late else []
         return found
 
 
-async def recount(options: dict[str, Any], topic: str, *, exactly_once: bool) -> Recount:
-    """Compares what Kafka holds. `options`: of aiokafka's clients, for the connection."""
-    recounting = Recounting(exactly_once=exactly_once)
+async def recount(options: dict[str, Any], topic: str, *, exactly_once: bool, at_least_once: Container[str] = ()) -> Recount:
+    """Compares what Kafka holds. `options`: of aiokafka's clients, for the connection; for the
+    others see `Recounting`.
+    """
+    recounting = Recounting(exactly_once=exactly_once, at_least_once=at_least_once)
     committed = "read_committed" if exactly_once else "read_uncommitted"
     counted_until = await ends_of(options, f"{topic}-counts", committed)  # first, so that each count is of an order that is read
     orders_until = await ends_of(options, topic, "read_uncommitted")
@@ -178,4 +190,7 @@ class _Customer:
     """Offsets, rising."""
     sums: list[int] = attrs.field(factory=lambda: [0])
     """Cents of the first 0, 1, 2, ... orders."""
-    counted: set[int] = attrs.field(factory=set)
+    counted: dict[int, str] = attrs.field(factory=dict)
+    """Offset of each counted order -> the grant that counted it exactly once; "": there is none."""
+    is_exact: bool = True
+    """Whether all counts so far were exactly once."""

@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from examples.orders import recount as module
-from examples.orders.recount import Recount, recount
+from examples.orders.recount import Recount, Recounting, recount
 
 
 @attrs.frozen
@@ -67,3 +67,31 @@ async def test_recount_input_arriving_order_passed_over_is_a_fault(monkeypatch: 
     found = await recounted(monkeypatch, counted(0, 2), arriving=True)
     assert "the order at 1 is lost" in found.faults[0]
     assert "c: 1 of 3 orders were not counted, the first at 1" in found.faults
+
+
+def rows_of(*counts: tuple[int, int]) -> list[Row]:
+    """Counts of one customer: the fencing token, and the offset of the order."""
+    rows: list[Row] = []
+    for token, at in counts:
+        value = {"orders": at + 1, "cents": 100 * (at + 1), "at": at, "after": at - 1}
+        rows.append(Row(b"c", json.dumps(value).encode(), len(rows), headers=(("equipoise", b"g/0_0/%d" % token), ("equipoise.log", b"log"))))
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("counts", "at_least_once", "faults"),
+    [
+        ([(1, 0), (1, 1), (2, 1), (2, 2)], {1}, []),  # a commit of 1 was cut off, and 2 counts it again
+        ([(1, 0), (2, 1), (1, 1), (2, 2)], {1}, []),  # a late commit of 1
+        ([(1, 0), (1, 1), (2, 1), (2, 2)], {2}, ["1 counts were said twice"]),
+        ([(1, 0), (1, 1), (2, 1), (2, 2)], (), ["1 counts were said twice"]),
+        ([(1, 0), (2, 1), (1, 1), (2, 2)], {2}, ["1 counts with a smaller fencing token come after one with a larger"]),
+    ],
+)  # fmt: skip
+def test_recounting_changed_guarantee_judges_each_grant_by_its_own(counts: Any, at_least_once: Any, faults: list[str]) -> None:
+    recounting = Recounting(exactly_once=True, at_least_once={f"log/g/0_0/{token}" for token in at_least_once})
+    for offset in range(3):
+        recounting.order(Row(b"c", json.dumps({"cents": 100}).encode(), offset))
+    for row in rows_of(*counts):
+        recounting.count(row)
+    assert recounting.finish().faults == faults
