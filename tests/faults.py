@@ -120,15 +120,20 @@ def renumbered(topology: TopologyDeclared, which: int) -> TopologyDeclared:
 # Two builds
 
 
-def by_older_build(fact: Fact) -> Fact:
-    """What is read of a fact that the build before the last change of its schema has written."""
+def older_payload(fact: Fact) -> tuple[int, int, bytes] | None:
+    """Kind, version and payload of a fact as the build before the last change of its schema writes
+    it; None: its schema never changed.
+    """
     code = codec.kind_of(fact)
     version = codec.KINDS[code][0] - 1
     past = upcasters.PAST_SHAPES.get((code, version))
-    if past is None:
-        return fact
-    payload = msgpack.packb(_writer(code, version)(_narrowed(fact, past)))
-    return cast(Fact, codec.decode(code, version, payload))
+    return None if past is None else (code, version, msgpack.packb(_writer(code, version)(_narrowed(fact, past))))
+
+
+def by_older_build(fact: Fact) -> Fact:
+    """What is read of a fact that the build before the last change of its schema has written."""
+    older = older_payload(fact)
+    return fact if older is None else cast(Fact, codec.decode(*older))
 
 
 @functools.cache

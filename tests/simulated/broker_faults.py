@@ -6,7 +6,7 @@ from random import Random
 
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.topics import MADE_WITH, MUST_BE
-from tests.simulated.deployment import BROKERS, LOG_PARTITIONS, SESSION_MS, TASKS, TOPIC, Deployment, Seat, WorkerSeat
+from tests.simulated.deployment import BROKERS, LOG_PARTITIONS, SESSION_MS, TOPIC, Deployment, Seat, WorkerSeat
 from tests.simulated.faults import fault
 from tests.simulated.process import SimulatedProcess
 
@@ -90,10 +90,11 @@ def broker_clock(deployment: Deployment, random: Random) -> float | None:
 @fault("brokers")
 def compaction(deployment: Deployment, random: Random) -> float | None:
     """Old records of changelogs and of checkpoints are compacted."""
-    for name, count in ((f"{TOPIC}-state", TASKS), (deployment.topics.checkpoints, LOG_PARTITIONS)):
+    for name, count in ((f"{TOPIC}-state", deployment.tasks), (deployment.topics.checkpoints, LOG_PARTITIONS)):
         for partition in range(count):
             found = deployment.cluster.partition(TopicPartition(name, partition))
             if found is not None:
+                deployment.remember(found)
                 deployment.cluster.compact(found.place, max(0, found.log.last_stable_offset - NOT_COMPACTED))
     return 0.0
 
@@ -102,7 +103,7 @@ def compaction(deployment: Deployment, random: Random) -> float | None:
 
 
 def _reachable(deployment: Deployment, random: Random) -> tuple[Seat | WorkerSeat, SimulatedProcess] | None:
-    seats: list[Seat | WorkerSeat] = [*deployment.members.values(), *deployment.workers.values()]
+    seats = deployment.seats()
     if sum(seat.busy for seat in seats) >= 2:
         return None
     free = [(seat, seat.process) for seat in seats if not seat.busy and seat.process is not None]
@@ -198,7 +199,7 @@ def log_created_again(deployment: Deployment, random: Random) -> float | None:
     """An operator deletes the log's topics and creates them again, while no process hangs: one that
     hangs may still have something to send.
     """
-    seats: list[Seat | WorkerSeat] = [*deployment.members.values(), *deployment.workers.values()]
+    seats = deployment.seats()
     if deployment.failover_from_s > deployment.now_s or deployment.new_logs or any(seat.busy for seat in seats):
         return None
     deployment.new_logs += 1

@@ -9,7 +9,6 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,10 +19,10 @@ import msgpack
 from equipoise import Member, SupersededError, TaskContext
 from equipoise.events import codec
 from equipoise.events.errors import InputError
-from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
+from equipoise.events.facts import Fact, GroupConfigured, Subtopology, TopologyDeclared
 from equipoise.events.log.kafka.client import Clients, TopicPartition
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.envelope import pack_decision, partition_of
+from equipoise.events.log.kafka.envelope import pack_decision, pack_fact, pack_payload
 from equipoise.events.log.kafka.topics import Topics
 from equipoise.events.records import DecisionRecord
 from equipoise.events.settings import GroupSettings
@@ -32,18 +31,22 @@ from equipoise.member.context import State, read_sources
 from equipoise.worker.settings import WorkerSettings
 from examples.orders.count import count
 from examples.orders.produce import STATE_SETTINGS
+from tests import faults
+from tests.customers import placed_customers
 from tests.simulated.coordinator import SimulatedWorker, WorkerCoordinator
 from tests.simulated.judge import OwnerWatch
 from tests.simulated.kafka.clients import SimulatedClients
 from tests.simulated.kafka.cluster import Cluster
 from tests.simulated.kafka.log import Batch, StoredRecord
 from tests.simulated.kafka.network import Network
+from tests.simulated.kafka.state import Partition
 from tests.simulated.loops import S_US, Scheduler
 from tests.simulated.process import DiskStore, Machine, SimulatedProcess
 
 GROUP = "orders"
 TOPIC = "orders"
-PREFIX = "simulated"
+PREFIXES = ("simulated", "other", "third")
+"""Of the logs that an operator changes between; the first one is the first."""
 TASKS = 4
 LOG_PARTITIONS = 2
 CUSTOMERS = 12
@@ -54,6 +57,8 @@ MOST_MISSING = 30
 MEMBERS = ("m1", "m2", "m3")
 EXTRA = ("m4",)
 WORKERS = ("w1", "w2")
+EXTRA_WORKERS = ("w3", "w4")
+"""They lead another log while members of both run."""
 SESSION_MS, MARGIN_MS, HEARTBEAT_MS = 6_000, 1_500, 700
 WORKER_SESSION_S = 3.0
 RESTART_S = 0.5
@@ -70,23 +75,6 @@ SETTINGS = GroupSettings(
 )
 CONFIG = GroupConfigured(assignor="high_availability", behaviour_version=2, solver="ortools-9.15.6755", knobs=SETTINGS)
 MOST_UNCOMMITTED = 8
-
-
-def topology(tasks: int) -> TopologyDeclared:
-    """The application's topology; its epoch rises with its tasks."""
-    part = Subtopology(subtopology=0, partitions=tasks, stateful=True, source_topics=(TOPIC,), changelog_topics=(f"{TOPIC}-state",))
-    return TopologyDeclared(epoch=tasks - TASKS, subtopologies=(part,))
-
-
-@cache
-def customers(tasks: int) -> list[tuple[str, int]]:
-    """Customers and their partitions. Those of partitions that were added later have names of their
-    own, and one partition of the outputs for each task.
-    """
-    known = [(f"c{number}", partition_of(f"c{number}", TASKS)) for number in range(CUSTOMERS)]
-    for added in range(TASKS, tasks):
-        known += [(name, added) for name in (f"n{added}-{number}" for number in range(12)) if partition_of(name, TASKS) == added % TASKS][:2]
-    return known
 
 
 class FaultyNetwork(Network):
@@ -137,6 +125,7 @@ class SimulatedSettings(WorkerSettings):
 class Seat:
     """One member id: the process that has it, and where its disk is."""
 
+    name: str
     member_id: str
     machine: Machine
     wanted: bool = True
@@ -162,6 +151,9 @@ class WorkerSeat:
 
     name: str
     machine: Machine
+    wanted: bool = True
+    prefix: str = PREFIXES[0]
+    """Of the log that its processes lead from here on."""
     process: SimulatedProcess | None = None
     worker: SimulatedWorker | None = None
     busy: bool = False
@@ -177,7 +169,10 @@ class Deployment:
         self.guarantee = guarantee
         self.random = Random(f"deployment {seed}")
         self.scheduler = Scheduler(seed)
-        self.topics = Topics(PREFIX)
+        self.prefix = PREFIXES[0]
+        """Of the log that members join now."""
+        self.prefixes = {self.prefix}
+        """Of all logs that there are."""
         self.folder = Path(tempfile.mkdtemp(prefix="equipoise-simulated-", dir=_fast_folder()))
         self.network = FaultyNetwork(Random(f"network {seed}"))
         self.cluster = Cluster(self.scheduler, Random(f"kafka {seed}"), brokers=BROKERS, network=self.network)
@@ -185,6 +180,8 @@ class Deployment:
             broker.clock_ms = self.random.randrange(-3_000, 3_000)
         self.failover_from_s = 0.0
         """From then on a failover may happen."""
+        self.known: dict[TopicPartition, dict[int, StoredRecord]] = {}
+        """Committed records of a partition, by offset, as they were before it was compacted."""
         self.new_logs = 0
         self.guarantee_changes = 0
         self.watch = OwnerWatch()
@@ -194,16 +191,22 @@ class Deployment:
         self._launches = 0
         self.is_calm = True
         """Whether no fault is under way that explains why a process ends by itself."""
-        self.coordinator = WorkerCoordinator(self.scheduler, LOG_PARTITIONS, WORKER_SESSION_S)
-        self.members = {name: Seat(name, self._machine(name), wanted=name in MEMBERS) for name in (*MEMBERS, *EXTRA)}
-        self.workers = {name: WorkerSeat(name, self._machine(name)) for name in WORKERS}
+        self.coordinators = {prefix: WorkerCoordinator(self.scheduler, LOG_PARTITIONS, WORKER_SESSION_S) for prefix in PREFIXES}
+        id_of = faults.long_id if seed % 3 == 0 else str
+        self.members = {name: Seat(name, id_of(name), self._machine(name), wanted=name in MEMBERS) for name in (*MEMBERS, *EXTRA)}
+        self.workers = {name: WorkerSeat(name, self._machine(name), wanted=name in WORKERS) for name in (*WORKERS, *EXTRA_WORKERS)}
         self.orders = 0
         self.tasks = TASKS
         """Partitions of the source, and tasks of the present build of the application."""
+        self.subtopology = 0
+        """The number of the only one, in the present build."""
+        self.topology_epoch = 0
         self.present_guarantee = guarantee
         """With which members start now."""
         self.newer: set[str] = set()
         """Processes of workers whose build appends a field to each decision."""
+        self.older: set[str] = set()
+        """Members whose processes write facts by the schemas before the last change."""
         self._orders_until_us = 0
         self.observer = self._process(self._machine("observer"), "observer", lambda error: self.problem(f"the observer has ended: {error!r}"))
 
@@ -224,6 +227,19 @@ class Deployment:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     @property
+    def topics(self) -> Topics:
+        """Of the log that members join now."""
+        return Topics(self.prefix)
+
+    @property
+    def topology(self) -> TopologyDeclared:
+        """Of the present build of the application."""
+        part = Subtopology(
+            subtopology=self.subtopology, partitions=self.tasks, stateful=True, source_topics=(TOPIC,), changelog_topics=(f"{TOPIC}-state",)
+        )  # fmt: skip
+        return TopologyDeclared(epoch=self.topology_epoch, subtopologies=(part,))
+
+    @property
     def now_s(self) -> float:
         return self.scheduler.now_us / S_US
 
@@ -239,10 +255,19 @@ class Deployment:
 
     # Members
 
+    def join_log(self, prefix: str, *, overlap: bool = False) -> None:
+        """Members that start from here on join the log of that prefix. `overlap`: while others run
+        in the log before.
+        """
+        self.say(f"members join the log {prefix}")
+        self.prefix = prefix
+        self.prefixes.add(prefix)
+        self.watch.begins_log(overlap=overlap)
+
     def start_member(self, seat: Seat) -> None:
         if seat.process is not None or not seat.wanted:
             return
-        process = self._process(seat.machine, seat.member_id, lambda error: self._member_ended(seat, process, error))
+        process = self._process(seat.machine, seat.name, lambda error: self._member_ended(seat, process, error))
         seat.process = process
         self.say(f"{process.name} starts")
         process.start(self._run_member(seat, process))
@@ -255,8 +280,8 @@ class Deployment:
             await count(record, context)
 
         member = Member(
-            GROUP, seat.member_id, handler, topology(self.tasks), connection=self.connection(process), _runtime=process,
-            guarantee=self.present_guarantee, most_uncommitted_records=MOST_UNCOMMITTED, prefix=PREFIX, group_config=CONFIG,
+            GROUP, seat.member_id, handler, self.topology, connection=self.connection(process), _runtime=process,
+            guarantee=self.present_guarantee, most_uncommitted_records=MOST_UNCOMMITTED, prefix=self.prefix, group_config=CONFIG,
             session_timeout_ms=seat.session_ms, lease_margin_ms=seat.margin_ms,
             heartbeat_interval_ms=min(HEARTBEAT_MS, (seat.session_ms - seat.margin_ms) // 2), start_timeout_ms=20_000,
             state_directory=seat.folder, open_store=lambda folder: DiskStore(seat.machine, folder),
@@ -287,7 +312,7 @@ class Deployment:
     # Workers
 
     def start_worker(self, seat: WorkerSeat) -> None:
-        if seat.process is not None:
+        if seat.process is not None or not seat.wanted:
             return
         process = self._process(seat.machine, seat.name, lambda error: self._worker_ended(seat, process, error))
         seat.process = process
@@ -296,10 +321,10 @@ class Deployment:
 
     async def _run_worker(self, seat: WorkerSeat, process: SimulatedProcess) -> None:
         settings = SimulatedSettings(
-            made=SimulatedClients(self.cluster, process.name), prefix=PREFIX, partitions=LOG_PARTITIONS,
+            made=SimulatedClients(self.cluster, process.name), prefix=seat.prefix, partitions=LOG_PARTITIONS,
             observe_interval_ms=1_000, checkpoint_facts=80,
         )  # fmt: skip
-        seat.worker = SimulatedWorker(settings, process, self.coordinator)
+        seat.worker = SimulatedWorker(settings, process, self.coordinators[seat.prefix])
         await seat.worker.start()
         await asyncio.get_running_loop().create_future()
 
@@ -313,8 +338,7 @@ class Deployment:
 
     def pack_decision(self, record: DecisionRecord) -> bytes:
         """As the build of the worker does that runs now."""
-        current = self.scheduler.current
-        if current is None or current.name.partition(":")[0] not in self.newer:
+        if self._current not in self.newer:
             return pack_decision(record)
         kind, version, payload = codec.encode(record.decision)
         payload = msgpack.packb([*msgpack.unpackb(payload, strict_map_key=False), "of a newer build"])
@@ -322,6 +346,17 @@ class Deployment:
         checksum = codec.decision_checksum(*place, kind, version, payload)
         head = (record.log_id, record.number, record.caused_by, record.index, record.fact_checksum, checksum, kind, version)
         return msgpack.packb([*head, None])[:-1] + payload
+
+    def pack_fact(self, fact: Fact) -> bytes:
+        """As the build of the member does that runs now."""
+        older = faults.older_payload(fact) if self._current.partition("#")[0] in self.older else None
+        return pack_fact(fact) if older is None else pack_payload(*older)
+
+    @property
+    def _current(self) -> str:
+        """The process that runs now; "": none."""
+        current = self.scheduler.current
+        return "" if current is None else current.name.partition(":")[0]
 
     def kill_worker(self, seat: WorkerSeat) -> None:
         process, seat.process, seat.worker = seat.process, None, None
@@ -347,7 +382,7 @@ class Deployment:
     def _order(self) -> None:
         if self.scheduler.now_us >= self._orders_until_us:
             return
-        customer, place = self.random.choice(customers(self.tasks))
+        customer, place = self.random.choice(list(placed_customers(CUSTOMERS, TASKS, self.tasks).items()))
         value = {"order": self.orders, "customer": customer, "cents": self.random.randrange(1, 10_000)}
         partition = self.cluster.partition(TopicPartition(TOPIC, place))
         if partition is not None and partition.leader >= 0:
@@ -355,6 +390,19 @@ class Deployment:
             content = (customer.encode(), json.dumps(value).encode(), (), self.cluster.now_ms())
             self.cluster.append(partition, Batch(-1, -1, -1, False, [content], 100))
         self.later(self.random.random() * 2 * ORDER_S, self._order)
+
+    def seats(self) -> list[Seat | WorkerSeat]:
+        """Of all members and workers."""
+        return [*self.members.values(), *self.workers.values()]
+
+    def remember(self, partition: Partition) -> dict[int, StoredRecord]:
+        """Notes the committed records of a partition; returns these, and those that compaction has
+        removed since.
+        """
+        known = self.known.setdefault(partition.place, {})
+        read, _ = partition.log.read(0, partition.log.last_stable_offset, committed=True, max_bytes=2**40)
+        known.update((record.offset, record) for record in read)
+        return known
 
     def records(self) -> Iterator[StoredRecord]:
         """Every record in the brokers."""
@@ -382,34 +430,52 @@ class Deployment:
         newest ones may be missing while orders arrive).
         """
         missing = MOST_MISSING if self.scheduler.now_us < self._orders_until_us else 0
-        running: dict[TaskId, list[str]] = {TaskId(0, partition): [] for partition in range(self.tasks)}
+        running: dict[TaskId, list[Seat]] = {TaskId(self.subtopology, partition): [] for partition in range(self.tasks)}
         for seat in self.members.values():
             if seat.wanted and (seat.process is None or seat.member is None or seat.member._host is None):
-                return f"{seat.member_id} does not run"
+                return f"{seat.name} does not run"
             if seat.member is not None and seat.member._host is not None:
                 for task in seat.member.running:
-                    running.setdefault(task, []).append(seat.member_id)
+                    running.setdefault(task, []).append(seat)
         for task, owners in running.items():
             if len(owners) != 1:
-                return f"{task} runs at {owners}"
-            store = DiskStore(self.members[owners[0]].machine, self._store_folder(owners[0], task))
+                return f"{task} runs at {[seat.name for seat in owners]}"
+            store = DiskStore(owners[0].machine, self.store_folder(owners[0], task))
             read = read_sources({"": State(store)}).get((TOPIC, task.partition), 0)
             partition = self.cluster.partition(TopicPartition(TOPIC, task.partition))
             assert partition is not None, "it was created"
             if read < partition.log.end - missing:
-                return f"{task} at {owners[0]} has counted up to {read} of {partition.log.end}"
-        for worker in self.workers.values():
+                return f"{task} at {owners[0].name} has counted up to {read} of {partition.log.end}"
+            behind = "" if missing else self._copy_behind(task.partition)
+            if behind:
+                return behind
+        workers = [seat for seat in self.workers.values() if seat.wanted]
+        for worker in workers:
             if worker.worker is None:
                 return f"{worker.name} does not run"
             for _, lead in worker.worker.groups():
                 if lead.halted is not None:
                     return f"group {lead.name} is halted: {lead.halted}"
-        leading = [host for worker in self.workers.values() if worker.worker is not None for host in worker.worker._hosts.values() if host.leading]
+        leading = [host for worker in workers if worker.worker is not None for host in worker.worker._hosts.values() if host.leading]
         return "" if len(leading) == LOG_PARTITIONS else f"{len(leading)} of {LOG_PARTITIONS} partitions are led"
 
-    def _store_folder(self, member_id: str, task: TaskId) -> Path:
-        seat = self.members[member_id]
-        return seat.folder / GROUP / member_id / "tasks" / str(task) / f"{TOPIC}-state"
+    def _copy_behind(self, partition: int) -> str:
+        """A copy that is followed and has not reached the end of its changelog; "": there is none.
+        """
+        found = self.cluster.partition(TopicPartition(f"{TOPIC}-state", partition))
+        assert found is not None, "it was created"
+        end = found.log.committed_end
+        for seat in self.members.values():
+            copies = {} if seat.member is None or seat.member._host is None else seat.member._host._restorer._copies
+            for task in copies:
+                position = DiskStore(seat.machine, self.store_folder(seat, task)).position if task.partition == partition else end
+                if position < end:
+                    return f"copy of {task} at {seat.name} has read up to {position} of {end}"
+        return ""
+
+    def store_folder(self, seat: Seat, task: TaskId) -> Path:
+        """Of the store of a task's changelog, on the disk that the member has now."""
+        return seat.folder / GROUP / seat.member_id / "tasks" / str(task) / f"{TOPIC}-state"
 
 
 def _fast_folder() -> str | None:

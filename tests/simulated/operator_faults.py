@@ -7,13 +7,14 @@ from weakref import WeakKeyDictionary
 
 import attrs
 
-from equipoise.events.facts import AssignmentObserved, Fact, GroupConfigured
+from equipoise.events.facts import AssignmentObserved, DealRequested, Fact, GroupConfigured, LeaveRequested
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.envelope import group_key, pack_fact, partition_of
 from tests import faults
-from tests.simulated.deployment import CONFIG, GROUP, LOG_PARTITIONS, MARGIN_MS, MEMBERS, SESSION_MS, Deployment
+from tests.simulated.deployment import CONFIG, GROUP, LOG_PARTITIONS, MARGIN_MS, MEMBERS, PREFIXES, SESSION_MS, Deployment, Seat
 from tests.simulated.faults import SESSION_S, _member, _over, fault
 from tests.simulated.kafka.log import Batch
+from tests.simulated.upgrade_faults import restart_all
 
 LEAST_STEP_MS = 100
 AGAIN_S = 0.5
@@ -99,6 +100,115 @@ def led_by(deployment: Deployment, random: Random) -> float | None:
 
     deployment.later(away_s, back)
     return away_s + 3
+
+
+@fault("operators")
+def led_by_beside_members(deployment: Deployment, random: Random) -> float | None:
+    """Somebody hands the group to another leader while it has members, which changes nothing."""
+    seats = deployment.seats()
+    if any(seat.busy for seat in seats) or not all(seat.member is not None and seat.member.running for seat in _members(deployment)):
+        return None
+    _say(deployment, faults.with_other_leader(_IN_FORCE.get(deployment, CONFIG)))
+    return 0.0
+
+
+def _members(deployment: Deployment) -> list[Seat]:
+    return [seat for seat in deployment.members.values() if seat.wanted]
+
+
+@fault("operators")
+def deal(deployment: Deployment, random: Random) -> float | None:
+    """An operator asks for a new deal."""
+    _say(deployment, DealRequested())
+    return 0.0
+
+
+@fault("operators")
+def asked(deployment: Deployment, random: Random) -> float | None:
+    """An operator asks a member to leave; some time later it is wanted again, gone or not."""
+    seat = _member(deployment, random)
+    if seat is None:
+        return None
+    seat.wanted = False
+    _say(deployment, LeaveRequested(members=(seat.member_id,)))
+    away_s = random.uniform(0.5, 12)
+
+    def back() -> None:
+        seat.wanted = True
+        _say(deployment, LeaveRequested(members=(seat.member_id,), withdrawn=True))
+        deployment.start_member(seat)
+
+    deployment.later(away_s, back)
+    return _over(deployment, seat, away_s + 2)
+
+
+@fault("operators")
+def other_prefix(deployment: Deployment, random: Random) -> float | None:
+    """All members stop; workers and members start again with another prefix: another log, or one of
+    the former ones (docs/operations.md).
+    """
+    if any(seat.busy for seat in deployment.seats()):
+        return None
+    prefix = _another_prefix(deployment, random)
+    away_s = random.uniform(2, 5)
+    members = _members(deployment)
+    for member in members:
+        member.wanted = False
+        if member.member is not None and member.member._host is not None:
+            member.member._host.close()
+
+    def begin() -> None:
+        for member in deployment.members.values():
+            deployment.kill_member(member)
+        deployment.join_log(prefix)
+        for worker in deployment.workers.values():
+            deployment.kill_worker(worker)
+            worker.prefix = prefix
+            deployment.start_worker(worker)
+        _configure(deployment, CONFIG)
+        for member in members:
+            member.wanted = True
+            deployment.start_member(member)
+
+    deployment.later(away_s, begin)
+    lasts_s = away_s + SESSION_S + 2
+    for seat in deployment.seats():
+        _over(deployment, seat, lasts_s)
+    return lasts_s
+
+
+@fault("operators")
+def two_logs(deployment: Deployment, random: Random) -> float | None:
+    """Members get another prefix one after the other: until the last one has it, the workers of
+    both logs grant every task.
+    """
+    if any(seat.busy for seat in deployment.seats()):
+        return None
+    lasts_s = restart_all(deployment, random, 2 * SESSION_S)  # each waits for one session (docs/protocol.md#l9)
+    assert lasts_s is not None, "no fault is under way"
+    prefix = _another_prefix(deployment, random)
+    former = [worker for worker in deployment.workers.values() if worker.wanted]
+    deployment.join_log(prefix, overlap=True)
+    for worker in deployment.workers.values():
+        if worker not in former:
+            worker.wanted, worker.prefix = True, prefix
+            deployment.start_worker(worker)
+    _configure(deployment, CONFIG)
+
+    def end() -> None:
+        deployment.watch.begins_log()
+        for worker in former:
+            worker.wanted = False
+            deployment.kill_worker(worker)
+
+    deployment.later(lasts_s, end)
+    for worker in deployment.workers.values():
+        _over(deployment, worker, lasts_s)
+    return lasts_s + SESSION_S
+
+
+def _another_prefix(deployment: Deployment, random: Random) -> str:
+    return random.choice([prefix for prefix in PREFIXES if prefix != deployment.prefix])
 
 
 @fault("operators")

@@ -81,6 +81,9 @@ class Machine:
         folder.mkdir(parents=True, exist_ok=True)
 
     def content(self, folder: Path) -> _Content:
+        """Of the store in a folder; a new one where the folder was removed."""
+        if not folder.exists():
+            self.stores.pop(folder, None)
         return self.stores.setdefault(folder, _Content())
 
     def wipe(self, folder: Path) -> None:
@@ -113,8 +116,8 @@ class DiskStore:
     lasting = True
 
     def __init__(self, machine: Machine, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         self._content = machine.content(folder)
+        folder.mkdir(parents=True, exist_ok=True)
 
     @property
     def position(self) -> int:

@@ -16,12 +16,15 @@ from unittest import mock
 
 import attrs
 
+from equipoise.events.log.kafka.topics import Topics
+from equipoise.member import link
 from equipoise.member.runner import TaskRunner
 from equipoise.worker import host
 from tests.simulated.deployment import MOST_UNCOMMITTED, TOPIC, Deployment
 from tests.simulated.faults import Fault
 from tests.simulated.judge import recount_all, repeated_faults, verify_log
 from tests.simulated.loops import S_US
+from tests.simulated.stores import store_faults
 
 START_S = 40.0
 """Within this time a new deployment runs all tasks."""
@@ -72,12 +75,19 @@ def _simulate(seed: int, guarantee: str, faults: Sequence[Fault], storm_s: float
 
     async def opened(runner: TaskRunner) -> None:
         origin = runner._origin
-        deployment.watch.openings[f"{origin.log_id}/{origin.group}/{origin.task}/{origin.token}"] += 1
+        grant = f"{origin.log_id}/{origin.group}/{origin.task}/{origin.token}"
+        deployment.watch.openings[grant] += 1
+        if not runner._options.transactional:
+            deployment.watch.at_least_once.add(grant)
         await opens(runner)
 
     try:
         run = _Run(deployment, faults, storm_s, every_s)
-        with mock.patch.object(TaskRunner, "_open", opened), mock.patch.object(host, "pack_decision", deployment.pack_decision):
+        with (
+            mock.patch.object(TaskRunner, "_open", opened),
+            mock.patch.object(host, "pack_decision", deployment.pack_decision),
+            mock.patch.object(link, "pack_fact", deployment.pack_fact),
+        ):
             run.go()
         return Result(
             seed=seed, guarantee=guarantee, faults=run.faults_done, steps=deployment.scheduler.steps, virtual_s=deployment.now_s,
@@ -198,7 +208,7 @@ class _Run:
             deployment.problem("the judge gets no answer from the brokers")
         elif judging.exception() is not None:
             deployment.problem(f"the judge failed: {judging.exception()!r}")
-        for fault in deployment.watch.faults:
+        for fault in (*deployment.watch.faults, *store_faults(deployment)[:10]):
             deployment.problem(fault)
         for error in deployment.scheduler.errors:
             deployment.problem(f"a loop reports: {error}")
@@ -206,12 +216,16 @@ class _Run:
     async def _look_at_everything(self) -> None:
         deployment = self.deployment
         connection = deployment.connection(deployment.observer)
-        exactly_once = deployment.guarantee == deployment.present_guarantee == "exactly_once" and not deployment.guarantee_changes
-        found, faults, _ = await recount_all(connection.clients, TOPIC, exactly_once=exactly_once)
+        exactly_once = deployment.guarantee == "exactly_once" or deployment.guarantee_changes > 0
+        at_least_once = deployment.watch.at_least_once if exactly_once else ()
+        found, faults = await recount_all(connection.clients, TOPIC, exactly_once=exactly_once, at_least_once=at_least_once)
         self.repeated = found.repeated
         repeated = repeated_faults(found, deployment.watch.openings, MOST_UNCOMMITTED)
-        for fault in (*found.faults[:10], *faults[:10], *repeated, *await verify_log(connection, deployment.topics)):
+        for fault in (*found.faults[:10], *faults[:10], *repeated):
             deployment.problem(fault)
+        for prefix in sorted(deployment.prefixes):
+            for fault in await verify_log(connection, Topics(prefix)):
+                deployment.problem(f"log {prefix}: {fault}")
 
 
 def describe(result: Result, lines: int = 60) -> Any:

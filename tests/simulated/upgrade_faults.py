@@ -7,15 +7,17 @@ from random import Random
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.envelope import partition_of
 from tests.simulated.deployment import GROUP, LOG_PARTITIONS, TASKS, TOPIC, Deployment, Seat
-from tests.simulated.faults import fault
+from tests.simulated.faults import _member, fault
 from tests.simulated.kafka.log import Batch
 
 GROWN = TASKS + 2
+NUMBERS = (0, 1, 7)
+"""Of the only sub-topology."""
 LARGEST_BYTES = 1_048_400
 """Value of a record that just fits Kafka's default `max.message.bytes`."""
 
 
-def _restart_all(deployment: Deployment, random: Random) -> float | None:
+def restart_all(deployment: Deployment, random: Random, most_gap_s: float = 3.0) -> float | None:
     """Restarts all members, one after the other, as a rolling deploy does. None: a fault is under
     way.
     """
@@ -25,7 +27,7 @@ def _restart_all(deployment: Deployment, random: Random) -> float | None:
     at_s = 0.0
     for seat in random.sample(seats, len(seats)):
         seat.busy = True
-        at_s += random.uniform(0.2, 3)
+        at_s += random.uniform(0.2, most_gap_s)
         deployment.later(at_s, _restart, deployment, seat)
     return at_s + 1.5
 
@@ -45,12 +47,39 @@ def more_partitions(deployment: Deployment, random: Random) -> float | None:
     """A new build of the application has two more tasks; members get it one after the other."""
     if deployment.tasks == GROWN or deployment.failover_from_s > deployment.now_s:
         return None
-    lasts_s = _restart_all(deployment, random)
+    lasts_s = restart_all(deployment, random)
     if lasts_s is not None:
         for topic in (TOPIC, f"{TOPIC}-state"):
             deployment.cluster.grow_topic(topic, GROWN)
         deployment.tasks = GROWN
+        deployment.topology_epoch += 1
     return lasts_s
+
+
+@fault("upgrades")
+def renumbered(deployment: Deployment, random: Random) -> float | None:
+    """A new build of the application gives the sub-topology another number; members get it one
+    after the other.
+    """
+    lasts_s = restart_all(deployment, random)
+    if lasts_s is not None:
+        deployment.subtopology = random.choice([number for number in NUMBERS if number != deployment.subtopology])
+        deployment.topology_epoch += 1
+    return lasts_s
+
+
+@fault("upgrades")
+def other_build(deployment: Deployment, random: Random) -> float | None:
+    """A member goes back to the build before the last change of the facts' schemas, or returns from
+    it.
+    """
+    seat = _member(deployment, random)
+    if seat is None:
+        return None
+    seat.busy = True
+    deployment.older ^= {seat.name}
+    _restart(deployment, seat)
+    return 1.0
 
 
 @fault("upgrades")
@@ -70,7 +99,7 @@ def newer_worker(deployment: Deployment, random: Random) -> float | None:
 @fault("operators")
 def other_guarantee(deployment: Deployment, random: Random) -> float | None:
     """Members restart one after the other with the other guarantee."""
-    lasts_s = _restart_all(deployment, random)
+    lasts_s = restart_all(deployment, random)
     if lasts_s is not None:
         deployment.guarantee_changes += 1
         deployment.present_guarantee = "at_least_once" if deployment.present_guarantee == "exactly_once" else "exactly_once"
