@@ -85,8 +85,8 @@ simulate: $(READY) ## the deployed hosts in virtual time, under faults (SEEDS=1.
 mutation: $(READY) ## mutants of the state machine and the assignors that no test kills; MODULE=statemachine/due.py, or the four with a floor
 	@nice -n 19 $(BIN)/python -m tests.mutation $(MODULE) $(OPTIONS)
 
-storm: java $(READY) ## random faults on a real deployment; SEED=7 FAULTS=100 GUARANTEE=exactly_once EVERY=5, or what is left out
-	@$(BIN)/python -m tests.live.storm $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS)) $(if $(GUARANTEE),--guarantee $(GUARANTEE)) $(if $(EVERY),--every $(EVERY))
+storm: java $(READY) ## random faults on a real deployment; SEED=7 FAULTS=100 GUARANTEE=exactly_once EVERY=5 KINDS=kill,led_by, or what is left out
+	@$(BIN)/python -m tests.live.storm $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS)) $(if $(GUARANTEE),--guarantee $(GUARANTEE)) $(if $(EVERY),--every $(EVERY)) $(if $(KINDS),--kinds $(KINDS))
 
 states: $(READY) ## write docs/states.md anew from the transition table
 	@$(BIN)/python -c 'from tests.state_diagram import render; print(render(), end="")' >docs/states.md

@@ -48,6 +48,7 @@ def topics(obj: Any, partitions: int) -> None:
 @click.option("--state", type=click.Path(path_type=Path), help="Folder for state. Default: in memory.")
 @click.option("--guarantee", type=click.Choice(["at_least_once", "exactly_once"]), default="exactly_once", show_default=True)
 @click.option("--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the log's topics.")
+@click.option("--topology-epoch", default=0, show_default=True, help="One higher once partitions were added.")
 @click.option("--session-timeout-ms", default=30_000, show_default=True)
 @click.option("--lease-margin-ms", default=3_000, show_default=True)
 @click.option("--heartbeat-interval-ms", default=3_000, show_default=True)

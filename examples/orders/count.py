@@ -31,9 +31,10 @@ async def count(record: Any, context: TaskContext) -> None:
     context.send(f"{record.topic}-counts", json.dumps(output).encode(), key=record.key)
 
 
-async def run_member(connection: Connection, topic: str, group: str, member_id: str, **options: Any) -> bool:
+async def run_member(connection: Connection, topic: str, group: str, member_id: str, topology_epoch: int = 0, **options: Any) -> bool:
     """Runs one member until SIGTERM (it leaves once its tasks run elsewhere, as after `equipoise
-    scale-down`) or SIGINT (it stops at once).
+    scale-down`) or SIGINT (it stops at once). `topology_epoch`: one higher for members that start
+    after partitions were added.
 
     Returns False if another process has joined with its id.
     """
@@ -41,7 +42,7 @@ async def run_member(connection: Connection, topic: str, group: str, member_id: 
     part = Subtopology(
         subtopology=0, partitions=partitions, stateful=True, source_topics=(topic,), changelog_topics=(f"{topic}-state",),
     )  # fmt: skip
-    topology = TopologyDeclared(epoch=0, subtopologies=(part,))
+    topology = TopologyDeclared(epoch=topology_epoch, subtopologies=(part,))
     callbacks: dict[str, Any] = {
         "on_asked": lambda leave: print(f"{member_id} is asked to {'leave' if leave else 'stay after all'}", flush=True),
         "on_assigned": lambda context: print(f"{member_id} runs {context.task}, token {context.token}", flush=True),

@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 import time
+from collections.abc import Mapping
 
 from equipoise.events.log.kafka.connection import Connection
 
@@ -26,21 +27,23 @@ async def make_topics(connection: Connection, topic: str, partitions: int) -> li
     return list(settings)
 
 
-async def produce(connection: Connection, topic: str, *, orders: int, per_second: float, customers: int, seed: int) -> int:
-    """Sends `orders` orders and returns their number. Raises KafkaError when one is not
-    acknowledged.
+async def produce(connection: Connection, topic: str, *, orders: int, per_second: float, customers: int | Mapping[str, int], seed: int) -> int:
+    """Sends `orders` orders and returns their number. `customers`: how many, or name -> partition.
+    Raises KafkaError when one is not acknowledged.
     """
     from aiokafka import AIOKafkaProducer
 
     dice = random.Random(seed)
+    places = {f"c{number}": None for number in range(customers)} if isinstance(customers, int) else customers
+    names = list(places)
     producer = AIOKafkaProducer(**connection.options(), enable_idempotence=True, linger_ms=5)
     await producer.start()
     try:
         begun_s, sent = time.monotonic(), []
         for number in range(orders):
-            customer = f"c{dice.randrange(customers)}"
+            customer = names[dice.randrange(len(names))]
             value = {"order": number, "customer": customer, "cents": dice.randrange(1, 10_000)}
-            sent.append(await producer.send(topic, json.dumps(value).encode(), key=customer.encode()))
+            sent.append(await producer.send(topic, json.dumps(value).encode(), key=customer.encode(), partition=places[customer]))
             ahead_s = (number + 1) / per_second - (time.monotonic() - begun_s)
             if ahead_s > BATCH_S:
                 await asyncio.sleep(ahead_s)

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -73,19 +74,22 @@ class Orders:
     async def make_topics(self) -> None:
         await make_topics(self.connection, self.topic, self._partitions)
 
-    async def produce(self, orders: int, *, per_second: float = 400.0) -> None:
-        await produce(self.connection, self.topic, orders=orders, per_second=per_second, customers=40, seed=next(self._seeds))
+    async def produce(self, orders: int, *, per_second: float = 400.0, customers: int | Mapping[str, int] = 40) -> None:
+        await produce(self.connection, self.topic, orders=orders, per_second=per_second, customers=customers, seed=next(self._seeds))
 
     # Processes
 
-    def start(self, member_id: str, *, folder: str = "state", lead: bool = False, timing: tuple[int, int] | None = None) -> str:
+    def start(
+        self, member_id: str, *, folder: str = "state", lead: bool = False, timing: tuple[int, int] | None = None, guarantee: str = "", epoch: int = 0
+    ) -> str:
         """A process of `member_id`, with a worker in it if it is to `lead`; gives its name here.
-        `timing`: its session timeout and margin in ms; None: those of all.
+        `timing`: its session timeout and margin in ms; None: those of all. `guarantee`: another
+        one. `epoch`: of its topology.
         """
         name = f"{member_id}.{next(self._numbers)}"
         options = {
-            "--member": member_id, "--group": self.group, "--state": str(self._folder / folder), "--guarantee": self.guarantee,
-            "--prefix": self.prefix, **self._timing,
+            "--member": member_id, "--group": self.group, "--state": str(self._folder / folder), "--guarantee": guarantee or self.guarantee,
+            "--prefix": self.prefix, "--topology-epoch": str(epoch), **self._timing,
         }  # fmt: skip
         if timing is not None:
             options |= {"--session-timeout-ms": str(timing[0]), "--lease-margin-ms": str(timing[1])}

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from tests.live.storm.checks import Check
-from tests.live.storm.faults import draw
+from tests.live.storm.faults import Kind, draw
 from tests.live.storm.run import Storm, run_storm, summary
 
 GUARANTEES = ("exactly_once", "at_least_once")
@@ -28,19 +28,23 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=100, help="how many (100)")
     parser.add_argument("--guarantee", choices=GUARANTEES, default=GUARANTEES[0])
     parser.add_argument("--every", type=float, default=5.0, help="seconds between two, about (5)")
+    names = [kind.name.lower() for kind in Kind]
+    parser.add_argument("--kinds", default=",".join(names), help=f"with commas between; of {', '.join(names)} (all)")
     parser.add_argument("--folder", type=Path, help="for what processes print; kept when something fails (a new one)")
     parser.add_argument("--plan", action="store_true", help="print the faults and do nothing")
     given = parser.parse_args()
     seed = secrets.randbelow(1_000_000) if given.seed is None else given.seed
-    plan = draw(seed, given.faults, given.every)
+    kinds = tuple(Kind[name.upper()] for name in given.kinds.split(","))
+    plan = draw(seed, given.faults, given.every, kinds)
     if given.plan:
         print(*(f"{fault.at_s:7.1f} {fault}" for fault in plan), sep="\n")
         return 0
     folder = given.folder or Path(tempfile.mkdtemp(prefix=f"equipoise-storm-{seed}-"))
     folder.mkdir(parents=True, exist_ok=True)
-    storm = Storm(seed=seed, faults=given.faults, guarantee=given.guarantee, every_s=given.every, folder=folder)
+    storm = Storm(seed=seed, faults=given.faults, guarantee=given.guarantee, every_s=given.every, folder=folder, kinds=kinds)
     print(f"storm: {storm}: {summary(plan)}", flush=True)
-    print(f"again: make storm SEED={seed} FAULTS={given.faults} GUARANTEE={given.guarantee} EVERY={given.every:g}", flush=True)
+    only = "" if kinds == tuple(Kind) else f" KINDS={given.kinds}"
+    print(f"again: make storm SEED={seed} FAULTS={given.faults} GUARANTEE={given.guarantee} EVERY={given.every:g}{only}", flush=True)
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # brokers die here; that it cannot reach them is no news
     began_s = time.monotonic()
     try:

@@ -12,25 +12,31 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import attrs
 
+from equipoise.events.errors import EquipoiseError
+from equipoise.events.facts import AssignmentObserved
 from equipoise.events.log.kafka.envelope import group_key, pack_fact, partition_of
-from equipoise.events.log.kafka.opening import read_opening, writer
+from equipoise.events.log.kafka.opening import partition_count, read_opening, writer
 from equipoise.events.log.kafka.topics import Topics
 from equipoise.events.settings import GroupSettings
-from equipoise.member.fencing import EXACTLY_ONCE
+from equipoise.member.fencing import AT_LEAST_ONCE, EXACTLY_ONCE
 from tests import faults
+from tests.customers import placed_customers
 from tests.live.brokers import Brokers
+from tests.live.kafka import admin_client
 from tests.live.orders import ENDS_WITH_ITS_STARTER, Orders
 from tests.live.storm.faults import BROKERS, EXTRA, LEASE_S, MEMBERS, OPERATORS, SESSION_S, WORKER_SESSION_S, WORKERS, Fault, Kind
 from tests.live.storm.transactions import Transactions
 
 TASKS = 8
+"""At first; later faults add more."""
+CUSTOMERS = 40
 LOG_PARTITIONS = 2
 COMMIT_MS = 20
 """Short, so that members commit nearly all the time, and nearly every pause falls into a commit."""
@@ -51,6 +57,12 @@ TWIN_S = 90.0
 JOINED_S = 90.0
 LEAVING_S = 120.0
 GROUP_KNOWN_S = 60.0
+STOPS_S = 45.0
+"""A member that joined and was told to stop has stopped."""
+KNOWN_TIMES, KNOWN_EVERY_S = 10, 0.2
+"""Brokers learn of a new partition one after the other."""
+OBSERVED_FROM = 1_000_000
+"""Above every generation of the group, as the other leader's have to be."""
 MOST_TRIES, ARRIVES_S, RUNS_S = 20, 0.1, 0.04
 """To catch a member in a transaction: it is stopped, what it has sent arrives, one looks, it runs
 on.
@@ -100,14 +112,23 @@ class Deployment:
         self._workers: dict[str, subprocess.Popen[bytes] | None] = dict.fromkeys(WORKERS)
         self._worker_locks = {name: asyncio.Lock() for name in WORKERS}
         self._brokers_lock = asyncio.Lock()
+        self._deploys_lock = asyncio.Lock()
+        """Only one rolling deploy at a time."""
         self._transactions = Transactions(self.orders.connection, f"{self.orders.topic}-counts") if guarantee == EXACTLY_ONCE else None
+        self.tasks = TASKS
+        self._guarantee = guarantee
+        """Of the processes that start from here on."""
+        self._epoch = 0
+        """Of their topology."""
         self.owned: Callable[[str], list[int]] = lambda member_id: []
         """Partitions of the tasks that a member owns, as far as whoever watches the group knows."""
+        self.has_members: Callable[[], bool] = lambda: False
+        """Whether the group has members, as far as that is known."""
         self.incidents: list[str] = []
         self.killed: set[str] = set()
         """Processes of members that were ended with kill -9."""
         self._guard: asyncio.Task[None] | None = None
-        self._strangers = 0
+        self._strangers = self._observed = 0
 
     async def start(self) -> None:
         """Topics, the group's configuration, both workers at once, all members."""
@@ -160,8 +181,16 @@ class Deployment:
         """Members that are to be in the group."""
         return {name for name, seat in self.seats.items() if seat.process is not None}
 
+    @property
+    def customers(self) -> Mapping[str, int]:
+        """Customers -> partition of the source."""
+        return placed_customers(CUSTOMERS, TASKS, self.tasks)
+
     def _start_member(self, seat: Seat) -> None:
-        seat.process = self.orders.start(seat.member_id, folder=seat.folder, timing=seat.timing)
+        seat.process = self._start_process(seat)
+
+    def _start_process(self, seat: Seat) -> str:
+        return self.orders.start(seat.member_id, folder=seat.folder, timing=seat.timing, guarantee=self._guarantee, epoch=self._epoch)
 
     def _kill(self, process: str) -> None:
         self.killed.add(process)
@@ -228,7 +257,10 @@ class Deployment:
 
     async def _operate(self, fault: Fault) -> None:
         config = self.orders.config
-        if fault.kind is Kind.HOSTILE:
+        if fault.kind in (Kind.GUARANTEE, Kind.PARTITIONS, Kind.LED_BY):
+            async with self._deploys_lock:
+                await self._deploy(fault)
+        elif fault.kind is Kind.HOSTILE:
             await self._write(faults.HOSTILE[fault.which % len(faults.HOSTILE)])
         elif fault.kind is Kind.GIANT:
             await self._write(pack_fact(faults.giant(fault.which)))
@@ -241,6 +273,83 @@ class Deployment:
             await self._write(pack_fact(changed(config, fault.which)))
             await asyncio.sleep(fault.length_s)
             await self._write(pack_fact(config))
+
+    async def _deploy(self, fault: Fault) -> None:
+        if fault.kind is Kind.PARTITIONS:
+            self.tasks = await self._add_partition()
+            self._epoch += 1
+            await self._restart_all()
+        elif fault.kind is Kind.LED_BY:
+            await self._led_by_another(fault.length_s)
+        else:
+            first = self._guarantee
+            self._guarantee = AT_LEAST_ONCE if first == EXACTLY_ONCE else EXACTLY_ONCE
+            await self._restart_all()
+            await asyncio.sleep(fault.length_s)
+            self._guarantee = first
+            await self._restart_all()
+
+    async def _restart_all(self) -> None:
+        """One after the other."""
+        for seat in self.seats.values():
+            async with seat.lock:
+                if seat.process is not None:
+                    await self._stop(seat, seat.process)
+                    self._start_member(seat)
+                    await self._until_in_group(seat)
+
+    async def _stop(self, seat: Seat, process: str) -> None:
+        """It stops at once, and leaves. One that has not joined yet may be killed."""
+        if self.orders.ended(process) is None:
+            self.orders.signal(process, signal.SIGINT)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOPS_S):
+                await self.orders.gone(process)
+            return
+        if _HAS_JOINED.search(self.orders.said(process)):
+            self._incident(f"{process} was told to stop and is still there after {STOPS_S:.0f} s")
+        self._kill(process)
+
+    async def _add_partition(self) -> int:
+        """To the source and to the changelog, until every broker knows it."""
+        from aiokafka.admin import NewPartitions
+        from aiokafka.errors import KafkaError
+
+        tasks, topics, times = self.tasks + 1, (self.orders.topic, f"{self.orders.topic}-state"), 0
+        while times < KNOWN_TIMES:
+            try:
+                counts = [await partition_count(self.orders.connection, topic) for topic in topics]
+                if counts == [tasks, tasks]:
+                    times += 1
+                else:
+                    times = 0
+                    async with admin_client(self.orders.connection) as admin:
+                        lacking = [topic for topic, count in zip(topics, counts, strict=True) if count < tasks]
+                        await admin.create_partitions({topic: NewPartitions(tasks) for topic in lacking})
+            except (KafkaError, EquipoiseError, TimeoutError, OSError):
+                times = 0
+            await asyncio.sleep(KNOWN_EVERY_S)
+        return tasks
+
+    async def _led_by_another(self, length_s: float) -> None:
+        async with contextlib.AsyncExitStack() as locks:
+            for each in self.seats.values():
+                await locks.enter_async_context(each.lock)
+            running = {seat.member_id: process for seat in self.seats.values() if (process := seat.process) is not None}
+            for name in running:
+                self.seats[name].process = None
+            await asyncio.gather(*(self._stop(self.seats[name], process) for name, process in running.items()))
+            with contextlib.suppress(TimeoutError):  # one that was killed is a member until its session is over
+                async with asyncio.timeout(2 * SESSION_S):
+                    while self.has_members():  # noqa: ASYNC110  # as the log tells it
+                        await asyncio.sleep(LOOK_S)
+            await self._write(pack_fact(faults.with_other_leader(self.orders.config)))
+            await asyncio.sleep(length_s)
+            self._observed += 1
+            await self._write(pack_fact(AssignmentObserved(generation=OBSERVED_FROM + self._observed, members=())))
+            await self._write(pack_fact(self.orders.config))
+            for name in running:
+                self._start_member(self.seats[name])
 
     async def _kill_broker(self, index: int, length_s: float) -> None:
         await asyncio.to_thread(self.brokers.kill, index)
@@ -316,7 +425,7 @@ class Deployment:
         it is out and ends with 3.
         """
         seat.disk = 1 - seat.disk
-        second = self.orders.start(seat.member_id, folder=seat.folder)
+        second = self._start_process(seat)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(TWIN_S):
                 while self.orders.ended(first) is None and self.orders.ended(second) is None:  # noqa: ASYNC110  # other processes

@@ -45,6 +45,9 @@ class Kind(enum.Enum):
     HOSTILE = "records that are no sound facts"
     GIANT = "a fact that is very long, or has fields at their limits"
     STRANGER = "a member with an id of 200 characters joins and says nothing more"
+    GUARANTEE = "members get the other guarantee one after the other, and then the first one again"
+    PARTITIONS = "a partition is added, and members get the new topology one after the other"
+    LED_BY = "all members stop, something else leads, then equipoise again, and they return"
 
 
 _LENGTHS_S: dict[Kind, tuple[tuple[float, float], ...]] = {
@@ -64,10 +67,15 @@ _LENGTHS_S: dict[Kind, tuple[tuple[float, float], ...]] = {
     Kind.HOSTILE: ((0, 0),),
     Kind.GIANT: ((0, 0),),
     Kind.STRANGER: ((6, 6),),
+    Kind.GUARANTEE: ((5, 15),),
+    Kind.PARTITIONS: ((0, 0),),
+    Kind.LED_BY: ((1, 5),),
 }
 """One of the ranges, evenly, and a length from it, evenly."""
 _AFTER_S = {Kind.WIPE: SESSION_S, Kind.TWIN: SESSION_S + 8, Kind.LEAVE: 15.0, Kind.JOIN: 15.0, Kind.KILL_BROKER: BETWEEN_BROKERS_S}
-_OF_OPERATORS = frozenset({Kind.SETTING, Kind.ASSIGNOR, Kind.HOSTILE, Kind.GIANT, Kind.STRANGER})
+_OF_OPERATORS = frozenset(
+    {Kind.SETTING, Kind.ASSIGNOR, Kind.HOSTILE, Kind.GIANT, Kind.STRANGER, Kind.GUARANTEE, Kind.PARTITIONS, Kind.LED_BY}
+)  # fmt: skip
 _AFTER_OTHERS_S = 5.0
 """How long nothing else happens to the same victim after a fault has ended."""
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import attrs
 
-from examples.orders.recount import Recount
+from examples.orders.recount import NOT_COUNTED, Recount, recount
+from tests.live.orders import PATIENCE_S
 from tests.live.storm import checks, evidence
-from tests.live.storm.checks import Check
-from tests.live.storm.deployment import LOG_PARTITIONS, TASKS, Deployment
+from tests.live.storm.checks import Changelog, Check
+from tests.live.storm.deployment import LOG_PARTITIONS, Deployment
 from tests.live.storm.faults import Fault, Kind, draw
 from tests.live.storm.watch import Watch
 
@@ -35,6 +36,12 @@ class Storm:
     every_s: float
     folder: Path
     """For what processes print, and the members' disks."""
+    kinds: tuple[Kind, ...] = tuple(Kind)
+
+    @property
+    def plan(self) -> list[Fault]:
+        """Its faults."""
+        return draw(self.seed, self.faults, self.every_s, self.kinds)
 
     def __str__(self) -> str:
         return f"seed {self.seed}, {self.faults} faults, {self.guarantee}"
@@ -42,30 +49,29 @@ class Storm:
 
 async def run_storm(storm: Storm) -> list[Check]:
     """Every check, in the order to be read in."""
-    plan = draw(storm.seed, storm.faults, storm.every_s)
     began_s = time.monotonic()
     _say(began_s, "three brokers, two workers and five members start")
     with await asyncio.to_thread(Deployment, storm.folder, storm.guarantee) as deployment:
         orders = deployment.orders
         watch = Watch(orders.connection, deployment.topics, orders.group)
-        deployment.owned = watch.owned
+        deployment.owned, deployment.has_members = watch.owned, watch.has_members
         try:
             await deployment.start()
             watch.start()
-            wrong = await watch.until_settled(deployment.present, TASKS, quiet_s=2.0, most_s=START_S)
+            wrong = await watch.until_settled(deployment.present, deployment.tasks, quiet_s=2.0, most_s=START_S)
             if wrong:
                 return [Check("the deployment starts", False, wrong)]
             _say(began_s, f"all runs: {watch}; the storm begins")
             async with _load(deployment):
-                await _faults(plan, deployment, watch)
+                await _faults(storm.plan, deployment, watch)
                 calm_s = time.monotonic()
                 _say(began_s, "every fault has ended; until the group is at rest")
-                wrong = await watch.until_settled(deployment.present, TASKS, quiet_s=QUIET_S, most_s=REST_S)
+                wrong = await watch.until_settled(deployment.present, deployment.tasks, quiet_s=QUIET_S, most_s=REST_S)
             settled = checks.settled(wrong, time.monotonic() - calm_s - (0 if wrong else QUIET_S), watch)
             _say(began_s, f"{wrong or watch}; until everything is counted")
-            recount = await orders.until_counted()
+            counted, changelog = await _counted(deployment)
             _say(began_s, "judging")
-            found = await _judge(storm, deployment, recount, settled, watch)
+            found = await _judge(storm, deployment, counted, changelog, settled, watch)
             if not all(check.holds for check in found):
                 _say(began_s, "something does not hold; keeping the log and the topics")
                 topics = [orders.topic, f"{orders.topic}-state", f"{orders.topic}-counts"]
@@ -76,20 +82,31 @@ async def run_storm(storm: Storm) -> list[Check]:
             await deployment.end()
 
 
-async def _judge(storm: Storm, deployment: Deployment, recount: Recount, settled: Check, watch: Watch) -> list[Check]:
+async def _counted(deployment: Deployment) -> tuple[Recount, Changelog]:
+    """When every order was counted, or PATIENCE_S later. The guarantee was changed now and then:
+    each grant is judged by its own.
+    """
+    orders, end_s = deployment.orders, time.monotonic() + PATIENCE_S
+    while True:
+        changelog = await checks.read_changelog(orders.connection, f"{orders.topic}-state")
+        found = await recount(orders.connection.options(), orders.topic, exactly_once=True, at_least_once=changelog.at_least_once)
+        if not any(NOT_COUNTED in fault for fault in found.faults) or time.monotonic() > end_s:
+            return found, changelog
+        await asyncio.sleep(AGAIN_S)
+
+
+async def _judge(storm: Storm, deployment: Deployment, counted: Recount, changelog: Changelog, settled: Check, watch: Watch) -> list[Check]:
     orders = deployment.orders
     exactly_once = storm.guarantee == "exactly_once"
-    changelog = await checks.read_changelog(orders.connection, f"{orders.topic}-state", committed=exactly_once)
     outputs = sorted(storm.folder.glob("m*.out"))
     refused = checks.refused(outputs)
-    found = [checks.counts(recount, storm.guarantee)]
+    found = [checks.counts(counted, storm.guarantee)]
     if exactly_once:
         cut_off = await checks.cut_off(orders.connection, f"{orders.topic}-counts")
-        found += [checks.tokens_never_fall(recount, changelog)]
-        paused = any(fault.kind is Kind.PAUSE_BEYOND for fault in draw(storm.seed, storm.faults, storm.every_s))
+        found += [checks.tokens_never_fall(counted, changelog)]
+        paused = any(fault.kind is Kind.PAUSE_BEYOND for fault in storm.plan)
         found.append(checks.fenced(refused, cut_off, checks.grants(outputs), deployment.killed, must=paused))
-    else:
-        found.append(checks.overlap(recount, changelog, refused))
+    found.append(checks.overlap(counted, changelog, refused))
     found += [settled, Check("no group is halted", not watch.halted, watch.halted or "none")]
     found.append(await asyncio.to_thread(checks.verifies, deployment.brokers.bootstrap, deployment.topics.prefix))
     found.append(await checks.rejected_records(orders.connection, deployment.topics))
@@ -118,7 +135,7 @@ async def _load(deployment: Deployment) -> AsyncIterator[None]:
     async def load() -> None:
         while True:
             try:
-                await deployment.orders.produce(ORDERS_AT_ONCE, per_second=PER_SECOND)
+                await deployment.orders.produce(ORDERS_AT_ONCE, per_second=PER_SECOND, customers=deployment.customers)
             except KafkaError as error:  # what was not acknowledged may be there or not: the recount looks
                 print(f"           the input waits: {error!r}", flush=True)
                 await asyncio.sleep(AGAIN_S)

@@ -53,6 +53,10 @@ class Watch:
         """None: nothing is known of the group yet."""
         return next((lead.machine.state for _, lead in self._follower.groups()), None)
 
+    def has_members(self) -> bool:
+        """Whether anybody is in the group."""
+        return self.state is not None and bool(self.state.members)
+
     def owned(self, member_id: str) -> list[int]:
         """Partitions of the tasks that a member owns."""
         state = self.state
