@@ -19,6 +19,7 @@ OPERATOR_FAULTS = (
     "setting",
     "assignor",
     "led_by",
+    "led_by_beside_members",
     "grown",
     "renumbered",
     "redeployed",
@@ -29,9 +30,10 @@ OPERATOR_FAULTS = (
     "deal",
 )
 """setting: one is raised or lowered, and set back in every other case. led_by: all members stop,
-something else leads for a while, then equipoise again. grown, renumbered: the next topology epoch,
-to which the members are restarted one by one. redeployed: a member is restarted with another
-session, margin, capacity or build. deal: an operator asks for a new deal.
+something else leads for a while, then equipoise again; led_by_beside_members: nobody stops, so it
+changes nothing. grown, renumbered: the next topology epoch, to which the members are restarted one
+by one. redeployed: a member is restarted with another session, margin, capacity or build. deal: an
+operator asks for a new deal.
 """
 
 OF_MEMBERS = frozenset({"redeployed"})
@@ -92,6 +94,9 @@ class Operators:
                 process.close()
             after(fault.lasts_ms // 2, self._hand_to_another)
             after(fault.lasts_ms, self._take_back)
+        elif fault.kind == "led_by_beside_members":
+            if any(process.running for process in cluster.live_processes()):
+                self._append(faults.with_other_leader(self._config))
         elif fault.kind in ("grown", "renumbered"):
             self._declare((faults.grown if fault.kind == "grown" else faults.renumbered)(self._topology, fault.size))
             for index, member_id in enumerate(sorted({process.member_id for process in cluster.processes})):
