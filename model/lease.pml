@@ -4,7 +4,8 @@
  * tests/model/lease.py is the same transition relation in Python; a test compares their numbers of states.
  *
  * Time is in steps. All times are ages, capped where they stop mattering, so the search covers unbounded time. Processes' clocks tick alike;
- * the clock of the broker jumps ahead JUMPS times. A message takes any time, or never arrives; doing nothing is being paused.
+ * the clock of the broker jumps ahead JUMPS times, and goes back at any time. A message takes any time, or never arrives; doing nothing is being
+ * paused.
  * tests/model/spin.py gives the configuration: NP, and of each process its member, session, margin, whether it goes step by step (SUSPECT), and
  * whether it claims a proof of death (PROOF). A process that is no suspect is as dangerous as it can be: it reads at once, its lease never ends.
  */
@@ -27,6 +28,7 @@ byte since;          /* the broker's clock less the last append, as far as it ma
 byte most = STEP;    /* max_step_ms */
 byte owner;          /* process; NONE: none */
 bit revoking;        /* the owner was asked to give the task up */
+bit late;            /* what it decides now is published later */
 byte hold;           /* the hold of the next grant; 0: none */
 byte jumps = JUMPS;  /* that may still happen */
 byte known[NP];      /* UNKNOWN, LIVE, FENCED, GONE */
@@ -50,6 +52,7 @@ byte asked[NP];      /* age of the fetch */
 byte brings[NP];     /* how many of the unread decisions it brings */
 bit whole[NP];       /* it reached the end */
 byte unread[NP];     /* number of unread decisions */
+byte pending[NP];     /* the last so many of them are not published yet; of a process that is no suspect: what it reads then */
 byte q0[NP]; byte q1[NP]; byte q2[NP]; byte q3[NP]; byte q4[NP]; /* at most five: the leader changes its mind only while fewer than three are unread */
 
 /* within one step; `holds` sets them back, so that they are no part of a state */
@@ -89,7 +92,7 @@ byte a; byte b; byte c; byte d; byte n; byte item; byte found;
 /* The process ends. What it sent may still be appended. */
 inline over(i) {
   runs[i] = 2; beat[i] = 0; seen[i] = 0; grant[i] = 0; told[i] = 0; sent[i] = 0;
-  fetch[i] = 0; asked[i] = 0; brings[i] = 0; whole[i] = 0; unread[i] = 0; q0[i] = 0; q1[i] = 0; q2[i] = 0; q3[i] = 0; q4[i] = 0;
+  fetch[i] = 0; asked[i] = 0; brings[i] = 0; whole[i] = 0; unread[i] = 0; pending[i] = 0; q0[i] = 0; q1[i] = 0; q2[i] = 0; q3[i] = 0; q4[i] = 0;
   if :: batch[i] == 2 -> batch[i] = 0 :: else fi
 }
 
@@ -98,17 +101,27 @@ inline clear_hold() {
   for (d : 0 .. NP - 1) { if :: known[d] == FENCED -> known[d] = GONE; quiet[d] = 0 :: else fi }
 }
 
+/* A process that is no suspect reads a decision. */
+inline reads(i, what) {
+  if
+  :: what == OUT -> over(i)
+  :: what >= TASK ->
+     if :: grant[i] == 0 -> grant[i] = what - TASK + 1 :: what == TASK -> grant[i] = 1 :: else fi;
+     if :: grant[i] == 1 -> clear_hold() :: else fi
+  :: else
+  fi
+}
+
 /* A decision for the incarnation. */
 inline tell(i, what) {
   if
   :: runs[i] == 1 && SUSPECT(i) ->
      if :: unread[i] == 0 -> q0[i] = what :: unread[i] == 1 -> q1[i] = what :: unread[i] == 2 -> q2[i] = what
      :: unread[i] == 3 -> q3[i] = what :: unread[i] == 4 -> q4[i] = what :: else -> assert(false) fi;
-     unread[i]++
-  :: runs[i] == 1 && !SUSPECT(i) && what == OUT -> over(i)
-  :: runs[i] == 1 && !SUSPECT(i) && what >= TASK ->
-     if :: grant[i] == 0 -> grant[i] = what - TASK + 1 :: what == TASK -> grant[i] = 1 :: else fi;
-     if :: grant[i] == 1 -> clear_hold() :: else fi
+     unread[i]++;
+     if :: late -> pending[i]++ :: else fi
+  :: runs[i] == 1 && !SUSPECT(i) && late -> pending[i] = what
+  :: runs[i] == 1 && !SUSPECT(i) && !late -> reads(i, what)
   :: else
   fi
 }
@@ -134,8 +147,8 @@ inline remove(i) {
   if :: owner == i -> owner = NONE; revoking = 0 :: else fi
 }
 
-/* A fact is appended and folded: group time moves (L2), then deadlines are handled (L3). */
-inline fold() {
+/* A fact is appended and folded: group time moves (L2), then deadlines are handled (L3). What was `expelled` before is not unfenced at once. */
+inline fold(expelled) {
   n = MOVED; since = 0;
   FORALL(a) {
     if
@@ -146,7 +159,7 @@ inline fold() {
   FORALL(a) { if :: known[a] == LIVE && quiet[a] >= WAITS(a) -> remove(a); tell(a, OUT) :: else fi }
   found = 0;
   FORALL(a) {
-    if :: known[a] == FENCED && quiet[a] >= WAITS(a) -> known[a] = GONE; quiet[a] = 0; found = 1 :: else fi
+    if :: known[a] == FENCED && quiet[a] >= WAITS(a) && a != expelled -> known[a] = GONE; quiet[a] = 0; found = 1 :: else fi
   }
   if
   :: found ->
@@ -201,11 +214,13 @@ inline time() {
 
 inline jump() { d_step { jumps > 0 -> printf("> the broker's clock jumps\n"); jumps--; since = LEAD; holds() } }
 
-inline tick() { d_step { since > 0 -> printf("> tick\n"); fold(); holds() } }
+inline back() { d_step { since > 0 -> printf("> the broker's clock goes back\n"); since = 0; holds() } }
+
+inline tick() { d_step { since > 0 -> printf("> tick\n"); fold(NONE); holds() } }
 
 inline move() {
   d_step {
-    MOVES && since == 0 && owner < NP && revoking == 0 && unread[owner] < 3 -> printf("> the leader revokes the task of %d\n", owner);
+    MOVES && since == 0 && owner < NP && revoking == 0 && unread[owner] < 3 && (SUSPECT(owner) || !late) -> printf("> the leader revokes the task of %d\n", owner);
     b = owner;
 #if R_EPOCH
     told[b] = 0; free[b] = 0;
@@ -236,9 +251,26 @@ inline give(i) {
   }
 }
 
-/* Expelled (M7). The leader may do that at any moment, whatever its timeouts. */
+/* Expelled (M7), before the deadlines of the same fact. The leader may do that at any moment, whatever its timeouts. */
 inline expel(i) {
-  d_step { MOVES && since == 0 && known[i] == LIVE && SUSPECT(i) -> printf("> the leader expels %d\n", i); force(i); holds() }
+  d_step { MOVES && known[i] == LIVE && SUSPECT(i) -> printf("> the leader expels %d\n", i); force(i); fold(i); holds() }
+}
+
+/* The leader falls behind: it has read the facts, and its decisions are published later, all at once. */
+inline fall_behind() { d_step { LATE && !late -> printf("> the leader falls behind\n"); late = 1; holds() } }
+
+inline publish() {
+  d_step {
+    late -> printf("> the leader publishes what it has decided\n");
+    late = 0;
+    FORALL(a) {
+      if
+      :: !SUSPECT(a) && pending[a] -> item = pending[a]; pending[a] = 0; reads(a, item)
+      :: else -> pending[a] = 0
+      fi
+    }
+    holds()
+  }
 }
 
 inline configure() {
@@ -268,7 +300,7 @@ inline start(i) {
     :: else
     fi;
     runs[i] = 1;
-    if :: SUSPECT(i) -> batch[i] = 1; joins[i] = 1 :: else -> fold(); join(i); proof[i] = 0 fi;
+    if :: SUSPECT(i) -> batch[i] = 1; joins[i] = 1 :: else -> fold(NONE); join(i); proof[i] = 0 fi;
     holds()
   }
 }
@@ -293,7 +325,7 @@ inline send(i, says) {
 inline append(i) {
   d_step {
     batch[i] == 1 -> printf("> what %d sent is appended\n", i);
-    fold();
+    fold(NONE);
     if
     :: joins[i] -> join(i)
     :: !joins[i] && known[i] == LIVE ->
@@ -331,8 +363,8 @@ inline ask(i) {
 
 inline serve(i, k) {
   d_step {
-    fetch[i] == 1 && unread[i] >= k -> printf("> the fetch of %d is served, %d decisions\n", i, k);
-    fetch[i] = 2; brings[i] = k; whole[i] = (k == unread[i]); holds()
+    fetch[i] == 1 && unread[i] - pending[i] >= k -> printf("> the fetch of %d is served, %d decisions\n", i, k);
+    fetch[i] = 2; brings[i] = k; whole[i] = (k == unread[i] - pending[i]); holds()
   }
 }
 
@@ -341,7 +373,7 @@ inline take(i) {
 }
 
 /* A decision is lost on the way, and the reader does not notice (L4). */
-inline lose(i) { d_step { !R_NUMBERS && unread[i] > 0 && fetch[i] == 0 -> printf("> %d misses a decision\n", i); take(i); holds() } }
+inline lose(i) { d_step { !R_NUMBERS && unread[i] > pending[i] && fetch[i] == 0 -> printf("> %d misses a decision\n", i); take(i); holds() } }
 
 inline arrive(i) {
   d_step {
@@ -407,7 +439,7 @@ init {
     holds()
   }
   do
-  :: time() :: jump() :: tick() :: move() :: configure()
+  :: time() :: jump() :: back() :: tick() :: move() :: fall_behind() :: publish() :: configure()
   OF(0)
   OF(1)
 #if NP > 2

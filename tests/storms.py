@@ -3,7 +3,8 @@ judged by the simulated world, the validator and the clock.
 
 A storm passes when no invariant broke (of the world: no two processes share a task; of the
 validator: 1 to 6 after every fact), no group halted, and the group settled after the faults: every
-task runs, the leader wants nothing more, and it stays that way.
+task runs, the leader wants nothing more, and it stays that way. Its log must be a run of the model
+(`tests.model.trace`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from equipoise.replay.simulation import (
 )
 from equipoise.statemachine.machine import GroupMachine
 from tests.faults import MOST_PARTITIONS, OPTIONS, Builds, long_id
+from tests.model.recording import Recording
+from tests.model.trace import Refused
 from tests.storm_faults import Fault, plan, random_faults
 from tests.storm_operators import OPERATOR_FAULTS, Operators, random_operator_faults
 
@@ -256,12 +259,24 @@ Judge = Callable[[Record, list[DecisionRecord], GroupMachine], None]
 def run_storm(setting: Setting, *, judges: Sequence[Judge] | None = None, **options: Any) -> StormOutcome:
     """Runs a storm to its end, or to the first error.
 
-    `judges` get every fact with its decisions and the machine; None: a `StepChecker`. `options` go
-    to the cluster: broken sessions or machines, which a storm must find.
+    `judges` get every fact with its decisions and the machine; None: a `StepChecker`, and one of
+    the storm's tasks must be a run of the model. `options` go to the cluster: broken sessions or
+    machines, which a storm must find.
     """
-    if judges is None:
-        judges = [StepChecker(whole_every=100, restore_every=RESTORE_EVERY)]
+    if judges is not None:
+        return _run(setting, judges, options)
+    recording = Recording()
+    with recording.on():
+        outcome = _run(setting, [StepChecker(whole_every=100, restore_every=RESTORE_EVERY), recording], options)
+    if outcome.error is None:
+        try:
+            recording.follow(which=setting.seed)
+        except Refused as error:
+            outcome.error = error
+    return outcome
 
+
+def _run(setting: Setting, judges: Sequence[Judge], options: dict[str, Any]) -> StormOutcome:
     def watch(record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
         for judge in judges:
             judge(record, decisions, machine)

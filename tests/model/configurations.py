@@ -30,7 +30,9 @@ class Configuration:
 
     `jumps`: how often the broker's clock jumps ahead. `step`, `raised`: `max_step_ms`, and what a
     configuration may set it to, and back, at any moment. `moves`: at any moment, any number of
-    times, the leader revokes the task from its owner, and expels a member.
+    times, the leader revokes the task from its owner, and expels a member. `late`: at any moment it
+    falls behind, and its decisions are published later. `trails`: of a trace,
+    see `tests.model.lease`.
     `without`: rules that are switched off.
     """
 
@@ -41,6 +43,8 @@ class Configuration:
     moves: bool = False
     crashes: bool = False
     closes: bool = False
+    late: bool = False
+    trails: bool = False
     without: frozenset[str] = frozenset()
 
     def on(self, rule: str) -> bool:
@@ -83,18 +87,19 @@ LONG = _process(0, 5, 1, "suspect"), _process(1, 3, 2)
 """A long session and a small margin beside a short session and a large margin."""
 
 SEARCHED: dict[str, Configuration] = {
-    "revoked, expelled or expired": _planned(*EQUAL, moves=True),
+    "revoked, expelled or expired": _planned(*EQUAL, moves=True, late=True),
     "... with unequal sessions and margins": _planned(*LONG, moves=True),
     "... and two jumps of the clock": _planned(_process(0, 4, 2, "suspect"), _process(1, 3, 1), moves=True, jumps=2),
     "... and max_step_ms raised and lowered": _planned(_process(0, 5, 2, "suspect"), _process(1, 3, 1), moves=True, raised=2),
     "drained and closed, or crashed": _planned(_process(0, 4, 1, "suspect"), _process(1, 3, 2), moves=True, crashes=True, closes=True),
-    "superseded by a shorter session": _planned(*LONG, _process(0, 3, 1, "starts")),
-    "superseded by a longer session": _planned(_process(0, 3, 1, "suspect"), _process(1, 4, 1), _process(0, 5, 1, "starts"), moves=True),
+    "superseded by a shorter session": _planned(*LONG, _process(0, 3, 1, "starts"), late=True),
+    "superseded by a longer session": _planned(_process(0, 3, 1, "suspect"), _process(1, 4, 1), _process(0, 5, 1, "starts"), moves=True, late=True),
     "crashed, and back with a proof": _planned(*EQUAL, _process(0, 3, 1, "starts", "proof"), moves=True, crashes=True),
 }
 """`make model`"""
 
 LONGER: dict[str, Configuration] = {
+    "unequal sessions and margins, published late": _planned(*LONG, moves=True, late=True),
     "superseded by a shorter session, revoked or expelled": _planned(*LONG, _process(0, 3, 1, "starts"), moves=True),
     "superseded, and the next owner too": _planned(*LONG, _process(0, 3, 1, "starts"), _process(1, 3, 1, "starts")),
     "both owners message by message": _planned(_process(0, 3, 1, "suspect"), _process(1, 2, 1, "suspect"), moves=True),
@@ -102,7 +107,7 @@ LONGER: dict[str, Configuration] = {
 """Besides, `make model LONG=1`"""
 
 COMPARED: dict[str, Configuration] = {
-    "revoked or expired": _planned(_process(0, 2, 1, "suspect"), _process(1, 2, 1), moves=True),
+    "revoked or expired": _planned(_process(0, 2, 1, "suspect"), _process(1, 2, 1), moves=True, late=True),
     "closed, crashed, superseded": _planned(
         _process(0, 3, 1, "suspect"), _process(1, 2, 1), _process(0, 2, 1, "starts", "proof"), crashes=True, closes=True, jumps=0
     ),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import attrs
 
@@ -58,6 +58,13 @@ class At:
     brings: int = 0
     whole: bool = False
     unread: tuple[int, ...] = ()
+    pending: int = 0
+    # Of traces only:
+    last_free: bool = False
+    last_held: bool = False
+    """Of a process that is over: what facts may say that it sent before, and that are still on
+    their way.
+    """
 
 
 class Lease:
@@ -71,12 +78,15 @@ class Lease:
         self._lead = max(given.step, given.raised) if given.on("R_CLAMP") else max(process.session for process in self.processes) + 1
         self._shortest = min(process.session for process in self.processes)
         self.since, self.most, self.owner, self.revoking, self.hold, self.jumps = 0, given.step, 0, False, 0, given.jumps
+        self.late = False
+        self.spared: tuple[int, ...] = ()
+        """In a trace: whom the fact that is being folded has expelled."""
         self.at = [
             At() if process.starts else At(known=LIVE, runs=RUNS, grant=int(index == 0)) for index, process in enumerate(self.processes)
         ]
 
     def key(self) -> tuple[object, ...]:
-        leader = self.since, self.most, self.owner, self.revoking, self.hold, self.jumps
+        leader = self.since, self.most, self.owner, self.revoking, self.late, self.hold, self.jumps
         return (*leader, *(attrs.astuple(each) for each in self.at))
 
     def copied(self) -> Lease:
@@ -99,7 +109,7 @@ class Lease:
         return self.at[i].runs == RUNS and self.at[i].grant == 1 and (not self.processes[i].suspect or self.fresh(i))
 
     def check(self) -> None:
-        running = [i for i in self.everyone if self.may_run(i)]
+        running = [i for i, at in enumerate(self.at) if at.grant == 1 and self.may_run(i)]
         if len(running) > 1:
             raise TwoOwners(f"processes {running} may run the task")
         if not self.given.without:
@@ -107,12 +117,21 @@ class Lease:
                 if self.owner != i and self.at[i].known != FENCED:
                     raise NotWaitedFor(f"process {i} may run the task; the leader knows {self.owner} as its owner and does not wait")
 
+    def _moves(self) -> int:
+        return min(self.since, self.most) if self.given.on("R_CLAMP") else self.since
+
+    def is_due(self, i: int) -> bool:
+        """Whether the session of a member would end with the next fact."""
+        return self.at[i].quiet + self._moves() >= self.waits(i)
+
     # Parts of actions
 
     def _over(self, i: int) -> None:
         at = self.at[i]
+        if self.given.trails:
+            at.last_free, at.last_held = at.told, at.grant == 1
         at.runs, at.beat, at.seen, at.grant, at.told, at.sent = OVER, 0, 0, 0, False, 0
-        at.fetch, at.asked, at.brings, at.whole, at.unread = 0, 0, 0, False, ()
+        at.fetch, at.asked, at.brings, at.whole, at.unread, at.pending = 0, 0, 0, False, (), 0
         if at.batch == APPENDED:
             at.batch = 0
 
@@ -128,7 +147,15 @@ class Lease:
             return
         if self.processes[i].suspect:
             at.unread = (*at.unread, what)
-        elif what == OUT:
+            at.pending += self.late
+        elif self.late:
+            at.pending = what
+        else:
+            self._reads(i, what)
+
+    def _reads(self, i: int, what: int) -> None:
+        at = self.at[i]
+        if what == OUT:
             self._over(i)
         elif what >= TASK:
             if at.grant == 0:
@@ -152,8 +179,11 @@ class Lease:
         if self.owner == i:
             self.owner, self.revoking = self.none, False
 
-    def _fold(self) -> None:
-        moved = min(self.since, self.most) if self.given.on("R_CLAMP") else self.since
+    def _fold(self, expelled: Collection[int] = ()) -> None:
+        """`expelled`: by a deadline that was due before the others."""
+        for i in expelled:
+            self._force(i)
+        moved = self._moves()
         self.since = 0
         for i, at in enumerate(self.at):
             if (at.known == LIVE and self.processes[i].suspect) or at.known == FENCED:
@@ -164,7 +194,7 @@ class Lease:
                 self._tell(i, OUT)
         found = False
         for i, at in enumerate(self.at):
-            if at.known == FENCED and at.quiet >= self.waits(i):
+            if at.known == FENCED and at.quiet >= self.waits(i) and i not in expelled and i not in self.spared:
                 at.known, at.quiet, found = GONE, 0, True
         if found and self.hold and not any(at.known == FENCED for at in self.at):
             self.hold = 0
@@ -190,6 +220,21 @@ class Lease:
     def _is_suspect_that_runs(self, i: int) -> bool:
         return self.at[i].runs == RUNS and self.processes[i].suspect
 
+    def _may_have_sent(self, i: int) -> bool:
+        """In a trace, several facts of a process that is over may still be on their way."""
+        return self._is_suspect_that_runs(i) or (self.given.trails and self.at[i].runs == OVER)
+
+    def _has_room(self, i: int) -> bool:
+        """The search goes on only where few decisions are unread."""
+        return self.given.trails or len(self.at[i].unread) < 3
+
+    def _outdate(self, i: int) -> None:
+        """What the process has said so far of the task no longer counts: it is older than what the
+        leader decides now.
+        """
+        at = self.at[i]
+        at.told = at.free = at.last_free = False
+
     # Actions
 
     def time(self, steps: int = 1) -> None:
@@ -211,10 +256,16 @@ class Lease:
                     self._clear_hold()
         self.check()
 
-    def jump(self) -> None:
+    def jump(self, wanted: int | None = None) -> None:
+        """`wanted`: of a trace, which knows how far."""
         _only_if(self.jumps > 0)
         self.jumps -= 1
-        self.since = self._lead
+        self.since = self._lead if wanted is None else min(wanted, self._lead)
+        self.check()
+
+    def back(self, wanted: int = 0) -> None:
+        _only_if(self.since > wanted)
+        self.since = wanted
         self.check()
 
     def tick(self) -> None:
@@ -224,9 +275,10 @@ class Lease:
 
     def move(self) -> None:
         b = self.owner
-        _only_if(self.given.moves and self.since == 0 and b != self.none and not self.revoking and len(self.at[b].unread) < 3)
+        _only_if(self.given.moves and self.since == 0 and b != self.none and not self.revoking and self._has_room(b))
+        _only_if(self.processes[b].suspect or not self.late)
         if self.given.on("R_EPOCH"):
-            self.at[b].told = self.at[b].free = False
+            self._outdate(b)
         if self.processes[b].suspect:
             self.revoking = True
             self._tell(b, REVOKED)
@@ -235,20 +287,35 @@ class Lease:
         self.check()
 
     def give(self, i: int) -> None:
-        returns = self.owner == i and self.revoking and len(self.at[i].unread) < 3
+        returns = self.owner == i and self.revoking and self._has_room(i)
         _only_if(self.since == 0 and self.at[i].known == LIVE and (self.owner == self.none or returns))
         self.owner, self.revoking = i, False
         if self.given.on("R_EPOCH"):
-            self.at[i].told = self.at[i].free = False
-        self.at[i].held = False
+            self._outdate(i)
+        self.at[i].held = self.at[i].last_held = False
         self._tell(i, TASK + (self.hold if self.given.on("R_HOLD") else 0))
         if not self.given.on("R_HOLD_PASSES"):
             self._clear_hold()
         self.check()
 
-    def expel(self, i: int) -> None:
-        _only_if(self.given.moves and self.since == 0 and self.at[i].known == LIVE and self.processes[i].suspect)
-        self._force(i)
+    def expel(self, *which: int) -> None:
+        """`which`: one; in a trace all that one fact expels."""
+        _only_if(self.given.moves and all(self.at[i].known == LIVE and self.processes[i].suspect for i in which))
+        self._fold(which)
+        self.check()
+
+    def fall_behind(self) -> None:
+        _only_if(self.given.late and not self.late)
+        self.late = True
+        self.check()
+
+    def publish(self) -> None:
+        _only_if(self.late)
+        self.late = False
+        for i, at in enumerate(self.at):
+            what, at.pending = at.pending, 0
+            if what and not self.processes[i].suspect:
+                self._reads(i, what)
         self.check()
 
     def configure(self, wanted: int | None = None) -> None:
@@ -282,15 +349,18 @@ class Lease:
 
     def close(self, i: int) -> None:
         at = self.at[i]
-        _only_if(self.given.closes and self._is_suspect_that_runs(i) and at.batch == 0)
-        self._over(i)
+        _only_if(self.given.closes and self._may_have_sent(i) and at.batch == 0)
+        if at.runs == RUNS:
+            self._over(i)
         at.batch, at.left, at.free, at.held = SENT, True, False, False
         self.check()
 
     def send(self, i: int, says: int) -> None:
         at = self.at[i]
         free, held = at.told if self.given.on("R_EPOCH") else at.grant != 1, at.grant == 1
-        _only_if(self._is_suspect_that_runs(i) and at.batch == 0 and (not says or free or held))
+        if at.runs == OVER:
+            free, held = at.last_free, at.last_held
+        _only_if(self._may_have_sent(i) and at.batch == 0 and (not says or free or held))
         at.batch, at.sent, at.free, at.held = SENT, 0, bool(says and free), bool(says and held)
         self.check()
 
@@ -329,13 +399,14 @@ class Lease:
 
     def serve(self, i: int, brings: int) -> None:
         at = self.at[i]
-        _only_if(at.fetch == SENT and len(at.unread) >= brings)
-        at.fetch, at.brings, at.whole = SERVED, brings, brings == len(at.unread)
+        published = len(at.unread) - at.pending
+        _only_if(at.fetch == SENT and published >= brings)
+        at.fetch, at.brings, at.whole = SERVED, brings, brings == published
         self.check()
 
     def lose(self, i: int) -> None:
         at = self.at[i]
-        _only_if(not self.given.on("R_NUMBERS") and bool(at.unread) and at.fetch == 0)
+        _only_if(not self.given.on("R_NUMBERS") and len(at.unread) > at.pending and at.fetch == 0)
         at.unread = at.unread[1:]
         self.check()
 
@@ -365,7 +436,7 @@ def _only_if(enabled: bool) -> None:
         raise NotAllowed
 
 
-OF_THE_LEADER = ("time", "jump", "tick", "move", "configure")
+OF_THE_LEADER = ("time", "jump", "back", "tick", "move", "fall_behind", "publish", "configure")
 OF_A_PROCESS = ("give", "expel", "start", "crash", "close", "append", "acknowledge", "ask", "arrive", "lose")
 
 

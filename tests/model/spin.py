@@ -44,6 +44,7 @@ def defines(given: Configuration) -> str:
         "RAISED": given.raised,
         "JUMPS": given.jumps,
         "MOVES": given.moves,
+        "LATE": given.late,
         "CONFIGURES": given.raised != given.step,
         "CRASHES": given.crashes,
         "CLOSES": given.closes,

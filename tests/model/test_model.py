@@ -17,6 +17,10 @@ from equipoise.statemachine.machine import GroupMachine
 from tests.model import lease, trace
 from tests.model.__main__ import PAGE, RESULTS, page_with
 from tests.model.configurations import BROKEN, CHANGELOG_RULES, COMPARED, OWNERS, RULES, SEARCHED
+from tests.model.recording import Recording
+from tests.model.without import WITHOUT, storm
+from tests.seeds import setting_of
+from tests.storms import run_storm
 
 ROOT = Path(__file__).resolve().parents[2]
 PROTOCOL = ROOT / "tests" / "scenarios" / "protocol"
@@ -103,3 +107,23 @@ def test_trace_with_a_corrupted_hold_token_or_grant_is_refused(monkeypatch: pyte
     ):
         with pytest.raises(trace.Refused):
             trace.follow(records, [*decisions[:held], attrs.evolve(decisions[held], decision=broken), *decisions[held + 1 :]])
+
+
+STORMS = (2, "plain"), (6, "plain"), (37, "switching"), (2, "operators"), (3, "operators+switching")
+"""Late decisions, late facts, and a member that is expelled when its session ends, are among them.
+"""
+MORE = [pytest.param(seed, None, marks=pytest.mark.slow) for seed in range(1_000, 1_040)]
+
+
+@pytest.mark.parametrize(("seed", "kind"), [*STORMS, *MORE])
+def test_storm_is_a_run_of_the_model(seed: int, kind: str | None) -> None:
+    recording = Recording()
+    with recording.on():
+        run_storm(setting_of(seed, kind), judges=[recording])
+    assert recording.follow().tasks
+
+
+@pytest.mark.parametrize("rule", WITHOUT)
+def test_storm_without_a_rule_is_refused(rule: str) -> None:
+    with pytest.raises(trace.Refused):
+        storm(WITHOUT[rule]).follow()

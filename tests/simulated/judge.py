@@ -1,6 +1,7 @@
 """What must hold in a simulation: while it runs, no task has two owners; at its end, the recount of
-outputs and of the state in changelogs is as the guarantee promises, and the log verifies.
-(`tests.simulated.stores` compares members' stores with their changelogs.)
+outputs and of the state in changelogs is as the guarantee promises, the log verifies, and it is a
+run of the model (`tests.simulated.traces`). `tests.simulated.stores` compares members' stores with
+their changelogs.
 """
 
 from __future__ import annotations

@@ -20,11 +20,13 @@ from equipoise.events.log.kafka.topics import Topics
 from equipoise.member import link
 from equipoise.member.runner import TaskRunner
 from equipoise.worker import host
+from tests.model.trace import Refused
 from tests.simulated.deployment import MOST_UNCOMMITTED, TOPIC, Deployment
 from tests.simulated.faults import Fault
 from tests.simulated.judge import recount_all, repeated_faults, verify_log
 from tests.simulated.loops import S_US
 from tests.simulated.stores import store_faults
+from tests.simulated.traces import followed
 
 START_S = 40.0
 """Within this time a new deployment runs all tasks."""
@@ -212,6 +214,11 @@ class _Run:
             deployment.problem(fault)
         for error in deployment.scheduler.errors:
             deployment.problem(f"a loop reports: {error}")
+        for prefix in sorted(deployment.prefixes):
+            try:
+                followed(deployment, Topics(prefix))
+            except Refused as error:
+                deployment.problem(f"the log {prefix} is no run of the model: {error}")
 
     async def _look_at_everything(self) -> None:
         deployment = self.deployment

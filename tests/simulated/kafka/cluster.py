@@ -251,6 +251,7 @@ class Cluster:
         broker = self.brokers[each.leader]
         topic = self.topics.get(each.place.topic)
         has_append_time = batch.marker is not None or (topic is not None and topic.configs["message.timestamp.type"] == "LogAppendTime")
+        batch.appended_us = self.scheduler.now_us
         offset = each.log.append(batch, self.now_ms(broker) if has_append_time else None)
         self.records_appended += each.log.end - offset
         if each.isr == [each.leader]:

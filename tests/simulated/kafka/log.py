@@ -77,6 +77,7 @@ class Batch:
     marker: bool | None = None
     base: int = -1
     """Offset of its first record, when it is appended."""
+    appended_us: int = 0
 
     @property
     def last_sequence(self) -> int:

@@ -1,0 +1,36 @@
+"""The log of a simulation as runs of the model (`tests.model.trace`)."""
+
+from __future__ import annotations
+
+from equipoise.events.log.kafka.client import TopicPartition
+from equipoise.events.log.kafka.envelope import fact_record, fact_row, member_decision, partition_of, stored_decision
+from equipoise.events.log.kafka.topics import Topics
+from equipoise.events.records import DecisionRecord
+from tests.model.trace import Followed, Happened, follow
+from tests.simulated.deployment import GROUP, LOG_PARTITIONS, Deployment
+from tests.simulated.kafka.log import StoredRecord
+
+
+def followed(deployment: Deployment, topics: Topics) -> Followed:
+    """Follows the group's log in these topics with the model. Raises `tests.model.trace.Refused`.
+
+    Of a log whose topics were created again the last one: the model has no other log
+    (docs/protocol.md#l9).
+    """
+    happened: list[tuple[int, Happened]] = []
+    records = []
+    for stored in _of_group(deployment, topics.facts):
+        records.append(fact_record(fact_row(stored.key, stored.value, stored.offset, stored.timestamp)))
+        happened.append((stored.batch.appended_us, Happened(stored.batch.appended_us // 1_000, offset=stored.offset)))
+    decisions: dict[int, DecisionRecord] = {}
+    for stored in _of_group(deployment, topics.decisions):
+        decided = member_decision(stored_decision(stored.key, stored.value, ""))
+        if isinstance(decided, DecisionRecord) and decisions.setdefault(decided.number, decided) is decided:
+            happened.append((stored.batch.appended_us, Happened(stored.batch.appended_us // 1_000, number=decided.number)))
+    happened.sort(key=lambda each: each[0])
+    return follow(records, decisions.values(), [each for _, each in happened])
+
+
+def _of_group(deployment: Deployment, topic: str) -> list[StoredRecord]:
+    partition = deployment.cluster.partition(TopicPartition(topic, partition_of(GROUP, LOG_PARTITIONS)))
+    return [] if partition is None else [record for record in partition.log.records if record.key == GROUP.encode()]
