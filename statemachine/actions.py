@@ -147,7 +147,7 @@ def observe_partitions(state: GroupState, fact: PartitionsObserved) -> bool:
         known.update(ends)
     _merge(state.source_lags, fact.source_lags)
     topology = state.topology
-    for part in () if topology is None or not fact.source_lags else topology.subtopologies:
+    for part in () if topology is None else topology.subtopologies:
         for topic in part.source_topics:
             for partition in fact.source_lags.get(topic, ()):
                 state.behind.pop(TaskId(part.subtopology, partition), None)
@@ -244,13 +244,18 @@ def hear(state: GroupState, member_id: str, incarnation: int) -> MemberState | N
     return None
 
 
+def _note_change(member: MemberState) -> None:
+    """The problem has another `MemberSpec` of the member than before."""
+    member.version += 1
+
+
 def report(state: GroupState, member: MemberState, fact: LagReported) -> None:
     """report_number', applied_epoch', held', ready', failed' = the fact's; lags' = the fact's, or
     lags ∪ the fact's \\ forgotten when it is a delta; preparing' = the fact's, each since it began;
     a measured restore speed replaces the member's. Costs time in the size of the report.
     """
     if fact.base is None or fact.lags or fact.forgotten or fact.load is not None or member.ready.symmetric_difference(fact.ready):
-        member.version += 1
+        _note_change(member)
     member.report_number = fact.number
     member.applied_epoch = fact.assignment_epoch
     if fact.load is not None and fact.load.restored_records_per_s >= 1:
@@ -279,7 +284,7 @@ def record_loads(state: GroupState, loads: Mapping[TaskId, MeasuredLoad], behind
 
 def declare_ready(member: MemberState, tasks: Iterable[TaskId]) -> None:
     """ready' = ready ∪ tasks."""
-    member.version += 1
+    _note_change(member)
     member.ready |= frozenset(tasks)
 
 
@@ -328,7 +333,7 @@ def end_drain(member: MemberState) -> None:
 
 def release_member(member: MemberState) -> None:
     """released' = true; standby', warmup' = ∅."""
-    member.version += 1
+    _note_change(member)
     member.released = True
     member.standby.clear()
     member.warmup.clear()
@@ -387,7 +392,7 @@ def grant(state: GroupState, member: MemberState, task: TaskId) -> None:
     previous_owners' = previous_owners \\ {task: member}.
     """
     name = member.member_id
-    member.version += 1
+    _note_change(member)
     member.revoking.pop(task, None)
     member.active[task] = member.issued_epoch + 1
     member.standby.discard(task)
@@ -403,7 +408,7 @@ def take_back(state: GroupState, member: MemberState, task: TaskId) -> None:
     """Undoes a grant of this step, which no member has seen: active' = active \\ {task}; owner' =
     owner \\ {task}.
     """
-    member.version += 1
+    _note_change(member)
     del member.active[task]
     del state.owner[task]
 
@@ -416,7 +421,7 @@ def revoke(state: GroupState, member: MemberState, task: TaskId) -> None:
 
 def release(state: GroupState, member: MemberState, task: TaskId) -> None:
     """revoking' = revoking \\ {task}; owner' = owner \\ {task}."""
-    member.version += 1
+    _note_change(member)
     del member.revoking[task]
     del state.owner[task]
 
@@ -494,7 +499,7 @@ def observe_assignment(state: GroupState, fact: AssignmentObserved) -> None:
     for observed in fact.members:
         member = state.members[observed.member_id]
         member.last_heard_ms = state.now_ms
-        member.version += 1
+        _note_change(member)
         member.active = dict.fromkeys(observed.active, 0)
         member.standby = set(observed.standby) - set(observed.active)
     state.owner = {task: observed.member_id for observed in fact.members for task in observed.active}
@@ -575,20 +580,20 @@ def clear_eager_regrants(member: MemberState) -> None:
 
 def set_standbys(member: MemberState, standby: set[TaskId]) -> None:
     """standby' = standby."""
-    member.version += 1
+    _note_change(member)
     member.standby = standby
 
 
 def begin_warmup(state: GroupState, member: MemberState, task: TaskId, *, caught_up: bool) -> None:
     """warmup' = warmup ∪ {task: progress from the member's lag now}."""
     lag = known_lag(member.lags.get(task))
-    member.version += 1
+    _note_change(member)
     member.warmup[task] = Warmup(best_lag=lag, improved_ms=state.now_ms, caught_up=caught_up, looked_lag=lag, looked_ms=state.now_ms)
 
 
 def end_warmup(member: MemberState, task: TaskId) -> bool:
     """warmup' = warmup \\ {task}. Returns whether it was there."""
-    member.version += 1
+    _note_change(member)
     return member.warmup.pop(task, None) is not None
 
 

@@ -186,9 +186,6 @@ def _apply_movements(context: StepContext, plan: Plan) -> None:
             if plan.reasons[movement.task].code == "slot_full":
                 actions.queue(state, movement)
             continue
-        if movement.source is None:
-            before.pop(movement.task, None)
-            continue  # the task is free and is granted in this round
         actions.begin_movement(state, movement)
         if before.get(movement.task) != movement:
             context.note(_move(plan, movement))

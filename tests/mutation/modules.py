@@ -7,7 +7,7 @@ import attrs
 _MACHINE = tuple(
     f"tests/unit/statemachine/test_{name}.py"
     for name in (
-        "actions", "context", "crash_loops", "deadlines", "due", "fencing", "leftovers", "machine", "machine_members", "machine_movements",
+        "actions", "context", "crash_loops", "deadlines", "due", "fencing", "leader", "leftovers", "machine", "machine_members", "machine_movements",
         "problem", "readiness", "refused_configuration", "slots", "snapshots", "source_lags", "transitions",
     )
 )  # fmt: skip

@@ -36,6 +36,7 @@ def step(*member_ids: str, eager: tuple[str, ...] = (), stateless: int = 0, guar
         member.standby.clear()
         member.warmup.clear()
         member.issued_epoch = 5
+    state.problem_cache.forget_all()
     context = context_of(group, guarantees)
     assert set(state.members) == set(member_ids)
     return context

@@ -228,7 +228,7 @@ def test_observed_source_lag_replaces_what_was_reported():
 
 def test_observation_says_whether_a_rack_or_a_weight_changed():
     state = group_state()
-    racks, weights = PartitionsObserved(racks={"in": {0: ("r1",)}}), PartitionsObserved(weights={"in": {0: 2}})
+    racks, weights = PartitionsObserved(racks={"in": {0: ("r1",)}, "log": {0: ("r1",)}}), PartitionsObserved(weights={"in": {0: 2}})
     seen = [actions.observe_partitions(state, each) for each in (racks, racks, weights, weights, PartitionsObserved(end_offsets={"log": {0: 1}}))]
     assert seen == [True, False, True, False, False]
     both = PartitionsObserved(racks={"in": {0: ("r1",), 1: ("r2",)}, "log": {0: ("r1",)}}, weights={"in": {0: 2}})
@@ -254,6 +254,20 @@ def test_growth_is_measured_from_the_last_observation(after_ms: int, end: int, g
     state.now_ms = after_ms
     actions.observe_partitions(state, PartitionsObserved(end_offsets={"log": {0: end}}))
     assert (state.growth, state.end_offsets) == ({"log": {0: growth}}, {"log": {0: end}})
+
+
+def test_second_observation_of_one_moment_keeps_the_growth():
+    state = GroupState()
+    for now_ms, end in ((0, 1_000), (1_000, 1_100), (1_000, 1_100), (1_000, 1_200)):
+        state.now_ms = now_ms
+        actions.observe_partitions(state, PartitionsObserved(end_offsets={"log": {0: end}}))
+    assert state.growth == {"log": {0: Growth(1_000, 100)}}
+
+
+def test_source_lags_observed_before_a_topology_is_declared_are_kept():
+    state = GroupState()
+    actions.observe_partitions(state, PartitionsObserved(source_lags={"in": {0: 7}}))
+    assert state.source_lags == {"in": {0: 7}}
 
 
 def test_join_has_what_the_member_says_of_itself():
