@@ -5,6 +5,7 @@ published decisions, ticks.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import attrs
 import pytest
@@ -301,3 +302,260 @@ def test_decision_above_the_size_limit_halts_its_group_before_publishing() -> No
     assert [each for each in decided if each.group == "big"] == []
     assert lead.groups["small"].halted is None
     assert len([each for each in decided if each.group == "small" and each.caused_by == 7]) > 1
+
+
+# What a lead keeps of each group
+
+
+def running(**settings: Any) -> list[Record]:
+    """One group with a member, from offset 1 on; the last fact is at 1_003 ms."""
+    facts: list[tuple[str, Fact]] = [("", LogOpened(log_id="log-1"))]
+    facts += [("a", configured(**{"initial_delay_ms": 0, **settings})), ("a", topology(stateless=2)), ("a", joined("m1"))]
+    return [make_record(group, offset, 1_000 + offset, fact) for offset, (group, fact) in enumerate(facts)]
+
+
+def checkpointed(records: list[Record]) -> StoredCheckpoint:
+    lead = PartitionLead()
+    folded(lead, records)
+    lead.take_checkpoint("a")
+    (checkpoint,) = lead.acknowledged("a", lead.groups["a"].machine.state.number)
+    return checkpoint
+
+
+def test_decisions_of_before_the_checkpoint_are_not_compared() -> None:
+    checkpoint = checkpointed(running())
+    lead = PartitionLead(4, opened=running()[0])
+    lead.restore(checkpoint)
+    assert (lead.groups["a"].checkpoint_offset, lead.groups["a"].recovery_offset) == (3, 4)
+    for number in range(1, checkpoint.number + 1):
+        lead.take_published("a", number, 0, refused=3)
+    assert (lead.groups["a"].published.last_waiting, lead.groups["a"].refused) == (0, set())
+    lead.take_published("a", checkpoint.number + 1, 0, refused=4)
+    assert (lead.groups["a"].published.last_waiting, lead.groups["a"].refused) == (checkpoint.number + 1, {4})
+    assert lead.groups["a"].last_published == checkpoint.number + 1
+
+
+def test_decisions_of_a_halted_group_are_acknowledged_and_not_compared() -> None:
+    lead = PartitionLead(1)
+    lead.pass_over("a", 1, "event_unknown", "kind 77")
+    lead.take_published("a", 5, 0, refused=7)
+    assert (lead.groups["a"].last_published, lead.groups["a"].published.last_waiting, lead.groups["a"].refused) == (5, 0, set())
+
+
+def test_copies_that_differ_halt_the_group_at_the_next_fact() -> None:
+    lead = PartitionLead(3)
+    lead.take_published("a", 1, 10)
+    lead.take_published("a", 1, 11)
+    halted = lead.groups["a"].halted
+    assert halted is not None
+    assert (halted.group, halted.offset, halted.code, halted.problem) == (
+        "a", 3, "published_differs", "decision 1 is published twice, and the copies differ"
+    )  # fmt: skip
+    assert lead.groups["a"].machine.halted is halted
+
+
+def test_opened_log_reaches_groups_that_have_not_folded_it() -> None:
+    seen: list[tuple[int, str, str]] = []
+
+    def hears(record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
+        seen.append((record.offset, machine.state.group, machine.state.log_id))
+
+    lead = PartitionLead(4, opened=running()[0], folded=hears)
+    lead.restore(checkpointed(running()))
+    lead.group("b")
+    lead.pass_over("c", 4, "event_unknown", "kind 77")
+    assert lead.fold(make_record("", 5, 0, LogOpened(log_id="log-2")), 0) == []
+    assert [(offset, log_id) for offset, _, log_id in seen] == [(5, "log-2"), (5, "log-2")]
+    ahead = PartitionLead(0, folded=hears)
+    seen.clear()
+    ahead.restore(checkpointed(running()))
+    ahead.fold(running()[0], 0)
+    assert seen == [], "the checkpoint is of a later fact"
+    ahead.group("d")
+    assert ahead.groups["d"].machine.state.log_id == "log-1"
+
+
+def test_each_fact_is_heard_with_its_decisions_and_its_machine() -> None:
+    seen: list[tuple[int, list[int], bool]] = []
+    lead = PartitionLead(folded=lambda record, decisions, machine: seen.append(
+        (record.offset, [each.number for each in decisions], machine is lead.groups["a"].machine)
+    ))  # fmt: skip
+    decisions = folded(lead, [*running(), make_record("", 4, 0, Undecodable(code="no_group", length_bytes=1, crc32=1))])
+    assert [offset for offset, _, is_its in seen if is_its] == [1, 2, 3]
+    assert [number for _, numbers, _ in seen for number in numbers] == [each.number for each in decisions]
+    assert set(lead.groups) == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("offset", "error", "text"),
+    [(1, RepeatError, "offset 1: was folded before; the next fact is 2"), (3, GapError, "offset 2: is missing; the next record has offset 3")],
+)
+def test_fact_out_of_order_is_named(offset: int, error: type[Exception], text: str) -> None:
+    lead = PartitionLead()
+    folded(lead, running()[:2])
+    with pytest.raises(error, match=text):
+        lead.fold(make_record("a", offset, 0, ProbingTick()), 0)
+    with pytest.raises(error, match=text):
+        lead.pass_over("a", offset, "event_unknown", "kind 77")
+    assert lead.position == 2
+
+
+def test_first_halt_of_a_group_stays() -> None:
+    lead = PartitionLead(1)
+    lead.pass_over("a", 1, "event_unknown", "kind 77")
+    lead.pass_over("a", 2, "event_unknown", "kind 78")
+    halted = lead.groups["a"].halted
+    assert halted is not None
+    assert (halted.group, halted.offset, halted.code, halted.problem) == ("a", 1, "event_unknown", "kind 77")
+    assert lead.position == 3
+
+
+def test_unreadable_fact_of_before_the_checkpoint_does_not_halt() -> None:
+    for first, halts in ((3, False), (4, True)):
+        lead = PartitionLead(first)
+        lead.restore(checkpointed(running()))
+        lead.pass_over("a", first, "event_unknown", "kind 77")
+        assert (lead.groups["a"].halted is not None) is halts
+
+
+class Fails(GroupMachine):
+    """A defect: a member that joins as m9 ends the step."""
+
+    def step(self, record: Record) -> list[DecisionRecord]:
+        if record.event == joined("m9"):
+            raise ZeroDivisionError("a defect")
+        return super().step(record)
+
+
+def test_defect_of_a_step_halts_with_its_cause() -> None:
+    lead = PartitionLead(machine_factory=lambda checkpoint: Fails())
+    folded(lead, running())
+    lead.take_checkpoint("a")
+    assert lead.fold(make_record("a", 4, 2_000, joined("m9")), 0) == []
+    group = lead.groups["a"]
+    assert group.halted is not None
+    assert (group.halted.offset, group.halted.code, group.halted.problem) == (4, "defect", "ZeroDivisionError: a defect")
+    assert isinstance(group.halted.__cause__, ZeroDivisionError)
+    assert (group.tick_at_ms, group.waiting, lead.acknowledged("a", 10**6)) == (None, [], [])
+    assert lead.fold(make_record("a", 5, 2_000, ProbingTick()), 0) == []
+
+
+def test_decision_that_cannot_be_compared_halts_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(recomputed: list[DecisionRecord]) -> list[DecisionRecord]:
+        raise ZeroDivisionError("a defect")
+
+    lead = PartitionLead()
+    folded(lead, running())
+    monkeypatch.setattr(lead.groups["a"].published, "missing", fails)
+    assert lead.fold(make_record("a", 4, 2_000, joined("m2")), 0) == []
+    halted = lead.groups["a"].halted
+    assert halted is not None
+    assert (halted.offset, halted.code) == (4, "defect")
+
+
+# Checkpoints
+
+
+def test_checkpoints_ripen_in_order_as_decisions_are_acknowledged() -> None:
+    lead = PartitionLead()
+    folded(lead, running())
+    taken = []
+    for place, member_id in enumerate(("m2", "m3")):
+        folded(lead, [make_record("a", 4 + place, 2_000, joined(member_id))])
+        lead.take_checkpoint("a")
+        taken.append(lead.groups["a"].waiting[-1])
+    assert [(each.group, each.offset, each.number) for each in taken] == [("a", 4, taken[0].number), ("a", 5, lead.groups["a"].machine.state.number)]
+    assert taken[1].state == lead.groups["a"].machine.snapshot()
+    assert lead.acknowledged("a", taken[0].number) == taken[:1]
+    assert lead.acknowledged("a", taken[1].number - 1) == []
+    assert lead.acknowledged("a", taken[1].number) == taken[1:]
+    assert lead.groups["a"].waiting == []
+
+
+def test_checkpoint_stored_late_takes_nothing_back() -> None:
+    lead = PartitionLead()
+    assert lead.recovery_offset == 0
+    folded(lead, running())
+    assert lead.recovery_offset == 1, "the group's first fact"
+    checkpoint = checkpointed(running())
+    for offset in (3, 2):
+        lead.stored(attrs.evolve(checkpoint, offset=offset))
+    assert (lead.groups["a"].checkpoint_offset, lead.recovery_offset) == (3, 4)
+
+
+def test_partition_is_needed_from_the_first_fact_that_any_group_needs() -> None:
+    lead = PartitionLead()
+    folded(lead, [*running(), make_record("b", 4, 2_000, joined("m1")), make_record("b", 5, 2_000, joined("m1"))])
+    lead.stored(attrs.evolve(checkpointed(running()), offset=5))
+    assert (lead.groups["b"].from_offset, lead.recovery_offset) == (4, 4)
+
+
+# Ticks
+
+
+@pytest.mark.parametrize(("initial_delay_ms", "in_ms"), [(0, 700), (500, 500)])
+def test_tick_is_due_at_the_next_deadline_or_after_the_longest_step(initial_delay_ms: int, in_ms: int) -> None:
+    lead = PartitionLead()
+    for record in running(max_step_ms=700, initial_delay_ms=initial_delay_ms):
+        lead.fold(record, 50)
+    assert lead.groups["a"].tick_at_ms == 50 + in_ms
+    lead.plan_ticks(80)
+    assert lead.groups["a"].tick_at_ms == 80 + in_ms
+
+
+def test_tick_of_an_overdue_deadline_is_in_a_millisecond() -> None:
+    lead = PartitionLead()
+    folded(lead, running())
+    lead.groups["a"].machine.state.now_ms += 10**9
+    lead.plan_ticks(80)
+    assert lead.groups["a"].tick_at_ms == 81
+
+
+def test_empty_group_needs_no_tick() -> None:
+    lead = PartitionLead()
+    folded(lead, running())
+    folded(lead, [make_record("a", 4, 2_000, MemberLeft(member_id="m1", incarnation=1))])
+    assert (lead.groups["a"].tick_at_ms, lead.ticks_due(10**12)) == (None, [])
+
+
+def test_halted_group_gets_no_tick_after_a_takeover() -> None:
+    lead = PartitionLead()
+    folded(lead, running())
+    lead.pass_over("a", 4, "event_unknown", "kind 77")
+    lead.plan_ticks(80)
+    assert (lead.groups["a"].tick_at_ms, lead.ticks_due(10**12)) == (None, [])
+
+
+def test_tick_that_is_under_way_ends_with_a_tick_alone() -> None:
+    lead = PartitionLead()
+    folded(lead, running())
+    at_ms = lead.groups["a"].tick_at_ms
+    assert at_ms is not None
+    assert (lead.ticks_due(at_ms - 1), lead.ticks_due(at_ms)) == ([], ["a"])
+    lead.fold(make_record("a", 4, 2_000, joined("m2")), 0)
+    assert lead.ticks_due(10**12) == []
+    lead.fold(make_record("a", 5, 2_000, ProbingTick()), 0)
+    assert lead.ticks_due(10**12) == ["a"]
+
+
+def test_source_lags_are_observed_where_the_group_does_not_know_them() -> None:
+    lead = PartitionLead()
+    folded(lead, running())
+    lags = {"in": {0: 5, 1: 6}}
+    for _ in range(2):
+        assert lead.observe("a", {}, None, lags) == PartitionsObserved(source_lags=lags), "they count when the group has folded them"
+    folded(lead, [make_record("a", 4, 2_000, PartitionsObserved(source_lags={"in": {0: 5}}))])
+    assert lead.observe("a", {}, {}, lags) == PartitionsObserved(source_lags={"in": {1: 6}})
+    assert lead.groups["a"].machine.state.source_lags == {"in": {0: 5}}
+    assert lead.observe("a", {}, {"in": {0: ("r1",)}}, {"in": {0: 5}}) == PartitionsObserved(racks={"in": {0: ("r1",)}})
+
+
+def test_only_a_configuration_that_this_build_lacks_asks_for_what_is_published() -> None:
+    lead = PartitionLead()
+    folded(lead, running())
+    missing = attrs.evolve(CONFIG, assignor="of_a_newer_build")
+    for fact, asks in ((missing, True), (CONFIG, False), (joined("m2"), False)):
+        assert lead.must_read_published(make_record("a", 4, 2_000, fact)) is asks
+    assert not lead.must_read_published(make_record("a", 3, 2_000, missing)), "it was folded before"
+    assert lead.must_read_published(make_record("new", 4, 2_000, missing))
+    assert lead.groups["new"].from_offset == 4
