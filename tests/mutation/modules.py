@@ -18,7 +18,7 @@ _ASSIGNORS = tuple(
     f"tests/unit/assignors/test_{name}.py"
     for name in (
         "bounds", "equivalence_classes", "high_availability", "kafka_cases", "kafka_cases_parts", "movements", "rack_standbys", "racks",
-        "standby_search", "target", "warmup_slots",
+        "standby_search", "standbys", "target", "warmup_slots",
     )
 )  # fmt: skip
 

@@ -1,0 +1,258 @@
+"""Where standbys are kept, placed and passed on, without racks and tags."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+
+from equipoise.assignors.common.indexed_problem import IndexedProblem
+from equipoise.assignors.common.movements import WarmupSlots, get_movements
+from equipoise.assignors.common.problem import AssignmentProblem
+from equipoise.assignors.common.standbys import Standbys, assign_standbys
+from equipoise.events.tasks import TaskId, parse_task
+from tests.unit.assignors.build import UNKNOWN, in_flight, member, numbered, problem, tasks
+
+
+def assigned(question: AssignmentProblem, target: dict[str, str] | None = None, *, full: bool = False) -> Standbys:
+    """The owners stay, but for those in `target`. `full`: no slot is left."""
+    indexed = IndexedProblem(question)
+    ends = {**indexed.owner, **{parse_task(task): name for task, name in (target or {}).items()}}
+    slots = WarmupSlots(indexed)
+    movements = get_movements(indexed, indexed.owner, ends, slots)
+    while full and slots.left:
+        slots.hold("m1")
+    return assign_standbys(indexed, indexed.owner, ends, movements, slots)
+
+
+def held(found: Standbys) -> dict[str, str]:
+    """Task -> ``"m1 m2"``."""
+    return {str(task): " ".join(members) for task, members in found.holders.items()}
+
+
+def warming(found: Standbys) -> list[str]:
+    return sorted(f"{task} {name}" for task, name in found.warmups)
+
+
+TWO, SIX = tasks("0_0 0_1"), tasks(numbered(6))
+
+
+def test_without_standbys_there_are_none():
+    found = assigned(problem(TWO, member("m1", "0_0 0_1"), member("m2", standby="0_0")))
+    assert (held(found), found.warmups, found.placed, found.unsettled, found.goal) == ({}, frozenset(), frozenset(), False, None)
+
+
+# Kept
+
+
+def test_copy_that_is_needed_stays():
+    found = assigned(problem(TWO, member("m1", "0_0 0_1"), member("m2", standby="0_1 0_0"), member("m3"), num_standbys=1, balance_factor=9))
+    assert (held(found), found.placed, found.unsettled) == ({"0_0": "m2", "0_1": "m2"}, frozenset(), False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "stays"), [({"subtopologies": {0: 1}}, True), ({"subtopologies": {1: 9}}, False), ({"leaving": True, "subtopologies": {1: 9}}, True)]
+)
+def test_copy_of_a_task_that_its_member_does_not_know_ends_unless_it_leaves(fields: dict[str, Any], stays: bool):
+    """A leaving member keeps its copies until they are replaced."""
+    question = problem(tasks("0_0"), member("m1", "0_0"), member("m2", standby="0_0", **fields), member("m3"), num_standbys=1)
+    found = assigned(question)
+    assert held(found) == {"0_0": "m2" if stays else "m3"}
+
+
+def test_copy_of_a_task_that_its_member_runs_now_is_no_standby():
+    found = assigned(problem(tasks("0_0"), member("m1", "0_0", standby="0_0"), member("m2"), num_standbys=1))
+    assert (held(found), found.placed) == ({"0_0": "m2"}, frozenset({TaskId(0, 0)}))
+
+
+def test_copy_of_a_task_that_is_gone_or_has_no_owner_is_no_standby():
+    found = assigned(problem(tasks("0_0 0_1"), member("m1", "0_0"), member("m2", standby="0_0 0_1 7_7"), num_standbys=1))
+    assert held(found) == {"0_0": "m2"}
+
+
+def test_stateless_task_has_no_standby():
+    found = assigned(problem(tasks("0_0", "1_0"), member("m1", "0_0 1_0"), member("m2"), num_standbys=1))
+    assert held(found) == {"0_0": "m2"}
+
+
+@pytest.mark.parametrize(
+    ("second", "third", "stays"),
+    [
+        ({"lags": {"0_0": 7}}, {"lags": {"0_0": 8}}, "m2"),
+        ({"lags": {"0_0": 8}}, {"lags": {"0_0": 7}}, "m3"),
+        ({"lags": {"0_0": 7}, "leaving": True}, {"lags": {"0_0": 8}}, "m3"),
+        ({"lags": {"0_0": 7}, "active": "0_1 0_2 0_3 0_4 0_5"}, {"lags": {"0_0": 8}}, "m3"),
+        ({}, {}, "m3"),
+    ],
+)
+def test_copy_too_many_ends_where_it_is_worth_least(second: dict[str, Any], third: dict[str, Any], stays: str):
+    """Leaving members first, then those above their share, then those with most to restore."""
+    runs = [member("m1", "0_0") if "active" in second else member("m1", numbered(6)), member("m2", standby="0_0", **second)]
+    question = problem(SIX, *runs, member("m3", standby="0_0", **third), num_standbys=1, balance_factor=20 if "active" not in second else 1)
+    assert held(assigned(question))["0_0"] == stays
+
+
+def test_copy_that_a_movement_needs_stays_though_it_is_worth_less():
+    question = problem(
+        tasks("0_0"), member("m1", "0_0"), member("m2", standby="0_0", lags={"0_0": 0}), member("m3", standby="0_0", lags={"0_0": 9}), num_standbys=1
+    )
+    assert held(assigned(question, {"0_0": "m3"})) == {"0_0": "m3"}
+
+
+# Placed
+
+
+def test_each_task_has_as_many_copies_as_there_are_other_members_that_may_run_it():
+    members = [member("m1", "0_0 0_1"), member("m2"), member("m3", subtopologies={0: 1}), member("m4", leaving=True)]
+    for wanted, copies in ((1, [1, 1]), (2, [2, 1]), (3, [2, 1])):
+        found = assigned(problem(TWO, *members, num_standbys=wanted))
+        assert [len(each.split()) for each in held(found).values()] == copies
+
+
+def test_owner_that_may_not_run_its_task_is_no_member_beside_itself():
+    members = [member("m1", "0_0", subtopologies={1: 1}), member("m2"), member("m3")]
+    assert held(assigned(problem(tasks("0_0"), *members, num_standbys=3))) == {"0_0": "m2 m3"}
+
+
+@pytest.mark.parametrize(
+    ("second", "third", "holder"),
+    [
+        ({"lags": {"0_0": 500}}, {"lags": {"0_0": 600}}, "m2"),
+        ({"lags": {"0_0": 600}}, {"lags": {"0_0": 500}}, "m3"),
+        ({"lags": {"0_0": UNKNOWN}}, {"lags": {"0_0": 600}}, "m3"),
+        ({"lags": {"0_0": 50}}, {"ready": "0_0", "lags": {"0_0": 40}}, "m3"),
+        ({"lags": {"0_0": 5}, "leaving": True}, {"lags": {"0_0": 600}}, "m3"),
+        ({}, {"lags": {"0_0": 149_000}}, "m3"),
+    ],
+)
+def test_left_over_copy_that_is_nearest_becomes_the_standby(second: dict[str, Any], third: dict[str, Any], holder: str):
+    found = assigned(problem(tasks("0_0"), member("m1", "0_0"), member("m2", **second), member("m3", **third), num_standbys=1))
+    assert (held(found), found.placed) == ({"0_0": holder}, frozenset({TaskId(0, 0)}))
+
+
+def test_left_over_copy_on_a_member_without_room_is_not_used():
+    """m2 has its share of two copies: one more is above."""
+    question = problem(TWO, member("m1", "0_0"), member("m2", "0_1", lags={"0_0": 5}), member("m3"), member("m4"), num_standbys=1)
+    assert held(assigned(question))["0_0"] in ("m3", "m4")
+
+
+def test_left_over_copy_of_a_destination_is_not_its_standby():
+    question = problem(tasks("0_0"), member("m1", "0_0"), member("m2", lags={"0_0": 500}), member("m3"), num_standbys=1)
+    assert held(assigned(question, {"0_0": "m2"})) == {"0_0": "m3"}
+    assert held(assigned(question)) == {"0_0": "m2"}
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+@pytest.mark.parametrize("capacity", [1, 3])
+@pytest.mark.parametrize("count", [6, 60])
+def test_copies_follow_capacity(count: int, capacity: int, copies: int):
+    owners = [numbered(count // 3, start=start) for start in range(0, count, count // 3)]
+    members = [member(f"m{place}", owner, capacity=capacity if place == 3 else 1) for place, owner in enumerate([*owners, ""])]
+    found = assigned(problem(tasks(numbered(count)), *members, num_standbys=copies))
+    loads = {each.id: len(each.active) for each in members}
+    for holders in found.holders.values():
+        for name in holders:
+            loads[name] += 1
+    every = count * (1 + copies)
+    if capacity == 1:
+        assert max(loads.values()) - min(loads.values()) <= 1
+    else:
+        most = min(every // 2, count)  # a member has a task at most once
+        assert loads["m3"] in (most, most + 1)
+    assert all(len(set(holders)) == copies and not {task} & set(holders) for task, holders in found.holders.items())
+
+
+def test_standbys_of_one_owner_spread_over_the_others():
+    owners = [numbered(6, start=start) for start in (0, 6, 12, 18)]
+    members = [member(f"m{place}", owner) for place, owner in enumerate(owners)]
+    found = assigned(problem(tasks(numbered(24)), *members, num_standbys=1))
+    for owner in members:
+        names = [name for task in owner.active for name in found.holders[task]]
+        assert sorted(names.count(name) for name in set(names)) == [2, 2, 2]
+
+
+def test_destination_without_other_members_has_the_standby_that_counts_at_its_source():
+    question = problem(tasks("0_0"), member("m1", "0_0"), member("m2"), num_standbys=1)
+    found = assigned(question, {"0_0": "m2"})
+    assert (held(found), found.placed) == ({"0_0": "m2"}, frozenset({TaskId(0, 0)}))
+    three = problem(TWO, member("m1", "0_0 0_1"), member("m2", standby="0_0"), member("m3"), num_standbys=1)
+    assert held(assigned(three, {"0_0": "m2"})) == {"0_0": "m2", "0_1": "m3"}
+
+
+# Passed on
+
+
+def passes_on(lag: int | None = None, **settings: Any) -> AssignmentProblem:
+    """m1 holds all standbys of m2's and m3's tasks, and m3 holds none."""
+    third = member("m3", "0_4 0_5", lags={} if lag is None else {"0_2": lag})
+    return problem(SIX, member("m1", "0_0 0_1", standby=numbered(4, start=2)), member("m2", "0_2 0_3", standby="0_0 0_1"), third,
+                   num_standbys=1, **settings)  # fmt: skip
+
+
+def test_member_above_its_share_passes_copies_on_as_warm_ups():
+    found = assigned(passes_on())
+    assert (warming(found), found.unsettled, found.placed) == (["0_2 m3", "0_3 m3"], True, frozenset())
+    assert held(found)["0_2"] == "m1", "the old copy stays until the new one is ready"
+
+
+def test_copy_that_is_ready_elsewhere_replaces_the_old_one():
+    found = assigned(passes_on(0))
+    assert (held(found)["0_2"], "0_2 m3" in warming(found)) == ("m3", False)
+    assert found.unsettled, "one more is still too many"
+
+
+def test_left_over_copy_is_passed_on_first():
+    assert warming(assigned(passes_on(5_000), full=False))[0] == "0_2 m3"
+
+
+def test_copy_waits_for_a_slot_or_for_the_end_of_a_back_off():
+    full = assigned(passes_on(), full=True)
+    assert (full.warmups, full.unsettled) == (frozenset(), True)
+    one = assigned(passes_on(max_warmups=1))
+    assert (warming(one), one.unsettled) == (["0_2 m3"], True)
+    blocked = assigned(passes_on(blocked=[("0_2", "m3")]))
+    assert (warming(blocked), blocked.unsettled) == (["0_3 m3"], True)
+
+
+@pytest.mark.parametrize(("lag", "full", "warms", "holder", "unsettled"), [
+    (None, False, ["0_0 m3"], "m2", True),
+    (None, True, [], "m2", True),
+    (5, False, [], "m3", False),
+])  # fmt: skip
+def test_warm_up_that_began_replaces_the_copy_of_a_leaving_member(lag: int | None, full: bool, warms: list[str], holder: str, unsettled: bool):
+    taker = member("m3", warmup="0_0", lags={} if lag is None else {"0_0": lag})
+    found = assigned(problem(tasks("0_0"), member("m1", "0_0"), member("m2", standby="0_0", leaving=True), taker, num_standbys=1), full=full)
+    assert (warming(found), held(found), found.unsettled) == (warms, {"0_0": holder}, unsettled)
+
+
+def test_warm_up_that_nothing_needs_any_more_ends():
+    found = assigned(problem(tasks("0_0"), member("m1", "0_0"), member("m2", standby="0_0"), member("m3", warmup="0_0"), num_standbys=1))
+    assert (warming(found), held(found), found.unsettled) == ([], {"0_0": "m2"}, False)
+
+
+def test_warm_up_of_a_movement_is_no_standby_to_come():
+    question = problem(
+        tasks("0_0"), member("m1", "0_0"), member("m2", standby="0_0", leaving=True), member("m3", warmup="0_0"), member("m4"),
+        in_flight=[in_flight("0_0", "m1", "m3", "warming")], num_standbys=1,
+    )  # fmt: skip
+    assert warming(assigned(question, {"0_0": "m3"})) == ["0_0 m4"]
+
+
+def test_smaller_state_is_passed_on_first():
+    given = tuple(attrs.evolve(task, end_offset=5) if task.id == TaskId(0, 3) else task for task in SIX)
+    question = attrs.evolve(passes_on(max_warmups=1), tasks=given)
+    assert warming(assigned(question)) == ["0_3 m3"]
+
+
+def test_even_copies_are_not_passed_on():
+    members = [member("m1", "0_0", standby="0_1"), member("m2", "0_1", standby="0_2"), member("m3", "0_2", standby="0_0")]
+    found = assigned(problem(tasks("0_0 0_1 0_2"), *members, num_standbys=1))
+    assert (warming(found), found.unsettled, held(found)) == ([], False, {"0_0": "m3", "0_1": "m1", "0_2": "m2"})
+
+
+def test_copy_of_a_movement_stays_with_its_destination():
+    """m2 leaves nothing to m3 of what it takes over."""
+    question = problem(tasks("0_0"), member("m1", "0_0"), member("m2", standby="0_0"), member("m3"), num_standbys=1)
+    found = assigned(question, {"0_0": "m2"})
+    assert (held(found), warming(found), found.unsettled) == ({"0_0": "m2"}, [], False)
