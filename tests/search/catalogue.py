@@ -26,6 +26,10 @@ class Planned:
     margin_steps: int = 1
     others: tuple[int, int] | None = None
     """Session and margin of every process but m1's first; None: the same."""
+    later: tuple[int, int] | None = None
+    """... of the processes that start later; None: as the others."""
+    most_step_ms: int = 1
+    """What `max_step_ms` is raised to."""
     jump_steps: int = 4
     suspects: int = 1
     """How many processes go step by step: m1, or m1 and m2."""
@@ -50,6 +54,26 @@ WHOLE: dict[str, Planned] = {
     "both step by step, with a clock jump": _planned("clock jumps", session_steps=3, suspects=2),
     "both step by step, unequal sessions": _planned("clock jumps", session_steps=3, others=(2, 1), suspects=2),
     "both step by step, one superseded": _planned("second process", session_steps=4, others=(2, 1), suspects=2),
+    "max_step_ms raised and set back, with a clock jump": _planned(
+        "clock jumps", "max_step_ms raised", "set back", session_steps=4, margin_steps=2, most_step_ms=2
+    ),
+    "max_step_ms raised, superseded, with a clock jump": _planned(
+        "clock jumps", "max_step_ms raised", "second process", session_steps=4, margin_steps=2, most_step_ms=2
+    ),
+    "max_step_ms raised, expelled, with a clock jump": _planned(
+        "clock jumps", "max_step_ms raised", "task reassigned", session_steps=3, margin_steps=2, most_step_ms=2
+    ),
+    "expelled, and the revocation timeout is lowered": _planned("task reassigned", "revocation timeout lowered", session_steps=3),
+    "expelled, and the revocation timeout is raised": _planned("task reassigned", "revocation timeout raised", session_steps=3),
+    "another assignor and back": _planned("other assignor", "set back", session_steps=3),
+    "another assignor, with a clock jump": _planned("clock jumps", "other assignor", session_steps=3),
+    "another assignor, superseded": _planned("other assignor", "second process", session_steps=3),
+    "tasks removed and back": _planned("tasks removed", "tasks return", session_steps=3),
+    "tasks removed and back, superseded": _planned("tasks removed", "tasks return", "second process", session_steps=3),
+    "asked to leave and to stay": _planned("asked to leave", "asked to stay", session_steps=3),
+    "asked to leave, and the drain timeout is raised": _planned("asked to leave", "drain timeout raised", session_steps=3),
+    "redeployed with a longer session and another margin": _planned("clock jumps", "m2 restarts", session_steps=3, later=(5, 2)),
+    "expelled, and the next owner is redeployed": _planned("task reassigned", "m2 restarts", session_steps=3, later=(5, 2)),
 }
 """Searched to the end at every change."""
 
@@ -79,6 +103,18 @@ BROKEN: dict[str, Planned] = {
     "a hold passes to the next owner": _planned("task reassigned", "m2 restarts", machine_class=rules.HoldsAreForgotten),
     "a fetch that reached the end (superseded)": _planned("second process", session_class=rules.HeartbeatsAlone),
     "a fetch that reached the end (expelled)": _planned("task reassigned", session_steps=4, session_class=rules.HeartbeatsAlone),
+    "max_step_ms within the margins of members": _planned(
+        "clock jumps", "max_step_ms raised", session_steps=4, most_step_ms=2, machine_class=rules.MarginsDoNotCount
+    ),
+    "max_step_ms within the margins of fenced incarnations": _planned(
+        "clock jumps",
+        "max_step_ms raised",
+        "second process",
+        session_steps=3,
+        others=(3, 2),
+        most_step_ms=2,
+        machine_class=rules.FencedMarginsDoNotCount,
+    ),
 }
 """Rule -> the search that finds two owners without it."""
 
@@ -90,6 +126,8 @@ def run(planned: Planned) -> Found:
         margin_steps=planned.margin_steps,
         jump_steps=planned.jump_steps,
         others=planned.others,
+        later=planned.later,
+        most_step_ms=planned.most_step_ms,
         session_class=planned.session_class,
         machine_class=planned.machine_class,
     )

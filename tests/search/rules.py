@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from equipoise.events.facts import GroupConfigured
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.member import MemberSession
+from equipoise.statemachine.state import FencedIncarnation, MemberState
 
 
 class DatedFromArrival(MemberSession):
@@ -59,3 +63,29 @@ class HoldsAreForgotten(GroupMachine):
         self.state.holds.clear()
         self.state.fenced.clear()
         return decisions
+
+
+class MarginsDoNotCount(GroupMachine):
+    """Without "max_step_ms stays within the margins of members and of fenced incarnations"."""
+
+    def step(self, record: Record) -> list[DecisionRecord]:
+        if not isinstance(record.event, GroupConfigured):
+            return super().step(record)
+        known = tuple(self._those())
+        margins = [each.lease_margin_ms for each in known]
+        for each in known:
+            each.lease_margin_ms = record.event.knobs.max_step_ms
+        decisions = super().step(record)
+        for each, margin_ms in zip(known, margins, strict=True):
+            each.lease_margin_ms = margin_ms
+        return decisions
+
+    def _those(self) -> Iterable[MemberState | FencedIncarnation]:
+        return (*self.state.members.values(), *self.state.fenced.values())
+
+
+class FencedMarginsDoNotCount(MarginsDoNotCount):
+    """Only those of members."""
+
+    def _those(self) -> Iterable[MemberState | FencedIncarnation]:
+        return self.state.fenced.values()

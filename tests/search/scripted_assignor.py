@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import attrs
+
 from equipoise.assignors import AssignmentProblem, Guarantee, MemberPlan, MemberSpec, Movement, MovementState, Plan, PlanCost, Reason, Task
 from equipoise.events.tasks import TaskId
 
@@ -55,7 +57,7 @@ class ScriptedAssignor:
         )
 
     def _destination(self, problem: AssignmentProblem, members: list[MemberSpec], task: Task, now: str | None) -> str | None:
-        eligible = [member.id for member in members if not member.leaving]
+        eligible = [member.id for member in members if not member.leaving and member.knows(task.id)]
         configured = problem.settings.options.get(str(task.id))
         if configured in eligible:
             return str(configured)
@@ -64,6 +66,17 @@ class ScriptedAssignor:
         return eligible[0] if eligible else None
 
 
+class OtherAssignor(ScriptedAssignor):
+    """Every task goes to another eligible member than the one that the configuration names."""
+
+    name = "go_elsewhere"
+    guarantees = frozenset()
+
+    def _destination(self, problem: AssignmentProblem, members: list[MemberSpec], task: Task, now: str | None) -> str | None:
+        eligible = [member for member in members if member.id != problem.settings.options.get(str(task.id))]
+        return super()._destination(attrs.evolve(problem, settings=attrs.evolve(problem.settings, options={})), eligible or members, task, now)
+
+
 def load(name: str, version: int) -> ScriptedAssignor:
     """For `GroupMachine(load=...)`."""
-    return ScriptedAssignor()
+    return OtherAssignor() if name == OtherAssignor.name else ScriptedAssignor()

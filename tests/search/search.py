@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from typing import Any
 
 import attrs
 
+from equipoise.events.facts import Fact, LeaveRequested
 from equipoise.events.tasks import TaskId
-from tests.search.world import CRASHED, TASKS, Batch, Fetch, Process, Stepper, World
+from tests.search.scripted_assignor import OtherAssignor
+from tests.search.world import CRASHED, TASKS, Batch, Fetch, Process, Stepper, World, topology
 
 FAULTS: dict[str, str] = {
     "clock jumps": "the broker's append clock jumps ahead",
@@ -25,6 +28,30 @@ FAULTS: dict[str, str] = {
     "stops": "m1 is closed by its host",
     "m2 restarts": "m2's process is gone and its successor has the lock and inherits all waits of m2",
     "m2 is doubled": "a second process with the id of m2 joins",
+    "max_step_ms raised": "an operator sets it to the highest value of the search",
+    "revocation timeout lowered": "to the least, whatever is being revoked",
+    "revocation timeout raised": "to twice what it was",
+    "drain timeout raised": "a leaving member gets some time",
+    "other assignor": "another assignor leads, which has every task run elsewhere and guarantees nothing",
+    "set back": "the first configuration is in force again, whatever was changed",
+    "asked to leave": "an operator asks m1 to leave",
+    "asked to stay": "the operator withdraws the request",
+    "tasks removed": "a topology without any of the tasks",
+    "tasks return": "a topology with these tasks and one more",
+}
+CONFIGURED: dict[str, dict[str, Any]] = {
+    "task reassigned": {"options": {str(task): "m2" for task in TASKS}},
+    "revocation timeout lowered": {"revocation_timeout_ms": 1},
+    "revocation timeout raised": {"revocation_timeout_ms": 4},
+    "drain timeout raised": {"drain_timeout_ms": 2},
+    "other assignor": {"assignor": OtherAssignor.name},
+    "set back": {},
+}
+OF_OPERATORS: dict[str, Fact] = {
+    "asked to leave": LeaveRequested(members=("m1",)),
+    "asked to stay": LeaveRequested(members=("m1",), withdrawn=True),
+    "tasks removed": topology(1, 1, subtopology=1),
+    "tasks return": topology(2, len(TASKS) + 1),
 }
 SECOND_M1, RESTARTED_M1, RESTARTED_M2, SECOND_M2 = 2, 3, 4, 5
 """Indices in Stepper.incarnations; m1 and m2 themselves are 0 and 1."""
@@ -148,9 +175,11 @@ class Search:
             after = world._replace(left=world.left - {fault})
             if fault == "clock jumps":
                 yield fault, after._replace(since=min(stepper.most_since, world.since + stepper.jump_steps))
-            elif fault == "task reassigned":
-                fact = stepper.fact_id(stepper.configured(dict.fromkeys(TASKS, "m2")))
-                yield fault, self._settled(self._append(after, (fact,)))
+            elif fault in CONFIGURED or fault == "max_step_ms raised":
+                changes = CONFIGURED.get(fault, {"max_step_ms": stepper.most_step_ms})
+                yield fault, self._settled(self._append(after, (stepper.configured_otherwise(world.machine, **changes),)))
+            elif fault in OF_OPERATORS:
+                yield fault, self._settled(self._append(after, (stepper.fact_id(OF_OPERATORS[fault]),)))
             elif fault == "second process":
                 yield fault, self._settled(self._joined(after, SECOND_M1))
             elif fault == "crash" and not stepper.is_over(m1.session):

@@ -13,13 +13,21 @@ from tests.search.catalogue import BROKEN, WHOLE, run
 from tests.search.search import FAULTS
 
 LARGEST = (
+    "max_step_ms raised, superseded, with a clock jump",
+    "expelled, and the revocation timeout is raised",
+    "another assignor and back",
+    "another assignor, with a clock jump",
+    "another assignor, superseded",
+    "tasks removed and back, superseded",
+    "asked to leave and to stay",
+    "asked to leave, and the drain timeout is raised",
     "superseded, and closed all the same",
     "superseded, with a clock jump",
     "expelled, and the next owner restarts",
     "expelled, with a clock jump",
     "leaving, with a clock jump",
 )
-"""Nine to 26 s of CPU each."""
+"""Two to 26 s of CPU each."""
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name in LARGEST else name for name in WHOLE])

@@ -23,6 +23,8 @@ import json
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import attrs
+
 from equipoise.events import codec
 from equipoise.events.decisions import Decision, EventRejected, MemberAssigned, MemberExpired
 from equipoise.events.facts import Fact, GroupConfigured, ProbingTick, Subtopology, TopologyDeclared
@@ -88,6 +90,23 @@ class World(NamedTuple):
     left: frozenset[str]
 
 
+FIRST = GroupConfigured(
+    assignor=ScriptedAssignor.name,
+    knobs=GroupSettings(
+        max_step_ms=1,
+        initial_delay_ms=0,
+        revocation_timeout_ms=2,
+        drain_timeout_ms=0,
+        checkpoint_every_records=0,
+        options={str(TASKS[0]): "m1", str(TASKS[1]): "m2"},
+    ),
+)
+
+
+def topology(epoch: int, partitions: int, *, subtopology: int = 0) -> TopologyDeclared:
+    return TopologyDeclared(epoch=epoch, subtopologies=(Subtopology(subtopology=subtopology, partitions=partitions, stateful=False),))
+
+
 T = TypeVar("T")
 
 
@@ -122,7 +141,9 @@ class Stepper:
     """The machine and the sessions, one transition at a time, each computed once.
 
     `others`: session and margin, in steps, of every incarnation but the first m1; None: the same as
-    m1's. `session_class` and `machine_class` may be subclasses that break one rule.
+    m1's. `later`: of those that start later; None: as `others`. `most_step_ms`: the highest
+    `max_step_ms` that an operator sets. `session_class` and `machine_class` may be subclasses that
+    break one rule.
     """
 
     def __init__(
@@ -132,22 +153,26 @@ class Stepper:
         margin_steps: int,
         jump_steps: int,
         others: tuple[int, int] | None = None,
+        later: tuple[int, int] | None = None,
+        most_step_ms: int = 1,
         session_class: type[MemberSession] = MemberSession,
         machine_class: type[GroupMachine] = GroupMachine,
     ) -> None:
         of_m1 = session_steps, margin_steps
         others = others or of_m1
-        self.longest_steps = max(session_steps, others[0])
+        later = later or others
+        self.longest_steps = max(session_steps, others[0], later[0])
+        self.most_step_ms = most_step_ms
         self.jump_steps = jump_steps
         self._session_class = session_class
         self._machine_class = machine_class
         self.incarnations = [
             _settings("m1", 1, of_m1),
             _settings("m2", 2, others),
-            _settings("m1", 3, others),
-            _settings("m1", 4, others, ended=1),
-            _settings("m2", 5, others, ended=2),
-            _settings("m2", 6, others),
+            _settings("m1", 3, later),
+            _settings("m1", 4, later, ended=1),
+            _settings("m2", 5, later, ended=2),
+            _settings("m2", 6, later),
         ]
         self.machines: Interned[bytes] = Interned()
         self.sessions: Interned[bytes] = Interned()
@@ -160,23 +185,23 @@ class Stepper:
         self.most_since = self._most_since()
         self.tick = self.fact_id(ProbingTick())
 
-    def configured(self, owners: dict[TaskId, str]) -> GroupConfigured:
-        settings = GroupSettings(
-            max_step_ms=1,
-            initial_delay_ms=0,
-            revocation_timeout_ms=2,
-            drain_timeout_ms=0,
-            checkpoint_every_records=0,
-            options={str(task): member_id for task, member_id in owners.items()},
-        )
-        return GroupConfigured(assignor=ScriptedAssignor.name, knobs=settings)
+    def configured_otherwise(self, machine_id: int, *, assignor: str | None = None, **settings: Any) -> int:
+        """A configuration that differs from the one in force in this; nothing: it is the first one
+        again.
+        """
+        changed = FIRST
+        if assignor or settings:
+            config = self._machine_class.restore(self.machines.values[machine_id], load=load).state.config
+            assert config is not None, "the group is configured"
+            changed = attrs.evolve(config, assignor=assignor or config.assignor, knobs=attrs.evolve(config.knobs, **settings))
+        return self.fact_id(changed)
 
     def _most_since(self) -> int:
         """Lead of the append clock beyond which nothing changes: one step of group time, or, with
         that clamp broken, its largest value.
         """
         machine = self._machine_class(load=load)
-        machine.state.config = self.configured({})
+        machine.state.config = attrs.evolve(FIRST, knobs=attrs.evolve(FIRST.knobs, max_step_ms=self.most_step_ms))
         most = self.longest_steps + 1 + self.jump_steps
         steps = [machine._time_step_ms(APPENDED, APPENDED + since) for since in range(most + 1)]
         return steps.index(steps[most])
@@ -188,9 +213,8 @@ class Stepper:
 
     def first_machine(self) -> int:
         machine = self._machine_class(load=load)
-        stateless = Subtopology(subtopology=0, partitions=len(TASKS), stateful=False)
-        machine.step(Record(GROUP, 0, APPENDED, self.configured({TASKS[0]: "m1", TASKS[1]: "m2"})))
-        machine.step(Record(GROUP, 1, APPENDED, TopologyDeclared(epoch=0, subtopologies=(stateless,))))
+        machine.step(Record(GROUP, 0, APPENDED, FIRST))
+        machine.step(Record(GROUP, 1, APPENDED, topology(0, len(TASKS))))
         return self._keep_machine(machine)
 
     def fold(self, machine_id: int, since: int, fact_id: int) -> tuple[int, tuple[tuple[int, ...], ...]]:
@@ -211,6 +235,7 @@ class Stepper:
         state.now_ms, state.last_append_ms, state.last_offset, state.seq = NOW, APPENDED, 10, 10
         state.number, state.generation = 0, 0
         state.nonces = dict.fromkeys(sorted(state.nonces), NONCE_UNTIL)
+        state.asked = {name: until_ms and NONCE_UNTIL for name, until_ms in state.asked.items()}
         assert state.gathering_until_ms is None, "a timer that is not set back here"
         assert not state.backoffs, "a timer that is not set back here"
         if state.probing_deadline_ms is not None:
