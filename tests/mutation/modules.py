@@ -7,8 +7,9 @@ import attrs
 _MACHINE = tuple(
     f"tests/unit/statemachine/test_{name}.py"
     for name in (
-        "actions", "context", "crash_loops", "deadlines", "due", "fencing", "leader", "leftovers", "machine", "machine_members", "machine_movements",
-        "problem", "readiness", "refused_configuration", "slots", "snapshots", "source_lags", "transitions",
+        "actions", "context", "crash_loops", "deadlines", "due", "fencing", "leader", "leftovers", "loads", "machine",
+        "machine_members", "machine_movements", "problem", "readiness", "refused_configuration", "slots", "snapshots", "source_lags", "state",
+        "transitions",
     )
 )  # fmt: skip
 _PARTITION = tuple(f"tests/unit/statemachine/test_{name}.py" for name in ("partition", "published", "refused_configuration"))
