@@ -51,8 +51,7 @@ class TaskClients:
             clients, options = self._connection.clients, self._options
             self.producer = self._new_producer(self.transactional_id if options.transactional else None)
             self.consumer = clients.consumer(
-                group=self._group, read_committed=options.transactional, auto_offset_reset=options.auto_offset_reset,
-                request_timeout_ms=options.request_timeout_ms, rack=options.rack,
+                group=self._group, read_committed=options.transactional, request_timeout_ms=options.request_timeout_ms, rack=options.rack,
             )  # fmt: skip
             self._connecting = asyncio.ensure_future(self._connect())
 

@@ -151,6 +151,8 @@ class TaskRunner:
         self._context: TaskContext | None = None
         self._positions: dict[TopicPartition, int] = {}
         """Source partition -> offset of the next record to process."""
+        self._was_out_of_range = False
+        """Whether a broker had no records at a source position."""
         self._uncommitted = 0
         self._commit_at_s = 0.0
         self.processed = 0
@@ -210,7 +212,7 @@ class TaskRunner:
         self._permit.ended(self.task, error)
 
     async def _run_grant(self) -> None:
-        from aiokafka.errors import KafkaError, ProducerFenced
+        from aiokafka.errors import KafkaError, OffsetOutOfRangeError, ProducerFenced
 
         while not self._stopping.is_set():
             try:
@@ -225,6 +227,7 @@ class TaskRunner:
                 self._permit.fenced(self.task)
                 _LOG.warning("task %s, token %d: another owner has begun: %r", self.task, self.token, error)
             except KafkaError as error:
+                self._was_out_of_range = isinstance(error, OffsetOutOfRangeError)
                 _LOG.warning("task %s failed, reopening it: %r", self.task, error)
             self._aborted = True
             await self._stop_writing()
@@ -254,6 +257,8 @@ class TaskRunner:
             if position is None:
                 place = self._consumer.beginning_offsets if self._options.auto_offset_reset == "earliest" else self._consumer.end_offsets
                 position = (await place([tp]))[tp]
+            elif self._was_out_of_range:
+                position = await self._not_deleted(tp, position)
             self._consumer.seek(tp, position)
             self._positions[tp] = position
         await self._prepare()
@@ -268,6 +273,16 @@ class TaskRunner:
             self._uncommitted += len(stale)
         if begun and self._on_assigned is not None:
             await _call(self._on_assigned, self._context)
+
+    async def _not_deleted(self, tp: TopicPartition, position: int) -> int:
+        """Where to read on, if retention has deleted the record at `position`. A partition that
+        ends before that belongs to a broker that leads no longer, or lags behind: one tries again.
+        """
+        assert self._consumer is not None, _OPENED
+        begin = (await self._consumer.beginning_offsets([tp]))[tp]
+        if begin > position:
+            _LOG.error("task %s: records %d to %d of %s/%d were deleted before they were processed", self.task, position, begin - 1, *tp)
+        return max(begin, position)
 
     async def _prepare(self) -> None:
         """Waits until the task is prepared, which may take minutes. Raises _Refused when the task

@@ -187,11 +187,11 @@ def _unwatched_log() -> Any:
 SWITCHES = (
     Switch("tokens", "1", "Origins are compared by their tokens alone.", "log_created_again,kill_member", "both", _tokens_alone),
     Switch("rejected", "2", "A record without a group is set aside whole.", "operators", "both", _rejected_whole),
-    Switch("partitions", "3", "A member may be given every partition of its sub-topologies.", "upgrades", "both", _sub_topologies_alone),
+    Switch("partitions", "3", "A member may be given every partition of its sub-topologies.", "more_partitions", "both", _sub_topologies_alone),
     Switch("log_id", "5", "A member knows its log by the end of its decisions alone.", "log_created_again,kill_member", "both", _log_by_its_end),
     Switch("lock", "6", "Any free lock proves a former process dead.", "disks", "both", _any_free_lock),
     Switch("sources", "7", "Source positions are in changelogs with *at least once* alone.", "operators", "both", _sources_of_at_least_once),
-    Switch("newer", "13", "A decision with an appended field ends a member.", "upgrades", "both", _known_decisions_alone),
+    Switch("newer", "13", "A decision with an appended field ends a member.", "newer_worker", "both", _known_decisions_alone),
     Switch("fence", "15", "A new owner writes no fence.", "kill_in_commit", "at_least_once", _no_fence),
     Switch("reader", "new", "Decisions are read between two incarnations.", "network,brokers", "both", _reader_goes_on),
     Switch("watch", "new", "A worker does not look at its log while a send waits.", "log_created_again", "both", _unwatched_log),

@@ -30,9 +30,9 @@ class Watch:
         self._task = asyncio.ensure_future(self._look_on())
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        while self._task is not None and not self._task.done():
+            self._task.cancel()  # again, because `wait_for` may miss one
+            await asyncio.wait((self._task,), timeout=EVERY_S)
 
     async def _look_on(self) -> None:
         from aiokafka.errors import KafkaError
