@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -104,36 +105,45 @@ class _Count:
         members = self.indexed.members
         if not members:
             return 0
-        s, n = (np.array(list(self.kept[kind].values()), dtype=np.int64) for kind in (True, False))
-        f, g = self._free_for(True), self._free_for(False)
-        stateful, stateless = (int(kept.sum()) + self.free_tasks[kind] + self.forced[kind] for kind, kept in ((True, s), (False, n)))
+        inner = shares.stateful if shares.two_kinds else shares.every
+        alike = Counter(
+            zip(
+                *(self.kept[kind].values() for kind in (True, False)),
+                *(self._free_for(kind).values() for kind in (True, False)),
+                *(map(_LIMITS, map(share.__getitem__, members)) for share in (inner, shares.every)),
+                strict=True,
+            )
+        )
+        s, n, f, g, *limits = np.array([(*counts, *part, *every) for *counts, part, every in alike], dtype=np.int64).T
+        times = np.array(list(alike.values()), dtype=np.int64)
+        stateful, stateless = (sum(self.kept[kind].values()) + self.free_tasks[kind] + self.forced[kind] for kind in (True, False))
         if not shares.two_kinds:  # one kind then, held to the shares of all tasks
             s, n, f, g = s + n, np.zeros_like(n), f + g, np.zeros_like(g)
             stateful, stateless = stateful + stateless, 0
-        inner = shares.stateful if shares.two_kinds else shares.every
-        limits = np.array([(inner[member].lower, inner[member].upper, shares.every[member].lower, shares.every[member].upper) for member in members])
-        leaving = _priced(s, n, limits, stateful, stateless, leave=True) + sum(self.forced.values())
-        arriving = _priced(s, n, limits, stateful, stateless, leave=False) - sum(self.free_tasks.values())
-        moving_in = _priced(s + f, n + g, limits, stateful, stateless, leave=False)
+        leaving = _priced(times, s, n, limits, stateful, stateless, leave=True) + sum(self.forced.values())
+        arriving = _priced(times, s, n, limits, stateful, stateless, leave=False) - sum(self.free_tasks.values())
+        moving_in = _priced(times, s + f, n + g, limits, stateful, stateless, leave=False)
         return max(leaving, arriving, moving_in)
 
-    def _free_for(self, kind: bool) -> Ints:
+    def _free_for(self, kind: bool) -> dict[str, int]:
         free = dict(self.named[kind])
         for pool, tasks in self.pooled[kind].items():
             for member in pool.members:
                 free[member] += tasks
-        return np.array(list(free.values()), dtype=np.int64)
+        return free
 
 
-def _priced(s: Ints, n: Ints, limits: Ints, stateful: int, stateless: int, *, leave: bool) -> int:
-    """The best bound over prices. `s`, `n`: per member, up to where a count costs nothing;
-    `limits`: per member (ls, us, lt, ut).
+_LIMITS = operator.attrgetter("lower", "upper")
+
+
+def _priced(times: Ints, s: Ints, n: Ints, limits: Sequence[Ints], stateful: int, stateless: int, *, leave: bool) -> int:
+    """The best bound over prices. For each kind of member, `times`: how many there are; `s`, `n`:
+    up to where a count costs nothing; `limits`: ls, us, lt, ut.
 
     A sum of convex functions with one kink each has its minimum over a polygon where two of these
     lines meet: sides of the polygon, and kinks.
     """
-    different, members = np.unique(np.column_stack((s, n, limits)), axis=0, return_counts=True)
-    s, n, ls, us, lt, ut = different.T
+    ls, us, lt, ut = limits
     nothing = np.zeros_like(s)
     corners = [(one, other) for one in (ls, us, s) for other in (lt - one, ut - one, n, nothing)]
     corners += [(total - other, other) for other in (n, nothing) for total in (lt, ut)]
@@ -144,5 +154,5 @@ def _priced(s: Ints, n: Ints, limits: Ints, stateful: int, stateless: int, *, le
         return 0
     never = np.iinfo(np.int64).max // 4
     priced = cost + _PRICES[:, 0, None, None] * ones + _PRICES[:, 1, None, None] * others
-    least = (np.where(within, priced, never).min(axis=1) * members).sum(axis=1)
+    least = (np.where(within, priced, never).min(axis=1) * times).sum(axis=1)
     return int((least - _PRICES[:, 0] * stateful - _PRICES[:, 1] * stateless).max())

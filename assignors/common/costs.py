@@ -16,10 +16,9 @@ def restore_records(indexed: IndexedProblem, target: Mapping[TaskId, str]) -> in
     and are not caught up.
     """
     records = 0
-    owner = indexed.owner
-    for task, member in [(task, member) for task, member in target.items() if owner.get(task) != member and task not in indexed.class_of]:
-        if not (indexed.tasks[task].stateful and indexed.caught_up(member, task)):
-            records += indexed.records(member, task)
+    for task in indexed.changes(target):
+        if task in target and task not in indexed.class_of and not (indexed.tasks[task].stateful and indexed.caught_up(target[task], task)):
+            records += indexed.records(target[task], task)
     for each in indexed.equivalence_classes:
         if each.first.stateful and indexed.eligible(each.first.id):
             records += sum(each.records)

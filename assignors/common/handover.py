@@ -124,12 +124,14 @@ def _settled(indexed: IndexedProblem, candidates: Mapping[TaskId, Candidates], o
     }
 
 
-def _now(indexed: IndexedProblem, balance: Balance, candidates: Mapping[TaskId, Candidates], target: Mapping[TaskId, str]) -> dict[TaskId, str]:
+def _now(indexed: IndexedProblem, balance: Balance, candidates: Mapping[TaskId, Candidates], target: Mapping[TaskId, str]) -> Mapping[TaskId, str]:
     """Task -> owner after this plan.
 
     Owners keep their tasks. A task without an owner goes to its target if that is a candidate, else
     to another candidate, as balanced as the candidates allow.
     """
+    if indexed.owner.keys() == target.keys():
+        return indexed.owner
     now = {**target, **indexed.owner}
     waiting = {task: takers for task, takers in candidates.items() if task in target and target[task] not in takers.everyone}
     for task in waiting:

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from functools import cached_property
 from operator import attrgetter
 
 import attrs
@@ -94,8 +96,10 @@ class IndexedProblem:
         self.behaviour = behaviour
         self.settings = problem.settings
         self.anew = problem.anew
-        self.tasks: dict[TaskId, Task] = {task.id: task for task in sorted(problem.tasks, key=attrgetter("id"))}
+        self.tasks = problem.task_by_id
         self.members: dict[str, MemberSpec] = {member.id: member for member in sorted(problem.members, key=attrgetter("id"))}
+        self.owner = problem.owner
+        self.owned_once = problem.owned_once
         _check(problem, self.tasks, self.members)
         self._crash_looping = [member for member in self.members.values() if crash_loops and member.crash_looping and not member.leaving]
         if len(self._crash_looping) < sum(not member.leaving for member in self.members.values()):
@@ -103,16 +107,14 @@ class IndexedProblem:
         else:
             self._crash_looping = []  # there is no other member
         self.racks = Racks(self.settings, self.tasks, self.members)
-        self.places = Places(self.settings, self.members.values())
         self.blocked: dict[TaskId, list[str]] = {}
         """Task -> members on which no warm-up of the task may begin."""
         for task_id, member_id in sorted(problem.blocked):
             if task_id not in self.tasks or not self.tasks[task_id].stateful:
                 continue
             self.blocked.setdefault(task_id, []).append(member_id)
-        self.stateful = [task.id for task in self.tasks.values() if task.stateful]
-        self.owner: dict[TaskId, str] = {task: member.id for member in self.members.values() for task in member.active if task in self.tasks}
         self.copies: Mapping[TaskId, Mapping[str, Copy]] = copies(self.tasks, self.members.values(), self.settings)
+        self.stateful = list(self.copies)
         self.restore_rates = RestoreRates({name: member.restore_records_per_s for name, member in self.members.items()})
         self._of_subtopology, self._of_task = self._pools()
         self.pools = (*self._of_subtopology.values(), *self._of_task.values())
@@ -137,6 +139,11 @@ class IndexedProblem:
         """Tasks that are in no equivalence class."""
         self.settled = self._settled()
 
+    @cached_property
+    def places(self) -> Places:
+        """Which members are apart."""
+        return Places(self.settings, self.members.values())
+
     def _settled(self) -> dict[TaskId, str]:
         """Task -> owner, in rising order, of tasks that only their owner has a reason to run: it
         may keep the task, no other member has a copy or owned it before, no movement is in flight
@@ -147,7 +154,7 @@ class IndexedProblem:
         """
         if self.racks.counts or self._of_task:
             return {}
-        settled = {task: member for task, member in zip(self.tasks, map(self.owner.get, self.tasks), strict=True) if member is not None}
+        settled = dict(self.owner)
         of_others = [task for task, held in self.copies.items() if len(held) > 1]
         displaced = [task.id for task in self.tasks.values() if task.displaced]
         for task in itertools.chain(self.in_flight, self.blocked, self._previous_owners, of_others, displaced):
@@ -210,6 +217,21 @@ class IndexedProblem:
                 if task in self.tasks:
                     previous_owners.setdefault(task, []).append(member.id)
         return previous_owners
+
+    def changes(self, owner: Mapping[TaskId, str]) -> list[TaskId]:
+        """Tasks whose owner in `owner` is not the present one, in rising order. Most tasks stay, so
+        what a plan costs and lists is found from these.
+        """
+        if owner is self.owner:
+            return []
+        differs = map(operator.ne, map(owner.get, self.tasks), map(self.owner.get, self.tasks))
+        return list(itertools.compress(self.tasks, differs))
+
+    def owned(self) -> dict[str, tuple[TaskId, ...]]:
+        """Member -> the tasks of the topology that it owns, in rising order, for every member."""
+        if self.owned_once:
+            return {name: member.active_in_order for name, member in self.members.items()}
+        return {name: tuple([task for task in dict.fromkeys(member.active_in_order) if task in self.tasks]) for name, member in self.members.items()}
 
     def previous_owners(self, task: TaskId) -> Collection[str]:
         """Members that owned the task until they left or died, in rising order."""
@@ -338,14 +360,12 @@ def _check(problem: AssignmentProblem, tasks: Mapping[TaskId, Task], members: Ma
         raise FieldError("tasks", f"{_first_repeat(str(task.id) for task in problem.tasks)} is named twice; name each task once")
     if len(members) != len(problem.members):
         raise FieldError("members", f"{_first_repeat(member.id for member in problem.members)} is named twice; name each member once")
-    owner: dict[TaskId, str] = {}
     for member in members.values():
         if member.capacity < 1:
             raise FieldError(f"members[{member.id}].capacity", f"{member.capacity} is not a whole number >= 1")
-        for task in member.active:
-            other = owner.setdefault(task, member.id)
-            if other != member.id:
-                raise FieldError(f"members[{member.id}].active", f"{task} is active on {other} too; one owner at most")
+    if not problem.owned_once:
+        _check_owners(members)
+    owner = problem.owner
     lost = [(task.id, task.lost_since_ms) for task in tasks.values() if task.lost_since_ms is not None]
     for task, since_ms in lost:
         if task in owner:
@@ -355,6 +375,16 @@ def _check(problem: AssignmentProblem, tasks: Mapping[TaskId, Task], members: Ma
     repeated = _first_repeat(str(movement.task) for movement in problem.in_flight)
     if repeated:
         raise FieldError("in_flight", f"{repeated} has two movements; one at most")
+
+
+def _check_owners(members: Mapping[str, MemberSpec]) -> None:
+    """Raises FieldError when two members own a task."""
+    owner: dict[TaskId, str] = {}
+    for member in members.values():
+        for task in member.active:
+            other = owner.setdefault(task, member.id)
+            if other != member.id:
+                raise FieldError(f"members[{member.id}].active", f"{task} is active on {other} too; one owner at most")
 
 
 def _first_repeat(names: Iterable[str]) -> str:

@@ -18,24 +18,22 @@ def member_plans(
     """What each member may hold now. It revokes tasks whose movement is REVOKING, tasks that nobody
     may run while it is leaving, and tasks of no topology.
 
-    `now` and the holders of standbys are in rising order, and so are the lists of each member.
+    The holders of standbys are in rising order, and so are the lists of each member.
     """
     revoked = {movement.task for movement in planned if movement.state is MovementState.REVOKING}
     for member_ in indexed.members.values():
         if member_.leaving:
             revoked.update(task for task in member_.active if indexed.owner.get(task) == member_.id and not indexed.eligible(task))
-    active: dict[str, list[TaskId]] = {member: [] for member in indexed.members}
+    active = by_member(indexed, now)
     revoke: dict[str, list[TaskId]] = {}
-    for member_ in indexed.members.values():
+    for member_ in () if indexed.owned_once else indexed.members.values():
         for task in itertools.filterfalse(indexed.tasks.__contains__, member_.active):
             revoke.setdefault(member_.id, []).append(task)
     standby: dict[str, list[TaskId]] = {}
     warmup: dict[str, list[TaskId]] = {}
-    for task, owner in now.items():
-        if task in revoked:
-            revoke.setdefault(owner, []).append(task)
-        else:
-            active[owner].append(task)
+    for task in sorted(revoked.intersection(now)):
+        revoke.setdefault(now[task], []).append(task)
+        active[now[task]] = tuple([kept for kept in active[now[task]] if kept != task])
     for task, holders in standbys.holders.items():
         for holder in holders:
             standby.setdefault(holder, []).append(task)
@@ -43,7 +41,7 @@ def member_plans(
         warmup.setdefault(member, []).append(task)
     return {
         member: MemberPlan(
-            active=tuple(tasks),
+            active=tasks,
             standby=tuple(standby.get(member, ())),
             warmup=tuple(warmup.get(member, ())),
             revoke=tuple(sorted(revoke.get(member, ()))),
@@ -53,8 +51,16 @@ def member_plans(
 
 
 def by_member(indexed: IndexedProblem, owner: Mapping[TaskId, str]) -> dict[str, tuple[TaskId, ...]]:
-    """Member -> its tasks, for every member. `owner` is in rising order, and so are the lists."""
-    tasks: dict[str, list[TaskId]] = {member: [] for member in indexed.members}
-    for task, member in owner.items():
-        tasks[member].append(task)
-    return {member: tuple(of) for member, of in tasks.items()}
+    """Member -> its tasks, for every member, in rising order."""
+    tasks = indexed.owned()
+    lost: dict[str, set[TaskId]] = {}
+    gained: dict[str, set[TaskId]] = {}
+    for task in indexed.changes(owner):
+        if task in indexed.owner:
+            lost.setdefault(indexed.owner[task], set()).add(task)
+        if task in owner:
+            gained.setdefault(owner[task], set()).add(task)
+    for member in dict.fromkeys((*lost, *gained)):
+        kept = frozenset(tasks[member]).difference(lost.get(member, ()))
+        tasks[member] = tuple(sorted(kept.union(gained.get(member, ()))))
+    return tasks

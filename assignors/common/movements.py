@@ -19,7 +19,7 @@ was not assigned needs no slot; it keeps that copy as a warm-up if slots are lef
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import attrs
 
@@ -109,18 +109,17 @@ def get_movements(indexed: IndexedProblem, now: Mapping[TaskId, str], target: Ma
 
 class MoveBenefits:
     """Why a task that may stay moves: for balance, for its traffic, or to make room for a task that
-    moves for its own.
+    moves for its own. `moving`: tasks whose owner in `target` is not that in `now`.
     """
 
-    def __init__(self, indexed: IndexedProblem, now: Mapping[TaskId, str], target: Mapping[TaskId, str]) -> None:
+    def __init__(self, indexed: IndexedProblem, now: Mapping[TaskId, str], target: Mapping[TaskId, str], moving: Iterable[TaskId]) -> None:
         self._racks = indexed.racks
         self._now, self._target = now, target
         self._gains = dict.fromkeys(indexed.members, 0)
         """Member -> tasks that it gains."""
-        for task, member in target.items():
-            if task in now and now[task] != member:
-                self._gains[now[task]] -= 1
-                self._gains[member] += 1
+        for task in moving:
+            self._gains[now[task]] -= 1
+            self._gains[target[task]] += 1
 
     def code(self, task: TaskId) -> str:
         """One of balance, traffic and traffic_room."""
@@ -155,7 +154,7 @@ class _Planner:
         self.codes: dict[TaskId, str] = {}
         self.warmups: set[tuple[TaskId, str]] = set()
         self.by_chance: list[tuple[TaskId, str]] = []
-        self.benefits = MoveBenefits(indexed, now, target)
+        self.benefits = MoveBenefits(indexed, now, target, moving)
 
     def carry_on(self) -> None:
         """Movements in flight keep their slot; a destination that is caught up gets the task

@@ -23,7 +23,8 @@ others, with as many places at cost 0 as it should have.
 
 from __future__ import annotations
 
-from collections import Counter
+import itertools
+from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -34,7 +35,7 @@ from equipoise.assignors.common.indexed_problem import Pool
 from equipoise.assignors.common.node_aggregation import Hashes, Ints, mixed
 from equipoise.assignors.common.problem import Task
 from equipoise.assignors.common.round_robin import deal
-from equipoise.assignors.common.shares import Kind
+from equipoise.assignors.common.shares import Kind, Share
 from equipoise.assignors.common.transport import Flow, FlowNetwork, solve, stable_hash
 from equipoise.events.tasks import TaskId
 
@@ -161,6 +162,15 @@ class _InnerArcs:
         self.name += [name] * len(capacity)
         self.role += role
 
+    def add_each(self, tail: Sequence[int], head: Sequence[int], capacity: Sequence[int], row: int, name: Sequence[int], role: int) -> None:
+        """New arcs between different nodes; of one without capacity nothing follows."""
+        self.tail += tail
+        self.head += head
+        self.capacity += capacity
+        self.row += [row] * len(tail)
+        self.name += name
+        self.role += [role] * len(tail)
+
 
 class AssignmentNetwork:
     """A network built arc by arc, solved, and read back as owners. `levels`: number of costs per
@@ -188,7 +198,7 @@ class AssignmentNetwork:
         self._spread = spread
         self._nodes = 1  # 0 is the sink
         self._task_node: dict[TaskId, int] = {}
-        self._member_node: dict[tuple[str, Lane], int] = {}
+        self._member_node: defaultdict[Lane, dict[str, int]] = defaultdict(dict)
         self._pool_node: dict[_Key, int] = {}
         self._pool_tasks: Counter[_Key] = Counter()
         self._part_node: dict[_Part, int] = {}
@@ -245,29 +255,22 @@ class AssignmentNetwork:
         """
         self.direct(tasks[0], owners[0], cost)
         self.pooled(tasks[0], offer, more[0])
-        arcs, offers, node_of = self._direct, self._offers, self._task_node
-        heads: dict[str, int] = {}
-        begin = len(arcs.node)
-        node = self._nodes
-        for task, owner in zip(tasks[1:], owners[1:], strict=True):
-            node_of[task] = node
-            arcs.node.append(node)
-            node += 1
-            head = heads.get(owner)
-            if head is None:
-                self._nodes = node
-                head = heads[owner] = self._member(owner, offer.lane)
-                node = self._nodes
-            arcs.head.append(head)
-        self._nodes = node
+        arcs, offers = self._direct, self._offers
         count = len(tasks) - 1
-        hashes = {owner: self._hashed(owner) for owner in heads}
+        nodes = range(self._nodes, self._nodes + count)
+        self._nodes += count
+        self._task_node.update(zip(tasks[1:], nodes, strict=True))
+        heads = self._member_node[offer.lane]
+        for owner in dict.fromkeys(itertools.filterfalse(heads.__contains__, owners)):
+            self._member(owner, offer.lane)
+        arcs.node += nodes
+        arcs.head += map(heads.__getitem__, owners[1:])
         arcs.row += [self._row(cost)] * count
         arcs.last += [cost[-1]] * count
-        arcs.name += [hashes[owner] for owner in owners[1:]]
+        arcs.name += map(self._hash.__getitem__, owners[1:])
         arcs.task += tasks[1:]
         arcs.member += owners[1:]
-        offers.node += arcs.node[begin:]
+        offers.node += nodes
         offers.last += more[1:]
         offers.offer += [self._number(offer)] * count
 
@@ -293,29 +296,30 @@ class AssignmentNetwork:
 
     def place(self, member: str, capacity: int, cost: Sequence[int], *, lane: Lane = OUTER) -> None:
         """Adds room for `capacity` tasks on a member, at this cost each."""
-        if capacity <= 0 or (member, lane) not in self._member_node:
+        if capacity <= 0 or member not in self._member_node[lane]:
             return
         behind = self._behind(lane)
         head = 0 if behind is None else self._member(member, behind)
-        self._inner.add(self._member_node[member, lane], head, capacity, self._row(cost), self._hashed(member), _PLACE + (lane << 32) | sum(cost))
+        self._inner.add(self._member_node[lane][member], head, capacity, self._row(cost), self._hashed(member), _PLACE + (lane << 32) | sum(cost))
 
-    def shares(self, member: str, lower: int, upper: int, *, kind: str) -> None:
-        """Soft bounds of a member's stateful tasks, or of all its tasks; the first level of cost
+    def shares(self, shares: Mapping[str, Share], *, kind: str) -> None:
+        """Soft bounds of each member's stateful tasks, or of all its tasks; the first level of cost
         counts tasks outside.
         """
         lane = INNER if kind == "stateful" else OUTER
         if lane == INNER and not self._two_kinds:
             return
         self._open_pools()
-        node = self._member_node.get((member, lane))
-        if node is None:
-            return
-        behind, name = self._behind(lane), self._hashed(member)
-        head = 0 if behind is None else self._member(member, behind)
-        for outside, capacity in enumerate((lower, upper - lower, len(self._task_node))):
-            if capacity > 0:
-                row, role = self._price(0, outside, 0, 0)
-                self._inner.add(node, head, capacity, row, name, role + (lane << 32))
+        behind = self._behind(lane)
+        node_of = self._member_node[lane]
+        held = {member: share for member, share in shares.items() if member in node_of}
+        nodes = list(map(node_of.__getitem__, held))
+        heads = [0 if behind is None else self._member(member, behind) for member in held]
+        names = list(map(self._hashed, held))
+        lower, between = [share.lower for share in held.values()], [share.upper - share.lower for share in held.values()]
+        for outside, capacity in enumerate((lower, between, [len(self._task_node)] * len(held))):
+            row, role = self._price(0, outside, 0, 0)
+            self._inner.add_each(nodes, heads, capacity, row, names, role + (lane << 32))
 
     def room(
         self, member: str, lower: int, upper: int, *, taken: int, wanted: int, level: int = 0, finer: tuple[int, int, int] | None = None
@@ -334,7 +338,7 @@ class AssignmentNetwork:
         steps = min(-(-max(0, wanted - below - within) // part), MOST_STEPS)
         segments = [(below, 0), (within, 1)]
         segments += [(part if step < MOST_STEPS - 1 else wanted, 2 + min(first_step + step, MOST_STEPS)) for step in range(steps)]
-        node = self._member_node.get((member, OUTER))
+        node = self._member_node[OUTER].get(member)
         if node is None:
             return
         fine_level, ends = (level, ()) if finer is None else (finer[0], finer[1:])
@@ -429,7 +433,8 @@ class AssignmentNetwork:
         """Hash of the ends of each arc and of its role: competing arcs have different ones."""
         direct, inner = self._direct, self._inner
         of_node = np.zeros(self._nodes, dtype=np.uint64)
-        of_node[list(self._task_node.values())] = [(task[0] << 32 | task[1]) + 1 for task in self._task_node]
+        tasks = np.fromiter(itertools.chain.from_iterable(self._task_node), dtype=np.int64, count=2 * len(self._task_node)).reshape(-1, 2)
+        of_node[list(self._task_node.values())] = (tasks[:, 0] << 32 | tasks[:, 1]) + 1
         task = of_node[tail]
         member = np.zeros(len(tail), dtype=np.uint64)
         member[: len(direct.name)] = direct.name
@@ -454,23 +459,26 @@ class AssignmentNetwork:
         """
         direct, offers, inner = len(self._direct.node), self._offers, len(self._inner.tail)
         amount = flow.amount
-        owner = {self._direct.task[arc]: self._direct.member[arc] for arc in np.flatnonzero(amount[:direct]).tolist()}
+        named = (amount[:direct] > 0).tolist()
+        owner = dict.fromkeys(self._task_node, nobody := "")
+        owner.update(zip(itertools.compress(self._direct.task, named), itertools.compress(self._direct.member, named), strict=True))
         item, arc = offers.written_out()
         used = np.flatnonzero(amount[direct : len(amount) - inner])
-        task_at = dict(zip(self._task_node.values(), self._task_node, strict=True))
+        tasks_in_order = list(self._task_node)
+        places = np.searchsorted(list(self._task_node.values()), np.array(offers.node, dtype=np.int64)[item[used]])
         through: list[list[TaskId]] = [[] for _ in offers.number]
-        for node, number in zip(np.array(offers.node)[item[used]].tolist(), np.array(offers.place)[arc[used]].tolist(), strict=True):
-            through[number].append(task_at[node])
+        for place, number in zip(places.tolist(), np.array(offers.place)[arc[used]].tolist(), strict=True):
+            through[number].append(tasks_in_order[place])
         pooled = dict(zip(offers.number, through, strict=True))
         onward: list[int] = amount[len(amount) - inner :].tolist()
         for hub, arcs in self._rack_arcs.items():
             parts = {rack or "": (hub, rack) for _, rack in arcs}
             for task, rack in deal(sorted(pooled.pop(hub, ()), key=order), {rack or "": onward[arc] for arc, rack in arcs}).items():
                 pooled.setdefault(parts[rack], []).append(task)
-        for place, tasks in pooled.items():
-            first, members = self._pool_arcs[place]
+        for part, tasks in pooled.items():
+            first, members = self._pool_arcs[part]
             owner.update(deal(sorted(tasks, key=order), dict(zip(members, onward[first : first + len(members)], strict=True)), never))
-        return {task: owner[task] for task in self._task_node if task in owner}
+        return owner if nobody not in owner.values() else {task: member for task, member in owner.items() if member != nobody}
 
     def lane(self, task: TaskId) -> Lane:
         """The lane that the task's arcs lead to."""
@@ -526,8 +534,9 @@ class AssignmentNetwork:
 
     def _open(self, place: _Key | _Part, node: int, lane: Lane, members: Sequence[str], tasks: int) -> None:
         self._pool_arcs[place] = len(self._inner.tail), members
-        for member in members:
-            self._inner.add(node, self._member(member, lane), tasks, self._free, self._hashed(member), _POOL | node)
+        heads = [self._member(member, lane) for member in members]
+        names = list(map(self._hashed, members))
+        self._inner.add_each([node] * len(members), heads, [tasks] * len(members), self._free, names, _POOL | node)
 
     def _row(self, cost: Sequence[int]) -> int:
         """Row of the table for all levels of this cost but the last."""
@@ -550,9 +559,10 @@ class AssignmentNetwork:
         return node
 
     def _member(self, member: str, lane: Lane) -> int:
-        node = self._member_node.get((member, lane))
+        node = self._member_node[lane].get(member)
         if node is None:
-            node = self._member_node[member, lane] = self._new_node()
+            node = self._member_node[lane][member] = self._new_node()
+            self._hashed(member)
             behind = self._behind(lane)
             if behind is not None:
                 self._member(member, behind)

@@ -1,9 +1,13 @@
-"""Node aggregation: equivalent sources of a flow network become one node, so that the solver sees a
-node for each *kind* of task instead of each task.
+"""Smaller networks with the same cheapest flows, so that the solver sees fewer nodes than tasks.
 
-Before: 0_0 and 0_1 may each go to the pool at 3 or to m1 at 1. After: one node with a supply of 2,
-and arcs for up to 2. In the result the first task takes the flow on the first arc, and so on; which
-task takes which makes no difference to any cost.
+*Contraction*, of sources with one arc or two. Before: 0_0 may go to m1 at 1 or to the pool at 3.
+After: m1 has one unit more, and an arc to the pool for one unit at 2. If that unit goes on to the
+pool, 0_0 does.
+
+*Aggregation*, of equivalent sources: one node for each *kind* of task. Before: 0_0 and 0_1 may each
+go to the pool at 3, to m1 at 1 or to m2 at 2. After: one node with a supply of 2, and arcs for up
+to 2. In the result the first task takes the flow on the first arc, and so on; which task takes
+which makes no difference to any cost.
 """
 
 from __future__ import annotations
@@ -25,6 +29,41 @@ def mixed(values: Hashes, salt: int) -> Hashes:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
+
+
+class ContractedNetwork:
+    """A network without those sources of one unit that have no incoming arcs, and one outgoing arc
+    or two to different nodes.
+    """
+
+    def __init__(self, supply: Ints, tail: Ints, head: Ints, capacity: Ints, cost: Ints) -> None:
+        single = supply == 1
+        single[head] = False
+        ours = np.flatnonzero(single[tail])
+        ours = ours[np.argsort(tail[ours], kind="stable")]
+        degree = np.bincount(tail, minlength=len(supply))[tail[ours]]
+        only = ours[degree == 1]
+        first, second = ours[degree == 2].reshape(-1, 2).T
+        different = head[first] != head[second]
+        self._only, self._first, self._second = only, first[different], second[different]
+        contracted = np.concatenate((only, self._first))
+        left = np.ones(len(tail), dtype=np.bool_)
+        left[contracted] = left[self._second] = False
+        self._left = np.flatnonzero(left)
+        self.supply = supply.copy()
+        self.supply[tail[contracted]] = 0
+        np.add.at(self.supply, head[contracted], 1)
+        self.tail = np.concatenate((tail[self._left], head[self._first]))
+        self.head = np.concatenate((head[self._left], head[self._second]))
+        self.capacity = np.concatenate((capacity[self._left], np.ones_like(self._first)))
+        self.cost = np.concatenate((cost[self._left], cost[self._second] - cost[self._first]))
+
+    def expanded(self, amount: Ints) -> Ints:
+        """The flow on the arcs of the original network."""
+        left, onward = np.split(amount, [len(self._left)])
+        whole = np.ones(len(self._only) + len(left) + 2 * len(onward), dtype=np.int64)
+        whole[self._left], whole[self._first], whole[self._second] = left, 1 - onward, onward
+        return whole
 
 
 class AggregatedNetwork:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
+from functools import cached_property
+from operator import attrgetter
 
 import attrs
 
 from equipoise.events.settings import GroupSettings
-from equipoise.events.tasks import Lag, TaskId
+from equipoise.events.tasks import Lag, LagSentinel, TaskId
 
 
 @attrs.frozen(kw_only=True)
@@ -116,6 +118,16 @@ class MemberSpec:
     as well. It keeps a task on which nobody else is caught up while its copy is the soonest ready.
     See docs/protocol.md#d10."""
 
+    @cached_property
+    def active_in_order(self) -> tuple[TaskId, ...]:
+        """`active`, in rising order."""
+        return tuple(sorted(self.active))
+
+    @cached_property
+    def only_runs(self) -> bool:
+        """Whether it reports each task that it owns as running, and has no other copies."""
+        return not (self.standby or self.warmup or self.ready) and self.lags == dict.fromkeys(self.active, LagSentinel.ACTIVE)
+
     def knows(self, task: TaskId) -> bool:
         """Whether its topology has the task, so that it can run it or keep a copy."""
         return self.subtopologies is None or task.partition < self.subtopologies.get(task.subtopology, 0)
@@ -189,3 +201,24 @@ class AssignmentProblem:
     """An operator requested a new deal, so partitions that are even may move too. For assignors
     that deal by lag (`deals_by_lag`).
     """
+
+    @cached_property
+    def task_by_id(self) -> Mapping[TaskId, Task]:
+        """In rising order."""
+        return {task.id: task for task in sorted(self.tasks, key=attrgetter("id"))}
+
+    @cached_property
+    def owner(self) -> Mapping[TaskId, str]:
+        """Task -> the member that owns it, in rising order of tasks; tasks without an owner are
+        absent.
+        """
+        held: dict[TaskId, str] = {}
+        for member in self.members:
+            held.update(dict.fromkeys(member.active, member.id))
+        owned = list(filter(held.__contains__, self.task_by_id))
+        return dict(zip(owned, map(held.__getitem__, owned), strict=True))
+
+    @cached_property
+    def owned_once(self) -> bool:
+        """Whether what members own are tasks of `tasks`, each of them once."""
+        return len(self.owner) == sum([len(member.active) for member in self.members])

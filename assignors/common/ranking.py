@@ -143,14 +143,14 @@ def copies(tasks: Mapping[TaskId, Task], members: Iterable[MemberSpec], settings
     """
     held: dict[TaskId, dict[str, Copy]] = {}
     for member in members:
+        runs = {member.id: _UP_TO_DATE}  # one object for all tasks that it runs and of which no other member has a copy
+        if member.only_runs and held.keys().isdisjoint(member.active):
+            held.update(dict.fromkeys(member.active, runs))
+            continue
         owned = frozenset(member.active)
         lags, ready = member.lags, member.ready
         acceptable = acceptable_lag(tasks, member, settings)
-        runs = {member.id: _UP_TO_DATE}  # one object for all tasks that it runs and of which no other member has a copy
         reports_all = owned <= lags.keys() and not (member.standby or member.warmup or ready)
-        if reports_all and len(owned) == len(lags) == list(lags.values()).count(LagSentinel.ACTIVE) and held.keys().isdisjoint(owned):
-            held.update(dict.fromkeys(member.active, runs))
-            continue
         for task_id in lags if reports_all else {**lags, **dict.fromkeys((*member.active, *member.standby, *member.warmup, *sorted(ready)))}:
             task = tasks.get(task_id)
             if task is None or not task.stateful:
@@ -166,7 +166,8 @@ def copies(tasks: Mapping[TaskId, Task], members: Iterable[MemberSpec], settings
                 held[task_id] = {**others, member.id: copy}
             else:
                 others[member.id] = copy
-    return {name: held.get(name, _NO_COPIES) for name, task in tasks.items() if task.stateful}
+    stateful = [name for name, task in tasks.items() if task.stateful]
+    return dict(zip(stateful, map(held.get, stateful, itertools.repeat(_NO_COPIES)), strict=True))
 
 
 def rank(tasks: Iterable[Task], members: Iterable[MemberSpec], settings: GroupSettings) -> dict[TaskId, dict[int, tuple[str, ...]]]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -41,19 +41,17 @@ class Slack:
 
 def shares_of(members: Seats, tasks: int, slack: Slack) -> dict[str, Share]:
     """Member -> its share of so many tasks. See docs/protocol.md#d4."""
-    return {
-        member: Share(max(0, floor - slack.below), min(tasks, ceiling + slack.above)) if capacity else Share(0, 0)
-        for member, capacity, floor, ceiling in _fair(members, tasks)
-    }
+    fair = _fair(members, tasks).items()
+    shares = {capacity: Share(max(0, floor - slack.below), min(tasks, ceiling + slack.above)) for capacity, (floor, ceiling) in fair}
+    nothing = Share(0, 0)
+    return {member: nothing if leaving else shares[capacity] for member, capacity, leaving in members}
 
 
-def _fair(members: Seats, tasks: int) -> Iterable[tuple[str, int, int, int]]:
-    """Each member with its capacity and its fair share, rounded down and up. A leaving member has
-    no capacity.
-    """
-    capacities = sum([capacity for _, capacity, leaving in members if not leaving])
-    for member, capacity, leaving in members:
-        yield (member, 0, 0, 0) if leaving else (member, capacity, tasks * capacity // capacities, -(-tasks * capacity // capacities))
+def _fair(members: Seats, tasks: int) -> dict[int, tuple[int, int]]:
+    """Capacity of members that stay -> their fair share, rounded down and up."""
+    capacities = [capacity for _, capacity, leaving in members if not leaving]
+    every = sum(capacities)
+    return {capacity: (tasks * capacity // every, -(-tasks * capacity // every)) for capacity in dict.fromkeys(capacities)}
 
 
 def slack_of(members: Seats, tasks: int, balance_factor: int, kept: Mapping[str, int]) -> Slack:
@@ -71,7 +69,8 @@ def slack_of(members: Seats, tasks: int, balance_factor: int, kept: Mapping[str,
     factor = min(balance_factor, 2 * tasks + 2)  # beyond that nothing is outside
     if factor <= 1:
         return Slack()
-    fair = [(floor, ceiling, kept.get(member, 0)) for member, capacity, floor, ceiling in _fair(members, tasks) if capacity]
+    fair_of = _fair(members, tasks)
+    fair = [(*fair_of[capacity], kept.get(member, 0)) for member, capacity, leaving in members if not leaving]
     is_whole = all(floor == ceiling for floor, ceiling, _ in fair)
     both = factor if is_whole else factor - 1
     choices = range(1, factor) if is_whole else range(factor)
@@ -140,8 +139,10 @@ class Shares:
         stateful, every = len(indexed.stateful), len(indexed.tasks)
         self.two_kinds = 0 < stateful < every
         kept = _kept(indexed) if indexed.settings.balance_factor > 1 else {}
-        self.stateful = shares_of(members, stateful, group_slack(indexed, members, stateful, indexed.stateful_of(kept)))
         self.every = shares_of(members, every, group_slack(indexed, members, every, Counter(kept.values())))
+        self.stateful = self.every
+        if stateful < every:
+            self.stateful = shares_of(members, stateful, group_slack(indexed, members, stateful, indexed.stateful_of(kept)))
         self._indexed = indexed
         self._limits: dict[Kind, dict[str, int]] | None = None
 

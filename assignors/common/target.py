@@ -199,11 +199,12 @@ class _FillLevel:
 def _restore_queues(indexed: IndexedProblem) -> dict[str, int]:
     """Member -> restore time of the tasks that it owns and still restores."""
     queue = dict.fromkeys(indexed.members, 0)
-    for task, owner in indexed.owner.items():
-        if task in indexed.copies:  # it has state
-            copy = indexed.copies[task].get(owner)
-            if copy is None or not copy.caught_up:
-                queue[owner] += indexed.restore_time(owner, task)
+    for owner, tasks in indexed.owned().items():
+        for task in () if indexed.members[owner].only_runs else tasks:
+            if task in indexed.copies:  # it has state
+                copy = indexed.copies[task].get(owner)
+                if copy is None or not copy.caught_up:
+                    queue[owner] += indexed.restore_time(owner, task)
     return queue
 
 
@@ -251,11 +252,11 @@ def adopted_target(
     Better: more balanced; or as balanced and cheaper by racks, the cost of the changes included. So
     a group moves once for less traffic, and stays. `even_parts`: see `propose_balanced_assignment`.
     """
-    running = Target(owner={task: indexed.owner[task] for task in indexed.tasks if task in indexed.owner})
+    running = Target(owner=indexed.owner)
     must_change = (
         bool(settled)
         or bool(indexed.unowned)
-        or any(indexed.members[owner].leaving or indexed.must_move(task) for task, owner in indexed.owner.items() if task not in indexed.settled)
+        or any(indexed.members[indexed.owner[task]].leaving or indexed.must_move(task) for task in indexed.owner.keys() - indexed.settled.keys())
     )
     if must_change:
         return propose_balanced_assignment(indexed, shares, candidates, settled, even_parts=even_parts)
@@ -332,9 +333,8 @@ def propose_balanced_assignment(
             most = limits[kind].get(member, 0) if kind in limits else len(indexed.tasks)
             part = parts[kind].get(member, Share(0, 0)) if kind in parts else None
             network.places(member, kind, _steps_of_part(most, part, len(indexed.tasks)))
-    for member in indexed.members:
-        network.shares(member, shares.stateful[member].lower, shares.stateful[member].upper, kind="stateful")
-        network.shares(member, shares.every[member].lower, shares.every[member].upper, kind="every")
+    network.shares(shares.stateful, kind="stateful")
+    network.shares(shares.every, kind="every")
     flow = network.solve()
     return Target(owner=network.assigned(flow), optimal=flow.optimal, unique=flow.unique)
 

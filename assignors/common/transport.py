@@ -18,6 +18,7 @@ OR-Tools' SimpleMinCostFlow solves it. This module adds:
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 from collections.abc import Callable
 
@@ -26,7 +27,7 @@ import numpy as np
 import ortools
 from ortools.graph.python import min_cost_flow
 
-from equipoise.assignors.common.node_aggregation import AggregatedNetwork, Flags, Hashes, Ints, mixed
+from equipoise.assignors.common.node_aggregation import AggregatedNetwork, ContractedNetwork, Flags, Hashes, Ints, mixed
 from equipoise.events.errors import EquipoiseError
 
 SOLVER = f"ortools-{ortools.__version__}"
@@ -68,6 +69,7 @@ class Flow:
     unique: bool
 
 
+@functools.lru_cache(maxsize=2**16)
 def stable_hash(text: str) -> int:
     """64 bits of `text`, the same in every process."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
@@ -156,7 +158,8 @@ class _Face:
         supply = network.supply.copy()
         np.subtract.at(supply, network.tail, fixed)
         np.add.at(supply, network.head, fixed)
-        aggregated = AggregatedNetwork(supply, network.tail[free], network.head[free], network.capacity[free], cost[free])
+        contracted = ContractedNetwork(supply, network.tail[free], network.head[free], network.capacity[free], cost[free])
+        aggregated = AggregatedNetwork(contracted.supply, contracted.tail, contracted.head, contracted.capacity, contracted.cost)
         solver = min_cost_flow.SimpleMinCostFlow()
         arcs = solver.add_arcs_with_capacity_and_unit_cost(aggregated.tail, aggregated.head, aggregated.capacity, aggregated.cost)
         solver.set_nodes_supplies(np.arange(network.nodes), aggregated.supply)
@@ -164,7 +167,7 @@ class _Face:
         if status != solver.OPTIMAL:
             raise SolverFailure(f"{SOLVER} answered {status} to a network of {network.nodes} nodes and {int(free.sum())} arcs")
         amount = fixed
-        amount[free] = aggregated.disaggregated(solver.flows(arcs))
+        amount[free] = contracted.expanded(aggregated.disaggregated(solver.flows(arcs)))
         self.amount = amount
 
     def _potentials(self, cost: Ints) -> Ints | None:

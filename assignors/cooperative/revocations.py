@@ -38,7 +38,7 @@ def plan_movements(
         waits_for, revocations = _back_off(problem, chosen, wanted=bool(for_balance), under_way=bool(carried), lost=bool(lost))
     begins = [] if waits_for else for_balance[: max(0, most)]
     later = for_balance[len(begins) :]
-    benefits = MoveBenefits(indexed, indexed.owner, target)
+    benefits = MoveBenefits(indexed, indexed.owner, target, moving)
     planned: list[Movement] = []
     reasons: dict[TaskId, Reason] = {}
     for state, tasks in (

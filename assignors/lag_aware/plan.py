@@ -88,7 +88,8 @@ def _reasons(
     it has state; and of tasks that a leaving member gives up without a successor.
     """
     reasons: dict[TaskId, Reason] = {}
-    benefits = MoveBenefits(indexed, indexed.owner, target)
+    moving = [task for task in indexed.changes(target) if task in indexed.owner and task in target]
+    benefits = MoveBenefits(indexed, indexed.owner, target, moving)
     for task, destination in sorted(target.items()):
         owner = indexed.owner.get(task)
         leaving = owner is not None and indexed.members[owner].leaving
