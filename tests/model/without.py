@@ -49,10 +49,10 @@ def storm(without: Without) -> Recording:
     return recording
 
 
-def _sessions_end_early() -> Patches:
+def sessions_end_early() -> Patches:
     def of_session(state: GroupState, key: deadlines.Key) -> int | None:
         due_ms = plain(state, key)
-        return None if due_ms is None else due_ms - 500
+        return None if due_ms is None else due_ms - 4_000
 
     plain = deadlines._of_session
     return [mock.patch.object(deadlines, "_DUE", (of_session, *deadlines._DUE[1:]))]
@@ -93,7 +93,7 @@ WITHOUT: dict[str, Without] = {
     "a hold after force": Without(seed=2, session=rules.NoHold),
     "group time is clamped to `max_step_ms`": Without(seed=2, machine=rules.TimeFollowsTheClock),
     "a hold passes to the next owner": Without(seed=2, machine=rules.HoldsAreForgotten),
-    "a member expires after its session timeout": Without(seed=2, patches=_sessions_end_early),
+    "a member expires after its session timeout": Without(seed=2, patches=sessions_end_early),
     "what a fenced incarnation sends shows that it lives": Without(seed=6, patches=_fenced_are_not_heard),
     "a hold lasts the session timeout that the replaced incarnation joined with": Without(seed=2, patches=_hold_of_the_shortest_session),
     "tokens rise": Without(seed=2, patches=_tokens_stay),

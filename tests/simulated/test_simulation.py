@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 
 import pytest
 
+from tests.model.without import sessions_end_early
 from tests.simulated import broker_faults, operator_faults, upgrade_faults  # noqa: F401  # they add their faults
 from tests.simulated.faults import chosen
 from tests.simulated.run import describe, simulate
@@ -20,6 +22,15 @@ def test_deployed_hosts_under_all_faults_lose_and_double_nothing(seed: int, guar
     assert not result.problems, describe(result)
     assert result.faults > 5
     assert result.orders > 100
+
+
+def test_simulation_with_sessions_that_end_early_is_no_run_of_the_model() -> None:
+    with ExitStack() as stack:
+        for patch in sessions_end_early():
+            stack.enter_context(patch)
+        problems = [problem for seed in (1, 7) for problem in simulate(seed, "at_least_once", chosen("members"), storm_s=6, every_s=0.5).problems]
+    assert problems
+    assert all("no run of the model" in problem for problem in problems)
 
 
 def test_same_seed_gives_the_same_trace_whatever_the_hash_seed() -> None:
