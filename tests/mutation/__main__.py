@@ -42,7 +42,7 @@ def mutants_of(name: str) -> Sequence[Mutant]:
     """
     kept = OUT / f"{_stem(name)}.mutants"
     sources = (ROOT / name).read_bytes() + Path(__file__).with_name("mutants.py").read_bytes() + metadata.version("mutmut").encode()
-    made_from = hashlib.sha256(sources).hexdigest()
+    made_from = _hash(sources)
     before, made = pickle.loads(kept.read_bytes()) if kept.exists() else ("", ())  # noqa: S301 - written below
     if before != made_from:
         made = Module(name).mutants
@@ -66,32 +66,33 @@ class Results:
     """Trials of one module, kept below out/ with hashes of what they depend on."""
 
     name: str
-    hashes: Mapping[str, str]
-    """Of the module and of each file of its tests."""
+    sources: Mapping[Key, str]
+    """Mutant -> hash of its function."""
+    tests: Mapping[str, str]
+    """File of tests -> its hash."""
     killers: dict[Key, str | None] = attrs.field(factory=dict)
     """Mutant -> the test that killed it; None: it survived."""
     former: dict[Key, str] = attrs.field(factory=dict)
-    """The killers of an earlier state of the module or of its tests: the first tests to try."""
+    """The killers of an earlier state of the function or of its tests: the first tests to try."""
 
     @classmethod
     def load(cls, name: str) -> Results:
-        """What still holds of the stored trials: a kill while its test's file is the same, a
-        survivor while all files are.
+        """What still holds of the stored trials: while the function is the same, a kill as long as
+        its test's file is the same, and a survivor as long as all files are. Other functions may
+        change verdicts, too: then remove out/.
         """
-        results = cls(name, _hashes(name))
+        results = cls(name, {each.key: _hash(each.source.encode()) for each in mutants_of(name)}, _hashes(name))
         if results.path.exists():
             stored = json.loads(results.path.read_text(encoding="utf-8"))
-            before = stored["hashes"]
-
-            def holds(killer: str | None) -> bool:
-                if killer is None or killer == TIMEOUT or before[name] != results.hashes[name]:
-                    return bool(before == results.hashes)
-                path = killer.partition("::")[0]
-                return path in before and before[path] == results.hashes.get(path)
-
-            killers = {(name, *key): killer for *key, killer in stored["trials"]}
-            results.killers = {key: killer for key, killer in killers.items() if holds(killer)}
-            results.former = {key: killer for key, killer in killers.items() if killer is not None}
+            before = stored["tests"]
+            for *rest, killer, source in stored["trials"]:
+                key = (name, *rest)
+                path = (killer or "").partition("::")[0]
+                same_tests = before[path] == results.tests.get(path) if path in before else killer == TIMEOUT or before == results.tests
+                if source == results.sources.get(key) and same_tests:
+                    results.killers[key] = killer
+                if killer is not None:
+                    results.former[key] = killer
         return results
 
     @property
@@ -100,25 +101,28 @@ class Results:
 
     def save(self) -> None:
         OUT.mkdir(parents=True, exist_ok=True)
-        stored = {"hashes": self.hashes, "trials": [(*key[1:], killer) for key, killer in self.killers.items()]}
+        trials = [(*key[1:], killer, self.sources[key]) for key, killer in self.killers.items()]
+        stored = {"tests": self.tests, "trials": trials}
         self.path.write_text(json.dumps(stored, indent=0), encoding="utf-8")
 
 
 @cache
 def _hashes(name: str) -> Mapping[str, str]:
-    """Path -> hash of the module and of its tests, when the run began. Other modules may change
-    verdicts, too: then remove out/.
-    """
-    paths = [ROOT / name]
+    """File of the module's tests -> its hash when the run began."""
+    paths: list[Path] = []
     for each in MODULES[name].tests:
         path = ROOT / each
         paths += sorted(path.rglob("*.py")) if path.is_dir() else [path]
-    return {str(path.relative_to(ROOT)): hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in paths}
+    return {str(path.relative_to(ROOT)): _hash(path.read_bytes()) for path in paths}
 
 
-def try_modules(names: Sequence[str], tests: Sequence[str], sample: Collection[Key] | None, *, quick: bool) -> None:
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def try_modules(names: Sequence[str], tests: Sequence[str], sample: Collection[Key] | None, *, quick_s: float | None) -> None:
     """Tries the mutants of modules that the same tests judge, and stores each module's trials.
-    `quick`: with the fastest tests alone, so a survivor is not stored.
+    `quick_s`: with the fastest tests alone, so a survivor is not stored.
     """
 
     def run(items: list[Any]) -> None:
@@ -133,8 +137,8 @@ def try_modules(names: Sequence[str], tests: Sequence[str], sample: Collection[K
         baseline = measured(items, alike, OUT / f"{hashlib.sha256(repr(alike).encode()).hexdigest()[:16]}.baseline")
         for name, (results, mutants) in todo.items():
             stored_s = time.monotonic()
-            for number, trial in enumerate(try_all(mutants, items, baseline, results.former, most_s=QUICK_S if quick else MOST_S), start=1):
-                if trial.killer is not None or not quick:
+            for number, trial in enumerate(try_all(mutants, items, baseline, results.former, most_s=quick_s or MOST_S), start=1):
+                if trial.killer is not None or quick_s is None:
                     results.killers[trial.mutant.key] = trial.killer
                 if trial.killer is None:
                     print(f"survives ({trial.tests} tests): {trial.mutant}", flush=True)
@@ -197,18 +201,18 @@ def report(names: Sequence[str], sample: Collection[Key] | None) -> int:
 
 
 PAGE = ROOT / "docs" / "architecture.md"
-BEGIN, END = '<!-- made by `make mutation OPTIONS="--all --write"` -->\n', "<!-- end of the scores of mutation testing -->"
+BEGIN, END = "<!-- made by `python -m tests.mutation --write` -->\n", "<!-- end of the scores of mutation testing -->"
 
 
 def write() -> None:
     """Writes the table of all modules into the page, from the stored trials."""
     reasons = explained()
-    lines = ["", "| module | mutants | killed | | explained | neither |", "|---|---|---|---|---|---|"]
+    lines = ["", "| module | mutants | tried | killed | | explained | neither |", "|---|---|---|---|---|---|---|"]
     for name in MODULES:
         found = score(name, None, reasons)
-        if found.untried:
-            raise SystemExit(f"mutation: {found.untried} mutants of {name} were not tried")
-        lines.append(f"| `{name}` | {found.mutants} | {found.killed} | {found.percent:.1f} % | {found.explained} | {len(found.left)} |")
+        tried = found.mutants - found.untried
+        percent = f"{100 * found.killed / tried:.1f} %" if tried else ""
+        lines.append(f"| `{name}` | {found.mutants} | {tried} | {found.killed} | {percent} | {found.explained} | {len(found.left)} |")
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     PAGE.write_text(before + BEGIN + "\n".join(lines) + "\n\n" + END + rest.partition(END)[2], encoding="utf-8")
 
@@ -224,12 +228,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description="Mutation testing of the state machine and the assignors.")
     parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"{', '.join(MODULES)} (those with a floor)")
     parser.add_argument("--all", action="store_true", help="every module")
-    parser.add_argument("--write", action="store_true", help=f"with --all: write the table of {PAGE.name}")
-    parser.add_argument("--quick", action="store_true", help=f"try the fastest tests alone, {QUICK_S} s of them instead of {MOST_S} s; stores kills")
+    parser.add_argument("--write", action="store_true", help=f"try nothing; write the table of {PAGE.name} from the trials that are stored")
+    quick = f"try the fastest tests alone, so many seconds of them ({QUICK_S}) instead of {MOST_S}; stores kills alone"
+    parser.add_argument("--quick", type=float, nargs="?", const=QUICK_S, help=quick)
     parser.add_argument("--survivors", action="store_true", help="try again only what survived the last run")
     parser.add_argument("--sample", type=int, help="about so many mutants instead of all")
     parser.add_argument("--turn", type=int, default=0, help="which sample (0): another number, other mutants")
     given = parser.parse_args()
+    if given.write:
+        write()
+        return 0
     os.environ["CI"] = "true"
     names = given.modules or (list(MODULES) if given.all else FLOORED)
     sample: set[Key] | None = None
@@ -241,13 +249,11 @@ def main() -> int:
         for name in names:
             results = Results.load(name)
             stored = json.loads(results.path.read_text(encoding="utf-8"))["trials"]
-            results.killers = {(name, *key): killer for *key, killer in stored if killer is not None}
-            sample |= {(name, *key) for *key, killer in stored if killer is None}
+            results.killers = {(name, *key): killer for *key, killer, _ in stored if killer is not None}
+            sample |= {(name, *key) for *key, killer, _ in stored if killer is None}
             results.save()
     for tests in dict.fromkeys(MODULES[name].tests for name in names):
-        try_modules([name for name in names if MODULES[name].tests == tests], tests, sample, quick=given.quick)
-    if given.write:
-        write()
+        try_modules([name for name in names if MODULES[name].tests == tests], tests, sample, quick_s=given.quick)
     return report(names, None if given.survivors else sample)
 
 

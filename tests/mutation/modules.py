@@ -18,8 +18,8 @@ _RANKING = ("tests/unit/assignors/test_ranking.py",)
 _ASSIGNORS = tuple(
     f"tests/unit/assignors/test_{name}.py"
     for name in (
-        "bounds", "equivalence_classes", "high_availability", "kafka_cases", "kafka_cases_parts", "movements", "rack_standbys", "racks",
-        "standby_search", "standbys", "target", "warmup_slots",
+        "bounds", "high_availability", "kafka_cases", "kafka_cases_parts", "movements", "rack_standbys", "racks", "standbys", "target",
+        "warmup_slots",
     )
 )  # fmt: skip
 

@@ -6,6 +6,7 @@ A trial ends with the first test that fails. A test that loops for ever ends by 
 from __future__ import annotations
 
 import contextlib
+import difflib
 import gc
 import hashlib
 import importlib
@@ -48,7 +49,7 @@ class Measured:
     """What one test does on the original."""
 
     depends: str
-    """Hash of the test's file and of the modules whose lines are named."""
+    """Hash of the test's file."""
     seconds: float
     """Processor time."""
     lines: Mapping[str, Collection[int]]
@@ -60,6 +61,8 @@ class Baseline:
     tests: Mapping[str, Measured]
     imported: Collection[str]
     """Names of the modules that the tests import late."""
+    texts: Mapping[str, str]
+    """Module -> its text, by which lines are named."""
 
     @cached_property
     def covered(self) -> Mapping[tuple[str, int], Collection[str]]:
@@ -112,13 +115,21 @@ def with_tests(selection: Sequence[str], then: Callable[[list[pytest.Item]], T])
 
 def measured(items: Sequence[pytest.Item], modules: Collection[str], kept: Path) -> Baseline:
     """Runs each test once on the original, in a fork, and imports here what they imported. `kept`:
-    where the answers are from one run to the next.
+    where the answers are from one run to the next. A test whose file is the same is not run again:
+    the lines that it ran have moved with the text around them.
     """
-    before: Baseline = pickle.loads(kept.read_bytes()) if kept.exists() else Baseline(tests={}, imported=[])  # noqa: S301 - written below
-    texts = b"".join((ROOT / name).read_bytes() for name in modules)
-    hashes = {path: hashlib.sha256(texts + path.read_bytes()).hexdigest()[:16] for path in {item.path for item in items}}
-    known = {item.nodeid: before.tests[item.nodeid] for item in items if item.nodeid in before.tests}
-    known = {item.nodeid: known[item.nodeid] for item in items if item.nodeid in known and known[item.nodeid].depends == hashes[item.path]}
+    texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in modules}
+    before = Baseline(tests={}, imported=[], texts=texts)
+    if kept.exists():
+        before = pickle.loads(kept.read_bytes())  # noqa: S301 - written below
+    moved = {name: moved_lines(before.texts[name], text) for name, text in texts.items()}
+    hashes = {path: hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in {item.path for item in items}}
+    known: dict[str, Measured] = {}
+    for item in items:
+        test = before.tests.get(item.nodeid)
+        if test is not None and test.depends == hashes[item.path]:
+            lines = {name: {moved[name][line] for line in ran if line in moved[name]} for name, ran in test.lines.items()}
+            known[item.nodeid] = attrs.evolve(test, lines=lines)
 
     def run() -> Baseline:
         at_first = set(sys.modules)
@@ -141,7 +152,8 @@ def measured(items: Sequence[pytest.Item], modules: Collection[str], kept: Path)
         found = {
             item.nodeid: Measured(depends=hashes[item.path], seconds=seconds[item.nodeid], lines=lines[item.nodeid]) for item in fresh
         }
-        return Baseline(tests={**known, **found}, imported=sorted({*before.imported, *(name for name in sys.modules if name not in at_first)}))
+        imported = sorted({*before.imported, *(name for name in sys.modules if name not in at_first)})
+        return Baseline(tests={**known, **found}, imported=imported, texts=texts)
 
     baseline = _forked(run)
     kept.parent.mkdir(parents=True, exist_ok=True)
@@ -152,6 +164,12 @@ def measured(items: Sequence[pytest.Item], modules: Collection[str], kept: Path)
     gc.collect()
     gc.freeze()
     return baseline
+
+
+def moved_lines(before: str, after: str) -> Mapping[int, int]:
+    """Line -> its number now; a line that changed is absent."""
+    matcher = difflib.SequenceMatcher(None, before.splitlines(), after.splitlines(), autojunk=False)
+    return {old + each + 1: new + each + 1 for old, new, count in matcher.get_matching_blocks() for each in range(count)}
 
 
 def try_all(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.mutation.mutants import Module, function_named
+from tests.mutation.trials import moved_lines
 
 MODULE = Module("statemachine/session_state.py")
 
@@ -35,3 +36,7 @@ def test_what_states_that_something_cannot_happen_has_no_mutants(tmp_path: Path)
     assert {each.after for each in Module(str(path)).mutants} == {
         f"return zip({arguments}strict=True)" for arguments in ("None, b, ", "a, None, ", "b, ", "a, ")
     }
+
+
+def test_lines_that_a_test_ran_move_with_the_text() -> None:
+    assert moved_lines("a\nb\nc\nd\n", "a\nnew\nb\nC\nd\n") == {1: 1, 2: 3, 4: 5}

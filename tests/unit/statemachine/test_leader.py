@@ -15,6 +15,7 @@ from equipoise.events.decisions import (
     BalanceEvaluated,
     MemberAssigned,
     MemberAssignedPart,
+    MemberExpired,
     Move,
     ProposedMember,
 )
@@ -28,7 +29,7 @@ from equipoise.statemachine.state import GroupState, Lost, SlotBackoff
 from tests.groups import configured
 from tests.unit.statemachine.contexts import gives_up, member_of, moves, owns, step
 
-A, B, C = TaskId(0, 0), TaskId(0, 1), TaskId(0, 2)
+A, B, C, D = (TaskId(0, partition) for partition in range(4))
 WAITING, WARMING, REVOKING = MovementState.WAITING, MovementState.WARMING, MovementState.REVOKING
 BALANCE = Reason(code="balance", lag_records=7)
 
@@ -188,6 +189,23 @@ def test_grant_passed_on_beside_a_movement_needs_no_round():
     assert context.state.probing_deadline_ms is None
 
 
+def test_grant_that_no_member_has_seen_hides_no_revocation():
+    context = step("m1", "m2")
+    owns(context.state, "m1", B)
+    context.grant(member_of(context, "m1"), A)
+    context.note(Move(task=A, source=None, destination="m1", state="granted", reason="carried"))
+    decided(context, plan(context.state, {}, flight(A, "m1", "m2", REVOKING), flight(B, "m1", "m2", REVOKING)))
+    assert (context.state.owner, set(member_of(context, "m1").revoking)) == ({A: "m2", B: "m1"}, {B})
+
+
+def test_grant_passed_on_to_an_eager_member_that_has_nothing_is_made_at_once():
+    context = step("m1", "m2", eager=("m2",))
+    context.grant(member_of(context, "m1"), A)
+    context.note(Move(task=A, source=None, destination="m1", state="granted", reason="carried"))
+    decided(context, plan(context.state, {}, flight(A, "m1", "m2", REVOKING)))
+    assert (context.state.owner, member_of(context, "m2").eager_regrants) == ({A: "m2"}, {})
+
+
 # Movements
 
 
@@ -211,13 +229,13 @@ def test_movement_that_the_plan_lacks_is_cancelled():
 
 def test_movement_that_waits_is_counted_and_queued_if_a_slot_is_all_it_waits_for():
     context = step("m1", "m2")
-    owns(context.state, "m1", A, B, C)
+    owns(context.state, "m1", A, B, C, D)
     moves(context.state, C, "m1", "m2", WARMING)
-    flights = [flight(task, "m1", "m2", WAITING) for task in (A, B, C)]
+    flights = [*(flight(task, "m1", "m2", WAITING) for task in (A, B, C)), flight(D, "m1", "m2", REVOKING)]
     reasons = {A: Reason(code="slot_full"), B: Reason(code="blocked"), C: Reason(code="slot_full")}
     decided(context, plan(context.state, {"m1": [A, B, C]}, *flights, reasons=reasons))
-    assert (context.state.waiting, context.state.queued, context.state.in_flight) == (3, {A: "m2", C: "m2"}, {})
-    assert noted(context) == [(C, "m1", "m2", "cancelled", "not_wanted")]
+    assert (context.state.waiting, context.state.queued, set(context.state.in_flight)) == (3, {A: "m2", C: "m2"}, {D})
+    assert noted(context) == [(C, "m1", "m2", "cancelled", "not_wanted"), (D, "m1", "m2", "revoking", "balance")]
 
 
 def test_warm_up_of_a_new_movement_is_timed():
@@ -309,11 +327,25 @@ def test_eager_member_whose_tasks_stay_keeps_them():
     assert [set(member_of(context, name).active) for name in ("m1", "m2")] == [{A}, {B}]
 
 
-def test_eager_member_without_tasks_is_granted_free_ones_at_once():
-    context = step("m1", "m2", eager=("m2",))
-    decided(context, plan(context.state, {"m2": [A, B]}))
-    assert context.state.owner == {A: "m2", B: "m2"}
+@pytest.mark.parametrize("granted", [(), (A,)])
+def test_eager_member_without_tasks_is_granted_free_ones_at_once(granted: tuple[TaskId, ...]):
+    """Beside what it was granted in this step and does not know of."""
+    context = step("m1", "m2", eager=("m1", "m2"))
+    owns(context.state, "m1", C)
+    for task in granted:
+        context.grant(member_of(context, "m2"), task)
+    decided(context, plan(context.state, {"m1": [C], "m2": [A, B]}))
+    assert context.state.owner == {A: "m2", B: "m2", C: "m1"}
     assert member_of(context, "m2").eager_regrants == {}
+    assert noted(context) == [(task, None, "m2", "granted", "unowned_cold") for task in (A, B) if task not in granted]
+
+
+def test_eager_member_that_keeps_its_tasks_does_not_hide_one_that_does_not():
+    context = step("m1", "m2", eager=("m1", "m2"))
+    owns(context.state, "m1", C)
+    owns(context.state, "m2", B)
+    decided(context, plan(context.state, {"m1": [C], "m2": [A, B]}))
+    assert (set(member_of(context, "m1").active), member_of(context, "m2").eager_regrants) == ({C}, {A: False, B: True})
 
 
 def test_eager_member_with_a_task_gets_a_free_one_with_it():
@@ -517,6 +549,25 @@ def test_proposal_has_the_target_and_applies_nothing():
             unique=False,
         )
     ]
+
+
+def test_long_proposal_comes_after_what_the_step_decided_in_parts():
+    context = step("m1", "m2")
+    owns(context.state, "m1", A, B)
+    context.most_event_bytes = 1
+    expired = MemberExpired(member_id="m9", incarnation=1, cause="superseded", silent_ms=0, hold_ms=0)
+    context.emitted = [expired]
+    leader.propose(context, Answers(plan(context.state, {"m1": [A, B]})), 9)
+    first, *others = context.emitted
+    assert first == expired
+    assert len(others) > 1
+
+
+def test_proposal_that_does_not_hold_halts_the_group():
+    context = step("m1", "m2")
+    with pytest.raises(GroupHalted) as caught:
+        leader.propose(context, Answers(plan(context.state, {"m1": [A], "m2": [A]})), 9)
+    assert (caught.value.group, caught.value.offset) == (context.state.group, 9)
 
 
 def test_nothing_changed_is_not_issued():

@@ -286,6 +286,7 @@ def test_copy_without_progress_stalls_after_its_time():
     context = looked_at(warming_up(), after_ms=999)
     member = context.state.members["m2"]
     assert (ended(context), context.causes, set(member.warmup)) == ([], set(), {A})
+    member.measured_records_per_s = 7
     looked_at(context, after_ms=1)
     assert (ended(context), context.causes, member.warmup) == (["stalled"], {"stalled"}, {})
     assert context.state.backoffs == {(A, "m2"): Backoff(until_ms=2_000, times=1)}
@@ -324,9 +325,12 @@ def test_speed_of_a_member_is_that_of_all_its_copies():
 
 
 def test_unknown_lag_is_no_progress():
-    context = warming_up()
-    context.state.members["m2"].warmup[A].improved_ms = 500
-    assert looked_at(context, lag=None).state.members["m2"].measured_records_per_s == 1
+    assert looked_at(warming_up(), lag=None, after_ms=100).state.members["m2"].measured_records_per_s == 1
+
+
+def test_speed_is_measured_from_the_last_look():
+    context = looked_at(warming_up(), lag=40_000)
+    assert looked_at(context, lag=38_000, after_ms=500).state.members["m2"].measured_records_per_s == 4_000
 
 
 def test_copy_that_its_application_prepares_is_not_judged_by_its_speed():
@@ -374,7 +378,7 @@ def gives_way(context: StepContext, *, lag: int = 49_000, after_ms: int = 1_000)
     return bool(context.promised)
 
 
-@pytest.mark.parametrize(("speed", "lag", "sooner"), [(2_000, 49_000, True), (2_000, 49_002, False), (1, 24, True), (1, 25, False)])
+@pytest.mark.parametrize(("speed", "lag", "sooner"), [(2_000, 49_001, True), (2_000, 49_002, False), (1, 24, True), (1, 25, False)])
 def test_copy_gives_way_to_one_that_is_ready_in_half_the_time(speed: int, lag: int, sooner: bool):
     context = warming_up()
     waits(context, B, "m3", speed=speed, lag=lag)
@@ -392,7 +396,7 @@ def test_copy_that_is_ready_before_the_next_look_does_not_give_way():
         assert gives_way(context, lag=lag) is sooner
 
 
-@pytest.mark.parametrize(("copies", "growth", "sooner"), [(0, 0, True), (1, 0, False), (0, 1, False), (0, 5_000, False)])
+@pytest.mark.parametrize(("copies", "growth", "sooner"), [(0, 0, True), (1, 0, False), (0, 1, False), (0, 2_000, False), (0, 5_000, False)])
 def test_speed_of_a_destination_is_shared_by_its_copies_and_eaten_by_growth(copies: int, growth: int, sooner: bool):
     context = warming_up(max_warmups_per_member=2)
     for task in (C,)[:copies]:
@@ -407,6 +411,57 @@ def test_member_of_unknown_speed_is_tried_for_a_copy_with_ten_looks_to_go(restor
     context = warming_up()
     waits(context, B, "m3")
     assert gives_way(context, lag=50_000 - restored) is tried
+
+
+def looks_long(context: StepContext, lag: int) -> bool:
+    """The copy restored 1,000 records in a second and has these to go."""
+    context.state.members["m2"].warmup[A].looked_lag = lag + 1_000
+    return gives_way(context, lag=lag)
+
+
+def test_ten_looks_are_long():
+    for lag, tried in ((10_000, True), (9_999, False)):
+        context = warming_up()
+        waits(context, B, "m3")
+        assert looks_long(context, lag) is tried
+
+
+def test_half_of_an_odd_time_is_rounded_down():
+    context = warming_up()
+    waits(context, B, "m3", speed=10**9, lag=1)
+    assert looks_long(context, 49_001)
+    assert context.state.members["m2"].slot_backoff == SlotBackoff(until_ms=1_000 + 24_500, times=1)
+
+
+def test_copy_that_needs_nothing_more_is_ready_at_once():
+    context = warming_up()
+    waits(context, B, "m3", speed=1, lag=0)
+    assert looks_long(context, 1_001)
+
+
+@pytest.mark.parametrize(("speed", "lag", "sooner"), [(2_001, 24_500, True), (2_001, 24_505, False)])
+def test_part_of_a_members_speed_is_rounded_down(speed: int, lag: int, sooner: bool):
+    context = warming_up(max_warmups_per_member=2)
+    actions.begin_warmup(context.state, context.state.members["m3"], C, caught_up=False)
+    waits(context, B, "m3", speed=speed, lag=lag)
+    assert gives_way(context) is sooner
+
+
+@pytest.mark.parametrize("what", ["leaving", "gone", "full", "unknown", "slow"])
+def test_task_that_cannot_have_the_slot_does_not_hide_the_next_one(what: str):
+    context = warming_up()
+    state = context.state
+    state.members["m4"] = attrs.evolve(state.members["m3"], member_id="m4", lags={}, warmup={})
+    waits(context, B, "m3", speed={"unknown": 0, "slow": 1}.get(what, 10**9), lag=5_000)
+    waits(context, C, "m4", speed=10**9, lag=1)
+    if what == "leaving":
+        state.members["m3"].leaving = True
+    elif what == "gone":
+        del state.members["m3"]
+    elif what == "full":
+        actions.begin_warmup(state, state.members["m3"], TaskId(0, 3), caught_up=False)
+    assert looks_long(context, 9_000)
+    assert context.promised == {C: "m4"}
 
 
 def test_task_without_a_lag_needs_its_whole_changelog():
