@@ -7,6 +7,7 @@ usage: python -m tests.mutation [MODULE ...] [--all] [--write] [--survivors] [--
 from __future__ import annotations
 
 import argparse
+import ast
 import hashlib
 import json
 import os
@@ -41,8 +42,8 @@ def mutants_of(name: str) -> Sequence[Mutant]:
     lines.
     """
     kept = OUT / f"{_stem(name)}.mutants"
-    sources = (ROOT / name).read_bytes() + Path(__file__).with_name("mutants.py").read_bytes() + metadata.version("mutmut").encode()
-    made_from = _hash(sources)
+    sources = (ROOT / name, Path(__file__).with_name("mutants.py"))
+    made_from = _hash("".join(path.read_text(encoding="utf-8") for path in sources) + metadata.version("mutmut"))
     before, made = pickle.loads(kept.read_bytes()) if kept.exists() else ("", ())  # noqa: S301 - written below
     if before != made_from:
         made = Module(name).mutants
@@ -63,37 +64,45 @@ def explained() -> dict[Key, str]:
 
 @attrs.define
 class Results:
-    """Trials of one module, kept below out/ with hashes of what they depend on."""
+    """Trials of one module, kept below out/, each with hashes of what it depends on: the mutated
+    function, and the test that killed the mutant, or all tests. Other functions may change
+    verdicts, too: then remove out/.
+    """
 
     name: str
     sources: Mapping[Key, str]
     """Mutant -> hash of its function."""
     tests: Mapping[str, str]
-    """File of tests -> its hash."""
+    """Test, without parameters -> hash of its function."""
     killers: dict[Key, str | None] = attrs.field(factory=dict)
     """Mutant -> the test that killed it; None: it survived."""
-    former: dict[Key, str] = attrs.field(factory=dict)
-    """The killers of an earlier state of the function or of its tests: the first tests to try."""
+    outdated: dict[Key, tuple[str | None, str, str]] = attrs.field(factory=dict)
+    """Trials that no longer hold, as they are stored. Their killers are tried first."""
 
     @classmethod
     def load(cls, name: str) -> Results:
-        """What still holds of the stored trials: while the function is the same, a kill as long as
-        its test's file is the same, and a survivor as long as all files are. Other functions may
-        change verdicts, too: then remove out/.
-        """
-        results = cls(name, {each.key: _hash(each.source.encode()) for each in mutants_of(name)}, _hashes(name))
+        results = cls(name, {each.key: _hash(each.source) for each in mutants_of(name)}, _tests_of(name))
         if results.path.exists():
-            stored = json.loads(results.path.read_text(encoding="utf-8"))
-            before = stored["tests"]
-            for *rest, killer, source in stored["trials"]:
+            for *rest, killer, source, test in json.loads(results.path.read_text(encoding="utf-8")):
                 key = (name, *rest)
-                path = (killer or "").partition("::")[0]
-                same_tests = before[path] == results.tests.get(path) if path in before else killer == TIMEOUT or before == results.tests
-                if source == results.sources.get(key) and same_tests:
+                if key not in results.sources:
+                    continue
+                if (source, test) == (results.sources[key], results._test(killer)):
                     results.killers[key] = killer
-                if killer is not None:
-                    results.former[key] = killer
+                else:
+                    results.outdated[key] = killer, source, test
         return results
+
+    def _test(self, killer: str | None) -> str:
+        """Hash of what a verdict depends on."""
+        if killer is None:
+            return _hash(repr(sorted(self.tests.items())))
+        return TIMEOUT if killer == TIMEOUT else self.tests.get(killer.partition("[")[0], "")
+
+    @property
+    def former(self) -> Mapping[Key, str]:
+        """Mutant -> the test that killed it before."""
+        return {key: killer for key, (killer, *_) in self.outdated.items() if killer is not None}
 
     @property
     def path(self) -> Path:
@@ -101,23 +110,26 @@ class Results:
 
     def save(self) -> None:
         OUT.mkdir(parents=True, exist_ok=True)
-        trials = [(*key[1:], killer, self.sources[key]) for key, killer in self.killers.items()]
-        stored = {"tests": self.tests, "trials": trials}
-        self.path.write_text(json.dumps(stored, indent=0), encoding="utf-8")
+        trials = {**self.outdated, **{key: (killer, self.sources[key], self._test(killer)) for key, killer in self.killers.items()}}
+        self.path.write_text(json.dumps([(*key[1:], *trial) for key, trial in trials.items()], indent=0), encoding="utf-8")
 
 
 @cache
-def _hashes(name: str) -> Mapping[str, str]:
-    """File of the module's tests -> its hash when the run began."""
-    paths: list[Path] = []
-    for each in MODULES[name].tests:
-        path = ROOT / each
-        paths += sorted(path.rglob("*.py")) if path.is_dir() else [path]
-    return {str(path.relative_to(ROOT)): _hash(path.read_bytes()) for path in paths}
+def _tests_of(name: str) -> Mapping[str, str]:
+    """Test of the module, without parameters -> hash of its function when the run began."""
+    return {test: digest for path in MODULES[name].tests for test, digest in tests_in(path, (ROOT / path).read_text(encoding="utf-8")).items()}
 
 
-def _hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]
+def tests_in(path: str, text: str) -> Mapping[str, str]:
+    """Test -> hash of its function, with its decorators."""
+    functions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
+    lines = text.splitlines()
+    first = {each.name: min([each.lineno, *(decorator.lineno for decorator in each.decorator_list)]) for each in functions}
+    return {f"{path}::{each.name}": _hash("\n".join(lines[first[each.name] - 1 : each.end_lineno])) for each in functions}
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def try_modules(names: Sequence[str], tests: Sequence[str], sample: Collection[Key] | None, *, quick_s: float | None) -> None:
@@ -248,9 +260,12 @@ def main() -> int:
         sample = set()
         for name in names:
             results = Results.load(name)
-            stored = json.loads(results.path.read_text(encoding="utf-8"))["trials"]
-            results.killers = {(name, *key): killer for *key, killer, _ in stored if killer is not None}
-            sample |= {(name, *key) for *key, killer, _ in stored if killer is None}
+            survived = [key for key, killer in results.killers.items() if killer is None]
+            survived += [key for key, (killer, *_) in results.outdated.items() if killer is None]
+            sample.update(survived)
+            for key in survived:
+                results.killers.pop(key, None)
+                results.outdated.pop(key, None)
             results.save()
     for tests in dict.fromkeys(MODULES[name].tests for name in names):
         try_modules([name for name in names if MODULES[name].tests == tests], tests, sample, quick_s=given.quick)

@@ -15,7 +15,7 @@ from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.common.problem import MemberSpec, Task
 from equipoise.assignors.common.shares import Shares
 from equipoise.assignors.common.target import Candidates, min_rank
-from equipoise.events.tasks import TaskId, parse_task
+from equipoise.events.tasks import Lag, TaskId, parse_task
 from tests.unit.assignors.build import member, numbered, problem, tasks
 
 
@@ -62,3 +62,46 @@ def test_bound_is_the_fewest_changes_where_every_task_may_run_everywhere(capacit
             indexed = IndexedProblem(problem(given, *members, balance_factor=balance_factor))
             given_up = [sum(max(0, had - has) for had, has in zip((*stateful, *stateless), each, strict=True)) for each in targets(indexed)]
             assert bound(given, *members, balance_factor=balance_factor) == min(given_up), (stateful, stateless)
+
+
+OLD: dict[str, Any] = {"subtopologies": {1: 9}}
+"""Of a topology without sub-topology 0."""
+BOTH_HAVE: dict[str, Lag] = {"0_2": 0, "0_3": 0}
+
+
+@pytest.mark.parametrize(
+    ("given", "members", "settled", "fewest"),
+    [
+        # decided earlier
+        (tasks("0_0 0_1"), [member("m1", "0_0 0_1"), member("m2")], {"0_0": "m2"}, 1),
+        (tasks("0_0 0_1"), [member("m1", "0_1"), member("m2")], {"0_0": "m2"}, 0),
+        (tasks("0_0 0_1"), [member("m1", "0_0"), member("m2", "0_1")], {"0_0": "m2"}, 2),
+        (tasks("0_0 0_1 0_2 0_3"), [member("m1", numbered(4)), member("m2")], {"0_0": "m2"}, 2),
+        # owners that may not keep a task
+        (tasks("0_0"), [member("m1", "0_0", **OLD), member("m2")], {}, 1),
+        (tasks("", "0_0"), [member("m1", "0_0", **OLD), member("m2")], {}, 1),
+        (tasks("0_0"), [member("m1", "0_0", **OLD)], {}, 0),
+        (tasks("0_0 0_1"), [member("m1", "0_0 0_1", leaving=True), member("m2"), member("m3")], {}, 2),
+        (tasks("0_0 0_1"), [member("m1", "0_0 0_1", leaving=True)], {}, 0),
+        (tasks("0_0 0_1 0_2"), [member("m1", "0_0", leaving=True), member("m2", "0_1 0_2"), member("m3")], {}, 1),
+        # tasks without an owner
+        (tasks("0_0 0_1"), [member("m1", "0_1", lags={"0_0": 0}), member("m2")], {}, 1),
+        (tasks("0_0 0_1"), [member("m1", "0_1"), member("m2", lags={"0_0": 0})], {}, 0),
+        (tasks("0_0 0_1 0_2"), [member("m1", "0_0 0_1"), member("m2")], {}, 0),
+        (tasks(numbered(5)), [member("m1", numbered(4)), member("m2")], {}, 1),
+        (tasks(numbered(4)), [member("m1", "0_0 0_1", lags=BOTH_HAVE), member("m2", lags=BOTH_HAVE), member("m3")], {}, 1),
+        (tasks("", "1_0 1_1 1_2"), [member("m1", "1_0 1_1"), member("m2")], {}, 0),
+        (tasks("", numbered(5, subtopology=1)), [member("m1", numbered(4, subtopology=1)), member("m2")], {}, 1),
+        (tasks("0_0"), [member("m1", leaving=True)], {}, 0),
+        (tasks("0_0"), [], {}, 0),
+    ],
+)
+def test_bound_counts_what_must_change(given: tuple[Task, ...], members: list[MemberSpec], settled: dict[str, str], fewest: int) -> None:
+    assert bound(given, *members, settled=settled) == fewest
+
+
+def test_bound_of_an_unbalanced_target_is_what_is_certain() -> None:
+    members = [member("m1", numbered(4)), member("m2"), member("m3", "1_0", subtopologies={0: 9})]
+    given = tasks(numbered(4), "1_0")
+    assert (bound(given, *members), bound(given, *members, balanced=False)) == (3, 1)
+    assert bound(given, *members, settled={"0_0": "m2", "0_1": "m2"}, balanced=False) == 3
