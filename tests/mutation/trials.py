@@ -131,12 +131,13 @@ def measured(items: Sequence[pytest.Item], modules: Collection[str], kept: Path)
             lines = {name: {moved[name][line] for line in ran if line in moved[name]} for name, ran in test.lines.items()}
             known[item.nodeid] = attrs.evolve(test, lines=lines)
 
+    fresh = [item for item in items if item.nodeid not in known]
+
     def run() -> Baseline:
         at_first = set(sys.modules)
         seconds: dict[str, float] = {}
         measure = coverage.Coverage(data_file=None, include=[str(ROOT / name) for name in modules], config_file=False)
         measure.start()
-        fresh = [item for item in items if item.nodeid not in known]
         for item in fresh:
             measure.switch_context(item.nodeid)
             began = time.process_time()
@@ -155,7 +156,7 @@ def measured(items: Sequence[pytest.Item], modules: Collection[str], kept: Path)
         imported = sorted({*before.imported, *(name for name in sys.modules if name not in at_first)})
         return Baseline(tests={**known, **found}, imported=imported, texts=texts)
 
-    baseline = _forked(run)
+    baseline = _forked(run) if fresh else attrs.evolve(before, tests=known, texts=texts)
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_bytes(pickle.dumps(baseline))
     for name in baseline.imported:
