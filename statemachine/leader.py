@@ -54,7 +54,7 @@ def propose(context: StepContext, assignor: Assignor, offset: int) -> None:
     proposed = AssignmentProposed(
         generation=state.generation,
         members=tuple(
-            ProposedMember(member_id=name, active=plan.target.get(name, ()), standby=part.standby, warmup=part.warmup)
+            ProposedMember(member_id=name, active=plan.target[name], standby=part.standby, warmup=part.warmup)
             for name, part in plan.members.items()
         ),
         moves=tuple(_move(plan, movement) for movement in sorted(plan.movements, key=lambda movement: movement.task)),
