@@ -106,7 +106,7 @@ class _Count:
         if not members:
             return 0
         inner = shares.stateful if shares.two_kinds else shares.every
-        alike = Counter(
+        times_of = Counter(
             zip(
                 *(self.kept[kind].values() for kind in (True, False)),
                 *(self._free_for(kind).values() for kind in (True, False)),
@@ -114,8 +114,8 @@ class _Count:
                 strict=True,
             )
         )
-        s, n, f, g, *limits = np.array([(*counts, *part, *every) for *counts, part, every in alike], dtype=np.int64).T
-        times = np.array(list(alike.values()), dtype=np.int64)
+        s, n, f, g, *limits = np.array([(*counts, *part, *every) for *counts, part, every in times_of], dtype=np.int64).T
+        times = np.array(list(times_of.values()), dtype=np.int64)
         stateful, stateless = (sum(self.kept[kind].values()) + self.free_tasks[kind] + self.forced[kind] for kind in (True, False))
         if not shares.two_kinds:  # one kind then, held to the shares of all tasks
             s, n, f, g = s + n, np.zeros_like(n), f + g, np.zeros_like(g)
