@@ -250,9 +250,7 @@ def _note_verdict(context: StepContext, plan: Plan) -> None:
     state = context.state
     in_flight = [movement.state for movement in plan.movements]
     available = in_flight.count(MovementState.REVOKING)
-    if not state.members or not plan.members:
-        verdict = "empty"
-    elif not plan.movements:
+    if not plan.movements:
         verdict = "blocked" if plan.lost_until_ms or plan.ask_again_ms is not None else "balanced"
         if plan.probing and any(part.revoke for part in plan.members.values()):
             verdict = "moving"  # the next round names the destination

@@ -39,7 +39,7 @@ EXAMPLES = 10
 MOST_S = 3.0
 """Tests of one trial: the first of them that together take so long on the original, in s."""
 OWN = 10
-"""So much sooner are the tests tried whose file is named after the module."""
+"""So much sooner are the tests tried whose file is named after the module, or begins its name."""
 SLACK_S, TIMES_SLOWER = 2, 5
 """Processor time of a trial: so many times what its tests need on the original, and so many s."""
 
@@ -186,8 +186,7 @@ def try_all(
         names = {name for line in mutant.lines for name in covered.get((mutant.module, line), ())}
         names = names or {name for line in mutant.all_lines for name in covered.get((mutant.module, line), ())}
         former = killers.get(mutant.key)
-        own = f"/test_{Path(mutant.module).stem}.py::"
-        costs = {name: _cost(baseline.tests[name], mutant.module, kills[mutant.function, name]) / (OWN if own in name else 1) for name in names}
+        costs = {name: _cost(baseline.tests[name], mutant.module, kills[mutant.function, name]) / _own(name, mutant.module) for name in names}
         ordered = sorted(names, key=lambda name: (name != former, costs[name], name))
         ordered = [name for name, ends_s in zip(ordered, itertools.accumulate(seconds[name] for name in ordered), strict=True) if ends_s <= most_s]
         allowed_s = math.ceil(SLACK_S + TIMES_SLOWER * sum(seconds[name] for name in ordered))
@@ -202,6 +201,11 @@ def _cost(test: Measured, module: str, kills: int) -> float:
     killed others of the function.
     """
     return (0.001 + test.seconds) * (50 + len(test.lines.get(module, ()))) / (1 + kills) ** 2
+
+
+def _own(test: str, module: str) -> int:
+    name = Path(test.partition("::")[0]).stem.removeprefix("test_")
+    return OWN if f"{Path(module).stem}_".startswith(f"{name}_") else 1
 
 
 def _killer(mutant: Mutant, items: Sequence[pytest.Item], allowed_s: int) -> str | None:

@@ -246,6 +246,26 @@ def test_warm_up_of_a_new_movement_is_timed():
     assert (context.changed, (Timer.STALL, "m2") in timers(context)) == ({"m2"}, True)
 
 
+def test_copy_that_is_ready_can_stall_once_a_movement_waits_for_it():
+    context = step("m1", "m2")
+    owns(context.state, "m1", A)
+    actions.begin_warmup(context.state, member_of(context, "m2"), A, caught_up=True)
+    decided(context, plan(context.state, {"m1": [A]}, flight(A, "m1", "m2", WARMING), warmup={"m2": (A,)}))
+    assert (Timer.STALL, "m2") in timers(context)
+
+
+def test_movement_that_an_eager_regrant_replaces_is_not_cancelled():
+    context = step("m1", "m2", eager=("m2",))
+    gives_up(context.state, "m1", C)
+    owns(context.state, "m1", B)
+    moves(context.state, A, None, "m2", REVOKING)
+    moves(context.state, B, "m1", "m2", WARMING)
+    moves(context.state, C, "m1", "m2", REVOKING)
+    actions.add_eager_regrant(member_of(context, "m2"), A, had_it=False)
+    decided(context, plan(context.state, {"m1": [B], "m2": [A]}, flight(C, "m1", "m2", REVOKING)))
+    assert noted(context) == [(B, "m1", "m2", "cancelled", "not_wanted")]
+
+
 # Copies
 
 
@@ -590,7 +610,7 @@ def test_issued_assignment_is_named_after_its_first_cause(causes: set[str], lift
 def test_assignment_is_issued_for_a_change_a_move_or_a_new_schedule(what: str):
     context = step("m1")
     state = context.state
-    state.generation, state.now_ms, state.scheduled_ms = 4, 50, 80 if what == "rescheduled" else 30
+    state.generation, state.now_ms, state.scheduled_ms = 4, 50, {"rescheduled": 80, "moved": 30}.get(what)
     move = Move(task=A, source=None, destination=None, state="waiting", reason="lost")
     context.rescheduled = what == "rescheduled"
     context.changed = {"m1"} if what == "changed" else set()
@@ -618,12 +638,15 @@ def test_assignment_has_all_that_a_member_may_run_and_keep(follows: bool):
     state.holds = {B: 500, C: 600}
     member.standby = {TaskId(0, 4), TaskId(0, 3)}
     actions.begin_warmup(state, member, TaskId(0, 5), caught_up=False)
-    member.readiness = "lag" if follows else "word_or_lag"
+    member.readiness, member.released = "lag" if follows else "word_or_lag", follows
     context.changed = {"m2", "m1"}
-    _, first, second = issued(context)
+    before = MemberExpired(member_id="m9", incarnation=1, cause="superseded", silent_ms=0, hold_ms=0)
+    context.emitted = [before]
+    expired, _, first, second = issued(context)
+    assert expired == before
     assert first == MemberAssigned(
         member_id="m1", incarnation=1, assignment_epoch=6, active=(A, B), standby=(TaskId(0, 3), TaskId(0, 4)), warmup=(TaskId(0, 5),), revoke=(C,),
-        tokens=(11, 12), hold_ms={B: 500}, released=False, acceptable_recovery_lag=70 if follows else None,
+        tokens=(11, 12), hold_ms={B: 500}, released=follows, acceptable_recovery_lag=70 if follows else None,
         acceptable_recovery_ms=80 if follows else None,
     )  # fmt: skip
     assert (second.member_id, second.assignment_epoch, member.issued_epoch) == ("m2", 6, 6)

@@ -295,3 +295,18 @@ def test_build_problem_has_the_time_and_what_the_assignor_wants_back() -> None:
     assert (problem.follow_up, problem.anew) == (False, False)
     problem = build_problem(state, follow_up=True, anew=True)
     assert (problem.follow_up, problem.anew) == (True, True)
+
+
+def test_build_problem_of_a_group_without_a_topology_has_no_tasks() -> None:
+    state = GroupState()
+    actions.observe_partitions(state, PartitionsObserved(end_offsets={"log": {0: 1_000}}))
+    problem = build_problem(state)
+    assert (problem.tasks, problem.members) == ((), ())
+
+
+def test_build_problem_keeps_nothing_of_members_that_are_gone() -> None:
+    state = group_state()
+    build_problem(state)
+    removes("m2")(state)
+    build_problem(state)
+    assert set(state.problem_cache.members) == {"m1"}
