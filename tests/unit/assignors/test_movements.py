@@ -230,3 +230,16 @@ def test_copy_of_a_leaving_members_task_is_kept_without_a_slot():
         indexed = IndexedProblem(problem(STATEFUL, owner, m2(5)))
         slots = slots_of(indexed, full=True)
         assert pairs(keep_ready(get_movements(indexed, owners("0_0 m1"), owners("0_0 m2"), slots), slots)) == kept
+
+
+def test_movements_in_flight_are_in_the_same_order_as_new_ones():
+    lags: dict[str, Lag] = {"0_0": 9_000, "0_1": 100, "0_2": 500}
+    flying = [in_flight("0_0", "m1", "m2", "warming")]
+    question = problem(tasks("0_0 0_1 0_2"), member("m1", "0_0 0_1 0_2"), member("m2", warmup="0_0", lags=lags), in_flight=flying)
+    found = moved(question, "0_0 m1, 0_1 m1, 0_2 m1", "0_0 m2, 0_1 m2, 0_2 m2")
+    assert told(found) == ["0_1 revoking balance", "0_2 warming balance", "0_0 warming warming (balance)"]
+
+
+def test_task_that_is_granted_in_this_plan_hides_no_movement():
+    question = problem(tasks("0_0 0_1"), member("m1", "0_1"), member("m2", lags={"0_0": 5, "0_1": 5}))
+    assert told(moved(question, "0_0 m1, 0_1 m1", "0_0 m2, 0_1 m2")) == ["0_1 revoking balance", "0_0 waiting balance"]
