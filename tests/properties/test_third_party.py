@@ -174,6 +174,6 @@ class Hashes(Defective):
     ids=lambda value: value.__name__,
 )
 def test_check_finds_its_defect(defective: type[Defective], check: Check):
-    hurried = settings(phases=[Phase.generate], database=None, max_examples=200)  # the smallest counterexample is for people to read
+    hurried = settings(phases=[Phase.generate], database=None, max_examples=200, derandomize=True)  # no search for the smallest counterexample
     with pytest.raises(AssertionError):
         check(Subject(assignor=defective(), settings=hurried))
