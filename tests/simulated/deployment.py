@@ -284,6 +284,7 @@ class Deployment:
             guarantee=self.present_guarantee, most_uncommitted_records=MOST_UNCOMMITTED, prefix=self.prefix, group_config=CONFIG,
             session_timeout_ms=seat.session_ms, lease_margin_ms=seat.margin_ms,
             heartbeat_interval_ms=min(HEARTBEAT_MS, (seat.session_ms - seat.margin_ms) // 2), start_timeout_ms=20_000,
+            rack=f"rack-{seat.name}" if self.seed % 4 == 1 else None,
             state_directory=seat.folder, open_store=lambda folder: DiskStore(seat.machine, folder),
         )  # fmt: skip
         seat.member = member

@@ -38,7 +38,7 @@ DEFAULTS = {
 class Cluster:
     """`election_us`: from the loss of a broker to new leaders, at least and at most.
     `replicate_us`: until the replicas have a record. `settle_us`: until a new leader knows its high
-    watermark.
+    watermark. `tell_us`: until the other replicas know it.
     """
 
     def __init__(self, scheduler: Scheduler, random: Random, *, brokers: int = 1, network: Network | None = None) -> None:
@@ -50,6 +50,8 @@ class Cluster:
         self.election_us = (500_000, 3_000_000)
         self.replicate_us = (300, 2_000)
         self.settle_us = (1_000, 500_000)
+        self.tell_us = (1_000, 600_000)
+        self.has_near_readers = False
         self.records_appended = 0
         self.coordinators = Coordinators(self)
 
@@ -289,6 +291,13 @@ class Cluster:
     def _bound_moved(self, each: Partition) -> None:
         for fetch in list(each.fetches):
             fetch()
+        if self.has_near_readers:
+            self.scheduler.call_later(self.between_us(self.tell_us), self._told, each, each.log.high_watermark, each.log.last_stable_offset)
+
+    def _told(self, each: Partition, high_watermark: int, stable: int) -> None:
+        each.near = max(each.near[0], high_watermark), max(each.near[1], stable)
+        for fetch in list(each.fetches):
+            fetch()
 
     # What a broker knows
 
@@ -375,11 +384,15 @@ class Cluster:
         committed: bool,
         most_bytes: int,
         wait_us: int,
+        near: bool,
         broker: Broker,
         reply: Reply,
     ) -> None:
-        """Replies with partition -> Fetched, when there is something or after `wait_us`."""
-        if self._fetch_now(broker, wanted, committed, most_bytes, reply, even_empty=not wait_us):
+        """Replies with partition -> Fetched, when there is something or after `wait_us`. `near`: as
+        a replica that does not lead knows it (KIP-392).
+        """
+        fetch_now = partial(self._fetch_now, broker, wanted, committed, most_bytes, near, reply)
+        if fetch_now(even_empty=not wait_us):
             return
         partitions = [found[0] for place, _ in wanted if isinstance(found := self._led(broker, place), tuple)]
 
@@ -389,7 +402,7 @@ class Cluster:
             if broker.is_paused:
                 if even_empty:
                     self.scheduler.call_later(PAUSED_US, partial(again, even_empty=True))
-            elif self._fetch_now(broker, wanted, committed, most_bytes, reply, even_empty=even_empty):
+            elif fetch_now(even_empty=even_empty):
                 for each in partitions:
                     each.fetches.remove(again)
 
@@ -398,21 +411,31 @@ class Cluster:
         self.scheduler.call_later(wait_us, partial(again, even_empty=True))
 
     def _fetch_now(
-        self, broker: Broker, wanted: Sequence[tuple[TopicPartition, int]], committed: bool, most_bytes: int, reply: Reply, *, even_empty: bool
+        self,
+        broker: Broker,
+        wanted: Sequence[tuple[TopicPartition, int]],
+        committed: bool,
+        most_bytes: int,
+        near: bool,
+        reply: Reply,
+        *,
+        even_empty: bool,
     ) -> bool:
-        answers = {place: self._fetch_one(broker, place, offset, committed, most_bytes) for place, offset in wanted}
+        answers = {place: self._fetch_one(broker, place, offset, committed, most_bytes, near) for place, offset in wanted}
         if not even_empty and all(answers[place].error is None and answers[place].next_offset == offset for place, offset in wanted):
             return False
         reply(answers)
         return True
 
-    def _fetch_one(self, broker: Broker, place: TopicPartition, offset: int, committed: bool, most_bytes: int) -> Fetched:
+    def _fetch_one(self, broker: Broker, place: TopicPartition, offset: int, committed: bool, most_bytes: int, near: bool) -> Fetched:
         found = self._led(broker, place)
         if not isinstance(found, tuple):
             return Fetched(found)
         each, high_watermark, stable = found
         if not each.log.start <= offset <= (each.log.end if broker.view is None else high_watermark):
             return Fetched(errors.OffsetOutOfRangeError, high_watermark=high_watermark)
+        if near:
+            high_watermark, stable = min(high_watermark, each.near[0]), min(stable, each.near[1])
         records, next_offset = each.log.read(offset, stable if committed else high_watermark, committed=committed, max_bytes=most_bytes)
         return Fetched(None, records, next_offset, high_watermark, stable)
 

@@ -47,8 +47,8 @@ class _Assigned:
 
 
 class SimulatedConsumer(ConnectedClient):
-    """Implements `equipoise.events.log.kafka.client.Consumer`. It reads from leaders, whatever its
-    `rack`.
+    """Implements `equipoise.events.log.kafka.client.Consumer`. With a `rack` it reads what another
+    replica than the leader knows by then; the leader stands in for that replica.
     """
 
     def __init__(
@@ -68,6 +68,8 @@ class SimulatedConsumer(ConnectedClient):
         super().__init__(cluster, process, request_timeout_ms=request_timeout_ms)
         self._group = group
         self._committed_only = read_committed
+        self._is_near = rack is not None
+        cluster.has_near_readers = cluster.has_near_readers or self._is_near
         self._reset = auto_offset_reset
         self._max_poll_records = max_poll_records
         self._wait_us = fetch_max_wait_ms * 1_000
@@ -241,7 +243,7 @@ class SimulatedConsumer(ConnectedClient):
             if len(places) > 1:
                 self._cluster.random.shuffle(places)
             self._fetching[broker] = None
-            handler = partial(self._cluster.fetch, places, self._committed_only, self._fetch_bytes, self._wait_us)
+            handler = partial(self._cluster.fetch, places, self._committed_only, self._fetch_bytes, self._wait_us, self._is_near)
             self._call(broker, "Fetch", handler, partial(self._fetched, broker, places, self._assignments))
         if has_unknown:
             self._spawn(self._find_leaders())

@@ -28,6 +28,8 @@ class Partition:
     """The new leader does not know the high watermark yet."""
     fetches: list[Callable[[], None]] = attrs.field(factory=list)
     """Fetches that wait for records: each replies if there is something by now."""
+    near: tuple[int, int] = (0, 0)
+    """High watermark and last stable offset, as the other replicas know them."""
     unacknowledged: list[tuple[int, Reply, int]] = attrs.field(factory=list)
     """Produce requests that wait for the replicas: end of the batch, reply, first offset."""
 
