@@ -17,7 +17,7 @@ import attrs
 import msgpack
 
 from equipoise import Member, SupersededError, TaskContext
-from equipoise.events import codec
+from equipoise.events import codec, forms
 from equipoise.events.errors import InputError
 from equipoise.events.facts import Fact, GroupConfigured, Subtopology, TopologyDeclared
 from equipoise.events.log.kafka.client import Clients, TopicPartition
@@ -342,7 +342,10 @@ class Deployment:
         if self._current not in self.newer:
             return pack_decision(record)
         kind, version, payload = codec.encode(record.decision)
-        payload = msgpack.packb([*msgpack.unpackb(payload, strict_map_key=False), "of a newer build"])
+        known = msgpack.unpackb(payload, strict_map_key=False)
+        defaults = [default for _, default in forms.appended(type(record.decision))]
+        left_out = len(attrs.fields(type(record.decision))) - len(known)  # the last ones, which have their defaults
+        payload = msgpack.packb([*known, *defaults[len(defaults) - left_out :], "of a newer build"])
         place = (record.log_id, record.group, record.number, record.caused_by, record.index, record.fact_checksum)
         checksum = codec.decision_checksum(*place, kind, version, payload)
         head = (record.log_id, record.number, record.caused_by, record.index, record.fact_checksum, checksum, kind, version)

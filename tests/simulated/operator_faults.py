@@ -14,6 +14,7 @@ from tests import faults
 from tests.simulated.deployment import CONFIG, GROUP, LOG_PARTITIONS, MARGIN_MS, MEMBERS, PREFIXES, SESSION_MS, Deployment, Seat
 from tests.simulated.faults import SESSION_S, _member, _over, fault
 from tests.simulated.kafka.log import Batch
+from tests.simulated.kafka.state import Partition
 from tests.simulated.upgrade_faults import restart_all
 
 LEAST_STEP_MS = 100
@@ -26,14 +27,19 @@ def write(deployment: Deployment, *values: bytes) -> None:
     """Appends records of the group to the facts, as soon as the log is opened and has a leader. A
     log that begins with anything but LogOpened is none, and its topics have to be deleted.
     """
-    opened = deployment.cluster.partition(TopicPartition(deployment.topics.facts, 0))
-    partition = deployment.cluster.partition(TopicPartition(deployment.topics.facts, partition_of(GROUP, LOG_PARTITIONS)))
-    if opened is None or not opened.log.end or partition is None or partition.leader < 0:
+    partition = _open_partition(deployment)
+    if partition is None:
         deployment.later(AGAIN_S, write, deployment, *values)
         return
     now_ms = deployment.cluster.now_ms()
     for value in values:
         deployment.cluster.append(partition, Batch(-1, -1, -1, False, [(group_key(GROUP), value, (), now_ms)], len(value)))
+
+
+def _open_partition(deployment: Deployment) -> Partition | None:
+    opened = deployment.cluster.partition(TopicPartition(deployment.topics.facts, 0))
+    partition = deployment.cluster.partition(TopicPartition(deployment.topics.facts, partition_of(GROUP, LOG_PARTITIONS)))
+    return None if opened is None or not opened.log.end or partition is None or partition.leader < 0 else partition
 
 
 def _say(deployment: Deployment, *events: Fact) -> None:
@@ -233,7 +239,12 @@ def hostile(deployment: Deployment, random: Random) -> float | None:
 
 @fault("operators")
 def giant(deployment: Deployment, random: Random) -> float | None:
-    """A fact that is very long, or has fields at their limits."""
+    """A fact that is very long, or has fields at their limits. In a log that knows no topology yet,
+    the one among them would be the group's.
+    """
+    in_log = any(seat.member is not None and seat.member.running for seat in _members(deployment)) and not deployment.watch.logs_overlap
+    if not in_log or _open_partition(deployment) is None:
+        return None
     _say(deployment, faults.giant(random.randrange(10_000)))
     return 0.0
 

@@ -27,6 +27,11 @@ def followed(deployment: Deployment, topics: Topics) -> Followed:
         decided = member_decision(stored_decision(stored.key, stored.value, ""))
         if isinstance(decided, DecisionRecord) and decisions.setdefault(decided.number, decided) is decided:
             happened.append((stored.batch.appended_us, Happened(stored.batch.appended_us // 1_000, number=decided.number)))
+    if topics != deployment.topics:  # its workers were stopped: the decisions of its last facts are not published
+        last = max((decided.caused_by for decided in decisions.values()), default=-1)
+        records = [record for record in records if record.offset < last]
+        decisions = {number: decided for number, decided in decisions.items() if decided.caused_by < last}
+        happened = [(time_us, each) for time_us, each in happened if each.offset < last and (each.number < 0 or each.number in decisions)]
     happened.sort(key=lambda each: each[0])
     return follow(records, decisions.values(), [each for _, each in happened])
 
