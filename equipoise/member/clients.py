@@ -1,4 +1,5 @@
-"""The clients of one task: a producer for what it writes, a consumer of its sources.
+"""The clients of a member's tasks: one consumer for all of them and, with at_least_once, one
+producer. With exactly_once each task has a producer of its own, which fences its former owner.
 
 Connecting takes longer than anything else in a hand-over, and needs no grant. So the clients of a
 warm-up connect before its task is granted; only the request that fences the former owner waits for
@@ -8,37 +9,149 @@ the grant.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
-from equipoise.events.log.kafka.client import Consumer, Producer, TopicPartition, call_off
+import attrs
+
+from equipoise.events.log.kafka.client import Producer, TopicPartition, call_off
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.tasks import TaskId
 from equipoise.member.options import MemberOptions
 from equipoise.member.origin import transactional_id
+from equipoise.member.sources import SourceReader, TaskSources
 
 TRANSACTION_TIMEOUT_MS = 60_000
 """Kafka aborts an open transaction after this time. One is open only during a commit."""
+BATCH_BYTES = 64 * 1024
+"""Largest batch of several records."""
 RETRY_BACKOFF_MS = 20
 """The broker makes the next producer wait some milliseconds while it writes the markers of the
 former owner's last transaction. The client would retry after 100 ms.
 """
 
 
+@attrs.define(eq=False)
+class _SharedProducer:
+    producer: Producer
+    starting: asyncio.Task[None]
+    users: int = 0
+
+
+class MemberClients:
+    """The clients that all tasks of one member share. Belongs to the application's loop. They
+    connect when the first task needs them, and again after they have failed.
+    """
+
+    def __init__(self, connection: Connection, group: str, options: MemberOptions) -> None:
+        self._connection, self._group, self._options = connection, group, options
+        self._readers: list[SourceReader] = []
+        self._present: _SharedProducer | None = None
+        """The producer for tasks that open now. Others may still use a former one."""
+        self._producers: dict[Producer, _SharedProducer] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def new_producer(self, transactional_id: str | None) -> Producer:
+        """A producer of its own, which is not started."""
+        return self._connection.clients.producer(
+            transactional_id=transactional_id, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+            request_timeout_ms=self._options.request_timeout_ms, retry_backoff_ms=RETRY_BACKOFF_MS, max_batch_size=BATCH_BYTES,
+        )  # fmt: skip
+
+    # The producer
+
+    async def producer(self) -> Producer:
+        """The shared producer, started, until `release`. Raises KafkaError."""
+        if self._present is None:
+            producer = self.new_producer(None)
+            self._present = self._producers[producer] = _SharedProducer(producer, asyncio.ensure_future(producer.start()))
+        shared = self._present
+        shared.users += 1
+        try:
+            await asyncio.shield(shared.starting)
+        except BaseException:
+            has_failed = shared.starting.done() and (shared.starting.cancelled() or shared.starting.exception() is not None)
+            await self.release(shared.producer, failed=has_failed)
+            raise
+        return shared.producer
+
+    async def release(self, producer: Producer, *, failed: bool) -> None:
+        """A task writes nothing any more. `failed`: one of its sends has failed, so that tasks that
+        open from now on get another producer: an idempotent producer that has lost a batch may
+        never send another one to that partition.
+        """
+        shared = self._producers.get(producer)
+        if shared is None:
+            return  # abandoned meanwhile
+        shared.users -= 1
+        if failed and shared is self._present:
+            self._present = None
+        if not shared.users and shared is not self._present:
+            await self._abandon(shared)
+
+    async def abandon_producers(self) -> None:
+        """All tasks of the member stop at once: what was not sent is never sent."""
+        for shared in list(self._producers.values()):
+            await self._abandon(shared)
+
+    async def _abandon(self, shared: _SharedProducer) -> None:
+        self._producers.pop(shared.producer, None)
+        if self._present is shared:
+            self._present = None
+        await call_off(shared.starting)
+        await shared.producer.abandon()
+
+    # The consumer
+
+    def sources(self, partitions: Sequence[TopicPartition]) -> TaskSources:
+        """The sources of a task, until `leave`."""
+        for reader in self._readers:
+            if reader.failure is None and reader.is_free(partitions):
+                return reader.add(partitions)
+        consumer = self._connection.clients.consumer(
+            group=self._group, read_committed=self._options.transactional, request_timeout_ms=self._options.request_timeout_ms,
+            rack=self._options.rack,
+        )  # fmt: skip
+        self._readers.append(SourceReader(consumer))
+        return self._readers[-1].add(partitions)
+
+    def leave(self, sources: TaskSources) -> None:
+        """The task reads nothing any more."""
+        reader = sources.reader
+        reader.remove(sources)
+        if reader.is_empty and reader.failure is not None and reader in self._readers:
+            self._readers.remove(reader)
+            self._end(reader.stop())
+
+    def _end(self, closing: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(closing)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        """Disconnects, after all tasks have closed."""
+        await asyncio.gather(*(reader.stop() for reader in self._readers), *self._closing, return_exceptions=True)
+        for shared in list(self._producers.values()):
+            if shared.starting.done():
+                await shared.producer.stop()
+            await self._abandon(shared)
+
+
 class TaskClients:
-    """The producer and the consumer of `task`. Belongs to the application's loop. Call `connect`,
-    then `begin`; or `close` when the task is not granted. After `begin` the caller closes both
-    clients.
+    """The producer and the sources of `task`. Belongs to the application's loop. Call `connect`,
+    then `begin`, and `close` at the end.
     """
 
     def __init__(
-        self, connection: Connection, group: str, task: TaskId, options: MemberOptions, *, sources: Sequence[str], changelogs: Sequence[str]
+        self, shared: MemberClients, group: str, task: TaskId, options: MemberOptions, *, sources: Sequence[str], changelogs: Sequence[str]
     ) -> None:
-        self._connection, self._group, self._task, self._options = connection, group, task, options
-        self._sources, self._changelogs = sources, changelogs
+        self._shared, self._group, self._task, self._options = shared, group, task, options
+        self._topics, self._changelogs = sources, changelogs
         self._connecting: asyncio.Task[None] | None = None
-        self.producer: Producer
-        self.consumer: Consumer
-        """Reads the sources; it fetches nothing before it is placed and resumed."""
+        self._has_begun = False
+        self.producer: Producer | None = None
+        self.sources: TaskSources
+        """Reads nothing before it is placed."""
 
     @property
     def transactional_id(self) -> str:
@@ -48,58 +161,65 @@ class TaskClients:
     def connect(self) -> None:
         """Begins to connect, unless that has begun."""
         if self._connecting is None:
-            clients, options = self._connection.clients, self._options
-            self.producer = self._new_producer(self.transactional_id if options.transactional else None)
-            self.consumer = clients.consumer(
-                group=self._group, read_committed=options.transactional, request_timeout_ms=options.request_timeout_ms, rack=options.rack,
-            )  # fmt: skip
+            self.sources = self._shared.sources([TopicPartition(topic, self._task.partition) for topic in self._topics])
             self._connecting = asyncio.ensure_future(self._connect())
 
-    def _new_producer(self, transactional_id: str | None) -> Producer:
-        return self._connection.clients.producer(
-            transactional_id=transactional_id, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
-            request_timeout_ms=self._options.request_timeout_ms, retry_backoff_ms=RETRY_BACKOFF_MS,
-        )  # fmt: skip
-
-    async def begin(self) -> None:
-        """Returns when the producer may write. With exactly_once this fences the former owner.
-        Raises KafkaError.
+    async def begin(self) -> Producer:
+        """The producer, when it may write. With exactly_once this fences the former owner. Raises
+        KafkaError.
         """
         self.connect()
         assert self._connecting is not None, "it has just begun"
-        await self._connecting
+        await asyncio.shield(self._connecting)
+        assert self.producer is not None, "it is connected"
         await self.producer.begin()
+        self._has_begun = True
+        return self.producer
 
     async def end_transactions(self, of: str) -> None:
         """Fences the producer with the transactional id `of`, and ends its transaction. Raises
         KafkaError.
         """
-        producer = self._new_producer(of)
+        producer = self._shared.new_producer(of)
         await producer.start()
         await producer.abandon()
 
+    async def stop_writing(self, *, failed: bool, at_once: bool) -> None:
+        """Gives the producer back before the end. `failed`: something sent could not be written.
+        `at_once`: all tasks of the member stop, and what they have not sent is never sent.
+        """
+        producer, self.producer = self.producer, None
+        if producer is not None and self._options.transactional:
+            await producer.abandon()
+        elif at_once:
+            await self._shared.abandon_producers()
+        elif producer is not None:
+            await self._shared.release(producer, failed=failed)
+
     async def close(self) -> None:
-        """Closes both clients of a task that was never begun."""
-        if self._connecting is not None:
-            await call_off(self._connecting)
-            await asyncio.gather(self.producer.abandon(), self.consumer.stop())
+        """Closes both clients, also before they are connected. Everything sent is acknowledged."""
+        if self._connecting is None:
+            return
+        await call_off(self._connecting)
+        self._connecting = None
+        if self._options.transactional and self._has_begun and self.producer is not None:
+            await self.producer.stop()
+        else:
+            await self.stop_writing(failed=False, at_once=False)
+        self._shared.leave(self.sources)
 
     async def _connect(self) -> None:
-        jobs = [asyncio.ensure_future(job) for job in (self._connect_producer(), self._connect_consumer())]
+        jobs = [asyncio.ensure_future(job) for job in (self._connect_producer(), self.sources.reader.start())]
         try:
             await asyncio.gather(*jobs)
         finally:
             await call_off(*jobs)
 
     async def _connect_producer(self) -> None:
-        await self.producer.connect()
+        if self._options.transactional:
+            self.producer = self._shared.new_producer(self.transactional_id)
+            await self.producer.connect()
+        else:
+            self.producer = await self._shared.producer()
         for topic in self._changelogs:
             await self.producer.partitions_for(topic)
-
-    async def _connect_consumer(self) -> None:
-        await self.consumer.start()
-        partitions = [TopicPartition(topic, self._task.partition) for topic in self._sources]
-        self.consumer.assign(partitions)
-        self.consumer.pause(*partitions)
-        for tp in partitions:
-            await self.consumer.committed(tp)  # finds the group's coordinator, and connects to it

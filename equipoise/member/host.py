@@ -19,6 +19,7 @@ from equipoise.events.facts import Fact, GroupConfigured, LagReported, MemberJoi
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.records import DecisionRecord, UnreadDecision
 from equipoise.events.tasks import LagSentinel, TaskId, tasks_text
+from equipoise.member.clients import MemberClients
 from equipoise.member.directory import StateDirectory
 from equipoise.member.link import RETRY_S, Link
 from equipoise.member.options import MemberOptions
@@ -122,7 +123,8 @@ class MemberHost:
             failed=self.fail,
         )  # fmt: skip
         self.shared = SharedSession(self._new_session())
-        runners = RunnerFactory(connection, runtime, group, topology, options, handler, on_assigned, on_revoked, lambda: self._link.log_id)
+        clients = MemberClients(connection, group, options)
+        runners = RunnerFactory(clients, runtime, group, topology, options, handler, on_assigned, on_revoked, lambda: self._link.log_id)
         self.work = Work(
             self.shared, self._restorer, self._restore_thread, runners, on_standby, on_asked, prepare,
             None if self._directory is None else self._directory.folder, wake=self.wake, fail=self.fail, call=self._call,

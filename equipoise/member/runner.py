@@ -19,20 +19,21 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-import attrs
-
-from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, Producer, TopicPartition, call_off
+from equipoise.events.log.kafka.client import CLOSE_S, ConsumedRecord, TopicPartition, acknowledged, call_off
 from equipoise.events.tasks import TaskId
 from equipoise.member.clients import TaskClients
 from equipoise.member.context import State, TaskContext, pack_sources, read_sources
 from equipoise.member.fencing import EXACTLY_ONCE, FENCE_KEY, SOURCES_KEY, ChangelogOwner, FencedStore, claim
 from equipoise.member.options import MemberOptions
-from equipoise.member.origin import Headers, Origin
+from equipoise.member.origin import Origin
+from equipoise.member.sources import TaskSources
 from equipoise.member.stores import Change
+from equipoise.member.writer import TaskWriter, WrittenChanges
 from equipoise.runtime import Runtime
 
 _LOG = logging.getLogger(__name__)
 RETRY_S = 0.5
+IDLE_S = 5.0
 _OPENED = "a task that processes was opened"
 
 Handler = Callable[[Any, TaskContext], Awaitable[None] | None]
@@ -43,8 +44,10 @@ Callback = Callable[[TaskContext], Awaitable[None] | None]
 class Permit(Protocol):
     """What a runner needs of its member. Called from the application's thread."""
 
-    def refusal(self, task: TaskId) -> str | None:
-        """Why `task` may not be processed now; None: it may."""
+    def permit(self, task: TaskId) -> tuple[str | None, int]:
+        """Why `task` may not be processed now (None: it may), and until when it may be processed
+        without asking again (ms, CLOCK_BOOTTIME): for a moment, and never beyond the lease.
+        """
 
     async def restore(self, task: TaskId) -> Mapping[str, ChangelogOwner | None]:
         """Restores the task's stores to the present ends of its changelogs. Returns changelog topic
@@ -86,16 +89,6 @@ class _Overtaken(Exception):
     """Another owner has written to a changelog while this task ran here, or has fenced it."""
 
 
-@attrs.frozen
-class _WrittenChanges:
-    """The records of one commit in one changelog, from offset `first` to before `end`."""
-
-    changes: list[Change]
-    headers: Headers
-    first: int
-    end: int
-
-
 class TaskRunner:
     """Runs one grant. `start` and `stop` belong to the application's loop. `connected`: clients
     that were connected ahead; None: there are none.
@@ -112,7 +105,6 @@ class TaskRunner:
         *,
         new_clients: Callable[[], TaskClients],
         connected: TaskClients | None,
-        sources: tuple[str, ...],
         stateful: bool,
         options: MemberOptions,
         handler: Handler,
@@ -122,39 +114,42 @@ class TaskRunner:
         self.task = task
         self.token = token
         self._permit = permit
-        self._monotonic_s = runtime.monotonic_s
+        self._monotonic_s, self._boot_ms = runtime.monotonic_s, runtime.boot_ms
+        self._permitted_until_ms = 0
         self._group = group
         self._new_clients = new_clients
-        self._connected = connected
-        self._sources = sources
         self._stateful = stateful
         self._options = options
         self._handler = handler
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
         self._origin = Origin(0, log_id, group, str(task), token)
-        self._output_headers = self._origin.headers()
-        self._origins: dict[str, Origin] = {}
-        """Changelog topic -> origin of this grant's records there."""
-        self._headers: dict[str, Headers] = {}
-        """The same as headers."""
         self._fence_is_due = False
         """Whether the first transaction has to write the fences."""
         self._stores: Mapping[str, FencedStore] = {}
         self._stopping = asyncio.Event()
-        self._aborted = False
+        self._aborted = self._called_off = False
         self._is_closing = False
         """Whether processing has ended, so that nothing is left to abort."""
         self._job: asyncio.Task[None] | None = None
-        self._producer: Producer | None = None
-        self._consumer: Consumer | None = None
+        self._clients = connected
+        self._writer: TaskWriter | None = None
+        self._reading: TaskSources | None = None
         self._context: TaskContext | None = None
         self._positions: dict[TopicPartition, int] = {}
         """Source partition -> offset of the next record to process."""
         self._was_out_of_range = False
         """Whether a broker had no records at a source position."""
         self._uncommitted = 0
-        self._commit_at_s = 0.0
+        self._commit_by_s = 0.0
+        """When a commit is due although more records wait."""
+        self._rest_until_s = 0.0
+        """Before that it is too early for a commit, although no record waits: commits take at most
+        half of the time.
+        """
+        self._more = False
+        """Whether records were waiting at the last look."""
+        self._begun_s = 0.0
         self.processed = 0
         """Number of records given to the handler. Any thread may read it."""
         self.busy_s = 0.0
@@ -165,12 +160,12 @@ class TaskRunner:
         """Source records still to be processed, by the last fetches; None: unknown. Any thread may
         read it.
         """
-        consumer, positions = self._consumer, dict(self._positions)
-        if consumer is None or not positions:
+        reading, positions = self._reading, dict(self._positions)
+        if reading is None or not positions:
             return None
         behind = 0
         for tp, position in positions.items():
-            end = consumer.highwater(tp)
+            end = reading.highwater(tp)
             if end is None:
                 return None
             behind += max(0, end - position)
@@ -185,8 +180,10 @@ class TaskRunner:
         another write.
         """
         self._stopping.set()
+        if self._reading is not None:
+            self._reading.wake()
         if abort and not self._aborted and not self._is_closing and self._job is not None:
-            self._aborted = True
+            self._aborted = self._called_off = True
             self._job.cancel()
 
     # From the grant to its end
@@ -224,13 +221,15 @@ class TaskRunner:
                 self._aborted = True
                 return
             except (ProducerFenced, _Overtaken) as error:
+                failed = isinstance(error, KafkaError)
                 self._permit.fenced(self.task)
                 _LOG.warning("task %s, token %d: another owner has begun: %r", self.task, self.token, error)
             except KafkaError as error:
                 self._was_out_of_range = isinstance(error, OffsetOutOfRangeError)
+                failed = not self._was_out_of_range
                 _LOG.warning("task %s failed, reopening it: %r", self.task, error)
             self._aborted = True
-            await self._stop_writing()
+            await self._stop_writing(failed=failed)
             await self._close()
             self._aborted = False
             await asyncio.sleep(RETRY_S)
@@ -239,34 +238,28 @@ class TaskRunner:
                 return
 
     async def _open(self) -> None:
-        clients, self._connected = self._connected or self._new_clients(), None
-        clients.connect()
-        self._producer, self._consumer = clients.producer, clients.consumer
-        await clients.begin()
-        partitions = [TopicPartition(topic, self.task.partition) for topic in self._sources]
-        committing = asyncio.ensure_future(asyncio.gather(*map(self._consumer.committed, partitions)))
+        clients = self._clients = self._clients or self._new_clients()
+        producer = await clients.begin()
+        writer = self._writer = TaskWriter(producer, self.task, self._origin)
+        reading = clients.sources
+        placing = asyncio.ensure_future(asyncio.gather(*(reading.position(tp, self._options.auto_offset_reset) for tp in reading.partitions)))
         try:
-            self._stores = await self._take_stores(clients) if self._stateful else {}
-            committed = dict(zip(partitions, await committing, strict=True))
+            self._stores = await self._take_stores(clients, writer) if self._stateful else {}
+            positions = dict(zip(reading.partitions, await placing, strict=True))
         finally:
-            await call_off(committing)
+            await call_off(placing)
         states = {topic: State(each.store) for topic, each in self._stores.items()}
         known = read_sources(states)
-        for tp in partitions:
-            position = known.get((tp.topic, tp.partition), committed[tp])
-            if position is None:
-                place = self._consumer.beginning_offsets if self._options.auto_offset_reset == "earliest" else self._consumer.end_offsets
-                position = (await place([tp]))[tp]
-            elif self._was_out_of_range:
-                position = await self._not_deleted(tp, position)
-            self._consumer.seek(tp, position)
-            self._positions[tp] = position
+        self._positions = {tp: known.get((tp.topic, tp.partition), position) for tp, position in positions.items()}
+        if self._was_out_of_range:
+            self._positions = {tp: await self._not_deleted(reading, tp, position) for tp, position in self._positions.items()}
         await self._prepare()
-        self._consumer.resume(*partitions)
+        reading.place(self._positions)
+        self._reading = reading
         self._permit.restored(self.task)
         self._may_go_on()
         begun, self._context = self._context is None, TaskContext(self.task, self.token, states)
-        self._uncommitted, self._commit_at_s = 0, self._monotonic_s() + self._options.commit_interval_ms / 1_000
+        self._uncommitted, self._commit_by_s = 0, self._monotonic_s() + self._options.commit_interval_ms / 1_000
         for topic, each in self._stores.items():
             stale = each.stale_changes()
             states[topic].write_again(stale)
@@ -274,12 +267,11 @@ class TaskRunner:
         if begun and self._on_assigned is not None:
             await _call(self._on_assigned, self._context)
 
-    async def _not_deleted(self, tp: TopicPartition, position: int) -> int:
+    async def _not_deleted(self, reading: TaskSources, tp: TopicPartition, position: int) -> int:
         """Where to read on, if retention has deleted the record at `position`. A partition that
         ends before that belongs to a broker that leads no longer, or lags behind: one tries again.
         """
-        assert self._consumer is not None, _OPENED
-        begin = (await self._consumer.beginning_offsets([tp]))[tp]
+        begin = (await reading.reader.consumer.beginning_offsets([tp]))[tp]
         if begin > position:
             _LOG.error("task %s: records %d to %d of %s/%d were deleted before they were processed", self.task, position, begin - 1, *tp)
         return max(begin, position)
@@ -300,7 +292,7 @@ class TaskRunner:
                 each.cancel()
             await asyncio.gather(preparing, stopping, return_exceptions=True)
 
-    async def _take_stores(self, clients: TaskClients) -> Mapping[str, FencedStore]:
+    async def _take_stores(self, clients: TaskClients, writer: TaskWriter) -> Mapping[str, FencedStore]:
         """Restores the changelogs and makes this grant their owner: later records of former owners
         do not count.
         """
@@ -308,8 +300,7 @@ class TaskRunner:
         for topic, owner in owners.items():
             if owner is not None and owner.outranks(self._origin):
                 raise _Overtaken(f"{topic}/{self.task.partition} belongs to token {owner.origin.token}")
-        self._origins = {topic: claim(owner, self._origin) for topic, owner in owners.items()}
-        self._headers = {topic: origin.headers() for topic, origin in self._origins.items()}
+        writer.origins = {topic: claim(owner, self._origin) for topic, owner in owners.items()}
         self._fence_is_due = self._options.transactional and all(
             owner is not None and owner.is_fenced_by_kafka(clients.transactional_id) for owner in owners.values()
         )
@@ -319,68 +310,84 @@ class TaskRunner:
         former = {each.origin.transactional_id for each in owners.values() if each is not None and each.guarantee == EXACTLY_ONCE}
         for transactional_id in sorted(former - own):
             await clients.end_transactions(transactional_id)
-        refusal = self._permit.refusal(self.task)
+        refusal, _ = self._permit.permit(self.task)
         if refusal not in (None, "closing", "restoring"):
             raise _Refused(refusal)
-        stores = await self._permit.take_stores(self.task, await self._send_fences())
+        stores = await self._permit.take_stores(self.task, await self._send_fences(writer))
         for topic, each in stores.items():
-            if each.fence.owner is None or each.fence.owner.origin != self._origins[topic]:
+            if each.fence.owner is None or each.fence.owner.origin != writer.origins[topic]:
                 raise _Overtaken(f"{topic}/{self.task.partition} belongs to {each.fence.owner}")
         return stores
 
-    async def _send_fences(self) -> dict[str, int]:
+    async def _send_fences(self, writer: TaskWriter) -> dict[str, int]:
         """Writes a fence to each changelog. Returns changelog topic -> offset behind the fence,
         when all are acknowledged.
         """
-        producer = self._producer
-        assert producer is not None, _OPENED
         if self._options.transactional:
-            await producer.begin_transaction()
-        guarantee = self._options.guarantee.encode()
-        sent = {topic: await self._send_change(topic, FENCE_KEY, guarantee) for topic in self._origins}
-        await asyncio.gather(*sent.values())
+            await writer.producer.begin_transaction()
+        fence: list[Change] = [(FENCE_KEY, self._options.guarantee.encode())]
+        written = await writer.append_changes(dict.fromkeys(writer.origins, fence))
         if self._options.transactional:
-            await producer.commit_transaction()
-        return {topic: future.result().offset + 1 for topic, future in sent.items()}
+            await writer.producer.commit_transaction()
+        return {topic: each.end for topic, each in written.items()}
+
+    # Processing
 
     async def _process(self) -> None:
         while not self._stopping.is_set():
             for tp, records in (await self._next_batch()).items():
-                for record in records:
-                    if self._stopping.is_set() or not self._may_go_on():
-                        break
-                    given_s = self._monotonic_s()
-                    await _call(self._handler, record, self._context)
-                    self.busy_s += self._monotonic_s() - given_s
-                    self._positions[tp] = record.offset + 1
-                    self.processed += 1
-                    self._uncommitted += 1
-                    if self._uncommitted >= self._options.most_uncommitted_records or self._monotonic_s() >= self._commit_at_s:
-                        await self._commit()
-            if self._monotonic_s() >= self._commit_at_s:
+                await self._handle(tp, records)
+            now_s = self._monotonic_s()
+            if now_s >= self._commit_by_s or (self._uncommitted and not self._more and now_s >= self._rest_until_s):
                 await self._commit()
             if not self._may_go_on():
                 break
         await self._commit()
 
+    async def _handle(self, tp: TopicPartition, records: Sequence[ConsumedRecord]) -> None:
+        """Gives the records to the handler, as long as the task may go on."""
+        handler, (_, context), boot_ms = self._handler, self._opened(), self._boot_ms
+        most = self._options.most_uncommitted_records
+        self._begun_s = self._monotonic_s()
+        for record in records:
+            if boot_ms() >= self._permitted_until_ms:
+                self._note_busy()
+                if self._monotonic_s() >= self._commit_by_s:
+                    await self._commit()
+                await asyncio.sleep(0)  # a handler that never waits would hold up all other tasks
+                self._begun_s = self._monotonic_s()
+                if self._stopping.is_set() or not self._may_go_on():
+                    break
+            result = handler(record, context)
+            if result is not None and inspect.isawaitable(result):
+                await result
+            self._positions[tp] = record.offset + 1
+            self.processed += 1
+            self._uncommitted += 1
+            if self._uncommitted >= most:
+                self._note_busy()
+                await self._commit()
+                self._begun_s = self._monotonic_s()
+        self._note_busy()
+
+    def _note_busy(self) -> None:
+        self.busy_s += self._monotonic_s() - self._begun_s
+
     async def _next_batch(self) -> Mapping[TopicPartition, Sequence[ConsumedRecord]]:
-        wait_s = max(0.0, self._commit_at_s - self._monotonic_s()) if self._uncommitted else 1.0
-        assert self._consumer is not None, _OPENED
-        reading = asyncio.ensure_future(self._consumer.getmany(timeout_ms=int(wait_s * 1_000), max_records=self._options.most_uncommitted_records))
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        try:
-            await asyncio.wait((reading, stopping), return_when=asyncio.FIRST_COMPLETED)
-            return await reading if reading.done() else {}
-        finally:
-            for each in (reading, stopping):
-                each.cancel()
-            await asyncio.gather(reading, stopping, return_exceptions=True)
+        """The next records. None are here: the task waits for more, at most until a commit is due.
+        """
+        assert self._reading is not None, _OPENED
+        found = await self._reading.take(self._options.most_uncommitted_records)
+        self._more = bool(found)
+        if not found:
+            await self._reading.wait(self._rest_until_s - self._monotonic_s() if self._uncommitted else IDLE_S)
+        return found
 
     def _may_go_on(self) -> bool:
-        """Called before each record and each commit. False: commit and close the task. Raises
-        _Refused when the member may not process it.
+        """Called at least each PERMIT_MS while records are processed, and before each commit.
+        False: commit and close the task. Raises _Refused when the member may not process it.
         """
-        refusal = self._permit.refusal(self.task)
+        refusal, self._permitted_until_ms = self._permit.permit(self.task)
         if refusal is not None and refusal != "closing":
             raise _Refused(refusal)
         return refusal is None
@@ -388,37 +395,51 @@ class TaskRunner:
     # Committing
 
     async def _commit(self) -> None:
+        begun_s = self._monotonic_s()
         if self._uncommitted:
             self._may_go_on()  # raises _Refused; a closing task still commits
             await (self._commit_transaction() if self._options.transactional else self._commit_plainly())
             self._uncommitted = 0
         # Counted from the end of the commit: else slow commits would hold a single record each.
-        self._commit_at_s = self._monotonic_s() + self._options.commit_interval_ms / 1_000
+        ended_s, interval_s = self._monotonic_s(), self._options.commit_interval_ms / 1_000
+        self._commit_by_s = ended_s + interval_s
+        self._rest_until_s = ended_s + min(interval_s, ended_s - begun_s)
 
     async def _commit_transaction(self) -> None:
-        producer = self._producer
-        assert producer is not None, _OPENED
-        await producer.begin_transaction()
-        outputs = await self._send_outputs()
-        written = await self._send_changes()
+        writer, context = self._opened()
+        await writer.producer.begin_transaction()
+        outputs = await writer.send_outputs(context.outputs)
+        written = await writer.append_changes(self._changes(context))
         if self._fence_is_due:
             self._check_followed(written)
-        await asyncio.gather(*outputs)
-        await producer.send_offsets_to_transaction(dict(self._positions), self._group)
-        await producer.commit_transaction()
+        await acknowledged(outputs)
+        await writer.producer.send_offsets_to_transaction(dict(self._positions), self._group)
+        await writer.producer.commit_transaction()
         self._fence_is_due = False
         self._to_stores(written)
 
     async def _commit_plainly(self) -> None:
         # Outputs first: once the changelog has the source positions, no record is processed again.
-        await asyncio.gather(*await self._send_outputs())
-        written = await self._send_changes()
+        writer, context = self._opened()
+        await acknowledged(await writer.send_outputs(context.outputs))
+        written = await writer.append_changes(self._changes(context))
         self._check_followed(written)
         self._to_stores(written)
-        assert self._consumer is not None, _OPENED
-        await self._consumer.commit(dict(self._positions))
+        assert self._reading is not None, _OPENED
+        await self._reading.reader.commit(self._positions)
 
-    def _check_followed(self, written: Mapping[str, _WrittenChanges]) -> None:
+    def _opened(self) -> tuple[TaskWriter, TaskContext]:
+        assert self._writer is not None, _OPENED
+        assert self._context is not None, _OPENED
+        return self._writer, self._context
+
+    def _changes(self, context: TaskContext) -> dict[str, list[Change]]:
+        """What a commit writes to each changelog: its changes, then the source positions."""
+        sources = pack_sources({(tp.topic, tp.partition): offset for tp, offset in self._positions.items()})
+        fence: list[Change] = [(FENCE_KEY, self._options.guarantee.encode())] if self._fence_is_due else []
+        return {topic: [*fence, *state.written(), (SOURCES_KEY, sources)] for topic, state in context.states.items()}
+
+    def _check_followed(self, written: Mapping[str, WrittenChanges]) -> None:
         """Raises _Overtaken when something was written to a changelog behind what is in the store:
         by another owner or, in the first transaction, before this task was opened. A broker that
         does not know yet that it leads no longer answers with an old end.
@@ -428,43 +449,8 @@ class TaskRunner:
             if each.first != position or each.end != position + len(each.changes):
                 raise _Overtaken(f"{topic}/{self.task.partition} at {position}: wrote {len(each.changes)} records to {each.first}..{each.end - 1}")
 
-    async def _send_outputs(self) -> list[asyncio.Future[Any]]:
-        """Sends all outputs. Each future is done when its record is acknowledged."""
-        context = self._context
-        assert context is not None, _OPENED
-        origin = self._output_headers
-        return [await self._send(each.topic, each.value, each.key, each.partition, (*each.headers, *origin)) for each in context.outputs]
-
-    async def _send_changes(self) -> dict[str, _WrittenChanges]:
-        """Sends each changelog its changes, then the source positions. Returns when all are
-        acknowledged.
-        """
-        context = self._context
-        assert context is not None, _OPENED
-        sources = pack_sources({(tp.topic, tp.partition): offset for tp, offset in self._positions.items()})
-        fence: list[Change] = [(FENCE_KEY, self._options.guarantee.encode())] if self._fence_is_due else []
-        sent: dict[str, tuple[list[Change], list[asyncio.Future[Any]]]] = {}
-        for topic, state in context.states.items():
-            changes = [*fence, *state.written(), (SOURCES_KEY, sources)]
-            sent[topic] = changes, [await self._send_change(topic, key, value) for key, value in changes]
-        await asyncio.gather(*(future for _, futures in sent.values() for future in futures))
-        return {
-            topic: _WrittenChanges(changes, self._headers[topic], futures[0].result().offset, futures[-1].result().offset + 1)
-            for topic, (changes, futures) in sent.items()
-        }
-
-    async def _send_change(self, topic: str, key: bytes, value: bytes | None) -> asyncio.Future[Any]:
-        return await self._send(topic, value, key, self.task.partition, self._headers[topic])
-
-    async def _send(self, topic: str, value: bytes | None, key: bytes | None, partition: int | None, headers: Headers) -> asyncio.Future[Any]:
-        assert self._producer is not None, _OPENED
-        future = await self._producer.send(topic, value, key=key, partition=partition, headers=list(headers))
-        future.add_done_callback(_retrieve_error)
-        return future
-
-    def _to_stores(self, written: Mapping[str, _WrittenChanges]) -> None:
-        context = self._context
-        assert context is not None, _OPENED
+    def _to_stores(self, written: Mapping[str, WrittenChanges]) -> None:
+        _, context = self._opened()
         for topic, each in written.items():
             self._stores[topic].apply(((key, value, each.headers) for key, value in each.changes), position=each.end)
             context.states[topic].committed()
@@ -472,20 +458,20 @@ class TaskRunner:
 
     # Closing
 
-    async def _stop_writing(self) -> None:
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            await (producer.abandon() if self._aborted else producer.stop())
+    async def _stop_writing(self, *, failed: bool = False) -> None:
+        """After an abort. `failed`: what was sent could not be written."""
+        writer, self._writer = self._writer, None
+        if self._clients is not None:
+            lost = failed and writer is not None and not await writer.settled(CLOSE_S)
+            await self._clients.stop_writing(failed=failed, at_once=self._called_off or lost)
 
     async def _close(self) -> None:
-        consumer, self._consumer = self._consumer, None
+        self._reading = None
         if self._stateful:
             await self._permit.put_stores_back(self.task)
-        await self._stop_writing()
-        if consumer is not None:
-            await consumer.stop()
-        if self._connected is not None:  # stopped before it was opened
-            await self._connected.close()
+        clients, self._clients = self._clients, None
+        if clients is not None:
+            await clients.close()
 
     async def _call_on_revoked(self, on_revoked: Callback, context: TaskContext) -> BaseException | None:
         try:
@@ -499,9 +485,3 @@ async def _call(function: Callable[..., Awaitable[None] | None], *arguments: Any
     result = function(*arguments)
     if inspect.isawaitable(result):
         await result
-
-
-def _retrieve_error(sent: asyncio.Future[Any]) -> None:
-    """Retrieves a send's error, so that asyncio does not warn when an earlier send failed first."""
-    if not sent.cancelled():
-        sent.exception()

@@ -15,9 +15,8 @@ from typing import TypeVar
 import attrs
 
 from equipoise.events.facts import Load, Subtopology, TopologyDeclared
-from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
-from equipoise.member.clients import TaskClients
+from equipoise.member.clients import MemberClients, TaskClients
 from equipoise.member.fencing import ChangelogOwner, FencedStore
 from equipoise.member.link import RETRY_S
 from equipoise.member.load import Rates
@@ -29,6 +28,10 @@ from equipoise.runtime import HostThread, Runtime
 from equipoise.statemachine.member import End, MemberSession
 
 T = TypeVar("T")
+PERMIT_MS = 10
+"""For how long a runner processes without asking again. A whole lease would be safe; a task that
+is to stop should hear of it sooner.
+"""
 StandbyCallback = Callable[[TaskId], Awaitable[None] | None]
 AskedCallback = Callable[[bool], Awaitable[None] | None]
 
@@ -47,7 +50,7 @@ class SharedSession:
 class RunnerFactory:
     """Makes runners, each for one grant of one task."""
 
-    connection: Connection
+    shared: MemberClients
     runtime: Runtime
     group: str
     topology: TopologyDeclared
@@ -64,14 +67,14 @@ class RunnerFactory:
         part = self._part(task)
         return TaskRunner(
             permit, self.runtime, self.log_id(), self.group, task, token, new_clients=partial(self.clients, task), connected=connected,
-            sources=part.source_topics, stateful=part.stateful and self.has_changelogs(task), options=self.options, handler=self.handler,
+            stateful=part.stateful and self.has_changelogs(task), options=self.options, handler=self.handler,
             on_assigned=self.on_assigned, on_revoked=self.on_revoked,
         )  # fmt: skip
 
     def clients(self, task: TaskId) -> TaskClients:
         """New clients of `task`, not connected yet."""
         part = self._part(task)
-        return TaskClients(self.connection, self.group, task, self.options, sources=part.source_topics, changelogs=part.changelog_topics)
+        return TaskClients(self.shared, self.group, task, self.options, sources=part.source_topics, changelogs=part.changelog_topics)
 
     def has_changelogs(self, task: TaskId) -> bool:
         """Whether `task` has changelogs to restore."""
@@ -265,6 +268,7 @@ class Work:
             self._begin_closing(clients)
         self._connected.clear()
         await asyncio.gather(*self._closing_clients, return_exceptions=True)
+        await self._factory.shared.close()
 
     def _begin_closing(self, clients: TaskClients) -> None:
         task = asyncio.ensure_future(clients.close())
@@ -302,9 +306,10 @@ class Work:
         """Task in preparation -> progress."""
         return {} if self._preparer is None else self._preparer.progress()
 
-    def refusal(self, task: TaskId) -> str | None:
+    def permit(self, task: TaskId) -> tuple[str | None, int]:
         with self._shared.lock:
-            return self._shared.session.refusal(task, self._boot_ms())
+            now_ms = self._boot_ms()
+            return self._shared.session.refusal(task, now_ms), min(now_ms + PERMIT_MS, self._shared.session.lease_ends_ms)
 
     async def restore(self, task: TaskId) -> Mapping[str, ChangelogOwner | None]:
         return await self._restore_thread.run(self._restorer.restore(task))

@@ -235,9 +235,9 @@ async def paused_in_its_commits(application: Application, member: Member) -> Asy
         await application.until_counted(exactly=True)
         for runner in list(host.work._runners.values()):
             if member._options.transactional:
-                pause(runner._producer, "send_offsets_to_transaction", runner.task)
+                pause(runner._writer.producer, "send_offsets_to_transaction", runner.task)
             else:
-                pause(runner, "_send_changes", runner.task)
+                pause(runner._writer, "append_changes", runner.task)
         await application.order(ORDERS)
         await until(lambda: len(paused) == PARTITIONS)
         await host._thread.run(freeze(host))

@@ -1,42 +1,55 @@
-"""Clients that connect before their task is granted: connecting fences no owner, and closing them
-leaves no connection.
+"""Clients of tasks, which connect before their task is granted: connecting fences no owner, closing
+them leaves no connection, and their number does not grow with tasks.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from equipoise.events.log.kafka.client import TopicPartition, acknowledged
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.tasks import TaskId
-from equipoise.member.clients import TaskClients
+from equipoise.member.clients import MemberClients, TaskClients
 from equipoise.member.options import MemberOptions
 from tests.live.test_restorer import make_topic, producing
 
-TASK = TaskId(0, 1)
+TASK, OTHER = TaskId(0, 1), TaskId(0, 2)
+New = Callable[[str, TaskId], TaskClients]
 
 
 @pytest.fixture
-async def clients(bootstrap: str, prefix: str) -> Callable[[str], TaskClients]:
-    """Returns a function that makes the clients of one task, whose topics exist."""
-    await make_topic(bootstrap, f"{prefix}-in")
-    await make_topic(bootstrap, f"{prefix}-log")
+async def shared(bootstrap: str, prefix: str) -> AsyncIterator[dict[str, MemberClients]]:
+    """By guarantee."""
+    made = {
+        guarantee: MemberClients(Connection(bootstrap=bootstrap), prefix, MemberOptions(guarantee=guarantee))
+        for guarantee in ("at_least_once", "exactly_once")
+    }
+    yield made
+    for each in made.values():
+        await each.close()
 
-    def make(guarantee: str) -> TaskClients:
+
+@pytest.fixture
+async def clients(bootstrap: str, prefix: str, shared: dict[str, MemberClients]) -> New:
+    """Returns a function that makes the clients of one task, whose topics exist."""
+    await make_topic(bootstrap, f"{prefix}-in", 3)
+    await make_topic(bootstrap, f"{prefix}-log", 3)
+
+    def make(guarantee: str, task: TaskId = TASK) -> TaskClients:
         options = MemberOptions(guarantee=guarantee)
-        return TaskClients(Connection(bootstrap=bootstrap), prefix, TASK, options, sources=(f"{prefix}-in",), changelogs=(f"{prefix}-log",))
+        return TaskClients(shared[guarantee], prefix, task, options, sources=(f"{prefix}-in",), changelogs=(f"{prefix}-log",))
 
     return make
 
 
 @pytest.mark.smoke
 async def test_begin_fences_the_owner_and_connect_does_not(bootstrap: str, prefix: str, clients: Any) -> None:
-    from aiokafka import TopicPartition
     from aiokafka.errors import ProducerFenced
 
     place = TopicPartition(f"{prefix}-in", TASK.partition)
@@ -47,38 +60,110 @@ async def test_begin_fences_the_owner_and_connect_does_not(bootstrap: str, prefi
             await ahead._connecting
             await owner.send_and_wait(f"{prefix}-log", b"still mine", partition=TASK.partition)
             await owner.send_offsets_to_transaction({place: 7}, prefix)
-        await ahead.begin()
-        assert await ahead.consumer.committed(place) == 7
+        mine = await ahead.begin()
+        assert await ahead.sources.position(place, "latest") == 7
         with pytest.raises(ProducerFenced):
             async with owner.transaction():
                 await owner.send_and_wait(f"{prefix}-log", b"not any more", partition=TASK.partition)
-        async with ahead.producer.transaction():
-            await ahead.producer.send_and_wait(f"{prefix}-log", b"mine", partition=TASK.partition)
+        async with mine.transaction():
+            await mine.send_and_wait(f"{prefix}-log", b"mine", partition=TASK.partition)
         await ahead.close()
 
 
-async def test_consumer_fetches_nothing_before_its_sources_are_placed(bootstrap: str, prefix: str, clients: Any) -> None:
+async def test_sources_are_read_from_where_they_are_placed(bootstrap: str, prefix: str, clients: Any) -> None:
+    """Also while another task opens and closes, and whatever that one does not take."""
+    places = {task: TopicPartition(f"{prefix}-in", task.partition) for task in (TASK, OTHER)}
     async with producing(bootstrap) as producer:
-        await producer.send_and_wait(f"{prefix}-in", b"early", partition=TASK.partition)
-    ahead = clients("at_least_once")
-    await ahead.begin()
-    assert await ahead.consumer.getmany(timeout_ms=300) == {}
-    (place,) = ahead.consumer.assignment()
-    ahead.consumer.seek(place, 0)
-    ahead.consumer.resume(place)
-    assert (await ahead.consumer.getone(place)).value == b"early"
-    await ahead.close()
+        for number in range(100):
+            for place in places.values():
+                await producer.send(place.topic, b"%d" % number, partition=place.partition)
+    first, second = clients("at_least_once", TASK), clients("at_least_once", OTHER)
+    await first.begin()
+    assert await first.sources.take(10) == {}
+    first.sources.place({places[TASK]: 20})
+    assert await values(first, 40) == [b"%d" % number for number in range(20, 60)]
+    await second.begin()
+    second.sources.place({places[OTHER]: 0})
+    assert await values(first, 20) == [b"%d" % number for number in range(60, 80)]
+    await second.close()
+    again = clients("at_least_once", OTHER)
+    await again.begin()
+    again.sources.place({places[OTHER]: 90})
+    assert await values(again, 10) == [b"%d" % number for number in range(90, 100)]
+    assert await values(first, 20) == [b"%d" % number for number in range(80, 100)]
+    for each in (first, again):
+        await each.close()
+
+
+async def values(of: TaskClients, count: int) -> list[bytes]:
+    found: list[bytes] = []
+    async with asyncio.timeout(20):
+        while len(found) < count:
+            for records in (await of.sources.take(min(7, count - len(found)))).values():
+                found += [record.value or b"" for record in records]
+            if len(found) < count:
+                await of.sources.wait(0.01)
+    return found
+
+
+async def test_tasks_with_the_same_source_read_it_each(bootstrap: str, prefix: str, clients: Any) -> None:
+    async with producing(bootstrap) as producer:
+        for number in range(5):
+            await producer.send(f"{prefix}-in", b"%d" % number, partition=TASK.partition)
+    both = clients("at_least_once", TASK), clients("at_least_once", TaskId(1, TASK.partition))
+    for each in both:
+        await each.begin()
+        each.sources.place({TopicPartition(f"{prefix}-in", TASK.partition): 0})
+    assert [await values(each, 5) for each in both] == [[b"0", b"1", b"2", b"3", b"4"]] * 2
+    for each in both:
+        await each.close()
+
+
+async def test_record_that_is_refused_does_not_stop_other_tasks(bootstrap: str, prefix: str, clients: Any) -> None:
+    from aiokafka.errors import MessageSizeTooLargeError
+
+    await make_topic(bootstrap, f"{prefix}-small", 1, **{"max.message.bytes": "1000"})
+    place = TopicPartition(f"{prefix}-small", 0)
+    first, second = clients("at_least_once", TASK), clients("at_least_once", OTHER)
+    poisoned, other = await first.begin(), await second.begin()
+    assert poisoned is other
+    for _ in range(2):
+        await poisoned.partitions_for(place.topic)
+        with pytest.raises(MessageSizeTooLargeError):
+            await acknowledged(poisoned.send_batches(place, [(None, bytes(2_000), [])]))
+        await acknowledged(other.send_batches(place, [(None, b"small", [])]))
+    await first.stop_writing(failed=True, at_once=False)
+    await first.close()
+    assert await clients("at_least_once", TASK).begin() is not other
+    await acknowledged(other.send_batches(place, [(None, b"small", [])]))
+    await second.close()
+
+
+@pytest.mark.parametrize(("guarantee", "more"), [("exactly_once", 20), ("at_least_once", 0)])
+async def test_connections_of_more_tasks(clients: Any, guarantee: str, more: int) -> None:
+    """With exactly_once each task has a producer, with a connection for transactions."""
+    first, *others = [clients(guarantee, TaskId(0, number)) for number in range(3)]
+    await first.begin()
+    before = _sockets()
+    for each in others:
+        await each.begin()
+    assert _sockets() <= before + more
+    for each in (first, *others):
+        await each.close()
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 @pytest.mark.parametrize("connected_for_s", [None, 0.0, 0.01, 1.0])
-async def test_clients_of_a_task_that_is_not_granted_leave_no_connection(clients: Any, guarantee: str, connected_for_s: float | None) -> None:
+async def test_clients_of_a_task_that_is_not_granted_leave_no_connection(
+    clients: Any, shared: dict[str, MemberClients], guarantee: str, connected_for_s: float | None
+) -> None:
     before = _sockets()
     ahead = clients(guarantee)
     if connected_for_s is not None:
         ahead.connect()
         await asyncio.sleep(connected_for_s)
     await ahead.close()
+    await shared[guarantee].close()
     async with asyncio.timeout(5):
         while _sockets() > before:  # noqa: ASYNC110  # transports close by themselves
             await asyncio.sleep(0.05)

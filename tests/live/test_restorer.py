@@ -27,11 +27,11 @@ TASKS = (TaskId(0, 0), TaskId(0, 1))
 PATIENCE_S = 60.0
 
 
-async def make_topic(bootstrap: str, topic: str, partitions: int = 2) -> None:
+async def make_topic(bootstrap: str, topic: str, partitions: int = 2, **configs: str) -> None:
     from aiokafka.admin import NewTopic
 
     async with admin_client(Connection(bootstrap=bootstrap)) as admin:
-        assert await admin.create_topics([NewTopic(topic, partitions, 1)]) == {}
+        assert await admin.create_topics([NewTopic(topic, partitions, 1, topic_configs=configs)]) == {}
 
 
 @contextlib.asynccontextmanager

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from aiokafka.errors import KafkaError
 
-from equipoise.events.log.kafka.client import Clients, Consumer, NewTopic, Producer, TopicPartition
+from equipoise.events.log.kafka.client import Clients, Consumer, NewTopic, Producer, TopicPartition, acknowledged
 
 LIMIT_BYTES = 2_000
 SETTLE_S = 0.05
@@ -67,9 +67,9 @@ class Script:
             self._keeper.seek(place, 0)
         try:
             operations = [
-                (self._send, 8), (self._send_many, 3), (self._transact, 6), (self._end, 5), (self._fence, 3), (self._write_fenced, 3),
-                (self._ends, 3), (self._read, 6), (self._keep_reading, 4), (self._commit, 2), (self._delete_records, 1), (self._again, 1),
-                (self._describe, 1),
+                (self._send, 8), (self._send_many, 3), (self._send_batches, 3), (self._transact, 6), (self._end, 5), (self._fence, 3),
+                (self._write_fenced, 3), (self._ends, 3), (self._read, 6), (self._keep_reading, 4), (self._assign_others, 2), (self._commit, 2),
+                (self._delete_records, 1), (self._again, 1), (self._describe, 1),
             ]  # fmt: skip
             for _ in range(steps):
                 (operation,) = self._random.choices([each for each, _ in operations], [weight for _, weight in operations])
@@ -138,6 +138,28 @@ class Script:
 
         await self._note("send many", send())
 
+    async def _send_batches(self) -> None:
+        writer, place = await self._writer(), self._place()
+        values = [self._value()]
+        if place[0] == self._places[-1][0]:  # it has no limit that the batches' sizes could exceed
+            values += [self._value() for _ in range(self._random.randrange(60))]
+        await self._note("send batches", self._span(writer, place, values))
+
+    async def _span(self, writer: Producer, place: TopicPartition, values: Sequence[bytes]) -> list[tuple[int, int]]:
+        """First and last offset of each stretch of records that follow each other. The client
+        chooses how many batches there are.
+        """
+        await writer.partitions_for(place[0])
+        batches = writer.send_batches(place, [(None, value, []) for value in values])
+        await acknowledged(batches)
+        spans: list[tuple[int, int]] = []
+        for batch in batches:
+            first = batch.appended.result().offset
+            if spans and spans[-1][1] == first - 1:
+                first = spans.pop()[0]
+            spans.append((first, batch.appended.result().offset + batch.records - 1))
+        return spans
+
     # Transactions
 
     async def _transact(self) -> None:
@@ -148,8 +170,10 @@ class Script:
             sending = self._in_time(producer.send_offsets_to_transaction(offsets, f"{self._prefix}.group"))
             await self._note(f"send offsets in {transactional_id}", sending)
         else:
-            place = self._place()
-            await self._note(f"send in {transactional_id}", self._offset(producer, place, None, b"%d" % len(self.seen)))
+            place, value = self._place(), b"%d" % len(self.seen)
+            by_batch = self._random.random() < 0.5
+            sending = self._span(producer, place, [value, value]) if by_batch else self._offset(producer, place, None, value)
+            await self._note(f"send in {transactional_id}", sending)
 
     async def _in_time(self, answer: Awaitable[Any]) -> Any:
         return await answer
@@ -267,6 +291,15 @@ class Script:
             return offsets
 
         await self._note(f"keep reading {place[1]}", read())
+
+    async def _assign_others(self) -> None:
+        """Those that stay keep their positions."""
+        gone = self._place()
+        self._keeper.assign([place for place in self._places if place != gone])
+        self._keeper.assign(self._places)
+        self._keeper.pause(gone)
+        self._keeper.seek(gone, 0)
+        await self._note(f"assigned without {gone[1]}", asyncio.gather(*map(self._keeper.position, self._places)))
 
     # Groups and topics
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
@@ -14,11 +15,12 @@ from aiokafka.errors import (
     MessageSizeTooLargeError,
     OffsetOutOfRangeError,
     OutOfOrderSequenceNumber,
+    ProducerClosed,
     ProducerFenced,
     UnknownTopicOrPartitionError,
 )
 
-from equipoise.events.log.kafka.client import Clients, NewTopic, TopicPartition
+from equipoise.events.log.kafka.client import Clients, NewTopic, TopicPartition, acknowledged
 from tests.simulated.kafka.clients import SimulatedClients
 from tests.simulated.kafka.cluster import Cluster
 from tests.simulated.kafka.consumer import SimulatedConsumer
@@ -130,6 +132,66 @@ def test_batch_over_the_topics_limit_fails_and_so_do_all_after_it() -> None:
             await producer.send_and_wait("numbers", b"x", partition=0)
         with pytest.raises(MessageSizeTooLargeError):
             await producer.send("numbers", b"x" * 2**20, partition=0)
+
+    simulate(test)
+
+
+def test_batches_keep_their_order_and_are_appended_whole() -> None:
+    async def test(cluster: Cluster, clients: SimulatedClients) -> None:
+        producer, consumer = await started_producer(clients, max_batch_size=1_000), await started_consumer(clients)
+        await producer.partitions_for("numbers")
+        records = [(b"k", b"%d" % number, [("h", b"x")]) for number in range(300)]
+        batches = [*producer.send_batches(TP, records[:250]), *producer.send_batches(TP, records[250:]), *producer.send_batches(TP, [])]
+        await acknowledged(batches)
+        assert len(batches) > 5
+        offset = 0
+        for batch in batches:
+            assert batch.appended.result().offset == offset
+            offset += batch.records
+        assert await values(consumer) == [b"%d" % number for number in range(300)]
+
+    simulate(test)
+
+
+def test_refused_batch_leaves_the_partition_to_later_ones() -> None:
+    async def test(cluster: Cluster, clients: SimulatedClients) -> None:
+        cluster.topics["numbers"].configs["max.message.bytes"] = "1000"
+        producer = await started_producer(clients)
+        await producer.partitions_for("numbers")
+        for value in (b"1", b"x" * 1_000, b"2"):
+            with contextlib.suppress(MessageSizeTooLargeError):
+                await acknowledged(producer.send_batches(TP, [(None, value, [])]))
+        assert await values(await started_consumer(clients)) == [b"1", b"2"]
+
+    simulate(test)
+
+
+def test_assigned_partitions_keep_their_positions_beside_new_ones() -> None:
+    async def test(cluster: Cluster, clients: SimulatedClients) -> None:
+        producer, consumer = await started_producer(clients), await started_consumer(clients)
+        fetched = asyncio.ensure_future(consumer.fetched())
+        for number in range(10):
+            await producer.send_and_wait("numbers", b"%d" % number, partition=number % 2)
+        assert list(await fetched) == [TP]
+        assert len((await consumer.getmany(max_records=1))[TP]) == 1
+        other = TopicPartition("numbers", 1)
+        consumer.assign([TP, other])
+        consumer.seek(other, 3)
+        assert set(await values(consumer)) == {b"2", b"4", b"6", b"8", b"7", b"9"}
+
+    simulate(test)
+
+
+def test_batches_with_a_record_that_is_too_large_are_not_sent() -> None:
+    async def test(cluster: Cluster, clients: SimulatedClients) -> None:
+        producer = await started_producer(clients)
+        await producer.partitions_for("numbers")
+        with pytest.raises(MessageSizeTooLargeError):
+            producer.send_batches(TP, [(None, b"small", []), (None, b"x" * 2**20, [])])
+        assert (await producer.send_and_wait("numbers", b"x", partition=0)).offset == 0
+        await producer.abandon()
+        with pytest.raises(ProducerClosed):
+            producer.send_batches(TP, [(None, b"small", [])])
 
     simulate(test)
 

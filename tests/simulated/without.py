@@ -28,6 +28,7 @@ from equipoise.member.host import MemberHost
 from equipoise.member.link import Link
 from equipoise.member.origin import Origin
 from equipoise.member.runner import TaskRunner
+from equipoise.member.writer import TaskWriter
 from equipoise.statemachine.member import MemberSession, MemberSettings
 from equipoise.statemachine.state import GroupState
 from equipoise.worker import host
@@ -105,18 +106,20 @@ def _any_free_lock() -> Any:
 def _sources_of_at_least_once() -> Iterator[None]:
     """With exactly_once: source positions neither in changelogs nor believed there."""
     transactional: ContextVar[bool] = ContextVar("transactional", default=False)
-    opens, sends, reads = TaskRunner._open, TaskRunner._send_change, context.read_sources
+    opens, appends, reads = TaskRunner._open, TaskWriter.append_changes, context.read_sources
 
     async def opened(self: TaskRunner) -> None:
         transactional.set(self._options.transactional)
         await opens(self)
 
-    async def send(self: TaskRunner, topic: str, key: bytes, value: bytes | None) -> Any:
-        return await sends(self, topic, key + b"-off" if key == SOURCES_KEY and self._options.transactional else key, value)
+    async def append(self: TaskWriter, changes: Mapping[str, Any]) -> Any:
+        off = b"-off" if transactional.get() else b""
+        named = {topic: [(key + off if key == SOURCES_KEY else key, value) for key, value in each] for topic, each in changes.items()}
+        return await appends(self, named)
 
     with (
         mock.patch.object(TaskRunner, "_open", opened),
-        mock.patch.object(TaskRunner, "_send_change", send),
+        mock.patch.object(TaskWriter, "append_changes", append),
         mock.patch.object(runner, "read_sources", lambda states: {} if transactional.get() else reads(states)),
     ):
         yield
@@ -141,10 +144,9 @@ def _known_decisions_alone() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_fence() -> Iterator[None]:
-    async def take(self: TaskRunner, clients: Any) -> Any:
+    async def take(self: TaskRunner, clients: Any, writer: TaskWriter) -> Any:
         owners = await self._permit.restore(self.task)
-        self._origins = {topic: fencing.claim(owner, self._origin) for topic, owner in owners.items()}
-        self._headers = {topic: origin.headers() for topic, origin in self._origins.items()}
+        writer.origins = {topic: fencing.claim(owner, self._origin) for topic, owner in owners.items()}
         return await self._permit.take_stores(self.task, {})
 
     with mock.patch.object(TaskRunner, "_take_stores", take), mock.patch.object(TaskRunner, "_check_followed"):

@@ -9,20 +9,36 @@ to finish the shutdown; only this file and `topic_ids` use internals of aiokafka
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import aiokafka
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.client import CoordinationType
-from aiokafka.errors import GroupCoordinatorNotAvailableError, KafkaConnectionError, NodeNotReadyError
+from aiokafka.consumer.subscription_state import TopicPartitionState
+from aiokafka.errors import (
+    GroupCoordinatorNotAvailableError,
+    IllegalOperation,
+    InvalidTopicError,
+    KafkaConnectionError,
+    MessageSizeTooLargeError,
+    NodeNotReadyError,
+    ProducerClosed,
+    RecordListTooLargeError,
+    TopicAuthorizationFailedError,
+)
 
-from equipoise.events.log.kafka.client import CLOSE_S, Admin, Consumer, NewTopic, Producer, TopicPartition
+from equipoise.events.log.kafka.client import CLOSE_S, Admin, Consumer, NewTopic, Producer, SentBatch, TopicPartition, Unsent
 from equipoise.events.log.kafka.topic_ids import topic_ids
 
+REFUSED = (MessageSizeTooLargeError, RecordListTooLargeError, InvalidTopicError, TopicAuthorizationFailedError)
+"""Errors with which a broker refuses a batch for good."""
 _LOG = logging.getLogger(__name__)
 _ALREADY_EXISTS = 36  # Kafka's error TOPIC_ALREADY_EXISTS
 _CREATE_TIMEOUT_MS = 30_000
@@ -72,7 +88,38 @@ class DeployedConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # aiok
         await _stop(self, super().stop, within_s)
 
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
-        super().assign(list(map(_theirs, partitions)))
+        # aiokafka's own `assign` drops what was fetched of all partitions, and their positions.
+        wanted = list(map(_theirs, partitions))
+        subscription = self._subscription.subscription
+        if subscription is None:
+            super().assign(wanted)
+            return
+        assignment = subscription.assignment
+        for place in assignment.tps.symmetric_difference(wanted):
+            # An answer for a partition that is gone finds a state without position, and is dropped.
+            assignment._tp_state[place] = TopicPartitionState(assignment)
+            if self._fetcher is not None:
+                self._fetcher._records.pop(place, None)
+        assignment._topic_partitions = frozenset(wanted)
+        subscription._topics = frozenset(place.topic for place in wanted)
+        self._client.set_topics(list(subscription._topics))
+        if self._fetcher is not None:
+            self._fetcher._notify(self._fetcher._wait_consume_future)
+
+    def hold_fetches(self, wait_ms: int) -> None:
+        self._fetcher._fetch_max_wait_ms = wait_ms
+
+    async def fetched(self) -> Collection[TopicPartition]:
+        waiter, fetching = self._fetcher._create_fetch_waiter(), self._fetcher._fetch_task
+        try:
+            await asyncio.wait((waiter, fetching), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not waiter.done():
+                waiter.cancel()
+        if fetching.done():
+            raise KafkaConnectionError("the consumer fetches nothing any more")
+        waiter.result()
+        return list(self._fetcher._records)
 
     def getmany(self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None) -> Coroutine[Any, Any, Any]:
         read: Coroutine[Any, Any, Any] = super().getmany(*map(_theirs, partitions), timeout_ms=timeout_ms, max_records=max_records)
@@ -112,12 +159,54 @@ class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
         if self._txn_manager.transactional_id is not None:
             await self._sender.start()  # requests the producer id, which fences the present owner of the transactional id
 
+    def send_batches(self, partition: TopicPartition, records: Iterable[Unsent]) -> list[SentBatch]:
+        # aiokafka's `send_batch` waits until the partition's former batch is on its way.
+        accumulator, place = self._message_accumulator, _theirs(partition)
+        if accumulator._closed:
+            raise ProducerClosed
+        if accumulator._exception is not None:
+            raise copy.copy(accumulator._exception)
+        if self._txn_manager.transactional_id is not None and not self._txn_manager.is_in_transaction():
+            raise IllegalOperation("Can't send messages while not in transaction")
+        now_ms = int(time.time() * 1_000)
+        builder = self.create_batch()
+        builders = [builder]
+        for key, value, headers in records:
+            if builder.append(timestamp=now_ms, key=key, value=value, headers=headers) is None:
+                builder = self.create_batch()
+                builders.append(builder)
+                builder.append(timestamp=now_ms, key=key, value=value, headers=headers)
+        if any(each.size() > self._max_request_size for each in builders):
+            raise MessageSizeTooLargeError(f"a record for {partition.topic} is larger than {self._max_request_size} bytes")
+        sent = []
+        for each in builders:
+            if not each.record_count():
+                continue  # there were no records
+            each.close()
+            batch = accumulator._append_batch(each, place)
+            batch.future.add_done_callback(partial(self._settled, place, each.record_count()))
+            batch._drain_waiter.add_done_callback(_retrieve_error)  # nobody waits for it
+            sent.append(SentBatch(each.record_count(), batch.future))
+        return sent
+
+    def _settled(self, place: Any, records: int, sent: asyncio.Future[Any]) -> None:
+        """A broker notes no sequence numbers of what it refuses for good: the next batch takes
+        them.
+        """
+        if isinstance(_retrieve_error(sent), REFUSED):
+            self._txn_manager.increment_sequence_number(place, -records)
+
     async def stop(self, *, within_s: float = CLOSE_S) -> None:
         await _stop(self, super().stop, within_s)
 
     async def abandon(self) -> None:
         self._closed = True
-        await _ended(self, _cut(self))
+        tasks = _cut(self)
+        accumulator = self._message_accumulator
+        for batch in [*chain.from_iterable(accumulator._batches.values()), *accumulator._pending_batches]:
+            if not batch._msg_futures:
+                batch.failure(ProducerClosed())
+        await _ended(self, tasks)
 
     async def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
         await super().send_offsets_to_transaction({_theirs(partition): offset for partition, offset in offsets.items()}, group)
@@ -156,6 +245,11 @@ class DeployedAdmin(AIOKafkaAdminClient):  # type: ignore[misc]
             except (KafkaConnectionError, NodeNotReadyError) as error:
                 gone = error
         raise gone
+
+
+def _retrieve_error(sent: asyncio.Future[Any]) -> BaseException | None:
+    """The error. Once retrieved, asyncio does not warn when nobody waits for it any more."""
+    return None if sent.cancelled() else sent.exception()
 
 
 def _theirs(partition: TopicPartition) -> Any:

@@ -8,13 +8,16 @@ those of `aiokafka.errors`, on simulated brokers too.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import attrs
 
 Headers = Sequence[tuple[str, bytes]]
 SentHeaders = list[tuple[str, bytes]]
+Unsent = tuple[bytes | None, bytes | None, SentHeaders]
+"""Key, value and headers of a record to send."""
 CLOSE_S = 5.0
 """Seconds for a client to send what it has and to disconnect."""
 _AGAIN_S = 0.1
@@ -77,6 +80,16 @@ class AppendedRecord(Protocol):
     def offset(self) -> int: ...
 
 
+class SentBatch(NamedTuple):
+    """Records that were queued for one partition, and are appended together or not at all.
+    `records`: their number. `appended`: where the first of them is, when all are acknowledged; or
+    raises KafkaError.
+    """
+
+    records: int
+    appended: asyncio.Future[Any]
+
+
 class Client(Protocol):
     """What every client has. `start` raises KafkaConnectionError when no broker answers."""
 
@@ -97,7 +110,9 @@ class Consumer(Client, Protocol):
     """
 
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
-        """Reads these partitions from now on. Positions of others are forgotten."""
+        """Reads these partitions from now on, at least one. Those that were assigned before stay
+        as they are; others are forgotten.
+        """
         ...
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
@@ -112,6 +127,18 @@ class Consumer(Client, Protocol):
     ) -> Mapping[TopicPartition, Sequence[ConsumedRecord]]:
         """The next records of `partitions` (none: of all assigned ones); empty after `timeout_ms`.
         Raises OffsetOutOfRangeError (`args[0]`: partition -> offset), KafkaError.
+        """
+        ...
+
+    async def fetched(self) -> Collection[TopicPartition]:
+        """Waits until something more is fetched. Returns the partitions of which `getmany` has
+        something. Raises KafkaError when nothing is fetched any more.
+        """
+        ...
+
+    def hold_fetches(self, wait_ms: int) -> None:
+        """From the next fetch on brokers hold one that finds nothing for so long. A partition that
+        is resumed meanwhile waits for that.
         """
         ...
 
@@ -176,7 +203,9 @@ class Producer(Client, Protocol):
         ...
 
     async def abandon(self) -> None:
-        """Closes at once. Unsent records are never sent; records under way may be appended."""
+        """Closes at once. Unsent records are never sent; records under way may be appended. Batches
+        of `send_batches` raise ProducerClosed.
+        """
         ...
 
     async def partitions_for(self, topic: str) -> set[int]: ...
@@ -190,6 +219,13 @@ class Producer(Client, Protocol):
     async def send_and_wait(
         self, topic: str, value: bytes | None, *, key: bytes | None = None, partition: int | None = None, headers: SentHeaders | None = None
     ) -> AppendedRecord: ...
+
+    def send_batches(self, partition: TopicPartition, records: Iterable[Unsent]) -> list[SentBatch]:
+        """Queues records for one partition, behind all that were queued before, in as few batches
+        as possible. Call `partitions_for` before. Raises KafkaError, and queues nothing, when a
+        record is too large or the producer cannot send.
+        """
+        ...
 
     async def flush(self) -> None:
         """Returns when everything queued was sent or has failed."""
@@ -260,9 +296,27 @@ class Clients(Protocol):
         transaction_timeout_ms: int = 60_000,
         request_timeout_ms: int = 40_000,
         retry_backoff_ms: int = 100,
+        max_batch_size: int = 16_384,
     ) -> Producer: ...
 
     def admin(self) -> Admin: ...
+
+
+@lru_cache(maxsize=2**16)
+def partition_of_key(key: bytes, partitions: int) -> int:
+    """The partition that Kafka's own clients choose for `key`, of so many."""
+    from aiokafka.partitioner import murmur2
+
+    return int(murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+async def acknowledged(batches: Iterable[SentBatch]) -> None:
+    """Returns when all `batches` are appended. Raises the first KafkaError."""
+    futures = [each.appended for each in batches]
+    if futures:
+        done, _ = await asyncio.wait(futures, return_when=asyncio.FIRST_EXCEPTION)  # cancels no batch, unlike `gather`
+        for future in done:
+            future.result()
 
 
 async def call_off(*tasks: asyncio.Future[Any]) -> None:

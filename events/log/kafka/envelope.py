@@ -24,6 +24,7 @@ import msgpack
 from equipoise.events import codec
 from equipoise.events.errors import DamagedError, InputError, UnknownEventError, UnknownKindError, UnsoundError
 from equipoise.events.facts import Fact, Undecodable
+from equipoise.events.log.kafka.client import partition_of_key
 from equipoise.events.log.rows import LOG_OPENED, DecisionRow, FactRow, is_group, record_of
 from equipoise.events.records import DecisionRecord, Record, UnreadDecision
 
@@ -45,9 +46,7 @@ def partition_of(group: str, partitions: int) -> int:
     `partitions`: the count in the log's first record, not that of the topic today, so that
     partitions added later move no group (docs/protocol.md#l1).
     """
-    from aiokafka.partitioner import murmur2
-
-    return int(murmur2(group_key(group)) & 0x7FFFFFFF) % partitions
+    return partition_of_key(group_key(group), partitions)
 
 
 def group_key(group: str) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -79,7 +79,6 @@ class SimulatedConsumer(ConnectedClient):
         """Brokers with a fetch under way."""
         self._waiters: dict[asyncio.Future[None], None] = {}
         self._is_planned = False
-        self._assignments = 0
 
     def _close(self) -> None:
         super()._close()
@@ -88,8 +87,7 @@ class SimulatedConsumer(ConnectedClient):
     # Positions
 
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
-        self._assigned = {TopicPartition(*place): _Assigned() for place in partitions}
-        self._assignments += 1
+        self._assigned = {TopicPartition(*place): self._assigned.get(TopicPartition(*place)) or _Assigned() for place in partitions}
         self._track(place[0] for place in partitions)
         self._plan()
 
@@ -183,6 +181,16 @@ class SimulatedConsumer(ConnectedClient):
                         break
         return taken
 
+    def hold_fetches(self, wait_ms: int) -> None:
+        self._wait_us = wait_ms * 1_000
+
+    async def fetched(self) -> Collection[TopicPartition]:
+        if not self._is_closed:
+            await self._woken(None)
+        if self._is_closed:
+            raise errors.KafkaConnectionError
+        return [place for place, state in self._assigned.items() if state.is_ready]
+
     async def _woken(self, timeout_s: float | None) -> bool:
         """Whether something was fetched within `timeout_s`."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -244,7 +252,7 @@ class SimulatedConsumer(ConnectedClient):
                 self._cluster.random.shuffle(places)
             self._fetching[broker] = None
             handler = partial(self._cluster.fetch, places, self._committed_only, self._fetch_bytes, self._wait_us, self._is_near)
-            self._call(broker, "Fetch", handler, partial(self._fetched, broker, places, self._assignments))
+            self._call(broker, "Fetch", handler, partial(self._fetched, broker, [(*each, self._assigned[each[0]]) for each in places]))
         if has_unknown:
             self._spawn(self._find_leaders())
 
@@ -255,7 +263,7 @@ class SimulatedConsumer(ConnectedClient):
             await self._refresh()
 
     def _fetched(
-        self, broker: int, places: Sequence[tuple[TopicPartition, int]], assignments: int, answer: Mapping[TopicPartition, Fetched] | BaseException
+        self, broker: int, places: Sequence[tuple[TopicPartition, int, _Assigned]], answer: Mapping[TopicPartition, Fetched] | BaseException
     ) -> None:
         if self._is_closed or isinstance(answer, asyncio.CancelledError):
             return
@@ -265,9 +273,8 @@ class SimulatedConsumer(ConnectedClient):
             return
         self._fetching.pop(broker, None)
         has_new = False
-        for place, offset in places:
-            state = self._assigned.get(place)
-            if assignments != self._assignments or state is None or state.position != offset or state.is_ready:
+        for place, offset, state in places:
+            if self._assigned.get(place) is not state or state.position != offset or state.is_ready:
                 continue
             fetched = answer[place]
             if fetched.error is None:

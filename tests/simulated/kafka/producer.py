@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,7 +15,8 @@ import attrs
 from aiokafka import errors
 from aiokafka.partitioner import DefaultPartitioner
 
-from equipoise.events.log.kafka.client import SentHeaders, TopicPartition
+from equipoise.events.log.kafka.aiokafka_client import REFUSED
+from equipoise.events.log.kafka.client import SentBatch, SentHeaders, TopicPartition, Unsent
 from tests.simulated.kafka.cluster import Cluster
 from tests.simulated.kafka.connected import ConnectedClient
 from tests.simulated.kafka.coordinators import GROUP, TRANSACTION
@@ -23,7 +24,6 @@ from tests.simulated.kafka.log import BATCH_OVERHEAD, RECORD_OVERHEAD, Batch, si
 from tests.simulated.kafka.network import Handler
 
 MAX_REQUEST_BYTES = 2**20
-MAX_BATCH_BYTES = 16_384
 _MOST_OVERHEAD = 82
 """What the client adds to a record when it checks its size."""
 TRANSACTION_BACKOFF_S = 0.02
@@ -56,6 +56,8 @@ class _Pending:
     contents: list[tuple[bytes | None, bytes | None, Any, int]] = attrs.field(factory=list)
     futures: list[asyncio.Future[SentRecord]] = attrs.field(factory=list)
     size: int = BATCH_OVERHEAD
+    is_whole: bool = False
+    """It takes no more records, and has one future: of its first record."""
     stored: Batch | None = None
 
     def succeed(self, offset: int) -> None:
@@ -76,6 +78,11 @@ class _Pending:
                 future.set_result(None)
 
 
+def _retrieve_error(sent: asyncio.Future[Any]) -> None:
+    if not sent.cancelled():
+        sent.exception()
+
+
 class SimulatedProducer(ConnectedClient):
     """Implements `equipoise.events.log.kafka.client.Producer`."""
 
@@ -88,11 +95,13 @@ class SimulatedProducer(ConnectedClient):
         transaction_timeout_ms: int = 60_000,
         request_timeout_ms: int = 40_000,
         retry_backoff_ms: int = 100,
+        max_batch_size: int = 16_384,
     ) -> None:
         super().__init__(cluster, process, request_timeout_ms=request_timeout_ms, retry_backoff_ms=retry_backoff_ms)
         self._transactional_id = transactional_id
         self._id = transactional_id or ""
         self._transaction_timeout_ms = transaction_timeout_ms
+        self._max_batch_bytes = max_batch_size
         self._producer_id, self._epoch = -1, -1
         self._sequences: dict[TopicPartition, int] = {}
         self._batches: dict[TopicPartition, deque[_Pending]] = {}
@@ -166,6 +175,9 @@ class SimulatedProducer(ConnectedClient):
 
     async def abandon(self) -> None:
         self._close()
+        for batch in self._unsent():
+            if batch.is_whole:
+                batch.fail(errors.ProducerClosed())
 
     async def flush(self) -> None:
         if waiting := self._unsent():
@@ -226,18 +238,47 @@ class SimulatedProducer(ConnectedClient):
             batches = self._batches.get(place)
             if not batches:
                 break
-            if batches[-1].stored is None and batches[-1].size + size <= MAX_BATCH_BYTES:
+            if batches[-1].stored is None and not batches[-1].is_whole and batches[-1].size + size <= self._max_batch_bytes:
                 return batches[-1]
             await asyncio.wait((batches[-1].drained,), timeout=end_s - loop.time())
             if loop.time() >= end_s:
                 raise errors.KafkaTimeoutError
+        return self._new_batch(place)
+
+    def _new_batch(self, place: TopicPartition) -> _Pending:
         if self._transactional_id is not None and place not in self._added:
             self._to_add[place] = None
             self._work.set()
+        loop = asyncio.get_running_loop()
         batch = _Pending(place, self._cluster.scheduler.now_us, loop.create_future(), loop.create_future())
-        self._batches[place] = deque((batch,))
+        self._batches.setdefault(place, deque()).append(batch)
         self._plan()
         return batch
+
+    def send_batches(self, partition: TopicPartition, records: Iterable[Unsent]) -> list[SentBatch]:
+        if self._is_closed:
+            raise errors.ProducerClosed
+        if self._failed is not None:
+            raise copy.copy(self._failed)
+        if self._transactional_id is not None and self._state != "open":
+            raise errors.IllegalOperation("Can't send messages while not in transaction")
+        filled: list[tuple[int, list[tuple[bytes | None, bytes | None, Any, int]]]] = []
+        for key, value, headers in records:
+            size = size_of(key, value, headers) + RECORD_OVERHEAD
+            if size > MAX_REQUEST_BYTES:
+                raise errors.MessageSizeTooLargeError(f"The message is {size} bytes when serialized")
+            if not filled or filled[-1][0] + size > self._max_batch_bytes:
+                filled.append((BATCH_OVERHEAD, []))
+            filled[-1][1].append((key, value, tuple(headers), self._cluster.now_ms()))
+            filled[-1] = filled[-1][0] + size, filled[-1][1]
+        sent = []
+        for size, contents in filled:
+            batch = self._new_batch(TopicPartition(*partition))
+            future: asyncio.Future[SentRecord] = asyncio.get_running_loop().create_future()
+            future.add_done_callback(_retrieve_error)
+            batch.size, batch.contents, batch.futures, batch.is_whole = size, contents, [future], True
+            sent.append(SentBatch(len(contents), future))
+        return sent
 
     # Sending
 
@@ -319,6 +360,8 @@ class SimulatedProducer(ConnectedClient):
                 if error.invalid_metadata:
                     self._refresh()
             else:
+                if batch.is_whole and isinstance(error, REFUSED):
+                    self._sequences[batch.place] -= len(batch.contents)
                 batch.fail(errors.ProducerFenced() if isinstance(error, errors.InvalidProducerEpoch) else error)
         if again:
             self._spawn(self._send_again(broker, again))

@@ -1,0 +1,178 @@
+"""Reads the sources of all tasks of a member with one consumer, so that connections and fetches do
+not grow with tasks.
+
+The consumer fetches ahead for each partition by itself, and a task takes what is there when it
+wants more. So a slow task holds up no other, and its records are fetched no faster than it takes
+them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+
+from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, TopicPartition, call_off
+
+FETCH_WAIT_MS = 500
+"""How long a broker holds a fetch that finds nothing. A task that is placed meanwhile waits for
+that.
+"""
+OPENING_FETCH_WAIT_MS = 100
+"""The same while a task is warmed up or opens, and so will be placed soon."""
+
+
+class SourceReader:
+    """The consumer, shared. Belongs to the application's loop."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.consumer = consumer
+        self._tasks: dict[TopicPartition, TaskSources] = {}
+        self._starting: asyncio.Task[None] | None = None
+        self._waking: asyncio.Task[None] | None = None
+        self.failure: Exception | None = None
+        """Why it reads nothing any more; None: it does."""
+        self._to_commit: tuple[dict[TopicPartition, int], asyncio.Future[None]] | None = None
+        self._committing: asyncio.Task[None] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no task reads."""
+        return not self._tasks
+
+    def is_free(self, partitions: Sequence[TopicPartition]) -> bool:
+        """Whether no task reads any of `partitions`: two tasks may have the same source."""
+        return self._tasks.keys().isdisjoint(partitions)
+
+    def add(self, partitions: Sequence[TopicPartition]) -> TaskSources:
+        """The sources of one more task. They are not read before they are placed."""
+        sources = TaskSources(self, partitions)
+        self._tasks.update(dict.fromkeys(partitions, sources))
+        if self._waking is not None:
+            self._assign(partitions)
+        return sources
+
+    def _assign(self, new: Iterable[TopicPartition]) -> None:
+        self.consumer.assign(list(self._tasks))
+        for tp in new:
+            self.consumer.pause(tp)
+            self.consumer.seek(tp, 0)
+        self.hold_fetches()
+
+    def hold_fetches(self) -> None:
+        """Shorter while a task has not been placed."""
+        self.consumer.hold_fetches(FETCH_WAIT_MS if all(each.is_placed for each in self._tasks.values()) else OPENING_FETCH_WAIT_MS)
+
+    def remove(self, sources: TaskSources) -> None:
+        """The task has closed."""
+        for tp in sources.partitions:
+            self._tasks.pop(tp, None)
+        if self._waking is not None:
+            if self._tasks:
+                self._assign(())
+            else:
+                self.consumer.pause(*sources.partitions)  # a consumer has at least one partition
+
+    async def start(self) -> None:
+        """Returns when it is connected. Raises KafkaError."""
+        if self._starting is None:
+            self._starting = asyncio.ensure_future(self._start())
+        await asyncio.shield(self._starting)
+
+    async def _start(self) -> None:
+        try:
+            await self.consumer.start()
+            for tp in list(self._tasks)[:1]:
+                await self.consumer.committed(tp)  # finds the group's coordinator, and connects to it
+        except Exception as error:
+            self.failure = error
+            raise
+        if self._tasks:
+            self._assign(self._tasks)
+        self._waking = asyncio.ensure_future(self._wake_tasks())
+
+    async def _wake_tasks(self) -> None:
+        try:
+            while True:
+                for tp in await self.consumer.fetched():
+                    if tp in self._tasks:
+                        self._tasks[tp].wake()
+        except Exception as error:  # noqa: BLE001  # the tasks raise it
+            self.failure = error
+            for sources in self._tasks.values():
+                sources.wake()
+
+    async def stop(self) -> None:
+        """Disconnects."""
+        await call_off(*(task for task in (self._starting, self._waking, self._committing) if task is not None))
+        await self.consumer.stop()
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commits offsets for the group, together with those of other tasks. Raises KafkaError."""
+        if self._to_commit is None:
+            self._to_commit = {}, asyncio.get_running_loop().create_future()
+        batch, committed = self._to_commit
+        batch.update(offsets)
+        if self._committing is None or self._committing.done():
+            self._committing = asyncio.ensure_future(self._commit())
+        await asyncio.shield(committed)
+
+    async def _commit(self) -> None:
+        while self._to_commit is not None:
+            (batch, committed), self._to_commit = self._to_commit, None
+            try:
+                await self.consumer.commit({tp: offset for tp, offset in batch.items() if tp in self._tasks})
+            except Exception as error:  # noqa: BLE001  # the tasks raise it
+                committed.set_exception(error)
+                committed.exception()  # retrieved, should no task wait any more
+            else:
+                committed.set_result(None)
+
+
+class TaskSources:
+    """The sources of one task."""
+
+    def __init__(self, reader: SourceReader, partitions: Sequence[TopicPartition]) -> None:
+        self.partitions = partitions
+        self.reader = reader
+        self.is_placed = False
+        self._woken = asyncio.Event()
+
+    async def position(self, tp: TopicPartition, otherwise: str) -> int:
+        """The group's committed offset; if there is none the partition's end, or its beginning if
+        `otherwise` is "earliest". Raises KafkaError.
+        """
+        consumer = self.reader.consumer
+        committed = await consumer.committed(tp)
+        if committed is not None:
+            return committed
+        return (await (consumer.beginning_offsets if otherwise == "earliest" else consumer.end_offsets)([tp]))[tp]
+
+    def place(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Reads from these offsets on."""
+        for tp, position in positions.items():
+            self.reader.consumer.seek(tp, position)
+        self.reader.consumer.resume(*positions)
+        self.is_placed = True
+        self.reader.hold_fetches()
+
+    async def take(self, most: int) -> Mapping[TopicPartition, Sequence[ConsumedRecord]]:
+        """At most so many records of those that were fetched. Raises KafkaError."""
+        self._woken.clear()
+        if self.reader.failure is not None:
+            raise self.reader.failure
+        return await self.reader.consumer.getmany(*self.partitions, max_records=most)
+
+    async def wait(self, most_s: float) -> None:
+        """Returns when more was fetched since `take`, or at `wake`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(most_s):
+                await self._woken.wait()
+
+    def wake(self) -> None:
+        """Ends `wait`."""
+        self._woken.set()
+
+    def highwater(self, tp: TopicPartition) -> int | None:
+        """The high watermark, by the last fetch; None: unknown. Any thread may call this."""
+        return self.reader.consumer.highwater(tp)

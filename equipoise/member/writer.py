@@ -1,0 +1,90 @@
+"""Writes what a task sends: outputs, changelog records and fences, in batches. Each record names
+its origin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
+
+from equipoise.events.errors import InputError
+from equipoise.events.log.kafka.client import Producer, SentBatch, TopicPartition, Unsent, acknowledged, partition_of_key
+from equipoise.events.tasks import TaskId
+from equipoise.member.context import Output
+from equipoise.member.origin import Headers, Origin
+from equipoise.member.stores import Change
+
+
+@attrs.frozen
+class WrittenChanges:
+    """Records that were appended to one changelog, from offset `first` to before `end`."""
+
+    changes: Sequence[Change]
+    headers: Headers
+    first: int
+    end: int
+
+
+class TaskWriter:
+    """Writes for `task`, as long as it is open. `origin`: of its outputs. `origins`: changelog
+    topic -> origin of its records there.
+    """
+
+    def __init__(self, producer: Producer, task: TaskId, origin: Origin) -> None:
+        self.producer = producer
+        self._task = task
+        self._headers = list(origin.headers())
+        self._turn = task.partition
+        """Rises with each commit: the partition of outputs without a key."""
+        self.origins: Mapping[str, Origin] = {}
+        self._sent: list[SentBatch] = []
+        """The batches of the last call and those before that are not acknowledged."""
+
+    async def send_outputs(self, outputs: Iterable[Output]) -> list[SentBatch]:
+        """Queues all outputs. Raises InputError when a partition does not exist, KafkaError."""
+        counts: dict[str, int] = {}
+        by_place: dict[TopicPartition, list[Unsent]] = {}
+        for output in outputs:
+            topic, partition = output.topic, output.partition
+            count = counts.get(topic)
+            if count is None:
+                count = counts[topic] = len(await self.producer.partitions_for(topic))
+            if partition is None:
+                partition = self._turn % count if output.key is None else partition_of_key(output.key, count)
+            elif not 0 <= partition < count:
+                raise InputError(f"send to {topic}: it has no partition {partition}, only 0 to {count - 1}")
+            place = TopicPartition(topic, partition)
+            records = by_place.get(place)
+            if records is None:
+                records = by_place[place] = []
+            records.append((output.key, output.value, [*output.headers, *self._headers] if output.headers else self._headers))
+        self._turn += 1
+        return self._note([batch for place, records in by_place.items() for batch in self.producer.send_batches(place, records)])
+
+    async def append_changes(self, changes: Mapping[str, Sequence[Change]]) -> dict[str, WrittenChanges]:
+        """Appends changes to changelogs: topic -> at least one change. Returns when all are
+        acknowledged.
+        """
+        sent: dict[str, list[SentBatch]] = {}
+        for topic, records in changes.items():
+            await self.producer.partitions_for(topic)
+            headers = list(self.origins[topic].headers())
+            place = TopicPartition(topic, self._task.partition)
+            sent[topic] = self._note(self.producer.send_batches(place, [(key, value, headers) for key, value in records]))
+        await acknowledged(batch for batches in sent.values() for batch in batches)
+        return {topic: self._written(topic, changes[topic], batches) for topic, batches in sent.items()}
+
+    def _note(self, sent: list[SentBatch]) -> list[SentBatch]:
+        self._sent = [*(each for each in self._sent if not each.appended.done()), *sent]
+        return sent
+
+    async def settled(self, within_s: float) -> bool:
+        """Whether everything sent is acknowledged, or has failed, in this time."""
+        waiting = [each.appended for each in self._sent if not each.appended.done()]
+        return not waiting or not (await asyncio.wait(waiting, timeout=within_s))[1]
+
+    def _written(self, topic: str, changes: Sequence[Change], batches: Sequence[SentBatch]) -> WrittenChanges:
+        first, last = batches[0].appended.result().offset, batches[-1].appended.result().offset
+        return WrittenChanges(changes, self.origins[topic].headers(), first, last + batches[-1].records)

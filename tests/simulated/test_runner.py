@@ -1,0 +1,285 @@
+"""A task's runner by itself, in virtual time over the simulated Kafka: permits, commits, and tasks
+beside each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
+from random import Random
+from typing import Any
+
+import pytest
+
+from equipoise.events.log.kafka.client import TopicPartition
+from equipoise.events.tasks import TaskId
+from equipoise.member.clients import MemberClients, TaskClients
+from equipoise.member.context import TaskContext
+from equipoise.member.options import MemberOptions
+from equipoise.member.runner import TaskRunner
+from equipoise.member.work import PERMIT_MS
+from tests.simulated.deployment import SimulatedConnection
+from tests.simulated.kafka.clients import SimulatedClients
+from tests.simulated.kafka.cluster import Cluster
+from tests.simulated.kafka.log import Batch, StoredRecord
+from tests.simulated.loops import MS_US, S_US, Scheduler, VirtualLoop
+
+TASKS = 2
+LONG_MS = 10**9
+BOTH = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+Handler = Callable[[Any, TaskContext], Awaitable[None] | None]
+
+
+class Bench:
+    """Runs tasks of a sub-topology without state, "in" to "out". It is their permit, too."""
+
+    def __init__(self, scheduler: Scheduler, **options: Any) -> None:
+        self.scheduler = scheduler
+        self.cluster = Cluster(scheduler, Random(1))
+        for topic in ("in", "out"):
+            self.cluster.create_topic(topic, TASKS)
+        self.options = MemberOptions(**options)
+        connection = SimulatedConnection(made=SimulatedClients(self.cluster, "member"))
+        self.clients = MemberClients(connection, "group", self.options)
+        self.runners: list[TaskRunner] = []
+        self.lease_ends_ms = LONG_MS
+        self.permit_ms = PERMIT_MS
+        self.over: list[BaseException | None] = []
+
+    def boot_ms(self) -> int:
+        return self.scheduler.now_us // MS_US
+
+    def monotonic_s(self) -> float:
+        return self.scheduler.now_us / S_US
+
+    def send(self, partition: int, records: int) -> None:
+        log = self.cluster.topics["in"].partitions[partition]
+        for number in range(records):
+            self.cluster.append(log, Batch(-1, -1, -1, False, [(b"k", b"%d" % number, (), 0)], 100))
+
+    def outputs(self, partition: int = 0) -> list[StoredRecord]:
+        return [each for each in self.cluster.topics["out"].partitions[partition].log.records if each.batch.marker is None]
+
+    def start(self, partition: int, handler: Handler) -> TaskRunner:
+        task = TaskId(0, partition)
+        new_clients = partial(TaskClients, self.clients, "group", task, self.options, sources=("in",), changelogs=())
+        runtime: Any = self
+        runner = TaskRunner(
+            runtime, runtime, "log", "group", task, 1, new_clients=new_clients, connected=None, stateful=False, options=self.options,
+            handler=handler, on_assigned=None, on_revoked=None,
+        )  # fmt: skip
+        self.runners.append(runner)
+        runner.start()
+        return runner
+
+    # The permit
+
+    def permit(self, task: TaskId) -> tuple[str | None, int]:
+        return (None if self.boot_ms() < self.lease_ends_ms else "ended"), min(self.boot_ms() + self.permit_ms, self.lease_ends_ms)
+
+    async def prepare(self, task: TaskId) -> None:
+        pass
+
+    async def still_granted(self, task: TaskId, token: int) -> bool:
+        return True
+
+    def restored(self, task: TaskId) -> None:
+        pass
+
+    def stopped(self, task: TaskId) -> None:
+        pass
+
+    def fenced(self, task: TaskId) -> None:
+        pass
+
+    def ended(self, task: TaskId, error: BaseException | None) -> None:
+        self.over.append(error)
+
+
+def simulate(test: Callable[[Bench], Coroutine[Any, Any, None]], **options: Any) -> None:
+    scheduler = Scheduler(1)
+    bench = Bench(scheduler, **options)
+
+    async def whole() -> None:
+        await test(bench)
+        for runner in bench.runners:
+            runner.stop(abort=False)
+        while len(bench.over) < len(bench.runners):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await bench.clients.close()
+
+    task = VirtualLoop(scheduler, "test").create_task(whole())
+    try:
+        scheduler.run(600 * S_US, task.done)
+        assert task.done(), "it hangs"
+        task.result()
+        assert not scheduler.errors
+        assert bench.over == [None] * len(bench.runners)
+    finally:
+        scheduler.dispose()
+
+
+def answer(record: Any, context: TaskContext) -> None:
+    context.send("out", record.value, partition=context.task.partition)
+
+
+async def slowly(record: Any, context: TaskContext) -> None:
+    answer(record, context)
+    await asyncio.sleep(0.05)
+
+
+@BOTH
+def test_runner_never_handles_a_record_beyond_the_lease(guarantee: str) -> None:
+    times_ms: list[int] = []
+
+    async def test(bench: Bench) -> None:
+        async def handler(record: Any, context: TaskContext) -> None:
+            times_ms.append(bench.boot_ms())
+            await slowly(record, context)
+
+        bench.lease_ends_ms, bench.permit_ms = 2_000, LONG_MS
+        bench.send(0, 100)
+        bench.start(0, handler)
+        await asyncio.sleep(5)
+        committed = len(bench.outputs())
+        assert bench.over == [None]
+        assert 10 < len(times_ms) < 50
+        assert max(times_ms) < 2_000
+        await asyncio.sleep(5)
+        assert len(bench.outputs()) == committed < len(times_ms)
+
+    simulate(test, guarantee=guarantee)
+
+
+@BOTH
+def test_runner_commits_a_lone_record_at_once(guarantee: str) -> None:
+    async def test(bench: Bench) -> None:
+        bench.start(0, answer)
+        await asyncio.sleep(2)
+        for number in range(1, 4):
+            bench.send(0, 1)
+            await asyncio.sleep(0.2)
+            assert len(bench.outputs()) == number
+
+    simulate(test, guarantee=guarantee, commit_interval_ms=60_000)
+
+
+@BOTH
+def test_runner_commits_by_number_while_records_wait(guarantee: str) -> None:
+    async def test(bench: Bench) -> None:
+        bench.send(0, 1_000)
+        bench.start(0, answer)
+        await asyncio.sleep(5)
+        assert [each.value for each in bench.outputs()] == [b"%d" % number for number in range(1_000)]
+        assert len({id(each.batch) for each in bench.outputs()}) == 5
+
+    simulate(test, guarantee=guarantee, most_uncommitted_records=200)
+
+
+@BOTH
+def test_runner_commits_by_time_while_records_wait(guarantee: str) -> None:
+    async def test(bench: Bench) -> None:
+        bench.send(0, 100)
+        bench.start(0, slowly)
+        await asyncio.sleep(10)
+        assert len(bench.outputs()) == 100
+        assert 4 <= len({id(each.batch) for each in bench.outputs()}) <= 6  # 5 s of work
+
+    simulate(test, guarantee=guarantee, commit_interval_ms=1_000)
+
+
+@BOTH
+def test_slow_task_holds_up_no_other(guarantee: str) -> None:
+    async def test(bench: Bench) -> None:
+        for partition in range(TASKS):
+            bench.send(partition, 100)
+        bench.start(0, slowly)
+        bench.start(1, answer)
+        await asyncio.sleep(2)
+        assert len(bench.outputs(1)) == 100
+        bench.send(1, 10)
+        await asyncio.sleep(0.3)
+        assert len(bench.outputs(1)) == 110
+        assert len(bench.outputs(0)) < 60
+
+    simulate(test, guarantee=guarantee)
+
+
+def test_slow_tasks_run_beside_each_other_at_full_speed() -> None:
+    async def test(bench: Bench) -> None:
+        for partition in range(TASKS):
+            bench.send(partition, 100)
+            bench.start(partition, slowly)
+        await asyncio.sleep(6.5)
+        assert [len(bench.outputs(partition)) for partition in range(TASKS)] == [100, 100]
+
+    simulate(test)
+
+
+def test_commits_of_tasks_that_wait_go_together() -> None:
+    asked: list[Mapping[TopicPartition, int]] = []
+
+    async def test(bench: Bench) -> None:
+        sources = [bench.clients.sources([TopicPartition("in", partition)]) for partition in range(TASKS)]
+        reader = sources[0].reader
+        assert reader is sources[1].reader
+        await reader.start()
+        commit: Any = reader.consumer.commit
+
+        async def counted(offsets: Mapping[TopicPartition, int]) -> None:
+            asked.append(dict(offsets))
+            await commit(offsets)
+
+        reader.consumer.commit = counted  # type: ignore[method-assign]
+        first, second = (TopicPartition("in", partition) for partition in range(TASKS))
+        commits = [reader.commit({place: offset}) for offset in (1, 2, 3) for place in (first, second)]
+        await asyncio.gather(*commits)
+        assert asked[-1] == {first: 3, second: 3}
+        assert len(asked) <= 2
+        assert [await reader.consumer.committed(place) for place in (first, second)] == [3, 3]
+
+    simulate(test)
+
+
+def test_tasks_reopen_when_their_producer_is_abandoned() -> None:
+    async def test(bench: Bench) -> None:
+        runners = [bench.start(partition, answer) for partition in range(TASKS)]
+        await asyncio.sleep(1)
+        for partition in range(TASKS):
+            bench.send(partition, 3)
+        while not all(runner._uncommitted for runner in runners):  # noqa: ASYNC110
+            await asyncio.sleep(0.0001)
+        bench.cluster.pause(0)
+        await asyncio.sleep(1)
+        await bench.clients.abandon_producers()
+        bench.cluster.resume(0)
+        await asyncio.sleep(5)
+        assert [{each.value for each in bench.outputs(partition)} for partition in range(TASKS)] == [{b"0", b"1", b"2"}] * TASKS
+        producers = {id(runner._writer.producer) for runner in runners if runner._writer is not None}
+        assert len(producers) == 1
+
+    simulate(test)
+
+
+def test_task_that_fails_to_send_goes_on_with_another_producer() -> None:
+    async def test(bench: Bench) -> None:
+        runners = [bench.start(partition, answer) for partition in range(TASKS)]
+        await asyncio.sleep(1)
+        first, second = (runner._writer and runner._writer.producer for runner in runners)
+        assert first is second is not None
+        bench.cluster.topics["out"].configs["max.message.bytes"] = "10"
+        bench.send(0, 1)
+        await asyncio.sleep(0.2)
+        bench.cluster.topics["out"].configs["max.message.bytes"] = "1000000"
+        await asyncio.sleep(2)
+        assert len(bench.outputs(0)) == 1
+        bench.send(1, 1)
+        await asyncio.sleep(0.5)
+        assert len(bench.outputs(1)) == 1
+        assert runners[1]._writer is not None
+        assert runners[1]._writer.producer is second
+        assert runners[0]._writer is not None
+        assert runners[0]._writer.producer is not first
+
+    simulate(test)
