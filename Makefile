@@ -1,7 +1,7 @@
 # Everything here makes its own .venv from a bare clone; Python 3.11 or later is all that must be there.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-live test-slow docs-check coverage check java browser spin model broker bench bench-live compare-live simulate soak mutation storm states pictures clean .venv
+.PHONY: help demo test test-live test-slow docs-check coverage check java browser spin model broker bench bench-live bench-member compare-live simulate soak mutation storm states pictures clean .venv
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -69,6 +69,9 @@ broker: java $(READY) ## a Kafka on this machine to try things with, until inter
 
 bench: $(READY) ## ratios that must not get worse
 	@$(BIN)/python -m bench
+
+bench-member: java $(READY) ## one member beside a plain aiokafka loop: records/s, CPU, latencies, connections (TASKS=6,26,100)
+	@$(BIN)/python -m bench.member_speed $(if $(TASKS),--tasks $(TASKS)) $(OPTIONS)
 
 bench-live: java $(READY) ## how fast and how large a live group may be, on a real Kafka; twenty minutes
 	@$(BIN)/python -m bench --live
