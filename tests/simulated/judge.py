@@ -69,10 +69,11 @@ class OwnerWatch:
 
 
 def repeated_faults(found: Recount, openings: Mapping[str, int], most_uncommitted: int) -> list[str]:
-    """With at_least_once: a grant counts one commit again each time it is opened, at most
-    (docs/protocol.md#m6).
+    """With at_least_once: a grant counts one commit again each time it is opened, at most, and one
+    more that is late (docs/protocol.md#m6).
     """
-    wrong = [(grant, again) for grant, again in sorted(found.again.items()) if again > most_uncommitted * max(1, openings.get(grant, 0))]
+    commits = {grant: max(1, openings.get(grant, 0)) + (grant in found.late) for grant in found.again}
+    wrong = [(grant, again) for grant, again in sorted(found.again.items()) if again > most_uncommitted * commits[grant]]
     return [f"grant {grant} counts {again} orders again, and was opened {openings.get(grant, 0)} times" for grant, again in wrong]
 
 
