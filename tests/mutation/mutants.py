@@ -26,7 +26,7 @@ from mutmut.mutation.pragma_handling import IgnoredCode
 
 ROOT = Path(__file__).parents[2]
 NOT_LOGIC = frozenset({"__repr__", "__str__"})
-_ASSERTS = re.compile(r"^assert .*|, strict=\w+|, (?=\))")
+_ASSERTS = re.compile(r"^assert .*|,? ?\bstrict=\w+,?|, (?=\))")
 """What states that something cannot happen: an assertion, and `strict` of zip."""
 
 

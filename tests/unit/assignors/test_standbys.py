@@ -256,3 +256,9 @@ def test_copy_of_a_movement_stays_with_its_destination():
     question = problem(tasks("0_0"), member("m1", "0_0"), member("m2", standby="0_0"), member("m3"), num_standbys=1)
     found = assigned(question, {"0_0": "m2"})
     assert (held(found), warming(found), found.unsettled) == ({"0_0": "m2"}, [], False)
+
+
+@pytest.mark.parametrize(("destination", "holder"), [("m2", "m3"), ("m3", "m2")])
+def test_destination_that_restores_gets_no_standby_while_another_member_may_hold_it(destination: str, holder: str):
+    question = problem(tasks("0_0"), member("m1", "0_0"), member("m2"), member("m3"), num_standbys=1)
+    assert held(assigned(question, {"0_0": destination})) == {"0_0": holder}

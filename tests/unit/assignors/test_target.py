@@ -14,7 +14,7 @@ from equipoise.assignors.common.restore_rate import RestoreRates
 from equipoise.assignors.common.shares import Share, Shares
 from equipoise.assignors.common.target import Candidates, _FillLevel, _restore_queues, _steps_of_part, constrained_balanced_assignment, min_rank
 from equipoise.events.tasks import Lag, TaskId
-from tests.unit.assignors.build import UNKNOWN, ids, member, problem, tasks
+from tests.unit.assignors.build import UNKNOWN, ids, member, plan, problem, tasks, text
 
 A, B = TaskId(0, 0), TaskId(0, 1)
 
@@ -215,3 +215,55 @@ def test_place_costs_crowding_above_the_limit_and_unevenness_beyond_the_even_par
     found = {end: (cost[1], cost[4]) for end, cost in _steps_of_part(most, part, 5)}
     assert found == steps
     assert {sum(cost) - cost[1] - cost[4] for _, cost in _steps_of_part(most, part, 5)} == {0}
+
+
+# What the target prefers
+
+
+def target_of(question: AssignmentProblem, name: str) -> str:
+    return text(plan(question).target[name])
+
+
+@pytest.mark.parametrize("restores", ["0_0", "0_1"])
+def test_move_for_balance_ends_a_restore_where_it_can(restores: str):
+    every: dict[str, Lag] = {"0_0": 0, "0_1": 0}
+    question = problem(tasks("0_0 0_1"), member("m1", "0_0 0_1", lags={restores: 90_000}), member("m2", lags=every))
+    assert target_of(question, "m2") == restores
+
+
+@pytest.mark.parametrize("home", ["0_0", "0_1"])
+def test_task_that_returns_home_moves_before_one_that_is_ready_there(home: str):
+    lags: dict[str, Lag] = {"0_0": 0, "0_1": 0, home: 5_000}
+    question = problem(tasks("0_0 0_1"), member("m1", "0_0 0_1"), member("m2", lags=lags, previously_owned=home))
+    assert target_of(question, "m2") == home
+
+
+@pytest.mark.parametrize("name", ["m1", "m2"])
+def test_stateless_task_without_an_owner_returns_home(name: str):
+    members = [member(each, previously_owned="1_0" if each == name else "") for each in ("m1", "m2")]
+    assert target_of(problem(tasks("", "1_0"), *members), name) == "1_0"
+
+
+@pytest.mark.parametrize("busy", ["m1", "m2"])
+def test_task_without_a_copy_goes_where_least_is_restored_among_even_members(busy: str):
+    owns = {"m1": "0_8", "m2": "0_9"}
+    members = [member(name, task, lags={task: 100_000} if name == busy else {}) for name, task in owns.items()]
+    given = tuple(attrs.evolve(task, end_offset=1_000 if task.id == A else 150_000) for task in tasks("0_0 0_8 0_9"))
+    assert "0_0" not in target_of(problem(given, *members), busy)
+
+
+def test_owner_keeps_what_nobody_else_may_run_while_other_tasks_are_placed():
+    old = member("m1", "0_0", subtopologies={1: 9})
+    question = problem(tasks("0_0 0_1", "1_0"), old)
+    assert target_of(question, "m1") == "0_0 1_0"
+
+
+def test_copy_that_is_caught_up_is_not_in_the_restore_queue_though_it_was_not_declared_ready():
+    indexed = IndexedProblem(problem(ONE, member("m1", "0_0", lags={"0_0": 50})), announced=True)
+    assert _restore_queues(indexed) == {"m1": 0}
+
+
+def test_part_of_a_restore_is_rounded_down():
+    lags: dict[str, Lag] = {"0_0": 4_001, "0_1": 4_001}
+    question = problem(tasks("0_0 0_1"), member("m1", lags=lags), member("m2", lags=lags), member("m3", lags={"0_1": 5_901}))
+    assert ranked(question, "0_0", "0_1")["0_1"] == (("m1", "m2", "m3"), ())
