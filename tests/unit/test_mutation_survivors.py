@@ -7,6 +7,7 @@ import re
 import tomllib
 from pathlib import Path
 
+from tests.mutation.__main__ import BEGIN, END
 from tests.mutation.modules import MODULES
 
 ROOT = Path(__file__).parents[2]
@@ -42,3 +43,9 @@ def test_survivors_have_a_reason_each() -> None:
     assert [each for each in LISTED if not re.match(rf"({'|'.join(KINDS)})\w.{{15,}}", each["reason"])] == []
     keys = [(each["module"], each["function"], each["before"], each["after"], each.get("nth", 1)) for each in LISTED]
     assert len(keys) == len(set(keys))
+
+
+def test_page_has_scores_of_modules_that_are_there() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\S+)` \|", page.partition(BEGIN)[2].partition(END)[0], re.MULTILINE)
+    assert rows == [name for name in MODULES if name in rows] != []

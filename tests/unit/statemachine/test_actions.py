@@ -419,7 +419,7 @@ def test_released_member_keeps_no_copies():
     actions.release_member(member)
     assert (member.released, member.standby, member.warmup) == (True, set(), {})
     actions.readmit(member)
-    assert not member.released
+    assert member.released is False
 
 
 # Crashes (D10)
