@@ -219,9 +219,17 @@ def test_build_problem_has_the_tasks_of_the_topology_with_what_is_known_of_them(
     assert (tasks[STATELESS].stateful, tasks[STATELESS].changelog, tasks[STATELESS].end_offset) == (False, (), 0)
 
 
-def test_build_problem_before_any_lag_is_known_has_none() -> None:
+def test_build_problem_before_anything_is_observed_has_no_lags_and_no_records() -> None:
     state = step("m1").state
-    assert {task.lag for task in build_problem(state).tasks} == {None}
+    assert {(task.lag, task.end_offset) for task in build_problem(state).tasks} == {(None, 0)}
+
+
+def test_build_problem_says_whose_drain_has_expired() -> None:
+    state = group_state()
+    for member in state.members.values():
+        actions.begin_drain(state, member)
+    actions.expire_drain(state.members["m1"])
+    assert [(each.drain_expired, each.drain_deadline_ms is None) for each in build_problem(state).members] == [(True, True), (False, False)]
 
 
 def test_build_problem_sums_what_a_tasks_changelogs_grow_by() -> None:
