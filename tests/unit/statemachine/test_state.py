@@ -196,6 +196,7 @@ def test_copy_is_caught_up_or_awaits_its_word(readiness: str, lag: Lag | None, r
 def test_member_does_not_know_of_a_grant_that_is_not_issued():
     of = member(issued_epoch=5, active={A: 5, B: 6})
     assert [of.is_untold(task) for task in (A, B, C)] == [False, True, False]
+    assert not member(issued_epoch=0).is_untold(A), "it was not granted"
     assert [each.owns_nothing() for each in (of, member(), member(revoking={A: (1, 0)}))] == [False, True, False]
 
 
