@@ -56,6 +56,15 @@ def test_without_records_per_task_load_goes_by_what_is_written():
     assert divided(state, cpu=0.6) == {A: (300_000, 0, 0, 0), B: (0, 0, 0, 0), STATELESS: (300_000, 0, 0, 0)}, "at least one record/s"
 
 
+def test_task_that_is_never_busy_has_no_processor_time():
+    assert {task: each[0] for task, each in divided(group_state(), cpu=0.8, tasks={A: 30, B: 10}, busy={A: 100}).items()} == {A: 800_000, B: 0}
+
+
+def test_task_without_state_has_the_average_of_what_is_written_rounded_down():
+    state = group_state(held=(A, B, STATELESS), growth={"log": {0: Growth(0, 10), 1: Growth(0, 31)}})
+    assert divided(state, records_per_s=61.0) == {A: (0, 0, 0, 10), B: (0, 0, 0, 31), STATELESS: (0, 0, 0, 20)}
+
+
 def test_without_any_measure_all_tasks_have_equal_parts():
     assert divided(group_state(held=(A, B, STATELESS)), cpu=0.6) == dict.fromkeys((A, B, STATELESS), (200_000, 0, 0, 0))
     assert divided(group_state(held=(STATELESS,)), cpu=0.6) == {STATELESS: (600_000, 0, 0, 0)}
