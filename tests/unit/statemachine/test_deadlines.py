@@ -240,6 +240,12 @@ def test_heap_finds_each_due_timer_once_in_order():
     assert {timer for _, timer, _ in deadlines.running()} == {Timer.SESSION}
 
 
+def test_timer_is_found_in_the_first_milliseconds_of_a_group():
+    state = under_way()
+    state.now_ms = state.scheduled_ms = 5
+    assert Deadlines(state).take_due() == [(Timer.SCHEDULED, GROUP_KEY)]
+
+
 def test_timer_that_moved_is_found_at_its_new_time():
     state = under_way()
     deadlines = Deadlines(state)
