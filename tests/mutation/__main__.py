@@ -82,8 +82,8 @@ class Results:
     @classmethod
     def load(cls, name: str) -> Results:
         results = cls(name, {each.key: _hash(each.source) for each in mutants_of(name)}, _tests_of(name))
-        if results.path.exists():
-            for *rest, killer, source, test in json.loads(results.path.read_text(encoding="utf-8")):
+        if cls.stored(name).exists():
+            for *rest, killer, source, test in json.loads(cls.stored(name).read_text(encoding="utf-8")):
                 key = (name, *rest)
                 if key not in results.sources:
                     continue
@@ -104,14 +104,14 @@ class Results:
         """Mutant -> the test that killed it before."""
         return {key: killer for key, (killer, *_) in self.outdated.items() if killer is not None}
 
-    @property
-    def path(self) -> Path:
-        return OUT / f"{_stem(self.name)}.json"
+    @staticmethod
+    def stored(name: str) -> Path:
+        return OUT / f"{_stem(name)}.json"
 
     def save(self) -> None:
         OUT.mkdir(parents=True, exist_ok=True)
         trials = {**self.outdated, **{key: (killer, self.sources[key], self._test(killer)) for key, killer in self.killers.items()}}
-        self.path.write_text(json.dumps([(*key[1:], *trial) for key, trial in trials.items()], indent=0), encoding="utf-8")
+        self.stored(self.name).write_text(json.dumps([(*key[1:], *trial) for key, trial in trials.items()], indent=0), encoding="utf-8")
 
 
 @cache
@@ -217,14 +217,14 @@ BEGIN, END = "<!-- made by `python -m tests.mutation --write` -->\n", "<!-- end 
 
 
 def write() -> None:
-    """Writes the table of all modules into the page, from the stored trials."""
+    """Writes the table of the page: modules of which all mutants were tried."""
     reasons = explained()
-    lines = ["", "| module | mutants | tried | killed | | explained | neither |", "|---|---|---|---|---|---|---|"]
+    lines = ["", "| module | mutants | killed | | explained | neither |", "|---|---|---|---|---|---|"]
     for name in MODULES:
-        found = score(name, None, reasons)
-        tried = found.mutants - found.untried
-        percent = f"{100 * found.killed / tried:.1f} %" if tried else ""
-        lines.append(f"| `{name}` | {found.mutants} | {tried} | {found.killed} | {percent} | {found.explained} | {len(found.left)} |")
+        if Results.stored(name).exists():
+            found = score(name, None, reasons)
+            if not found.untried:
+                lines.append(f"| `{name}` | {found.mutants} | {found.killed} | {found.percent:.1f} % | {found.explained} | {len(found.left)} |")
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     PAGE.write_text(before + BEGIN + "\n".join(lines) + "\n\n" + END + rest.partition(END)[2], encoding="utf-8")
 
