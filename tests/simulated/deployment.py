@@ -293,11 +293,13 @@ class Deployment:
 
     def _member_ended(self, seat: Seat, process: SimulatedProcess, error: BaseException | None) -> None:
         self.say(f"{process.name} ends: {error!r}")
+        host = None if seat.member is None else seat.member._host
+        was_closed = error is None and host is not None and host._closing  # it may wait FINAL_FACTS_S before it ends
         if seat.process is process:
             seat.process = seat.member = None
         if error is not None and not isinstance(error, SupersededError | InputError):
             self.problem(f"{process.name} ended with {error!r}")
-        elif self.is_calm and seat.wanted:
+        elif self.is_calm and seat.wanted and not was_closed:
             self.problem(f"{process.name} ended by itself while nothing was wrong: {error!r}")
         self.later(RESTART_S, self.start_member, seat)
 
