@@ -59,6 +59,17 @@ def test_skipped_module_fails_in_ci(tmp_path: Path) -> None:
     assert "could not import 'not_installed'" in done.stdout
 
 
+def test_tests_of_one_group_run_in_one_process(tmp_path: Path) -> None:
+    probe = tmp_path / "test_probe.py"
+    probe.write_text(
+        "import os\nimport pytest\n\n@pytest.mark.xdist_group('spark')\n@pytest.mark.parametrize('number', range(6))\n"
+        f"def test_probe(number):\n    open({str(tmp_path / 'processes')!r}, 'a').write(f'{{os.getpid()}} ')\n"
+    )
+    done = pytest_process("-n", "2", "--dist", "loadgroup", "--rootdir", str(ROOT), "--confcutdir", str(tmp_path), str(probe), ci=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(set((tmp_path / "processes").read_text().split())) == 1
+
+
 def test_ci_runs_every_test_and_measures_the_coverage_of_the_pure_packages() -> None:
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
