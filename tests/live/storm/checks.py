@@ -156,8 +156,8 @@ async def cut_off(connection: Connection, topic: str) -> list[str]:
 
 
 def fenced(commits_refused: list[str], grants_cut_off: list[str], processes: dict[str, str], killed: set[str], *, must: bool) -> Check:
-    """With exactly_once. A former owner that lives on and was writing when another began: after
-    pauses there `must` be some.
+    """With exactly_once. A former owner that lives on and was writing when another began: there
+    `must` be some after many pauses.
     """
     lived = [grant for grant in grants_cut_off if processes.get(grant) not in killed]
     told = (
