@@ -16,7 +16,7 @@ PURE_TESTS := tests/unit/assignors tests/unit/events tests/unit/reference_model 
 help: ## what can be made
 	@sed -n 's/^\([a-z.-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
-demo: $(READY) ## a recorded Kafka Streams group: imported, decided anew, replayed to the byte, compared
+demo: $(READY) ## a recorded Kafka Streams group: imported, led by equipoise, replayed to the byte, compared
 	@$(BIN)/equipoise demo
 
 test: check java browser ## check, every test that needs no broker, and one live test of each capability; at most 8 minutes on 2 cores (ALL=1: all tests)
@@ -91,10 +91,10 @@ mutation: $(READY) ## mutants of the state machine and the assignors that no tes
 storm: java $(READY) ## random faults on a real deployment; SEED=7 FAULTS=100 GUARANTEE=exactly_once EVERY=5 KINDS=kill,led_by, or what is left out
 	@$(BIN)/python -m tests.live.storm $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS)) $(if $(GUARANTEE),--guarantee $(GUARANTEE)) $(if $(EVERY),--every $(EVERY)) $(if $(KINDS),--kinds $(KINDS))
 
-states: $(READY) ## write docs/states.md anew from the transition table
+states: $(READY) ## write docs/states.md from the transition table
 	@$(BIN)/python -c 'from tests.state_diagram import render; print(render(), end="")' >docs/states.md
 
-pictures: $(READY) ## write the numbers of README, of docs/tuning.md, assignors.md, what-if.md and spark.md, and docs/pictures anew
+pictures: $(READY) ## write the numbers of README, of docs/tuning.md, assignors.md, what-if.md and spark.md, and docs/pictures
 	@$(BIN)/python -m pytest -q --rewrite -k "numbers or pictures or example or exchange or table_of_the_architecture" tests/unit/test_protocol_exchange.py tests/unit/test_readme.py tests/unit/test_tuning_docs.py tests/unit/test_assignors_compared.py tests/unit/test_replay_example.py tests/unit/test_what_if_docs.py tests/unit/test_public_names.py
 
 clean: ## remove what was made

@@ -35,7 +35,7 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--rewrite", action="store_true", help="write golden files anew from what the code gives now; read the diff before committing")
+    parser.addoption("--rewrite", action="store_true", help="write golden files from what the code gives now; read the diff before committing")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -64,7 +64,7 @@ def _refuse_skip(report: Report) -> Report:
 
 @pytest.fixture(scope="session")
 def rewrite(request: pytest.FixtureRequest) -> bool:
-    """True: golden files are to be written anew instead of compared."""
+    """True: golden files are written instead of compared."""
     return bool(request.config.getoption("--rewrite"))
 
 

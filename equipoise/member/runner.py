@@ -268,8 +268,9 @@ class TaskRunner:
             await _call(self._on_assigned, self._context)
 
     async def _not_deleted(self, reading: TaskSources, tp: TopicPartition, position: int) -> int:
-        """Where to read on, if retention has deleted the record at `position`. A partition that
-        ends before that belongs to a broker that leads no longer, or lags behind: one tries again.
+        """Where to read on, if retention has deleted the record at `position`. When the partition
+        ends before `position`, the broker leads no longer or lags behind, and the task reads from
+        `position` again. Raises KafkaError.
         """
         begin = (await reading.reader.consumer.beginning_offsets([tp]))[tp]
         if begin > position:

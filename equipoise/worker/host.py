@@ -129,15 +129,24 @@ class PartitionHost:
         """
         if checkpoint and self.leading:
             with contextlib.suppress(Exception):
-                async with self._lock:
-                    await self._producer.flush()
-                    await self._checkpoint_all()
-                    await self._write_index()
-                    await self._producer.flush()
+                await self._store_last_checkpoints()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         self.leading = False
+
+    async def _store_last_checkpoints(self) -> None:
+        try:
+            async with self._lock:
+                await self._producer.flush()
+                await self._checkpoint_all()
+                await self._write_index()
+                await self._producer.flush()
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Otherwise the session has failed, and closing its producer has cancelled this send.
 
     async def append(self, group: str, fact: Fact) -> None:
         """Appends a fact of this worker: a tick or an observation. Raises SendFailedError."""

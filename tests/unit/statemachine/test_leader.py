@@ -439,7 +439,7 @@ def test_probing_interval_begins_with_a_natural_round(plan_probes: bool, watches
 
 
 @pytest.mark.parametrize(("cause", "follow_up", "anew"), [("handover", True, False), ("ready", False, False), ("deal_requested", False, True)])
-def test_assignor_is_told_what_caused_the_round(cause: str, follow_up: bool, anew: bool):
+def test_problem_names_the_kind_of_cause(cause: str, follow_up: bool, anew: bool):
     context = step("m1")
     context.causes.add(cause)
     assignor = Answers(plan(context.state, {}))
