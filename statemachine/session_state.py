@@ -205,7 +205,7 @@ class SessionState:
         session._prepared = set(_tasks(state["prepared"]))
         session._preparing = {PARSED_TASKS[task]: done for task, done in state["preparing"]}
         session._failed = frozenset(_tasks(state["failed"]))
-        session._load = None if state["load"] is None else Load(*state["load"])
+        session._load = None if state["load"] is None else _load(state["load"])
         session._urgent = [_WORDS[word] for word in state["urgent"]]
         session._newly_ready, session._given_up = _tasks(state["newly_ready"]), _tasks(state["given_up"])
         session._next_report_ms, session._report_number = state["next_report_ms"], state["report_number"]
@@ -243,7 +243,7 @@ class SessionState:
             "prepared": _texts(self._prepared),
             "preparing": [[str(task), done] for task, done in sorted(self._preparing.items())],
             "failed": _texts(self._failed),
-            "load": None if self._load is None else list(attrs.astuple(self._load)),
+            "load": None if self._load is None else _load_texts(self._load),
             "urgent": [word.__name__ for word in self._urgent],
             "newly_ready": _texts(self._newly_ready),
             "given_up": _texts(self._given_up),
@@ -270,3 +270,15 @@ def _lag_texts(lags: Mapping[TaskId, Lag]) -> list[list[Any]]:
 
 def _lags(texts: Iterable[list[Any]]) -> dict[TaskId, Lag]:
     return {PARSED_TASKS[task]: lag if isinstance(lag, int) else LagSentinel(lag) for task, lag in texts}
+
+
+def _load_texts(load: Load) -> dict[str, Any]:
+    """Field -> share or rate, or task -> number."""
+    values = attrs.asdict(load, recurse=False)
+    return {name: {str(task): number for task, number in value.items()} if isinstance(value, dict) else value for name, value in values.items()}
+
+
+def _load(texts: Mapping[str, Any]) -> Load:
+    return Load(**{
+        name: {PARSED_TASKS[task]: number for task, number in value.items()} if isinstance(value, dict) else value for name, value in texts.items()
+    })  # fmt: skip
