@@ -13,13 +13,13 @@ _MACHINE = tuple(
     )
 )  # fmt: skip
 _PARTITION = tuple(f"tests/unit/statemachine/test_{name}.py" for name in ("partition", "published", "refused_configuration"))
-_SESSION = ("tests/unit/statemachine/test_member.py", "tests/unit/statemachine/test_member_boundaries.py")
+_SESSION = tuple(f"tests/unit/statemachine/test_{name}.py" for name in ("member", "member_boundaries", "session_state"))
 _RANKING = ("tests/unit/assignors/test_ranking.py",)
 _ASSIGNORS = tuple(
     f"tests/unit/assignors/test_{name}.py"
     for name in (
-        "bounds", "high_availability", "kafka_cases", "kafka_cases_parts", "movements", "rack_standbys", "racks", "standbys", "target",
-        "warmup_slots",
+        "bounds", "high_availability", "kafka_cases", "kafka_cases_parts", "movements", "rack_standbys", "racks", "recorded_plans", "standbys",
+        "target", "warmup_slots",
     )
 )  # fmt: skip
 
