@@ -463,8 +463,9 @@ class _Board:
         self.load[self._counted_at(task, member)] += 1
 
     def remove(self, task: TaskId, member: str) -> None:
+        """Drops a copy that no movement needs."""
         self.holders[task] = tuple([other for other in self.holders[task] if other != member])
-        self.load[self._counted_at(task, member)] -= 1
+        self.load[member] -= 1
 
     def _counted_at(self, task: TaskId, member: str) -> str:
         """The member at which a copy counts: a destination that is a standby becomes the owner, and

@@ -15,6 +15,8 @@ T = TypeVar("T")
 LAGS: tuple[Lag, ...] = (0, 10, 99, 100, 101, 700, 4_000, 99_999, LagSentinel.UNKNOWN, LagSentinel.ACTIVE)
 RACKS = ("a", "b", "c")
 NOW_MS = 1_000_000
+GONE = TaskId(9, 9)
+"""A task that the topology no longer has."""
 
 
 class _Dice:
@@ -58,7 +60,7 @@ def drawn(seed: int) -> AssignmentProblem:
             for name in [dice.one(*names)]
             if name != owner[task]
         ),
-        blocked=frozenset((task, name) for name in names for task in dice.some([task for task, _ in kinds], dice.one(0, 0, 0.2))),
+        blocked=frozenset((task, name) for name in names for task in dice.some([GONE, *(task for task, _ in kinds)], dice.one(0, 0, 0.2))),
         settings=_settings(dice, racks=racks),
         now_ms=NOW_MS,
     )
@@ -71,7 +73,7 @@ def _task(dice: _Dice, task: TaskId, has_state: bool, displaced: bool, *, racks:
     return Task(
         id=task,
         stateful=has_state,
-        end_offset=dice.one(0, 1, 50, 1_000, 5_000, 150_000) if has_state else 0,
+        end_offset=dice.one(0, 1, 50, 1_000, 5_000, 150_000, 2**61) if has_state else 0,
         source=tuple(partition(topic) for topic in dice.some("st", 0.7)) if racks else (),
         changelog=(partition("c"),) if racks and has_state else (),
         written_records_per_s=dice.one(0, 0, 3),
@@ -83,7 +85,7 @@ def _member(dice: _Dice, name: str, every: tuple[Task, ...], owner: dict[TaskId,
     active = tuple(task.id for task in every if owner[task.id] == name)
     lags: dict[TaskId, Lag] = {task.id: dice.one(LagSentinel.ACTIVE, LagSentinel.ACTIVE, LagSentinel.ACTIVE, 0, 3_000)
                                for task in every if task.stateful and owner[task.id] == name}  # fmt: skip
-    others = [task.id for task in every if task.stateful and owner[task.id] != name]
+    others = [task.id for task in every if task.stateful and owner[task.id] != name] + [*dice.some((GONE,), 0.1)]
     standby, warmup, left_over = dice.some(others, copies), dice.some(others, copies / 2), dice.some(others, copies)
     lags.update({task: dice.one(*LAGS) for task in (*standby, *dice.some(warmup, 0.7), *left_over)})
     leaving = dice.one(*[False] * 6, True)
@@ -97,14 +99,14 @@ def _member(dice: _Dice, name: str, every: tuple[Task, ...], owner: dict[TaskId,
         drain_deadline_ms=dice.one(None, NOW_MS + 1_000, NOW_MS + 100_000) if leaving else None,
         crash_looping=dice.one(*[False] * 9, True),
         subtopologies=None if knows_all or dice.one(True, False) else {number: dice.one(1, 2, 3, 100) for number in dice.some((0, 1, 2), 0.8)},
-        active=active,
+        active=active + dice.some((TaskId(9, int(name[1:])),), 0.05),
         standby=standby,
         warmup=tuple(task for task in warmup if task not in standby),
         lags=lags,
         ready=frozenset(dice.some(others, copies / 4)),
         readiness=dice.one("word_or_lag", *READINESS),
         ready_lag_records=dice.one(*[None] * 5, 0, 700),
-        previously_owned=frozenset(dice.some([task.id for task in every], dice.one(0, 0, 0.2))),
+        previously_owned=frozenset(dice.some([GONE, *(task.id for task in every)], dice.one(0, 0, 0.2))),
         restore_records_per_s=dice.one(0, 5, 100, 1_000),
     )
 

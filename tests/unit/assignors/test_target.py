@@ -8,11 +8,20 @@ from fractions import Fraction
 import attrs
 import pytest
 
+from equipoise.assignors.common import target
 from equipoise.assignors.common.indexed_problem import IndexedProblem, pool_of
-from equipoise.assignors.common.problem import AssignmentProblem, MemberSpec
+from equipoise.assignors.common.problem import AssignmentProblem, MemberSpec, Partition
 from equipoise.assignors.common.restore_rate import RestoreRates
 from equipoise.assignors.common.shares import Share, Shares
-from equipoise.assignors.common.target import Candidates, _FillLevel, _restore_queues, _steps_of_part, constrained_balanced_assignment, min_rank
+from equipoise.assignors.common.target import (
+    Candidates,
+    Target,
+    _FillLevel,
+    _restore_queues,
+    _steps_of_part,
+    constrained_balanced_assignment,
+    min_rank,
+)
 from equipoise.events.tasks import Lag, TaskId
 from tests.unit.assignors.build import UNKNOWN, ids, member, plan, problem, tasks, text
 
@@ -267,3 +276,31 @@ def test_part_of_a_restore_is_rounded_down():
     lags: dict[str, Lag] = {"0_0": 4_001, "0_1": 4_001}
     question = problem(tasks("0_0 0_1"), member("m1", lags=lags), member("m2", lags=lags), member("m3", lags={"0_1": 5_901}))
     assert ranked(question, "0_0", "0_1")["0_1"] == (("m1", "m2", "m3"), ())
+
+
+# Whether it is adopted
+
+
+def adopted(question: AssignmentProblem) -> Target:
+    indexed = IndexedProblem(question)
+    return target.adopted_target(indexed, Shares(indexed), {}, {})
+
+
+@pytest.mark.parametrize(("optimal", "unique"), [(True, False), (False, True)])
+def test_owners_that_stay_are_as_proven_as_the_target_that_is_no_better(monkeypatch: pytest.MonkeyPatch, optimal: bool, unique: bool):
+    """m1 may not have fewer than both, since m2 knows neither."""
+    question = problem(tasks("0_0 0_1"), member("m1", "0_0 0_1"), member("m2", subtopologies={1: 1}))
+    stays = {A: "m1", B: "m1"}
+    monkeypatch.setattr(target, "propose_balanced_assignment", lambda *_, **__: Target(owner=dict(stays), optimal=optimal, unique=unique))
+    assert adopted(question) == Target(owner=stays, optimal=optimal, unique=unique)
+    even = problem(tasks("0_0 0_1"), member("m1", "0_0"), member("m2", "0_1"))
+    assert adopted(even) == Target(owner={A: "m1", B: "m2"}), "the best there is, so nothing is proposed"
+
+
+def test_tasks_of_a_crowded_sub_topology_move_though_all_have_their_shares_and_read_nearby():
+    near_m2 = (Partition(topic="t", partition=0, racks=("b",)),)
+    given = [attrs.evolve(task, source=near_m2 if task.id == TaskId(1, 0) else ()) for task in tasks("0_0 0_1 1_0 2_0")]
+    members = [attrs.evolve(member("m1", "0_0 0_1"), rack="a"), attrs.evolve(member("m2", "1_0 2_0"), rack="b")]
+    spread = adopted(problem(given, *members, rack_aware_strategy="balanced_min_cost"))
+    assert spread.owner[A] != spread.owner[B]
+    assert spread.owner[TaskId(1, 0)] == "m2"
