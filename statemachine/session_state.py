@@ -279,6 +279,7 @@ def _load_texts(load: Load) -> dict[str, Any]:
 
 
 def _load(texts: Mapping[str, Any]) -> Load:
-    return Load(**{
-        name: {PARSED_TASKS[task]: number for task, number in value.items()} if isinstance(value, dict) else value for name, value in texts.items()
-    })  # fmt: skip
+    values: dict[str, Any] = {}
+    for name, value in texts.items():
+        values[name] = {PARSED_TASKS[task]: number for task, number in value.items()} if isinstance(value, dict) else value
+    return Load(**values)

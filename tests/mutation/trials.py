@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 EXAMPLES = 10
 """Examples of each Hypothesis test."""
-MOST_S = 3.0
+MOST_S = 6.0
 """Tests of one trial: the first of them that together take so long on the original, in s."""
 OWN = 10
 """So much sooner are the tests tried whose file is named after the module, or begins its name."""

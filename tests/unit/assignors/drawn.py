@@ -13,6 +13,7 @@ from equipoise.events.tasks import Lag, LagSentinel, TaskId
 
 T = TypeVar("T")
 LAGS: tuple[Lag, ...] = (0, 10, 99, 100, 101, 700, 4_000, 99_999, LagSentinel.UNKNOWN, LagSentinel.ACTIVE)
+OWNERS_LAGS: tuple[Lag, ...] = (LagSentinel.ACTIVE, LagSentinel.ACTIVE, LagSentinel.ACTIVE, 0, 3_000)
 RACKS = ("a", "b", "c")
 NOW_MS = 1_000_000
 GONE = TaskId(9, 9)
@@ -45,7 +46,8 @@ def drawn(seed: int) -> AssignmentProblem:
         for partition in range(dice.one(8, 20, 40) if large else dice.one(1, 2, 3, 4))
     ]
     usual = dice.one(names, names[:1], names[:2])
-    owner = {task: dice.one(*usual) for task, _ in kinds} if dice.one(True, False) else {task: dice.one(*usual, *usual, None) for task, _ in kinds}
+    among: tuple[str | None, ...] = (*usual, *usual, None) if dice.one(True, False) else tuple(usual)
+    owner = {task: dice.one(*among) for task, _ in kinds}
     displaced = dice.some([task for task, _ in kinds if owner[task]], dice.one(0, 0.2))
     every = tuple(_task(dice, task, has_state, task in displaced, racks=racks) for task, has_state in kinds)
     copies, knows_all = dice.one(0.0, 0.1, 0.4) / (5 if large else 1), dice.one(True, True, False)
@@ -83,8 +85,7 @@ def _task(dice: _Dice, task: TaskId, has_state: bool, displaced: bool, *, racks:
 
 def _member(dice: _Dice, name: str, every: tuple[Task, ...], owner: dict[TaskId, str | None], copies: float, *, knows_all: bool) -> MemberSpec:
     active = tuple(task.id for task in every if owner[task.id] == name)
-    lags: dict[TaskId, Lag] = {task.id: dice.one(LagSentinel.ACTIVE, LagSentinel.ACTIVE, LagSentinel.ACTIVE, 0, 3_000)
-                               for task in every if task.stateful and owner[task.id] == name}  # fmt: skip
+    lags = {task.id: dice.one(*OWNERS_LAGS) for task in every if task.stateful and owner[task.id] == name}
     others = [task.id for task in every if task.stateful and owner[task.id] != name] + [*dice.some((GONE,), 0.1)]
     standby, warmup, left_over = dice.some(others, copies), dice.some(others, copies / 2), dice.some(others, copies)
     lags.update({task: dice.one(*LAGS) for task in (*standby, *dice.some(warmup, 0.7), *left_over)})

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from fractions import Fraction
+from typing import Any
 
 import attrs
 import pytest
@@ -55,6 +57,7 @@ ONE = tasks("0_0")
         ((member("m1", lags={"0_0": 0}, leaving=True), has("m2", 500)), ("m2",), ()),
         ((crashes("m1", 0), member("m2")), ("m1",), ()),
         ((crashes("m1", 0), has("m2", 100)), ("m2",), ()),
+        ((crashes("m1", 100), has("m2", 101)), ("m1",), ()),
         # nobody is caught up: the soonest ready, and those within the acceptable lag of it
         ((has("m1", 1_000), has("m2", 1_100), has("m3", 1_101), member("m4")), ("m1", "m2"), ()),
         ((has("m1", 1_000, speed=10), has("m2", 1_500, speed=20)), ("m2",), ()),
@@ -120,9 +123,9 @@ def test_restore_queue_is_what_a_member_owns_and_still_restores():
 
 # The level of restore queues
 
-QUEUES = list(itertools.product((0, 3, 8), repeat=3))
-SPEEDS = [(1, 1, 1), (1, 2, 3), (3, 1, 2), (2, 4, 4)]
-POURED = [(), ((1, 1),), ((5, 2), (7, 1)), ((40, 5),)]
+QUEUES = [*itertools.product((0, 3, 8), repeat=3), (0, 6, 8)]
+SPEEDS = [(1, 1, 1), (1, 2, 3), (3, 1, 2), (2, 4, 4), (1, 3, 4)]
+POURED = [(), ((1, 1),), ((6, 1),), ((5, 2), (7, 1)), ((40, 5),)]
 
 
 def level_of(queues: tuple[int, ...], speeds: tuple[int, ...], records: int) -> tuple[Fraction, int]:
@@ -143,9 +146,10 @@ def test_level_is_that_of_water_in_the_shortest_queues(speeds: tuple[int, ...], 
     rates, slowest = RestoreRates(dict(zip(names, speeds, strict=True))), min(speeds)
     for queues in QUEUES:
         queue = dict(zip(names, queues, strict=True))
-        fill = _FillLevel(rates, queue, pool_of(names))
+        fill, other = _FillLevel(rates, queue, pool_of(names)), _FillLevel(rates, queue, pool_of(names))
         for records, count in poured:
             fill.add(records, count)
+            other.add(records, count)
         level, at = level_of(queues, speeds, sum(records for records, _ in poured))
         for records in (1, 4):
             first = min(max(Fraction(length), level) + Fraction(records * slowest, speed) for length, speed in zip(queues, speeds, strict=True))
@@ -157,7 +161,7 @@ def test_level_is_that_of_water_in_the_shortest_queues(speeds: tuple[int, ...], 
         below = level + Fraction(mean * slowest * at, -speed_at)
         for slack in (0, 2):
             wanted = tuple(name for name in names if done[name] < below or done[name] <= min(done.values()) + slack)
-            assert fill.idle(queue, slack).members == wanted, (queues, slack)
+            assert fill.idle(queue, slack).members == other.idle(queue, slack).members == wanted, (queues, slack)
 
 
 def test_pool_whose_members_are_all_idle_is_the_pool_itself():
@@ -178,13 +182,12 @@ def for_now(question: AssignmentProblem, candidates: dict[str, Candidates], runn
 BOTH = Candidates(members=("m1", "m2"))
 
 
-def test_owner_for_now_is_a_previous_one_then_the_soonest_ready():
-    near, far = has("m1", 10), has("m2", 60)
-    assert for_now(problem(ONE, near, far), {"0_0": BOTH}) == {"0_0": "m1"}
-    assert for_now(problem(ONE, near, attrs.evolve(far, previously_owned=frozenset({A}))), {"0_0": BOTH}) == {"0_0": "m2"}
-    assert for_now(problem(ONE, has("m1", 0), attrs.evolve(far, previously_owned=frozenset({A}))), {"0_0": Candidates(members=("m1",))}) == {
-        "0_0": "m1"
-    }
+@pytest.mark.parametrize(("one", "other"), [("m1", "m2"), ("m2", "m1")])
+def test_owner_for_now_is_a_previous_one_then_the_soonest_ready(one: str, other: str):
+    near, far = has(one, 10), has(other, 60)
+    assert for_now(problem(ONE, near, far), {"0_0": BOTH}) == {"0_0": one}
+    assert for_now(problem(ONE, near, attrs.evolve(far, previously_owned=frozenset({A}))), {"0_0": BOTH}) == {"0_0": other}
+    assert for_now(problem(ONE, has(one, 0), far), {"0_0": Candidates(members=(other,))}) == {"0_0": other}
 
 
 def test_owners_for_now_are_as_balanced_as_what_runs_already_allows():
@@ -198,14 +201,31 @@ def test_owners_for_now_are_as_balanced_as_what_runs_already_allows():
     assert for_now(problem(given, runs, member("m2")), {"0_0": BOTH, "0_1": BOTH}, {"0_2": "m1", "0_3": "m1"}) == {"0_0": "m2", "0_1": "m2"}
 
 
+FRESH = Candidates(fresh=pool_of(("m1", "m2")))
+
+
 def test_owners_for_now_share_members_without_copies():
-    fresh = Candidates(fresh=pool_of(("m1", "m2")))
-    found = for_now(problem(tasks("0_0 0_1"), member("m1"), member("m2")), {"0_0": fresh, "0_1": fresh})
+    found = for_now(problem(tasks("0_0 0_1"), member("m1"), member("m2")), {"0_0": FRESH, "0_1": FRESH})
     assert sorted(found.values()) == ["m1", "m2"]
-    nearer = problem(tasks("0_0"), member("m1"), has("m2", 5_000))
-    assert for_now(nearer, {"0_0": fresh}) == {"0_0": "m2"}
-    assert for_now(nearer, {"0_0": Candidates(fresh=pool_of(("m1",)))}) == {"0_0": "m1"}
-    assert for_now(nearer, {}) == {}
+    assert for_now(problem(ONE, member("m1"), member("m2")), {}) == {}
+
+
+@pytest.mark.parametrize(("one", "other"), [("m1", "m2"), ("m2", "m1")])
+def test_copy_on_a_member_for_now_counts_by_its_records(one: str, other: str):
+    nearer = problem(ONE, has(one, 149_999), member(other))
+    assert for_now(nearer, {"0_0": FRESH}) == {"0_0": one}
+    assert for_now(nearer, {"0_0": Candidates(fresh=pool_of((other,)))}) == {"0_0": other}
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize(("one", "other"), [("m1", "m2"), ("m2", "m1")])
+def test_owners_for_now_restore_least_together(one: str, other: str, swapped: bool):
+    """500 and 1,400 records are one fewer than 600 and 1,301, though these two are copies."""
+    first, second = ("0_1", "0_0") if swapped else ("0_0", "0_1")
+    lags: dict[str, Lag] = {first: 500, second: 1_301}
+    given = [attrs.evolve(task, end_offset=1_400) for task in tasks("0_0 0_1")]
+    question = problem(given, member(one, lags=lags), member(other, lags={first: 600}))
+    assert for_now(question, {"0_0": FRESH, "0_1": FRESH}) == {first: one, second: other}
 
 
 # Costs of the target
@@ -304,3 +324,36 @@ def test_tasks_of_a_crowded_sub_topology_move_though_all_have_their_shares_and_r
     spread = adopted(problem(given, *members, rack_aware_strategy="balanced_min_cost"))
     assert spread.owner[A] != spread.owner[B]
     assert spread.owner[TaskId(1, 0)] == "m2"
+
+
+def test_task_that_its_owner_may_not_keep_moves_though_all_have_their_shares():
+    question = problem(tasks("0_0 1_0"), member("m1", "0_0", subtopologies={1: 1}), member("m2", "1_0"))
+    assert adopted(question).owner == {A: "m2", TaskId(1, 0): "m1"}
+
+
+@pytest.mark.parametrize("even_parts", [True, False])
+@pytest.mark.parametrize("owned", ["0_0 0_1 0_2", "0_0 0_1"])
+def test_target_is_proposed_with_even_parts_where_they_are_asked_for(monkeypatch: pytest.MonkeyPatch, owned: str, even_parts: bool):
+    """Both for a task without an owner, and when the owners have too much."""
+    asked = []
+    propose = target.propose_balanced_assignment
+
+    def proposed(*of: Any, even_parts: bool) -> Target:
+        asked.append(even_parts)
+        return propose(*of, even_parts=even_parts)
+
+    monkeypatch.setattr(target, "propose_balanced_assignment", proposed)
+    indexed = IndexedProblem(problem(tasks("0_0 0_1 0_2"), member("m1", owned), member("m2")))
+    target.adopted_target(indexed, Shares(indexed), {}, {}, even_parts=even_parts)
+    assert asked == [even_parts]
+
+
+def test_parts_are_even_only_where_that_is_asked_for():
+    for name in ("adopted_target", "propose_balanced_assignment"):
+        assert inspect.signature(getattr(target, name)).parameters["even_parts"].default is False
+
+
+def test_target_that_is_as_good_as_the_owners_is_not_adopted(monkeypatch: pytest.MonkeyPatch):
+    members = member("m1", "0_0 0_1"), member("m2", "0_2"), member("m3", subtopologies={1: 1})
+    monkeypatch.setattr(target, "propose_balanced_assignment", lambda *_, **__: Target(owner={A: "m1", B: "m2", TaskId(0, 2): "m2"}))
+    assert adopted(problem(tasks("0_0 0_1 0_2"), *members)).owner[B] == "m1"

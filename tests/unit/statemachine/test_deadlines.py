@@ -256,3 +256,11 @@ def test_timer_that_moved_is_found_at_its_new_time():
     assert deadlines.next_ms() == 1_700
     state.members.clear()
     assert (deadlines.next_ms(), deadlines.running()) == (None, set())
+
+
+def test_timer_that_no_longer_runs_hides_no_later_one():
+    state = under_way()
+    state.scheduled_ms, state.probing_deadline_ms = 5, 6
+    deadlines = Deadlines(state)
+    state.now_ms, state.scheduled_ms = 6, None
+    assert deadlines.take_due() == [(Timer.PROBING, GROUP_KEY)]
