@@ -55,6 +55,10 @@ def test_groups_of_one_partition_are_led_side_by_side() -> None:
         lead.fold(make_record("a", lead.position + 1, 0, ProbingTick()), 0)
 
 
+def test_group_that_begins_later_is_of_the_log_that_was_opened_before() -> None:
+    assert {each.log_id for each in folded(PartitionLead(1, opened=history()[0]), history()[1:])} == {"log-1"}
+
+
 @pytest.mark.parametrize("published", range(0, 25, 3))
 def test_takeover_publishes_the_missing_decisions_alone(published: int) -> None:
     first = PartitionLead()
