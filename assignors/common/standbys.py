@@ -305,13 +305,13 @@ class _Board:
             return dict.fromkeys(room, 0)
         load = np.array([self.load[member] for member in room], dtype=np.int64)
         capacity = np.array([self.indexed.members[member].capacity for member in room], dtype=np.int64)
-        most = np.maximum(np.array(list(room.values()), dtype=np.int64), 0)
+        most = np.array(list(room.values()), dtype=np.int64)
 
         def places(level: int) -> Ints:
             wanted: Ints = np.minimum(np.maximum(level * capacity - load, 0), most)
             return wanted
 
-        low, high = 0, int(((load + most) // capacity).max(initial=0)) + 1
+        low, high = 0, int(((load + most) // capacity).max()) + 1
         while low < high:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if places(middle).sum() <= copies else (low, middle - 1)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import attrs
 import pytest
 
+from equipoise.assignors.common import standbys
 from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.common.movements import WarmupSlots, get_movements
 from equipoise.assignors.common.problem import AssignmentProblem
@@ -262,3 +264,35 @@ def test_copy_of_a_movement_stays_with_its_destination():
 def test_destination_that_restores_gets_no_standby_while_another_member_may_hold_it(destination: str, holder: str):
     question = problem(tasks("0_0"), member("m1", "0_0"), member("m2"), member("m3"), num_standbys=1)
     assert held(assigned(question, {"0_0": destination})) == {"0_0": holder}
+
+
+def test_copies_filled_to_a_level_are_those_placed_one_by_one(monkeypatch: pytest.MonkeyPatch):
+    dice = random.Random(5)
+    for _ in range(40):
+        names = [f"m{place}" for place in range(dice.randint(1, 5))]
+        owner = {place: dice.choice(names[: 1 + place % len(names)]) for place in range(24)}
+        members = [
+            member(
+                name,
+                " ".join(f"0_{place}" for place in owner if owner[place] == name),
+                standby=" ".join(f"0_{place}" for place in owner if owner[place] != name and dice.random() < 0.1),
+                capacity=dice.choice([1, 1, 2, 5, 40]),
+                leaving=dice.random() < 0.1,
+            )
+            for name in names
+        ]
+        question = problem(tasks(numbered(24)), *members, num_standbys=dice.randint(1, 2), balance_factor=dice.randint(1, 3))
+        found = []
+        for many in (0, 1_000):
+            monkeypatch.setattr(standbys, "MANY_COPIES", many)
+            found.append(assigned(question))
+        assert found[0] == found[1]
+
+
+def test_copy_of_a_task_without_other_members_weighs_nothing_when_others_end():
+    """m4's copy of 1_0 ends first, so both copies of 0_0 are worth the same but for their names."""
+    question = problem(
+        tasks("0_0 1_0"), member("m1", "0_0 1_0"), member("m2", subtopologies={0: 9}), member("m3", standby="0_0", leaving=True),
+        member("m4", standby="0_0 1_0", leaving=True), num_standbys=1,
+    )  # fmt: skip
+    assert held(assigned(question)) == {"0_0": "m4", "1_0": ""}
