@@ -296,3 +296,11 @@ def test_copy_of_a_task_without_other_members_weighs_nothing_when_others_end():
         member("m4", standby="0_0 1_0", leaving=True), num_standbys=1,
     )  # fmt: skip
     assert held(assigned(question)) == {"0_0": "m4", "1_0": ""}
+
+
+def test_copy_of_a_movement_counts_once_where_tags_matter():
+    members = [attrs.evolve(each, tags={"zone": each.id}) for each in (member("m1", "0_0"), member("m2", standby="0_0"), member("m3"))]
+    found = assigned(problem(tasks("0_0"), *members, num_standbys=2, rack_aware_tags=("zone",)), {"0_0": "m2"})
+    assert (held(found), found.placed) == ({"0_0": "m2 m3"}, frozenset({TaskId(0, 0)}))
+    gone = attrs.evolve(members[2], warmup=(TaskId(7, 7),))
+    assert assigned(problem(tasks("0_0"), *members[:2], gone, num_standbys=1, rack_aware_tags=("zone",))).holders == {TaskId(0, 0): ("m2",)}
