@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 from fractions import Fraction
-from typing import Any
 
 import attrs
 import pytest
@@ -331,26 +329,17 @@ def test_task_that_its_owner_may_not_keep_moves_though_all_have_their_shares():
     assert adopted(question).owner == {A: "m2", TaskId(1, 0): "m1"}
 
 
-@pytest.mark.parametrize("even_parts", [True, False])
+@pytest.mark.parametrize("given", [{}, {"even_parts": False}, {"even_parts": True}])
 @pytest.mark.parametrize("owned", ["0_0 0_1 0_2", "0_0 0_1"])
-def test_target_is_proposed_with_even_parts_where_they_are_asked_for(monkeypatch: pytest.MonkeyPatch, owned: str, even_parts: bool):
+def test_parts_are_even_only_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch, owned: str, given: dict[str, bool]):
     """Both for a task without an owner, and when the owners have too much."""
-    asked = []
-    propose = target.propose_balanced_assignment
-
-    def proposed(*of: Any, even_parts: bool) -> Target:
-        asked.append(even_parts)
-        return propose(*of, even_parts=even_parts)
-
-    monkeypatch.setattr(target, "propose_balanced_assignment", proposed)
     indexed = IndexedProblem(problem(tasks("0_0 0_1 0_2"), member("m1", owned), member("m2")))
-    target.adopted_target(indexed, Shares(indexed), {}, {}, even_parts=even_parts)
-    assert asked == [even_parts]
-
-
-def test_parts_are_even_only_where_that_is_asked_for():
-    for name in ("adopted_target", "propose_balanced_assignment"):
-        assert inspect.signature(getattr(target, name)).parameters["even_parts"].default is False
+    shares = Shares(indexed)
+    answers = iter([shares.parts()] * 2)
+    monkeypatch.setattr(shares, "parts", lambda: next(answers))
+    target.adopted_target(indexed, shares, {}, {}, **given)
+    target.propose_balanced_assignment(indexed, shares, {}, {}, **given)
+    assert len(list(answers)) == (0 if given.get("even_parts") else 2)
 
 
 def test_target_that_is_as_good_as_the_owners_is_not_adopted(monkeypatch: pytest.MonkeyPatch):
