@@ -10,6 +10,7 @@ import pytest
 
 from equipoise.assignors.common import target
 from equipoise.assignors.common.indexed_problem import IndexedProblem, pool_of
+from equipoise.assignors.common.network import AssignmentNetwork
 from equipoise.assignors.common.problem import AssignmentProblem, MemberSpec, Partition
 from equipoise.assignors.common.restore_rate import RestoreRates
 from equipoise.assignors.common.shares import Share, Shares
@@ -346,3 +347,11 @@ def test_target_that_is_as_good_as_the_owners_is_not_adopted(monkeypatch: pytest
     members = member("m1", "0_0 0_1"), member("m2", "0_2"), member("m3", subtopologies={1: 1})
     monkeypatch.setattr(target, "propose_balanced_assignment", lambda *_, **__: Target(owner={A: "m1", B: "m2", TaskId(0, 2): "m2"}))
     assert adopted(problem(tasks("0_0 0_1 0_2"), *members)).owner[B] == "m1"
+
+
+@pytest.mark.parametrize(("optimal", "unique"), [(True, False), (False, True)])
+def test_target_is_as_proven_as_the_flow(monkeypatch: pytest.MonkeyPatch, optimal: bool, unique: bool):
+    solve = AssignmentNetwork.solve
+    monkeypatch.setattr(AssignmentNetwork, "solve", lambda network: attrs.evolve(solve(network), optimal=optimal, unique=unique))
+    indexed = IndexedProblem(problem(ONE, member("m1")))
+    assert target.propose_balanced_assignment(indexed, Shares(indexed), {}, {}) == Target(owner={A: "m1"}, optimal=optimal, unique=unique)
