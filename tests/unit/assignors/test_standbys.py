@@ -304,3 +304,23 @@ def test_copy_of_a_movement_counts_once_where_tags_matter():
     assert (held(found), found.placed) == ({"0_0": "m2 m3"}, frozenset({TaskId(0, 0)}))
     gone = attrs.evolve(members[2], warmup=(TaskId(7, 7),))
     assert assigned(problem(tasks("0_0"), *members[:2], gone, num_standbys=1, rack_aware_tags=("zone",))).holders == {TaskId(0, 0): ("m2",)}
+
+
+def in_zones(question: AssignmentProblem, **zones: str) -> AssignmentProblem:
+    settings = attrs.evolve(question.settings, rack_aware_tags=("zone",))
+    return attrs.evolve(question, settings=settings, members=tuple(attrs.evolve(each, tags={"zone": zones[each.id]}) for each in question.members))
+
+
+def test_destination_without_other_members_has_the_standby_where_tags_matter():
+    found = assigned(in_zones(problem(tasks("0_0"), member("m1", "0_0"), member("m2"), num_standbys=1), m1="a", m2="b"), {"0_0": "m2"})
+    assert (held(found), found.placed) == ({"0_0": "m2"}, frozenset({TaskId(0, 0)}))
+
+
+def test_warm_up_that_began_in_another_zone_goes_on_before_others_and_though_it_is_blocked():
+    members = [member("m1", "0_0 0_1"), member("m2", standby="0_0 0_1"), member("m3", warmup="0_1", lags={"0_1": 149_000})]
+    small = (attrs.evolve(TWO[0], end_offset=5), TWO[1])
+    found = assigned(in_zones(problem(small, *members, num_standbys=1, max_warmups=1, blocked=[("0_1", "m3")]), m1="a", m2="a", m3="b"))
+    assert (held(found), warming(found), found.unsettled) == ({"0_0": "m2", "0_1": "m2"}, ["0_1 m3"], True)
+    new = [*members[:2], attrs.evolve(members[2], warmup=())]
+    found = assigned(in_zones(problem(small, *new, num_standbys=1, max_warmups=1, blocked=[("0_0", "m3")]), m1="a", m2="a", m3="b"))
+    assert warming(found) == ["0_1 m3"]
