@@ -324,3 +324,10 @@ def test_warm_up_that_began_in_another_zone_goes_on_before_others_and_though_it_
     new = [*members[:2], attrs.evolve(members[2], warmup=())]
     found = assigned(in_zones(problem(small, *new, num_standbys=1, max_warmups=1, blocked=[("0_0", "m3")]), m1="a", m2="a", m3="b"))
     assert warming(found) == ["0_1 m3"]
+
+
+@pytest.mark.parametrize("near", ["0_0", "0_1"])
+def test_copy_with_the_least_to_restore_is_passed_on_first_where_tags_matter(near: str):
+    members = [member("m1", "0_0 0_1"), member("m2", standby="0_0 0_1"), member("m3", lags={near: 500})]
+    found = assigned(in_zones(problem(TWO, *members, num_standbys=1, max_warmups=1), m1="a", m2="a", m3="b"))
+    assert warming(found) == [f"{near} m3"]
