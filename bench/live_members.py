@@ -17,8 +17,8 @@ from typing import Any
 import attrs
 
 from bench.live import PATIENCE_S
-from equipoise import Member, TaskContext
-from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
+from equipoise import Member, Record, TaskContext
+from equipoise.events.facts import GroupConfigured
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.opening import admin_client, writer
 
@@ -39,19 +39,13 @@ class Application:
     value_bytes: int = 20
     """Size of each changelog record."""
 
-    @property
-    def topology(self) -> TopologyDeclared:
-        part = Subtopology(
-            subtopology=0, partitions=self.partitions, stateful=True, source_topics=(self.name,), changelog_topics=(f"{self.name}-state",)
-        )  # fmt: skip
-        return TopologyDeclared(epoch=0, subtopologies=(part,))
-
     async def make_topics(self) -> None:
         from aiokafka.admin import NewTopic
 
         names = (self.name, f"{self.name}-state", f"{self.name}-out")
         async with admin_client(self.connection) as admin:
-            await admin.create_topics([NewTopic(name, self.partitions, 1) for name in names])
+            compacted = {f"{self.name}-state": {"cleanup.policy": "compact"}}
+            await admin.create_topics([NewTopic(name, self.partitions, 1, topic_configs=compacted.get(name, {})) for name in names])
 
     async def feed(self, per_second: float) -> None:
         """Sends records to the partitions in turn, `per_second` in total, until cancelled."""
@@ -107,7 +101,7 @@ async def _run_member(application: Application, member_id: str, options: dict[st
     turns: list[Turn] = []
     filling = bytes(application.value_bytes)
 
-    async def add_up(record: Any, context: TaskContext) -> None:
+    async def add_up(record: Record, context: TaskContext) -> None:
         known = context.state.get(record.key)
         total = int(record.value) + (0 if known is None else int(known[:10]))
         context.state.put(record.key, b"%010d" % total + filling)
@@ -115,8 +109,9 @@ async def _run_member(application: Application, member_id: str, options: dict[st
         turns.append((context.task.partition, context.token, time.monotonic()))
 
     async with Member(
-        application.name, member_id, add_up, application.topology, connection=application.connection, group_config=application.config, **options
-    ) as member:
+        application.name, add_up, sources=application.name, state=f"{application.name}-state", member_id=member_id,
+        connection=application.connection, group_config=application.config, **options,
+    ) as member:  # fmt: skip
         leaving: asyncio.Task[None] | None = None
         while leaving is None or not leaving.done():
             if pipe.poll():

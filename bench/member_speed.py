@@ -27,8 +27,7 @@ import attrs
 import click
 
 from bench.live import PATIENCE_S, WorkerProcess, broker, quantile
-from equipoise import Member, TaskContext
-from equipoise.events.facts import Subtopology, TopologyDeclared
+from equipoise import Member, Record, TaskContext
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.opening import admin_client, reader, writer
 from equipoise.worker.settings import WorkerSettings
@@ -91,19 +90,17 @@ class Meter:
 
 
 async def _be_equipoise(run: Run, meter: Meter, serve: Callable[[], Awaitable[None]]) -> None:
-    async def handle(record: Any, context: TaskContext) -> None:
+    async def handle(record: Record, context: TaskContext) -> None:
         state = context.state
         count = int(state.get(record.key) or b"0") + 1
         state.put(record.key, b"%d" % count)
         if run.output:
-            context.send(run.out, b"%d %d" % (count, record.timestamp), key=record.key, partition=record.partition)
+            context.send(run.out, b"%d %d" % (count, record.timestamp_ms), key=record.key, partition=record.partition)
         meter.count()
 
-    part = Subtopology(
-        subtopology=0, partitions=run.tasks, stateful=True, source_topics=(f"{run.prefix}-{run.tasks}-in",), changelog_topics=(f"{run.name}-log",),
-    )  # fmt: skip
     member = Member(
-        run.name, "m", handle, TopologyDeclared(epoch=0, subtopologies=(part,)), connection=Connection(bootstrap=run.bootstrap),
+        run.name, handle, sources=f"{run.prefix}-{run.tasks}-in", state=f"{run.name}-log", member_id="m",
+        connection=Connection(bootstrap=run.bootstrap),
         prefix=run.prefix, guarantee="exactly_once" if run.exactly_once else "at_least_once", state_directory=run.folder,
         group_config=configured(initial_delay_ms=0),
     )  # fmt: skip
@@ -191,7 +188,7 @@ async def _make_topics(connection: Connection, run: Run, *, with_input: bool) ->
     from aiokafka.admin import NewTopic
 
     dated = {"message.timestamp.type": "LogAppendTime"}
-    topics = {run.out: dated, f"{run.name}-log": {}, **({f"{run.prefix}-{run.tasks}-in": dated} if with_input else {})}
+    topics = {run.out: dated, f"{run.name}-log": {"cleanup.policy": "compact"}, **({f"{run.prefix}-{run.tasks}-in": dated} if with_input else {})}
     async with admin_client(connection) as admin:
         await admin.create_topics([NewTopic(name, run.tasks, 1, topic_configs=configs) for name, configs in topics.items()])
 

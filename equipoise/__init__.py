@@ -26,17 +26,33 @@ if TYPE_CHECKING:
     from equipoise.assignors.scale_down import ScaleDown as ScaleDown
     from equipoise.assignors.scale_down import scale_down as scale_down
     from equipoise.events.errors import EquipoiseError as EquipoiseError
+    from equipoise.events.facts import GroupConfigured as GroupConfigured
     from equipoise.events.log import Log as Log
     from equipoise.events.log import open_log as open_log
+    from equipoise.events.log.kafka.connection import Connection as Connection
     from equipoise.events.records import DecisionRecord as DecisionRecord
-    from equipoise.events.records import Record as Record
+    from equipoise.events.settings import GroupSettings as GroupSettings
     from equipoise.events.tasks import TaskId as TaskId
     from equipoise.events.tasks import parse_task as parse_task
+    from equipoise.member import BatchHandler as BatchHandler
+    from equipoise.member import BytesSerde as BytesSerde
+    from equipoise.member import ErrorPolicy as ErrorPolicy
+    from equipoise.member import Handler as Handler
+    from equipoise.member import JsonSerde as JsonSerde
     from equipoise.member import Member as Member
+    from equipoise.member import MemberKeywords as MemberKeywords
+    from equipoise.member import MemberOptions as MemberOptions
     from equipoise.member import MemoryStore as MemoryStore
+    from equipoise.member import MsgpackSerde as MsgpackSerde
+    from equipoise.member import ParkedTask as ParkedTask
     from equipoise.member import PrepareContext as PrepareContext
+    from equipoise.member import Processor as Processor
+    from equipoise.member import Record as Record
     from equipoise.member import RocksStore as RocksStore
+    from equipoise.member import Serde as Serde
+    from equipoise.member import State as State
     from equipoise.member import StateStore as StateStore
+    from equipoise.member import StringSerde as StringSerde
     from equipoise.member import SupersededError as SupersededError
     from equipoise.member import TaskContext as TaskContext
     from equipoise.statemachine.machine import GroupMachine as GroupMachine
@@ -46,18 +62,34 @@ if TYPE_CHECKING:
 PUBLIC_NAMES = {
     "AssignmentProblem": "equipoise.assignors",
     "Assignor": "equipoise.assignors",
+    "BatchHandler": "equipoise.member",
+    "BytesSerde": "equipoise.member",
+    "Connection": "equipoise.events.log.kafka.connection",
     "DecisionRecord": "equipoise.events.records",
     "EquipoiseError": "equipoise.events.errors",
+    "ErrorPolicy": "equipoise.member",
+    "GroupConfigured": "equipoise.events.facts",
     "GroupMachine": "equipoise.statemachine.machine",
+    "GroupSettings": "equipoise.events.settings",
+    "Handler": "equipoise.member",
+    "JsonSerde": "equipoise.member",
     "Log": "equipoise.events.log",
     "Member": "equipoise.member",
+    "MemberKeywords": "equipoise.member",
+    "MemberOptions": "equipoise.member",
     "MemoryStore": "equipoise.member",
+    "MsgpackSerde": "equipoise.member",
+    "ParkedTask": "equipoise.member",
     "Plan": "equipoise.assignors",
     "PrepareContext": "equipoise.member",
-    "Record": "equipoise.events.records",
+    "Processor": "equipoise.member",
+    "Record": "equipoise.member",
     "RocksStore": "equipoise.member",
     "ScaleDown": "equipoise.assignors.scale_down",
+    "Serde": "equipoise.member",
+    "State": "equipoise.member",
     "StateStore": "equipoise.member",
+    "StringSerde": "equipoise.member",
     "SupersededError": "equipoise.member",
     "TaskContext": "equipoise.member",
     "TaskId": "equipoise.events.tasks",

@@ -3,57 +3,44 @@
 A complete application that counts orders per customer::
 
     import asyncio
+    import sys
 
-    from equipoise.member import Connection, Member, Subtopology, TopologyDeclared
+    from equipoise import JsonSerde, Member, Record, StringSerde, TaskContext
 
-    # 6 tasks, one for each partition of the topic "orders". Each keeps its counts in a local store
-    # and logs them to a partition of the compacted topic "orders-changelog".
-    TOPOLOGY = TopologyDeclared(
-        epoch=1,
-        subtopologies=(
-            Subtopology(
-                subtopology=0,
-                partitions=6,
-                stateful=True,
-                source_topics=("orders",),
-                changelog_topics=("orders-changelog",),
-            ),
-        ),
+
+    async def count(record: Record, context: TaskContext) -> None:
+        total = (context.state.get(record.key) or 0) + 1
+        context.state.put(record.key, total)
+        context.send("order-counts", total, key=record.key)
+
+
+    member = Member(
+        "order-counts",
+        count,
+        sources="orders",
+        state="orders-changelog",
+        outputs="order-counts",
+        create_topics=True,
+        key_serde=StringSerde(),
+        value_serde=JsonSerde(),
+        state_directory="state",
+        guarantee="exactly_once",
+        lead=True,
     )
 
-
-    async def count(record, context):
-        total = int(context.state.get(record.key) or b"0") + 1
-        context.state.put(record.key, b"%d" % total)
-        context.send("counts", b"%d" % total, key=record.key)
-
-
-    async def main(member_id="m1", bootstrap="127.0.0.1:9092"):
-        member = Member(
-            "order-counts",
-            member_id,
-            count,
-            TOPOLOGY,
-            connection=Connection(bootstrap=bootstrap),
-            state_directory="state",
-            guarantee="exactly_once",
-            lead=True,
-        )
-        async with member:
-            await member.wait()
-
-
     if __name__ == "__main__":
-        asyncio.run(main())
+        sys.exit(asyncio.run(member.run()))
 
-Create the topics ``orders``, ``orders-changelog`` (``cleanup.policy=compact``) and ``counts`` with
-6 partitions each, then start the program. With ``lead=True`` it needs no `equipoise worker`. Start
-it again with another member id: the new process restores half of the tasks, and gets them when
-their copies have caught up.
+There is one task for each partition of ``orders``. Each keeps its counts in a local store and logs
+them to a partition of the compacted topic ``orders-changelog``. With ``lead=True`` it needs no
+`equipoise worker`. Start the program again with another ``instance``: the new process restores half
+of the tasks, and gets them when their copies have caught up.
 
 Modules, from the outside in:
 
-- `client`: `Member`; `options`: its settings; `context`: what a handler works with
+- `client`: `Member`; `options`: its settings; `topics`: the application's topics
+- `processing`: calls handlers and timers; `context`: what they work with; `records`, `serdes`,
+  `timers`; `error_policy`: what happens when one raises
 - `host`: hosts a `MemberSession`, one incarnation after the other, on a thread of its own
 - `work`: opens and closes tasks and keeps copies, as the session says
 - `link`: facts out, decisions in
@@ -67,30 +54,39 @@ Modules, from the outside in:
 
 from __future__ import annotations
 
-from equipoise.events.facts import Subtopology, TopologyDeclared
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.tasks import TaskId
 from equipoise.member.client import Member
 from equipoise.member.context import State, TaskContext
+from equipoise.member.error_policy import ErrorPolicy, ParkedTask
 from equipoise.member.host import SupersededError
-from equipoise.member.options import MemberOptions
+from equipoise.member.options import MemberKeywords, MemberOptions
 from equipoise.member.preparing import PreparationProgress, PrepareContext
+from equipoise.member.processing import BatchHandler, Handler, Processor
+from equipoise.member.records import Record
+from equipoise.member.serdes import BytesSerde, JsonSerde, MsgpackSerde, Serde, StringSerde
 from equipoise.member.stores import Change, MemoryStore, RocksStore, StateStore
 
 __all__ = [
+    "BatchHandler",
+    "BytesSerde",
     "Change",
-    "Connection",
+    "ErrorPolicy",
+    "Handler",
+    "JsonSerde",
     "Member",
+    "MemberKeywords",
     "MemberOptions",
     "MemoryStore",
+    "MsgpackSerde",
+    "ParkedTask",
     "PreparationProgress",
     "PrepareContext",
+    "Processor",
+    "Record",
     "RocksStore",
+    "Serde",
     "State",
     "StateStore",
-    "Subtopology",
+    "StringSerde",
     "SupersededError",
     "TaskContext",
-    "TaskId",
-    "TopologyDeclared",
 ]

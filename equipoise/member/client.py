@@ -4,20 +4,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import logging
+import signal
+import socket
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self, Unpack
 
 from equipoise.events import codec, fields
-from equipoise.events.errors import InputError
+from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.facts import TopologyDeclared
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.opening import partition_count
 from equipoise.events.tasks import Lag, TaskId
+from equipoise.member.error_policy import ParkedTask
 from equipoise.member.host import MemberHost
-from equipoise.member.options import MemberOptions
+from equipoise.member.options import MemberKeywords, MemberOptions
 from equipoise.member.preparing import PreparationProgress, PrepareCallback
-from equipoise.member.runner import Callback, Handler
+from equipoise.member.processing import BatchHandler, Handler, Processor
+from equipoise.member.runner import Callback
+from equipoise.member.topics import DEFAULT_PARTITIONS, check_topics, source_partitions, topology_of
 from equipoise.member.work import AskedCallback, StandbyCallback
 from equipoise.runtime import DEPLOYED, Runtime
 
@@ -25,20 +30,33 @@ if TYPE_CHECKING:
     from equipoise.member.embedded_worker import EmbeddedWorker
     from equipoise.worker.settings import WorkerSettings
 
+_LOG = logging.getLogger(__name__)
+
 
 class Member:
-    """One member of the group `group`. It joins when the context is entered and leaves when it is
-    exited. Use one `member_id` for one process at a time, and the same one after each restart.
+    """One member of the group `group`. `run` runs it as a program does. Or enter it as a context:
+    it joins, and closes when the context is exited.
 
-    `handler(record, context)` is called with each source record (an aiokafka `ConsumerRecord`) of
-    the tasks granted here, in order within a partition, and the task's `TaskContext`. It may be a
-    coroutine function. What it writes to `context.state` and sends takes effect together, at the
-    next commit. When it raises, the member stops its tasks, leaves, and `wait` raises the error.
+    `handler(record, context)` is called with each `Record` of `sources` in the tasks granted here,
+    in order within a partition, and the task's `TaskContext`. Or `batch_handler(records, context)`
+    gets those that are there, of one partition. Either may be a coroutine function. What it writes
+    to `context.state` and sends takes effect together, at the next commit. When it raises,
+    `on_error` applies (`ErrorPolicy`).
 
-    `topology`: the tasks of this build of the application. A build with other tasks needs a higher
-    epoch (docs/protocol.md#d1).
+    `sources`, `state`, `outputs`: topics that are read, that log the state (compacted) and that are
+    sent to; a name or several. There is one task for each partition of the sources. Several
+    handlers with topics of their own are `processors` instead: the sub-topologies 0, 1, ...
 
-    `connection`: to the brokers that have both the log's topics and the application's.
+    `topology_epoch`: higher for a build with other tasks, as after partitions were added
+    (docs/protocol.md#d1).
+
+    `create_topics`: makes topics that are missing; sources with `partitions` partitions.
+
+    `member_id`: one process at a time has it, the same one after each restart. None: the host's
+    name, and behind it `instance`, for several members on one host.
+
+    `connection`: to the brokers that have both the log's topics and the application's. None: as the
+    EQUIPOISE_... environment variables say, else to 127.0.0.1:9092.
 
     Callbacks, each a function or a coroutine function; when one raises, `wait` raises the error:
 
@@ -55,8 +73,7 @@ class Member:
     coroutine function runs in the application's loop, a function on a thread of its own. An attempt
     that raises is logged and repeated later. A task that was granted unprepared is prepared before
     its first record. `prepare` is called once for each copy and incarnation, and again for a task
-    that has run here and stopped. A sub-topology without changelogs is prepared too if it is
-    declared with ``stateful=True``.
+    that has run here and stopped. Tasks without state are prepared, too.
 
     `lead`: True, or the settings of a worker: also runs a worker in this process. Several members
     may; each partition of the log is then led by one of them.
@@ -69,10 +86,18 @@ class Member:
     def __init__(
         self,
         group: str,
-        member_id: str,
-        handler: Handler,
-        topology: TopologyDeclared,
+        handler: Handler | None = None,
         *,
+        batch_handler: BatchHandler | None = None,
+        sources: str | Sequence[str] = (),
+        state: str | Sequence[str] = (),
+        outputs: str | Sequence[str] = (),
+        processors: Sequence[Processor] = (),
+        topology_epoch: int = 0,
+        create_topics: bool = False,
+        partitions: int = DEFAULT_PARTITIONS,
+        member_id: str | None = None,
+        instance: str = "",
         connection: Connection | None = None,
         on_assigned: Callback | None = None,
         on_standby: StandbyCallback | None = None,
@@ -80,31 +105,95 @@ class Member:
         on_asked: AskedCallback | None = None,
         prepare: PrepareCallback | None = None,
         lead: bool | WorkerSettings = False,
+        _topology: TopologyDeclared | None = None,  # tests declare tasks that the topics do not have
         _runtime: Runtime = DEPLOYED,  # the simulation has another
-        **options: Any,
+        **options: Unpack[MemberKeywords],
     ) -> None:
         fields.check_name("Member.group", group)
+        if member_id is None:
+            member_id = "-".join(filter(None, (socket.gethostname(), instance)))
         fields.check_name("Member.member_id", member_id)
         self.group = group
         self.member_id = member_id
-        self._handler = handler
-        self._topology = topology
-        self._connection = Connection() if connection is None else connection
-        self._callbacks = {"on_assigned": on_assigned, "on_standby": on_standby, "on_revoked": on_revoked, "on_asked": on_asked}
-        self._prepare = prepare
         known = MemberOptions.__annotations__
         for name in options:
             if name not in known:
                 raise InputError(f"Member: no such option {name!r}; there are: {', '.join(sorted(known))}")
         self._options = MemberOptions(**options)
-        self._check_facts()
+        self._declared = _topology
+        if _topology is not None:
+            self._processors = {
+                part.subtopology: Processor(handler, batch_handler=batch_handler, sources=part.source_topics, state=part.changelog_topics)
+                for part in _topology.subtopologies
+            }
+        else:
+            own = handler is not None or batch_handler is not None or sources or state or outputs
+            if bool(own) == bool(processors):
+                raise InputError("Member: give it a handler with its sources, or processors")
+            given = processors or [Processor(handler, batch_handler=batch_handler, sources=sources, state=state, outputs=outputs)]
+            self._processors = dict(enumerate(given))
+        self._topology_epoch = topology_epoch
+        self._make_partitions = partitions if create_topics else 0
+        self._connection = Connection.from_environment() if connection is None else connection
+        self._callbacks = {"on_assigned": on_assigned, "on_standby": on_standby, "on_revoked": on_revoked, "on_asked": on_asked}
+        self._prepare = prepare
+        self._check_facts(self._topology([1] * len(self._processors)))
         self._host: MemberHost | None = None
         self._leads = lead
         self._runtime = _runtime
         self._lead: EmbeddedWorker | None = None
 
+    def _topology(self, partitions: Sequence[int]) -> TopologyDeclared:
+        if self._declared is not None:
+            return self._declared
+        prepares = self._prepare is not None or self._options.declares_ready
+        return topology_of(list(self._processors.values()), partitions, self._topology_epoch, prepares=prepares)
+
+    async def run(self) -> int:
+        """Joins the group, runs until the member has ended, and returns the exit status of a
+        process: 0, or that of the EquipoiseError that ended it, which is logged. Other errors are
+        raised.
+
+        SIGTERM: the member leaves, which takes until its tasks run elsewhere. SIGINT, and a second
+        SIGTERM: it stops its tasks and leaves at once. Call this in the main thread::
+
+            sys.exit(asyncio.run(member.run()))
+        """
+        loop, running = asyncio.get_running_loop(), asyncio.ensure_future(self._run())
+        interrupted = False
+
+        def end(*, leaves: bool) -> None:
+            nonlocal interrupted
+            if self._host is None:  # it has not joined
+                interrupted = True
+                running.cancel()
+            elif leaves and not self._host.is_leaving:
+                _LOG.info("member %s leaves when its tasks run elsewhere", self.member_id)
+                self._host.leave()
+            else:
+                self._host.close()
+
+        loop.add_signal_handler(signal.SIGTERM, lambda: end(leaves=True))
+        loop.add_signal_handler(signal.SIGINT, lambda: end(leaves=False))
+        try:
+            await running
+        except EquipoiseError as error:
+            _LOG.error("member %s of group %s has ended: %s", self.member_id, self.group, error)
+            return error.exit_code
+        except asyncio.CancelledError:
+            if not interrupted:
+                raise
+        finally:
+            loop.remove_signal_handler(signal.SIGTERM)
+            loop.remove_signal_handler(signal.SIGINT)
+        return 0
+
+    async def _run(self) -> None:
+        async with self:
+            await self.wait()
+
     async def __aenter__(self) -> Self:
-        await self._check_topics()
+        topology = await self._find_topology()
         if self._leads is not False:
             from equipoise.member.embedded_worker import EmbeddedWorker, worker_settings  # loads Faust
 
@@ -112,19 +201,29 @@ class Member:
             self._lead = EmbeddedWorker(settings, self._runtime)
             await self._lead.start()
         try:
-            self._host = await self._begin()
+            self._host = await self._begin(topology)
         except BaseException:
             await self._stop_leading()
             raise
         return self
 
-    async def _begin(self) -> MemberHost:
+    async def _find_topology(self) -> TopologyDeclared:
+        """The tasks, by the present partitions of the sources. Raises InputError."""
+        partitions: Sequence[int] = ()
+        if self._declared is None:
+            dead_letters = [self._options.on_error.topic] if self._options.on_error.topic else []
+            partitions = await source_partitions(self._connection, list(self._processors.values()), dead_letters, self._make_partitions)
+        topology = self._topology(partitions)
+        await check_topics(self._connection, topology)
+        return topology
+
+    async def _begin(self, topology: TopologyDeclared) -> MemberHost:
         host = MemberHost(
             connection=self._connection,
             group=self.group,
             member_id=self.member_id,
-            topology=self._topology,
-            handler=self._handler,
+            topology=topology,
+            processors=self._processors,
             options=self._options,
             prepare=self._prepare,
             runtime=self._runtime,
@@ -225,37 +324,33 @@ class Member:
         return self._running_host().session.acceptable_lag
 
     @property
+    def parked(self) -> dict[TaskId, ParkedTask]:
+        """Task whose handler failed, with `ErrorPolicy.stop` -> the record and the error."""
+        return self._running_host().work.parked
+
+    @property
     def fenced_writes(self) -> int:
         """Number of commits that were refused, or found to be overtaken, because a later owner of
         the task had begun. Kafka refuses them with ``exactly_once``.
         """
-        return self._running_host().work.fenced_writes
+        return 0 if self._host is None else self._host.work.fenced_writes
 
     def _running_host(self) -> MemberHost:
         if self._host is None:
             raise InputError("Member: enter it first: async with Member(...) as member")
         return self._host
 
-    def _check_facts(self) -> None:
-        """Raises InputError when a name or the size of a fact of this member is invalid."""
-        for index, part in enumerate(self._topology.subtopologies):
+    def _check_facts(self, topology: TopologyDeclared) -> None:
+        """Raises InputError when a fact of this member is too large, or a name in it too long."""
+        for index, part in enumerate(topology.subtopologies):
+            place = f"topology, sub-topology {part.subtopology}"
             for names in ("source_topics", "changelog_topics"):
                 for topic in getattr(part, names):
                     fields.check_name(f"topology.subtopologies[{index}].{names}", topic)
-        codec.encode(self._topology)
-        if self._options.group_config is not None:
-            fields.check_name("group_config.assignor", self._options.group_config.assignor)
-            codec.encode(self._options.group_config)
-
-    async def _check_topics(self) -> None:
-        for part in self._topology.subtopologies:
-            place = f"topology, sub-topology {part.subtopology}"
-            if not part.source_topics:
-                raise InputError(f"{place}: name the topics it reads in source_topics")
             if part.stateful and not part.changelog_topics and self._prepare is None and not self._options.declares_ready:
                 how = "name the topics of its state in changelog_topics, or, if it has no state to restore, give Member prepare=..."
                 raise InputError(f"{place}: it is stateful; {how}")
-            for topic in (*part.source_topics, *(part.changelog_topics if part.stateful else ())):
-                count = await partition_count(self._connection, topic)
-                if count < part.partitions:
-                    raise InputError(f"{place}: it has {part.partitions} partitions and topic {topic} has {count}; create the topic with as many")
+        codec.encode(topology)
+        if self._options.group_config is not None:
+            fields.check_name("group_config.assignor", self._options.group_config.assignor)
+            codec.encode(self._options.group_config)

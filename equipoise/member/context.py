@@ -2,61 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Any
 
-import attrs
 import msgpack
 
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
 from equipoise.member.fencing import RESERVED_PREFIX, SOURCES_KEY
+from equipoise.member.records import Output
+from equipoise.member.serdes import BytesSerde, Serde
 from equipoise.member.stores import Change, StateStore
+from equipoise.member.timers import Timers
 
-
-@attrs.frozen
-class Output:
-    """One record to send."""
-
-    topic: str
-    value: bytes | None
-    key: bytes | None
-    partition: int | None
-    headers: tuple[tuple[str, bytes], ...]
+BYTES = BytesSerde()
 
 
 class State:
-    """The state of a task in one changelog: keys and values, both bytes. It holds the store's
-    content and, over it, the changes since the last commit.
+    """The state of a task in one changelog: the store's content and, over it, the changes since the
+    last commit. Keys and values are serialized by `keys` and `values`.
     """
 
-    def __init__(self, store: StateStore) -> None:
+    def __init__(self, store: StateStore, keys: Serde = BYTES, values: Serde = BYTES) -> None:
         self.store = store
+        self._key, self._value, self._read_key, self._read = keys.serialize, values.serialize, keys.deserialize, values.deserialize
         self._written: dict[bytes, bytes | None] = {}
-
-    def get(self, key: bytes) -> bytes | None:
-        """The value of `key`; None when there is none."""
-        return self._written[key] if key in self._written else self.store.get(key)
-
-    def put(self, key: bytes, value: bytes) -> None:
-        """Sets `key`. It lasts with the next commit. Raises InputError when key or value is not
-        bytes, or the key is reserved (it begins with ``\\0equipoise.``).
+        self._undo: list[tuple[bytes, bytes | None, bool]] = []
+        """For each change since the savepoint: its key, the change before it, and whether there was
+        one.
         """
-        if value.__class__ is not bytes:
-            raise InputError(f"put({key!r:.40}, {value!r:.40}): state has bytes as keys and values")
-        self._written[_of_application(key)] = value
 
-    def delete(self, key: bytes) -> None:
+    def get(self, key: Any) -> Any:
+        """The value of `key`; None when there is none."""
+        raw = self._key(key)
+        value = self._written[raw] if raw in self._written else self.store.get(raw)
+        return None if value is None else self._read(value)
+
+    def get_many(self, keys: Iterable[Any]) -> list[Any]:
+        """The value of each key, as `get` returns it: much faster than one `get` each."""
+        raw, written = [self._key(key) for key in keys], self._written
+        missing = [key for key in dict.fromkeys(raw) if key not in written]
+        stored = dict(zip(missing, self.store.get_many(missing), strict=True)) if missing else {}
+        values = [written[key] if key in written else stored[key] for key in raw]
+        return [None if value is None else self._read(value) for value in values]
+
+    def put(self, key: Any, value: Any) -> None:
+        """Sets `key`. It lasts with the next commit. Raises InputError when a serde refuses key or
+        value, or the key is reserved (its bytes begin with ``\\0equipoise.``).
+        """
+        self._write(_of_application(self._key(key)), self._value(value))
+
+    def delete(self, key: Any) -> None:
         """Removes `key`. Raises InputError as `put` does."""
-        self._written[_of_application(key)] = None
+        self._write(_of_application(self._key(key)), None)
 
-    def write_again(self, changes: Iterable[Change]) -> None:
-        """Adds changes that the state already holds to the next commit."""
-        self._written.update(changes)
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        """Every key with its value, in rising order of the keys' bytes."""
+        return self._between(b"", None)
 
-    def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """Every key with its value, in rising order of the keys."""
-        written = sorted(self._written.items(), reverse=True)
-        for key, value in self.store.items():
+    def range(self, start: Any = None, end: Any = None) -> Iterator[tuple[Any, Any]]:
+        """Keys from `start` to before `end`, with their values, in rising order of the keys' bytes.
+        None: from the first, to the last.
+        """
+        return self._between(b"" if start is None else self._key(start), None if end is None else self._key(end))
+
+    def prefix(self, prefix: bytes | str) -> Iterator[tuple[Any, Any]]:
+        """Keys whose bytes begin with `prefix` (a str: in UTF-8), with their values, in rising
+        order.
+        """
+        first = prefix.encode() if isinstance(prefix, str) else prefix
+        return self._between(first, _behind_prefix(first))
+
+    def _between(self, start: bytes, end: bytes | None) -> Iterator[tuple[Any, Any]]:
+        for key, value in self._raw_between(start, end):
+            yield self._read_key(key), self._read(value)
+
+    def _raw_between(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        written = sorted(((key, value) for key, value in self._written.items() if key >= start and (end is None or key < end)), reverse=True)
+        for key, value in self.store.items(start, end):
             while written and written[-1][0] < key:
                 yield from _there(*written.pop())
             if written and written[-1][0] == key:
@@ -66,6 +89,28 @@ class State:
         while written:
             yield from _there(*written.pop())
 
+    def _write(self, key: bytes, value: bytes | None) -> None:
+        written = self._written
+        self._undo.append((key, written.get(key), key in written))
+        written[key] = value
+
+    def savepoint(self) -> None:
+        """`rollback` returns to here."""
+        self._undo.clear()
+
+    def rollback(self) -> None:
+        """Undoes the changes since the savepoint."""
+        for key, value, was_written in reversed(self._undo):
+            if was_written:
+                self._written[key] = value
+            else:
+                self._written.pop(key, None)
+        self._undo.clear()
+
+    def write_again(self, changes: Iterable[Change]) -> None:
+        """Adds changes that the state already holds to the next commit."""
+        self._written.update(changes)
+
     def written(self) -> list[Change]:
         """The changes since the last commit, each key once."""
         return list(self._written.items())
@@ -73,14 +118,19 @@ class State:
     def committed(self) -> None:
         """The changes were applied to the store."""
         self._written.clear()
+        self._undo.clear()
 
 
 def _of_application(key: bytes) -> bytes:
-    if key.__class__ is not bytes:
-        raise InputError(f"key {key!r:.40}: state has bytes as keys and values")
     if key.startswith(RESERVED_PREFIX):
         raise InputError(f"key {key!r:.60}: keys that begin with {RESERVED_PREFIX!r} are the member's own; use another key")
     return key
+
+
+def _behind_prefix(prefix: bytes) -> bytes | None:
+    """The first key behind all that begin with `prefix`; None: there is none."""
+    cut = prefix.rstrip(b"\xff")
+    return cut[:-1] + bytes([cut[-1] + 1]) if cut else None
 
 
 def _there(key: bytes, value: bytes | None) -> Iterator[tuple[bytes, bytes]]:
@@ -93,7 +143,15 @@ class TaskContext:
     commit. `task`: its id. `states`: changelog topic -> state.
     """
 
-    def __init__(self, task: TaskId, token: int, states: Mapping[str, State]) -> None:
+    def __init__(
+        self,
+        task: TaskId,
+        token: int,
+        states: Mapping[str, State],
+        timers: Timers | None = None,
+        key_serde: Serde = BYTES,
+        value_serde: Serde = BYTES,
+    ) -> None:
         self.task = task
         self.token = token
         """Fencing token of the grant. Of two grants of this task in one log, the later one has the
@@ -102,6 +160,9 @@ class TaskContext:
         self.states = states
         self.outputs: list[Output] = []
         """Records to send with the next commit."""
+        self._timers = timers
+        self._key_serde, self._value_serde = key_serde, value_serde
+        self._outputs_before = 0
 
     @property
     def state(self) -> State:
@@ -115,18 +176,51 @@ class TaskContext:
     def send(
         self,
         topic: str,
-        value: bytes | None,
+        value: Any,
         *,
-        key: bytes | None = None,
+        key: Any = None,
         partition: int | None = None,
         headers: Iterable[tuple[str, bytes]] = (),
+        timestamp_ms: int | None = None,
+        key_serde: Serde | None = None,
+        value_serde: Serde | None = None,
     ) -> None:
-        """Sends a record to `topic` with the next commit. `partition` None: Kafka's client chooses
-        it by the key. Raises InputError when both key and value are None.
+        """Sends a record to `topic` with the next commit. `partition` None: chosen by the key, as
+        Kafka's clients do. `timestamp_ms` None: the time of sending. The serdes are the member's,
+        unless others are given. Raises InputError when both key and value are None.
         """
         if value is None and key is None:
             raise InputError(f"send to {topic}: a record needs a key or a value")
-        self.outputs.append(Output(topic, value, key, partition, tuple(headers)))
+        data = None if value is None else (value_serde or self._value_serde).serialize(value)
+        key_data = None if key is None else (key_serde or self._key_serde).serialize(key)
+        self.outputs.append(Output(topic, data, key_data, partition, tuple(headers), timestamp_ms))
+
+    def every(self, seconds: float, callback: Callable[[TaskContext], Awaitable[None] | None]) -> None:
+        """Calls `callback(context)` each `seconds`, between two records, as long as the task runs
+        here. What it puts and sends takes effect as a handler's. Call this in `on_assigned`. If
+        `callback` raises, what it put and sent is dropped; with `ErrorPolicy.stop` the task is
+        parked, else the error is logged and the timer goes on.
+        """
+        if self._timers is None:
+            raise InputError("every: this task has no timers")
+        self._timers.every(seconds, callback)
+
+    def savepoint(self) -> None:
+        """`rollback` returns to here."""
+        self._outputs_before = len(self.outputs)
+        for state in self.states.values():
+            state.savepoint()
+
+    def rollback(self) -> None:
+        """Drops what was put and sent since the savepoint."""
+        del self.outputs[self._outputs_before :]
+        for state in self.states.values():
+            state.rollback()
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether something waits for the next commit."""
+        return bool(self.outputs) or any(state.written() for state in self.states.values())
 
 
 def pack_sources(positions: Mapping[tuple[str, int], int]) -> bytes:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from equipoise.events.errors import DamagedError, EquipoiseError, FieldError, InputError
 from equipoise.events.facts import Fact, GroupConfigured, LagReported, MemberJoined, TopologyDeclared
@@ -24,8 +24,9 @@ from equipoise.member.directory import StateDirectory
 from equipoise.member.link import RETRY_S, Link
 from equipoise.member.options import MemberOptions
 from equipoise.member.preparing import PrepareCallback
+from equipoise.member.processing import Processor
 from equipoise.member.restorer import ChangelogRestorer
-from equipoise.member.runner import Callback, Handler
+from equipoise.member.runner import Callback
 from equipoise.member.throttle import Throttle
 from equipoise.member.work import AskedCallback, RunnerFactory, SharedSession, StandbyCallback, Work
 from equipoise.runtime import Runtime
@@ -52,6 +53,8 @@ FINAL_FACTS_S = 10.0
 class SupersededError(EquipoiseError):
     """Another process has joined with this member's id, so this one has ended for good."""
 
+    exit_code = 3
+
 
 class MemberHost:
     """Hosts one process of a member, from `begin` (in the application's loop) to its end. `over`: a
@@ -65,7 +68,7 @@ class MemberHost:
         group: str,
         member_id: str,
         topology: TopologyDeclared,
-        handler: Handler,
+        processors: Mapping[int, Processor],
         options: MemberOptions,
         on_assigned: Callback | None,
         on_standby: StandbyCallback | None,
@@ -124,7 +127,7 @@ class MemberHost:
         )  # fmt: skip
         self.shared = SharedSession(self._new_session())
         clients = MemberClients(connection, group, options)
-        runners = RunnerFactory(clients, runtime, group, topology, options, handler, on_assigned, on_revoked, lambda: self._link.log_id)
+        runners = RunnerFactory(clients, runtime, group, topology, options, processors, on_assigned, on_revoked, lambda: self._link.log_id)
         self.work = Work(
             self.shared, self._restorer, self._restore_thread, runners, on_standby, on_asked, prepare,
             None if self._directory is None else self._directory.folder, wake=self.wake, fail=self.fail, call=self._call,
@@ -171,6 +174,11 @@ class MemberHost:
     def _call(self, function: Callable[..., object], *arguments: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._thread.loop.call_soon_threadsafe(function, *arguments)
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether `leave` was called."""
+        return self._leaving
 
     def leave(self) -> None:
         """Leaves once its tasks run elsewhere."""

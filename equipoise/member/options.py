@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from os import PathLike
+from typing import TypedDict
 
 import attrs
 
@@ -11,7 +12,9 @@ from equipoise.events import fields
 from equipoise.events.errors import FieldError
 from equipoise.events.facts import GroupConfigured
 from equipoise.events.log.kafka.topics import DEFAULT_PREFIX
+from equipoise.member.error_policy import ErrorPolicy
 from equipoise.member.fencing import AT_LEAST_ONCE, EXACTLY_ONCE
+from equipoise.member.serdes import BytesSerde, Serde
 from equipoise.member.stores import MemoryStore, OpenStore, RocksStore
 
 
@@ -79,6 +82,17 @@ class MemberOptions:
     auto_offset_reset: str = attrs.field(default="earliest", validator=fields.one_of("earliest", "latest"))
     """Where a task without committed offset begins to read: ``earliest`` or ``latest``."""
 
+    key_serde: Serde = attrs.field(factory=BytesSerde)
+    """Of the keys of records, read and sent."""
+    value_serde: Serde = attrs.field(factory=BytesSerde)
+    """Of the values of records, read and sent."""
+    state_key_serde: Serde | None = None
+    """Of the keys of state. None: `key_serde`."""
+    state_serde: Serde | None = None
+    """Of the values of state. None: `value_serde`."""
+    on_error: ErrorPolicy = attrs.field(factory=ErrorPolicy.stop, validator=fields.instance_of(ErrorPolicy))
+    """What happens to a record when the handler or a serde raises."""
+
     prefix: str = DEFAULT_PREFIX
     """What the names of the log's topics begin with."""
     start_timeout_ms: int = attrs.field(default=60_000, validator=fields.integer())
@@ -113,3 +127,33 @@ class MemberOptions:
     def request_timeout_ms(self) -> int:
         """Timeout of requests to brokers: one that hangs leaves time for two more in the lease."""
         return max(1_000, self.lease_ms // 3)
+
+
+class MemberKeywords(TypedDict, total=False):
+    """The fields of `MemberOptions` as keyword arguments, so that a type checker knows them."""
+
+    guarantee: str
+    capacity: int
+    rack: str | None
+    tags: Mapping[str, str]
+    session_timeout_ms: int
+    lease_margin_ms: int
+    heartbeat_interval_ms: int
+    ready_lag_records: int | None
+    declares_ready: bool
+    eager: bool
+    state_directory: str | PathLike[str] | None
+    open_store: OpenStore | None
+    restore_records_per_s: float | None
+    restore_bytes_per_s: float | None
+    commit_interval_ms: int
+    most_uncommitted_records: int
+    auto_offset_reset: str
+    key_serde: Serde
+    value_serde: Serde
+    state_key_serde: Serde | None
+    state_serde: Serde | None
+    on_error: ErrorPolicy
+    prefix: str
+    start_timeout_ms: int
+    group_config: GroupConfigured | None

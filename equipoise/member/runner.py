@@ -14,20 +14,23 @@ never ahead of its changelog.
 from __future__ import annotations
 
 import asyncio
-import inspect
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from equipoise.events.log.kafka.client import CLOSE_S, ConsumedRecord, TopicPartition, acknowledged, call_off
 from equipoise.events.tasks import TaskId
 from equipoise.member.clients import TaskClients
 from equipoise.member.context import State, TaskContext, pack_sources, read_sources
+from equipoise.member.error_policy import ParkedTask
 from equipoise.member.fencing import EXACTLY_ONCE, FENCE_KEY, SOURCES_KEY, ChangelogOwner, FencedStore, claim
 from equipoise.member.options import MemberOptions
 from equipoise.member.origin import Origin
+from equipoise.member.processing import Processing, Processor, call
 from equipoise.member.sources import TaskSources
 from equipoise.member.stores import Change
+from equipoise.member.timers import Timers
 from equipoise.member.writer import TaskWriter, WrittenChanges
 from equipoise.runtime import Runtime
 
@@ -36,8 +39,6 @@ RETRY_S = 0.5
 IDLE_S = 5.0
 _OPENED = "a task that processes was opened"
 
-Handler = Callable[[Any, TaskContext], Awaitable[None] | None]
-"""Called with each record (aiokafka's ConsumerRecord) and the task's context."""
 Callback = Callable[[TaskContext], Awaitable[None] | None]
 
 
@@ -107,7 +108,7 @@ class TaskRunner:
         connected: TaskClients | None,
         stateful: bool,
         options: MemberOptions,
-        handler: Handler,
+        processor: Processor,
         on_assigned: Callback | None,
         on_revoked: Callback | None,
     ) -> None:
@@ -120,7 +121,7 @@ class TaskRunner:
         self._new_clients = new_clients
         self._stateful = stateful
         self._options = options
-        self._handler = handler
+        self._processor = processor
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
         self._origin = Origin(0, log_id, group, str(task), token)
@@ -136,6 +137,8 @@ class TaskRunner:
         self._writer: TaskWriter | None = None
         self._reading: TaskSources | None = None
         self._context: TaskContext | None = None
+        self._processing: Processing | None = None
+        self._timers = Timers(runtime.monotonic_s)
         self._positions: dict[TopicPartition, int] = {}
         """Source partition -> offset of the next record to process."""
         self._was_out_of_range = False
@@ -154,6 +157,11 @@ class TaskRunner:
         """Number of records given to the handler. Any thread may read it."""
         self.busy_s = 0.0
         """Seconds spent in the handler, waits included. Any thread may read it."""
+
+    @property
+    def parked(self) -> ParkedTask | None:
+        """Why the task handles nothing more; None: it does. Any thread may read it."""
+        return None if self._processing is None else self._processing.parked
 
     @property
     def behind(self) -> int | None:
@@ -248,7 +256,9 @@ class TaskRunner:
             positions = dict(zip(reading.partitions, await placing, strict=True))
         finally:
             await call_off(placing)
-        states = {topic: State(each.store) for topic, each in self._stores.items()}
+        options = self._options
+        keys, values = options.key_serde, options.value_serde
+        states = {topic: State(each.store, options.state_key_serde or keys, options.state_serde or values) for topic, each in self._stores.items()}
         known = read_sources(states)
         self._positions = {tp: known.get((tp.topic, tp.partition), position) for tp, position in positions.items()}
         if self._was_out_of_range:
@@ -258,14 +268,17 @@ class TaskRunner:
         self._reading = reading
         self._permit.restored(self.task)
         self._may_go_on()
-        begun, self._context = self._context is None, TaskContext(self.task, self.token, states)
+        begun, self._context = self._context is None, TaskContext(self.task, self.token, states, self._timers, keys, values)
+        self._processing = Processing(
+            self._processor, self._context, self._timers, group=self._group, policy=options.on_error, key_serde=keys, value_serde=values
+        )
         self._uncommitted, self._commit_by_s = 0, self._monotonic_s() + self._options.commit_interval_ms / 1_000
         for topic, each in self._stores.items():
             stale = each.stale_changes()
             states[topic].write_again(stale)
             self._uncommitted += len(stale)
         if begun and self._on_assigned is not None:
-            await _call(self._on_assigned, self._context)
+            await call(self._on_assigned, self._context)
 
     async def _not_deleted(self, reading: TaskSources, tp: TopicPartition, position: int) -> int:
         """Where to read on, if retention has deleted the record at `position`. When the partition
@@ -335,9 +348,17 @@ class TaskRunner:
     # Processing
 
     async def _process(self) -> None:
+        processing = self._processes()
         while not self._stopping.is_set():
             for tp, records in (await self._next_batch()).items():
                 await self._handle(tp, records)
+                if processing.parked is not None:
+                    break
+            await self._run_timers()
+            if processing.parked is not None:
+                await self._commit()
+                await self._stopping.wait()  # parked
+                return
             now_s = self._monotonic_s()
             if now_s >= self._commit_by_s or (self._uncommitted and not self._more and now_s >= self._rest_until_s):
                 await self._commit()
@@ -346,30 +367,49 @@ class TaskRunner:
         await self._commit()
 
     async def _handle(self, tp: TopicPartition, records: Sequence[ConsumedRecord]) -> None:
-        """Gives the records to the handler, as long as the task may go on."""
-        handler, (_, context), boot_ms = self._handler, self._opened(), self._boot_ms
-        most = self._options.most_uncommitted_records
+        """Gives the records to the application, as long as the task may go on."""
+        processing, boot_ms = self._processes(), self._boot_ms
+        most, done = self._options.most_uncommitted_records, 0
         self._begun_s = self._monotonic_s()
-        for record in records:
+        while done < len(records):
             if boot_ms() >= self._permitted_until_ms:
                 self._note_busy()
                 if self._monotonic_s() >= self._commit_by_s:
                     await self._commit()
+                await self._run_timers()
                 await asyncio.sleep(0)  # a handler that never waits would hold up all other tasks
                 self._begun_s = self._monotonic_s()
-                if self._stopping.is_set() or not self._may_go_on():
+                if self._stopping.is_set() or processing.parked is not None or not self._may_go_on():
                     break
-            result = handler(record, context)
-            if result is not None and inspect.isawaitable(result):
-                await result
-            self._positions[tp] = record.offset + 1
-            self.processed += 1
-            self._uncommitted += 1
+            handled = await processing.handle(records[done : done + processing.portion(most - self._uncommitted)])
+            if not handled:
+                if processing.parked is not None:
+                    break
+                await self._wait_to_retry(processing.retry_in_s)
+                continue
+            done += handled
+            self._positions[tp] = records[done - 1].offset + 1
+            self.processed += handled
+            self._uncommitted += handled
             if self._uncommitted >= most:
                 self._note_busy()
                 await self._commit()
                 self._begun_s = self._monotonic_s()
         self._note_busy()
+
+    async def _wait_to_retry(self, seconds: float) -> None:
+        """Before a record is handled again. What was handled before it does not wait."""
+        self._permitted_until_ms = 0
+        if seconds:
+            self._note_busy()
+            await self._commit()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), seconds)
+            self._begun_s = self._monotonic_s()
+
+    async def _run_timers(self) -> None:
+        if await self._processes().run_timers():
+            self._uncommitted += 1
 
     def _note_busy(self) -> None:
         self.busy_s += self._monotonic_s() - self._begun_s
@@ -381,7 +421,9 @@ class TaskRunner:
         found = await self._reading.take(self._options.most_uncommitted_records)
         self._more = bool(found)
         if not found:
-            await self._reading.wait(self._rest_until_s - self._monotonic_s() if self._uncommitted else IDLE_S)
+            wait_s = self._rest_until_s - self._monotonic_s() if self._uncommitted else IDLE_S
+            timer_s = self._timers.wait_s()
+            await self._reading.wait(wait_s if timer_s is None else min(wait_s, timer_s))
         return found
 
     def _may_go_on(self) -> bool:
@@ -434,6 +476,10 @@ class TaskRunner:
         assert self._context is not None, _OPENED
         return self._writer, self._context
 
+    def _processes(self) -> Processing:
+        assert self._processing is not None, _OPENED
+        return self._processing
+
     def _changes(self, context: TaskContext) -> dict[str, list[Change]]:
         """What a commit writes to each changelog: its changes, then the source positions."""
         sources = pack_sources({(tp.topic, tp.partition): offset for tp, offset in self._positions.items()})
@@ -476,13 +522,7 @@ class TaskRunner:
 
     async def _call_on_revoked(self, on_revoked: Callback, context: TaskContext) -> BaseException | None:
         try:
-            await _call(on_revoked, context)
+            await call(on_revoked, context)
         except Exception as error:  # noqa: BLE001  # the application's code may raise anything
             return error
         return None
-
-
-async def _call(function: Callable[..., Awaitable[None] | None], *arguments: Any) -> None:
-    result = function(*arguments)
-    if inspect.isawaitable(result):
-        await result

@@ -8,7 +8,7 @@ changelog.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -41,8 +41,14 @@ class StateStore(Protocol):
         """The value of `key`; None when there is none."""
         ...
 
-    def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """Every key with its value, sorted by the keys' bytes."""
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The value of each key, as `get` returns it."""
+        ...
+
+    def items(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """The keys from `start` to before `end` (None: to the last) with their values, sorted by
+        the keys' bytes.
+        """
         ...
 
     def apply(self, records: Iterable[Change], *, position: int, bulk: bool = False) -> None:
@@ -82,8 +88,11 @@ class MemoryStore:
     def get(self, key: bytes) -> bytes | None:
         return self._values.get(key)
 
-    def items(self) -> Iterator[tuple[bytes, bytes]]:
-        return iter(sorted(self._values.items()))
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self._values.get(key) for key in keys]
+
+    def items(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        return iter(sorted((key, value) for key, value in self._values.items() if key >= start and (end is None or key < end)))
 
     def apply(self, records: Iterable[Change], *, position: int, bulk: bool = False) -> None:
         values = self._values
@@ -164,8 +173,16 @@ class RocksStore:
         value: bytes | None = self._db.get(key)
         return value
 
-    def items(self) -> Iterator[tuple[bytes, bytes]]:
-        return ((key, value) for key, value in self._db.items() if key != PROGRESS_KEY)
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        values: list[bytes | None] = self._db.get(list(keys))
+        return values
+
+    def items(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        for key, value in self._db.items(from_key=start):
+            if end is not None and key >= end:
+                return
+            if key != PROGRESS_KEY:
+                yield key, value
 
     def apply(self, records: Iterable[Change], *, position: int, bulk: bool = False) -> None:
         if bulk != self._bulk:

@@ -17,13 +17,15 @@ import attrs
 from equipoise.events.facts import Load, Subtopology, TopologyDeclared
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.member.clients import MemberClients, TaskClients
+from equipoise.member.error_policy import ParkedTask
 from equipoise.member.fencing import ChangelogOwner, FencedStore
 from equipoise.member.link import RETRY_S
 from equipoise.member.load import Rates
 from equipoise.member.options import MemberOptions
 from equipoise.member.preparing import PreparationProgress, PrepareCallback, Preparer
+from equipoise.member.processing import Processor
 from equipoise.member.restorer import ChangelogRestorer
-from equipoise.member.runner import Callback, Handler, Permit, TaskRunner
+from equipoise.member.runner import Callback, Permit, TaskRunner
 from equipoise.runtime import HostThread, Runtime
 from equipoise.statemachine.member import End, MemberSession
 
@@ -55,7 +57,8 @@ class RunnerFactory:
     group: str
     topology: TopologyDeclared
     options: MemberOptions
-    handler: Handler
+    processors: Mapping[int, Processor]
+    """Sub-topology -> its processor."""
     on_assigned: Callback | None
     on_revoked: Callback | None
     log_id: Callable[[], str]
@@ -67,7 +70,7 @@ class RunnerFactory:
         part = self._part(task)
         return TaskRunner(
             permit, self.runtime, self.log_id(), self.group, task, token, new_clients=partial(self.clients, task), connected=connected,
-            stateful=part.stateful and self.has_changelogs(task), options=self.options, handler=self.handler,
+            stateful=part.stateful and self.has_changelogs(task), options=self.options, processor=self.processors[task.subtopology],
             on_assigned=self.on_assigned, on_revoked=self.on_revoked,
         )  # fmt: skip
 
@@ -143,6 +146,12 @@ class Work:
         with self._shared.lock:
             session, now_ms = self._shared.session, self._boot_ms()
             return {task: grant.token for task, grant in sorted(session.grants.items()) if session.refusal(task, now_ms) is None}
+
+    @property
+    def parked(self) -> dict[TaskId, ParkedTask]:
+        """Task whose handler failed -> why it is parked. Any thread may read it."""
+        parked = {task: runner.parked for task, runner in sorted(self._runners.copy().items())}
+        return {task: each for task, each in parked.items() if each is not None}
 
     # In the member's own loop
 

@@ -12,8 +12,8 @@ import attrs
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.client import Producer, SentBatch, TopicPartition, Unsent, acknowledged, partition_of_key
 from equipoise.events.tasks import TaskId
-from equipoise.member.context import Output
 from equipoise.member.origin import Headers, Origin
+from equipoise.member.records import Output
 from equipoise.member.stores import Change
 
 
@@ -59,7 +59,8 @@ class TaskWriter:
             records = by_place.get(place)
             if records is None:
                 records = by_place[place] = []
-            records.append((output.key, output.value, [*output.headers, *self._headers] if output.headers else self._headers))
+            headers = [*output.headers, *self._headers] if output.headers else self._headers
+            records.append((output.key, output.value, headers, output.timestamp_ms))
         self._turn += 1
         return self._note([batch for place, records in by_place.items() for batch in self.producer.send_batches(place, records)])
 
@@ -72,7 +73,7 @@ class TaskWriter:
             await self.producer.partitions_for(topic)
             headers = list(self.origins[topic].headers())
             place = TopicPartition(topic, self._task.partition)
-            sent[topic] = self._note(self.producer.send_batches(place, [(key, value, headers) for key, value in records]))
+            sent[topic] = self._note(self.producer.send_batches(place, [(key, value, headers, None) for key, value in records]))
         await acknowledged(batch for batches in sent.values() for batch in batches)
         return {topic: self._written(topic, changes[topic], batches) for topic, batches in sent.items()}
 

@@ -11,9 +11,7 @@ from typing import Any
 
 import click
 
-from equipoise.events.errors import EquipoiseError
-from equipoise.events.log.kafka.connection import connection_to
-from equipoise.events.log.kafka.topics import DEFAULT_PREFIX
+from equipoise import Connection, EquipoiseError
 from examples.orders.count import run_member
 from examples.orders.produce import make_topics, produce
 from examples.orders.recount import recount
@@ -29,7 +27,7 @@ from examples.orders.recount import recount
 def main(context: click.Context, bootstrap: str, topic: str) -> None:
     """Orders, counted per customer, led by equipoise."""
     logging.basicConfig(level=os.environ.get("LOG_LEVEL", "WARNING"), stream=sys.stderr, format="%(asctime)s %(name)s %(message)s")
-    context.obj = connection_to(bootstrap), topic
+    context.obj = Connection.from_environment(bootstrap=bootstrap), topic
 
 
 @main.command()
@@ -47,7 +45,7 @@ def topics(obj: Any, partitions: int) -> None:
 @click.option("--group", default="orders", show_default=True)
 @click.option("--state", type=click.Path(path_type=Path), help="Folder for state. Default: in memory.")
 @click.option("--guarantee", type=click.Choice(["at_least_once", "exactly_once"]), default="exactly_once", show_default=True)
-@click.option("--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the log's topics.")
+@click.option("--prefix", default="equipoise", show_default=True, help="Prefix of the log's topics.")
 @click.option("--topology-epoch", default=0, show_default=True, help="One higher once partitions were added.")
 @click.option("--session-timeout-ms", default=30_000, show_default=True)
 @click.option("--lease-margin-ms", default=3_000, show_default=True)
@@ -60,8 +58,7 @@ def count(obj: Any, /, member_id: str, group: str, state: Path | None, **options
     """Runs one member. SIGTERM: it leaves once its tasks run elsewhere. SIGINT: it stops at once.
     """
     connection, topic = obj
-    went = asyncio.run(run_member(connection, topic, group, member_id, state_directory=state, **options))
-    sys.exit(0 if went else 3)
+    sys.exit(asyncio.run(run_member(connection, topic, group, member_id, state_directory=state, **options)))
 
 
 @main.command("produce")

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import signal
-from typing import Any
+from typing import Unpack
 
-from equipoise import Member, SupersededError, TaskContext
-from equipoise.events.facts import Subtopology, TopologyDeclared
-from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.opening import partition_count
+from equipoise import Connection, Member, MemberKeywords, Record, TaskContext
 
 
-async def count(record: Any, context: TaskContext) -> None:
+async def count(record: Record, context: TaskContext) -> None:
     """One order: ``{"order": 17, "customer": "c3", "cents": 1250}``, keyed by customer.
 
     The output also has the order's offset (`at`) and the last offset that the totals before it
@@ -31,33 +26,22 @@ async def count(record: Any, context: TaskContext) -> None:
     context.send(f"{record.topic}-counts", json.dumps(output).encode(), key=record.key)
 
 
-async def run_member(connection: Connection, topic: str, group: str, member_id: str, topology_epoch: int = 0, **options: Any) -> bool:
+async def run_member(
+    connection: Connection, topic: str, group: str, member_id: str, *, topology_epoch: int = 0, lead: bool = False, **options: Unpack[MemberKeywords]
+) -> int:
     """Runs one member until SIGTERM (it leaves once its tasks run elsewhere, as after `equipoise
     scale-down`) or SIGINT (it stops at once). `topology_epoch`: one higher for members that start
     after partitions were added.
 
-    Returns False if another process has joined with its id.
+    Returns the exit status: 3 if another process has joined with its id.
     """
-    partitions = await partition_count(connection, topic)
-    part = Subtopology(
-        subtopology=0, partitions=partitions, stateful=True, source_topics=(topic,), changelog_topics=(f"{topic}-state",),
+    member = Member(
+        group, count, sources=topic, state=f"{topic}-state", member_id=member_id, connection=connection, topology_epoch=topology_epoch, lead=lead,
+        on_asked=lambda leave: print(f"{member_id} is asked to {'leave' if leave else 'stay after all'}", flush=True),
+        on_assigned=lambda context: print(f"{member_id} runs {context.task}, token {context.token}", flush=True),
+        on_revoked=lambda context: print(f"{member_id} has stopped {context.task}", flush=True),
+        on_standby=lambda task: print(f"{member_id} keeps a copy of {task}", flush=True), **options,
     )  # fmt: skip
-    topology = TopologyDeclared(epoch=topology_epoch, subtopologies=(part,))
-    callbacks: dict[str, Any] = {
-        "on_asked": lambda leave: print(f"{member_id} is asked to {'leave' if leave else 'stay after all'}", flush=True),
-        "on_assigned": lambda context: print(f"{member_id} runs {context.task}, token {context.token}", flush=True),
-        "on_revoked": lambda context: print(f"{member_id} has stopped {context.task}", flush=True),
-        "on_standby": lambda task: print(f"{member_id} keeps a copy of {task}", flush=True),
-    }
-    try:
-        async with Member(group, member_id, count, topology, connection=connection, **callbacks, **options) as member:
-            loop = asyncio.get_running_loop()
-            leaving: list[asyncio.Task[None]] = []
-            loop.add_signal_handler(signal.SIGTERM, lambda: leaving.append(asyncio.ensure_future(member.leave())))
-            loop.add_signal_handler(signal.SIGINT, member.close)
-            await member.wait()
-    except SupersededError as error:
-        print(f"{error}", flush=True)
-        return False
+    status = await member.run()
     print(f"{member_id} has gone; {member.fenced_writes} writes were fenced", flush=True)
-    return True
+    return status

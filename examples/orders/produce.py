@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import Mapping
 
-from equipoise.events.log.kafka.connection import Connection
+from equipoise import Connection
 
 STATE_SETTINGS = {"cleanup.policy": "compact"}
 BATCH_S = 0.05
@@ -16,14 +16,16 @@ BATCH_S = 0.05
 
 async def make_topics(connection: Connection, topic: str, partitions: int) -> list[str]:
     """Makes the application's topics that do not exist yet, and returns the names of all three."""
-    from aiokafka.admin import NewTopic
-
-    from equipoise.events.log.kafka.opening import admin_client
+    from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
     settings: dict[str, dict[str, str]] = {topic: {}, f"{topic}-state": STATE_SETTINGS, f"{topic}-counts": {}}
-    async with admin_client(connection) as admin:
+    admin = AIOKafkaAdminClient(**connection.options())
+    await admin.start()
+    try:
         copies = min(3, len((await admin.describe_cluster())["brokers"]))
         await admin.create_topics([NewTopic(name, partitions, copies, topic_configs=each) for name, each in settings.items()])
+    finally:
+        await admin.close()
     return list(settings)
 
 

@@ -25,7 +25,7 @@ from examples.orders.recount import everything
 from tests.live.kafka import admin_client, reader
 from tests.live.leader import Leader, leading
 from tests.live.test_fencing import freeze, thaw
-from tests.live.test_member import BOTH, PARTITIONS, Application
+from tests.live.test_member import BOTH, COMPACTED, PARTITIONS, Application
 from tests.live.test_restorer import make_topic, producing, until
 
 ORDERS = 60
@@ -137,7 +137,7 @@ async def test_changelogs_of_a_task_are_fenced(bootstrap: str, prefix: str, tmp_
     application = lives.application
     await application.make_topics()
     topics = application.changelog, f"{prefix}-second-log"
-    await make_topic(bootstrap, topics[1], PARTITIONS)
+    await make_topic(bootstrap, topics[1], PARTITIONS, **COMPACTED)
     (part,) = application.topology.subtopologies
     topology = TopologyDeclared(epoch=0, subtopologies=(attrs.evolve(part, changelog_topics=topics),))
 

@@ -25,8 +25,7 @@ MOST_S = 90
 
 
 async def test_example_member_counts_every_click_and_leaves_on_sigterm(bootstrap: str, prefix: str, tmp_path: Path) -> None:
-    for topic in ("clicks", "clicks-state", "clicks-totals"):
-        await make_topic(bootstrap, topic, PARTITIONS)
+    await make_topic(bootstrap, "clicks", PARTITIONS)
     environment = {**os.environ, "EQUIPOISE_BOOTSTRAP": bootstrap, "EQUIPOISE_PREFIX": prefix, "EQUIPOISE_HTTP_PORT": "0", "PYTHONPATH": str(ROOT)}
     pages = [f"{prefix}-{number % 7}".encode() for number in range(CLICKS)]
     async with producing(bootstrap) as producer:
@@ -36,7 +35,7 @@ async def test_example_member_counts_every_click_and_leaves_on_sigterm(bootstrap
     member = None
     try:
         await asyncio.sleep(8)  # the worker makes the log's topics
-        member = start([str(ROOT / "examples" / "clicks.py"), "m1"], tmp_path, environment)
+        member = start([str(ROOT / "examples" / "clicks.py"), "1"], tmp_path, environment)
         totals = await asyncio.wait_for(read_totals(bootstrap, Counter(pages)), MOST_S)
         assert {page: sorted(found) for page, found in totals.items()} == {page: list(range(1, count + 1)) for page, count in Counter(pages).items()}
         member.send_signal(signal.SIGTERM)

@@ -72,7 +72,7 @@ class Group:
         async with contextlib.AsyncExitStack() as stack:
             for name in names:
                 member = Member(
-                    self.prefix, name, slowly, self.topology, connection=Connection(bootstrap=self.bootstrap), prefix=self.prefix,
+                    self.prefix, slowly, _topology=self.topology, member_id=name, connection=Connection(bootstrap=self.bootstrap), prefix=self.prefix,
                     group_config=self.config, session_timeout_ms=12_000, lease_margin_ms=2_000, heartbeat_interval_ms=500,
                 )  # fmt: skip
                 self.members[name] = await stack.enter_async_context(member)

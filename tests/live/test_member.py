@@ -7,7 +7,9 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import os
 import shutil
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ from tests.live.test_restorer import make_topic, producing, until
 from tests.unit.equipoise.member.test_example import example
 
 PARTITIONS = 3
+COMPACTED = {"cleanup.policy": "compact"}
 SHORT = {"session_timeout_ms": 12_000, "lease_margin_ms": 2_000, "heartbeat_interval_ms": 500}
 BOTH = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
 
@@ -52,8 +55,9 @@ class Application:
         """Partitions of each of its topics."""
 
     async def make_topics(self) -> None:
-        for topic in (self.source, self.changelog, self.counts):
+        for topic in (self.source, self.counts):
             await make_topic(self.bootstrap, topic, PARTITIONS)
+        await make_topic(self.bootstrap, self.changelog, PARTITIONS, **COMPACTED)
 
     async def order(self, records: int) -> None:
         async with producing(self.bootstrap) as producer:
@@ -70,7 +74,7 @@ class Application:
     def member(self, member_id: str, state: Path | None, guarantee: str, **options: Any) -> Member:
         given = {"prefix": self.prefix, "guarantee": guarantee, "state_directory": state, **SHORT, **options}
         handler, topology = given.pop("handler", self.count), given.pop("topology", self.topology)
-        return Member(self.prefix, member_id, handler, topology, connection=Connection(bootstrap=self.bootstrap), **given)
+        return Member(self.prefix, handler, _topology=topology, member_id=member_id, connection=Connection(bootstrap=self.bootstrap), **given)
 
     async def counted(self) -> dict[bytes, list[tuple[int, int]]]:
         """Key -> (count, fencing token) of each committed output, in order."""
@@ -217,21 +221,48 @@ async def _leader_apart(application: Application) -> Any:
         await thread.stop()
 
 
-async def test_error_of_a_handler_ends_the_member(bootstrap: str, prefix: str) -> None:
+async def test_error_of_a_callback_ends_the_member(bootstrap: str, prefix: str) -> None:
     application = Application(bootstrap, prefix)
     await application.make_topics()
 
-    def refuse(record: Any, context: TaskContext) -> None:
-        raise RuntimeError(f"cannot read {record.value!r}")
+    def refuse(context: TaskContext) -> None:
+        raise RuntimeError(f"cannot run {context.task}")
 
     async with leading(bootstrap, prefix, prefix, application.config, application.topology) as leader:
-        await application.order(1)
-        with pytest.raises(RuntimeError, match="cannot read b'0'"):
-            async with application.member("m1", None, "exactly_once", handler=refuse) as member:
+        with pytest.raises(RuntimeError, match="cannot run 0_"):
+            async with application.member("m1", None, "exactly_once", on_assigned=refuse) as member:
                 await member.wait()
         await until(lambda: not leader.machine.state.members)  # it has left
         assert leader.decided(MemberExpired) == []
-        assert await application.counted() == {}
+
+
+async def test_record_that_cannot_be_handled_parks_its_task_and_no_other(bootstrap: str, prefix: str) -> None:
+    application = Application(bootstrap, prefix)
+    await application.make_topics()
+
+    async def count(record: Any, context: TaskContext) -> None:
+        await application.count(record, context)  # dropped with the record
+        if record.value == b"poison":
+            raise RuntimeError(f"cannot read {record.value!r}")
+
+    async with leading(bootstrap, prefix, prefix, application.config, application.topology) as leader:
+        async with application.member("m1", None, "exactly_once", handler=count) as member:
+            await until(lambda: len(member.running) == PARTITIONS)
+            await application.order(60)
+            await application.until_counted(exactly=True)
+            async with producing(bootstrap) as producer:
+                place = await producer.send_and_wait(application.source, b"poison", key=b"x", partition=1)
+            await until(lambda: bool(member.parked))
+            (parked,) = member.parked.values()
+            assert (str(parked.task), parked.topic, parked.offset) == ("0_1", application.source, place.offset)
+            assert "cannot read b'poison'" in parked.error
+            assert len(member.running) == PARTITIONS
+            async with application.member("m2", None, "exactly_once", handler=count) as other:
+                await until(lambda: len(other.running) == 1)
+                await member.leave()
+                await until(lambda: len(other.running) == PARTITIONS and "0_1" in map(str, other.parked))
+        assert leader.decided(MemberExpired) == []
+        assert b"x" not in await application.counted()
 
 
 async def test_second_process_with_the_same_id_supersedes_the_first(bootstrap: str, prefix: str, tmp_path: Path) -> None:
@@ -303,16 +334,16 @@ async def test_example_of_the_docstring_counts_orders(bootstrap: str, prefix: st
     """The program in the docstring of `equipoise.member`, with topics and group of this test."""
     application = Application(bootstrap, prefix)
     program = example()
-    for name, here in (("orders-changelog", "log"), ("order-counts", "group"), ("counts", "counts"), ("orders", "orders")):
+    for name, here in (("orders-changelog", "log"), ("order-counts", "counts"), ("orders", "orders")):
         program = program.replace(f'"{name}"', f'"{prefix}-{here}"')
-    program = program.replace("lead=True,", f'lead=True,\n            prefix="{prefix}",').replace("partitions=6", f"partitions={PARTITIONS}")
-    await application.make_topics()
-    await application.order(60)
+    program = program.replace("lead=True,", f'lead=True,\n    prefix="{prefix}",')
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EQUIPOISE_BOOTSTRAP", bootstrap)
     names: dict[str, Any] = {"__name__": "example"}
     exec(compile(program, "example", "exec"), names)  # noqa: S102  # the example itself
-    running = asyncio.ensure_future(names["main"]("m1", bootstrap))
+    await make_topic(bootstrap, application.source, PARTITIONS)  # the program makes the others
+    await application.order(60)
+    running = asyncio.ensure_future(names["member"].run())
     await application.until_counted(exactly=True)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    assert running.cancelled()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await running == 0

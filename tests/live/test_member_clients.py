@@ -130,12 +130,12 @@ async def test_record_that_is_refused_does_not_stop_other_tasks(bootstrap: str, 
     for _ in range(2):
         await poisoned.partitions_for(place.topic)
         with pytest.raises(MessageSizeTooLargeError):
-            await acknowledged(poisoned.send_batches(place, [(None, bytes(2_000), [])]))
-        await acknowledged(other.send_batches(place, [(None, b"small", [])]))
+            await acknowledged(poisoned.send_batches(place, [(None, bytes(2_000), [], None)]))
+        await acknowledged(other.send_batches(place, [(None, b"small", [], None)]))
     await first.stop_writing(failed=True, at_once=False)
     await first.close()
     assert await clients("at_least_once", TASK).begin() is not other
-    await acknowledged(other.send_batches(place, [(None, b"small", [])]))
+    await acknowledged(other.send_batches(place, [(None, b"small", [], None)]))
     await second.close()
 
 

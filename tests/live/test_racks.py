@@ -73,7 +73,7 @@ class Application:
         async with admin_client(Connection(bootstrap=self.brokers.bootstrap)) as admin:
             near = [*NEAR, *NEAR]
             topics = [*self.sources, *self.changelogs]
-            configs = {"min.insync.replicas": "1"}
+            configs = {"min.insync.replicas": "1", "cleanup.policy": "compact"}
             placed = {topic: {0: [LEADER, at]} for topic, at in zip(topics, near, strict=True)}
             made = [NewTopic(topic, -1, -1, replica_assignments=places, topic_configs=configs) for topic, places in placed.items()]
             assert await admin.create_topics(made) == {}
@@ -93,8 +93,8 @@ class Application:
     async def member(self, name: str, rack: str | None) -> AsyncIterator[Member]:
         """It keeps its state in memory, so whoever is started again restores."""
         member = Member(
-            self.name, name, self.keep, self.topology, connection=Connection(bootstrap=self.brokers.bootstrap), prefix=self.name, rack=rack,
-            group_config=self.config, session_timeout_ms=12_000, lease_margin_ms=2_000, heartbeat_interval_ms=300,
+            self.name, self.keep, _topology=self.topology, member_id=name, connection=Connection(bootstrap=self.brokers.bootstrap),
+            prefix=self.name, rack=rack, group_config=self.config, session_timeout_ms=12_000, lease_margin_ms=2_000, heartbeat_interval_ms=300,
         )  # fmt: skip
         async with member:
             self.members[name] = member, rack

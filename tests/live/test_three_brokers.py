@@ -18,7 +18,7 @@ from equipoise.worker.settings import WorkerSettings
 from tests.live.brokers import Brokers
 from tests.live.kafka import admin_client
 from tests.live.leader import leading
-from tests.live.test_member import PARTITIONS, Application
+from tests.live.test_member import COMPACTED, PARTITIONS, Application
 from tests.live.test_restorer import until
 
 
@@ -57,13 +57,13 @@ async def test_worker_starts_during_a_broker_failover(brokers: Brokers) -> None:
     brokers.start(leader)
 
 
-async def make_topic_on(brokers: Brokers, topic: str, broker: int) -> None:
+async def make_topic_on(brokers: Brokers, topic: str, broker: int, **configs: str) -> None:
     """Each partition once, on that broker."""
     from aiokafka.admin import NewTopic
 
     async with admin_client(Connection(bootstrap=brokers.bootstrap)) as admin:
         assignments = {partition: [broker] for partition in range(PARTITIONS)}
-        assert await admin.create_topics([NewTopic(topic, -1, -1, replica_assignments=assignments)]) == {}
+        assert await admin.create_topics([NewTopic(topic, -1, -1, replica_assignments=assignments, topic_configs=configs)]) == {}
 
 
 async def test_state_is_never_ahead_of_its_published_decisions(brokers: Brokers, tmp_path: Path) -> None:
@@ -71,8 +71,8 @@ async def test_state_is_never_ahead_of_its_published_decisions(brokers: Brokers,
     changelog's is not: had the changelog stored the source position meanwhile, the next owner of
     the task would never send those outputs."""
     application = Application(brokers.bootstrap, "lag")
-    for topic in (application.source, application.changelog):
-        await make_topic_on(brokers, topic, 0)
+    await make_topic_on(brokers, application.source, 0)
+    await make_topic_on(brokers, application.changelog, 0, **COMPACTED)
     await make_topic_on(brokers, application.counts, 2)
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(leading(brokers.bootstrap, "lag", "lag", application.config, application.topology))

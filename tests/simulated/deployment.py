@@ -280,7 +280,7 @@ class Deployment:
             await count(record, context)
 
         member = Member(
-            GROUP, seat.member_id, handler, self.topology, connection=self.connection(process), _runtime=process,
+            GROUP, handler, _topology=self.topology, member_id=seat.member_id, connection=self.connection(process), _runtime=process,
             guarantee=self.present_guarantee, most_uncommitted_records=MOST_UNCOMMITTED, prefix=self.prefix, group_config=CONFIG,
             session_timeout_ms=seat.session_ms, lease_margin_ms=seat.margin_ms,
             heartbeat_interval_ms=min(HEARTBEAT_MS, (seat.session_ms - seat.margin_ms) // 2), start_timeout_ms=20_000,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -126,8 +126,11 @@ class DiskStore:
     def get(self, key: bytes) -> bytes | None:
         return self._content.values.get(key)
 
-    def items(self) -> Iterator[tuple[bytes, bytes]]:
-        return iter(sorted(self._content.values.items()))
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self._content.values.get(key) for key in keys]
+
+    def items(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        return iter(sorted((key, value) for key, value in self._content.values.items() if key >= start and (end is None or key < end)))
 
     def apply(self, records: Iterable[Change], *, position: int, bulk: bool = False) -> None:
         self._content.apply(records, position, bulk=bulk)

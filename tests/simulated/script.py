@@ -150,7 +150,7 @@ class Script:
         chooses how many batches there are.
         """
         await writer.partitions_for(place[0])
-        batches = writer.send_batches(place, [(None, value, []) for value in values])
+        batches = writer.send_batches(place, [(None, value, [], None) for value in values])
         await acknowledged(batches)
         spans: list[tuple[int, int]] = []
         for batch in batches:

@@ -140,7 +140,7 @@ def test_batches_keep_their_order_and_are_appended_whole() -> None:
     async def test(cluster: Cluster, clients: SimulatedClients) -> None:
         producer, consumer = await started_producer(clients, max_batch_size=1_000), await started_consumer(clients)
         await producer.partitions_for("numbers")
-        records = [(b"k", b"%d" % number, [("h", b"x")]) for number in range(300)]
+        records = [(b"k", b"%d" % number, [("h", b"x")], None if number else 5) for number in range(300)]
         batches = [*producer.send_batches(TP, records[:250]), *producer.send_batches(TP, records[250:]), *producer.send_batches(TP, [])]
         await acknowledged(batches)
         assert len(batches) > 5
@@ -160,7 +160,7 @@ def test_refused_batch_leaves_the_partition_to_later_ones() -> None:
         await producer.partitions_for("numbers")
         for value in (b"1", b"x" * 1_000, b"2"):
             with contextlib.suppress(MessageSizeTooLargeError):
-                await acknowledged(producer.send_batches(TP, [(None, value, [])]))
+                await acknowledged(producer.send_batches(TP, [(None, value, [], None)]))
         assert await values(await started_consumer(clients)) == [b"1", b"2"]
 
     simulate(test)
@@ -187,11 +187,11 @@ def test_batches_with_a_record_that_is_too_large_are_not_sent() -> None:
         producer = await started_producer(clients)
         await producer.partitions_for("numbers")
         with pytest.raises(MessageSizeTooLargeError):
-            producer.send_batches(TP, [(None, b"small", []), (None, b"x" * 2**20, [])])
+            producer.send_batches(TP, [(None, b"small", [], None), (None, b"x" * 2**20, [], None)])
         assert (await producer.send_and_wait("numbers", b"x", partition=0)).offset == 0
         await producer.abandon()
         with pytest.raises(ProducerClosed):
-            producer.send_batches(TP, [(None, b"small", [])])
+            producer.send_batches(TP, [(None, b"small", [], None)])
 
     simulate(test)
 

@@ -5,18 +5,21 @@ beside each other.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+import itertools
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from random import Random
 from typing import Any
 
 import pytest
 
+from equipoise import ErrorPolicy, Record
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.tasks import TaskId
 from equipoise.member.clients import MemberClients, TaskClients
 from equipoise.member.context import TaskContext
 from equipoise.member.options import MemberOptions
+from equipoise.member.processing import Processor
 from equipoise.member.runner import TaskRunner
 from equipoise.member.work import PERMIT_MS
 from tests.simulated.deployment import SimulatedConnection
@@ -61,13 +64,13 @@ class Bench:
     def outputs(self, partition: int = 0) -> list[StoredRecord]:
         return [each for each in self.cluster.topics["out"].partitions[partition].log.records if each.batch.marker is None]
 
-    def start(self, partition: int, handler: Handler) -> TaskRunner:
+    def start(self, partition: int, handler: Handler | None = None, *, on_assigned: Any = None, **processor: Any) -> TaskRunner:
         task = TaskId(0, partition)
         new_clients = partial(TaskClients, self.clients, "group", task, self.options, sources=("in",), changelogs=())
         runtime: Any = self
         runner = TaskRunner(
             runtime, runtime, "log", "group", task, 1, new_clients=new_clients, connected=None, stateful=False, options=self.options,
-            handler=handler, on_assigned=None, on_revoked=None,
+            processor=Processor(handler, sources="in", **processor), on_assigned=on_assigned, on_revoked=None,
         )  # fmt: skip
         self.runners.append(runner)
         runner.start()
@@ -281,5 +284,159 @@ def test_task_that_fails_to_send_goes_on_with_another_producer() -> None:
         assert runners[1]._writer.producer is second
         assert runners[0]._writer is not None
         assert runners[0]._writer.producer is not first
+
+    simulate(test)
+
+
+@BOTH
+def test_runner_gives_batches_and_commits_by_number(guarantee: str) -> None:
+    sizes: list[int] = []
+
+    async def test(bench: Bench) -> None:
+        async def handle(records: Sequence[Record], context: TaskContext) -> None:
+            sizes.append(len(records))
+            for record in records:
+                answer(record, context)
+
+        bench.send(0, 1_000)
+        bench.start(0, batch_handler=handle)
+        await asyncio.sleep(5)
+        assert [each.value for each in bench.outputs()] == [b"%d" % number for number in range(1_000)]
+        assert len({id(each.batch) for each in bench.outputs()}) == 5
+        assert max(sizes) == 200
+
+    simulate(test, guarantee=guarantee, most_uncommitted_records=200)
+
+
+def test_batch_that_fails_is_repeated_within_the_lease() -> None:
+    times_ms: list[int] = []
+
+    async def test(bench: Bench) -> None:
+        async def handle(records: Sequence[Record], context: TaskContext) -> None:
+            times_ms.append(bench.boot_ms())
+            if len(records) > 1:
+                raise RuntimeError("too many")
+            await asyncio.sleep(0.05)
+
+        bench.lease_ends_ms, bench.permit_ms = 2_000, LONG_MS
+        bench.send(0, 100)
+        bench.start(0, batch_handler=handle)
+        await asyncio.sleep(10)
+        assert bench.over == [None]
+        assert 10 < len(times_ms) < 50
+        assert max(times_ms) < 2_000
+
+    simulate(test)
+
+
+@BOTH
+def test_parked_task_has_committed_what_came_before_and_others_run_on(guarantee: str) -> None:
+    async def test(bench: Bench) -> None:
+        def handle(record: Record, context: TaskContext) -> None:
+            answer(record, context)
+            if record.value == b"7" and record.partition == 0:
+                raise RuntimeError("poison")
+
+        bench.send(0, 20)
+        bench.send(1, 20)
+        first, second = (bench.start(partition, handle) for partition in range(TASKS))
+        await asyncio.sleep(5)
+        assert first.parked is not None
+        assert (first.parked.topic, first.parked.offset, second.parked) == ("in", 7, None)
+        assert [each.value for each in bench.outputs()] == [b"%d" % number for number in range(7)]
+        assert len(bench.outputs(1)) == 20
+        sources = bench.clients.sources([TopicPartition("in", 0)])
+        await sources.reader.start()
+        assert await sources.reader.consumer.committed(TopicPartition("in", 0)) == 7
+        assert bench.over == []  # it is still granted
+
+    simulate(test, guarantee=guarantee)
+
+
+@BOTH
+def test_retried_record_waits_and_what_came_before_does_not(guarantee: str) -> None:
+    tried_s: list[float] = []
+
+    async def test(bench: Bench) -> None:
+        def handle(record: Record, context: TaskContext) -> None:
+            answer(record, context)
+            if record.value == b"2":
+                tried_s.append(bench.monotonic_s())
+                if len(tried_s) < 3:
+                    raise RuntimeError("not yet")
+
+        bench.send(0, 5)
+        bench.start(0, handle)
+        await asyncio.sleep(2)
+        assert len(bench.outputs()) == 2
+        await asyncio.sleep(20)
+        assert [each.value for each in bench.outputs()] == [b"%d" % number for number in range(5)]
+        assert [round(later - sooner) for sooner, later in itertools.pairwise(tried_s)] == [3, 6]
+
+    simulate(test, guarantee=guarantee, on_error=ErrorPolicy.retry(2, backoff_s=3.0))
+
+
+def test_task_that_waits_to_retry_stops_at_once() -> None:
+    async def test(bench: Bench) -> None:
+        def handle(record: Record, context: TaskContext) -> None:
+            raise RuntimeError("never")
+
+        bench.send(0, 1)
+        runner = bench.start(0, handle)
+        await asyncio.sleep(2)
+        runner.stop(abort=False)
+        await asyncio.sleep(1)
+        assert bench.over == [None]
+        assert runner.parked is None
+
+    simulate(test, on_error=ErrorPolicy.retry(5, backoff_s=60.0))
+
+
+@BOTH
+def test_timer_sends_without_a_record(guarantee: str) -> None:
+    async def test(bench: Bench) -> None:
+        def tick(context: TaskContext) -> None:
+            context.send("out", b"tick", partition=0)
+
+        def assigned(context: TaskContext) -> None:
+            context.every(2.0, tick)
+
+        bench.start(0, answer, on_assigned=assigned)
+        await asyncio.sleep(9)
+        assert 3 <= len(bench.outputs()) <= 4
+        bench.cluster.pause(0)  # the task opens again, and keeps its timers
+        await asyncio.sleep(60)
+        bench.cluster.resume(0)
+        before = len(bench.outputs())
+        await asyncio.sleep(30)
+        assert len(bench.outputs()) >= before + 5
+
+    simulate(test, guarantee=guarantee)
+
+
+def test_timer_runs_while_records_wait() -> None:
+    ticks_s: list[float] = []
+
+    async def test(bench: Bench) -> None:
+        bench.send(0, 200)
+        bench.start(0, slowly, on_assigned=lambda context: context.every(1.0, lambda _: ticks_s.append(bench.monotonic_s())))
+        await asyncio.sleep(8)
+        assert len(bench.outputs()) < 200
+        assert len(ticks_s) >= 6
+
+    simulate(test)
+
+
+def test_sent_record_has_its_time_and_headers() -> None:
+    async def test(bench: Bench) -> None:
+        def handle(record: Record, context: TaskContext) -> None:
+            context.send("out", b"x", partition=0, headers=[("h", b"1")], timestamp_ms=record.timestamp_ms + 17)
+
+        bench.send(0, 1)
+        bench.start(0, handle)
+        await asyncio.sleep(2)
+        (sent,) = bench.outputs()
+        assert sent.timestamp == bench.cluster.topics["in"].partitions[0].log.records[0].timestamp + 17
+        assert ("h", b"1") in sent.headers
 
     simulate(test)

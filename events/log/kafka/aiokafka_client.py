@@ -171,11 +171,12 @@ class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
         now_ms = int(time.time() * 1_000)
         builder = self.create_batch()
         builders = [builder]
-        for key, value, headers in records:
-            if builder.append(timestamp=now_ms, key=key, value=value, headers=headers) is None:
+        for key, value, headers, given_ms in records:
+            timestamp_ms = now_ms if given_ms is None else given_ms
+            if builder.append(timestamp=timestamp_ms, key=key, value=value, headers=headers) is None:
                 builder = self.create_batch()
                 builders.append(builder)
-                builder.append(timestamp=now_ms, key=key, value=value, headers=headers)
+                builder.append(timestamp=timestamp_ms, key=key, value=value, headers=headers)
         if any(each.size() > self._max_request_size for each in builders):
             raise MessageSizeTooLargeError(f"a record for {partition.topic} is larger than {self._max_request_size} bytes")
         sent = []

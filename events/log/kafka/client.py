@@ -16,8 +16,8 @@ import attrs
 
 Headers = Sequence[tuple[str, bytes]]
 SentHeaders = list[tuple[str, bytes]]
-Unsent = tuple[bytes | None, bytes | None, SentHeaders]
-"""Key, value and headers of a record to send."""
+Unsent = tuple[bytes | None, bytes | None, SentHeaders, int | None]
+"""Key, value, headers and timestamp (ms; None: the time of sending) of a record to send."""
 CLOSE_S = 5.0
 """Seconds for a client to send what it has and to disconnect."""
 _AGAIN_S = 0.1

@@ -43,6 +43,14 @@ class Connection:
         if self.security_protocol.startswith("SASL") and (self.sasl_username is None or self.sasl_password is None):
             raise InputError(f"sasl_username and sasl_password: security_protocol {self.security_protocol} needs both")
 
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ, *, bootstrap: str | None = None) -> Connection:
+        """Returns a connection as EQUIPOISE_... variables say, such as EQUIPOISE_BOOTSTRAP or
+        EQUIPOISE_SASL_PASSWORD. `bootstrap`: instead of the variable. Raises InputError.
+        """
+        address = {} if bootstrap is None else {"bootstrap": bootstrap}
+        return build(Connection, ("environment", from_environment(Connection, environ)), ("address", address))
+
     @property
     def ssl_context(self) -> ssl.SSLContext | None:
         """Returns the TLS context; None without TLS. Raises InputError for files that cannot be
@@ -86,4 +94,4 @@ def connection_to(bootstrap: str, environ: Mapping[str, str] = os.environ) -> Co
     """Returns a connection to `bootstrap`, with TLS and SASL from the environment. Raises
     InputError.
     """
-    return build(Connection, ("environment", from_environment(Connection, environ)), ("address", {"bootstrap": bootstrap}))
+    return Connection.from_environment(environ, bootstrap=bootstrap)

@@ -263,13 +263,13 @@ class SimulatedProducer(ConnectedClient):
         if self._transactional_id is not None and self._state != "open":
             raise errors.IllegalOperation("Can't send messages while not in transaction")
         filled: list[tuple[int, list[tuple[bytes | None, bytes | None, Any, int]]]] = []
-        for key, value, headers in records:
+        for key, value, headers, given_ms in records:
             size = size_of(key, value, headers) + RECORD_OVERHEAD
             if size > MAX_REQUEST_BYTES:
                 raise errors.MessageSizeTooLargeError(f"The message is {size} bytes when serialized")
             if not filled or filled[-1][0] + size > self._max_batch_bytes:
                 filled.append((BATCH_OVERHEAD, []))
-            filled[-1][1].append((key, value, tuple(headers), self._cluster.now_ms()))
+            filled[-1][1].append((key, value, tuple(headers), self._cluster.now_ms() if given_ms is None else given_ms))
             filled[-1] = filled[-1][0] + size, filled[-1][1]
         sent = []
         for size, contents in filled:

@@ -19,12 +19,11 @@ def example() -> str:
     return textwrap.dedent(found[1])
 
 
-def test_example_defines_a_topology_and_a_handler_that_a_member_takes() -> None:
+def test_example_makes_a_member() -> None:
     names: dict[str, Any] = {"__name__": "example"}
     exec(compile(example(), "example", "exec"), names)  # noqa: S102  # the example itself
-    member = Member("g", "m1", names["count"], names["TOPOLOGY"], guarantee="exactly_once")
-    assert member.group == "g"
-    assert inspect.iscoroutinefunction(names["main"])
+    assert isinstance(names["member"], Member)
+    assert names["member"].group == "order-counts"
 
 
 def test_example_fits_the_page() -> None:

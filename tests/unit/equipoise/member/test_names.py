@@ -22,7 +22,7 @@ def topology(*topics: str) -> TopologyDeclared:
 def member(group: str = "g", member_id: str = "m1", of: TopologyDeclared | None = None, **options: Any) -> Member:
     async def handle(record: Any, context: Any) -> None: ...
 
-    return Member(group, member_id, handle, of or topology(), **options)
+    return Member(group, handle, _topology=of or topology(), member_id=member_id, **options)
 
 
 def test_names_of_249_bytes_are_valid() -> None:

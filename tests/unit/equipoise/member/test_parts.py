@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_type_hints
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,9 +12,12 @@ from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.tasks import TaskId
 from equipoise.member.context import State, TaskContext, pack_sources, read_sources
 from equipoise.member.fencing import FENCE_KEY, SOURCES_KEY
-from equipoise.member.options import MemberOptions
+from equipoise.member.options import MemberKeywords, MemberOptions
+from equipoise.member.records import Output
+from equipoise.member.serdes import BytesSerde, JsonSerde, MsgpackSerde, Serde, StringSerde
 from equipoise.member.stores import MemoryStore
 from equipoise.member.throttle import BURST_S, Throttle
+from equipoise.member.timers import Timers
 
 KEYS = st.binary(max_size=1)
 CHANGES = st.lists(st.tuples(KEYS, st.none() | st.binary(max_size=2)), max_size=12)
@@ -38,9 +43,94 @@ def test_state_shows_changes_over_the_store(stored: list, written: list) -> None
     assert state.written() == []
 
 
+@given(stored=CHANGES, before=CHANGES, dropped=CHANGES, start=KEYS, end=st.none() | KEYS)
+def test_state_rolled_back_is_as_at_the_savepoint(stored: list, before: list, dropped: list, start: bytes, end: bytes | None) -> None:
+    store = MemoryStore()
+    store.apply(stored, position=1)
+    state, expected = State(store), dict(stored) | dict(before)
+    for changes in (before, dropped):
+        state.savepoint()
+        for key, value in changes:
+            state.delete(key) if value is None else state.put(key, value)
+    state.rollback()
+    there = sorted((key, value) for key, value in expected.items() if value is not None)
+    assert list(state.items()) == there
+    assert sorted(state.written()) == sorted(dict(before).items())
+    assert list(state.range(start, end)) == [(key, value) for key, value in there if key >= start and (end is None or key < end)]
+    assert state.get_many([start, *expected]) == [expected.get(start), *expected.values()]
+
+
+def test_state_reads_keys_with_a_prefix() -> None:
+    state = State(MemoryStore(), StringSerde(), JsonSerde())
+    for key in ("a", "ab", "ab:1", "ab:2", "ac", "ä"):
+        state.put(key, {"of": key})
+    assert [key for key, _ in state.prefix("ab:")] == ["ab:1", "ab:2"]
+    assert list(state.prefix("ä")) == [("ä", {"of": "ä"})]
+    assert [key for key, _ in state.prefix("")] == ["a", "ab", "ab:1", "ab:2", "ac", "ä"]
+    other = State(MemoryStore())
+    for raw in (b"a", b"\xff", b"\xff\xff"):
+        other.put(raw, b"")
+    assert [key for key, _ in other.prefix(b"\xff")] == [b"\xff", b"\xff\xff"]
+
+
+@pytest.mark.parametrize(
+    ("serde", "value", "data"),
+    [
+        (BytesSerde(), b"x", b"x"),
+        (StringSerde(), "ä", "ä".encode()),
+        (JsonSerde(), {"b": 1, "a": "ä"}, '{"a":"ä","b":1}'.encode()),
+        (MsgpackSerde(), {1: [b"x", None]}, b"\x81\x01\x92\xc4\x01x\xc0"),
+    ],
+)
+def test_serde_serializes_and_back(serde: Serde, value: object, data: bytes) -> None:
+    assert serde.serialize(value) == data
+    assert serde.deserialize(data) == value
+
+
+def test_serde_refuses_other_values() -> None:
+    for serde, value in ((BytesSerde(), "x"), (BytesSerde(), None), (StringSerde(), b"x")):
+        with pytest.raises(InputError, match="serde"):
+            serde.serialize(value)
+
+
+def test_context_serializes_what_it_sends() -> None:
+    context = TaskContext(TaskId(0, 0), 1, {}, key_serde=StringSerde(), value_serde=JsonSerde())
+    context.send("out", {"a": 1}, key="k", partition=2, headers=[("h", b"x")], timestamp_ms=5)
+    context.send("out", None, key="k")
+    context.send("raw", b"data", value_serde=BytesSerde())
+    assert context.outputs == [
+        Output("out", b'{"a":1}', b"k", 2, (("h", b"x"),), 5), Output("out", None, b"k", None, ()), Output("raw", b"data", None, None, ())
+    ]  # fmt: skip
+
+
+def test_timers_are_due_once_each_interval_and_never_twice_for_the_past() -> None:
+    now = 0.0
+    timers = Timers(lambda: now)
+    assert timers.wait_s() is None
+    timers.every(10, "slow".upper)
+    timers.every(4, "fast".upper)
+
+    def look(at_s: float) -> tuple[float | None, list[str]]:
+        nonlocal now
+        now = at_s
+        return timers.wait_s(), [callback() for callback in timers.take_due()]
+
+    found = [look(at_s) for at_s in (1.0, 4.0, 4.5, 8.0, 10.0, 31.0, 31.5, 35.0)]
+    assert found == [
+        (3.0, []), (0.0, ["FAST"]), (3.5, []), (0.0, ["FAST"]), (0.0, ["SLOW"]), (0.0, ["SLOW", "FAST"]), (3.5, []), (0.0, ["FAST"]),
+    ]  # fmt: skip
+    for wrong in (0, -1, float("nan")):
+        with pytest.raises(InputError, match="a number of seconds above 0"):
+            timers.every(wrong, print)
+
+
+def test_member_keywords_are_the_options() -> None:
+    assert get_type_hints(MemberKeywords) == get_type_hints(MemberOptions)
+
+
 @pytest.mark.parametrize(("key", "value"), [("k", b""), (b"k", "v"), (b"k", None)])
 def test_state_takes_bytes(key: object, value: object) -> None:
-    with pytest.raises(InputError, match="bytes as keys and values"):
+    with pytest.raises(InputError, match=r"is not bytes; encode it, or give Member another serde"):
         State(MemoryStore()).put(key, value)  # type: ignore[arg-type]
 
 

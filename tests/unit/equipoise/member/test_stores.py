@@ -40,6 +40,19 @@ def test_store_holds_applied_changes(open_store: OpenStore, tmp_path: Path) -> N
     store.close()
 
 
+@BOTH
+def test_store_reads_ranges_and_many_keys(open_store: OpenStore, tmp_path: Path) -> None:
+    store: StateStore = open_store(tmp_path / "store")
+    store.apply([(key, b"v" + key) for key in (b"", b"a", b"aa", b"b", b"\xff")], position=1)
+    assert [key for key, _ in store.items(b"a", b"b")] == [b"a", b"aa"]
+    assert [key for key, _ in store.items(b"aaa")] == [b"b", b"\xff"]
+    assert [key for key, _ in store.items(end=b"a")] == [b""]
+    assert list(store.items(b"c", b"d")) == []
+    assert store.get_many([b"b", b"x", b"", b"b"]) == [b"vb", None, b"v", b"vb"]
+    assert store.get_many([]) == []
+    store.close()
+
+
 @pytest.mark.parametrize("bulk", [True, False])
 def test_rocks_store_reopened_keeps_its_position(tmp_path: Path, bulk: bool) -> None:
     store = RocksStore(tmp_path)

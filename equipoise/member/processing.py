@@ -1,0 +1,185 @@
+"""The application's side of a task: gives records to its handler, calls its timers, and does as the
+error policy says when one raises. Without Kafka, so that tests of applications run it too.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
+
+import attrs
+
+from equipoise.events import fields
+from equipoise.events.errors import InputError
+from equipoise.events.log.kafka.client import ConsumedRecord
+from equipoise.member.context import TaskContext
+from equipoise.member.error_policy import ErrorPolicy, ParkedTask, dead_letter, error_text, place_of
+from equipoise.member.records import Record
+from equipoise.member.serdes import Serde
+from equipoise.member.timers import Timers
+
+_LOG = logging.getLogger(__name__)
+
+
+class Handler(Protocol):
+    """Called with each record of a task, in order within a source partition. A function or a
+    coroutine function.
+    """
+
+    def __call__(self, record: Record, context: TaskContext, /) -> Awaitable[None] | None: ...
+
+
+class BatchHandler(Protocol):
+    """Called with the next records of one source partition of a task, in order: those that are
+    there, at most `most_uncommitted_records`. A function or a coroutine function.
+    """
+
+    def __call__(self, records: Sequence[Record], context: TaskContext, /) -> Awaitable[None] | None: ...
+
+
+def names(given: str | Sequence[str]) -> tuple[str, ...]:
+    """One topic, or several."""
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+@attrs.frozen
+class Processor:
+    """A handler with the topics it works with: one sub-topology of a group. `Member` makes one of
+    its own arguments, or takes several.
+
+    There is one task for each partition of `sources`, which all have equally many. `state`:
+    changelog topics of its state. `outputs`: topics it sends to. Exactly one of `handler` and
+    `batch_handler` is given.
+    """
+
+    handler: Handler | None = None
+    batch_handler: BatchHandler | None = attrs.field(default=None, kw_only=True)
+    sources: tuple[str, ...] = attrs.field(kw_only=True, converter=names)
+    state: tuple[str, ...] = attrs.field(default=(), kw_only=True, converter=names)
+    outputs: tuple[str, ...] = attrs.field(default=(), kw_only=True, converter=names)
+
+    def __attrs_post_init__(self) -> None:
+        if (self.handler is None) == (self.batch_handler is None):
+            raise InputError("Processor: give it a handler or a batch_handler")
+        if not self.sources:
+            raise InputError("Processor.sources: name the topics it reads")
+        for field in ("sources", "state", "outputs"):
+            for topic in getattr(self, field):
+                fields.check_name(f"Processor.{field}", topic)
+
+
+class Processing:
+    """Runs a processor for one grant of a task."""
+
+    def __init__(
+        self, processor: Processor, context: TaskContext, timers: Timers, *, group: str, policy: ErrorPolicy, key_serde: Serde, value_serde: Serde
+    ) -> None:
+        self._handler, self._batch_handler = processor.handler, processor.batch_handler
+        self._context, self._timers, self._group, self._policy = context, timers, group, policy
+        self._read_key, self._read_value = key_serde.deserialize, value_serde.deserialize
+        self._singly = 0
+        """Records of a batch that failed, which are now given one by one."""
+        self._attempts = 0
+        """Of the record at hand, all failed."""
+        self.retry_in_s = 0.0
+        """After `handle` returned 0: when to call it again with the same records."""
+        self.parked: ParkedTask | None = None
+        """Why nothing more is handled; None: it is."""
+        self.error: Exception | None = None
+        """What was raised when the task was parked."""
+
+    def portion(self, most: int) -> int:
+        """With how many records to call `handle`, at most."""
+        return 1 if self._batch_handler is None or self._singly else max(1, most)
+
+    async def handle(self, records: Sequence[ConsumedRecord]) -> int:
+        """Gives records to the handler: at most a `portion`. Returns how many are done with: all,
+        or 0. Then the task is parked, or `retry_in_s` says when to call this again.
+        """
+        context = self._context
+        context.savepoint()
+        try:
+            if self._batch_handler is None:
+                result = self._handler(self._record(records[0]), context)  # type: ignore[misc]  # it has one of the two
+            else:
+                result = self._batch_handler([self._record(each) for each in records], context)
+            if result is not None and inspect.isawaitable(result):
+                await result
+        except Exception as error:  # noqa: BLE001  # the application's code may raise anything
+            context.rollback()
+            return self._failed(records, error)
+        if self._singly:
+            self._singly -= 1
+        self._attempts = 0
+        return len(records)
+
+    def _record(self, raw: ConsumedRecord) -> Record:
+        key, value = raw.key, raw.value
+        return Record(
+            None if key is None else self._read_key(key), None if value is None else self._read_value(value),
+            raw.topic, raw.partition, raw.offset, raw.timestamp, raw.headers,
+        )  # fmt: skip
+
+    def _failed(self, records: Sequence[ConsumedRecord], error: Exception) -> int:
+        self.retry_in_s = 0.0
+        task, policy, record = self._context.task, self._policy, records[0]
+        place = place_of(record.topic, record.partition, record.offset)
+        if len(records) > 1:
+            self._singly = len(records)
+            _LOG.info("task %s: a batch of %d records from %s failed (%s); trying them one by one", task, len(records), place, error_text(error))
+            return 0
+        self._attempts += 1
+        if self._attempts <= policy.retries:
+            self.retry_in_s = policy.backoff_of(self._attempts)
+            _LOG.warning(
+                "task %s: attempt %d of %d failed for %s: %s; the next in %.1f s",
+                task, self._attempts, policy.retries + 1, place, error_text(error), self.retry_in_s,
+            )  # fmt: skip
+            return 0
+        if policy.action == "stop":
+            self._park(record.topic, record.partition, record.offset, error)
+            return 0
+        if policy.action == "dead_letter":
+            self._context.outputs.append(dead_letter(policy.topic, record, self._group, task, error))
+        what = f"sent to {policy.topic}" if policy.action == "dead_letter" else "skipped"
+        _LOG.warning("task %s: %s was %s: %s", task, place, what, error_text(error))
+        self._attempts = 0
+        if self._singly:
+            self._singly -= 1
+        return 1
+
+    def _park(self, topic: str, partition: int, offset: int, error: Exception) -> None:
+        self.error = error
+        parked = self.parked = ParkedTask(task=self._context.task, topic=topic, partition=partition, offset=offset, error=error_text(error))
+        _LOG.error(
+            "task %s is parked, other tasks go on: its handler failed for %s. Restart the member with a handler that can process it, "
+            "or give Member on_error=ErrorPolicy.skip() or dead_letter(topic)",
+            parked.task, parked.place, exc_info=error,
+        )  # fmt: skip
+
+    async def run_timers(self) -> bool:
+        """Calls the timers that are due. Returns whether they have put or sent something."""
+        context, has_changed = self._context, False
+        if self.parked is not None:
+            return False
+        for callback in self._timers.take_due():
+            context.savepoint()
+            try:
+                await call(callback, context)
+                has_changed = has_changed or context.has_changes
+            except Exception as error:  # noqa: BLE001  # the application's code may raise anything
+                context.rollback()
+                if self._policy.action == "stop":
+                    self._park("", -1, -1, error)
+                    break
+                _LOG.error("task %s: a timer failed", context.task, exc_info=error)
+        return has_changed
+
+
+async def call(function: Callable[..., Awaitable[None] | None], *arguments: Any) -> None:
+    """Calls a function or a coroutine function."""
+    result = function(*arguments)
+    if inspect.isawaitable(result):
+        await result

@@ -1,0 +1,65 @@
+"""Serdes: keys and values of records and of state as bytes, and back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Protocol
+
+import msgpack
+
+from equipoise.events.errors import InputError
+
+
+class Serde(Protocol):
+    """Serializes keys or values, and deserializes them. Equal keys must give equal bytes. Whatever
+    `deserialize` raises is an error of the record.
+    """
+
+    def serialize(self, value: Any) -> bytes: ...
+    def deserialize(self, data: bytes) -> Any: ...
+
+
+class BytesSerde:
+    """Bytes as they are; the default."""
+
+    def serialize(self, value: Any) -> bytes:
+        if value.__class__ is not bytes:
+            raise InputError(f"{value!r:.40} is not bytes; encode it, or give Member another serde: StringSerde(), JsonSerde(), MsgpackSerde()")
+        data: bytes = value
+        return data
+
+    def deserialize(self, data: bytes) -> bytes:
+        return data
+
+
+class StringSerde:
+    """Text in UTF-8."""
+
+    def serialize(self, value: Any) -> bytes:
+        if not isinstance(value, str):
+            raise InputError(f"{value!r:.40} is not a str; convert it, or use another serde")
+        return value.encode()
+
+    def deserialize(self, data: bytes) -> str:
+        return data.decode()
+
+
+class JsonSerde:
+    """JSON in UTF-8, object keys sorted, without spaces."""
+
+    def serialize(self, value: Any) -> bytes:
+        return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
+
+    def deserialize(self, data: bytes) -> Any:
+        return json.loads(data)
+
+
+class MsgpackSerde:
+    """MessagePack. Arrays come back as lists."""
+
+    def serialize(self, value: Any) -> bytes:
+        packed: bytes = msgpack.packb(value)
+        return packed
+
+    def deserialize(self, data: bytes) -> Any:
+        return msgpack.unpackb(data, strict_map_key=False)

@@ -1,0 +1,108 @@
+"""The topics of an application: what a member needs of them, and making those that are missing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from equipoise.events.errors import InputError
+from equipoise.events.facts import Subtopology, TopologyDeclared
+from equipoise.events.log.kafka.client import Admin, NewTopic
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.opening import admin_client, reaching
+from equipoise.member.processing import Processor
+
+DEFAULT_PARTITIONS = 6
+_CHANGELOG = {"cleanup.policy": "compact"}
+_LOOK_S = 0.2
+_LOOKS = 50
+
+
+def topology_of(processors: Sequence[Processor], partitions: Sequence[int], epoch: int, *, prepares: bool) -> TopologyDeclared:
+    """The tasks of these processors, one sub-topology each. `prepares`: tasks without state are
+    prepared, too, before they move.
+    """
+    return TopologyDeclared(
+        epoch=epoch,
+        subtopologies=tuple(
+            Subtopology(
+                subtopology=index, partitions=count, stateful=bool(each.state) or prepares, source_topics=each.sources, changelog_topics=each.state
+            )
+            for index, (each, count) in enumerate(zip(processors, partitions, strict=True))
+        ),
+    )  # fmt: skip
+
+
+async def source_partitions(connection: Connection, processors: Sequence[Processor], others: Sequence[str], make: int) -> list[int]:
+    """The number of partitions of each processor's sources. `others`: further topics to send to.
+    `make` above 0: makes topics that are missing, sources with so many partitions.
+
+    Raises InputError when a topic is missing, or the sources of a processor have unequal numbers.
+    """
+    wanted = list(dict.fromkeys([topic for each in processors for topic in (*each.sources, *each.state, *each.outputs)] + list(others)))
+    async with admin_client(connection) as admin:
+        with reaching(connection):
+            counts = await partition_counts(admin, wanted)
+            if make:
+                await _make(admin, processors, others, counts, make)
+                counts = await _made(admin, wanted)
+    for topic in wanted:
+        if not counts[topic]:
+            raise InputError(f"topic {topic} does not exist; create it, or give Member create_topics=True")
+    for each in processors:
+        if len({counts[topic] for topic in each.sources}) > 1:
+            has = " and ".join(f"{topic} {counts[topic]}" for topic in each.sources)
+            raise InputError(f"sources: {has} partitions; a task reads the same partition of each, so give them equally many")
+    return [counts[each.sources[0]] for each in processors]
+
+
+async def check_topics(connection: Connection, topology: TopologyDeclared) -> None:
+    """Raises InputError when a topic has too few partitions, or a changelog would lose state."""
+    changelogs = [topic for part in topology.subtopologies if part.stateful for topic in part.changelog_topics]
+    async with admin_client(connection) as admin:
+        with reaching(connection):
+            counts = await partition_counts(admin, [topic for part in topology.subtopologies for topic in part.source_topics] + changelogs)
+            for part in topology.subtopologies:
+                for topic in (*part.source_topics, *(part.changelog_topics if part.stateful else ())):
+                    if counts[topic] < part.partitions:
+                        says = f"topic {topic} has {counts[topic]} partitions" if counts[topic] else f"topic {topic} does not exist"
+                        raise InputError(f"{says}, and sub-topology {part.subtopology} has {part.partitions} tasks; give it as many partitions")
+            configs = await admin.topic_configs(changelogs) if changelogs else {}
+    for topic in changelogs:
+        policy = configs[topic].get("cleanup.policy", "")
+        if policy != "compact":
+            raise InputError(
+                f"topic {topic} has cleanup.policy={policy}, and state in it would be lost after its retention: kafka-configs.sh "
+                f"--bootstrap-server {connection.bootstrap} --alter --entity-type topics --entity-name {topic} --add-config cleanup.policy=compact"
+            )
+
+
+async def partition_counts(admin: Admin, topics: Iterable[str]) -> dict[str, int]:
+    """Topic -> partitions; 0: it does not exist. Raises KafkaError."""
+    described = await admin.describe_topics(list(dict.fromkeys(topics)))
+    return {each["topic"]: 0 if each["error_code"] else len(each["partitions"]) for each in described}
+
+
+async def _make(admin: Admin, processors: Sequence[Processor], others: Iterable[str], counts: dict[str, int], partitions: int) -> None:
+    copies = min(3, len((await admin.describe_cluster())["brokers"]))
+    insync = {"min.insync.replicas": str(min(2, max(1, copies - 1)))}  # with three copies, one broker may be away
+    new: dict[str, NewTopic] = {}
+    for each in processors:
+        count = max(counts[topic] for topic in each.sources) or partitions
+        for topic in (*each.sources, *each.state, *each.outputs):
+            new.setdefault(topic, NewTopic(topic, count, copies, {**insync, **(_CHANGELOG if topic in each.state else {})}))
+    for topic in others:
+        new.setdefault(topic, NewTopic(topic, partitions, copies, insync))
+    missing = [topic for name, topic in new.items() if not counts[name]]
+    for name, why in (await admin.create_topics(missing)).items() if missing else ():
+        raise InputError(f"topic {name} cannot be made: {why}; make it yourself, or give the client the right to")
+
+
+async def _made(admin: Admin, topics: Sequence[str]) -> dict[str, int]:
+    """Waits for a moment: new topics are not known everywhere at once."""
+    for _ in range(_LOOKS):
+        counts = await partition_counts(admin, topics)
+        if all(counts.values()):
+            break
+        await asyncio.sleep(_LOOK_S)
+    return counts

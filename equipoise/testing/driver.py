@@ -1,0 +1,190 @@
+"""Drives one task of an application in a test, without Kafka: what is deployed calls its handler,
+its timers and its serdes, and answers its errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Unpack
+
+import attrs
+
+from equipoise.events.tasks import TaskId
+from equipoise.member.context import State, TaskContext
+from equipoise.member.error_policy import ParkedTask
+from equipoise.member.options import MemberKeywords, MemberOptions
+from equipoise.member.processing import BatchHandler, Handler, Processing, Processor, call
+from equipoise.member.records import Output
+from equipoise.member.runner import Callback
+from equipoise.member.serdes import Serde
+from equipoise.member.stores import MemoryStore
+from equipoise.member.timers import Timers
+
+
+@attrs.frozen
+class SentRecord:
+    """A record that the application sent. Key and value are deserialized by the driver's serdes, or
+    bytes if these cannot.
+    """
+
+    topic: str
+    key: Any
+    value: Any
+    partition: int | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
+    timestamp_ms: int | None = None
+
+
+@attrs.frozen
+class _Consumed:
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: tuple[tuple[str, bytes], ...]
+    timestamp_type: int = 0
+    serialized_key_size: int = -1
+    serialized_value_size: int = -1
+
+
+class TaskDriver:
+    """One task of an application. The arguments are those of `Member` that matter to a task.
+
+    ::
+
+        driver = TaskDriver(count, key_serde=StringSerde(), value_serde=JsonSerde())
+        assert await driver.send({"cents": 5}, key="c1") == [SentRecord("totals", "c1", 5)]
+        assert driver.state.get("c1") == 5
+
+    Time stands still but in `advance` and in waits to retry, which take no real time.
+    """
+
+    def __init__(
+        self,
+        handler: Handler | None = None,
+        *,
+        batch_handler: BatchHandler | None = None,
+        sources: str | Sequence[str] = "source",
+        state: str | Sequence[str] = "state",
+        partition: int = 0,
+        group: str = "test",
+        on_assigned: Callback | None = None,
+        **options: Unpack[MemberKeywords],
+    ) -> None:
+        processor = Processor(handler, batch_handler=batch_handler, sources=sources, state=state)
+        given = MemberOptions(**options)
+        self._most = given.most_uncommitted_records
+        self._keys, self._values = given.key_serde, given.value_serde
+        self._now_s = 0.0
+        self._timers = Timers(lambda: self._now_s)
+        state_keys, state_values = given.state_key_serde or self._keys, given.state_serde or self._values
+        self.states: Mapping[str, State] = {topic: State(MemoryStore(), state_keys, state_values) for topic in processor.state}
+        """Changelog topic -> state."""
+        self.context = TaskContext(TaskId(0, partition), 1, self.states, self._timers, self._keys, self._values)
+        self._sources = processor.sources
+        self._offsets = dict.fromkeys(processor.sources, 0)
+        self._processing = Processing(
+            processor, self.context, self._timers, group=group, policy=given.on_error, key_serde=self._keys, value_serde=self._values
+        )
+        self._on_assigned = on_assigned
+
+    @property
+    def state(self) -> State:
+        """The state of a task with one changelog."""
+        return self.context.state
+
+    @property
+    def parked(self) -> ParkedTask | None:
+        """Why the task is parked (`ErrorPolicy.stop`); None: it is not."""
+        return self._processing.parked
+
+    async def send(
+        self,
+        value: Any,
+        *,
+        key: Any = None,
+        topic: str | None = None,
+        headers: Iterable[tuple[str, bytes]] = (),
+        timestamp_ms: int | None = None,
+        value_serde: Serde | None = None,
+    ) -> list[SentRecord]:
+        """Gives the task one record of `topic` (None: its first source). Returns what it sent.
+        `timestamp_ms` None: the driver's time, which begins at 0. `value_serde`: another one, for a
+        record that the task cannot read.
+
+        Raises what the handler raises with `ErrorPolicy.stop`; nothing it did for the record is
+        left then.
+        """
+        return await self._handle([self._consumed(value, key, topic, headers, timestamp_ms, value_serde)])
+
+    async def send_many(self, records: Iterable[tuple[Any, Any]], *, topic: str | None = None) -> list[SentRecord]:
+        """Gives the task records of one source partition at once, (key, value) each; a batch
+        handler gets them together. Otherwise as `send`.
+        """
+        return await self._handle([self._consumed(value, key, topic, (), None, None) for key, value in records])
+
+    async def advance(self, seconds: float) -> list[SentRecord]:
+        """Lets this time pass. Returns what timers sent, each when it was due. Raises what a timer
+        raises with `ErrorPolicy.stop`.
+        """
+        await self._begin()
+        end_s = self._now_s + seconds
+        while (wait_s := self._timers.wait_s()) is not None and self._now_s + wait_s <= end_s and self.parked is None:
+            self._now_s += wait_s
+            await self._processing.run_timers()
+        self._now_s = end_s
+        return self._commit()
+
+    def _consumed(
+        self, value: Any, key: Any, topic: str | None, headers: Iterable[tuple[str, bytes]], timestamp_ms: int | None, value_serde: Serde | None
+    ) -> _Consumed:
+        source = self._sources[0] if topic is None else topic
+        offset = self._offsets[source]
+        self._offsets[source] += 1
+        return _Consumed(
+            source, self.context.task.partition, offset,
+            None if key is None else self._keys.serialize(key), None if value is None else (value_serde or self._values).serialize(value),
+            round(self._now_s * 1_000) if timestamp_ms is None else timestamp_ms, tuple(headers),
+        )  # fmt: skip
+
+    async def _begin(self) -> None:
+        on_assigned, self._on_assigned = self._on_assigned, None
+        if on_assigned is not None:
+            await call(on_assigned, self.context)
+
+    async def _handle(self, records: Sequence[_Consumed]) -> list[SentRecord]:
+        await self._begin()
+        done = 0
+        while done < len(records) and self.parked is None:
+            handled = await self._processing.handle(records[done : done + self._processing.portion(self._most)])
+            done += handled
+            if not handled:
+                self._now_s += self._processing.retry_in_s
+        return self._commit()
+
+    def _commit(self) -> list[SentRecord]:
+        """As a runner: what was done before an error stays."""
+        sent = [self._sent(output) for output in self.context.outputs]
+        self.context.outputs.clear()
+        for state in self.states.values():
+            state.store.apply(state.written(), position=state.store.position + 1)
+            state.committed()
+        error, self._processing.error = self._processing.error, None
+        if error is not None:
+            raise error
+        return sent
+
+    def _sent(self, output: Output) -> SentRecord:
+        key, value = _read(self._keys, output.key), _read(self._values, output.value)
+        return SentRecord(output.topic, key, value, output.partition, output.headers, output.timestamp_ms)
+
+
+def _read(serde: Serde, data: bytes | None) -> Any:
+    if data is None:
+        return None
+    try:
+        return serde.deserialize(data)
+    except Exception:  # noqa: BLE001  # a serde may raise anything
+        return data

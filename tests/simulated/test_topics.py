@@ -1,0 +1,119 @@
+"""A member finds its tasks by its topics, makes those that are missing, and refuses wrong ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any
+
+import pytest
+
+from equipoise import ErrorPolicy, Member, Processor, Record, TaskContext
+from equipoise.events.errors import InputError
+from equipoise.events.facts import Subtopology, TopologyDeclared
+from tests.simulated.deployment import SimulatedConnection
+from tests.simulated.kafka.clients import SimulatedClients
+from tests.simulated.kafka.cluster import Cluster
+from tests.simulated.loops import S_US, Scheduler, VirtualLoop
+
+COMPACTED = {"cleanup.policy": "compact"}
+
+
+def simulate(test: Callable[[Cluster, SimulatedConnection], Coroutine[Any, Any, None]], *, brokers: int = 3) -> None:
+    scheduler = Scheduler(1)
+    cluster = Cluster(scheduler, Random(1), brokers=brokers)
+    task = VirtualLoop(scheduler, "test").create_task(test(cluster, SimulatedConnection(bootstrap="b:9", made=SimulatedClients(cluster, "member"))))
+    try:
+        scheduler.run(600 * S_US, task.done)
+        assert task.done(), "it hangs"
+        task.result()
+    finally:
+        scheduler.dispose()
+
+
+def handle(record: Record, context: TaskContext) -> None: ...
+
+
+def test_member_declares_a_task_for_each_partition_of_its_sources() -> None:
+    async def test(cluster: Cluster, connection: SimulatedConnection) -> None:
+        for topic, partitions in (("orders", 4), ("customers", 4), ("clicks", 2)):
+            cluster.create_topic(topic, partitions)
+        cluster.create_topic("orders-state", 5, 1, COMPACTED)
+        processors = [Processor(handle, sources=["orders", "customers"], state="orders-state"), Processor(handle, sources="clicks")]
+        member = Member("g", processors=processors, member_id="m1", connection=connection, topology_epoch=3)
+        assert await member._find_topology() == TopologyDeclared(
+            epoch=3,
+            subtopologies=(
+                Subtopology(subtopology=0, partitions=4, stateful=True, source_topics=("orders", "customers"), changelog_topics=("orders-state",)),
+                Subtopology(subtopology=1, partitions=2, stateful=False, source_topics=("clicks",)),
+            ),
+        )
+        prepares = Member("g", handle, sources="clicks", member_id="m1", connection=connection, prepare=print)
+        assert (await prepares._find_topology()).subtopologies[0].stateful
+
+    simulate(test)
+
+
+def test_member_makes_missing_topics_like_its_sources() -> None:
+    async def test(cluster: Cluster, connection: SimulatedConnection) -> None:
+        cluster.create_topic("orders", 4)
+        given: Any = {"sources": "orders", "state": "state", "outputs": "out", "member_id": "m1", "connection": connection}
+        member = Member("g", handle, create_topics=True, on_error=ErrorPolicy.dead_letter("dead"), **given)
+        assert (await member._find_topology()).subtopologies[0].partitions == 4
+        made = {name: (len(topic.partitions), topic.configs["cleanup.policy"]) for name, topic in cluster.topics.items()}
+        assert made == {"orders": (4, "delete"), "state": (4, "compact"), "out": (4, "delete"), "dead": (6, "delete")}
+        assert cluster.topics["state"].configs["min.insync.replicas"] == "2"
+        other = Member("g", handle, sources="new", member_id="m1", connection=connection, create_topics=True, partitions=9)
+        assert (await other._find_topology()).subtopologies[0].partitions == 9
+
+    simulate(test)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"sources": "nothing"}, "topic nothing does not exist; create it, or give Member create_topics=True"),
+        ({"sources": "orders", "outputs": "nothing"}, "topic nothing does not exist"),
+        ({"sources": "orders", "on_error": ErrorPolicy.dead_letter("nothing")}, "topic nothing does not exist"),
+        ({"sources": ["orders", "few"]}, "sources: orders 4 and few 2 partitions; a task reads the same partition of each"),
+        ({"sources": "orders", "state": "few"}, "topic few has 2 partitions, and sub-topology 0 has 4 tasks; give it as many partitions"),
+        (
+            {"sources": "orders", "state": "deleted"},
+            (
+                "topic deleted has cleanup.policy=delete, and state in it would be lost after its retention: kafka-configs.sh --bootstrap-server "
+                "b:9 --alter --entity-type topics --entity-name deleted --add-config cleanup.policy=compact"
+            ),
+        ),
+    ],
+)
+def test_wrong_topics_are_refused_with_the_fix(options: dict[str, Any], says: str) -> None:
+    async def test(cluster: Cluster, connection: SimulatedConnection) -> None:
+        for topic, partitions in (("orders", 4), ("few", 2), ("deleted", 4)):
+            cluster.create_topic(topic, partitions)
+        with pytest.raises(InputError) as raised:
+            await Member("g", handle, member_id="m1", connection=connection, **options)._find_topology()
+        assert str(raised.value).startswith(says)
+
+    simulate(test)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({}, "give it a handler with its sources, or processors"),
+        ({"handler": handle, "sources": "in", "processors": [Processor(handle, sources="in")]}, "a handler with its sources, or processors"),
+        ({"handler": handle}, "Processor.sources: name the topics it reads"),
+        ({"handler": handle, "sources": "in", "no_such": 1}, "no such option 'no_such'; there are: auto_offset_reset"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        Member("g", **arguments)
+
+
+def test_member_id_is_by_default_of_the_host_and_instance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "host-7")
+    monkeypatch.setenv("EQUIPOISE_BOOTSTRAP", "elsewhere:1")
+    member = Member("g", handle, sources="in", instance="2")
+    assert (member.member_id, Member("g", handle, sources="in").member_id) == ("host-7-2", "host-7")
+    assert member._connection.bootstrap == "elsewhere:1"

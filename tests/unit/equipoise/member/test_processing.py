@@ -1,0 +1,214 @@
+"""Handlers, batch handlers and error policies, without Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from equipoise import ErrorPolicy, JsonSerde, Processor, Record, StringSerde, TaskContext
+from equipoise.events.errors import FieldError, InputError
+from equipoise.events.tasks import TaskId
+from equipoise.member.context import State
+from equipoise.member.error_policy import LONGEST_BACKOFF_S, ParkedTask
+from equipoise.member.processing import Processing
+from equipoise.member.stores import MemoryStore
+from equipoise.member.timers import Timers
+from tests.simulated.kafka.log import Batch, StoredRecord
+
+SENT = Batch(-1, -1, -1, False, [], 0)
+
+
+def stored(*values: bytes | None, first: int = 0) -> list[StoredRecord]:
+    return [
+        StoredRecord("in", 2, first + number, 1_000 + number, 0, b"k", value, (("h", b"x"),), SENT) for number, value in enumerate(values)
+    ]  # fmt: skip
+
+
+class World:
+    """One task, whose records are handled as a runner does."""
+
+    def __init__(self, *, policy: ErrorPolicy | None = None, handler: Any = None, batch_handler: Any = None) -> None:
+        self.now_s = 0.0
+        self.timers = Timers(lambda: self.now_s)
+        keys, values = StringSerde(), JsonSerde()
+        self.state = State(MemoryStore(), keys, values)
+        self.context = TaskContext(TaskId(0, 2), 1, {"log": self.state}, self.timers, keys, values)
+        self.processing = Processing(
+            Processor(handler, batch_handler=batch_handler, sources="in"), self.context, self.timers, group="g",
+            policy=policy or ErrorPolicy.stop(), key_serde=keys, value_serde=values,
+        )  # fmt: skip
+        self.waits_s: list[float] = []
+
+    async def handle(self, records: Sequence[StoredRecord], most: int = 100) -> int:
+        """Returns how many are done with when it stops."""
+        done = 0
+        while done < len(records) and self.processing.parked is None:
+            handled = await self.processing.handle(records[done : done + self.processing.portion(most)])
+            if not handled and self.processing.parked is None:
+                self.waits_s.append(self.processing.retry_in_s)
+            done += handled
+        return done
+
+    @property
+    def sent(self) -> list[bytes | None]:
+        return [each.value for each in self.context.outputs]
+
+
+def count(record: Record, context: TaskContext) -> None:
+    """It fails after it has put and sent something."""
+    total = (context.state.get("total") or 0) + 1
+    context.state.put("total", total)
+    context.send("out", total)
+    if record.value["poison"]:
+        raise RuntimeError("cannot\nread it")
+
+
+def count_all(records: Sequence[Record], context: TaskContext) -> None:
+    for record in records:
+        count(record, context)
+
+
+GOOD, POISON, UNREADABLE = b'{"poison": 0}', b'{"poison": 1}', b"{"
+Given = dict[str, Callable[..., Awaitable[None] | None]]
+EACH = pytest.mark.parametrize("given", [{"handler": count}, {"batch_handler": count_all}], ids=["records", "batches"])
+BAD = pytest.mark.parametrize("bad", [POISON, UNREADABLE], ids=["handler raises", "serde raises"])
+
+
+async def test_handler_gets_deserialized_records_with_headers_and_times() -> None:
+    found = []
+
+    async def handle(record: Record, context: TaskContext) -> None:
+        found.append(record)
+
+    world = World(handler=handle)
+    assert await world.handle(stored(b"[1]", None, first=7)) == 2
+    assert found == [Record("k", [1], "in", 2, 7, 1_000, (("h", b"x"),)), Record("k", None, "in", 2, 8, 1_001, (("h", b"x"),))]
+
+
+async def test_batch_handler_gets_all_that_are_there_at_most_the_limit() -> None:
+    found = []
+
+    async def handle(records: Sequence[Record], context: TaskContext) -> None:
+        found.append([record.offset for record in records])
+
+    world = World(batch_handler=handle)
+    assert await world.handle(stored(*[b"1"] * 5), most=3) == 5
+    assert found == [[0, 1, 2], [3, 4]]
+
+
+@EACH
+@BAD
+async def test_poison_record_with_stop_parks_the_task_behind_the_good_ones(given: Given, bad: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    world = World(**given)
+    assert await world.handle(stored(GOOD, GOOD, bad, GOOD)) == 2
+    error = "RuntimeError: cannot read it" if bad == POISON else world.processing.parked.error  # type: ignore[union-attr]
+    assert world.processing.parked == ParkedTask(task=TaskId(0, 2), topic="in", partition=2, offset=2, error=error)
+    assert (world.state.get("total"), world.sent) == (2, [b"1", b"2"])
+    assert "task 0_2 is parked, other tasks go on: its handler failed for in/2 at offset 2" in caplog.text
+    assert not await world.processing.run_timers()
+
+
+@EACH
+@BAD
+async def test_poison_record_with_skip_leaves_no_trace(given: Given, bad: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    world = World(policy=ErrorPolicy.skip(), **given)
+    assert await world.handle(stored(GOOD, bad, GOOD, bad, bad, GOOD)) == 6
+    assert world.sent == [b"1", b"2", b"3"]
+    assert caplog.text.count("was skipped") == 3
+
+
+@EACH
+async def test_dead_letter_has_the_record_its_place_and_the_error(given: Given) -> None:
+    world = World(policy=ErrorPolicy.dead_letter("dead"), **given)
+    assert await world.handle(stored(GOOD, POISON, GOOD, first=5)) == 3
+    first, letter, last = world.context.outputs
+    assert (first.value, last.value) == (b"1", b"2")
+    assert (letter.topic, letter.key, letter.value) == ("dead", b"k", POISON)
+    assert dict(letter.headers) == {
+        "h": b"x", "equipoise.error.topic": b"in", "equipoise.error.partition": b"2", "equipoise.error.offset": b"6",
+        "equipoise.error.timestamp": b"1001", "equipoise.error.group": b"g", "equipoise.error.task": b"0_2",
+        "equipoise.error.class": b"builtins.RuntimeError", "equipoise.error.message": b"RuntimeError: cannot read it",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("failures", "handled"), [(2, True), (3, False)])
+async def test_retry_calls_again_after_longer_and_longer_waits(failures: int, handled: bool) -> None:
+    calls = 0
+
+    async def handle(record: Record, context: TaskContext) -> None:
+        nonlocal calls
+        calls += 1
+        count(Record(None, {"poison": record.value == "x" and calls <= failures}, "in", 2, 0, 0), context)
+
+    world = World(policy=ErrorPolicy.retry(2, backoff_s=0.5, then=ErrorPolicy.dead_letter("dead")), handler=handle)
+    assert await world.handle(stored(b'"x"', b'"y"')) == 2
+    assert world.waits_s == [0.5, 1.0]
+    assert world.sent == ([b"1", b"2"] if handled else [b'"x"', b"1"])
+    assert calls == 4
+
+
+async def test_retry_of_a_batch_repeats_the_failing_record_alone() -> None:
+    world = World(policy=ErrorPolicy.retry(1, backoff_s=0), batch_handler=count_all)
+    assert await world.handle(stored(GOOD, GOOD, POISON, GOOD)) == 2
+    assert world.sent == [b"1", b"2"]
+    assert world.processing.parked is not None
+
+
+async def test_batches_are_whole_again_behind_a_failed_one() -> None:
+    sizes = []
+
+    def handle(records: Sequence[Record], context: TaskContext) -> None:
+        sizes.append(len(records))
+        count_all(records, context)
+
+    world = World(policy=ErrorPolicy.skip(), batch_handler=handle)
+    assert await world.handle(stored(GOOD, POISON, GOOD, *[GOOD] * 6), most=3) == 9
+    assert sizes == [3, 1, 1, 1, 3, 3]
+
+
+def test_error_policy_is_checked() -> None:
+    assert ErrorPolicy.retry(5) == ErrorPolicy(retries=5, backoff_s=1.0)
+    assert [ErrorPolicy.retry(9, backoff_s=20).backoff_of(attempt) for attempt in (1, 2, 3, 2_000)] == [20, 40, LONGEST_BACKOFF_S, LONGEST_BACKOFF_S]
+    for wrong in (lambda: ErrorPolicy.retry(-1), lambda: ErrorPolicy.retry(1, backoff_s=-1), lambda: ErrorPolicy.dead_letter("")):
+        with pytest.raises(FieldError, match=r"ErrorPolicy\."):
+            wrong()
+
+
+@pytest.mark.parametrize("policy", [ErrorPolicy.stop(), ErrorPolicy.skip()])
+async def test_timers_run_between_records_and_their_errors_drop_what_they_wrote(policy: ErrorPolicy) -> None:
+    world = World(policy=policy, handler=count)
+
+    async def good(context: TaskContext) -> None:
+        context.send("out", "good")
+
+    def bad(context: TaskContext) -> None:
+        context.state.put("bad", 1)
+        context.send("out", "bad")
+        raise RuntimeError("bad timer")
+
+    world.context.every(10, good)
+    world.context.every(20, bad)
+    assert not await world.processing.run_timers()
+    world.now_s = 10.0
+    assert await world.processing.run_timers()
+    world.now_s = 20.0
+    assert await world.processing.run_timers()
+    assert (world.sent, world.state.get("bad")) == ([b'"good"', b'"good"'], None)
+    parked = world.processing.parked
+    assert (None if parked is None else parked.place) == ("a timer" if policy.action == "stop" else None)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"sources": "in"}, "give it a handler or a batch_handler"),
+        ({"handler": count, "batch_handler": count_all, "sources": "in"}, "give it a handler or a batch_handler"),
+        ({"handler": count, "sources": ()}, "name the topics it reads"),
+        ({"handler": count, "sources": "in", "state": "x" * 250}, r"Processor.state: .* has 250 bytes"),
+    ],
+)
+def test_processor_is_checked(wrong: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        Processor(**wrong)

@@ -1,0 +1,138 @@
+"""docs/applications.md: each block of code runs. tests/live/test_applications.py runs its program
+on a broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from equipoise import ErrorPolicy, JsonSerde, Member, StringSerde
+from equipoise.cli import COMMANDS
+from equipoise.testing import SentRecord, TaskDriver
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "applications.md"
+BLOCK = re.compile(r"(?:<!-- file: (?P<file>\S+) -->\n)?```(?P<kind>\w+)\n(?P<text>.*?)```", re.DOTALL)
+SERDES: dict[str, Any] = {"key_serde": StringSerde(), "value_serde": JsonSerde()}
+
+
+def blocks(kind: str) -> list[tuple[str, str]]:
+    """File ("": it has none) and text of each block of a kind."""
+    return [(match["file"] or "", match["text"]) for match in BLOCK.finditer(PAGE.read_text(encoding="utf-8")) if match["kind"] == kind]
+
+
+def files() -> dict[str, str]:
+    """The files that the page has its reader write."""
+    return {file: text for file, text in blocks("python") if file}
+
+
+@pytest.fixture(scope="module")
+def names() -> dict[str, Any]:
+    """What the blocks define that are no files."""
+    names: dict[str, Any] = {"__name__": "page"}
+    for file, text in blocks("python"):
+        if not file:
+            exec(compile(text, "page", "exec"), names)  # noqa: S102  # the page itself
+    return names
+
+
+def test_page_programs_pass_strict_mypy_and_their_own_test(tmp_path: Path) -> None:
+    for name, text in files().items():
+        (tmp_path / name).write_text(text)
+    for number, (_, text) in enumerate(block for block in blocks("python") if not block[0]):
+        (tmp_path / f"block_{number}.py").write_text(text)
+    checked = run(tmp_path, "-m", "mypy", "--strict", "--explicit-package-bases", "--config-file", str(ROOT / "pyproject.toml"), ".")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    tested = run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_spending.py")
+    assert "1 passed" in tested.stdout, tested.stdout
+
+
+def test_misspelt_option_is_a_type_error(tmp_path: Path) -> None:
+    (tmp_path / "spending.py").write_text(files()["spending.py"].replace("guarantee=", "guarante="))
+    checked = run(tmp_path, "-m", "mypy", "--strict", "--explicit-package-bases", "--config-file", str(ROOT / "pyproject.toml"), "spending.py")
+    assert 'Unexpected keyword argument "guarante" for "Member"; did you mean "guarantee"?' in checked.stdout
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+
+
+def test_serde_of_the_page_is_one(names: dict[str, Any]) -> None:
+    async def run() -> None:
+        driver = TaskDriver(lambda record, context: context.send("out", record.value * 2), value_serde=names["DecimalSerde"]())
+        (sent,) = await driver.send(names["Decimal"]("1.25"))
+        assert sent.value == names["Decimal"]("2.50")
+
+    asyncio.run(run())
+
+
+def test_forwarding_handler_sends_headers_and_time(names: dict[str, Any]) -> None:
+    async def run() -> None:
+        (sent,) = await TaskDriver(names["forward"], **SERDES).send(1, key="k", headers=[("a", b"b")], timestamp_ms=7)
+        assert sent == SentRecord("images", "k", b"\x89PNG", None, (("a", b"b"), ("content-type", b"image/png")), 7)
+
+    asyncio.run(run())
+
+
+def test_handler_of_visits_forgets_those_of_another_day(names: dict[str, Any]) -> None:
+    async def run() -> None:
+        driver = TaskDriver(names["keep_last_visits"], **SERDES)
+        day_ms = 86_400_000
+        counts = [await driver.send("page", key=key, timestamp_ms=at) for key, at in (("a", 0), ("b", 0), ("a", day_ms), ("a", day_ms + 1))]
+        assert [sent[0].value for sent in counts] == [1, 1, 2, 2]
+
+    asyncio.run(run())
+
+
+def test_batch_handler_of_the_page_adds_up(names: dict[str, Any]) -> None:
+    async def run() -> None:
+        driver = TaskDriver(batch_handler=names["add_up_all"], **SERDES)
+        await driver.send({"cents": 1}, key="a")
+        sent = await driver.send_many([("a", {"cents": 2}), ("b", {"cents": 3}), ("a", {"cents": 4})])
+        assert sent == [SentRecord("spending", "a", {"cents": 7}), SentRecord("spending", "b", {"cents": 3})]
+
+    asyncio.run(run())
+
+
+def test_timer_of_the_page_reports_each_minute(names: dict[str, Any]) -> None:
+    async def run() -> None:
+        driver = TaskDriver(lambda record, context: context.state.put(record.key, 1), on_assigned=names["on_assigned"], **SERDES)
+        await driver.send(1, key="a")
+        assert await driver.advance(125) == [SentRecord("customers", "0_0", 1)] * 2
+
+    asyncio.run(run())
+
+
+def test_policy_and_processors_of_the_page(names: dict[str, Any]) -> None:
+    assert names["patient"] == ErrorPolicy(action="dead_letter", topic="orders-dead", retries=3, backoff_s=1.0)
+    assert isinstance(names["member"], Member)
+    assert [part.source_topics for part in names["member"]._topology([1, 1]).subtopologies] == [("orders",), ("clicks", "views")]
+
+
+def test_shell_blocks_run_programs_of_the_page_and_commands_that_exist() -> None:
+    lines = [line.removesuffix(" &").split() for _, text in blocks("sh") for line in text.splitlines()]
+    assert {words[1] for words in lines if words[0] == "python"} == {"spending.py", "send.py"}
+    assert {words[1] for words in lines if words[0] == "equipoise"} <= set(COMMANDS)
+
+
+def test_pod_has_longer_to_end_than_a_drain_may_take() -> None:
+    from equipoise import GroupSettings
+
+    ((_, text),) = blocks("yaml")
+    pod = yaml.safe_load(text)["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] * 1_000 > GroupSettings().drain_timeout_ms
+    assert pod["containers"][0]["command"][:2] == ["python", "spending.py"]
+
+
+def test_every_block_is_of_a_kind_that_a_test_runs() -> None:
+    kinds = [match["kind"] for match in BLOCK.finditer(PAGE.read_text(encoding="utf-8"))]
+    assert set(kinds) == {"python", "sh", "yaml"}
+    assert PAGE.read_text(encoding="utf-8").count("```") == 2 * len(kinds)
