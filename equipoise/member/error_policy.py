@@ -60,7 +60,7 @@ class ErrorPolicy:
 
     def backoff_of(self, attempt: int) -> float:
         """Seconds to wait after the attempt of this number, from 1."""
-        return min(LONGEST_BACKOFF_S, self.backoff_s * 2 ** min(attempt - 1, 30))
+        return min(LONGEST_BACKOFF_S, self.backoff_s * 2.0 ** min(attempt - 1, 30))
 
 
 @attrs.frozen(kw_only=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from equipoise import ErrorPolicy, JsonSerde, Member, StringSerde
 from equipoise.cli import COMMANDS

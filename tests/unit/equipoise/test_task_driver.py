@@ -5,13 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from equipoise import BytesSerde, ErrorPolicy, JsonSerde, MsgpackSerde, Record, StringSerde, TaskContext
 from equipoise.testing import SentRecord, TaskDriver
 
-SERDES = {"key_serde": StringSerde(), "value_serde": JsonSerde()}
+SERDES: dict[str, Any] = {"key_serde": StringSerde(), "value_serde": JsonSerde()}
 
 
 async def add_up(record: Record, context: TaskContext) -> None:

@@ -131,7 +131,7 @@ def test_member_keywords_are_the_options() -> None:
 @pytest.mark.parametrize(("key", "value"), [("k", b""), (b"k", "v"), (b"k", None)])
 def test_state_takes_bytes(key: object, value: object) -> None:
     with pytest.raises(InputError, match=r"is not bytes; encode it, or give Member another serde"):
-        State(MemoryStore()).put(key, value)  # type: ignore[arg-type]
+        State(MemoryStore()).put(key, value)
 
 
 @pytest.mark.parametrize("key", [SOURCES_KEY, FENCE_KEY])
