@@ -342,14 +342,6 @@ class Member:
 
     def _check_facts(self, topology: TopologyDeclared) -> None:
         """Raises InputError when a fact of this member is too large, or a name in it too long."""
-        for index, part in enumerate(topology.subtopologies):
-            place = f"topology, sub-topology {part.subtopology}"
-            for names in ("source_topics", "changelog_topics"):
-                for topic in getattr(part, names):
-                    fields.check_name(f"topology.subtopologies[{index}].{names}", topic)
-            if part.stateful and not part.changelog_topics and self._prepare is None and not self._options.declares_ready:
-                how = "name the topics of its state in changelog_topics, or, if it has no state to restore, give Member prepare=..."
-                raise InputError(f"{place}: it is stateful; {how}")
         codec.encode(topology)
         if self._options.group_config is not None:
             fields.check_name("group_config.assignor", self._options.group_config.assignor)
