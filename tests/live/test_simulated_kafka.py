@@ -83,8 +83,8 @@ class SimulatedWorld:
 class RealRequests:
     """Sends requests to the only broker, by aiokafka's connection."""
 
-    def __init__(self, client: AIOKafkaClient, admin: AIOKafkaAdminClient, world: RealWorld, prefix: str) -> None:
-        self._client, self._admin, self._world, self._prefix = client, admin, world, prefix
+    def __init__(self, client: AIOKafkaClient, world: RealWorld, prefix: str) -> None:
+        self._client, self._world, self._prefix = client, world, prefix
 
     async def _ask(self, request: Any) -> Any:
         return await self._client.send(self._client.get_random_node(), request)
@@ -132,16 +132,25 @@ class RealRequests:
         return _name(code) or int(offset)
 
     async def ends(self, places: list[TopicPartition]) -> list[tuple[int, int]]:
-        by_level = []
-        for level in (0, 1):
-            answer = await self._ask(OffsetRequest(-1, level, [(places[0][0], [(place[1], -1) for place in places])]))
-            by_level.append({partition: offset for partition, _, _, offset, *_ in answer.topics[0][1]})
+        by_level = [{partition: offset for partition, _, _, offset, *_ in await self._ends(places, level)} for level in (0, 1)]
         return [(by_level[0][place[1]], by_level[1][place[1]]) for place in places]
+
+    async def _ends(self, places: list[TopicPartition], level: int) -> list[Any]:
+        """(partition, code of an error, time, end) of each, at an isolation level."""
+        answer = await self._ask(OffsetRequest(-1, level, [(places[0][0], [(place[1], -1) for place in places])]))
+        return list(answer.topics[0][1])
+
+    async def create(self, topic: str) -> None:
+        """Returns when the broker leads the topic's partitions; metadata names it as their leader
+        before.
+        """
+        await self._world.create(NewTopic(topic, 2, 1))
+        while any(code for _, code, *_ in await self._ends([TopicPartition(topic, 0), TopicPartition(topic, 1)], 0)):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
 
     async def create_again(self, topic: str) -> None:
         await self._world.delete(topic)
-        await self._world.create(NewTopic(topic, 2, 1))
-        await asyncio.sleep(0.3)  # until the broker leads its partitions
+        await self.create(topic)
 
 
 def _name(code: int) -> str:
@@ -227,8 +236,9 @@ async def late_on_a_broker(bootstrap: str, prefix: str, play: Late) -> list[Any]
     await client.bootstrap()
     world = RealWorld(bootstrap, admin)
     try:
-        await world.create(NewTopic(f"{prefix}.late", 2, 1))
-        return await play(RealRequests(client, admin, world, prefix))
+        requests = RealRequests(client, world, prefix)
+        await requests.create(f"{prefix}.late")
+        return await play(requests)
     finally:
         await client.close()
         await admin.close()
