@@ -37,8 +37,8 @@ _TICK_S = 0.02
 _LOOK_AFTER_S = 5.0
 """After this time without a fact, the worker asks the brokers whether there is one to read."""
 _ANSWER_S = 10.0
-"""Longest wait for the brokers' answer. Then the session fails, and the next one makes new
-connections.
+"""Longest wait for the brokers' answer. Then a send is repeated on another connection; for anything
+else the session fails, and the next one makes new connections.
 """
 SAME_FOR_S = 1.0
 """How long an answer that the topics are still those of the log is valid."""
@@ -182,7 +182,7 @@ class PartitionHost:
 
         self._failed = asyncio.get_running_loop().create_future()
         self._failed.add_done_callback(lambda future: future.exception())  # retrieved here, so that asyncio does not warn
-        self._producer = self._settings.clients.producer()
+        self._producer = self._settings.clients.producer(request_timeout_ms=int(_ANSWER_S * 1_000))
         try:
             await self._producer.start()
             async with self._reading.facts() as facts:

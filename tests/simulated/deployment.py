@@ -462,6 +462,8 @@ class Deployment:
             for _, lead in worker.worker.groups():
                 if lead.halted is not None:
                     return f"group {lead.name} is halted: {lead.halted}"
+                if lead.last_published < lead.machine.state.number:
+                    return f"decisions of {worker.name} are published up to {lead.last_published} of {lead.machine.state.number}"
         leading = [host for worker in workers if worker.worker is not None for host in worker.worker._hosts.values() if host.leading]
         return "" if len(leading) == LOG_PARTITIONS else f"{len(leading)} of {LOG_PARTITIONS} partitions are led"
 
