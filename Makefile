@@ -85,7 +85,7 @@ soak: $(READY) ## storms on the simulated cluster, seeds printed (STEPS=10000000
 simulate: $(READY) ## the deployed hosts in virtual time, under faults (SEEDS=1..1000 FAULTS=members,brokers GUARANTEE=exactly_once JOBS=2)
 	@$(BIN)/python -m tests.simulated $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FAULTS),--faults $(FAULTS)) $(if $(GUARANTEE),--guarantee $(GUARANTEE)) $(if $(JOBS),--jobs $(JOBS))
 
-mutation: $(READY) ## mutants of the state machine and the assignors that no test kills; MODULE=statemachine/due.py, or the four with a floor
+mutation: $(READY) ## mutants of the state machine and the assignors that no test kills; MODULE=statemachine/due.py, or the five with a floor
 	@nice -n 19 $(BIN)/python -m tests.mutation $(MODULE) $(OPTIONS)
 
 storm: java $(READY) ## random faults on a real deployment; SEED=7 FAULTS=100 GUARANTEE=exactly_once EVERY=5 KINDS=kill,led_by, or what is left out

@@ -258,14 +258,10 @@ class _Board:
             of_owner[self.now[task]].append(task)
         by_owner = [task for owner in sorted(of_owner) for task in of_owner[owner]]
         dealt = deal(by_owner, self._places(pool, of_owner, tasks), self._never)
-        if self.must_stay:
-            for task, member in dealt.items():
-                self._place(task, member)
-        else:  # no load counts elsewhere, so all at once
-            self.holders.update({task: (*self.holders[task], member) if copies else self.alone[member] for task, member in dealt.items()})
-            for member, count in Counter(dealt.values()).items():
-                self.load[member] += count
-            self.placed.update(dealt)
+        self.holders.update({task: (*self.holders[task], member) if copies else self.alone[member] for task, member in dealt.items()})
+        for member, count in Counter(dealt.values()).items():
+            self.load[member] += count
+        self.placed.update(dealt)
         for task in by_owner if len(dealt) < len(by_owner) else ():
             if task not in dealt:
                 last_resort = self._least_loaded(task, beside=self.destination.get(task)) or self._least_loaded(task, beside=None)

@@ -191,7 +191,9 @@ def score(name: str, sample: Collection[Key] | None, reasons: Mapping[Key, str])
 
 
 def report(names: Sequence[str], sample: Collection[Key] | None) -> int:
-    """Prints the table. 1: a module is below its floor, or a survivor is not explained."""
+    """Prints the table. 1: a module is below its floor, of which no sample is judged, or a survivor is
+    not explained.
+    """
     reasons = explained()
     failed = False
     print(f"\n{'module':<36}{'mutants':>8}{'killed':>8}{'explained':>10}{'left':>6}{'untried':>9}{'score':>8}{'floor':>7}")
@@ -206,7 +208,7 @@ def report(names: Sequence[str], sample: Collection[Key] | None) -> int:
         for key in stale:
             print(f"  is killed or no mutant, though survivors.toml lists it: {key[1]}\n    - {key[2]}\n    + {key[3]}")
         print(*(f"  {each}" for each in found.left), sep="\n", end="\n" if found.left else "")
-        failed |= floor is not None and (found.percent < floor or bool(found.left or stale))
+        failed |= floor is not None and ((sample is None and found.percent < floor) or bool(found.left or stale))
     used_s = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     print(f"{used_s:.0f} s of processor time")
     return int(failed)

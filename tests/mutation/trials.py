@@ -115,8 +115,8 @@ def with_tests(selection: Sequence[str], then: Callable[[list[pytest.Item]], T])
 
 def measured(items: Sequence[pytest.Item], modules: Collection[str], kept: Path) -> Baseline:
     """Runs each test once on the original, in a fork, and imports here what they imported. `kept`:
-    where the answers are from one run to the next. A test whose file is the same is not run again:
-    the lines that it ran have moved with the text around them.
+    where the answers are from one run to the next. A test is not run again while its file and the
+    lines that it ran are the same: these have moved with the text around them.
     """
     texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in modules}
     before = Baseline(tests={}, imported=[], texts=texts)
@@ -127,8 +127,8 @@ def measured(items: Sequence[pytest.Item], modules: Collection[str], kept: Path)
     known: dict[str, Measured] = {}
     for item in items:
         test = before.tests.get(item.nodeid)
-        if test is not None and test.depends == hashes[item.path]:
-            lines = {name: {moved[name][line] for line in ran if line in moved[name]} for name, ran in test.lines.items()}
+        if test is not None and test.depends == hashes[item.path] and all(moved[name].keys() >= set(ran) for name, ran in test.lines.items()):
+            lines = {name: {moved[name][line] for line in ran} for name, ran in test.lines.items()}
             known[item.nodeid] = attrs.evolve(test, lines=lines)
 
     fresh = [item for item in items if item.nodeid not in known]

@@ -182,6 +182,11 @@ def test_destination_without_other_members_has_the_standby_that_counts_at_its_so
     assert held(assigned(three, {"0_0": "m2"})) == {"0_0": "m2", "0_1": "m3"}
 
 
+def test_second_copies_are_dealt_among_members_without_the_first():
+    members = [member("m1", "0_0"), member("m2", "0_1"), member("m3", capacity=5), member("m4")]
+    assert held(assigned(problem(TWO, *members, num_standbys=2))) == {"0_0": "m2 m3", "0_1": "m1 m4"}
+
+
 # Passed on
 
 
