@@ -191,8 +191,8 @@ def score(name: str, sample: Collection[Key] | None, reasons: Mapping[Key, str])
 
 
 def report(names: Sequence[str], sample: Collection[Key] | None) -> int:
-    """Prints the table. 1: a module is below its floor, of which no sample is judged, or a survivor is
-    not explained.
+    """Prints the table. 1: a survivor is not explained, or a module that was tried whole is below
+    its floor.
     """
     reasons = explained()
     failed = False

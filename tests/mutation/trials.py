@@ -40,7 +40,7 @@ MOST_S = 6.0
 """Tests of one trial: the first of them that together take so long on the original, in s."""
 OWN = 10
 """So much sooner are the tests tried whose file is named after the module, or begins its name."""
-SLACK_S, TIMES_SLOWER = 2, 5
+SLACK_S, TIMES_SLOWER = 2, 3
 """Processor time of a trial: so many times what its tests need on the original, and so many s."""
 
 
