@@ -73,7 +73,8 @@ def test_tests_of_one_group_run_in_one_process(tmp_path: Path) -> None:
 def test_ci_runs_every_test_and_measures_the_coverage_of_the_pure_packages() -> None:
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
-    assert re.findall(r"^make (.+)", script.read_text(), re.MULTILINE) == ["test ALL=1", "soak WORKERS=2 SEEDS=60 STEPS=1"]
+    sample = 'mutation MODULE=statemachine/member.py OPTIONS="--sample 60 --turn $(git log -1 --format=%ct)"'
+    assert re.findall(r"^make (.+)", script.read_text(), re.MULTILINE) == ["test ALL=1", sample, "soak WORKERS=2 SEEDS=60 STEPS=1"]
     recipe = subprocess.run(["make", "--dry-run", "test", "ALL=1"], capture_output=True, text=True, cwd=ROOT, check=True).stdout
     live, pure, other = (line.split() for line in recipe.splitlines() if " -m pytest " in line)
     assert not [word for word in live + pure + other if word == "-k" or "not" in word]
