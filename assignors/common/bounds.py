@@ -35,8 +35,7 @@ def moves_lower_bound(
 
     * tasks *leave* by choice, max(0, s - s') + max(0, n - n'), and the forced ones;
     * tasks *arrive* that are not free for this member, max(0, s' - s - f) + max(0, n' - n - g),
-      with f and g the free tasks it is a candidate for;
-    * tasks *arrive*, max(0, s' - s) + max(0, n' - n), less all free ones.
+      with f and g the free tasks it is a candidate for.
 
     Each is a sum over members of some c(s', n'). As all s' add up to S and all n' to N, for any
     prices a and b it is at least the sum over members of min(c(s', n') + a s' + b n'), less a S + b
@@ -121,9 +120,8 @@ class _Count:
             s, n, f, g = s + n, np.zeros_like(n), f + g, np.zeros_like(g)
             stateful, stateless = stateful + stateless, 0
         leaving = _priced(times, s, n, limits, stateful, stateless, leave=True) + sum(self.forced.values())
-        arriving = _priced(times, s, n, limits, stateful, stateless, leave=False) - sum(self.free_tasks.values())
         moving_in = _priced(times, s + f, n + g, limits, stateful, stateless, leave=False)
-        return max(leaving, arriving, moving_in)
+        return max(leaving, moving_in)
 
     def _free_for(self, kind: bool) -> dict[str, int]:
         free = dict(self.named[kind])

@@ -5,12 +5,14 @@ by nothing but their kind.
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
-from equipoise.assignors.common.bounds import moves_lower_bound
+from equipoise.assignors.common.bounds import MULTIPLIERS, _priced, moves_lower_bound
 from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.common.problem import MemberSpec, Task
 from equipoise.assignors.common.shares import Shares
@@ -92,6 +94,8 @@ BOTH_HAVE: dict[str, Lag] = {"0_2": 0, "0_3": 0}
         (tasks(numbered(4)), [member("m1", "0_0 0_1", lags=BOTH_HAVE), member("m2", lags=BOTH_HAVE), member("m3")], {}, 1),
         (tasks("", "1_0 1_1 1_2"), [member("m1", "1_0 1_1"), member("m2")], {}, 0),
         (tasks("", numbered(5, subtopology=1)), [member("m1", numbered(4, subtopology=1)), member("m2")], {}, 1),
+        (tasks("", "0_0 0_1 0_2 0_3 1_0 2_0"), [member("m1", "0_0 0_1"), member("m2", "0_2 0_3", subtopologies={0: 9, 2: 9}),
+                                               member("m3", subtopologies={0: 9, 1: 9})], {}, 1),
         (tasks("0_0"), [member("m1", leaving=True)], {}, 0),
         (tasks("0_0"), [], {}, 0),
     ],
@@ -105,3 +109,28 @@ def test_bound_of_an_unbalanced_target_is_what_is_certain() -> None:
     given = tasks(numbered(4), "1_0")
     assert (bound(given, *members), bound(given, *members, balanced=False)) == (3, 1)
     assert bound(given, *members, settled={"0_0": "m2", "0_1": "m2"}, balanced=False) == 3
+
+
+@pytest.mark.parametrize("leave", [True, False])
+def test_priced_bound_is_the_best_over_all_prices_and_numbers_of_tasks(leave: bool) -> None:
+    dice = random.Random(3)
+    for _ in range(60):
+        kinds = []
+        for _ in range(dice.randint(1, 3)):
+            ls, lt = dice.randint(0, 3), dice.randint(0, 6)
+            us, ut = ls + dice.randint(0, 2), max(lt, ls) + dice.randint(0, 2)
+            kinds.append((dice.randint(1, 3), dice.randint(0, 5), dice.randint(0, 5), ls, us, lt, ut))
+        stateful, stateless = dice.randint(0, 9), dice.randint(0, 9)
+        best = []
+        for a, b in itertools.product(MULTIPLIERS, repeat=2):
+            bound = -a * stateful - b * stateless
+            for times, s, n, ls, us, lt, ut in kinds:
+                counts = [(one, total - one) for one in range(ls, us + 1) for total in range(max(lt, one), ut + 1)]
+                sign = 1 if leave else -1
+                bound += times * min(
+                    (max(0, sign * (s - one)) + max(0, sign * (n - other)) + a * one + b * other for one, other in counts), default=10**9
+                )
+            best.append(bound)
+        columns = np.array(kinds, dtype=np.int64).T
+        found = _priced(columns[0], columns[1], columns[2], list(columns[3:]), stateful, stateless, leave=leave)
+        assert found == (0 if max(best) > 10**8 else max(best))
