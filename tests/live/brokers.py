@@ -27,7 +27,8 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -38,6 +39,8 @@ MOST_START_S = 120.0
 _ENDS_WITH_ITS_STARTER = '"$@" </dev/null >&2 & child=$!; echo $child; cat >/dev/null; kill -9 $child 2>/dev/null; wait $child'
 _JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xms64m", "-Xmx512m")
 """Small and soon there: the tests ask nothing of its speed."""
+_CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+"""Of the formatted disks that are kept; each cluster has one of its own."""
 
 
 class NoBrokerError(Exception):
@@ -126,7 +129,7 @@ class Brokers:
         try:
             cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
             for index in range(count):
-                self._properties(index).write_text(self._written(index))
+                self._properties(index).write_text(self._written(index, self._disk(index)))
                 self._format(index, cluster_id)
             for index in range(count):
                 self.start(index, wait=False)
@@ -185,7 +188,10 @@ class Brokers:
     def _properties(self, index: int) -> Path:
         return self._home / f"{index}.properties"
 
-    def _written(self, index: int) -> str:
+    def _disk(self, index: int) -> Path:
+        return self._home / f"{index}.data"
+
+    def _written(self, index: int, disk: Path) -> str:
         replication = min(self.count, 3)
         lines = {
             "process.roles": "broker,controller",
@@ -194,7 +200,7 @@ class Brokers:
             "controller.quorum.voters": ",".join(f"{each}@127.0.0.1:{self._ports[2 * each + 1]}" for each in range(self.count)),
             "listeners": f"PLAINTEXT://127.0.0.1:{self._port(index)},CONTROLLER://127.0.0.1:{self._ports[2 * index + 1]}",
             "controller.listener.names": "CONTROLLER",
-            "log.dirs": str(self._home / f"{index}.data"),
+            "log.dirs": str(disk),
             "default.replication.factor": str(replication),
             "min.insync.replicas": "2" if replication > 2 else "1",
             "offsets.topic.replication.factor": str(replication),
@@ -213,11 +219,20 @@ class Brokers:
         return "".join(f"{name}={value}\n" for name, value in lines.items())
 
     def _format(self, index: int, cluster_id: str) -> None:
-        command = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", f"{self._jars}/*", "kafka.tools.StorageTool"]
-        command += ["format", f"--cluster-id={cluster_id}", "-c", str(self._properties(index))]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise NoBrokerError(f"Kafka's StorageTool format failed: {done.stdout}{done.stderr}")
+        """An empty disk. A JVM formats one for each index on this machine; later ones are copies of
+        it with another cluster id.
+        """
+
+        def format_disk(part: Path) -> None:
+            properties = part / "server.properties"
+            properties.write_text(self._written(index, part / "disk"))
+            tool = ("java", "-XX:TieredStopAtLevel=1", "-cp", f"{self._jars}/*", "kafka.tools.StorageTool")
+            _run(*tool, "format", f"--cluster-id={_CLUSTER_ID}", "-c", str(properties))
+
+        formatted = cached(f"disk-{index}", str(self._jars).encode(), format_disk, ("java",)) / "disk"
+        disk = shutil.copytree(formatted, self._disk(index))
+        written = (disk / "meta.properties").read_text()
+        (disk / "meta.properties").write_text(written.replace(_CLUSTER_ID, cluster_id))
 
     def _wait(self, index: int) -> None:
         """Until its port answers: it opens that only when it serves."""
@@ -230,6 +245,32 @@ class Brokers:
                     return
             time.sleep(0.1)
         raise NoBrokerError(f"broker {index} did not come up:\n{(self._home / f'{index}.log').read_text(errors='replace')[-3_000:]}")
+
+
+@contextmanager
+def shared_broker(folder: Path) -> Iterator[str]:
+    """``host:port`` of `KAFKA_BOOTSTRAP`, or of one broker for all processes that name the same
+    folder: the first one starts it, and ends it when no other uses it.
+    """
+    given = os.environ.get("KAFKA_BOOTSTRAP")
+    if given:
+        yield given
+        return
+    with open(folder / "broker", "a+") as users:
+        fcntl.flock(users, fcntl.LOCK_EX)
+        users.seek(0)
+        bootstrap = users.read()
+        if bootstrap:
+            fcntl.flock(users, fcntl.LOCK_SH)
+            yield bootstrap
+            return
+        with Brokers() as brokers:
+            users.write(brokers.bootstrap)
+            users.flush()
+            fcntl.flock(users, fcntl.LOCK_SH)
+            yield brokers.bootstrap
+            fcntl.flock(users, fcntl.LOCK_EX)  # when the others are done
+            users.truncate(0)
 
 
 def main(arguments: list[str]) -> int:

@@ -1,5 +1,5 @@
-"""A real broker for the tests here: `KAFKA_BOOTSTRAP` of the environment, or one that each test
-process starts for itself at its first live test.
+"""A real broker for the tests here: `KAFKA_BOOTSTRAP` of the environment, or one that all test
+processes share, started at the first live test.
 """
 
 from __future__ import annotations
@@ -12,22 +12,19 @@ from collections.abc import Iterator
 import pytest
 from aiokafka.conn import AIOKafkaConnection
 
-from tests.live.brokers import Brokers
+from tests.live.brokers import shared_broker
 
 _NUMBERS = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
-def bootstrap() -> Iterator[str]:
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """``host:port`` of a real Kafka. Without Java or Maven this fails, and says what to install: a
     test that is passed over holds nothing.
     """
-    given = os.environ.get("KAFKA_BOOTSTRAP")
-    if given:
-        yield given
-        return
-    with Brokers() as brokers:
-        yield brokers.bootstrap
+    folder = tmp_path_factory.getbasetemp()
+    with shared_broker(folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) as address:
+        yield address
 
 
 @pytest.fixture(autouse=True)

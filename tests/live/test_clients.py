@@ -23,10 +23,11 @@ from tests.live.brokers import Brokers
 from tests.live.conftest import open_connections
 from tests.live.kafka import admin_client, reader, writer
 
+pytestmark = pytest.mark.xdist_group("clients")  # one broker serves all
 AWAY = ["answers", "stands still", "is dead"]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def brokers() -> Iterator[Brokers]:
     with Brokers() as brokers:
         yield brokers
@@ -36,37 +37,38 @@ def brokers() -> Iterator[Brokers]:
 def away(brokers: Brokers, how: str) -> Iterator[None]:
     if how == "is dead":
         brokers.kill(0)
-    if how != "stands still":
-        yield
-        return
-    os.kill(brokers.pid(0), signal.SIGSTOP)
+    elif how == "stands still":
+        os.kill(brokers.pid(0), signal.SIGSTOP)
     try:
         yield
     finally:
-        os.kill(brokers.pid(0), signal.SIGCONT)
+        if how == "is dead":
+            brokers.start(0)
+        elif how == "stands still":
+            os.kill(brokers.pid(0), signal.SIGCONT)
 
 
-async def writing(connection: Connection, **options: Any) -> Any:
+async def writing(connection: Connection, topic: str, **options: Any) -> Any:
     """A producer that has written one record into a new topic."""
     async with admin_client(connection) as admin:
-        await admin.create_topics([NewTopic("numbers", 1, 1)])
+        await admin.create_topics([NewTopic(topic, 1, 1)])
     producer = DeployedProducer(**connection.options(), **options)
     await producer.start()
-    await write(producer, 1)
+    await write(producer, topic, 1)
     return producer
 
 
-async def write(producer: Any, count: int) -> None:
+async def write(producer: Any, topic: str, count: int) -> None:
     for number in range(count):
-        await producer.send("numbers", b"%04d" % number * 1_000, partition=0)
+        await producer.send(topic, b"%04d" % number * 1_000, partition=0)
 
 
 @pytest.mark.parametrize("how", AWAY)
 @pytest.mark.parametrize("group", [None, "readers"])
-async def test_consumer_stopped_while_requesting_closes_its_connections(how: str, group: str | None, brokers: Brokers) -> None:
-    connection, tp = Connection(bootstrap=brokers.bootstrap), TopicPartition("numbers", 0)
-    await (await writing(connection)).stop()
-    consumer = DeployedConsumer(**connection.options(), group_id=group, auto_offset_reset="earliest")
+async def test_consumer_stopped_while_requesting_closes_its_connections(how: str, group: str | None, brokers: Brokers, prefix: str) -> None:
+    connection, tp = Connection(bootstrap=brokers.bootstrap), TopicPartition(prefix, 0)
+    await (await writing(connection, prefix)).stop()
+    consumer = DeployedConsumer(**connection.options(), group_id=group and f"{prefix}-{group}", auto_offset_reset="earliest")
     await consumer.start()
     consumer.assign([tp])
     await consumer.getone()
@@ -86,10 +88,10 @@ async def test_consumer_stopped_while_requesting_closes_its_connections(how: str
         await asyncio.gather(*asking, return_exceptions=True)
 
 
-async def test_consumer_stopped_while_backing_off_closes_its_connections(brokers: Brokers, caplog: pytest.LogCaptureFixture) -> None:
+async def test_consumer_stopped_while_backing_off_closes_its_connections(brokers: Brokers, prefix: str, caplog: pytest.LogCaptureFixture) -> None:
     """aiokafka ends as cancelled then, before it has come to its connections."""
-    connection, tp = Connection(bootstrap=brokers.bootstrap), TopicPartition("numbers", 0)
-    await (await writing(connection)).stop()
+    connection, tp = Connection(bootstrap=brokers.bootstrap), TopicPartition(prefix, 0)
+    await (await writing(connection, prefix)).stop()
     async with reader(connection, auto_offset_reset="earliest", request_timeout_ms=1_000, retry_backoff_ms=10_000) as consumer:
         consumer.assign([tp])
         await consumer.getone()
@@ -105,10 +107,10 @@ async def test_consumer_stopped_while_backing_off_closes_its_connections(brokers
 
 @pytest.mark.parametrize("how", AWAY)
 @pytest.mark.parametrize("abandoned", [False, True])
-async def test_producer_stopped_while_sending_closes_its_connections(how: str, abandoned: bool, brokers: Brokers) -> None:
-    producer = await writing(Connection(bootstrap=brokers.bootstrap), enable_idempotence=True)
+async def test_producer_stopped_while_sending_closes_its_connections(how: str, abandoned: bool, brokers: Brokers, prefix: str) -> None:
+    producer = await writing(Connection(bootstrap=brokers.bootstrap), prefix, enable_idempotence=True)
     with away(brokers, how):
-        sending = asyncio.ensure_future(write(producer, 20_000))
+        sending = asyncio.ensure_future(write(producer, prefix, 20_000))
         await asyncio.sleep(0.2)
         began_s = time.monotonic()
         await (producer.abandon() if abandoned else producer.stop(within_s=1.0))
@@ -120,10 +122,10 @@ async def test_producer_stopped_while_sending_closes_its_connections(how: str, a
 
 @pytest.mark.parametrize("how", AWAY)
 @pytest.mark.smoke
-async def test_cancelled_stop_closes_every_connection(how: str, brokers: Brokers) -> None:
-    producer = await writing(Connection(bootstrap=brokers.bootstrap), enable_idempotence=True)
+async def test_cancelled_stop_closes_every_connection(how: str, brokers: Brokers, prefix: str) -> None:
+    producer = await writing(Connection(bootstrap=brokers.bootstrap), prefix, enable_idempotence=True)
     with away(brokers, how):
-        sending = asyncio.ensure_future(write(producer, 1_000))
+        sending = asyncio.ensure_future(write(producer, prefix, 1_000))
         await asyncio.sleep(0.1)
         stopping = asyncio.ensure_future(producer.stop(within_s=30.0))
         await asyncio.sleep(0.0)

@@ -32,6 +32,7 @@ from tests.live import brokers as kafka
 from tests.live.brokers import Brokers
 from tests.live.test_restorer import producing, until
 
+pytestmark = pytest.mark.xdist_group("racks")  # one cluster serves all
 RACK_AWARE = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
 NEAR = (1, 1, 0, 0, 1, 0)
 """Topic -> the broker of its follower; brokers are numbered as their racks."""

@@ -1,5 +1,5 @@
-"""A short storm: one fault of every kind on a real deployment, a change of the guarantee among
-them. `make storm` is the long one.
+"""A short storm: one fault of each kind on a real deployment, but for those that restart every
+member. `make storm` is the long one, with all kinds.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from tests.live.storm.run import Storm, run_storm
 
 pytestmark = pytest.mark.slow
 EVERY_S = 3.0
+KINDS = tuple(kind for kind in Kind if kind not in (Kind.GUARANTEE, Kind.PARTITIONS, Kind.LED_BY))
 
 
 async def test_storm_loses_no_record_and_has_no_late_write(tmp_path: Path) -> None:
-    found = await run_storm(Storm(seed=14, faults=len(Kind), guarantee="exactly_once", every_s=EVERY_S, folder=tmp_path))
+    storm = Storm(seed=14, faults=len(KINDS), guarantee="exactly_once", every_s=EVERY_S, folder=tmp_path, kinds=KINDS)
+    found = await run_storm(storm)
     print(*found, sep="\n")
     assert [check for check in found if not check.holds] == []
 

@@ -21,6 +21,8 @@ from tests.live.leader import leading
 from tests.live.test_member import COMPACTED, PARTITIONS, Application
 from tests.live.test_restorer import until
 
+pytestmark = pytest.mark.xdist_group("three brokers")  # one cluster serves all
+
 
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[Brokers]:

@@ -13,8 +13,10 @@ import pytest
 
 from equipoise.replay.simulation.fleet import Fleet, make_fleet
 from equipoise.replay.spark.session import NO_JAVA, session
-from tests.live.brokers import Brokers, jars
+from tests.live.brokers import jars
+from tests.live.conftest import bootstrap
 
+__all__ = ["bootstrap", "fleet", "spark"]
 GROUPS = 4
 FLEET = Fleet(groups=GROUPS, records=4_000, seed=5)
 
@@ -48,14 +50,3 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("fleet") / "archive"
     make_fleet(FLEET, path)
     return path
-
-
-@pytest.fixture(scope="session")
-def bootstrap() -> Iterator[str]:
-    """``host:port`` of a real Kafka."""
-    given = os.environ.get("KAFKA_BOOTSTRAP")
-    if given:
-        yield given
-        return
-    with Brokers() as brokers:
-        yield brokers.bootstrap
