@@ -28,7 +28,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -256,21 +256,22 @@ def shared_broker(folder: Path) -> Iterator[str]:
     if given:
         yield given
         return
-    with open(folder / "broker", "a+") as users:
-        fcntl.flock(users, fcntl.LOCK_EX)
-        users.seek(0)
-        bootstrap = users.read()
-        if bootstrap:
-            fcntl.flock(users, fcntl.LOCK_SH)
-            yield bootstrap
-            return
-        with Brokers() as brokers:
-            users.write(brokers.bootstrap)
-            users.flush()
-            fcntl.flock(users, fcntl.LOCK_SH)
-            yield brokers.bootstrap
+    with open(folder / "broker", "a+") as known, open(folder / "broker.users", "a") as users, ExitStack() as stack:
+        fcntl.flock(known, fcntl.LOCK_EX)
+        known.seek(0)
+        bootstrap, started = known.read(), None
+        if not bootstrap:
+            started = stack.enter_context(Brokers())
+            bootstrap = started.bootstrap
+            known.write(bootstrap)
+            known.flush()
+        fcntl.flock(users, fcntl.LOCK_SH)
+        fcntl.flock(known, fcntl.LOCK_UN)
+        yield bootstrap
+        if started is not None:
+            fcntl.flock(known, fcntl.LOCK_EX)
             fcntl.flock(users, fcntl.LOCK_EX)  # when the others are done
-            users.truncate(0)
+            known.truncate(0)
 
 
 def main(arguments: list[str]) -> int:
