@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest -q --dist loadgroup
 QUICK := not docs and not slow
 COVERAGE := --cov --cov-report=term:skip-covered
 LIVE_TESTS := tests/live tests/spark
-PURE_TESTS := tests/unit/assignors tests/unit/events tests/unit/reference_model tests/unit/statemachine tests/scenarios
+PURE_TESTS := tests/unit/assignors tests/unit/events tests/unit/reference_model tests/unit/statemachine
 
 help: ## what can be made
 	@sed -n 's/^\([a-z.-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20

@@ -74,7 +74,7 @@ def test_ci_runs_every_test_and_measures_the_coverage_of_the_pure_packages() -> 
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     sample = 'mutation MODULE=statemachine/member.py OPTIONS="--sample 60 --turn $(git log -1 --format=%ct)"'
-    assert re.findall(r"^make (.+)", script.read_text(), re.MULTILINE) == ["test ALL=1", sample, "soak WORKERS=2 SEEDS=60 STEPS=1"]
+    assert re.findall(r"^make (.+)", script.read_text(), re.MULTILINE) == ["test ALL=1", sample, "soak WORKERS=2 SEEDS=30 STEPS=1"]
     recipe = subprocess.run(["make", "--dry-run", "test", "ALL=1"], capture_output=True, text=True, cwd=ROOT, check=True).stdout
     live, pure, other = (line.split() for line in recipe.splitlines() if " -m pytest " in line)
     assert not [word for word in live + pure + other if word == "-k" or "not" in word]
