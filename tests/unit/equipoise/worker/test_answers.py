@@ -1,0 +1,51 @@
+"""Waits of a host for its brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+
+import pytest
+
+from equipoise.worker import host
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "_ANSWER_S", 0.2)
+    monkeypatch.setattr(host, "_MOST_PASS_S", 0.05)
+
+
+async def test_answer_that_arrives_while_the_event_loop_is_held_is_in_time() -> None:
+    near, far = socket.socketpair()
+    reader, writer = await asyncio.open_connection(sock=near)
+    asked = asyncio.ensure_future(host.answered(reader.readexactly(2)))
+    await asyncio.sleep(0)
+    far.sendall(b"ok")
+    time.sleep(0.5)  # noqa: ASYNC251  # as a very large decision does
+    assert await asked == b"ok"
+    writer.close()
+    far.close()
+
+
+async def test_request_without_an_answer_ends_with_a_timeout() -> None:
+    ended = asyncio.Event()
+
+    async def ask() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    with pytest.raises(TimeoutError):
+        await host.answered(ask())
+    assert ended.is_set()
+
+
+async def test_request_that_fails_raises_its_error() -> None:
+    async def ask() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await host.answered(ask())
