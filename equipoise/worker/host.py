@@ -470,7 +470,8 @@ class PartitionHost:
             await self._send(self._topics.checkpoints, key, value)
 
     def _mark(self, caused_by: int, offset: int) -> None:
-        """Remembers where a decision is, one in _MARK_EVERY: later facts' decisions are behind it."""
+        """Remembers where a decision is, one in _MARK_EVERY: later facts' decisions are behind it.
+        """
         self._answered_to = max(self._answered_to, caused_by)
         self._unmarked += 1
         if self._unmarked >= _MARK_EVERY and (not self._marks or caused_by > self._marks[-1][0]):
