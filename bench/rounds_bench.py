@@ -1,5 +1,6 @@
 """What one change costs in a large group at rest: a join, a leave, an intent to leave, each with
-the round that it causes, and a snapshot and its restore. In seconds of CPU.
+the round that it causes, joins that come together, and a snapshot and its restore. In seconds of
+CPU.
 
 Group: every task has state, every member runs its share and has reported that.
 """
@@ -9,8 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import attrs
+
 from equipoise.assignors import registry
 from equipoise.events import codec
+from equipoise.events.decisions import AssignmentIssued
 from equipoise.events.facts import (
     Fact,
     GroupConfigured,
@@ -32,6 +36,7 @@ SIZES = ((1_000, 10_000), (10_000, 100_000))
 EACH = 3
 """Changes of each kind; the quickest counts, because noise only adds time."""
 STATE = 50_000
+JOINS, DELAY_MS = 100, 100
 
 
 class _Group:
@@ -39,12 +44,14 @@ class _Group:
 
     def __init__(self, members: int, tasks: int) -> None:
         self.machine = GroupMachine()
+        self.rounds = 0
         self._offset = self._now_ms = 0
         assignor = registry.latest("high_availability")
         settings = GroupSettings(max_warmups=200, checkpoint_every_records=0)
         topic = Subtopology(subtopology=0, partitions=tasks, stateful=True, source_topics=("in",), changelog_topics=("log",))
+        self._config = GroupConfigured(assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, knobs=settings)
         self.step(LogOpened(log_id="bench", partitions=1))
-        self.step(GroupConfigured(assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, knobs=settings))
+        self.step(self._config)
         self.step(TopologyDeclared(epoch=1, subtopologies=(topic,)))
         self.step(PartitionsObserved(end_offsets={"log": dict.fromkeys(range(tasks), STATE)}))
         for index in range(members):
@@ -61,8 +68,17 @@ class _Group:
         record = codec.make_record("" if isinstance(fact, LogOpened) else "g", self._offset, self._now_ms, fact)
         self._offset += 1
         begin = time.process_time()
-        self.machine.step(record)
-        return time.process_time() - begin
+        decisions = self.machine.step(record)
+        taken_s = time.process_time() - begin
+        self.rounds += any(isinstance(each.decision, AssignmentIssued) for each in decisions)
+        return taken_s
+
+    def together(self, joins: int, delay_ms: int) -> tuple[float, int]:
+        """CPU seconds and rounds of so many joins within a moment, with this `join_delay_ms`."""
+        self.step(attrs.evolve(self._config, knobs=attrs.evolve(self._config.knobs, join_delay_ms=delay_ms)))
+        before = self.rounds
+        taken_s = sum([self.join(f"{delay_ms}-{index}") for index in range(joins)])
+        return taken_s + self.step(ProbingTick(), after_ms=delay_ms), self.rounds - before
 
     def join(self, name: str) -> float:
         return self.step(MemberJoined(member_id=name, incarnation=1, session_timeout_ms=10**7, topology_epoch=1, join_nonce=name))
@@ -74,8 +90,8 @@ def _seconds(run: Callable[[], object]) -> float:
     return time.process_time() - begin
 
 
-def _measured(members: int, tasks: int) -> dict[str, float]:
-    """What was done -> its CPU seconds."""
+def _measured(members: int, tasks: int) -> tuple[dict[str, float], _Group]:
+    """What was done -> its CPU seconds, and the group."""
     group = _Group(members, tasks)
     machine = group.machine
     names = [f"m{index:05}" for index in range(2 * EACH)]
@@ -87,12 +103,20 @@ def _measured(members: int, tasks: int) -> dict[str, float]:
         "join": min(group.join(f"new{index}") for index in range(EACH)),
         "leave": min(group.step(MemberLeft(member_id=name, incarnation=1)) for name in names[:EACH]),
         "intent": min(group.step(LeaveIntended(member_id=name, incarnation=1)) for name in names[EACH:]),
-    }
+    }, group
 
 
 def run() -> list[tuple[str, float, str]]:
-    small, large = (_measured(*size) for size in SIZES)
-    rows = []
+    (small, small_group), (large, large_group) = (_measured(*size) for size in SIZES)
+    one_by_one_s, one_by_one = small_group.together(JOINS, 0)
+    small_s, _ = small_group.together(JOINS, DELAY_MS)
+    large_s, rounds = large_group.together(JOINS, DELAY_MS)
+    together = f"{small_s:.2f} s over {one_by_one_s:.2f} s; 10,000 members and 100,000 tasks {large_s:.2f} s; goal: at most 0.1"
+    rounds_note = f"{one_by_one} one by one in 1,000 members and 10,000 tasks; goal: at most 1"
+    rows = [
+        (f"rounds of {JOINS} joins together, 10,000 members and 100,000 tasks", float(rounds), rounds_note),
+        (f"{JOINS} joins together, over one by one, 1,000 members and 10,000 tasks", small_s / one_by_one_s, together),
+    ]
     for what, limit_s in (("first round", None), ("join", 1), ("leave", 1), ("intent", 1), ("snapshot", None), ("restore", 1)):
         taken = f"{large[what]:.2f} s of CPU; 1,000 members and 10,000 tasks {small[what]:.3f} s"
         goal = "" if limit_s is None else f"; goal: at most {limit_s}"

@@ -59,7 +59,7 @@ rule; none is added.
 
 KINDS: Mapping[int, tuple[int, type]] = {
     1: (1, facts.LogOpened),
-    2: (1, facts.GroupConfigured),
+    2: (2, facts.GroupConfigured),
     3: (1, facts.TopologyDeclared),
     4: (3, facts.PartitionsObserved),
     5: (4, facts.MemberJoined),

@@ -114,6 +114,10 @@ class GroupSettings:
     """How long an empty group waits after its first member joined (docs/protocol.md#d2). Kafka:
     group.initial.rebalance.delay.ms.
     """
+    join_delay_ms: int = attrs.field(default=0, validator=fields.integer(0, 3_600_000))
+    """How long a new member waits for others that join too, so that one round decides for all of
+    them (docs/protocol.md#d5). 0: each join is decided at once.
+    """
     revocation_timeout_ms: int = attrs.field(default=60_000, validator=fields.integer(1))
     """How long a member may take to give up a task before it is expelled (docs/protocol.md#m7)."""
     warmup_stall_ms: int = attrs.field(default=300_000, validator=fields.integer(1))

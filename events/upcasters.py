@@ -15,12 +15,53 @@ import attrs
 
 from equipoise.events import fields
 from equipoise.events.errors import UnsoundError
+from equipoise.events.settings import Scalar
 from equipoise.events.tasks import Lag, TaskId
 
+GROUP_CONFIGURED = 2
 PARTITIONS_OBSERVED = 4
 MEMBER_JOINED = 5
 LAG_REPORTED = 6
 CHECKPOINTED = 106
+
+
+@attrs.frozen(kw_only=True)
+class GroupSettingsV1:
+    """GroupSettings before `join_delay_ms`."""
+
+    acceptable_recovery_lag: int = attrs.field(default=10_000, validator=fields.integer())
+    acceptable_recovery_ms: int = attrs.field(default=0, validator=fields.integer(0, 86_400_000))
+    balance_factor: int = attrs.field(default=1, validator=fields.integer(1))
+    num_standbys: int = attrs.field(default=0, validator=fields.integer(0, 1_000))
+    max_warmups: int = attrs.field(default=2, validator=fields.integer(1))
+    max_warmups_per_member: int = attrs.field(default=2, validator=fields.integer(1))
+    probing_interval_ms: int = attrs.field(default=600_000, validator=fields.integer(1))
+    rack_aware_strategy: str = attrs.field(default="none", validator=fields.one_of("none", "min_cost", "balanced_min_cost"))
+    rack_traffic_cost: int = attrs.field(default=10, validator=fields.integer(0, 100_000))
+    rack_non_overlap_cost: int = attrs.field(default=1, validator=fields.integer(0, 100_000))
+    rack_changelog_cost: int = attrs.field(default=0, validator=fields.integer(0, 100_000))
+    rack_standby_strategy: str = attrs.field(default="balance", validator=fields.one_of("balance", "greedy"))
+    rack_standbys_apart: int = attrs.field(default=1, validator=fields.integer(0, 1_000))
+    rack_aware_tags: tuple[str, ...] = attrs.field(default=(), validator=fields.tuple_of(fields.text(1, 20), most_items=5, distinct=True))
+    max_step_ms: int = attrs.field(default=1_000, validator=fields.integer(1))
+    initial_delay_ms: int = attrs.field(default=3_000, validator=fields.integer())
+    revocation_timeout_ms: int = attrs.field(default=60_000, validator=fields.integer(1))
+    warmup_stall_ms: int = attrs.field(default=300_000, validator=fields.integer(1))
+    drain_timeout_ms: int = attrs.field(default=600_000, validator=fields.integer())
+    load_window_ms: int = attrs.field(default=60_000, validator=fields.integer(1))
+    checkpoint_every_records: int = attrs.field(default=10_000, validator=fields.integer(0))
+    options: dict[str, Scalar] = attrs.field(factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.text(), fields.scalar))
+
+
+@attrs.frozen(kw_only=True)
+class GroupConfiguredV1:
+    """GroupConfigured with GroupSettingsV1."""
+
+    assignor: str = attrs.field(default="high_availability", validator=fields.text())
+    behaviour_version: int = attrs.field(default=1, validator=fields.integer(1))
+    solver: str = attrs.field(default="", validator=fields.text(0))
+    led_by: str = attrs.field(default="equipoise", validator=fields.one_of("equipoise", "external"))
+    knobs: GroupSettingsV1 = attrs.field(factory=GroupSettingsV1, validator=fields.instance_of(GroupSettingsV1))
 
 
 @attrs.frozen(kw_only=True)
@@ -189,6 +230,13 @@ class CheckpointedV1:
     seq: int = attrs.field(validator=fields.integer())
 
 
+def _group_configured_2(wire: list[Any]) -> list[Any]:
+    """Inserts `join_delay_ms` 0 behind `initial_delay_ms`: each join was decided at once."""
+    *rest, knobs = wire
+    at = [field.name for field in attrs.fields(GroupSettingsV1)].index("initial_delay_ms") + 1
+    return [*rest, [*knobs[:at], 0, *knobs[at:]] if knobs.__class__ is list else knobs]
+
+
 def _lag_reported_2(wire: list[Any]) -> list[Any]:
     """Appends empty `busy` to the load."""
     *rest, load = wire
@@ -233,6 +281,7 @@ def _checkpointed_2(wire: list[Any]) -> list[Any]:
 
 
 PAST_SHAPES: Mapping[tuple[int, int], type] = {
+    (GROUP_CONFIGURED, 1): GroupConfiguredV1,
     (PARTITIONS_OBSERVED, 1): PartitionsObservedV1,
     (PARTITIONS_OBSERVED, 2): PartitionsObservedV2,
     (MEMBER_JOINED, 1): MemberJoinedV1,
@@ -245,6 +294,7 @@ PAST_SHAPES: Mapping[tuple[int, int], type] = {
 """(kind, version) -> the class of that version, which reads its JSON Lines."""
 
 STEPS: Mapping[tuple[int, int], Callable[[list[Any]], list[Any]]] = {
+    (GROUP_CONFIGURED, 1): _group_configured_2,
     (PARTITIONS_OBSERVED, 1): _partitions_observed_2,
     (PARTITIONS_OBSERVED, 2): _partitions_observed_3,
     (MEMBER_JOINED, 1): _member_joined_2,

@@ -47,7 +47,7 @@ CAUSES: Mapping[str, str] = {
     "leave_cancelled": "a member said that it stays",
     "leave_withdrawn": "members were asked to stay after all",
     "overdue": "a leaving member's drain timeout passed",
-    "scheduled": "the time for which something was left undone on purpose was over",
+    "scheduled": "the time was over for which lost tasks, moves or new members were to wait",
     "topology": "a new topology was declared",
     "configured": "the configuration changed",
     "racks": "replicas were seen in other racks, or partitions with other traffic",

@@ -281,6 +281,19 @@ class StepContext:
         actions.end_gathering(self.state)
         self.causes.add("start")
 
+    def waits_for_others(self, delay_ms: int) -> bool:
+        """Has a round begin within `delay_ms` that decides for a new member and for those that join
+        until then, unless a task has no owner (docs/protocol.md#d5). Returns whether.
+        """
+        state, at_ms = self.state, self.state.now_ms + delay_ms
+        if state.scheduled_ms is not None and state.scheduled_ms <= at_ms:
+            return True
+        if not state.owner.keys() >= state.tasks().keys():
+            return False
+        actions.schedule(state, at_ms)
+        self.deadlines.watch(Timer.SCHEDULED)
+        return True
+
     def rest_if_empty(self) -> None:
         """Stops the round timers of a group without members, which needs no ticks
         (docs/protocol.md#l3).

@@ -41,7 +41,7 @@ _task = PARSED_TASKS.__getitem__
 _SENTINELS: Mapping[str, LagSentinel] = {sentinel.value: sentinel for sentinel in LagSentinel}
 
 FORMAT = "equipoise-state"
-FORM = 3
+FORM = 4
 """Form of the content. Raise it whenever the same state gives other bytes, including the bytes of
 the configuration and topologies in it. `Checkpointed` names it beside its hash, and hashes of
 another form are not compared (docs/protocol.md#l7). ``tests/data/logs`` has a log that shows a

@@ -386,7 +386,9 @@ class GroupState:
     """
     probing_deadline_ms: int | None = None
     scheduled_ms: int | None = None
-    """When lost tasks are assigned, or a back-off ends (KIP-415, "scheduled rebalance")."""
+    """When lost tasks are assigned, a back-off ends (KIP-415, "scheduled rebalance"), or members
+    that joined get their tasks (docs/protocol.md#d5).
+    """
     verdict: tuple[str, int, int, int, int] | None = None
     """The fields of the last BalanceEvaluated."""
     problem_cache: ProblemCache[MemberState] = attrs.field(factory=ProblemCache, init=False, eq=False, repr=False)

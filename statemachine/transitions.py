@@ -158,7 +158,9 @@ def member_joined(context: StepContext, fact: MemberJoined) -> None:
     if first and state.settings.initial_delay_ms and state.phase is not GroupPhase.SHADOWING:
         actions.begin_gathering(state)
         context.deadlines.watch(Timer.GATHERING)
-    context.causes.add("join")
+    delay_ms = state.settings.join_delay_ms if old is None and state.phase is GroupPhase.LEADING else 0
+    if not (delay_ms and context.waits_for_others(delay_ms)):
+        context.causes.add("join")
 
 
 def lag_reported(context: StepContext, fact: LagReported) -> None:

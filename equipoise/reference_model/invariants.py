@@ -306,7 +306,8 @@ def settling_ms(state: GroupState, *, report_ms: int, restore_ms: int, delays_ms
     step:
 
     * A silent member is removed after its session timeout; a group that gathers starts after its
-      initial delay. From then on the members are fixed.
+      initial delay, and new members are decided after the join delay. From then on the members are
+      fixed.
     * Movements in flight are completed (docs/protocol.md#d9). After that each granted movement
       belongs to a smallest plan and makes the plan smaller by one. So each task and each standby
       moves at most once, and each move uses one slot.
@@ -344,6 +345,7 @@ def settling_ms(state: GroupState, *, report_ms: int, restore_ms: int, delays_ms
     return (
         max((member.session_timeout_ms for member in members), default=0)
         + MOST_INITIAL_DELAYS * settings.initial_delay_ms
+        + settings.join_delay_ms
         + max(back_offs, default=0)
         + max(crash_backoffs, default=0)
         + settings.probing_interval_ms

@@ -312,6 +312,8 @@ _NAMES_IN_LOG_IDS = {"GroupSettings": "Knobs", "SimulatedWorkerSettings": "Worke
 """Renamed class -> its name in the text from which log ids are hashed, so that equal runs keep
 equal ids.
 """
+_NOT_IN_LOG_IDS = "join_delay_ms=0, "
+"""A setting that is younger than the ids, with the value that runs had before."""
 
 
 def log_id_of(inputs: RecordedInputs, simulation: Simulation, configured: GroupConfigured) -> str:
@@ -319,6 +321,7 @@ def log_id_of(inputs: RecordedInputs, simulation: Simulation, configured: GroupC
     described = repr((inputs.start, inputs.happenings, inputs.end_ms, configured, simulation))
     for name, stored_name in _NAMES_IN_LOG_IDS.items():
         described = described.replace(f"{name}(", f"{stored_name}(")
+    described = described.replace(_NOT_IN_LOG_IDS, "")
     return f"simulated-{hashlib.sha256(described.encode()).hexdigest()[:16]}"
 
 

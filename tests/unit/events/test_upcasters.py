@@ -14,7 +14,8 @@ from hypothesis import given
 from equipoise.events import codec, readable, upcasters
 from equipoise.events.decisions import Checkpointed
 from equipoise.events.errors import UnsoundError
-from equipoise.events.facts import LagReported, Load, MemberJoined, PartitionsObserved
+from equipoise.events.facts import GroupConfigured, LagReported, Load, MemberJoined, PartitionsObserved
+from equipoise.events.settings import GroupSettings
 from tests.strategies import instances
 
 DATA = Path(__file__).parents[2] / "data" / "events"
@@ -41,6 +42,14 @@ def test_bytes_of_every_past_version_are_kept() -> None:
 def test_upcasters_cover_every_past_version() -> None:
     due = {(code, version) for code, (newest, _) in codec.KINDS.items() for version in range(1, newest)}
     assert set(upcasters.STEPS) == set(upcasters.PAST_SHAPES) == due
+
+
+@given(instances(upcasters.GroupConfiguredV1))
+def test_upcast_configuration_without_join_delay_decides_each_join_at_once(past: upcasters.GroupConfiguredV1) -> None:
+    form = codec.payload_from_json("GroupConfigured", 1, readable.write(past))
+    event = codec.decode(codec.kind_of(GroupConfigured), 1, form[1])
+    settings = GroupSettings(**attrs.asdict(past.knobs, recurse=False), join_delay_ms=0)
+    assert event == GroupConfigured(**{**attrs.asdict(past, recurse=False), "knobs": settings})
 
 
 @given(instances(upcasters.MemberJoinedV1))
