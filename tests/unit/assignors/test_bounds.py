@@ -118,7 +118,7 @@ def test_priced_bound_is_the_best_over_all_prices_and_numbers_of_tasks(leave: bo
         kinds = []
         for _ in range(dice.randint(1, 3)):
             ls, lt = dice.randint(0, 3), dice.randint(0, 6)
-            us, ut = ls + dice.randint(0, 2), max(lt, ls) + dice.randint(0, 2)
+            us, ut = ls + dice.randint(0, 2), lt + dice.randint(0, 2)
             kinds.append((dice.randint(1, 3), dice.randint(0, 5), dice.randint(0, 5), ls, us, lt, ut))
         stateful, stateless = dice.randint(0, 9), dice.randint(0, 9)
         best = []
