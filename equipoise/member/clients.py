@@ -9,7 +9,7 @@ the grant.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -17,12 +17,17 @@ import attrs
 from equipoise.events.log.kafka.client import Producer, TopicPartition, call_off
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.tasks import TaskId
+from equipoise.member.offsets import ReportedOffsets
 from equipoise.member.options import MemberOptions
 from equipoise.member.origin import transactional_id
 from equipoise.member.sources import SourceReader, TaskSources
 
 TRANSACTION_TIMEOUT_MS = 60_000
 """Kafka aborts an open transaction after this time. One is open only during a commit."""
+MAX_IDLE_MS = 10_000
+"""The consumer's connection to the group's coordinator is closed when it was not used for so long:
+when all tasks have opened, and have changelogs.
+"""
 BATCH_BYTES = 64 * 1024
 """Largest batch of several records."""
 RETRY_BACKOFF_MS = 20
@@ -50,6 +55,7 @@ class MemberClients:
         """The producer for tasks that open now. Others may still use a former one."""
         self._producers: dict[Producer, _SharedProducer] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self.offsets = ReportedOffsets(group)
 
     def new_producer(self, transactional_id: str | None) -> Producer:
         """A producer of its own, which is not started."""
@@ -110,7 +116,7 @@ class MemberClients:
                 return reader.add(partitions)
         consumer = self._connection.clients.consumer(
             group=self._group, read_committed=self._options.transactional, request_timeout_ms=self._options.request_timeout_ms,
-            rack=self._options.rack,
+            rack=self._options.rack, connections_max_idle_ms=MAX_IDLE_MS,
         )  # fmt: skip
         self._readers.append(SourceReader(consumer))
         return self._readers[-1].add(partitions)
@@ -130,6 +136,7 @@ class MemberClients:
 
     async def close(self) -> None:
         """Disconnects, after all tasks have closed."""
+        await self.offsets.stop()
         await asyncio.gather(*(reader.stop() for reader in self._readers), *self._closing, return_exceptions=True)
         for shared in list(self._producers.values()):
             if shared.starting.done():
@@ -183,6 +190,15 @@ class TaskClients:
         producer = self._shared.new_producer(of)
         await producer.start()
         await producer.abandon()
+
+    def report_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commits the group's offsets for lag tools, within a second. A failure is not raised."""
+        if self.producer is not None:
+            self._shared.offsets.report(offsets, self.producer)
+
+    async def flush_offsets(self) -> None:
+        """Commits those of the task now."""
+        await self._shared.offsets.flush(self.sources.partitions)
 
     async def stop_writing(self, *, failed: bool, at_once: bool) -> None:
         """Gives the producer back before the end. `failed`: something sent could not be written.

@@ -19,13 +19,15 @@ BYTES = BytesSerde()
 
 
 class State:
-    """The state of a task in one changelog: the store's content and, over it, the changes since the
-    last commit. Keys and values are serialized by `keys` and `values`.
+    """The state of a task in one changelog: the store's content, over it the changes of a commit
+    that is under way, and the changes since then. Keys and values are serialized by `keys` and
+    `values`.
     """
 
     def __init__(self, store: StateStore, keys: Serde = BYTES, values: Serde = BYTES) -> None:
         self.store = store
         self._key, self._value, self._read_key, self._read = keys.serialize, values.serialize, keys.deserialize, values.deserialize
+        self._committing: dict[bytes, bytes | None] = {}
         self._written: dict[bytes, bytes | None] = {}
         self._undo: list[tuple[bytes, bytes | None, bool]] = []
         """For each change since the savepoint: its key, the change before it, and whether there was
@@ -35,12 +37,15 @@ class State:
     def get(self, key: Any) -> Any:
         """The value of `key`; None when there is none."""
         raw = self._key(key)
-        value = self._written[raw] if raw in self._written else self.store.get(raw)
+        if raw in self._written:
+            value = self._written[raw]
+        else:
+            value = self._committing[raw] if raw in self._committing else self.store.get(raw)
         return None if value is None else self._read(value)
 
     def get_many(self, keys: Iterable[Any]) -> list[Any]:
         """The value of each key, as `get` returns it: much faster than one `get` each."""
-        raw, written = [self._key(key) for key in keys], self._written
+        raw, written = [self._key(key) for key in keys], {**self._committing, **self._written}
         missing = [key for key in dict.fromkeys(raw) if key not in written]
         stored = dict(zip(missing, self.store.get_many(missing), strict=True)) if missing else {}
         values = [written[key] if key in written else stored[key] for key in raw]
@@ -78,7 +83,8 @@ class State:
             yield self._read_key(key), self._read(value)
 
     def _raw_between(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        written = sorted(((key, value) for key, value in self._written.items() if key >= start and (end is None or key < end)), reverse=True)
+        changes = {**self._committing, **self._written}
+        written = sorted(((key, value) for key, value in changes.items() if key >= start and (end is None or key < end)), reverse=True)
         for key, value in self.store.items(start, end):
             while written and written[-1][0] < key:
                 yield from _there(*written.pop())
@@ -112,13 +118,18 @@ class State:
         self._written.update(changes)
 
     def written(self) -> list[Change]:
-        """The changes since the last commit, each key once."""
+        """The changes since the last commit began, each key once."""
         return list(self._written.items())
 
-    def committed(self) -> None:
-        """The changes were applied to the store."""
-        self._written.clear()
+    def begin_commit(self) -> list[Change]:
+        """Begins a commit, after the end of the former one. Returns what `written` returns."""
+        self._committing, self._written = self._written, {}
         self._undo.clear()
+        return list(self._committing.items())
+
+    def committed(self) -> None:
+        """The changes of the commit were applied to the store."""
+        self._committing = {}
 
 
 def _of_application(key: bytes) -> bytes:
@@ -159,7 +170,7 @@ class TaskContext:
         """
         self.states = states
         self.outputs: list[Output] = []
-        """Records to send with the next commit."""
+        """Records to send with the next commit; each commit leaves a new list."""
         self._timers = timers
         self._key_serde, self._value_serde = key_serde, value_serde
         self._outputs_before = 0

@@ -50,6 +50,8 @@ FETCH_WAIT_MS = 100
 wait for that.
 """
 FETCH_BYTES = 4 * 2**20
+MAX_IDLE_MS = 10_000
+"""A member without copies has no connection to restore, after this time."""
 SHRUNK_LOOKS = 5
 """How often the end of a changelog that appears shorter than its copy is read, RETRY_S apart,
 before the copy is wiped: a new partition leader may take a moment to learn its high watermark.
@@ -157,9 +159,10 @@ class ChangelogRestorer:
         with reaching(self._connection):
             clients = self._connection.clients
             self._consumer = clients.consumer(
-                read_committed=True, rack=self._rack, max_partition_fetch_bytes=FETCH_BYTES, fetch_max_wait_ms=FETCH_WAIT_MS
+                read_committed=True, rack=self._rack, max_partition_fetch_bytes=FETCH_BYTES, fetch_max_wait_ms=FETCH_WAIT_MS,
+                connections_max_idle_ms=MAX_IDLE_MS,
             )
-            self._asker = clients.consumer(read_committed=True)
+            self._asker = clients.consumer(read_committed=True, connections_max_idle_ms=MAX_IDLE_MS)
             for consumer in (self._consumer, self._asker):
                 await consumer.start()
         if self._directory is not None:
@@ -282,6 +285,7 @@ class ChangelogRestorer:
             self._woken.clear()
             try:
                 if not self._copies:
+                    self._rest()
                     await self._woken.wait()
                     continue
                 await self._place()
@@ -304,6 +308,16 @@ class ChangelogRestorer:
             except KafkaError as error:
                 _LOG.info("restoring failed, retrying: %r", error)
                 await asyncio.sleep(RETRY_S)
+
+    def _rest(self) -> None:
+        """Fetches nothing while there is no copy: else it would fetch, and keep, what the running
+        tasks write.
+        """
+        if self._assigned:
+            last = min(self._assigned)  # a consumer has at least one partition
+            self._consumer.assign([last])
+            self._consumer.pause(last)
+            self._assigned = frozenset()
 
     async def _unless_woken(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """The coroutine's result; None, and it is cancelled, when `_woken` is set first."""
@@ -341,6 +355,7 @@ class ChangelogRestorer:
         if placed and self._assigned != partitions.keys():
             self._assigned = frozenset(partitions)
             self._consumer.assign(sorted(partitions))
+            self._consumer.resume(*partitions)
             unsought = set(partitions)
         for tp in sorted(unsought):
             self._consumer.seek(tp, partitions[tp].position)

@@ -6,9 +6,10 @@ Opening (docs/protocol.md#m6): with exactly_once, a producer starts with the tra
 to their ends. Unless Kafka has fenced the former owner, a fence is written to each changelog, and
 they are restored up to it. Then the sources are read from the positions in the changelogs.
 
-Each commit sends everything since the last one: outputs, changelog records and source positions,
-each with its origin, and the sources' offsets. Only acknowledged changes go to the store, so it is
-never ahead of its changelog.
+Each commit sends everything since the last one began: outputs, changelog records and source
+positions, each with its origin, and the sources' offsets (with at_least_once and changelogs a
+moment later). Only acknowledged changes go to the store, so it is never ahead of its changelog.
+More records are processed meanwhile.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
+import attrs
+
 from equipoise.events.log.kafka.client import CLOSE_S, ConsumedRecord, TopicPartition, acknowledged, call_off
 from equipoise.events.tasks import TaskId
 from equipoise.member.clients import TaskClients
@@ -28,8 +31,10 @@ from equipoise.member.fencing import EXACTLY_ONCE, FENCE_KEY, SOURCES_KEY, Chang
 from equipoise.member.options import MemberOptions
 from equipoise.member.origin import Origin
 from equipoise.member.processing import Processing, Processor, call
+from equipoise.member.records import Output
 from equipoise.member.sources import TaskSources
 from equipoise.member.stores import Change
+from equipoise.member.ticks import CommitTicks, CommitTurn
 from equipoise.member.timers import Timers
 from equipoise.member.writer import TaskWriter, WrittenChanges
 from equipoise.runtime import Runtime
@@ -82,6 +87,16 @@ class Permit(Protocol):
         """The task is closed. `error`: raised by the application's code or a store; None: none."""
 
 
+@attrs.frozen
+class _Commit:
+    """What a commit writes. `changes`: changelog topic -> its changes, then the source positions.
+    """
+
+    outputs: Sequence[Output]
+    changes: Mapping[str, Sequence[Change]]
+    positions: Mapping[TopicPartition, int]
+
+
 class _Refused(Exception):
     """The member may not process this task now."""
 
@@ -104,6 +119,7 @@ class TaskRunner:
         task: TaskId,
         token: int,
         *,
+        ticks: CommitTicks,
         new_clients: Callable[[], TaskClients],
         connected: TaskClients | None,
         stateful: bool,
@@ -146,12 +162,9 @@ class TaskRunner:
         self._uncommitted = 0
         self._commit_by_s = 0.0
         """When a commit is due although more records wait."""
-        self._rest_until_s = 0.0
-        """Before that it is too early for a commit, although no record waits: commits take at most
-        half of the time.
-        """
-        self._more = False
-        """Whether records were waiting at the last look."""
+        self._turn = CommitTurn(ticks, self._wake)
+        self._committing: asyncio.Future[None] | None = None
+        """The commit that is under way, while more records are processed."""
         self._begun_s = 0.0
         self.processed = 0
         """Number of records given to the handler. Any thread may read it."""
@@ -188,11 +201,16 @@ class TaskRunner:
         another write.
         """
         self._stopping.set()
-        if self._reading is not None:
-            self._reading.wake()
+        self._turn.come()  # its last commit waits for no other task
         if abort and not self._aborted and not self._is_closing and self._job is not None:
             self._aborted = self._called_off = True
-            self._job.cancel()
+            for each in (self._committing, self._job):
+                if each is not None:
+                    each.cancel()
+
+    def _wake(self) -> None:
+        if self._reading is not None:
+            self._reading.wake()
 
     # From the grant to its end
 
@@ -349,22 +367,39 @@ class TaskRunner:
 
     async def _process(self) -> None:
         processing = self._processes()
-        while not self._stopping.is_set():
-            for tp, records in (await self._next_batch()).items():
-                await self._handle(tp, records)
+        try:
+            while not self._stopping.is_set():
+                for tp, records in (await self._next_batch()).items():
+                    await self._handle(tp, records)
+                    if processing.parked is not None:
+                        break
+                await self._run_timers()
                 if processing.parked is not None:
+                    await self._last_commit()
+                    await self._stopping.wait()  # parked
                     break
-            await self._run_timers()
-            if processing.parked is not None:
-                await self._commit()
-                await self._stopping.wait()  # parked
-                return
-            now_s = self._monotonic_s()
-            if now_s >= self._commit_by_s or (self._uncommitted and not self._more and now_s >= self._rest_until_s):
-                await self._commit()
-            if not self._may_go_on():
-                break
+                if self._commit_is_due():
+                    await self._commit()
+                if not self._may_go_on():
+                    break
+            await self._last_commit()
+        except _Refused:
+            await self._commit_over()  # it began with a permit; if it comes too late, it is fenced
+            raise
+        finally:
+            committing, self._committing = self._committing, None
+            if committing is not None:
+                await call_off(committing)
+            self._turn.leave()
+
+    async def _last_commit(self) -> None:
+        await self._commit_over()
+        self._turn.come()
         await self._commit()
+        await self._commit_over()
+        assert self._clients is not None, _OPENED
+        await self._clients.flush_offsets()
+
 
     async def _handle(self, tp: TopicPartition, records: Sequence[ConsumedRecord]) -> None:
         """Gives the records to the application, as long as the task may go on."""
@@ -374,7 +409,7 @@ class TaskRunner:
         while done < len(records):
             if boot_ms() >= self._permitted_until_ms:
                 self._note_busy()
-                if self._monotonic_s() >= self._commit_by_s:
+                if self._commit_is_due():
                     await self._commit()
                 await self._run_timers()
                 await asyncio.sleep(0)  # a handler that never waits would hold up all other tasks
@@ -415,15 +450,16 @@ class TaskRunner:
         self.busy_s += self._monotonic_s() - self._begun_s
 
     async def _next_batch(self) -> Mapping[TopicPartition, Sequence[ConsumedRecord]]:
-        """The next records. None are here: the task waits for more, at most until a commit is due.
+        """The next records. If there are none, the task waits for more, or for its turn to commit.
         """
         assert self._reading is not None, _OPENED
         found = await self._reading.take(self._options.most_uncommitted_records)
-        self._more = bool(found)
         if not found:
-            wait_s = self._rest_until_s - self._monotonic_s() if self._uncommitted else IDLE_S
+            if self._uncommitted:
+                self._turn.want()
             timer_s = self._timers.wait_s()
-            await self._reading.wait(wait_s if timer_s is None else min(wait_s, timer_s))
+            await self._reading.wait(IDLE_S if timer_s is None else min(IDLE_S, timer_s))
+            self._turn.withdraw()
         return found
 
     def _may_go_on(self) -> bool:
@@ -437,39 +473,84 @@ class TaskRunner:
 
     # Committing
 
-    async def _commit(self) -> None:
-        begun_s = self._monotonic_s()
-        if self._uncommitted:
-            self._may_go_on()  # raises _Refused; a closing task still commits
-            await (self._commit_transaction() if self._options.transactional else self._commit_plainly())
-            self._uncommitted = 0
-        # Counted from the end of the commit: else slow commits would hold a single record each.
-        ended_s, interval_s = self._monotonic_s(), self._options.commit_interval_ms / 1_000
-        self._commit_by_s = ended_s + interval_s
-        self._rest_until_s = ended_s + min(interval_s, ended_s - begun_s)
+    def _commit_is_due(self) -> bool:
+        """Raises what a commit has raised that was under way."""
+        if self._committing is not None:
+            if not self._committing.done():
+                return False
+            self._end_commit(self._committing)
+        return self._turn.has_come or self._monotonic_s() >= self._commit_by_s
 
-    async def _commit_transaction(self) -> None:
-        writer, context = self._opened()
+    async def _commit_over(self) -> None:
+        """Returns when no commit is under way. Raises what it has raised."""
+        if self._committing is not None:
+            await asyncio.wait((self._committing,))
+            self._end_commit(self._committing)
+
+    def _end_commit(self, committing: asyncio.Future[None]) -> None:
+        from aiokafka.errors import KafkaConnectionError
+
+        self._committing = None
+        if committing.cancelled() and not self._called_off:
+            raise KafkaConnectionError("a request was cancelled, because the producer was abandoned")
+        committing.result()
+
+    async def _commit(self) -> None:
+        """Begins a commit, after the end of the former one."""
+        await self._commit_over()
+        if self._uncommitted:
+            await self._turn.wait()
+            if self._called_off:
+                raise _Refused("called off")  # should a request have swallowed that
+            self._may_go_on()  # raises _Refused; a closing task still commits
+            _, context = self._opened()
+            outputs, context.outputs = context.outputs, []
+            commit = _Commit(outputs, self._changes(context), dict(self._positions))
+            self._uncommitted = 0
+            self._turn.begin()
+            self._committing = asyncio.ensure_future(self._write(commit))
+        else:
+            self._turn.leave()
+            self._set_due()
+
+    async def _write(self, commit: _Commit) -> None:
+        try:
+            await (self._commit_transaction(commit) if self._options.transactional else self._commit_plainly(commit))
+        finally:
+            self._set_due()
+            self._turn.end()
+            self._wake()
+
+    def _set_due(self) -> None:
+        # Counted from the end of the commit: else slow commits would hold a single record each.
+        self._commit_by_s = self._monotonic_s() + self._options.commit_interval_ms / 1_000
+
+    async def _commit_transaction(self, commit: _Commit) -> None:
+        writer, _ = self._opened()
         await writer.producer.begin_transaction()
-        outputs = await writer.send_outputs(context.outputs)
-        written = await writer.append_changes(self._changes(context))
+        outputs = await writer.send_outputs(commit.outputs)
+        written = await writer.append_changes(commit.changes)
         if self._fence_is_due:
             self._check_followed(written)
         await acknowledged(outputs)
-        await writer.producer.send_offsets_to_transaction(dict(self._positions), self._group)
+        await writer.producer.send_offsets_to_transaction(commit.positions, self._group)
         await writer.producer.commit_transaction()
         self._fence_is_due = False
         self._to_stores(written)
 
-    async def _commit_plainly(self) -> None:
+    async def _commit_plainly(self, commit: _Commit) -> None:
         # Outputs first: once the changelog has the source positions, no record is processed again.
-        writer, context = self._opened()
-        await acknowledged(await writer.send_outputs(context.outputs))
-        written = await writer.append_changes(self._changes(context))
+        writer, _ = self._opened()
+        await acknowledged(await writer.send_outputs(commit.outputs))
+        written = await writer.append_changes(commit.changes)
         self._check_followed(written)
         self._to_stores(written)
         assert self._reading is not None, _OPENED
-        await self._reading.reader.commit(self._positions)
+        assert self._clients is not None, _OPENED
+        if written:
+            self._clients.report_offsets(commit.positions)  # the next owner reads them in the changelogs
+        else:
+            await self._reading.reader.commit(commit.positions)
 
     def _opened(self) -> tuple[TaskWriter, TaskContext]:
         assert self._writer is not None, _OPENED
@@ -481,10 +562,10 @@ class TaskRunner:
         return self._processing
 
     def _changes(self, context: TaskContext) -> dict[str, list[Change]]:
-        """What a commit writes to each changelog: its changes, then the source positions."""
+        """Begins a commit. Returns what it writes to each changelog."""
         sources = pack_sources({(tp.topic, tp.partition): offset for tp, offset in self._positions.items()})
         fence: list[Change] = [(FENCE_KEY, self._options.guarantee.encode())] if self._fence_is_due else []
-        return {topic: [*fence, *state.written(), (SOURCES_KEY, sources)] for topic, state in context.states.items()}
+        return {topic: [*fence, *state.begin_commit(), (SOURCES_KEY, sources)] for topic, state in context.states.items()}
 
     def _check_followed(self, written: Mapping[str, WrittenChanges]) -> None:
         """Raises _Overtaken when something was written to a changelog behind what is in the store:
@@ -501,7 +582,6 @@ class TaskRunner:
         for topic, each in written.items():
             self._stores[topic].apply(((key, value, each.headers) for key, value in each.changes), position=each.end)
             context.states[topic].committed()
-        context.outputs.clear()
 
     # Closing
 

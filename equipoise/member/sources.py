@@ -3,7 +3,8 @@ not grow with tasks.
 
 The consumer fetches ahead for each partition by itself, and a task takes what is there when it
 wants more. So a slow task holds up no other, and its records are fetched no faster than it takes
-them.
+them. A task that is busy, for example with a commit, gets its next few records set aside: the
+consumer would fetch nothing for the others while it has records that nobody takes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,16 @@ FETCH_WAIT_MS = 500
 """How long a broker holds a fetch that finds nothing. A task that is placed meanwhile waits for
 that.
 """
+PACE_S = 0.005
+"""Shortest time between two looks at what was fetched: records that come one by one are fetched and
+committed together.
+"""
+FEW_PARTITIONS = 4
+"""After a look that found something in fewer, the next one comes after twice that time: a request
+for one record costs as much as one for many.
+"""
+SET_ASIDE = 100
+"""Most records to set aside for a task."""
 OPENING_FETCH_WAIT_MS = 100
 """The same while a task is warmed up or opens, and so will be placed soon."""
 
@@ -93,9 +104,15 @@ class SourceReader:
 
     async def _wake_tasks(self) -> None:
         try:
+            loop, next_s = asyncio.get_running_loop(), 0.0
             while True:
-                for tp in await self.consumer.fetched():
+                await self.consumer.fetched()
+                await asyncio.sleep(next_s - loop.time())
+                ready = self.consumer.ready()
+                next_s = loop.time() + (PACE_S if len(ready) >= FEW_PARTITIONS else 2 * PACE_S)
+                for tp in ready:
                     if tp in self._tasks:
+                        await self._tasks[tp].set_aside()
                         self._tasks[tp].wake()
         except Exception as error:  # noqa: BLE001  # the tasks raise it
             self.failure = error
@@ -136,6 +153,9 @@ class TaskSources:
         self.partitions = partitions
         self.reader = reader
         self.is_placed = False
+        self._aside: dict[TopicPartition, Sequence[ConsumedRecord]] = {}
+        self._most_aside = 0
+        self._error: Exception | None = None
         self._woken = asyncio.Event()
 
     async def position(self, tp: TopicPartition, otherwise: str) -> int:
@@ -150,6 +170,7 @@ class TaskSources:
 
     def place(self, positions: Mapping[TopicPartition, int]) -> None:
         """Reads from these offsets on."""
+        self._aside, self._error = {}, None
         for tp, position in positions.items():
             self.reader.consumer.seek(tp, position)
         self.reader.consumer.resume(*positions)
@@ -161,7 +182,27 @@ class TaskSources:
         self._woken.clear()
         if self.reader.failure is not None:
             raise self.reader.failure
-        return await self.reader.consumer.getmany(*self.partitions, max_records=most)
+        self._most_aside = min(most, SET_ASIDE)
+        await self._get_aside(most)
+        if self._error is not None and not self._aside:
+            raise self._error
+        aside, self._aside = self._aside, {}
+        return aside
+
+    async def set_aside(self) -> None:
+        """Sets the next few records aside for `take`."""
+        await self._get_aside(self._most_aside)
+
+    async def _get_aside(self, most: int) -> None:
+        more = most - sum(map(len, self._aside.values()))
+        if more > 0 and self._error is None:
+            try:
+                found = await self.reader.consumer.getmany(*self.partitions, max_records=more)
+            except Exception as error:  # noqa: BLE001  # `take` raises it
+                self._error = error
+                return
+            for tp, records in found.items():
+                self._aside[tp] = [*self._aside[tp], *records] if tp in self._aside else records
 
     async def wait(self, most_s: float) -> None:
         """Returns when more was fetched since `take`, or at `wake`."""

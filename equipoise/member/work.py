@@ -26,6 +26,7 @@ from equipoise.member.preparing import PreparationProgress, PrepareCallback, Pre
 from equipoise.member.processing import Processor
 from equipoise.member.restorer import ChangelogRestorer
 from equipoise.member.runner import Callback, Permit, TaskRunner
+from equipoise.member.ticks import CommitTicks
 from equipoise.runtime import HostThread, Runtime
 from equipoise.statemachine.member import End, MemberSession
 
@@ -63,13 +64,25 @@ class RunnerFactory:
     on_revoked: Callback | None
     log_id: Callable[[], str]
     """Returns the id of the log that grants tasks now."""
+    _ticks: CommitTicks = attrs.field(init=False)
+    """Of all tasks, with at_least_once."""
+
+    @_ticks.default
+    def _shared_ticks(self) -> CommitTicks:
+        return CommitTicks(self.runtime.monotonic_s, 0.0)
+
+    def _ticks_of_task(self) -> CommitTicks:
+        """With exactly_once each task has its own, because their transactions share no requests."""
+        rest_s = self.options.commit_interval_ms / 1_000
+        return CommitTicks(self.runtime.monotonic_s, rest_s) if self.options.transactional else self._ticks
 
     def make(self, permit: Permit, task: TaskId, token: int, connected: TaskClients | None) -> TaskRunner:
         """The runner of the grant `token` of `task`. `connected`: its clients, if connected ahead.
         """
         part = self._part(task)
         return TaskRunner(
-            permit, self.runtime, self.log_id(), self.group, task, token, new_clients=partial(self.clients, task), connected=connected,
+            permit, self.runtime, self.log_id(), self.group, task, token,
+            ticks=self._ticks_of_task(), new_clients=partial(self.clients, task), connected=connected,
             stateful=part.stateful and self.has_changelogs(task), options=self.options, processor=self.processors[task.subtopology],
             on_assigned=self.on_assigned, on_revoked=self.on_revoked,
         )  # fmt: skip

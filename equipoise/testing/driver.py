@@ -169,7 +169,7 @@ class TaskDriver:
         sent = [self._sent(output) for output in self.context.outputs]
         self.context.outputs.clear()
         for state in self.states.values():
-            state.store.apply(state.written(), position=state.store.position + 1)
+            state.store.apply(state.begin_commit(), position=state.store.position + 1)
             state.committed()
         error, self._processing.error = self._processing.error, None
         if error is not None:

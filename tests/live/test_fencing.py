@@ -70,8 +70,9 @@ async def test_writer_paused_between_permit_and_send_is_fenced(bootstrap: str, p
             await until(lambda: len(heir.running) == PARTITIONS)
             assert [each.cause for each in leader.decided(MemberExpired)] == ["session_timeout"]
             await application.until_counted(exactly=True)
+            paused = {runner.task for runner in runners if runner._committing}
             go_on.set()
-            await until(lambda: zombie.fenced_writes == len({runner.task for runner in runners if runner._uncommitted}))
+            await until(lambda: zombie.fenced_writes == len(paused))
             assert zombie.fenced_writes > 0
             await application.order(60)
             counted = await application.until_counted(exactly=True)
@@ -84,10 +85,10 @@ async def test_writer_paused_between_permit_and_send_is_fenced(bootstrap: str, p
 def _pause_before_its_transaction(runner: Any, asked: asyncio.Event, go_on: asyncio.Event) -> None:
     commit = runner._commit_transaction
 
-    async def paused() -> None:
+    async def paused(what: Any) -> None:
         asked.set()
         await go_on.wait()
-        await commit()
+        await commit(what)
 
     runner._commit_transaction = paused
 

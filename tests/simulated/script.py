@@ -306,7 +306,11 @@ class Script:
     async def _commit(self) -> None:
         place = self._place()
         if self._random.random() < 0.5:
-            await self._note("commit offset", self._every.commit({place: self._random.randrange(50)}))
+            offsets = {place: self._random.randrange(50)}
+            if self._random.random() < 0.5:
+                await self._note("commit offset", self._every.commit(offsets))
+            else:
+                await self._note("commit offset with a producer", (await self._writer()).commit_offsets(offsets, f"{self._prefix}.group"))
         await self._note("committed", self._every.committed(place))
         await self._note("all committed", self._sorted(self._admin.committed_offsets(f"{self._prefix}.group", self._places)))
 

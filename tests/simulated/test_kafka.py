@@ -172,7 +172,8 @@ def test_assigned_partitions_keep_their_positions_beside_new_ones() -> None:
         fetched = asyncio.ensure_future(consumer.fetched())
         for number in range(10):
             await producer.send_and_wait("numbers", b"%d" % number, partition=number % 2)
-        assert list(await fetched) == [TP]
+        await fetched
+        assert list(consumer.ready()) == [TP]
         assert len((await consumer.getmany(max_records=1))[TP]) == 1
         other = TopicPartition("numbers", 1)
         consumer.assign([TP, other])

@@ -18,9 +18,12 @@ from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.tasks import TaskId
 from equipoise.member.clients import MemberClients, TaskClients
 from equipoise.member.context import TaskContext
+from equipoise.member.offsets import EVERY_S
 from equipoise.member.options import MemberOptions
 from equipoise.member.processing import Processor
 from equipoise.member.runner import TaskRunner
+from equipoise.member.sources import TaskSources
+from equipoise.member.ticks import CommitTicks
 from equipoise.member.work import PERMIT_MS
 from tests.simulated.deployment import SimulatedConnection
 from tests.simulated.kafka.clients import SimulatedClients
@@ -45,6 +48,7 @@ class Bench:
         self.options = MemberOptions(**options)
         connection = SimulatedConnection(made=SimulatedClients(self.cluster, "member"))
         self.clients = MemberClients(connection, "group", self.options)
+        self.ticks = CommitTicks(self.monotonic_s, 0.0)
         self.runners: list[TaskRunner] = []
         self.lease_ends_ms = LONG_MS
         self.permit_ms = PERMIT_MS
@@ -55,6 +59,9 @@ class Bench:
 
     def monotonic_s(self) -> float:
         return self.scheduler.now_us / S_US
+
+    def new_ticks(self) -> CommitTicks:
+        return CommitTicks(self.monotonic_s, self.options.commit_interval_ms / 1_000) if self.options.transactional else self.ticks
 
     def send(self, partition: int, records: int) -> None:
         log = self.cluster.topics["in"].partitions[partition]
@@ -69,8 +76,8 @@ class Bench:
         new_clients = partial(TaskClients, self.clients, "group", task, self.options, sources=("in",), changelogs=())
         runtime: Any = self
         runner = TaskRunner(
-            runtime, runtime, "log", "group", task, 1, new_clients=new_clients, connected=None, stateful=False, options=self.options,
-            processor=Processor(handler, sources="in", **processor), on_assigned=on_assigned, on_revoked=None,
+            runtime, runtime, "log", "group", task, 1, ticks=self.new_ticks(), new_clients=new_clients, connected=None, stateful=False,
+            options=self.options, processor=Processor(handler, sources="in", **processor), on_assigned=on_assigned, on_revoked=None,
         )  # fmt: skip
         self.runners.append(runner)
         runner.start()
@@ -193,6 +200,45 @@ def test_runner_commits_by_time_while_records_wait(guarantee: str) -> None:
 
 
 @BOTH
+def test_runner_processes_one_commit_more_while_one_is_under_way(guarantee: str) -> None:
+    async def test(bench: Bench) -> None:
+        bench.send(0, 1_000)
+        runner = bench.start(0, answer)
+        while not runner._committing:  # noqa: ASYNC110
+            await asyncio.sleep(0.0001)
+        bench.cluster.pause(0)
+        await asyncio.sleep(1)
+        assert runner.processed == 200
+        bench.cluster.resume(0)
+        await asyncio.sleep(5)
+        assert [each.value for each in bench.outputs()] == [b"%d" % number for number in range(1_000)]
+
+    simulate(test, guarantee=guarantee, most_uncommitted_records=100)
+
+
+def test_aborted_runner_does_not_go_on_with_its_commit() -> None:
+    steps: list[str] = []
+
+    async def test(bench: Bench) -> None:
+        runner = bench.start(0, answer)
+
+        async def write(commit: Any) -> None:
+            steps.append("outputs")
+            await asyncio.sleep(1)
+            steps.append("changelog")
+
+        runner._commit_plainly = write  # type: ignore[method-assign]
+        bench.send(0, 1)
+        while not steps:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        runner.stop(abort=True)
+        await asyncio.sleep(5)
+        assert steps == ["outputs"]
+
+    simulate(test)
+
+
+@BOTH
 def test_slow_task_holds_up_no_other(guarantee: str) -> None:
     async def test(bench: Bench) -> None:
         for partition in range(TASKS):
@@ -245,15 +291,82 @@ def test_commits_of_tasks_that_wait_go_together() -> None:
     simulate(test)
 
 
+async def reading(bench: Bench) -> list[TaskSources]:
+    """The sources of two tasks, read from their beginning on."""
+    sources = [bench.clients.sources([TopicPartition("in", partition)]) for partition in range(TASKS)]
+    await sources[0].reader.start()
+    for each in sources:
+        each.place(dict.fromkeys(each.partitions, 0))
+    return sources
+
+
+def test_task_that_takes_no_records_delays_no_fetches() -> None:
+    async def test(bench: Bench) -> None:
+        first, second = await reading(bench)
+        assert not await first.take(10)
+        await asyncio.sleep(1)
+        for number in range(10):
+            for partition in range(TASKS):
+                bench.send(partition, 1)
+            sent_s = bench.monotonic_s()
+            assert not await second.take(1)
+            await second.wait(1)
+            assert len((await second.take(1))[second.partitions[0]]) == 1
+            assert bench.monotonic_s() - sent_s < 0.02, number
+        found = [record.offset for records in (await first.take(10)).values() for record in records]
+        assert found == list(range(10))
+
+    simulate(test)
+
+
+def test_task_gets_all_records_in_order_whatever_was_set_aside() -> None:
+    async def test(bench: Bench) -> None:
+        first, _ = await reading(bench)
+        (place,) = first.partitions
+        found: list[int] = []
+        for sent, taken in ((30, 7), (500, 50), (1, 1), (90, 0), (90, 300), (0, 1_000), (0, 1_000), (0, 1_000)):
+            bench.send(0, sent)
+            await asyncio.sleep(1)
+            if taken:
+                found += [record.offset for record in (await first.take(taken)).get(place, ())]
+        assert found == list(range(711))
+        first.place({place: 700})
+        await asyncio.sleep(1)
+        assert [record.offset for record in (await first.take(1_000))[place]] == list(range(700, 711))
+
+    simulate(test)
+
+
+def test_offsets_that_may_wait_are_committed_within_a_second_or_at_the_end() -> None:
+    async def test(bench: Bench) -> None:
+        sources = await reading(bench)
+        consumer, places = sources[0].reader.consumer, [each.partitions[0] for each in sources]
+        producer = await bench.clients.producer()
+        for offset in (3, 4):
+            bench.clients.offsets.report(dict.fromkeys(places, offset), producer)
+        await bench.clients.offsets.flush(places[:1])
+        assert [await consumer.committed(place) for place in places] == [4, None]
+        await asyncio.sleep(EVERY_S + 0.1)
+        assert [await consumer.committed(place) for place in places] == [4, 4]
+        await bench.clients.release(producer, failed=False)
+
+    simulate(test)
+
+
 def test_tasks_reopen_when_their_producer_is_abandoned() -> None:
     async def test(bench: Bench) -> None:
         runners = [bench.start(partition, answer) for partition in range(TASKS)]
         await asyncio.sleep(1)
+        want: Any = bench.ticks.want
+        vars(bench.ticks)["want"] = lambda turn, is_due: None
         for partition in range(TASKS):
             bench.send(partition, 3)
         while not all(runner._uncommitted for runner in runners):  # noqa: ASYNC110
             await asyncio.sleep(0.0001)
         bench.cluster.pause(0)
+        vars(bench.ticks)["want"] = want
+        for runner in runners:
+            runner._wake()
         await asyncio.sleep(1)
         await bench.clients.abandon_producers()
         bench.cluster.resume(0)

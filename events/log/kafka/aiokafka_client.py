@@ -32,7 +32,9 @@ from aiokafka.errors import (
     ProducerClosed,
     RecordListTooLargeError,
     TopicAuthorizationFailedError,
+    for_code,
 )
+from aiokafka.protocol.commit import OffsetCommitRequest
 
 from equipoise.events.log.kafka.client import CLOSE_S, Admin, Consumer, NewTopic, Producer, SentBatch, TopicPartition, Unsent
 from equipoise.events.log.kafka.topic_ids import topic_ids
@@ -109,7 +111,7 @@ class DeployedConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # aiok
     def hold_fetches(self, wait_ms: int) -> None:
         self._fetcher._fetch_max_wait_ms = wait_ms
 
-    async def fetched(self) -> Collection[TopicPartition]:
+    async def fetched(self) -> None:
         waiter, fetching = self._fetcher._create_fetch_waiter(), self._fetcher._fetch_task
         try:
             await asyncio.wait((waiter, fetching), return_when=asyncio.FIRST_COMPLETED)
@@ -119,6 +121,8 @@ class DeployedConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # aiok
         if fetching.done():
             raise KafkaConnectionError("the consumer fetches nothing any more")
         waiter.result()
+
+    def ready(self) -> Collection[TopicPartition]:
         return list(self._fetcher._records)
 
     def getmany(self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None) -> Coroutine[Any, Any, Any]:
@@ -208,6 +212,19 @@ class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
             if not batch._msg_futures:
                 batch.failure(ProducerClosed())
         await _ended(self, tasks)
+
+    async def commit_offsets(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
+        if self.client.get_random_node() is None:
+            raise KafkaConnectionError("no broker is known")  # it is closed
+        coordinator = await self.client.coordinator_lookup(CoordinationType.GROUP, group)
+        topics: dict[str, list[tuple[int, int, str]]] = {}
+        for (topic, partition), offset in offsets.items():
+            topics.setdefault(topic, []).append((partition, offset, ""))
+        answer = await self.client.send(coordinator, OffsetCommitRequest(group, -1, "", -1, list(topics.items())))
+        for _, partitions in answer.topics:
+            for _, code in partitions:
+                if code:
+                    raise for_code(code)
 
     async def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
         await super().send_offsets_to_transaction({_theirs(partition): offset for partition, offset in offsets.items()}, group)

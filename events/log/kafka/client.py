@@ -130,10 +130,14 @@ class Consumer(Client, Protocol):
         """
         ...
 
-    async def fetched(self) -> Collection[TopicPartition]:
-        """Waits until something more is fetched. Returns the partitions of which `getmany` has
-        something. Raises KafkaError when nothing is fetched any more.
+    async def fetched(self) -> None:
+        """Waits until something more is fetched. Raises KafkaError when nothing is fetched any
+        more.
         """
+        ...
+
+    def ready(self) -> Collection[TopicPartition]:
+        """The partitions of which `getmany` has something."""
         ...
 
     def hold_fetches(self, wait_ms: int) -> None:
@@ -231,6 +235,10 @@ class Producer(Client, Protocol):
         """Returns when everything queued was sent or has failed."""
         ...
 
+    async def commit_offsets(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
+        """Commits offsets of a consumer group, outside of transactions. Raises KafkaError."""
+        ...
+
     async def begin_transaction(self) -> None: ...
     async def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, int], group: str) -> None: ...
 
@@ -283,9 +291,11 @@ class Clients(Protocol):
         max_poll_records: int | None = None,
         fetch_max_wait_ms: int = 500,
         max_partition_fetch_bytes: int = 2**20,
+        connections_max_idle_ms: int = 540_000,
     ) -> Consumer:
         """`group`: for `committed` and `commit` only; there is no group membership. `rack`: reads
-        from a near replica (KIP-392).
+        from a near replica (KIP-392). `connections_max_idle_ms`: closes connections that are not
+        used for so long, and opens them again when they are.
         """
         ...
 

@@ -64,6 +64,7 @@ class SimulatedConsumer(ConnectedClient):
         max_poll_records: int | None = None,
         fetch_max_wait_ms: int = 500,
         max_partition_fetch_bytes: int = 2**20,
+        connections_max_idle_ms: int = 540_000,
     ) -> None:
         super().__init__(cluster, process, request_timeout_ms=request_timeout_ms)
         self._group = group
@@ -184,11 +185,13 @@ class SimulatedConsumer(ConnectedClient):
     def hold_fetches(self, wait_ms: int) -> None:
         self._wait_us = wait_ms * 1_000
 
-    async def fetched(self) -> Collection[TopicPartition]:
+    async def fetched(self) -> None:
         if not self._is_closed:
             await self._woken(None)
         if self._is_closed:
             raise errors.KafkaConnectionError
+
+    def ready(self) -> Collection[TopicPartition]:
         return [place for place, state in self._assigned.items() if state.is_ready]
 
     async def _woken(self, timeout_s: float | None) -> bool:

@@ -387,6 +387,11 @@ class SimulatedProducer(ConnectedClient):
         self._state = "open"
         self._ended = asyncio.get_running_loop().create_future()
 
+    async def commit_offsets(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
+        answer = await self._coordinated(GROUP, group, "OffsetCommit", partial(self._cluster.coordinators.commit_offsets, group, dict(offsets)))
+        if answer is not None:
+            raise answer
+
     async def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
         self._must_be_transactional()
         if self._state != "open":

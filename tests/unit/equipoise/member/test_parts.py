@@ -37,7 +37,7 @@ def test_state_shows_changes_over_the_store(stored: list, written: list) -> None
             state.put(key, value)
     assert list(state.items()) == sorted((key, value) for key, value in expected.items() if value is not None)
     assert all(state.get(key) == value for key, value in expected.items())
-    store.apply(state.written(), position=2)
+    store.apply(state.begin_commit(), position=2)
     state.committed()
     assert list(state.items()) == sorted((key, value) for key, value in expected.items() if value is not None)
     assert state.written() == []
@@ -126,6 +126,20 @@ def test_timers_are_due_once_each_interval_and_never_twice_for_the_past() -> Non
 
 def test_member_keywords_are_the_options() -> None:
     assert get_type_hints(MemberKeywords) == get_type_hints(MemberOptions)
+def test_state_holds_changes_of_a_commit_under_way_and_later_ones() -> None:
+    store = MemoryStore()
+    state = State(store)
+    for key in (b"a", b"b", b"c"):
+        state.put(key, b"1")
+    first = state.begin_commit()
+    state.put(b"b", b"2")
+    state.delete(b"c")
+    for _ in range(2):
+        assert [state.get(key) for key in (b"a", b"b", b"c")] == [b"1", b"2", None]
+        assert list(state.items()) == [(b"a", b"1"), (b"b", b"2")]
+        store.apply(first, position=3)
+        state.committed()
+    assert state.written() == [(b"b", b"2"), (b"c", None)]
 
 
 @pytest.mark.parametrize(("key", "value"), [("k", b""), (b"k", "v"), (b"k", None)])

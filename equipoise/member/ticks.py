@@ -1,0 +1,118 @@
+"""When tasks commit: together, in ticks, so that their commits share requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+LONGEST_S = 0.1
+"""A commit that takes longer, because one broker does not answer, holds up no later tick."""
+
+
+class CommitTicks:
+    """The ticks of some tasks. Belongs to the application's loop.
+
+    A tick begins when the former one is over. Unless a commit is due, it also waits until the
+    former one was over for as long as that took, at most for `most_rest_s`.
+    """
+
+    def __init__(self, monotonic_s: Callable[[], float], most_rest_s: float) -> None:
+        self._monotonic_s = monotonic_s
+        self._most_rest_s = most_rest_s
+        self._waiting: dict[CommitTurn, None] = {}
+        self._is_due = False
+        """Whether a commit of `_waiting` is due."""
+        self._committing: set[CommitTurn] = set()
+        """Turns of the present tick that are not over."""
+        self._began_s = self._rest_until_s = 0.0
+        self._next: asyncio.TimerHandle | None = None
+
+    def want(self, turn: CommitTurn, *, is_due: bool) -> None:
+        """The task commits in the next tick that begins when it has no commit under way."""
+        self._waiting[turn] = None
+        if self._next is None or is_due > self._is_due:
+            self._is_due |= is_due
+            self._plan()
+
+    def withdraw(self, turn: CommitTurn) -> None:
+        """The task does not want to commit any more."""
+        self._waiting.pop(turn, None)
+
+    def end(self, turn: CommitTurn) -> None:
+        """The task has no commit under way any more."""
+        if turn in self._committing:
+            self._committing.remove(turn)
+            if not self._committing:
+                now_s = self._monotonic_s()
+                self._rest_until_s = now_s + min(now_s - self._began_s, self._most_rest_s)
+        self._plan()
+
+    def _plan(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+        if self._waiting:
+            begin_s = 0.0 if self._is_due else self._rest_until_s
+            if self._committing:
+                begin_s = max(begin_s, self._began_s + LONGEST_S)
+            self._next = asyncio.get_running_loop().call_later(max(0.0, begin_s - self._monotonic_s()), self._begin)
+
+    def _begin(self) -> None:
+        self._next, self._is_due = None, False
+        turns = [turn for turn in self._waiting if not turn.is_committing]
+        self._began_s, self._committing = self._monotonic_s(), set(turns)
+        for turn in turns:
+            del self._waiting[turn]
+            turn.come()
+
+
+class CommitTurn:
+    """The turns of one task. `wake` is called when one has come."""
+
+    def __init__(self, ticks: CommitTicks, wake: Callable[[], None]) -> None:
+        self._ticks = ticks
+        self._wake = wake
+        self._has_come = asyncio.Event()
+        self.is_committing = False
+
+    @property
+    def has_come(self) -> bool:
+        """Whether the task may begin a commit. Others wait until that is over, or `leave`."""
+        return self._has_come.is_set()
+
+    def come(self) -> None:
+        """The task may begin a commit."""
+        self._has_come.set()
+        self._wake()
+
+    def want(self) -> None:
+        """The task has something to commit and nothing else to do."""
+        if not self.has_come:
+            self._ticks.want(self, is_due=False)
+
+    def withdraw(self) -> None:
+        """The task has something else to do, unless its turn has come."""
+        if not self.has_come:
+            self._ticks.withdraw(self)
+
+    async def wait(self) -> None:
+        """Returns when the task may begin a commit, which is due."""
+        if not self.has_come:
+            self._ticks.want(self, is_due=True)
+            await self._has_come.wait()
+
+    def begin(self) -> None:
+        """The commit begins."""
+        self._has_come.clear()
+        self.is_committing = True
+
+    def end(self) -> None:
+        """The commit is over."""
+        self.is_committing = False
+        self._ticks.end(self)
+
+    def leave(self) -> None:
+        """The task commits nothing."""
+        self._has_come.clear()
+        self._ticks.withdraw(self)
+        self.end()

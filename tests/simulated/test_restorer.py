@@ -1,0 +1,73 @@
+"""The restorer by itself, in virtual time over the simulated Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Any
+
+from equipoise.events.tasks import TaskId
+from equipoise.member.restorer import ChangelogRestorer
+from equipoise.member.stores import MemoryStore
+from equipoise.member.throttle import Throttle
+from tests.simulated.deployment import SimulatedConnection
+from tests.simulated.kafka.clients import SimulatedClients
+from tests.simulated.kafka.cluster import Cluster
+from tests.simulated.kafka.log import Batch
+from tests.simulated.loops import S_US, Scheduler, VirtualLoop
+
+TASKS = [TaskId(0, partition) for partition in range(3)]
+
+
+def test_restorer_without_copies_fetches_nothing_and_goes_on_where_it_was() -> None:
+    scheduler = Scheduler(1)
+    cluster = Cluster(scheduler, Random(1))
+    cluster.create_topic("log", len(TASKS))
+    fetches = 0
+    fetch: Any = cluster.fetch
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal fetches
+        fetches += 1
+        return fetch(*arguments)
+
+    vars(cluster)["fetch"] = counted
+
+    def append(task: TaskId, value: bytes) -> None:
+        cluster.append(cluster.topics["log"].partitions[task.partition], Batch(-1, -1, -1, False, [(b"k", value, (), 0)], 100))
+
+    async def test() -> None:
+        def clock() -> float:
+            return scheduler.now_us / S_US
+
+        runtime: Any = type("Clock", (), {"monotonic_s": staticmethod(clock)})
+        restorer = ChangelogRestorer(
+            SimulatedConnection(made=SimulatedClients(cluster, "member")), dict.fromkeys(TASKS, ("log",)), MemoryStore, None,
+            runtime=runtime, throttle=Throttle(None, None, clock), ends_every_s=1.0, progressed=lambda: None, failed=lambda error: None,
+        )  # fmt: skip
+        await restorer.start()
+        for value in (b"1", b"2"):
+            for task in TASKS:
+                append(task, value)
+            await asyncio.gather(*map(restorer.restore, TASKS))
+            stores = [(await restorer.open(task, {}))["log"] for task in TASKS]
+            assert [store.store.get(b"k") for store in stores] == [value] * len(TASKS)
+            await asyncio.sleep(1)
+            before = fetches
+            await asyncio.sleep(2)
+            for task, store in zip(TASKS, stores, strict=True):
+                append(task, b"written here")
+                store.apply([(b"k", b"written here", ())], position=store.position + 1)
+            await asyncio.sleep(2)
+            assert fetches == before
+            for task in TASKS:
+                restorer.put_back(task)
+        await restorer.stop()
+
+    task = VirtualLoop(scheduler, "test").create_task(test())
+    try:
+        scheduler.run(600 * S_US, task.done)
+        assert task.done(), "it hangs"
+        task.result()
+    finally:
+        scheduler.dispose()

@@ -1,0 +1,151 @@
+"""When the tasks of a member commit, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from equipoise.member.ticks import LONGEST_S, CommitTicks, CommitTurn
+from tests.simulated.loops import S_US, Scheduler, VirtualLoop
+
+REST_S = 0.1
+
+
+class Bench:
+    """Tasks that commit with the same ticks."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.ticks = CommitTicks(self.now_s, REST_S)
+        self.begun_ms: list[tuple[str, int]] = []
+        """Commits: the task, and when it began."""
+
+    def now_s(self) -> float:
+        return self.scheduler.now_us / S_US
+
+    def turn(self) -> CommitTurn:
+        return CommitTurn(self.ticks, lambda: None)
+
+    async def commit(self, name: str, takes_s: float, *, is_due: bool = False) -> None:
+        """Commits once, of a task that has nothing else to do unless the commit `is_due`."""
+        turn = self.turn()
+        if not is_due:
+            turn.want()
+            while not turn.has_come:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        await turn.wait()
+        turn.begin()
+        self.begun_ms.append((name, round(self.now_s() * 1_000)))
+        await asyncio.sleep(takes_s)
+        turn.end()
+
+
+def simulate(test: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
+    scheduler = Scheduler(1)
+    task = VirtualLoop(scheduler, "test").create_task(test(Bench(scheduler)))
+    try:
+        scheduler.run(600 * S_US, task.done)
+        assert task.done(), "it hangs"
+        task.result()
+        assert not scheduler.errors
+    finally:
+        scheduler.dispose()
+
+
+@pytest.mark.parametrize("is_due", [False, True])
+def test_commits_wanted_during_a_tick_begin_together_after_it(is_due: bool) -> None:
+    async def test(bench: Bench) -> None:
+        first = asyncio.ensure_future(bench.commit("first", 0.02))
+        await asyncio.sleep(0.005)
+        others = [asyncio.ensure_future(bench.commit(name, 0.02, is_due=is_due)) for name in ("second", "third")]
+        await asyncio.gather(first, *others)
+        (_, begun), (_, second), (_, third) = bench.begun_ms
+        assert second == third
+        assert second - begun in ((20, 21, 22) if is_due else (40, 41, 42))  # one that is not due leaves half of the time free
+
+    simulate(test)
+
+
+def test_commit_is_due_after_the_longest_rest_at_the_latest() -> None:
+    async def test(bench: Bench) -> None:
+        await bench.commit("first", 1.0, is_due=True)
+        await bench.commit("second", 0.0)
+        (_, begun), (_, second) = bench.begun_ms
+        assert 1_000 + REST_S * 1_000 <= second - begun <= 1_000 + REST_S * 1_000 + 2
+
+    simulate(test)
+
+
+def test_task_that_wants_the_next_commit_during_its_own_is_in_the_next_tick() -> None:
+    async def test(bench: Bench) -> None:
+        bench.ticks = CommitTicks(bench.now_s, 0.0)
+        turn = bench.turn()
+        for _ in range(3):
+            await turn.wait()
+            turn.begin()
+            other = asyncio.ensure_future(bench.commit("other", 0.01))
+            await asyncio.sleep(0.005)
+            turn.want()
+            assert not turn.has_come
+            turn.end()
+            await asyncio.sleep(0.001)
+            assert turn.has_come
+            await asyncio.sleep(0.002)
+            assert len(bench.begun_ms) == 1
+            bench.begun_ms.clear()
+            await other
+        turn.leave()
+
+    simulate(test)
+
+
+def test_commit_that_takes_long_holds_up_others_for_a_moment() -> None:
+    async def test(bench: Bench) -> None:
+        stuck = asyncio.ensure_future(bench.commit("stuck", 10.0))
+        await asyncio.sleep(0.01)
+        for name in ("second", "third"):
+            await bench.commit(name, 0.001)
+        await stuck
+        (_, begun), (_, second), (_, third) = bench.begun_ms
+        assert second - begun <= LONGEST_S * 1_000 + 2
+        assert third - second <= 5
+
+    simulate(test)
+
+
+def test_task_that_wants_no_commit_any_more_holds_up_no_other() -> None:
+    async def test(bench: Bench) -> None:
+        first = asyncio.ensure_future(bench.commit("first", 0.02))
+        await asyncio.sleep(0.005)
+        withdrawn = bench.turn()
+        withdrawn.want()
+        withdrawn.withdraw()
+        await first
+        await asyncio.sleep(1)
+        assert not withdrawn.has_come
+        gone = bench.turn()
+        gone.want()
+        await asyncio.sleep(0.001)
+        assert gone.has_come
+        gone.leave()
+        await bench.commit("second", 0.0)
+        assert bench.begun_ms[-1][1] - bench.begun_ms[0][1] < 1_100
+
+    simulate(test)
+
+
+def test_task_that_closes_waits_for_no_other() -> None:
+    async def test(bench: Bench) -> None:
+        stuck = asyncio.ensure_future(bench.commit("stuck", 10.0))
+        await asyncio.sleep(0.01)
+        closing = bench.turn()
+        closing.come()
+        await closing.wait()
+        assert bench.begun_ms[0][1] + 15 > bench.now_s() * 1_000
+        closing.leave()
+        stuck.cancel()
+
+    simulate(test)
