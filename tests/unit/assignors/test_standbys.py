@@ -336,3 +336,9 @@ def test_copy_with_the_least_to_restore_is_passed_on_first_where_tags_matter(nea
     members = [member("m1", "0_0 0_1"), member("m2", standby="0_0 0_1"), member("m3", lags={near: 500})]
     found = assigned(in_zones(problem(TWO, *members, num_standbys=1, max_warmups=1), m1="a", m2="a", m3="b"))
     assert warming(found) == [f"{near} m3"]
+
+
+def test_copy_of_a_movement_is_not_replaced_by_a_warm_up_that_began():
+    members = [member("m1", "0_0", standby="0_1 0_2 0_3"), member("m2", "0_1 0_2 0_3 0_4 0_5", standby="0_0"), member("m3", warmup="0_0")]
+    found = assigned(problem(SIX, *members, num_standbys=1), {"0_0": "m2"})
+    assert (held(found)["0_0"], "0_0 m3" in warming(found)) == ("m2", False)
