@@ -74,6 +74,7 @@ KINDS: Mapping[int, tuple[int, type]] = {
     14: (1, facts.Undecodable),
     15: (1, facts.LeaveRequested),
     16: (1, facts.DealRequested),
+    17: (1, facts.TaskParked),
     100: (1, decisions.MemberExpired),
     101: (1, decisions.BalanceEvaluated),
     102: (1, decisions.AssignmentIssued),

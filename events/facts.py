@@ -295,6 +295,25 @@ class TasksRevoked:
 
 
 @attrs.frozen(kw_only=True)
+class TaskParked:
+    """The application failed, and its member keeps the task and handles nothing more in it, until
+    it is granted again. The leader does nothing about it: on another member the task would fail,
+    too.
+    """
+
+    member_id: str = _member
+    incarnation: int = _incarnation
+    task: TaskId = attrs.field(validator=fields.task)
+    token: int = attrs.field(validator=fields.integer())
+    """Fencing token of the grant."""
+    topic: str = attrs.field(default="", validator=fields.text(0))
+    """Of the record at which the application failed; empty: it failed at no record."""
+    partition: int = attrs.field(default=0, validator=fields.integer())
+    offset: int = attrs.field(default=0, validator=fields.integer())
+    error: str = attrs.field(default="", validator=fields.text(0))
+
+
+@attrs.frozen(kw_only=True)
 class LeaveIntended:
     """The member wants to leave once its tasks run elsewhere. The wish ends with the incarnation
     (docs/protocol.md#m7).
@@ -415,6 +434,7 @@ Fact = (
     | LagReported
     | TaskReady
     | TasksRevoked
+    | TaskParked
     | LeaveIntended
     | LeaveCancelled
     | LeaveRequested

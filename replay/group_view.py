@@ -52,6 +52,19 @@ class CopyRow:
 
 
 @attrs.frozen(kw_only=True)
+class ParkedRow:
+    """Why a task's owner handles nothing more in it (`TaskParked`). `topic` "": it failed at no
+    record. `since_ms`: for how long, in group time.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    error: str
+    since_ms: int
+
+
+@attrs.frozen(kw_only=True)
 class TaskRow:
     """A task. `state`: owned, revoking (its owner is to give it up) or nobody. `destination`: of
     the movement in flight.
@@ -70,6 +83,8 @@ class TaskRow:
     """A member restores or keeps a copy in order to take the task over."""
     preparing: PreparingRow | None
     """What the owner's application prepares before its first record; None: nothing."""
+    parked: ParkedRow | None
+    """Why the owner handles nothing more; None: it does."""
     warmups: tuple[CopyRow, ...]
     standbys: tuple[CopyRow, ...]
     token: int
@@ -87,6 +102,7 @@ class TaskRow:
             "movement": self.movement,
             "is_learned": self.is_learned,
             "preparing": None if self.preparing is None else attrs.asdict(self.preparing),
+            "parked": None if self.parked is None else attrs.asdict(self.parked),
             "warmups": [copy.document() for copy in self.warmups],
             "standbys": [copy.document() for copy in self.standbys],
             "token": self.token,
@@ -283,6 +299,7 @@ def task_rows(state: GroupState, only: TaskId | None = None) -> Iterable[TaskRow
             movement=None if movement is None else movement.state.value,
             is_learned=bool(learners),
             preparing=None if holder is None else preparing_row(state, holder, task),
+            parked=_parked_row(state, task, owner),
             warmups=tuple(_copy_row(state, name, task, acceptable[name], name in learners) for name in warmups.get(task, ())),
             standbys=tuple(_copy_row(state, name, task, acceptable[name], name in learners) for name in standbys.get(task, ())),
             token=state.tokens.get(task, 0),
@@ -296,6 +313,15 @@ def preparing_row(state: GroupState, member: MemberState, task: TaskId) -> Prepa
     if now is not None:
         return PreparingRow(thousandths=now.thousandths, since_ms=state.now_ms - now.since_ms, has_failed=has_failed)
     return PreparingRow(thousandths=None, since_ms=None, has_failed=True) if has_failed else None
+
+
+def _parked_row(state: GroupState, task: TaskId, owner: str | None) -> ParkedRow | None:
+    parked = state.parked.get(task)
+    if parked is None or parked.member_id != owner:
+        return None
+    return ParkedRow(
+        topic=parked.topic, partition=parked.partition, offset=parked.offset, error=parked.error, since_ms=state.now_ms - parked.since_ms
+    )
 
 
 def _copy_row(state: GroupState, member_id: str, task: TaskId, acceptable: int, is_learner: bool) -> CopyRow:

@@ -29,6 +29,7 @@ from equipoise.events.facts import (
     MemberJoined,
     MemberLeft,
     PartitionsObserved,
+    TaskParked,
     TaskReady,
     TasksRevoked,
     TopologyDeclared,
@@ -345,7 +346,7 @@ class _Reading:
                 life = self._life(ended.member_id, ended.incarnation)
                 if life is not None:
                     life.ends(ended.ended_ms, _OBSERVED_ENDS[ended.how], inferred=ended.inferred, removed_ms=self.now_ms, better=True)
-        elif isinstance(event, LagReported | TaskReady | TasksRevoked | LeaveIntended | LeaveCancelled | MemberLeft):
+        elif isinstance(event, LagReported | TaskReady | TasksRevoked | TaskParked | LeaveIntended | LeaveCancelled | MemberLeft):
             life = self._life(event.member_id, event.incarnation)
             if life is not None:
                 self._heard(life, event)
@@ -378,7 +379,9 @@ class _Reading:
     def _life(self, member_id: str, incarnation: int) -> _Incarnation | None:
         return self.known.get((member_id, incarnation))
 
-    def _heard(self, life: _Incarnation, event: LagReported | TaskReady | TasksRevoked | LeaveIntended | LeaveCancelled | MemberLeft) -> None:
+    def _heard(
+        self, life: _Incarnation, event: LagReported | TaskReady | TasksRevoked | TaskParked | LeaveIntended | LeaveCancelled | MemberLeft
+    ) -> None:
         life.heard_ms = self.now_ms
         if isinstance(event, LeaveIntended) or (isinstance(event, LagReported) and event.leaving):
             life.intended_ms = self.now_ms if life.intended_ms is None else life.intended_ms

@@ -16,7 +16,7 @@ from typing import TypeVar
 import attrs
 
 from equipoise.assignors import Memory, Movement, Revocations
-from equipoise.events.facts import AssignmentObserved, GroupConfigured, LagReported, MemberJoined, PartitionsObserved, TopologyDeclared
+from equipoise.events.facts import AssignmentObserved, GroupConfigured, LagReported, MemberJoined, PartitionsObserved, TaskParked, TopologyDeclared
 from equipoise.events.fields import INT64_MAX
 from equipoise.events.records import Record
 from equipoise.events.tasks import TaskId
@@ -32,6 +32,7 @@ from equipoise.statemachine.state import (
     Lost,
     MeasuredLoad,
     MemberState,
+    Parked,
     Preparation,
     SlotBackoff,
     Warmup,
@@ -123,7 +124,7 @@ def declare_topology(state: GroupState, fact: TopologyDeclared) -> None:
 
 
 def forget_removed_tasks(state: GroupState) -> None:
-    """previous_owners', lost', loads', behind', backoffs' = their entries for tasks of the
+    """previous_owners', lost', loads', behind', parked', backoffs' = their entries for tasks of the
     topology.
     """
     tasks = state.tasks()
@@ -131,6 +132,7 @@ def forget_removed_tasks(state: GroupState) -> None:
     state.lost = {task: lost for task, lost in state.lost.items() if task in tasks}
     state.loads = {task: load for task, load in state.loads.items() if task in tasks}
     state.behind = {task: records for task, records in state.behind.items() if task in tasks}
+    state.parked = {task: parked for task, parked in state.parked.items() if task in tasks}
     state.backoffs = {key: backoff for key, backoff in state.backoffs.items() if key[0] in tasks}
 
 
@@ -282,6 +284,11 @@ def record_loads(state: GroupState, loads: Mapping[TaskId, MeasuredLoad], behind
     state.behind.update((task, records) for task, records in behind.items() if state.has_task(task))
 
 
+def park(state: GroupState, fact: TaskParked) -> None:
+    """parked' = parked ∪ {task: the fact's}."""
+    state.parked[fact.task] = Parked(fact.member_id, state.now_ms, fact.topic, fact.partition, fact.offset, fact.error)
+
+
 def declare_ready(member: MemberState, tasks: Iterable[TaskId]) -> None:
     """ready' = ready ∪ tasks."""
     _note_change(member)
@@ -389,7 +396,7 @@ def _forget_old_crashes(state: GroupState) -> None:
 def grant(state: GroupState, member: MemberState, task: TaskId) -> None:
     """active' = active ∪ {task: issued_epoch + 1}; revoking', standby', warmup' = each \\ {task};
     owner' = owner ∪ {task: member}; tokens[task]' = tokens[task] + 1; lost' = lost \\ {task};
-    previous_owners' = previous_owners \\ {task: member}.
+    parked' = parked \\ {task}; previous_owners' = previous_owners \\ {task: member}.
     """
     name = member.member_id
     _note_change(member)
@@ -400,6 +407,7 @@ def grant(state: GroupState, member: MemberState, task: TaskId) -> None:
     state.owner[task] = name
     state.tokens[task] = state.tokens.get(task, 0) + 1
     state.lost.pop(task, None)
+    state.parked.pop(task, None)
     if state.previous_owners.get(task) == name:
         del state.previous_owners[task]
 

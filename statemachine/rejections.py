@@ -42,6 +42,7 @@ REJECTIONS: dict[str, str] = {
     "held_not_granted": "it holds task {0}_{1}, which it was never granted",
     "not_revoking": "task {0}_{1} is not being revoked from it",
     "not_a_copy": "task {0}_{1} is neither standby nor warm-up of it",
+    "not_granted": "task {0}_{1} was not granted to it with token {2}",
     "already_released": "the member was released already; join again",
     "unknown_members": "{0} of the named members are not in the group; no member was asked",
     "nobody_asked": "none of these members is asked to leave, or all of them are released already",

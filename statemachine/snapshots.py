@@ -29,6 +29,7 @@ from equipoise.statemachine.state import (
     Lost,
     MeasuredLoad,
     MemberState,
+    Parked,
     Preparation,
     SlotBackoff,
     Warmup,
@@ -114,7 +115,7 @@ def _columns(kind: type) -> tuple[str, ...]:
     return tuple(field.name for field in attrs.fields(kind))
 
 
-_OF_LOADS, _OF_CRASHES, _OF_PREPARATIONS, _OF_WARMUPS = map(_columns, (MeasuredLoad, Crashes, Preparation, Warmup))
+_OF_LOADS, _OF_CRASHES, _OF_PARKED, _OF_PREPARATIONS, _OF_WARMUPS = map(_columns, (MeasuredLoad, Crashes, Parked, Preparation, Warmup))
 
 
 def _values(of: object, columns: tuple[str, ...]) -> list[Any]:
@@ -154,12 +155,14 @@ def _state_to_wire(state: GroupState) -> list[Any]:
         [state.revocations.times, state.revocations.since_ms, state.revocations.until_ms],
         {key: value if isinstance(value, int) else [str(item) for item in value] for key, value in sorted(state.memory.items())},
         None if state.verdict is None else list(state.verdict),
+        *([{str(task): _values(state.parked[task], _OF_PARKED) for task in sorted(state.parked)}] if state.parked else ()),
     ]
 
 
 def _state_from_wire(wire: list[Any]) -> GroupState:
     group, log_id, config, topologies, ends, racks, weights, growth, loads, behind, numbers, members, owner, *rest = wire
-    tokens, holds, fenced, previous_owners, lost, in_flight, waiting, backoffs, nonces, crashes, asked, timers, revocations, memory, verdict = rest
+    tokens, holds, fenced, previous_owners, lost, in_flight, waiting, backoffs, nonces, crashes, asked, timers, revocations, *rest = rest
+    memory, verdict, *parked = rest
     now_ms, last_append_ms, last_offset, seq, number, generation = numbers
     state = GroupState(
         group=group,
@@ -199,6 +202,7 @@ def _state_from_wire(wire: list[Any]) -> GroupState:
         revocations=Revocations(times=revocations[0], since_ms=revocations[1], until_ms=revocations[2]),
         memory={key: _memory_from_wire(key, value) for key, value in memory.items()},
         verdict=None if verdict is None else tuple(verdict),
+        parked={_task(text): Parked(*values) for of in parked for text, values in of.items()},
     )
     for text, source, destination, what in in_flight:
         actions.begin_movement(state, Movement(task=_task(text), source=source, destination=destination, state=MovementState(what)))

@@ -306,6 +306,18 @@ def fenced_key(member_id: str, incarnation: int) -> str:
     return f"{member_id}#{incarnation}"
 
 
+@attrs.frozen
+class Parked:
+    """Why the owner of a task handles nothing more in it (`TaskParked`)."""
+
+    member_id: str
+    since_ms: int
+    topic: str
+    partition: int
+    offset: int
+    error: str
+
+
 @attrs.define
 class GroupState:
     """The state of one group. All of it is in the snapshot, except what is marked as derived."""
@@ -325,6 +337,8 @@ class GroupState:
     """Records of a task's sources still to be processed, as its member reported, where nobody
     observed them later.
     """
+    parked: dict[TaskId, Parked] = attrs.field(factory=dict)
+    """Task that its owner, if it still is the same, has parked."""
     source_lags: dict[str, dict[int, int]] = attrs.field(factory=dict)
     """Topic -> partition -> records that the group has still to read, as observed since it began.
     """

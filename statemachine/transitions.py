@@ -26,6 +26,7 @@ from equipoise.events.facts import (
     MemberLeft,
     PartitionsObserved,
     ProbingTick,
+    TaskParked,
     TaskReady,
     TasksRevoked,
     TopologyDeclared,
@@ -223,6 +224,14 @@ def tasks_revoked(context: StepContext, fact: TasksRevoked) -> None:
     actions.stop_holding(member, fact.tasks)
     for task in fact.tasks:
         context.release(member, task)
+
+
+def task_parked(context: StepContext, fact: TaskParked) -> None:
+    """For people: no decision depends on it."""
+    member = _renew(context, fact.member_id, fact.incarnation)
+    if (fact.task not in member.active and fact.task not in member.revoking) or context.state.tokens.get(fact.task) != fact.token:
+        raise Rejected("not_granted", *fact.task, fact.token)
+    actions.park(context.state, fact)
 
 
 def leave_intended(context: StepContext, fact: LeaveIntended) -> None:
@@ -436,7 +445,7 @@ def _reject(code: str) -> Transition:
     return transition
 
 
-def _external(context: StepContext, fact: TaskReady | TasksRevoked | LeaveIntended | LeaveCancelled) -> None:
+def _external(context: StepContext, fact: TaskReady | TasksRevoked | TaskParked | LeaveIntended | LeaveCancelled) -> None:
     """Rejects a fact that only a leading equipoise answers, while something else leads the group.
     It still shows that the member lives.
     """
@@ -458,6 +467,7 @@ _OF_MEMBERS: dict[type, Transition] = {
     LagReported: lag_reported,
     TaskReady: task_ready,
     TasksRevoked: tasks_revoked,
+    TaskParked: task_parked,
     LeaveIntended: leave_intended,
     LeaveCancelled: leave_cancelled,
     MemberLeft: member_left,
@@ -477,7 +487,7 @@ TRANSITIONS: dict[GroupPhase, dict[type, Transition]] = {
     GroupPhase.LEADING: {**_LED, **_OF_MEMBERS},
     GroupPhase.SHADOWING: {
         **_ALWAYS,
-        **dict.fromkeys((TaskReady, TasksRevoked, LeaveIntended, LeaveCancelled), _external),
+        **dict.fromkeys((TaskReady, TasksRevoked, TaskParked, LeaveIntended, LeaveCancelled), _external),
         LeaveRequested: _reject("external"),
         DealRequested: _reject("external"),
         MemberJoined: member_joined,

@@ -15,7 +15,7 @@ from equipoise.events.tasks import TaskId
 from equipoise.replay.wording import counted, day_text, lag_text, preparing_text, span_text
 
 if TYPE_CHECKING:
-    from equipoise.replay.group_view import CopyRow, GroupView, MemberRow, PreparingRow, TaskRow
+    from equipoise.replay.group_view import CopyRow, GroupView, MemberRow, ParkedRow, PreparingRow, TaskRow
 
 _MOST_NAMED = 12
 """Tasks named in one cell; the rest is counted. `--json` has all."""
@@ -111,7 +111,7 @@ def tasks_table(tasks: Iterable[TaskRow]) -> Table:
     rows = [
         (
             str(task.task),
-            f"{task.owner or 'nobody'}{', being learned' if task.is_learned else ''}{_preparing(task.preparing)}",
+            f"{task.owner or 'nobody'}{', being learned' if task.is_learned else ''}{_preparing(task.preparing)}{_parked(task.parked)}",
             _owner_lag(task),
             "" if task.destination is None else f"{task.movement} -> {task.destination}",
             _copies(task.warmups),
@@ -133,6 +133,13 @@ def _owner_lag(task: TaskRow) -> str:
 
 def _preparing(row: PreparingRow | None) -> str:
     return "" if row is None else f", {preparing_text(row.thousandths, row.since_ms, has_failed=row.has_failed)}"
+
+
+def _parked(row: ParkedRow | None) -> str:
+    if row is None:
+        return ""
+    place = f" at {row.topic}/{row.partition} offset {row.offset}" if row.topic else ""
+    return f", PARKED{place} since {span_text(row.since_ms)}: {row.error}"
 
 
 def _copies(copies: Iterable[CopyRow]) -> str:

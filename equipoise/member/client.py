@@ -326,7 +326,7 @@ class Member:
     @property
     def parked(self) -> dict[TaskId, ParkedTask]:
         """Task whose handler failed, with `ErrorPolicy.stop` -> the record and the error."""
-        return self._running_host().work.parked
+        return self._running_host().work.parked_tasks
 
     @property
     def fenced_writes(self) -> int:

@@ -88,7 +88,7 @@ def place_of(topic: str, partition: int, offset: int) -> str:
 
 def error_text(error: BaseException) -> str:
     """The error on one line."""
-    text = " ".join(f"{type(error).__name__}: {error}".split())
+    text = " ".join(f"{type(error).__name__}: {error}".split()).encode(errors="backslashreplace").decode()
     return text if len(text) <= MOST_ERROR_CHARS else f"{text[: MOST_ERROR_CHARS - 3]}..."
 
 

@@ -131,6 +131,7 @@ class MemberHost:
         self.work = Work(
             self.shared, self._restorer, self._restore_thread, runners, on_standby, on_asked, prepare,
             None if self._directory is None else self._directory.folder, wake=self.wake, fail=self.fail, call=self._call,
+            send=self._link.queue,
         )  # fmt: skip
 
     # Begin and end, in the application's loop

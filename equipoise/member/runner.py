@@ -80,6 +80,9 @@ class Permit(Protocol):
     def fenced(self, task: TaskId) -> None:
         """A write was refused or overtaken: a later owner has begun this task."""
 
+    def parked(self, token: int, parked: ParkedTask) -> None:
+        """A task handles nothing more, and keeps its grant."""
+
     def stopped(self, task: TaskId) -> None:
         """The task writes nothing any more: its next owner may begin."""
 
@@ -376,7 +379,8 @@ class TaskRunner:
                 await self._run_timers()
                 if processing.parked is not None:
                     await self._last_commit()
-                    await self._stopping.wait()  # parked
+                    self._permit.parked(self.token, processing.parked)
+                    await self._stopping.wait()
                     break
                 if self._commit_is_due():
                     await self._commit()

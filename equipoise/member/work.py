@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import attrs
 
-from equipoise.events.facts import Load, Subtopology, TopologyDeclared
+from equipoise.events.facts import Fact, Load, Subtopology, TaskParked, TopologyDeclared
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.member.clients import MemberClients, TaskClients
 from equipoise.member.error_policy import ParkedTask
@@ -104,7 +104,7 @@ class Work:
     """Carries out the orders of the session, and is the `Permit` of its runners. Construct it in
     the application's loop; the sections below say which loop calls which methods. `call` runs a
     function in the member's own loop, `wake` makes that loop look again, and `fail` ends the member
-    with an error.
+    with an error. `send` queues a fact.
     """
 
     def __init__(
@@ -121,6 +121,7 @@ class Work:
         wake: Callable[[], None],
         fail: Callable[[BaseException], None],
         call: Callable[..., None],
+        send: Callable[[Fact], None],
     ) -> None:
         self._shared = shared
         self._restorer = restorer
@@ -129,7 +130,7 @@ class Work:
         self._boot_ms = runners.runtime.boot_ms
         self._on_standby = on_standby
         self._on_asked = on_asked
-        self._wake, self._fail, self._call = wake, fail, call
+        self._wake, self._fail, self._call, self._send = wake, fail, call, send
         self._app = asyncio.get_running_loop()
         self._preparer = None if prepare is None else Preparer(prepare, self._declare_ready, wake, runners.runtime)
         self._to_prepare: tuple[frozenset[TaskId], frozenset[TaskId]] = (frozenset(), frozenset())
@@ -161,7 +162,7 @@ class Work:
             return {task: grant.token for task, grant in sorted(session.grants.items()) if session.refusal(task, now_ms) is None}
 
     @property
-    def parked(self) -> dict[TaskId, ParkedTask]:
+    def parked_tasks(self) -> dict[TaskId, ParkedTask]:
         """Task whose handler failed -> why it is parked. Any thread may read it."""
         parked = {task: runner.parked for task, runner in sorted(self._runners.copy().items())}
         return {task: each for task, each in parked.items() if each is not None}
@@ -365,6 +366,22 @@ class Work:
 
     def fenced(self, task: TaskId) -> None:
         self.fenced_writes += 1
+
+    def parked(self, token: int, parked: ParkedTask) -> None:
+        self._call(self._send_parked, token, parked)
+
+    def _send_parked(self, token: int, parked: ParkedTask) -> None:
+        with self._shared.lock:
+            session = self._shared.session
+            grant = session.grants.get(parked.task)
+            if grant is None or grant.token != token:
+                return
+        self._send(
+            TaskParked(
+                member_id=session.member_id, incarnation=session.incarnation, task=parked.task, token=token,
+                topic=parked.topic, partition=max(0, parked.partition), offset=max(0, parked.offset), error=parked.error,
+            )
+        )  # fmt: skip
 
     def stopped(self, task: TaskId) -> None:
         self._call(self._closed, task)

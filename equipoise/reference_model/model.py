@@ -27,6 +27,7 @@ from equipoise.events.facts import (
     MemberLeft,
     PartitionsObserved,
     Subtopology,
+    TaskParked,
     TaskReady,
     TasksRevoked,
     TopologyDeclared,
@@ -37,7 +38,7 @@ from equipoise.events.records import DecisionRecord, Record
 from equipoise.events.tasks import Lag, LagSentinel, TaskId, tasks_text
 from equipoise.statemachine.state import ASKED_MEMORY_MS, CRASH_MEMORY_MS, REMEMBERED_TOPOLOGIES
 
-_OF_A_MEMBER = (LagReported, TaskReady, TasksRevoked, LeaveIntended, LeaveCancelled, MemberLeft)
+_OF_A_MEMBER = (LagReported, TaskReady, TasksRevoked, TaskParked, LeaveIntended, LeaveCancelled, MemberLeft)
 
 
 @attrs.define

@@ -26,6 +26,7 @@ from equipoise.events.facts import (
     PartitionsObserved,
     ProbingTick,
     Subtopology,
+    TaskParked,
     TaskReady,
     TasksRevoked,
     TopologyDeclared,
@@ -363,6 +364,24 @@ def _say_of_tasks(context: Context, parsed: ParsedDirective, kind: type[TaskRead
         actor.ready = tuple(sorted({*actor.ready, *of}))
     epoch = parsed.get("epoch", actor.granted.assignment_epoch if actor.granted else 0)
     context.append(kind(member_id=actor.member_id, incarnation=actor.incarnation, assignment_epoch=epoch, tasks=of))
+
+
+@directive(
+    "parked", "MEMBER TASKS", "TaskParked, for each task: its application failed, and its member handles nothing more ([M10](protocol.md#m10)).",
+    incarnation=INCARNATION, token=Argument(WHOLE, "fencing token of the grant; default: of the task's last grant"),
+    error=Argument(TEXT, "the error, without spaces"), **TIME,
+)  # fmt: skip
+def parked(context: Context, parsed: ParsedDirective) -> None:
+    context.move_clock(parsed)
+    actor = context.actor(parsed, parsed.member)
+    try:
+        of = TASKS.read(parsed.directive.words[1])
+    except InputError as error:
+        raise parsed.error(str(error)) from None
+    for task in of:
+        token = parsed.get("token", context.state.tokens.get(task, 0))
+        said = {"topic": "in", "partition": task.partition, "offset": 0, "error": parsed.get("error", "")}
+        context.append(TaskParked(member_id=actor.member_id, incarnation=actor.incarnation, task=task, token=token, **said))
 
 
 @directive("leave-intent", "MEMBER...", "LeaveIntended: the member wants to leave once its tasks run elsewhere.", incarnation=INCARNATION, **TIME)

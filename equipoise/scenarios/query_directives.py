@@ -44,7 +44,7 @@ def show(context: Context, parsed: ParsedDirective) -> None:
         setattr(context.shown, name, parsed.get(name, False))
 
 
-@directive("state", "", "The state as tables: group, members, movements in flight, holds, previous owners, lost tasks, back-offs, crashes.")
+@directive("state", "", "The state as tables: group, members, movements in flight, holds, parked tasks, previous owners, lost tasks, crashes.")
 def state_table(context: Context, parsed: ParsedDirective) -> None:
     state = context.state
     deadline_ms = context.group_harness.machine.next_deadline_ms
@@ -57,6 +57,8 @@ def state_table(context: Context, parsed: ParsedDirective) -> None:
         context.say(f"in flight: {task} {movement.source} -> {movement.destination} {movement.state.value}")
     if state.waiting:
         context.say(f"waiting for a slot: {state.waiting}")
+    if state.parked:
+        context.say(f"parked: {by_task_text({task: f'{each.member_id} since {each.since_ms}' for task, each in state.parked.items()})}")
     if state.holds:
         context.say(f"hold_ms: {by_task_text({task: str(ms) for task, ms in state.holds.items()})}")
     if state.previous_owners:

@@ -256,6 +256,8 @@ async def test_record_that_cannot_be_handled_parks_its_task_and_no_other(bootstr
             (parked,) = member.parked.values()
             assert (str(parked.task), parked.topic, parked.offset) == ("0_1", application.source, place.offset)
             assert "cannot read b'poison'" in parked.error
+            await until(lambda: bool(leader.machine.state.parked))
+            assert leader.machine.state.parked[parked.task].offset == place.offset
             assert len(member.running) == PARTITIONS
             async with application.member("m2", None, "exactly_once", handler=count) as other:
                 await until(lambda: len(other.running) == 1)

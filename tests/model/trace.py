@@ -35,6 +35,7 @@ from equipoise.events.facts import (
     LeaveIntended,
     MemberJoined,
     MemberLeft,
+    TaskParked,
     TaskReady,
     TasksRevoked,
 )
@@ -45,7 +46,7 @@ from tests.model.configurations import Configuration, Process
 from tests.model.lease import FENCED, LIVE, NOT_STARTED, OUT, OVER, RUNS, At, Lease, NotAllowed, NotWaitedFor, TwoOwners
 
 Incarnation = tuple[str, int]
-OF_A_MEMBER = (LagReported, LeaveCancelled, LeaveIntended, MemberLeft, TaskReady, TasksRevoked)
+OF_A_MEMBER = (LagReported, LeaveCancelled, LeaveIntended, MemberLeft, TaskParked, TaskReady, TasksRevoked)
 
 
 class Refused(EquipoiseError):

@@ -18,6 +18,7 @@ from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.tasks import TaskId
 from equipoise.member.clients import MemberClients, TaskClients
 from equipoise.member.context import TaskContext
+from equipoise.member.error_policy import ParkedTask
 from equipoise.member.offsets import EVERY_S
 from equipoise.member.options import MemberOptions
 from equipoise.member.processing import Processor
@@ -53,6 +54,7 @@ class Bench:
         self.lease_ends_ms = LONG_MS
         self.permit_ms = PERMIT_MS
         self.over: list[BaseException | None] = []
+        self.parked_tasks: list[ParkedTask] = []
 
     def boot_ms(self) -> int:
         return self.scheduler.now_us // MS_US
@@ -96,6 +98,9 @@ class Bench:
 
     def restored(self, task: TaskId) -> None:
         pass
+
+    def parked(self, token: int, parked: ParkedTask) -> None:
+        self.parked_tasks.append(parked)
 
     def stopped(self, task: TaskId) -> None:
         pass
@@ -462,6 +467,7 @@ def test_parked_task_has_committed_what_came_before_and_others_run_on(guarantee:
         await sources.reader.start()
         assert await sources.reader.consumer.committed(TopicPartition("in", 0)) == 7
         assert bench.over == []  # it is still granted
+        assert bench.parked_tasks == [first.parked]
 
     simulate(test, guarantee=guarantee)
 

@@ -5,10 +5,10 @@ timeline and `explain` tell them from a log.
 from __future__ import annotations
 
 from equipoise.cli.show import members_table, tasks_table
-from equipoise.events.facts import LagReported, TaskReady
+from equipoise.events.facts import LagReported, TaskParked, TaskReady
 from equipoise.events.tasks import TaskId
 from equipoise.replay.explanation import explain, move_document
-from equipoise.replay.group_view import CopyRow, PreparingRow, TaskRow, show
+from equipoise.replay.group_view import CopyRow, ParkedRow, PreparingRow, TaskRow, show
 from equipoise.replay.timelines import build_timeline, timeline_document
 from tests.groups import Group, joined
 
@@ -102,3 +102,15 @@ def test_timeline_strict_task_retaken_has_not_moved():
     assert built.totals().moves == 0
     stories = [(each.source, each.destination, each.outcome) for each in built.moves if each.task == T1]
     assert stories == [(None, "m1", "granted"), ("m1", "m2", "under way"), ("m1", "m1", "granted")]
+
+
+def test_show_names_a_parked_task_its_record_and_the_error():
+    group = Group().starts("m1", stateful=2)
+    group.members["m1"].reports()
+    parked = TaskParked(member_id="m1", incarnation=1, task=T1, token=1, topic="in", partition=1, offset=17, error="ValueError: no number")
+    group.fact(parked, 1_000)
+    group.tick(1_000)
+    assert row(group, T1).parked == ParkedRow(topic="in", partition=1, offset=17, error="ValueError: no number", since_ms=1_000)
+    assert row(group, T0).parked is None
+    table = tasks_table(show(group.records).tasks)
+    assert "m1, PARKED at in/1 offset 17 since 1.0 s: ValueError: no number" in table.rows[1]

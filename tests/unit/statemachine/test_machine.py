@@ -23,6 +23,7 @@ from equipoise.events.facts import (
     ObservedMember,
     PartitionsObserved,
     ProbingTick,
+    TaskParked,
     TaskReady,
     TasksRevoked,
     Undecodable,
@@ -311,6 +312,7 @@ def unsound(group: Group) -> dict[str, list[Any]]:
         "report_base_unknown": [LagReported("m1", 1, 99, 1, base=50)],
         "held_not_granted": [LagReported("m1", 1, 99, 1, held=unknown), LagReported("m2", 1, 99, 0, held=first)],
         "not_revoking": [TasksRevoked(**m1, assignment_epoch=1, tasks=first), TasksRevoked(**m1, assignment_epoch=1, tasks=unknown)],
+        "not_granted": [TaskParked(**m1, task=unknown[0], token=1), TaskParked(**m1, task=first[0], token=9)],
         "not_a_copy": [TaskReady(**m1, assignment_epoch=1, tasks=unknown)],
     }
 

@@ -21,6 +21,7 @@ from equipoise.events.facts import (
     MemberLeft,
     ObservedMember,
     PartitionsObserved,
+    TaskParked,
     TaskReady,
     TasksRevoked,
     Undecodable,
@@ -30,7 +31,7 @@ from equipoise.statemachine import actions
 from equipoise.statemachine.context import StepContext
 from equipoise.statemachine.deadlines import Timer
 from equipoise.statemachine.rejections import Rejected
-from equipoise.statemachine.state import GroupPhase
+from equipoise.statemachine.state import GroupPhase, Parked
 from equipoise.statemachine.transitions import TRANSITIONS
 from tests.groups import MARGIN_MS, SESSION_MS, Group, configured, joined, topology
 from tests.unit.statemachine.contexts import context_of, gives_up, member_of, moves, owns, step
@@ -287,6 +288,36 @@ def test_readiness_of_a_task_that_is_already_handed_over_begins_no_round():
     context.state.in_flight[A] = attrs.evolve(context.state.in_flight[A], state=REVOKING)
     happens(context, TaskReady(member_id="m2", incarnation=1, assignment_epoch=5, tasks=(A,)))
     assert context.causes == set()
+
+
+# Tasks that handle nothing more
+
+
+def test_parked_task_is_noted_until_it_is_granted_again():
+    context = step("m1", "m2")
+    owns(context.state, "m1", A)
+    token = context.state.tokens[A]
+    parked = TaskParked(member_id="m1", incarnation=1, task=A, token=token, topic="in", partition=3, offset=7, error="E: x")
+    assert rejects(context, attrs.evolve(parked, task=B)) == ("not_granted", 0, 1, token)
+    assert rejects(context, attrs.evolve(parked, token=token - 1)) == ("not_granted", 0, 0, token - 1)
+    assert rejects(context, attrs.evolve(parked, member_id="m2")) == ("not_granted", 0, 0, token)
+    assert happens(context, parked).causes == set()
+    assert context.state.parked == {A: Parked("m1", context.state.now_ms, "in", 3, 7, "E: x")}
+    gives_up(context.state, "m1", A)
+    assert context.state.parked == {}
+    happens(context, attrs.evolve(parked, token=token + 1))  # it is being revoked, and still held
+    assert set(context.state.parked) == {A}
+    actions.grant(context.state, member_of(context, "m2"), A)
+    assert context.state.parked == {}
+
+
+def test_parked_task_that_the_topology_no_longer_has_is_forgotten():
+    context = step("m1")
+    owns(context.state, "m1", A)
+    happens(context, TaskParked(member_id="m1", incarnation=1, task=A, token=context.state.tokens[A]))
+    context.state.parked[TaskId(9, 9)] = context.state.parked[A]
+    actions.forget_removed_tasks(context.state)
+    assert set(context.state.parked) == {A}
 
 
 # Tasks that are given up
