@@ -17,9 +17,10 @@ from jsonschema import Draft202012Validator
 from equipoise.cli import COMMANDS, main
 from equipoise.cli.spark import SPARK_COMMANDS
 from equipoise.events.decisions import MemberAssigned, MemberExpired
-from equipoise.events.facts import GroupConfigured, LeaveIntended, LogOpened
+from equipoise.events.facts import GroupConfigured, LeaveIntended, LogOpened, TaskParked
 from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.tasks import parse_task
 from tests.json_schemas import NOT_MET, SHARED, Coverage, check, closed_objects, properties_of, references_in, schemas
 from tests.pages import rows_of
 from tests.unit.replay.lived import END_MS, JOINED_MS, lived, write
@@ -64,6 +65,7 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     moving = next(row["task"] for row in printed("show", log, "--at", str(warming))["tasks"] if row["movement"] == "warming")
     dead = str(first.caused_by - 1)
     tasks = [row["task"] for row in printed("show", log)["tasks"]]
+    parked = with_parked_task(folder / "parked.db", printed("show", log))
     scenario = ROOT / "tests" / "scenarios" / "high_availability" / "cold_joiner.txt"
     changed = folder / "changed.txt"
     changed.write_text(scenario.read_text(encoding="utf-8").replace("gen=1 probing=no", "gen=1 probing=yes"), encoding="utf-8")
@@ -85,7 +87,9 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
             printed("what-if", two_groups(folder / "two.db"), "--seeds", "1", code=1),
         ],
         "verify": [printed("verify", path, code=code) for path, code in ((log, 0), (wrong, 1), (torn, 1), (strange, 2))],
-        "show": [printed("show", *args) for args in ((log,), (log, "--at", str(warming)), (log, "--at", str(revoking)), (wrong,), (told,))],
+        "show": [
+            printed("show", *args) for args in ((log,), (log, "--at", str(warming)), (log, "--at", str(revoking)), (wrong,), (told,), (parked,))
+        ],
         "explain": [
             *(printed("explain", log, "--task", task) for task in tasks),
             *(printed("explain", log, "--task", task, "--at", str(warming)) for task in tasks),
@@ -106,6 +110,19 @@ def two_groups(path: Path) -> Path:
     with open_log(path, "w") as log:
         write(log, lived())
         log.append_fact("empty", END_MS, GroupConfigured(solver=""))
+    return path
+
+
+def with_parked_task(path: Path, view: Any) -> Path:
+    """The log of this view, in which the owner of the first task has parked it."""
+    task = view["tasks"][0]
+    incarnation = next(member["incarnation"] for member in view["members"] if member["member_id"] == task["owner"])
+    parked = TaskParked(
+        member_id=task["owner"], incarnation=incarnation, task=parse_task(task["task"]), token=task["token"], topic="orders", error="ValueError"
+    )
+    with open_log(path, "w") as log:
+        write(log, lived())
+        log.append_fact("orders", END_MS, parked)
     return path
 
 
