@@ -380,8 +380,8 @@ def parked(context: Context, parsed: ParsedDirective) -> None:
         raise parsed.error(str(error)) from None
     for task in of:
         token = parsed.get("token", context.state.tokens.get(task, 0))
-        said = {"topic": "in", "partition": task.partition, "offset": 0, "error": parsed.get("error", "")}
-        context.append(TaskParked(member_id=actor.member_id, incarnation=actor.incarnation, task=task, token=token, **said))
+        place = {"topic": "in", "partition": task.partition, "offset": 0, "error": parsed.get("error", "")}
+        context.append(TaskParked(member_id=actor.member_id, incarnation=actor.incarnation, task=task, token=token, **place))
 
 
 @directive("leave-intent", "MEMBER...", "LeaveIntended: the member wants to leave once its tasks run elsewhere.", incarnation=INCARNATION, **TIME)
