@@ -180,6 +180,8 @@ class Stepper:
         self.decisions: Interned[codec.Encoded] = Interned()
         self._folded: dict[tuple[int, int, int], tuple[int, tuple[tuple[int, ...], ...]]] = {}
         self._aged: dict[tuple[int, int], int] = {}
+        self._first: dict[int, tuple[int, int]] = {}
+        self._parsed: list[tuple[tuple[str, ...], bool]] = []
         self._may_run: dict[tuple[int, int], frozenset[TaskId]] = {}
         self._answered: dict[tuple[object, ...], tuple[int, tuple[int, ...]]] = {}
         self.most_since = self._most_since()
@@ -268,10 +270,12 @@ class Stepper:
 
     def first_session(self, who: int) -> tuple[int, int]:
         """A session whose reader is at the end and that joins now, and its MemberJoined."""
-        session = self._session_class(self.incarnations[who])
-        session.reader_placed(log_id="log", last_number=NUMBER, sent_ms=NOW, answered_ms=NOW)
-        joined = self.fact_id(session.join(NOW))
-        return self._keep_session(session, NOW), joined
+        if who not in self._first:
+            session = self._session_class(self.incarnations[who])
+            session.reader_placed(log_id="log", last_number=NUMBER, sent_ms=NOW, answered_ms=NOW)
+            joined = self.fact_id(session.join(NOW))
+            self._first[who] = self._keep_session(session, NOW), joined
+        return self._first[who]
 
     def aged(self, who: int, session_id: int) -> int:
         """The session one step later, after it has checked its lease."""
@@ -311,18 +315,18 @@ class Stepper:
         return unread
 
     def closing(self, session_id: int) -> tuple[str, ...]:
-        return tuple(json.loads(self.sessions.values[session_id])["closing"]) if session_id != CRASHED else ()
+        return self._kept(session_id)[0] if session_id != CRASHED else ()
 
     def is_over(self, session_id: int) -> bool:
         """Whether it has ended and has nothing more to send."""
-        if session_id == CRASHED:
-            return True
-        state = json.loads(self.sessions.values[session_id])
-        return state["ended"] is not None and not state["urgent"]
+        return session_id == CRASHED or self._kept(session_id)[1]
 
-    def is_leaving(self, session_id: int) -> bool:
-        state = json.loads(self.sessions.values[session_id])
-        return bool(state["leaving"] or state["stopping"])
+    def _kept(self, session_id: int) -> tuple[tuple[str, ...], bool]:
+        """What the session closes, and whether it is over; its snapshot is parsed once."""
+        while len(self._parsed) <= session_id:
+            state = json.loads(self.sessions.values[len(self._parsed)])
+            self._parsed.append((tuple(state["closing"]), state["ended"] is not None and not state["urgent"]))
+        return self._parsed[session_id]
 
     # Events of a session
 
