@@ -30,7 +30,7 @@ async def test_example_member_counts_every_click_and_leaves_on_sigterm(bootstrap
     pages = [f"{prefix}-{number % 7}".encode() for number in range(CLICKS)]
     async with producing(bootstrap) as producer:
         for page in pages:
-            await producer.send("clicks", b"", key=page)
+            await producer.send("clicks", b"{}", key=page)
     worker = start(["-m", "equipoise", "worker"], tmp_path, environment)
     member = None
     try:
