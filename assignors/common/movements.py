@@ -19,6 +19,7 @@ was not assigned needs no slot; it keeps that copy as a warm-up if slots are lef
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import attrs
@@ -166,15 +167,17 @@ class _Planner:
                 already_revoking = self.indexed.in_flight[task].state is MovementState.REVOKING
                 ready = self._readiness(task) if self.indexed.is_ready(destination, task) else self._wanted(task)  # what must go is no readier
                 self._set(task, MovementState.REVOKING, "carried" if already_revoking else ready)
-                if task in self.indexed.members[destination].warmup and self._needs_slot(task):
+                if self._has_copy(task) and self._needs_slot(task):
                     self._keep(task, destination)
                 elif self._needs_slot(task):
                     self.by_chance.append((task, destination))
             elif not self._needs_slot(task):
                 self._set(task, MovementState.WARMING, "warming")
-            elif task in self.indexed.members[destination].warmup and not self.indexed.behaviour.leaving_within_caps:
+            elif self._has_copy(task) and not self.indexed.behaviour.leaving_within_caps:
                 self._keep(task, destination)  # also above a cap: it began outside of it, for an owner that has gone meanwhile
                 self._set(task, MovementState.WARMING, "warming")
+            elif self._is_one_too_many(task):
+                self._set(task, MovementState.WAITING, "slot_full")
             else:
                 self._warm_up(task, "warming")
 
@@ -249,6 +252,24 @@ class _Planner:
             return True
         source = self.indexed.members[self.now[task]]
         return source.leaving and source.drain_expired
+
+    def _has_copy(self, task: TaskId) -> bool:
+        return task in self.indexed.members[self.target[task]].warmup
+
+    def _is_one_too_many(self, task: TaskId) -> bool:
+        """Whether a copy of the task would leave too few slots for the copies that movements in
+        flight keep: they hold theirs whatever the caps are, and may be further from ready.
+        """
+        indexed, settings = self.indexed, self.indexed.settings
+        if indexed.is_apart(task) or indexed.behaviour.leaving_within_caps:
+            return False
+        kept = self.warmups.union((other, self.target[other]) for other in self.carried if self._has_copy(other) and self._needs_slot(other))
+        used = Counter(destination for other, destination in kept if not indexed.is_apart(other))
+        member = self.target[task]
+        before = sum(len(each.warmup) for each in indexed.members.values())
+        return used.total() >= max(settings.max_warmups, before) or used[member] >= max(
+            settings.max_warmups_per_member, len(indexed.members[member].warmup)
+        )
 
     def _readiness(self, task: TaskId) -> str:
         return "ready" if self.indexed.within_records(self.target[task], task) else "ready_in_time"

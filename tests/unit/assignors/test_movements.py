@@ -205,6 +205,36 @@ def test_warm_up_above_a_lowered_cap_goes_on_but_in_version_1(version_1: bool):
     ]
 
 
+@pytest.mark.parametrize("cap", ["max_warmups", "max_warmups_per_member"])
+@pytest.mark.parametrize(
+    ("most", "first_owner", "second_owner", "warmup", "version_1", "states"),
+    [
+        (1, "m1", "m1", "0_1", False, "waiting warming"),
+        (2, "m1", "m1", "0_1", False, "warming warming"),
+        (1, "m1", "m3", "0_1", False, "warming warming"),  # what m3 leaves takes no slot
+        (1, "m3", "m1", "0_1", False, "warming warming"),
+        (1, "m1", "m1", "0_1 0_2", False, "warming warming"),  # instead of the copy of 0_2, which ends: two, as before the cap was lowered
+        (1, "m1", "m1", "0_1", True, "warming waiting"),
+    ],
+)
+def test_movement_in_flight_without_a_copy_takes_no_slot_of_a_copy_that_is_kept(
+    cap: str, most: int, first_owner: str, second_owner: str, warmup: str, version_1: bool, states: str
+):
+    """0_0, which has none, is nearer to ready than 0_1."""
+    of = {name: [task for task, owner in (("0_0", first_owner), ("0_1", second_owner), ("0_2", "m1")) if owner == name] for name in ("m1", "m3")}
+    caps: dict[str, Any] = {"max_warmups": 9, "max_warmups_per_member": 9, cap: most}
+    question = problem(
+        tasks("0_0 0_1 0_2"),
+        member("m1", " ".join(of["m1"])),
+        member("m2", warmup=warmup, lags={"0_0": 5_000, "0_1": BEHIND}),
+        member("m3", " ".join(of["m3"]), leaving=True),
+        in_flight=[in_flight("0_0", first_owner, "m2", "warming"), in_flight("0_1", second_owner, "m2", "warming")],
+        **caps,
+    )
+    planned = moved(question, f"0_0 {first_owner}, 0_1 {second_owner}, 0_2 m1", "0_0 m2, 0_1 m2, 0_2 m1", version_1=version_1).planned
+    assert [each.state.value for each in sorted(planned, key=lambda each: each.task)] == states.split()
+
+
 def test_copy_for_a_leaving_member_holds_no_slot():
     """Another movement has the only one."""
     leaves = attrs.evolve(LEAVES, lags={})
