@@ -85,9 +85,11 @@ class MemberHost:
         self._log_id = None if self._directory is None else self._directory.last_log_id
         """Id of the log that was joined last."""
         self._declared_in = ""
-        """Id of the log that the topology was sent to."""
+        """Id of the log that has the topology."""
         self._configured_in: str | None = ""
-        """Id of the log that the group's configuration was sent to."""
+        """Id of the log that has the group's configuration from this member."""
+        self._unconfigured_in: str | None = ""
+        """Id of the log in which the group has no configuration, so the next join comes after one."""
         if self._directory is not None and self._directory.unproven:
             _LOG.info(
                 "member %s: no proof that incarnation %d is dead (%s); if the leader still lists it, its tasks wait for one session timeout",
@@ -290,9 +292,12 @@ class MemberHost:
             self._last_incarnation = max(self._proven_dead, self._last_incarnation or 0)
             gave_up = self.session.ended in (End.UNREADABLE, End.FAILED)
             longest_s = LONGEST_WAIT_AFTER_FAILURE_S if gave_up else LONGEST_REJOIN_WAIT_S
-            wait_s = min(longest_s, 2 * wait_s) if self._runtime.monotonic_s() - begun_s < longest_s else RETRY_S
-            self._log_end(wait_s)
-            await self._wait(wait_s, also_until_leaving=gave_up)
+            if self._unconfigured_in:
+                _LOG.info("group %s has no configuration: member %s sends one and joins again", self._group, self._member_id)
+            else:
+                wait_s = min(longest_s, 2 * wait_s) if self._runtime.monotonic_s() - begun_s < longest_s else RETRY_S
+                self._log_end(wait_s)
+                await self._wait(wait_s, also_until_leaving=gave_up)
             if gave_up and self._leaving:
                 return
             with self.shared.lock:
@@ -393,8 +398,10 @@ class MemberHost:
                 self.work.report_progress(now_ms)
                 joined = self.session.join(now_ms)
             self._log_id = placed.log_id
+            if self._unconfigured_in == placed.log_id:
+                self._link.queue(self._options.group_config or _default_config())
+            self._unconfigured_in: str | None = ""
             if self._declared_in != placed.log_id:
-                self._declared_in = placed.log_id
                 self._link.queue(self._topology)
             self._link.queue(joined)
             self._link.begin_reading()
@@ -455,15 +462,14 @@ class MemberHost:
         if session.end_cause in ("margin_too_small", "margin_too_large"):
             raise FieldError("lease_margin_ms", f"the group refuses {self._options.lease_margin_ms}; it must be at least the group's max_step_ms")
         if session.end_cause == "not_configured":
-            config = self._options.group_config or _default_config()
             if self._configured_in == self._log_id:  # this incarnation joined after the configuration, and the group still had none
+                config = self._options.group_config or _default_config()
                 raise FieldError("group_config", f"group {self._group!r} rejects it: {refusal_text(config)}")
-            self._configured_in = self._log_id
-            self._link.queue(config)
+            self._unconfigured_in = self._log_id
         return False
 
     def _log_unused_config(self) -> None:
-        if self._options.group_config is None or self._unused_config_logged or not self.session.assignment_epoch:
+        if self._options.group_config is None or self._unused_config_logged:
             return
         self._unused_config_logged = True
         if self._configured_in != self._log_id:
@@ -482,7 +488,9 @@ class MemberHost:
             asked, unknown = self.session.asked, self.session.unknown
             if isinstance(record, UnreadDecision) and self.session.ended is not ended_before:
                 self._failure = f"decision {record.number}: {record.problem} (this member's build is older than the worker: upgrade it)"
-        self._log_unused_config()
+        if self.session.assignment_epoch:
+            self._link.has_joined()
+            self._log_unused_config()
         if unknown - unknown_before:
             _LOG.error(
                 "member %s was assigned %s, which its topology (epoch %d) lacks, and does not run them: upgrade the worker, "
@@ -521,6 +529,10 @@ class MemberHost:
                 self.session.heartbeat_acknowledged(sent_ms=said_ms, now_ms=self._runtime.boot_ms(), report_number=number)
         if isinstance(fact, MemberJoined):
             _LOG.info("group %s: member %s joined, incarnation %d", self._group, fact.member_id, fact.incarnation)
+        elif isinstance(fact, TopologyDeclared):
+            self._declared_in = self._log_id
+        elif isinstance(fact, GroupConfigured):
+            self._configured_in = self._log_id
         self._wake.set()
 
 

@@ -27,6 +27,12 @@ _LOG = logging.getLogger(__name__)
 RETRY_S = 0.3
 SAME_FOR_S = 0.1
 """How long an answer that the topics are still the same is valid before a send."""
+FETCH_WAIT_MS = 500
+"""How long a broker holds a fetch of decisions that finds nothing. Other requests on that
+connection wait for it.
+"""
+JOINING_FETCH_WAIT_MS = 100
+"""The same until the member has an assignment: one that is refused places its reader again."""
 FIRST_LOOK_BACK = 1_000
 """Number of last decisions that are searched first for the group's; each further search covers
 eight times as many.
@@ -103,6 +109,7 @@ class Link:
         self._read_on = asyncio.Event()
         self._placed = asyncio.Event()
         self._probe_now = asyncio.Event()
+        self._fetch_wait_ms = JOINING_FETCH_WAIT_MS
         self._reader_lock = asyncio.Lock()
         """Held by the one coroutine that moves the reader."""
         self._next_number_position = 0
@@ -149,6 +156,7 @@ class Link:
             if self._opening is None or self._partition not in (self._consumer.partitions_for_topic(self._topics.decisions) or {self._partition}):
                 self._opening = await self._read_opening()
             self._consumer.assign([self._decisions])
+            self._consumer.pause(self._decisions)  # the requests below would wait for each fetch
             await self._consumer.end_offsets([self._decisions])  # finds the leader
             ids = await self._ask_topic_ids()
             if ids is None or (self._topic_ids and ids != self._topic_ids):
@@ -156,10 +164,14 @@ class Link:
                 self._opening = await self._read_opening()
                 self._producer_failed |= self._opening != former
                 self._consumer.assign([self._decisions])
+                self._consumer.pause(self._decisions)
             asked_ms = self._runtime.boot_ms()
             end = (await self._consumer.end_offsets([self._decisions]))[self._decisions]
             begin = (await self._consumer.beginning_offsets([self._decisions]))[self._decisions]
+            if begin < end:
+                self._consumer.resume(self._decisions)
             number = await self._highest_number(begin, end)
+            self._consumer.pause(self._decisions)
             if ids != await self._ask_topic_ids():
                 raise StaleMetadata(f"the topics of {self._topics.prefix} were created again just now")
             self._topic_ids = ids
@@ -180,7 +192,18 @@ class Link:
 
     def begin_reading(self) -> None:
         """Passes decisions to `received`, from the reader's place on."""
+        self._hold_fetches(JOINING_FETCH_WAIT_MS)
+        self._consumer.resume(self._decisions)
         self._placed.set()
+
+    def has_joined(self) -> None:
+        """The member has an assignment."""
+        if self._fetch_wait_ms != FETCH_WAIT_MS:
+            self._hold_fetches(FETCH_WAIT_MS)
+
+    def _hold_fetches(self, wait_ms: int) -> None:
+        self._fetch_wait_ms = wait_ms
+        self._consumer.hold_fetches(wait_ms)
 
     async def _highest_number(self, begin: int, end: int) -> int:
         """The highest number of the group's decisions. The last decision need not have it: a worker
@@ -248,7 +271,7 @@ class Link:
         """Reads one batch. False: a decision was missing and is read again (docs/protocol.md#l4).
         If it stays missing, the lease runs out.
         """
-        batch = await self._consumer.getmany(self._decisions, timeout_ms=1_000)
+        batch = await self._consumer.getmany(self._decisions, timeout_ms=2 * self._fetch_wait_ms)
         if not self._placed.is_set():
             return True
         for record in batch.get(self._decisions, ()):

@@ -338,15 +338,15 @@ class ChangelogRestorer:
         looked_at: set[TaskId] = set()
         # Includes copies that come meanwhile: each new assignment makes the consumer fetch again
         # what it had fetched ahead.
-        while coming := [(task, copy) for task, copy in self._copies.items() if task not in looked_at]:
-            for task, copy in coming:
-                looked_at.add(task)
-                if copy.waiting is not None and copy.goals is None:
-                    ends = await self._asker.end_offsets(list(self._partitions(task)))
-                    copy.goals = {tp.topic: end for tp, end in ends.items()}
-                    self._ends.answered(ends)
-                if not copy.placed:
-                    await self._check_range(task, copy)
+        while coming := {task: copy for task, copy in self._copies.items() if task not in looked_at}:
+            looked_at.update(coming)
+            opening = {task: copy for task, copy in coming.items() if copy.waiting is not None and copy.goals is None}
+            if opening:
+                ends = await self._asker.end_offsets([tp for task in opening for tp in self._partitions(task)])
+                for task, copy in opening.items():
+                    copy.goals = {tp.topic: ends[tp] for tp in self._partitions(task)}
+                self._ends.answered(ends)
+            await self._check_ranges({task: copy for task, copy in coming.items() if not copy.placed})
         # A copy that replaced another meanwhile waits for the next look: its position may be out of
         # its changelog's range.
         placed = {task: copy for task, copy in self._copies.items() if copy.placed}
@@ -362,29 +362,33 @@ class ChangelogRestorer:
         for copy in placed.values():
             copy.sought = True
 
-    async def _check_range(self, task: TaskId, copy: _RestoredCopy) -> None:
-        """Wipes each store whose position is out of its changelog's range."""
-        partitions = self._partitions(task, copy)
+    async def _check_ranges(self, copies: Mapping[TaskId, _RestoredCopy]) -> None:
+        """Wipes each store whose position is out of its changelog's range. Asks for all of them at
+        once.
+        """
+        partitions = {tp: store for task, copy in copies.items() for tp, store in self._partitions(task, copy).items()}
+        if not partitions:
+            return
         begins = await self._asker.beginning_offsets(list(partitions))
         for look in range(SHRUNK_LOOKS):
             ends = await self._asker.end_offsets(list(partitions))
-            shrunk = [tp for tp, store in partitions.items() if store.position > ends[tp]]
-            if not shrunk or look == SHRUNK_LOOKS - 1:
+            if look == SHRUNK_LOOKS - 1 or all(store.position <= ends[tp] for tp, store in partitions.items()):
                 break
             await asyncio.sleep(RETRY_S)
-        if self._copies.get(task) is not copy:
-            return  # left meanwhile: its stores are closed
-        self._ends.answered(ends)
-        for tp, store in partitions.items():
-            if store.position < begins[tp] or tp in shrunk:
-                if store.position:
-                    _LOG.warning(
-                        "changelog %s/%d now spans %d..%d, local position %d is out of range: restoring from scratch",
-                        *tp, begins[tp], ends[tp], store.position,
-                    )  # fmt: skip
-                    store.wipe()
-                store.apply((), position=begins[tp])
-        copy.placed = True
+        for task, copy in copies.items():
+            if self._copies.get(task) is not copy:
+                continue  # left meanwhile: its stores are closed
+            for tp, store in self._partitions(task, copy).items():
+                self._ends.answered({tp: ends[tp]})
+                if not begins[tp] <= store.position <= ends[tp]:
+                    if store.position:
+                        _LOG.warning(
+                            "changelog %s/%d now spans %d..%d, local position %d is out of range: restoring from scratch",
+                            *tp, begins[tp], ends[tp], store.position,
+                        )  # fmt: skip
+                        store.wipe()
+                    store.apply((), position=begins[tp])
+            copy.placed = True
 
     def _check_again(self, partitions: Iterable[TopicPartition]) -> None:
         """Checks the copies of these partitions again: the records to read next were deleted."""

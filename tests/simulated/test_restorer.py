@@ -16,7 +16,9 @@ from tests.simulated.kafka.cluster import Cluster
 from tests.simulated.kafka.log import Batch
 from tests.simulated.loops import S_US, Scheduler, VirtualLoop
 
-TASKS = [TaskId(0, partition) for partition in range(3)]
+TASKS = [TaskId(0, partition) for partition in range(30)]
+MOST_ASKS = 5
+"""Requests for offsets while all tasks open together."""
 
 
 def test_restorer_without_copies_fetches_nothing_and_goes_on_where_it_was() -> None:
@@ -31,7 +33,15 @@ def test_restorer_without_copies_fetches_nothing_and_goes_on_where_it_was() -> N
         fetches += 1
         return fetch(*arguments)
 
-    vars(cluster)["fetch"] = counted
+    asks = 0
+    list_offsets: Any = cluster.list_offsets
+
+    def asked(*arguments: Any) -> Any:
+        nonlocal asks
+        asks += 1
+        return list_offsets(*arguments)
+
+    vars(cluster).update(fetch=counted, list_offsets=asked)
 
     def append(task: TaskId, value: bytes) -> None:
         cluster.append(cluster.topics["log"].partitions[task.partition], Batch(-1, -1, -1, False, [(b"k", value, (), 0)], 100))
@@ -49,7 +59,9 @@ def test_restorer_without_copies_fetches_nothing_and_goes_on_where_it_was() -> N
         for value in (b"1", b"2"):
             for task in TASKS:
                 append(task, value)
+            asked_before = asks
             await asyncio.gather(*map(restorer.restore, TASKS))
+            assert asks - asked_before <= MOST_ASKS
             stores = [(await restorer.open(task, {}))["log"] for task in TASKS]
             assert [store.store.get(b"k") for store in stores] == [value] * len(TASKS)
             await asyncio.sleep(1)

@@ -84,7 +84,7 @@ async def test_forgotten_link_passes_no_decision_to_the_next_session() -> None:
 
     reading = link()
     reading._received = received
-    reading._consumer = SimpleNamespace(getmany=getmany)
+    reading._consumer = SimpleNamespace(getmany=getmany, resume=print, hold_fetches=print)
     reading.begin_reading()
     job = asyncio.ensure_future(reading.read())
     await asked.wait()

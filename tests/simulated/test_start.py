@@ -1,0 +1,103 @@
+"""How long a new group takes to run its tasks, in virtual time: the member is refused, because the
+group has no configuration, sends one, joins again, and opens what it is granted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from equipoise import Member, MemoryStore, Record, TaskContext
+from equipoise.events.tasks import TaskId
+from tests.groups import configured
+from tests.simulated.coordinator import SimulatedWorker, WorkerCoordinator
+from tests.simulated.deployment import SimulatedConnection, SimulatedSettings
+from tests.simulated.kafka.clients import SimulatedClients
+from tests.simulated.kafka.cluster import Cluster
+from tests.simulated.loops import S_US, Scheduler
+from tests.simulated.process import Machine, SimulatedProcess
+from tests.simulated.run import _quiet
+
+TASKS = 6
+GOAL_S = 1.5
+"""Until all tasks of a new group run, beside its initial delay."""
+DELAY_MS = 1_000
+LED_S = 5.0
+"""By then the worker leads."""
+MOST_S = 60.0
+SLOWNESS = 100.0
+
+
+class NewGroup:
+    """One broker, a worker, and members that start when it leads."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.scheduler = Scheduler(1)
+        self.cluster = Cluster(self.scheduler, Random(1))
+        self.cluster.create_topic("in", TASKS)
+        self.cluster.create_topic("log", TASKS, 1, {"cleanup.policy": "compact"})
+        self.assigned: list[tuple[TaskId, str]] = []
+        """Task and member of each grant."""
+        worker = self._process("worker")
+        coordinator = WorkerCoordinator(self.scheduler, 1, 3.0)
+        settings = SimulatedSettings(made=SimulatedClients(self.cluster, "worker"), partitions=1)
+
+        async def lead() -> None:
+            await SimulatedWorker(settings, worker, coordinator).start()
+            await asyncio.get_running_loop().create_future()
+
+        worker.start(lead())
+        self.scheduler.run(int(LED_S * S_US))
+
+    def _process(self, name: str) -> SimulatedProcess:
+        return SimulatedProcess(self.scheduler, Machine(name, self.folder / name, Random(1)), name, ended=print)
+
+    def start(self, name: str, *, slowness: float = 1.0) -> Member:
+        process = self._process(name)
+        process.slow_down(slowness)
+
+        def handle(record: Record, context: TaskContext) -> None: ...
+
+        member = Member(
+            "g", handle, sources="in", state="log", member_id=name, open_store=lambda folder: MemoryStore(),
+            connection=SimulatedConnection(made=SimulatedClients(self.cluster, name)), _runtime=process,
+            on_assigned=lambda context: self.assigned.append((context.task, name)), group_config=configured(initial_delay_ms=DELAY_MS),
+        )  # fmt: skip
+        process.start(member._run())
+        return member
+
+    def runs_all_after_s(self) -> float:
+        began_us = self.scheduler.now_us
+        self.scheduler.run(int(began_us + MOST_S * S_US), lambda: len({task for task, _ in self.assigned}) == TASKS)
+        return (self.scheduler.now_us - began_us) / S_US
+
+
+@pytest.fixture
+def group() -> Iterator[NewGroup]:
+    folder = Path(tempfile.mkdtemp())
+    with _quiet(1):
+        made = NewGroup(folder)
+        yield made
+        made.scheduler.dispose()
+    shutil.rmtree(folder)
+
+
+def test_new_group_runs_its_tasks_soon_after_the_initial_delay(group: NewGroup) -> None:
+    group.start("m1")
+    assert DELAY_MS / 1_000 < group.runs_all_after_s() < DELAY_MS / 1_000 + GOAL_S
+
+
+@pytest.mark.parametrize("apart_s", [0.0, 0.3, 0.8])
+def test_first_round_decides_for_two_members_that_start_together(group: NewGroup, apart_s: float) -> None:
+    group.start("m1", slowness=SLOWNESS)
+    group.scheduler.run(group.scheduler.now_us + int(apart_s * S_US))
+    group.start("m2", slowness=SLOWNESS)  # it may find the group configured, by the member that was refused
+    group.runs_all_after_s()
+    assert sorted(name for _, name in group.assigned) == ["m1"] * (TASKS // 2) + ["m2"] * (TASKS // 2)
