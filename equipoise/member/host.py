@@ -89,7 +89,7 @@ class MemberHost:
         self._configured_in: str | None = ""
         """Id of the log that has the group's configuration from this member."""
         self._unconfigured_in: str | None = ""
-        """Id of the log in which the group has no configuration, so the next join comes after one."""
+        """Id of the log in which the group has no configuration: the next join comes after one."""
         if self._directory is not None and self._directory.unproven:
             _LOG.info(
                 "member %s: no proof that incarnation %d is dead (%s); if the leader still lists it, its tasks wait for one session timeout",
