@@ -84,7 +84,7 @@ class MemberHost:
         self._proven_dead = None if self._directory is None else self._directory.ended_incarnation
         self._log_id = None if self._directory is None else self._directory.last_log_id
         """Id of the log that was joined last."""
-        self._declared_in = ""
+        self._declared_in: str | None = ""
         """Id of the log that has the topology."""
         self._configured_in: str | None = ""
         """Id of the log that has the group's configuration from this member."""
@@ -400,7 +400,7 @@ class MemberHost:
             self._log_id = placed.log_id
             if self._unconfigured_in == placed.log_id:
                 self._link.queue(self._options.group_config or _default_config())
-            self._unconfigured_in: str | None = ""
+            self._unconfigured_in = ""
             if self._declared_in != placed.log_id:
                 self._link.queue(self._topology)
             self._link.queue(joined)
