@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
 import socket
@@ -11,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
+from equipoise.broker_watch import BrokerWatch
 from equipoise.events import codec, fields
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.facts import TopologyDeclared
@@ -142,6 +144,9 @@ class Member:
         self._leads = lead
         self._runtime = _runtime
         self._lead: EmbeddedWorker | None = None
+        self._brokers = BrokerWatch(f"group {group}: member {member_id}", _runtime.monotonic_s)
+        self._http_port = 0
+        self._opened = contextlib.AsyncExitStack()
 
     def _topology(self, partitions: Sequence[int]) -> TopologyDeclared:
         if self._declared is not None:
@@ -193,6 +198,17 @@ class Member:
             await self.wait()
 
     async def __aenter__(self) -> Self:
+        try:
+            await self._open()
+        except BaseException:
+            await self._opened.aclose()
+            raise
+        return self
+
+    async def _open(self) -> None:
+        self._opened.enter_context(self._connection.clients.hold_back_log(self._brokers))
+        if self._options.http_port is not None:
+            await self._serve()
         topology = await self._find_topology()
         if self._leads is not False:
             from equipoise.member.embedded_worker import EmbeddedWorker, worker_settings  # loads Faust
@@ -200,12 +216,16 @@ class Member:
             settings = worker_settings(self._connection, self._options.prefix) if self._leads is True else self._leads
             self._lead = EmbeddedWorker(settings, self._runtime)
             await self._lead.start()
-        try:
-            self._host = await self._begin(topology)
-        except BaseException:
-            await self._stop_leading()
-            raise
-        return self
+            self._opened.push_async_callback(self._lead.stop)
+        self._host = await self._begin(topology)
+
+    async def _serve(self) -> None:
+        from equipoise.member.http import MemberServer  # loads aiohttp
+
+        server = MemberServer(self.group, self.member_id, self._options, self._runtime, lambda: self._host)
+        self._opened.push_async_callback(server.end)
+        self._http_port = await server.begin()
+        _LOG.info("group %s: member %s serves http://%s:%d", self.group, self.member_id, self._options.http_host, self._http_port)
 
     async def _find_topology(self) -> TopologyDeclared:
         """The tasks, by the present partitions of the sources. Raises InputError."""
@@ -227,25 +247,29 @@ class Member:
             options=self._options,
             prepare=self._prepare,
             runtime=self._runtime,
+            brokers=self._brokers,
             **self._callbacks,  # type: ignore[arg-type]  # each under its own name
         )
         await host.begin()
         return host
 
-    async def _stop_leading(self) -> None:
-        if self._lead is not None:
-            await self._lead.stop()
-
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         host = self._running_host()
         host.close()
         await host.end()
-        await self._stop_leading()
+        await self._opened.aclose()
         if error is None:
             await host.over
 
     @property
     def http_port(self) -> int:
+        """Port on which the member serves health, readiness and metrics, with the option
+        `http_port`; 0: none.
+        """
+        return self._http_port
+
+    @property
+    def worker_http_port(self) -> int:
         """Port on which the worker in this process (`lead`) serves health, metrics and states; 0:
         there is no worker.
         """

@@ -74,7 +74,7 @@ class ChangelogEnds:
             else:
                 self.known.pop(tp, None)
         if missing := sorted(self._asked.difference(ends)):
-            _LOG.info("the ends of %d changelogs are unknown, no leader answers: %s/%d%s", len(missing), *missing[0], ", ..." if missing[1:] else "")
+            _LOG.debug("the ends of %d changelogs are unknown, no leader answers: %s/%d%s", len(missing), *missing[0], ", ..." if missing[1:] else "")
 
 
 async def _ask(ask: Ask, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:

@@ -14,6 +14,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
+from equipoise.broker_watch import BrokerWatch, is_away
 from equipoise.events.errors import DamagedError, EquipoiseError, FieldError, InputError
 from equipoise.events.facts import Fact, GroupConfigured, LagReported, MemberJoined, TopologyDeclared
 from equipoise.events.log.kafka.connection import Connection
@@ -27,6 +28,7 @@ from equipoise.member.preparing import PrepareCallback
 from equipoise.member.processing import Processor
 from equipoise.member.restorer import ChangelogRestorer
 from equipoise.member.runner import Callback
+from equipoise.member.story import Story
 from equipoise.member.throttle import Throttle
 from equipoise.member.work import AskedCallback, RunnerFactory, SharedSession, StandbyCallback, Work
 from equipoise.runtime import Runtime
@@ -76,8 +78,11 @@ class MemberHost:
         on_asked: AskedCallback | None,
         prepare: PrepareCallback | None,
         runtime: Runtime,
+        brokers: BrokerWatch,
     ) -> None:
         self._runtime = runtime
+        self._brokers = brokers
+        self._story = Story(f"group {group}: member {member_id}", runtime.monotonic_s)
         self._prepares = options.declares_ready or prepare is not None
         self._directory = None if options.state_directory is None else StateDirectory(options.state_directory, group, member_id, runtime)
         self._last_incarnation = None if self._directory is None else self._directory.last_incarnation
@@ -112,7 +117,7 @@ class MemberHost:
         self._unused_config_logged = False
         self._link = Link(
             connection, group, options, runtime, received=self._received, read_up_to_end=self._read_up_to_end, went_back=self._went_back,
-            replaced=self._replaced, acknowledged=self._acknowledged,
+            replaced=self._replaced, acknowledged=self._acknowledged, brokers=brokers, waits=lambda: self._story.waits(options.prefix),
         )  # fmt: skip
         self._restorer = ChangelogRestorer(
             connection,
@@ -126,6 +131,7 @@ class MemberHost:
             rack=options.rack,
             progressed=self.wake,
             failed=self.fail,
+            brokers=brokers,
         )  # fmt: skip
         self.shared = SharedSession(self._new_session())
         clients = MemberClients(connection, group, options)
@@ -133,7 +139,7 @@ class MemberHost:
         self.work = Work(
             self.shared, self._restorer, self._restore_thread, runners, on_standby, on_asked, prepare,
             None if self._directory is None else self._directory.folder, wake=self.wake, fail=self.fail, call=self._call,
-            send=self._link.queue,
+            send=self._link.queue, brokers=brokers,
         )  # fmt: skip
 
     # Begin and end, in the application's loop
@@ -164,6 +170,11 @@ class MemberHost:
         await self._restore_thread.stop()
         if self._directory is not None:
             self._directory.close()
+
+    @property
+    def loops(self) -> Mapping[str, asyncio.AbstractEventLoop]:
+        """Name -> event loop that must run for the member to do its work."""
+        return {"application's loop": self._app, "member's thread": self._thread.loop}
 
     @property
     def session(self) -> MemberSession:
@@ -286,6 +297,7 @@ class MemberHost:
             if not await self._join():
                 return
             await self._host_incarnation()
+            self._story.ended(left=self.session.ended in (End.LEFT, End.RELEASED))
             if await self._is_last():
                 return
             self._proven_dead = self.session.incarnation  # all its tasks have stopped
@@ -387,7 +399,10 @@ class MemberHost:
                 if self._directory is not None:
                     self._directory.begin(self.session.incarnation, placed.log_id)
             except (KafkaError, EquipoiseError, OSError) as error:
-                _LOG.warning("group %s: member %s failed to join, retrying: %r", self._group, self._member_id, error)
+                if is_away(error):
+                    self._brokers.failed(f"cannot join: {error!r}")
+                else:
+                    _LOG.warning("group %s: member %s failed to join, retrying: %r", self._group, self._member_id, error)
                 await self._wait(wait_s)
                 wait_s = min(LONGEST_REJOIN_WAIT_S, 2 * wait_s)
                 continue
@@ -424,8 +439,10 @@ class MemberHost:
                 now_ms = self._runtime.boot_ms()
                 self.work.report_progress(now_ms)
                 facts = self.session.poll(now_ms)
+                restored = [task for task, grant in self.session.grants.items() if grant.restored]
             for fact in facts:
                 self._link.queue(fact)
+            self._story.look(self.work.lags, restored)
             next_ms = self.work.reconcile()
             if self.session.ended is not None and self.work.is_over:
                 for fact in self._final_facts():
@@ -484,10 +501,16 @@ class MemberHost:
     def _received(self, record: DecisionRecord | UnreadDecision) -> Reception:
         with self.shared.lock:
             before, ended_before, unknown_before = self.session.asked, self.session.ended, self.session.unknown
+            epoch_before = self.session.assignment_epoch
             reception = self.session.receive(record, self._runtime.boot_ms())
             asked, unknown = self.session.asked, self.session.unknown
+            assigned = None
+            if self.session.ended is None and self.session.assignment_epoch != epoch_before:
+                assigned = list(self.session.grants), self.session.standby | self.session.warmup
             if isinstance(record, UnreadDecision) and self.session.ended is not ended_before:
                 self._failure = f"decision {record.number}: {record.problem} (this member's build is older than the worker: upgrade it)"
+        if assigned is not None:
+            self._story.assigned(*assigned)
         if self.session.assignment_epoch:
             self._link.has_joined()
             self._log_unused_config()
@@ -528,7 +551,7 @@ class MemberHost:
                 number = fact.number if isinstance(fact, LagReported) else None
                 self.session.heartbeat_acknowledged(sent_ms=said_ms, now_ms=self._runtime.boot_ms(), report_number=number)
         if isinstance(fact, MemberJoined):
-            _LOG.info("group %s: member %s joined, incarnation %d", self._group, fact.member_id, fact.incarnation)
+            self._story.joined(fact.incarnation)
         elif isinstance(fact, TopologyDeclared):
             self._declared_in = self._log_id
         elif isinstance(fact, GroupConfigured):

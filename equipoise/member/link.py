@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import attrs
 
+from equipoise.broker_watch import BrokerWatch, is_away
 from equipoise.events.errors import DamagedError
 from equipoise.events.facts import Fact, LogOpened
 from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, Producer, TopicPartition, call_off
@@ -60,7 +61,7 @@ class Link:
     at `asked_ms` were received. `went_back(asked_ms)` when the partition ends before, or begins
     behind, what was read. `replaced()` when the topics belong to another log (docs/protocol.md#l9).
     `acknowledged(fact, queued_ms)` when the broker has appended a fact that was first sent at
-    `queued_ms`.
+    `queued_ms`. `waits()` when there is no log yet.
     """
 
     def __init__(
@@ -75,7 +76,11 @@ class Link:
         went_back: Callable[[int], None],
         replaced: Callable[[], None],
         acknowledged: Callable[[Fact, int], None],
+        brokers: BrokerWatch | None = None,
+        waits: Callable[[], None] = lambda: None,
     ) -> None:
+        self._waits = waits
+        self._brokers = brokers or BrokerWatch(f"group {group}", runtime.monotonic_s)
         self._connection = connection
         self._group = group
         self._options = options
@@ -125,10 +130,17 @@ class Link:
             await self._new_producer()
 
     async def _read_opening(self, timeout_s: float = 0.0) -> LogOpened:
-        opening = await read_opening(self._connection, self._topics, timeout_s=timeout_s)
+        opening = await read_opening(self._connection, self._topics, timeout_s=timeout_s, waits=self._waits)
         self._partition, self.log_id = partition_of(self._group, opening.partitions), opening.log_id
         self._decisions = TopicPartition(self._topics.decisions, self._partition)
         return opening
+
+    def _failed(self, what: str, error: Exception) -> None:
+        """Writes a line, unless the next ones would say the same."""
+        if is_away(error):
+            self._brokers.failed(f"{what}: {error!r}")
+        else:
+            _LOG.info("group %s: %s, retrying: %r", self._group, what, error)
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -186,6 +198,7 @@ class Link:
         """
         asked_s = self._runtime.monotonic_s()
         ids = await self._consumer.topic_ids((self._topics.facts, self._topics.decisions), self._decisions)
+        self._brokers.answered(asked_s)
         if ids == self._topic_ids:
             self._seen_same_s = asked_s
         return ids
@@ -262,7 +275,7 @@ class Link:
                     self._went_back(asked_ms)
                     self._probe_now.set()
             except KafkaError as error:
-                _LOG.info("group %s: cannot read decisions, retrying: %r", self._group, error)
+                self._failed("cannot read decisions", error)
                 whole = False
             if not whole:
                 await asyncio.sleep(RETRY_S)
@@ -276,7 +289,7 @@ class Link:
             return True
         for record in batch.get(self._decisions, ()):
             if group_of(record.key) == self._group and self._received(self._decode(record)) is Reception.GAP:
-                _LOG.info("group %s: a decision is missing before %s/%d@%d, reading again", self._group, *self._decisions, record.offset)
+                _LOG.debug("group %s: a decision is missing before %s/%d@%d, reading again", self._group, *self._decisions, record.offset)
                 self._go_to(self._next_number_position)
                 return False
             self._next_number_position = record.offset + 1
@@ -311,7 +324,7 @@ class Link:
                 end = (await self._consumer.end_offsets([self._decisions]))[self._decisions]
                 ids = await self._ask_topic_ids()
             except KafkaError as error:
-                _LOG.info("group %s: cannot read the end of the decisions, retrying: %r", self._group, error)
+                self._failed("cannot read the end of the decisions", error)
                 await asyncio.sleep(RETRY_S)
                 continue
             if placements != self._placements:
@@ -355,7 +368,7 @@ class Link:
                 await self._send(pack_fact(fact))
                 self._acknowledged(fact, queued_ms)
             except KafkaError as error:
-                _LOG.info("group %s: sending %s failed: %r", self._group, fact.__class__.__name__, error)
+                self._failed(f"sending {fact.__class__.__name__} failed", error)
                 await asyncio.sleep(RETRY_S)
             finally:
                 self._outbox.task_done()

@@ -93,6 +93,13 @@ class MemberOptions:
     on_error: ErrorPolicy = attrs.field(factory=ErrorPolicy.stop, validator=fields.instance_of(ErrorPolicy))
     """What happens to a record when the handler or a serde raises."""
 
+    http_port: int | None = attrs.field(default=None, validator=fields.optional(fields.integer(0, 65_535)))
+    """Port that serves ``/health``, ``/ready`` and ``/metrics``. 0: any free one, see
+    `Member.http_port`. None: none is opened.
+    """
+    http_host: str = attrs.field(default="127.0.0.1", validator=fields.text())
+    """Address of that port; 0.0.0.0 for everybody."""
+
     prefix: str = DEFAULT_PREFIX
     """What the names of the log's topics begin with."""
     start_timeout_ms: int = attrs.field(default=60_000, validator=fields.integer())
@@ -154,6 +161,8 @@ class MemberKeywords(TypedDict, total=False):
     state_key_serde: Serde | None
     state_serde: Serde | None
     on_error: ErrorPolicy
+    http_port: int | None
+    http_host: str
     prefix: str
     start_timeout_ms: int
     group_config: GroupConfigured | None

@@ -2,8 +2,7 @@
 here.
 
 Everything belongs to one event loop (on a thread of its own, because applying ten thousand
-records takes a while), except `lags`, `restored_records_per_s` and `dropped_records`, which any
-thread may read.
+records takes a while), except `lags` and the counts of records, which any thread may read.
 
 One consumer reads all changelogs, with its partitions assigned by hand. Opening tasks come first:
 while one of them is behind, copies wait.
@@ -20,6 +19,7 @@ from typing import Any, cast
 
 import attrs
 
+from equipoise.broker_watch import BrokerWatch, is_away
 from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, TopicPartition
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.opening import reaching
@@ -105,7 +105,9 @@ class ChangelogRestorer:
         rack: str | None = None,
         progressed: Callable[[], None],
         failed: Callable[[BaseException], None],
+        brokers: BrokerWatch | None = None,
     ) -> None:
+        self._brokers = brokers or BrokerWatch("restoring", runtime.monotonic_s)
         self._connection = connection
         self._changelogs = changelogs
         self._open_store = open_store
@@ -144,6 +146,8 @@ class ChangelogRestorer:
         otherwise the task might be granted to a member that has most of it to restore
         (docs/protocol.md#m2).
         """
+        self.restored_records = 0
+        """Number of records that were applied to copies and opening tasks."""
         self.dropped_records = 0
         """Number of late records of former owners that were ignored."""
 
@@ -306,7 +310,10 @@ class ChangelogRestorer:
             except OffsetOutOfRangeError as error:
                 self._check_again(error.args[0] if error.args else {})
             except KafkaError as error:
-                _LOG.info("restoring failed, retrying: %r", error)
+                if is_away(error):
+                    self._brokers.failed(f"restoring: {error!r}")
+                else:
+                    _LOG.warning("restoring failed, retrying: %r", error)
                 await asyncio.sleep(RETRY_S)
 
     def _rest(self) -> None:
@@ -429,6 +436,7 @@ class ChangelogRestorer:
             more = more or end > position
             behind = behind or (was_behind and end - position <= self.ready_lag_records)
         self._throttle.taken(records, size_bytes, more=more)
+        self.restored_records += records
         if records >= MOST_RECORDS // 10:  # small batches do not measure the rate
             self._bulk_records += records
             self._busy_s += self._monotonic_s() - begun_s

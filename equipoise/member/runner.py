@@ -77,6 +77,9 @@ class Permit(Protocol):
     async def still_granted(self, task: TaskId, token: int) -> bool:
         """Whether the grant holds, by decisions read from now on."""
 
+    def failed(self, task: TaskId, error: Exception) -> None:
+        """A request failed. The task opens again while it is granted."""
+
     def fenced(self, task: TaskId) -> None:
         """A write was refused or overtaken: a later owner has begun this task."""
 
@@ -171,6 +174,8 @@ class TaskRunner:
         self._begun_s = 0.0
         self.processed = 0
         """Number of records given to the handler. Any thread may read it."""
+        self.commits = 0
+        """Number of commits. Any thread may read it."""
         self.busy_s = 0.0
         """Seconds spent in the handler, waits included. Any thread may read it."""
 
@@ -246,7 +251,7 @@ class TaskRunner:
                 await self._process()
                 return
             except _Refused as refused:
-                _LOG.info("task %s: %s", self.task, refused)
+                _LOG.debug("task %s: %s", self.task, refused)
                 self._aborted = True
                 return
             except (ProducerFenced, _Overtaken) as error:
@@ -256,7 +261,7 @@ class TaskRunner:
             except KafkaError as error:
                 self._was_out_of_range = isinstance(error, OffsetOutOfRangeError)
                 failed = not self._was_out_of_range
-                _LOG.warning("task %s failed, reopening it: %r", self.task, error)
+                self._permit.failed(self.task, error)
             self._aborted = True
             await self._stop_writing(failed=failed)
             await self._close()
@@ -520,6 +525,7 @@ class TaskRunner:
     async def _write(self, commit: _Commit) -> None:
         try:
             await (self._commit_transaction(commit) if self._options.transactional else self._commit_plainly(commit))
+            self.commits += 1
         finally:
             self._set_due()
             self._turn.end()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -14,11 +15,13 @@ from typing import TypeVar
 
 import attrs
 
+from equipoise.broker_watch import BrokerWatch, is_away
 from equipoise.events.facts import Fact, Load, Subtopology, TaskParked, TopologyDeclared
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.member.clients import MemberClients, TaskClients
 from equipoise.member.error_policy import ParkedTask
 from equipoise.member.fencing import ChangelogOwner, FencedStore
+from equipoise.member.figures import Done, MemberFigures
 from equipoise.member.link import RETRY_S
 from equipoise.member.load import Rates
 from equipoise.member.options import MemberOptions
@@ -30,6 +33,7 @@ from equipoise.member.ticks import CommitTicks
 from equipoise.runtime import HostThread, Runtime
 from equipoise.statemachine.member import End, MemberSession
 
+_LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 PERMIT_MS = 10
 """For how long a runner processes without asking again. A whole lease would be safe; a task that
@@ -122,8 +126,10 @@ class Work:
         fail: Callable[[BaseException], None],
         call: Callable[..., None],
         send: Callable[[Fact], None],
+        brokers: BrokerWatch,
     ) -> None:
         self._shared = shared
+        self._brokers = brokers
         self._restorer = restorer
         self._restore_thread = restore_thread
         self._factory = runners
@@ -148,6 +154,8 @@ class Work:
         self._load_meter = runners.runtime.load_meter(state_folder)
         self.fenced_writes = 0
         """Number of commits that were refused or overtaken because a later owner had begun."""
+        self._done = Done()
+        """Of the runners that have ended."""
 
     @property
     def is_over(self) -> bool:
@@ -166,6 +174,28 @@ class Work:
         """Task whose handler failed -> why it is parked. Any thread may read it."""
         parked = {task: runner.parked for task, runner in sorted(self._runners.copy().items())}
         return {task: each for task, each in parked.items() if each is not None}
+
+    def figures(self) -> MemberFigures:
+        """What the member's metrics say. Any thread may call it."""
+        with self._shared.lock:
+            session, now_ms = self._shared.session, self._boot_ms()
+            done, runners = self._done, self._runners.copy()
+            left_ms = session.lease_ends_ms - now_ms if session.joined and session.ended is None else 0
+            running = sum(session.refusal(task, now_ms) is None for task in session.grants)
+            tasks = {
+                "running": running, "opening": len(session.grants) - running, "closing": len(session.closing),
+                "standby": len(session.standby), "warmup": len(session.warmup),
+            }  # fmt: skip
+        return MemberFigures(
+            done=sum((Done(each.processed, each.commits, each.busy_s) for each in runners.values()), done),
+            restored=self._restorer.restored_records,
+            fenced=self.fenced_writes,
+            parked=len(self.parked_tasks),
+            tasks=tasks,
+            source_lags={task: behind for task, each in sorted(runners.items()) if (behind := each.behind) is not None},
+            restore_lags={task: lag for task, lag in sorted(self.lags.items()) if isinstance(lag, int)},
+            lease_left_s=max(0, left_ms) / 1_000,
+        )
 
     # In the member's own loop
 
@@ -276,7 +306,9 @@ class Work:
         self._wake()
 
     def _ended(self, task: TaskId) -> None:
-        del self._runners[task]
+        with self._shared.lock:
+            ended = self._runners.pop(task)
+            self._done += Done(ended.processed, ended.commits, ended.busy_s)
         self._asked_to_stop.discard(task)
         self._following.discard(task)
         self._closed(task)
@@ -363,6 +395,12 @@ class Work:
                 if self._shared.read_up_to_ms >= asked_ms:
                     return True
             await asyncio.sleep(RETRY_S)
+
+    def failed(self, task: TaskId, error: Exception) -> None:
+        if is_away(error):
+            self._brokers.failed(f"task {task}: {error!r}")
+        else:
+            _LOG.warning("task %s failed, reopening it: %r", task, error)
 
     def fenced(self, task: TaskId) -> None:
         self.fenced_writes += 1

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from equipoise.assignors.common.source_lag import auto_offset_reset
+from equipoise.broker_watch import BrokerWatch, is_away
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.fact_parts import observed_in_parts
 from equipoise.events.facts import LogOpened
@@ -74,6 +75,8 @@ class Worker:
         self._app: Any = None
         self._server: Server | None = None
         self._observer = Observer(settings)
+        self._brokers = BrokerWatch(f"worker of {settings.prefix}", runtime.monotonic_s)
+        self._held_back = contextlib.ExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._folder = ""
         self._problem = ""
@@ -92,9 +95,10 @@ class Worker:
         except ImportError:
             raise InputError(MISSING) from None
         settings = self.settings
-        await self._open_with_retries()
-        self._folder = tempfile.mkdtemp(prefix="equipoise-worker-")
+        self._held_back.enter_context(settings.clients.hold_back_log(self._brokers))
         try:
+            await self._open_with_retries()
+            self._folder = tempfile.mkdtemp(prefix="equipoise-worker-")
             self._server = Server(self, settings.http_host, settings.http_port)
             self.http_port = await self._server.start()
             await self._start_faust()
@@ -164,6 +168,7 @@ class Worker:
             self._server = None
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
+        self._held_back.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -280,6 +285,7 @@ class Worker:
         """
         from aiokafka.errors import UnknownTopicOrPartitionError
 
+        asked_s = self._runtime.monotonic_s()
         try:
             async with asyncio.timeout(_CHECK_LOG_S):
                 same = await self._observer.log_topic_ids(self.settings.topics) == self._topic_ids
@@ -291,6 +297,7 @@ class Worker:
             with contextlib.suppress(Exception):
                 await self._observer.close()
             return 0
+        self._brokers.answered(asked_s)
         self._is_replaced = self._is_replaced or not same
         return 0
 
@@ -327,7 +334,7 @@ class Worker:
             if partition < self._opened.partitions:  # partitions added later hold no group: docs/protocol.md#l1
                 host = self._hosts[partition] = PartitionHost(
                     self.settings, self._opened, partition, self.metrics, topic_ids=self._topic_ids, replaced=self._note_replaced,
-                    runtime=self._runtime,
+                    runtime=self._runtime, brokers=self._brokers,
                 )  # fmt: skip
                 host.start()
 
@@ -350,7 +357,10 @@ class Worker:
             try:
                 await self._observe(wanted)
             except Exception as error:  # noqa: BLE001 the brokers are down: the next look asks again, over new connections
-                _LOG.warning("cannot read end offsets: %s", error)
+                if is_away(error):
+                    self._brokers.failed(f"cannot read end offsets: {error!r}")
+                else:
+                    _LOG.warning("cannot read end offsets: %r", error)
                 with contextlib.suppress(Exception):
                     await self._observer.close()
 
@@ -387,7 +397,10 @@ class Worker:
             async with asyncio.timeout(_LAGS_S):
                 return await self._observer.source_lags(lead.name, sources_of(state), auto_offset_reset(state.settings))
         except Exception as error:  # noqa: BLE001 the next look asks again
-            _LOG.warning("group %s: cannot read its source lags: %r", lead.name, error)
+            if is_away(error):
+                self._brokers.failed(f"group {lead.name}: cannot read its source lags: {error!r}")
+            else:
+                _LOG.warning("group %s: cannot read its source lags: %r", lead.name, error)
             return {}
 
 

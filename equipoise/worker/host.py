@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from equipoise.broker_watch import BrokerWatch, is_away
 from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import DamagedError, EquipoiseError
 from equipoise.events.facts import Fact, GroupConfigured, LogOpened, ProbingTick
@@ -102,8 +103,10 @@ class PartitionHost:
         topic_ids: tuple[str, ...] | None = None,
         replaced: Callable[[], None] = lambda: None,
         runtime: Runtime = DEPLOYED,
+        brokers: BrokerWatch | None = None,
     ) -> None:
         self.partition = partition
+        self._brokers = brokers
         self.lead = PartitionLead()
         """The lead of the current takeover session."""
         self.leading = False
@@ -192,7 +195,11 @@ class PartitionHost:
             except Exception as error:  # noqa: BLE001 whatever ended the session, the next one starts from the log
                 self.problem = f"{error.__class__.__name__}: {error}"
                 known = isinstance(error, SendFailedError | ReaderStalledError | EquipoiseError)
-                _LOG.warning("takeover session of partition %d failed, retrying: %s", self.partition, self.problem, exc_info=None if known else error)
+                if self._brokers is not None and is_away(error):
+                    self._brokers.failed(f"takeover session of partition {self.partition}: {self.problem}")
+                else:
+                    trace = None if known else error
+                    _LOG.warning("takeover session of partition %d failed, retrying: %s", self.partition, self.problem, exc_info=trace)
                 self._metrics.takeovers_failed.inc()
             finally:
                 self.leading = False

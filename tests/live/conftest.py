@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import logging
 import os
 from collections.abc import Iterator
 
@@ -35,6 +36,27 @@ def no_connection_stays_open() -> Iterator[None]:
     yield
     left = [each for each in open_connections() if id(each) not in before]
     assert not left, f"left open: {left}"
+
+
+@pytest.fixture
+def no_error_unseen() -> Iterator[None]:
+    """Every error of a future or task of the test is looked at by somebody: asyncio logs those that
+    are not, from whichever thread's loop.
+    """
+    unseen: list[str] = []
+
+    class Unseen(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            unseen.append(record.getMessage())
+
+    handler = Unseen(logging.ERROR)
+    logging.getLogger("asyncio").addHandler(handler)
+    try:
+        yield
+        gc.collect()
+    finally:
+        logging.getLogger("asyncio").removeHandler(handler)
+    assert not unseen, unseen
 
 
 def open_connections() -> list[AIOKafkaConnection]:

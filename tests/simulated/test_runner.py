@@ -105,6 +105,9 @@ class Bench:
     def stopped(self, task: TaskId) -> None:
         pass
 
+    def failed(self, task: TaskId, error: Exception) -> None:
+        pass
+
     def fenced(self, task: TaskId) -> None:
         pass
 

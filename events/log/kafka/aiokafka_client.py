@@ -13,6 +13,7 @@ import copy
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -34,9 +35,12 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
     for_code,
 )
+from aiokafka.producer.sender import Sender
+from aiokafka.producer.transaction_manager import TransactionManager
 from aiokafka.protocol.commit import OffsetCommitRequest
 
-from equipoise.events.log.kafka.client import CLOSE_S, Admin, Consumer, NewTopic, Producer, SentBatch, TopicPartition, Unsent
+from equipoise.events.log.kafka.aiokafka_log import hold_back_log
+from equipoise.events.log.kafka.client import CLOSE_S, Admin, BrokerFailures, Consumer, NewTopic, Producer, SentBatch, TopicPartition, Unsent
 from equipoise.events.log.kafka.topic_ids import topic_ids
 
 REFUSED = (MessageSizeTooLargeError, RecordListTooLargeError, InvalidTopicError, TopicAuthorizationFailedError)
@@ -73,6 +77,10 @@ class DeployedClients:
             transactional_id=transactional_id, transaction_timeout_ms=transaction_timeout_ms,
         )  # fmt: skip
         return made
+
+    def hold_back_log(self, failures: BrokerFailures) -> AbstractContextManager[None]:
+        """See `client.Clients`."""
+        return hold_back_log(failures)
 
     def admin(self) -> Admin:
         """See `client.Clients`."""
@@ -145,8 +153,37 @@ class DeployedConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # aiok
         return await topic_ids(self._client, topics, leads)
 
 
+class _QuietSender(Sender):  # type: ignore[misc]
+    """Its routine ends at the first of its tasks that fails, and leaves the errors of others."""
+
+    def _maybe_do_transactional_request(self) -> asyncio.Task[Any] | None:
+        task: asyncio.Task[Any] | None = super()._maybe_do_transactional_request()
+        if task is not None:
+            task.add_done_callback(_retrieve_error)
+        return task
+
+
+class _QuietTransactions(TransactionManager):  # type: ignore[misc]
+    """Nobody waits for the end of a transaction that fails before its commit."""
+
+    def error_transaction(self, exc: BaseException) -> None:
+        super().error_transaction(exc)
+        _retrieve_error(self._transaction_waiter)
+
+    def fatal_error(self, exc: BaseException) -> None:
+        super().fatal_error(exc)
+        _retrieve_error(self._transaction_waiter)
+
+
 class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
     """`client.Producer`."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        # aiokafka makes them itself, and takes none from outside.
+        self._sender.__class__ = _QuietSender
+        if self._txn_manager is not None:
+            self._txn_manager.__class__ = _QuietTransactions
 
     async def start(self) -> None:
         await _start(self, super().start, self.stop)
@@ -309,7 +346,7 @@ async def _stop(client: Any, stop: Callable[[], Awaitable[None]], within_s: floa
     try:
         await asyncio.wait((stopping,), timeout=within_s)
         if stopping.done() and not stopping.cancelled() and stopping.exception() is not None:
-            _LOG.info("a client was not closed cleanly: %r", stopping.exception())
+            _LOG.debug("a client was not closed cleanly: %r", stopping.exception())
     finally:
         stopping.cancel()
         tasks = _cut(client)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
@@ -277,8 +278,25 @@ class Admin(Client, Protocol):
         ...
 
 
+class BrokerFailures(Protocol):
+    """Told of brokers that do not answer. Any thread may call it."""
+
+    @property
+    def is_away(self) -> bool:
+        """Whether a broker does not answer."""
+
+    def failed(self, what: str) -> None:
+        """A request failed, or no connection was made. `what`: on one line."""
+
+
 class Clients(Protocol):
     """Makes clients, which are not started yet."""
+
+    def hold_back_log(self, failures: BrokerFailures) -> AbstractContextManager[None]:
+        """While entered, `failures` is told what the client library would log about brokers that do
+        not answer. The library itself logs that at level DEBUG only.
+        """
+        ...
 
     def consumer(
         self,

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from equipoise.events.errors import EquipoiseError, GapError, InputError
@@ -25,6 +25,10 @@ class NotNowError(InputError):
     """A broker could not answer but may soon: a broker is away, or a takeover is in progress."""
 
 
+class UnreachableError(InputError):
+    """No broker answers."""
+
+
 class NotThereError(InputError):
     """The log's topics do not exist or are empty: no worker has made them yet."""
 
@@ -39,7 +43,7 @@ def reaching(connection: Connection) -> Any:
     try:
         yield
     except KafkaConnectionError as error:
-        raise InputError(f"bootstrap: no broker answers at {connection.bootstrap} ({error}); start it, or correct the address") from None
+        raise UnreachableError(f"bootstrap: no broker answers at {connection.bootstrap} ({error}); start it, or correct the address") from None
     except KafkaError as error:
         kind = NotNowError if error.retriable else InputError
         raise kind(f"{connection.bootstrap} refuses: {error.__class__.__name__} {error}") from None
@@ -179,14 +183,17 @@ async def open_partitions(connection: Connection, topics: Topics, *, new_id: str
     return opened
 
 
-async def read_opening(connection: Connection, topics: Topics, *, timeout_s: float = 0.0) -> LogOpened:
+async def read_opening(
+    connection: Connection, topics: Topics, *, timeout_s: float = 0.0, waits: Callable[[], None] = lambda: None
+) -> LogOpened:
     """Returns the log's first record: its id and the number of partitions for groups
     (docs/protocol.md#l1).
 
-    Waits up to `timeout_s` for a worker to open the log. Raises NotThereError when none does.
+    Waits up to `timeout_s` for a worker to open the log, and calls `waits` once when it has to.
+    Raises NotThereError when none does.
     """
     clock = asyncio.get_running_loop().time
-    end_s = clock() + timeout_s
+    end_s, waited = clock() + timeout_s, False
     while True:
         if await partition_count(connection, topics.facts):
             opened = await first_record(connection, topics, 0)
@@ -194,6 +201,9 @@ async def read_opening(connection: Connection, topics: Topics, *, timeout_s: flo
                 return opened
         if clock() >= end_s:
             raise NotThereError(f"kafka://{connection.bootstrap}/{topics.prefix}: there is no log; start a worker, which makes one")
+        if not waited:
+            waits()
+            waited = True
         await asyncio.sleep(_WAIT_S)
 
 

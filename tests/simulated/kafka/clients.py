@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
 from aiokafka.errors import KafkaConnectionError, NodeNotReadyError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 
-from equipoise.events.log.kafka.client import NewTopic, TopicPartition
+from equipoise.events.log.kafka.client import BrokerFailures, NewTopic, TopicPartition
 from tests.simulated.kafka.cluster import Cluster
 from tests.simulated.kafka.connected import ConnectedClient
 from tests.simulated.kafka.consumer import SimulatedConsumer
@@ -81,6 +82,9 @@ class SimulatedClients:
 
     def producer(self, **options: Any) -> SimulatedProducer:
         return SimulatedProducer(self._cluster, self._process, **options)
+
+    def hold_back_log(self, failures: BrokerFailures) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def admin(self) -> SimulatedAdmin:
         return SimulatedAdmin(self._cluster, self._process)

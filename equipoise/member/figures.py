@@ -1,0 +1,37 @@
+"""What a member counts and measures, for its metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from equipoise.events.tasks import TaskId
+
+
+@attrs.frozen
+class Done:
+    """What runners have done. `busy_s`: seconds in the handler, waits included."""
+
+    records: int = 0
+    commits: int = 0
+    busy_s: float = 0.0
+
+    def __add__(self, other: Done) -> Done:
+        return Done(self.records + other.records, self.commits + other.commits, self.busy_s + other.busy_s)
+
+
+@attrs.frozen(kw_only=True)
+class MemberFigures:
+    """A member at one moment. `restored`: records. `fenced`: commits. `parked`: tasks. `tasks`:
+    role -> number of tasks. The lags are in records, without those that are unknown.
+    """
+
+    done: Done
+    restored: int
+    fenced: int
+    parked: int
+    tasks: Mapping[str, int]
+    source_lags: Mapping[TaskId, int]
+    restore_lags: Mapping[TaskId, int]
+    lease_left_s: float

@@ -1,0 +1,112 @@
+"""What a member serves over HTTP: the pages of `equipoise.serving`.
+
+It is healthy while its event loops run: the application's, and that of the thread that renews the
+lease. It is ready while it is in the group, its lease holds, and brokers answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+
+from prometheus_client import CollectorRegistry
+
+from equipoise.member.host import MemberHost
+from equipoise.member.metrics import MemberCollector
+from equipoise.member.options import MemberOptions
+from equipoise.runtime import HostThread, Runtime
+from equipoise.serving import HttpServer
+
+LATE_S = 1.0
+"""Brokers do not answer when the lease was not renewed for two heartbeat intervals and this time.
+"""
+
+
+class LoopBeat:
+    """Whether an event loop runs. It is asked at each look, so that an idle loop has nothing to do.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, monotonic_s: Callable[[], float]) -> None:
+        self._loop, self._monotonic_s = loop, monotonic_s
+        self._asked_s: float | None = None
+
+    def silent_s(self) -> float:
+        """Seconds since the first look that the loop has not answered; 0: it has answered."""
+        now_s = self._monotonic_s()
+        if self._asked_s is None:
+            self._asked_s = now_s
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._answer)
+        asked_s = self._asked_s
+        return 0.0 if asked_s is None else now_s - asked_s
+
+    def _answer(self) -> None:
+        self._asked_s = None
+
+
+class MemberServer(HttpServer):
+    """Serves one member, on a thread of its own. `host`: returns None before the member has
+    connected. Call `begin` in the application's loop, and `end`.
+    """
+
+    def __init__(self, group: str, member_id: str, options: MemberOptions, runtime: Runtime, host: Callable[[], MemberHost | None]) -> None:
+        registry = CollectorRegistry()
+        registry.register(MemberCollector(group, member_id, lambda: None if (host := self._host_of()) is None else host.work.figures()))
+        super().__init__(registry, options.http_host, options.http_port or 0, {})
+        self._group, self._member_id, self._options = group, member_id, options
+        self._runtime, self._host_of = runtime, host
+        self._beats: dict[str, LoopBeat] = {}
+        self._thread: HostThread | None = None
+
+    async def begin(self) -> int:
+        """Returns the port. Raises InputError when it cannot listen there."""
+        self._thread = self._runtime.thread("equipoise-http")
+        return await self._thread.run(self.start())
+
+    async def end(self) -> None:
+        """Closes the port."""
+        if self._thread is not None:
+            await self._thread.run(self.stop())
+            await self._thread.stop()
+
+    def about(self) -> str:
+        return f"equipoise member {self._member_id} of group {self._group}"
+
+    def links(self) -> Mapping[str, str]:
+        return {
+            "/health": "whether its event loops run",
+            "/ready": "whether it is in the group, its lease holds and brokers answer",
+            "/metrics": "metrics for Prometheus",
+        }
+
+    def unhealthy(self) -> str:
+        host = self._host_of()
+        if host is None:
+            return ""
+        if host.over.done():
+            error = host.over.exception()
+            return "" if error is None else f"the member has ended: {type(error).__name__}: {error}".replace("\n", " ")
+        most_s = self._options.session_timeout_ms / 1_000
+        silent_s = {name: self._beats.setdefault(name, LoopBeat(loop, self._runtime.monotonic_s)).silent_s() for name, loop in host.loops.items()}
+        return "; ".join(f"the {name} has not run for {each_s:.0f} s" for name, each_s in silent_s.items() if each_s > most_s)
+
+    def unready(self) -> str:
+        host = self._host_of()
+        if host is None:
+            return "it starts: it has not found the log yet, which a worker makes"
+        if host.over.done():
+            return "the member has ended"
+        with host.shared.lock:
+            session, now_ms = host.session, self._runtime.boot_ms()
+            if session.ended is not None:
+                return f"its incarnation has ended ({session.ended.value}), and it joins again"
+            if not session.joined:
+                return "it joins the group"
+            left_ms = session.lease_ends_ms - now_ms
+            silent_ms = session.lease_lasts_ms() - left_ms
+        if left_ms <= 0:
+            return "its lease is over"
+        if silent_ms > 2 * self._options.heartbeat_interval_ms + LATE_S * 1_000:
+            return f"the brokers have not answered for {silent_ms / 1_000:.1f} s; its lease is over in {left_ms / 1_000:.1f} s"
+        return ""

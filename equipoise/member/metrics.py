@@ -1,0 +1,62 @@
+"""Metrics of a member, named by the conventions of Prometheus. All are read off the member at each
+scrape, so that a record costs nothing for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from equipoise.member.figures import MemberFigures
+
+
+class MemberCollector(Collector):
+    """Metrics of the member `member_id`. `figures`: returns what to report; None: the member has
+    not joined yet, and reports nothing.
+    """
+
+    def __init__(self, group: str, member_id: str, figures: Callable[[], MemberFigures | None]) -> None:
+        self._labels = [group, member_id]
+        self._figures = figures
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics of one scrape."""
+        figures = self._figures()
+        counters = {
+            "records": "Records that were handled.",
+            "busy_seconds": "Time in handlers, waits included, of all tasks.",
+            "commits": "Commits, each of one task.",
+            "fenced_commits": "Commits that were refused or overtaken, because a later owner of the task had begun.",
+            "restored_records": "Records of changelogs that were applied to copies and opening tasks.",
+        }
+        of_member = {name: CounterMetricFamily(f"equipoise_member_{name}", text, labels=["group", "member"]) for name, text in counters.items()}
+        tasks = GaugeMetricFamily(
+            "equipoise_member_tasks", "Tasks here, by role; opening: granted, and not running yet.", labels=["group", "member", "role"]
+        )
+        parked = GaugeMetricFamily(
+            "equipoise_member_parked_tasks", "Tasks that handle nothing more, because their handler failed.", labels=["group", "member"]
+        )
+        lease = GaugeMetricFamily(
+            "equipoise_member_lease_left_seconds", "Time until the lease is over, unless it is renewed; 0: it is.", labels=["group", "member"]
+        )
+        source_lag = GaugeMetricFamily(
+            "equipoise_member_source_lag_records", "Source records still to be processed, by running task.", labels=["group", "member", "task"]
+        )
+        restore_lag = GaugeMetricFamily(
+            "equipoise_member_restore_lag_records", "Records still to be restored, by copy or opening task.", labels=["group", "member", "task"]
+        )
+        if figures is not None:
+            done = figures.done
+            values = (done.records, done.busy_s, done.commits, figures.fenced, figures.restored)
+            for metric, value in zip(of_member.values(), values, strict=True):
+                metric.add_metric(self._labels, value)
+            for role, count in figures.tasks.items():
+                tasks.add_metric([*self._labels, role], count)
+            parked.add_metric(self._labels, figures.parked)
+            lease.add_metric(self._labels, figures.lease_left_s)
+            for gauge, lags in ((source_lag, figures.source_lags), (restore_lag, figures.restore_lags)):
+                for task, lag in lags.items():
+                    gauge.add_metric([*self._labels, str(task)], lag)
+        yield from (*of_member.values(), tasks, parked, lease, source_lag, restore_lag)

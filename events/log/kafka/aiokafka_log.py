@@ -1,0 +1,82 @@
+"""Holds back what aiokafka logs about brokers that do not answer: several lines a second, from each
+of its clients. Others say it in one line.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from equipoise.events.log.kafka.client import BrokerFailures
+
+FAILURES = frozenset(
+    {
+        'Unable connect to "%s:%s": %s',
+        'Unable to request metadata from "%s:%s": %s',
+        "Unable connect to node with id %s: %s",
+        "Unable to request metadata from node with id %s: %r",
+        "Unable to update metadata from %s",
+        "Failed fetch messages from %s: %s",
+        "Failed fetch offsets from %s: %s",
+        "Cannot send %r to %s: %r",
+        "Could not send %r: %r",
+        "Got error produce response: %s",
+        "Heartbeat send request failed: %s. Will retry.",
+    }
+)
+"""Formats of lines which say that a request or a connection failed."""
+CONSEQUENCES = frozenset(
+    {
+        "FindCoordinator Request failed: %s",
+        "Group Coordinator Request failed: %s",
+        "Got error produce response on topic-partition %s, retrying. Error: %s",
+        "Heartbeat failed for group %s: coordinator (node %s) is either not started or not valid",
+        "Heartbeat session expired - marking coordinator dead",
+        "LeaveGroup request failed: %s",
+        "Marking the coordinator dead (node %s)for group %s.",
+        "OffsetCommit failed before join, ignoring: %s",
+        "Topic %s is not available during auto-create initialization",
+        "Error fetching metadata for topic %s: %s",
+    }
+)
+"""Formats of lines that are held back while a broker does not answer, and mean something else
+otherwise.
+"""
+LOGGERS = tuple(
+    logging.getLogger(f"aiokafka.{module}")
+    for module in ("client", "cluster", "consumer.fetcher", "consumer.group_coordinator", "producer.sender")
+)
+_LOG = logging.getLogger(__name__)
+
+
+class _HoldBack(logging.Filter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[BrokerFailures] = []
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.msg in FAILURES:
+            for each in tuple(self.told):
+                each.failed(record.getMessage())
+        elif record.msg not in CONSEQUENCES or not any(each.is_away for each in tuple(self.told)):
+            return True
+        return _LOG.isEnabledFor(logging.DEBUG) or logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
+
+
+_FILTER = _HoldBack()
+
+
+@contextmanager
+def hold_back_log(failures: BrokerFailures) -> Iterator[None]:
+    """See `client.Clients.hold_back_log`."""
+    _FILTER.told.append(failures)
+    for logger in LOGGERS:
+        logger.addFilter(_FILTER)  # once, however often
+    try:
+        yield
+    finally:
+        _FILTER.told.remove(failures)
+        if not _FILTER.told:
+            for logger in LOGGERS:
+                logger.removeFilter(_FILTER)

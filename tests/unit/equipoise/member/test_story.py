@@ -1,0 +1,111 @@
+"""What a member says at INFO about its tasks."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from equipoise.events.tasks import LagSentinel, TaskId
+from equipoise.member.story import IDLE_S, LAGS_WITHIN_S, Story, ranges
+
+WHO = "group g: member m1"
+
+
+def tasks(*partitions: int) -> list[TaskId]:
+    return [TaskId(0, partition) for partition in partitions]
+
+
+class Told:
+    """A story, its clock and its lines."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.INFO)
+        self.now_s = 0.0
+        self.story = Story(WHO, lambda: self.now_s)
+        self._caplog = caplog
+
+    def lines(self) -> list[str]:
+        found = [record.getMessage().removeprefix(f"{WHO} ") for record in self._caplog.records]
+        self._caplog.clear()
+        return found
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> Told:
+    return Told(caplog)
+
+
+@pytest.mark.parametrize(
+    ("partitions", "text"), [((3,), "0_3"), ((0, 1, 2, 5), "0_0..2, 0_5"), ((5, 4), "0_4..5"), ((1, 3), "0_1, 0_3"), ((9, 10), "0_9..10"), ((), "")]
+)
+def test_ranges_join_consecutive_tasks(partitions: tuple[int, ...], text: str) -> None:
+    assert ranges(tasks(*partitions)) == text
+
+
+def test_ranges_end_with_a_subtopology() -> None:
+    assert ranges([TaskId(1, 0), TaskId(0, 0), TaskId(1, 1), TaskId(0, 1)]) == "0_0..1, 1_0..1"
+
+
+def test_decision_is_one_line_and_copies_are_another_once_their_lags_are_known(told: Told) -> None:
+    told.story.joined(7)
+    told.story.assigned(tasks(0, 1, 2), tasks(4, 5))
+    told.story.look({TaskId(0, 4): 12_000}, tasks(0, 1, 2))
+    assert told.lines() == ["joined, incarnation 7", "runs 0_0..2"]
+    told.story.look({TaskId(0, 4): 12_000, TaskId(0, 5): 345}, tasks(0, 1, 2))
+    told.story.look({TaskId(0, 4): 10_000, TaskId(0, 5): 0}, tasks(0, 1, 2))
+    assert told.lines() == ["copies 0_4..5 (12,345 records to restore)"]
+    told.story.assigned(tasks(0, 1, 4), tasks(3))
+    assert told.lines() == ["runs 0_4; gives up 0_2; copies no longer 0_5"]
+    told.story.look({TaskId(0, 3): 0}, tasks(0, 1))
+    told.story.assigned(tasks(0, 1, 4), tasks(3))
+    told.story.look({TaskId(0, 3): 0}, tasks(0, 1, 4))
+    told.story.ended(left=True)
+    assert told.lines() == ["copies 0_3 (0 records to restore)", "left"]
+
+
+def test_task_that_is_granted_cold_says_what_it_restores(told: Told) -> None:
+    told.story.assigned(tasks(0, 1, 2), ())
+    told.story.look({}, ())
+    told.story.look({TaskId(0, 0): LagSentinel.UNKNOWN, TaskId(0, 1): 500}, tasks(2))
+    assert told.lines() == ["runs 0_0..2"]
+    told.story.look({TaskId(0, 0): 1_000, TaskId(0, 1): 500}, tasks(2))
+    told.story.look({TaskId(0, 0): 900, TaskId(0, 1): 400}, tasks(2))
+    assert told.lines() == ["restores 0_0..1 (1,500 records), and then runs it"]
+
+
+def test_new_task_without_records_says_nothing_of_restoring(told: Told) -> None:
+    told.story.assigned(tasks(0), ())
+    told.story.look({TaskId(0, 0): 1}, ())  # an opening task has a lag of at least 1
+    told.story.look({}, tasks(0))
+    assert told.lines() == ["runs 0_0"]
+
+
+def test_copies_with_an_unknown_lag_are_said_after_a_while(told: Told) -> None:
+    told.story.assigned((), tasks(0, 1))
+    told.story.look({TaskId(0, 0): 10, TaskId(0, 1): LagSentinel.UNKNOWN}, ())
+    told.now_s = LAGS_WITHIN_S + 1
+    told.story.look({TaskId(0, 0): 10, TaskId(0, 1): LagSentinel.UNKNOWN}, ())
+    assert told.lines() == ["copies 0_0..1 (at least 10 records to restore)"]
+
+
+def test_member_without_an_assignment_says_once_that_it_waits(told: Told) -> None:
+    told.story.joined(7)
+    told.story.look({}, ())
+    assert told.lines() == ["joined, incarnation 7"]
+    told.now_s = IDLE_S + 1
+    for _ in range(3):
+        told.story.look({}, ())
+    assert told.lines() == ["waits for tasks: no worker leads the group, or the others run all tasks"]
+    told.story.assigned((), ())
+    told.now_s = 10 * IDLE_S
+    told.story.look({}, ())
+    assert told.lines() == []
+
+
+def test_next_incarnation_says_again_what_it_runs(told: Told) -> None:
+    told.story.assigned(tasks(0), tasks(1))
+    told.story.ended(left=False)
+    told.story.look({TaskId(0, 1): 5}, ())
+    told.story.assigned(tasks(0), ())
+    assert told.lines() == ["runs 0_0", "runs 0_0"]

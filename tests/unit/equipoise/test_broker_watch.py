@@ -1,0 +1,101 @@
+"""A broker that is away is one line, one more each 10 s, and one when it is back; and what aiokafka
+logs meanwhile is held back.
+"""
+
+from __future__ import annotations
+
+import ast
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiokafka
+import pytest
+from aiokafka.errors import KafkaConnectionError, KafkaTimeoutError, MessageSizeTooLargeError, UnknownTopicOrPartitionError
+
+from equipoise.broker_watch import AGAIN_S, CALM_S, BrokerWatch, is_away
+from equipoise.events.log.kafka.aiokafka_log import CONSEQUENCES, FAILURES, LOGGERS, hold_back_log
+
+NO_NODE = "Unable connect to node with id %s: %s"
+
+
+class Watch(BrokerWatch):
+    def __init__(self) -> None:
+        super().__init__("group g: member m1", lambda: self.now_s)
+        self.now_s = 100.0
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    caplog.set_level(logging.INFO)
+    yield caplog
+    for logger in LOGGERS:
+        assert not logger.filters
+        logger.setLevel(logging.NOTSET)
+
+
+def test_broker_that_is_away_is_one_line_and_one_each_ten_seconds(lines: pytest.LogCaptureFixture) -> None:
+    watch = Watch()
+    for _ in range(250):
+        watch.failed("no connection")
+        watch.now_s += 0.1
+    watch.answered(watch.now_s)
+    assert watch.is_away  # other connections may fail yet
+    watch.now_s += CALM_S
+    watch.answered(watch.now_s)
+    watch.answered(watch.now_s)
+    assert [record.getMessage() for record in lines.records] == [
+        "group g: member m1: a broker does not answer: no connection",
+        f"group g: member m1: a broker has not answered for {AGAIN_S:.0f} s: no connection",
+        f"group g: member m1: a broker has not answered for {2 * AGAIN_S:.0f} s: no connection",
+        "group g: member m1: the brokers answer again, after 26.0 s",
+    ]
+    watch.failed("no connection")
+    assert len(lines.records) == 5
+
+
+def test_lines_of_aiokafka_are_held_back_while_a_member_runs(lines: pytest.LogCaptureFixture) -> None:
+    client, sender, other = (logging.getLogger(f"aiokafka.{name}") for name in ("client", "producer.sender", "consumer.fetcher"))
+    watch, second = Watch(), Watch()
+    client.error(NO_NODE, 1, "before")
+    with hold_back_log(watch):
+        sender.error("FindCoordinator Request failed: %s", "a broker answers")
+        with hold_back_log(second):
+            client.error(NO_NODE, 1, "refused")
+            client.error(NO_NODE, 1, "refused")
+        sender.error("FindCoordinator Request failed: %s", "held back")
+        other.warning("Fetch offset out of range")
+        assert (watch.is_away, second.is_away) == (True, True)
+    client.error(NO_NODE, 1, "after")
+    assert [record.getMessage() for record in lines.records] == [
+        "Unable connect to node with id 1: before",
+        "FindCoordinator Request failed: a broker answers",
+        *["group g: member m1: a broker does not answer: Unable connect to node with id 1: refused"] * 2,
+        "Fetch offset out of range",
+        "Unable connect to node with id 1: after",
+    ]
+
+
+@pytest.mark.parametrize("debugged", ["aiokafka.client", "equipoise"])
+def test_lines_of_aiokafka_are_there_at_debug(lines: pytest.LogCaptureFixture, debugged: str) -> None:
+    with lines.at_level(logging.DEBUG, debugged), hold_back_log(Watch()):
+        logging.getLogger("aiokafka.client").error(NO_NODE, 1, "refused")
+    assert "Unable connect to node with id 1: refused" in [record.getMessage() for record in lines.records]
+
+
+def test_formats_that_are_held_back_are_those_of_the_installed_aiokafka() -> None:
+    texts = {
+        (".".join(("aiokafka", *path.relative_to(folder).with_suffix("").parts)), node.value)
+        for folder in [Path(aiokafka.__file__).parent]
+        for path in folder.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    known = {logger.name for logger in LOGGERS}
+    assert {text for module, text in texts if module in known} >= FAILURES | CONSEQUENCES
+    assert known <= {module for module, text in texts if text in FAILURES | CONSEQUENCES}
+
+
+def test_errors_of_requests_that_are_wrong_mean_no_broker_that_is_away() -> None:
+    assert all(map(is_away, (KafkaConnectionError(), KafkaTimeoutError(), TimeoutError())))
+    assert not any(map(is_away, (UnknownTopicOrPartitionError(), MessageSizeTooLargeError(), ValueError())))
