@@ -63,7 +63,7 @@ class BrokerWatch:
         _LOG.warning("%s: the brokers answer again, after %.1f s", self._who, self._monotonic_s() - since_s)
 
 
-def is_away(error: BaseException) -> bool:
+def means_away(error: BaseException) -> bool:
     """Whether `error`, of a request, means that a broker does not answer, or cannot serve it until
     another one does.
     """

@@ -49,6 +49,7 @@ Modules, from the outside in:
 - `fencing`, `origin`: which records of a changelog count
 - `stores`: where state is kept; `directory`: the state directory
 - `preparing`: the application's `prepare`; `load`: rates of tasks
+- `story`: its log; `http`, `metrics`, `figures`: health, readiness and metrics
 - `embedded_worker`: a worker in the same process
 """
 

@@ -14,7 +14,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
-from equipoise.broker_watch import BrokerWatch, is_away
+from equipoise.broker_watch import BrokerWatch, means_away
 from equipoise.events.errors import DamagedError, EquipoiseError, FieldError, InputError
 from equipoise.events.facts import Fact, GroupConfigured, LagReported, MemberJoined, TopologyDeclared
 from equipoise.events.log.kafka.connection import Connection
@@ -339,7 +339,11 @@ class MemberHost:
             what = "was replaced by another log" if session.ended is End.LOG_REPLACED else "has lost decisions"
             _LOG.error("group %s: member %s has stopped its tasks: log %s %s", self._group, self._member_id, self._log_id, what)
         else:
-            _LOG.warning("member %s, incarnation %d has ended: %s %s", self._member_id, session.incarnation, session.ended, session.end_cause)
+            why = " ".join(filter(None, (session.ended and session.ended.value, session.end_cause)))
+            _LOG.warning(
+                "group %s: member %s: incarnation %d has ended (%s), the next one joins in %.1f s",
+                self._group, self._member_id, session.incarnation, why, wait_s,
+            )  # fmt: skip
 
     def _new_session(self) -> MemberSession:
         given = self._options
@@ -399,7 +403,7 @@ class MemberHost:
                 if self._directory is not None:
                     self._directory.begin(self.session.incarnation, placed.log_id)
             except (KafkaError, EquipoiseError, OSError) as error:
-                if is_away(error):
+                if means_away(error):
                     self._brokers.failed(f"cannot join: {error!r}")
                 else:
                     _LOG.warning("group %s: member %s failed to join, retrying: %r", self._group, self._member_id, error)

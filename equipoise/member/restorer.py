@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import attrs
 
-from equipoise.broker_watch import BrokerWatch, is_away
+from equipoise.broker_watch import BrokerWatch, means_away
 from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, TopicPartition
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.opening import reaching
@@ -310,7 +310,7 @@ class ChangelogRestorer:
             except OffsetOutOfRangeError as error:
                 self._check_again(error.args[0] if error.args else {})
             except KafkaError as error:
-                if is_away(error):
+                if means_away(error):
                     self._brokers.failed(f"restoring: {error!r}")
                 else:
                     _LOG.warning("restoring failed, retrying: %r", error)

@@ -12,6 +12,8 @@ from equipoise.events.tasks import Lag, TaskId
 _LOG = logging.getLogger(__name__)
 LAGS_WITHIN_S = 5.0
 """How long a line about copies waits until all lags are known."""
+LEAST_RECORDS = 1_000
+"""Fewer records to restore to run a task are not worth a line."""
 IDLE_S = 10.0
 """After this time without an assignment the member says that it waits for one."""
 
@@ -78,10 +80,9 @@ class Story:
             self._unsaid.difference_update(restored)
             waiting = [task for task in self._unsaid if not isinstance(lags.get(task), int) and (task in self._copies or task in lags)]
             if not waiting or waited_s > LAGS_WITHIN_S:
-                self._say("copies %s (%s records to restore)", self._unsaid & self._copies, lags)
-                # An opening task has a lag of at least 1 until its stores are handed over.
-                opening = {task for task in self._unsaid & self._runs if _known(lags.get(task)) > 1}
-                self._say("restores %s (%s records), and then runs it", opening, lags)
+                self._say("copies %s (%s records left to restore)", self._unsaid & self._copies, lags)
+                opening = {task for task in self._unsaid & self._runs if _known(lags.get(task)) >= LEAST_RECORDS}
+                self._say("restores %s first (%s records)", opening, lags)
                 self._unsaid = {task for task in self._unsaid if task in self._runs and task not in lags}
         if not self._is_assigned and self._since_s is not None and waited_s > IDLE_S:
             self._since_s = None

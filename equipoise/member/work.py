@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import attrs
 
-from equipoise.broker_watch import BrokerWatch, is_away
+from equipoise.broker_watch import BrokerWatch, means_away
 from equipoise.events.facts import Fact, Load, Subtopology, TaskParked, TopologyDeclared
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.member.clients import MemberClients, TaskClients
@@ -397,7 +397,7 @@ class Work:
             await asyncio.sleep(RETRY_S)
 
     def failed(self, task: TaskId, error: Exception) -> None:
-        if is_away(error):
+        if means_away(error):
             self._brokers.failed(f"task {task}: {error!r}")
         else:
             _LOG.warning("task %s failed, reopening it: %r", task, error)

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from equipoise.broker_watch import BrokerWatch, is_away
+from equipoise.broker_watch import BrokerWatch, means_away
 from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import DamagedError, EquipoiseError
 from equipoise.events.facts import Fact, GroupConfigured, LogOpened, ProbingTick
@@ -195,7 +195,7 @@ class PartitionHost:
             except Exception as error:  # noqa: BLE001 whatever ended the session, the next one starts from the log
                 self.problem = f"{error.__class__.__name__}: {error}"
                 known = isinstance(error, SendFailedError | ReaderStalledError | EquipoiseError)
-                if self._brokers is not None and is_away(error):
+                if self._brokers is not None and means_away(error):
                     self._brokers.failed(f"takeover session of partition {self.partition}: {self.problem}")
                 else:
                     trace = None if known else error

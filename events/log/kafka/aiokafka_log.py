@@ -5,6 +5,7 @@ of its clients. Others say it in one line.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,6 +23,7 @@ FAILURES = frozenset(
         "Cannot send %r to %s: %r",
         "Could not send %r: %r",
         "Got error produce response: %s",
+        "Error sending %s to node %s [%s] -- marking coordinator dead",
         "Heartbeat send request failed: %s. Will retry.",
     }
 )
@@ -44,8 +46,8 @@ CONSEQUENCES = frozenset(
 otherwise.
 """
 LOGGERS = tuple(
-    logging.getLogger(f"aiokafka.{module}")
-    for module in ("client", "cluster", "consumer.fetcher", "consumer.group_coordinator", "producer.sender")
+    logging.getLogger(name)
+    for name in ("aiokafka", "aiokafka.cluster", "aiokafka.consumer.fetcher", "aiokafka.consumer.group_coordinator", "aiokafka.producer.sender")
 )
 _LOG = logging.getLogger(__name__)
 
@@ -53,13 +55,14 @@ _LOG = logging.getLogger(__name__)
 class _HoldBack(logging.Filter):
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[BrokerFailures] = []
+        self.lock = threading.Lock()
+        self.heard_by: list[BrokerFailures] = []
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.msg in FAILURES:
-            for each in tuple(self.told):
+            for each in tuple(self.heard_by):
                 each.failed(record.getMessage())
-        elif record.msg not in CONSEQUENCES or not any(each.is_away for each in tuple(self.told)):
+        elif record.msg not in CONSEQUENCES or not any(each.is_away for each in tuple(self.heard_by)):
             return True
         return _LOG.isEnabledFor(logging.DEBUG) or logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
 
@@ -70,13 +73,14 @@ _FILTER = _HoldBack()
 @contextmanager
 def hold_back_log(failures: BrokerFailures) -> Iterator[None]:
     """See `client.Clients.hold_back_log`."""
-    _FILTER.told.append(failures)
-    for logger in LOGGERS:
-        logger.addFilter(_FILTER)  # once, however often
+    with _FILTER.lock:
+        _FILTER.heard_by.append(failures)
+        for logger in LOGGERS:
+            logger.addFilter(_FILTER)  # once, however often
     try:
         yield
     finally:
-        _FILTER.told.remove(failures)
-        if not _FILTER.told:
-            for logger in LOGGERS:
+        with _FILTER.lock:
+            _FILTER.heard_by.remove(failures)
+            for logger in () if _FILTER.heard_by else LOGGERS:
                 logger.removeFilter(_FILTER)

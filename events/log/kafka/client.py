@@ -279,7 +279,7 @@ class Admin(Client, Protocol):
 
 
 class BrokerFailures(Protocol):
-    """Told of brokers that do not answer. Any thread may call it."""
+    """Collects failures of brokers that do not answer. Any thread may call it."""
 
     @property
     def is_away(self) -> bool:
@@ -293,7 +293,7 @@ class Clients(Protocol):
     """Makes clients, which are not started yet."""
 
     def hold_back_log(self, failures: BrokerFailures) -> AbstractContextManager[None]:
-        """While entered, `failures` is told what the client library would log about brokers that do
+        """While entered, `failures` gets what the client library would log about brokers that do
         not answer. The library itself logs that at level DEBUG only.
         """
         ...

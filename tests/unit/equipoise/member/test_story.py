@@ -16,7 +16,7 @@ def tasks(*partitions: int) -> list[TaskId]:
     return [TaskId(0, partition) for partition in partitions]
 
 
-class Told:
+class Said:
     """A story, its clock and its lines."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -32,8 +32,8 @@ class Told:
 
 
 @pytest.fixture
-def told(caplog: pytest.LogCaptureFixture) -> Told:
-    return Told(caplog)
+def said(caplog: pytest.LogCaptureFixture) -> Said:
+    return Said(caplog)
 
 
 @pytest.mark.parametrize(
@@ -47,65 +47,65 @@ def test_ranges_end_with_a_subtopology() -> None:
     assert ranges([TaskId(1, 0), TaskId(0, 0), TaskId(1, 1), TaskId(0, 1)]) == "0_0..1, 1_0..1"
 
 
-def test_decision_is_one_line_and_copies_are_another_once_their_lags_are_known(told: Told) -> None:
-    told.story.joined(7)
-    told.story.assigned(tasks(0, 1, 2), tasks(4, 5))
-    told.story.look({TaskId(0, 4): 12_000}, tasks(0, 1, 2))
-    assert told.lines() == ["joined, incarnation 7", "runs 0_0..2"]
-    told.story.look({TaskId(0, 4): 12_000, TaskId(0, 5): 345}, tasks(0, 1, 2))
-    told.story.look({TaskId(0, 4): 10_000, TaskId(0, 5): 0}, tasks(0, 1, 2))
-    assert told.lines() == ["copies 0_4..5 (12,345 records to restore)"]
-    told.story.assigned(tasks(0, 1, 4), tasks(3))
-    assert told.lines() == ["runs 0_4; gives up 0_2; copies no longer 0_5"]
-    told.story.look({TaskId(0, 3): 0}, tasks(0, 1))
-    told.story.assigned(tasks(0, 1, 4), tasks(3))
-    told.story.look({TaskId(0, 3): 0}, tasks(0, 1, 4))
-    told.story.ended(left=True)
-    assert told.lines() == ["copies 0_3 (0 records to restore)", "left"]
+def test_decision_is_one_line_and_copies_are_another_once_their_lags_are_known(said: Said) -> None:
+    said.story.joined(7)
+    said.story.assigned(tasks(0, 1, 2), tasks(4, 5))
+    said.story.look({TaskId(0, 4): 12_000}, tasks(0, 1, 2))
+    assert said.lines() == ["joined, incarnation 7", "runs 0_0..2"]
+    said.story.look({TaskId(0, 4): 12_000, TaskId(0, 5): 345}, tasks(0, 1, 2))
+    said.story.look({TaskId(0, 4): 10_000, TaskId(0, 5): 0}, tasks(0, 1, 2))
+    assert said.lines() == ["copies 0_4..5 (12,345 records left to restore)"]
+    said.story.assigned(tasks(0, 1, 4), tasks(3))
+    assert said.lines() == ["runs 0_4; gives up 0_2; copies no longer 0_5"]
+    said.story.look({TaskId(0, 3): 0}, tasks(0, 1))
+    said.story.assigned(tasks(0, 1, 4), tasks(3))
+    said.story.look({TaskId(0, 3): 0}, tasks(0, 1, 4))
+    said.story.ended(left=True)
+    assert said.lines() == ["copies 0_3 (0 records left to restore)", "left"]
 
 
-def test_task_that_is_granted_cold_says_what_it_restores(told: Told) -> None:
-    told.story.assigned(tasks(0, 1, 2), ())
-    told.story.look({}, ())
-    told.story.look({TaskId(0, 0): LagSentinel.UNKNOWN, TaskId(0, 1): 500}, tasks(2))
-    assert told.lines() == ["runs 0_0..2"]
-    told.story.look({TaskId(0, 0): 1_000, TaskId(0, 1): 500}, tasks(2))
-    told.story.look({TaskId(0, 0): 900, TaskId(0, 1): 400}, tasks(2))
-    assert told.lines() == ["restores 0_0..1 (1,500 records), and then runs it"]
+def test_task_that_is_granted_cold_says_what_it_restores(said: Said) -> None:
+    said.story.assigned(tasks(0, 1, 2), ())
+    said.story.look({}, ())
+    said.story.look({TaskId(0, 0): LagSentinel.UNKNOWN, TaskId(0, 1): 2_000}, tasks(2))
+    assert said.lines() == ["runs 0_0..2"]
+    said.story.look({TaskId(0, 0): 1_000, TaskId(0, 1): 2_000}, tasks(2))
+    said.story.look({TaskId(0, 0): 900, TaskId(0, 1): 400}, tasks(2))
+    assert said.lines() == ["restores 0_0..1 first (3,000 records)"]
 
 
-def test_new_task_without_records_says_nothing_of_restoring(told: Told) -> None:
-    told.story.assigned(tasks(0), ())
-    told.story.look({TaskId(0, 0): 1}, ())  # an opening task has a lag of at least 1
-    told.story.look({}, tasks(0))
-    assert told.lines() == ["runs 0_0"]
+def test_new_task_without_records_says_nothing_of_restoring(said: Said) -> None:
+    said.story.assigned(tasks(0), ())
+    said.story.look({TaskId(0, 0): 1}, ())  # an opening task has a lag of at least 1
+    said.story.look({}, tasks(0))
+    assert said.lines() == ["runs 0_0"]
 
 
-def test_copies_with_an_unknown_lag_are_said_after_a_while(told: Told) -> None:
-    told.story.assigned((), tasks(0, 1))
-    told.story.look({TaskId(0, 0): 10, TaskId(0, 1): LagSentinel.UNKNOWN}, ())
-    told.now_s = LAGS_WITHIN_S + 1
-    told.story.look({TaskId(0, 0): 10, TaskId(0, 1): LagSentinel.UNKNOWN}, ())
-    assert told.lines() == ["copies 0_0..1 (at least 10 records to restore)"]
+def test_copies_with_an_unknown_lag_are_said_after_a_while(said: Said) -> None:
+    said.story.assigned((), tasks(0, 1))
+    said.story.look({TaskId(0, 0): 10, TaskId(0, 1): LagSentinel.UNKNOWN}, ())
+    said.now_s = LAGS_WITHIN_S + 1
+    said.story.look({TaskId(0, 0): 10, TaskId(0, 1): LagSentinel.UNKNOWN}, ())
+    assert said.lines() == ["copies 0_0..1 (at least 10 records left to restore)"]
 
 
-def test_member_without_an_assignment_says_once_that_it_waits(told: Told) -> None:
-    told.story.joined(7)
-    told.story.look({}, ())
-    assert told.lines() == ["joined, incarnation 7"]
-    told.now_s = IDLE_S + 1
+def test_member_without_an_assignment_says_once_that_it_waits(said: Said) -> None:
+    said.story.joined(7)
+    said.story.look({}, ())
+    assert said.lines() == ["joined, incarnation 7"]
+    said.now_s = IDLE_S + 1
     for _ in range(3):
-        told.story.look({}, ())
-    assert told.lines() == ["waits for tasks: no worker leads the group, or the others run all tasks"]
-    told.story.assigned((), ())
-    told.now_s = 10 * IDLE_S
-    told.story.look({}, ())
-    assert told.lines() == []
+        said.story.look({}, ())
+    assert said.lines() == ["waits for tasks: no worker leads the group, or the others run all tasks"]
+    said.story.assigned((), ())
+    said.now_s = 10 * IDLE_S
+    said.story.look({}, ())
+    assert said.lines() == []
 
 
-def test_next_incarnation_says_again_what_it_runs(told: Told) -> None:
-    told.story.assigned(tasks(0), tasks(1))
-    told.story.ended(left=False)
-    told.story.look({TaskId(0, 1): 5}, ())
-    told.story.assigned(tasks(0), ())
-    assert told.lines() == ["runs 0_0", "runs 0_0"]
+def test_next_incarnation_says_again_what_it_runs(said: Said) -> None:
+    said.story.assigned(tasks(0), tasks(1))
+    said.story.ended(left=False)
+    said.story.look({TaskId(0, 1): 5}, ())
+    said.story.assigned(tasks(0), ())
+    assert said.lines() == ["runs 0_0", "runs 0_0"]
