@@ -112,6 +112,7 @@ async def test_broker_that_is_away_makes_the_member_unready_and_a_few_lines(tmp_
     with Brokers() as brokers:
         application = Application(brokers.bootstrap, "away")
         await application.make_topics()
+        await asyncio.sleep(1)  # until the broker knows them
         options = {"lead": True, "group_config": application.config, "http_port": 0}
         async with application.member("m1", tmp_path, "exactly_once", **options) as member, Pages(member) as pages:
             await until(lambda: len(member.running) == PARTITIONS)
