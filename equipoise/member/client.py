@@ -256,8 +256,10 @@ class Member:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         host = self._running_host()
         host.close()
-        await host.end()
-        await self._opened.aclose()
+        try:
+            await host.end()
+        finally:
+            await self._opened.aclose()
         if error is None:
             await host.over
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,7 +13,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
+import pytest
 
+from equipoise import Connection, Member
+from equipoise.events.errors import InputError
+from equipoise.events.log.kafka.aiokafka_log import LOGGERS
 from equipoise.events.tasks import TaskId
 from equipoise.member.figures import Done, MemberFigures
 from equipoise.member.http import LoopBeat, MemberServer
@@ -136,6 +141,15 @@ async def test_loop_beat_of_an_idle_loop_asks_nothing_between_looks() -> None:
     await asyncio.sleep(0)
     now_s = 1_000.0
     assert beat.silent_s() == 0
+
+
+async def test_member_names_a_port_that_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        member = Member("g", lambda record, context: None, sources="in", connection=Connection(bootstrap="127.0.0.1:1"), http_port=port)
+        with pytest.raises(InputError, match=f"http_host, http_port: cannot listen on 127.0.0.1:{port}"):
+            await member.__aenter__()
+    assert not any(logger.filters for logger in LOGGERS)
 
 
 async def test_index_of_a_member_links_to_its_pages() -> None:
