@@ -172,13 +172,21 @@ class Group:
         """Runs rounds until no movement is left; returns their number, the last one included. Fails
         beyond `most_rounds`.
 
-        A plan that waits until a stated time is asked again in the next round.
+        A plan that waits until a stated time is asked again in the next round. So is one that
+        depends on measurements, as by the leader, until it changes nothing.
         """
+        plan = self.decide()
         for rounds in range(most_rounds + 1):
-            plan = self.round() if rounds else self.decide()
             if not plan.probing and plan.scheduled_ms is None:
-                return rounds
-            self.now_ms = max(self.now_ms, plan.revocations.until_ms, plan.ask_again_ms or 0, *plan.lost_until_ms.values(), 0)
+                if not plan.watching:
+                    return rounds
+                before = plan.members
+                plan = self.round()
+                if plan.members == before:
+                    return rounds
+            else:
+                self.now_ms = max(self.now_ms, plan.revocations.until_ms, plan.ask_again_ms or 0, *plan.lost_until_ms.values(), 0)
+                plan = self.round()
         raise AssertionError(f"still probing after {most_rounds} rounds: {plan.movements}")
 
     def join(self, name: str, capacity: int = 1, copies: dict[TaskId, Lag] | None = None) -> None:

@@ -164,6 +164,7 @@ async def test_records_of_another_writer_are_noticed_and_ignored(bootstrap: str,
         await application.order(60)
         counted = await application.until_counted(exactly=False)
         assert {key: max(count for count, _ in each) for key, each in counted.items()} == dict(application.sent)
+        await until(lambda: member.fenced_writes >= PARTITIONS and len(member.running) == PARTITIONS)
         assert member.fenced_writes == PARTITIONS  # once for each task; then they were restored without those records
 
 

@@ -10,15 +10,9 @@ from functools import partial
 
 import click
 
-from tests.simulated import broker_faults, operator_faults, upgrade_faults  # noqa: F401  # they add their faults
-from tests.simulated.faults import chosen, kinds
-from tests.simulated.run import Result, describe, simulate
-
-
-def _one(seed: int, *, guarantee: str, faults: str, storm_s: float, every_s: float) -> Result:
-    if guarantee == "both":
-        guarantee = ("at_least_once", "exactly_once")[seed % 2]
-    return simulate(seed, guarantee, chosen(faults), storm_s=storm_s, every_s=every_s)
+from tests.simulated.faults import kinds
+from tests.simulated.run import describe
+from tests.simulated.seeds import run_seed
 
 
 @click.command()
@@ -32,7 +26,7 @@ def _one(seed: int, *, guarantee: str, faults: str, storm_s: float, every_s: flo
 def main(seeds: str, jobs: int, verbose: bool, **options: object) -> None:
     """Simulates the deployed hosts. Exit code 1: something does not hold."""
     first, _, last = seeds.partition("..")
-    run = partial(_one, **options)  # type: ignore[arg-type]
+    run = partial(run_seed, **options)  # type: ignore[arg-type]
     wanted = range(int(first), int(last or first) + 1)
     if verbose:
         logging.basicConfig(level=logging.DEBUG, format="%(name)s %(message)s", stream=sys.stderr)

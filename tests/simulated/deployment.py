@@ -78,8 +78,9 @@ MOST_UNCOMMITTED = 8
 
 
 class FaultyNetwork(Network):
-    """`late`: processes of which every fifth produce request arrives late. `held`: of which each
-    does. `unheard`: of which every fifth answer to one is lost.
+    """`late`: processes of which every fifth produce request arrives late. `held`: of which every
+    second does: the changelog's is sent when that of the outputs is answered. `unheard`: of which
+    every fifth answer to one is lost.
     """
 
     def __init__(self, random: Random) -> None:
@@ -90,7 +91,7 @@ class FaultyNetwork(Network):
 
     def trip_us(self, process: str, broker: int, request: str, *, back: bool) -> int | None:
         trip_us = super().trip_us(process, broker, request, back=back)
-        if trip_us is not None and request == "Produce" and process in self.held and not back:
+        if trip_us is not None and request == "Produce" and process in self.held and not back and self.random.random() < 0.5:
             return trip_us + self.random.randrange(4_000_000)
         if trip_us is None or request != "Produce" or process not in (self.unheard if back else self.late) or self.random.random() > 0.2:
             return trip_us

@@ -61,8 +61,10 @@ STOPS_S = 45.0
 """A member that joined and was told to stop has stopped."""
 KNOWN_TIMES, KNOWN_EVERY_S = 10, 0.2
 """Brokers learn of a new partition one after the other."""
-OBSERVED_FROM = 1_000_000
-"""Above every generation of the group, as the other leader's have to be."""
+OBSERVED_STEP = 1_000_000
+"""From one generation that is observed to the next. Above every generation of the group, as the
+other leader's have to be: equipoise counts on from the last.
+"""
 MOST_TRIES, ARRIVES_S, RUNS_S = 20, 0.1, 0.04
 """To catch a member in a transaction: it is stopped, what it has sent arrives, one looks, it runs
 on.
@@ -346,7 +348,7 @@ class Deployment:
             await self._write(pack_fact(faults.with_other_leader(self.orders.config)))
             await asyncio.sleep(length_s)
             self._observed += 1
-            await self._write(pack_fact(AssignmentObserved(generation=OBSERVED_FROM + self._observed, members=())))
+            await self._write(pack_fact(AssignmentObserved(generation=OBSERVED_STEP * self._observed, members=())))
             await self._write(pack_fact(self.orders.config))
             for name in running:
                 self._start_member(self.seats[name])

@@ -1,0 +1,14 @@
+"""One simulation by its seed and the options of the command line, in a process of its own too."""
+
+from __future__ import annotations
+
+from tests.simulated import broker_faults, operator_faults, upgrade_faults  # noqa: F401  # they add their faults
+from tests.simulated.faults import chosen
+from tests.simulated.run import Result, simulate
+
+
+def run_seed(seed: int, *, guarantee: str, faults: str, storm_s: float, every_s: float) -> Result:
+    """`guarantee` "both": even seeds run with at_least_once, odd ones with exactly_once."""
+    if guarantee == "both":
+        guarantee = ("at_least_once", "exactly_once")[seed % 2]
+    return simulate(seed, guarantee, chosen(faults), storm_s=storm_s, every_s=every_s)
