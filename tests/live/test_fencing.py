@@ -26,6 +26,7 @@ from tests.live.leader import Leader, leading
 from tests.live.test_member import PARTITIONS, SHORT, Application
 from tests.live.test_restorer import producing, until
 
+pytestmark = pytest.mark.usefixtures("no_error_unseen")
 AROUND_MS = 4_000
 
 

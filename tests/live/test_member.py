@@ -31,6 +31,7 @@ from tests.live.leader import leading
 from tests.live.test_restorer import make_topic, producing, until
 from tests.unit.equipoise.member.test_example import example
 
+pytestmark = pytest.mark.usefixtures("no_error_unseen")
 PARTITIONS = 3
 COMPACTED = {"cleanup.policy": "compact"}
 SHORT = {"session_timeout_ms": 12_000, "lease_margin_ms": 2_000, "heartbeat_interval_ms": 500}

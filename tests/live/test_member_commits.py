@@ -11,6 +11,7 @@ from equipoise.member.runner import TaskRunner
 from tests.live.leader import leading
 from tests.live.test_member import Application
 
+pytestmark = pytest.mark.usefixtures("no_error_unseen")
 COMMIT_S = 0.08
 RECORDS = 300
 

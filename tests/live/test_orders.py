@@ -39,7 +39,7 @@ async def test_orders_are_counted_once_through_kills_pauses_and_duplicates(boots
             await asyncio.sleep(1)
             orders.signal(second, signal.SIGCONT)
             await until(lambda: "m2" in leader.machine.state.members)
-            await orders.until_said(second, "has ended (lease_lapsed)")
+            await orders.until_said(second, "has ended (lease_lapsed")
 
             other = orders.start("m1", folder="elsewhere")  # a second process with its id, which can prove nothing
             assert await orders.gone(first) == 3
