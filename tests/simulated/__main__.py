@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 import click
@@ -32,8 +32,9 @@ def main(seeds: str, jobs: int, verbose: bool, **options: object) -> None:
         logging.basicConfig(level=logging.DEBUG, format="%(name)s %(message)s", stream=sys.stderr)
         logging.getLogger("asyncio").setLevel(logging.WARNING)
     began_s, steps, virtual_s, failed = time.perf_counter(), 0, 0.0, []
-    with ProcessPoolExecutor(jobs, max_tasks_per_child=20) if jobs > 1 else _Here() as pool:
-        for result in pool.map(run, wanted):
+    # ProcessPoolExecutor hangs when all its processes are to be replaced at once (CPython 115634).
+    with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=20) if jobs > 1 else _Here() as pool:
+        for result in pool.imap(run, wanted):
             steps, virtual_s = steps + result.steps, virtual_s + result.virtual_s
             click.echo(describe(result, 10_000 if verbose else 60) if result.problems or verbose else str(result))
             if result.problems:
@@ -55,7 +56,7 @@ class _Here:
     def __exit__(self, *_: object) -> None:
         pass
 
-    map = staticmethod(map)
+    imap = staticmethod(map)
 
 
 if __name__ == "__main__":

@@ -154,6 +154,17 @@ def slow_network(deployment: Deployment, random: Random) -> float | None:
 
 
 @fault("network")
+def small_fetches(deployment: Deployment, random: Random) -> float | None:
+    """Brokers answer each fetch with one record of a partition."""
+    if deployment.cluster.most_fetch_bytes is not None:
+        return None
+    deployment.cluster.most_fetch_bytes = 1
+    length_s = random.uniform(0.5, 6)
+    deployment.later(length_s, setattr, deployment.cluster, "most_fetch_bytes", None)
+    return length_s
+
+
+@fault("network")
 def late_produce(deployment: Deployment, random: Random) -> float | None:
     """Some of what a process produces arrives late; the process may have sent it again by then."""
     return _odd_produce(deployment, random, deployment.network.late)
@@ -173,8 +184,8 @@ def kill_in_commit(deployment: Deployment, random: Random) -> float | None:
         return None
     seat = random.choice(seats)
     assert seat.process is not None, "it was looked at"
-    deployment.network.held.add(seat.process.name)
     down_s = random.uniform(0.3, 2)
+    deployment.network.held[seat.process.name] = int((down_s + 1) * 1_000_000)  # so that some of it meets the next owner's restore
     deployment.later(random.uniform(0.05, 0.3), deployment.kill_member, seat)
     deployment.later(down_s, deployment.start_member, seat)
     return _until(deployment, seat, down_s)

@@ -86,13 +86,14 @@ class FaultyNetwork(Network):
     def __init__(self, random: Random) -> None:
         super().__init__(random)
         self.late: set[str] = set()
-        self.held: set[str] = set()
+        self.held: dict[str, int] = {}
+        """Process -> the most microseconds."""
         self.unheard: set[str] = set()
 
     def trip_us(self, process: str, broker: int, request: str, *, back: bool) -> int | None:
         trip_us = super().trip_us(process, broker, request, back=back)
         if trip_us is not None and request == "Produce" and process in self.held and not back and self.random.random() < 0.5:
-            return trip_us + self.random.randrange(4_000_000)
+            return trip_us + self.random.randrange(self.held[process])
         if trip_us is None or request != "Produce" or process not in (self.unheard if back else self.late) or self.random.random() > 0.2:
             return trip_us
         return None if back else trip_us + self.random.randrange(12_000_000)

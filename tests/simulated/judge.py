@@ -116,7 +116,7 @@ async def recount_all(clients: Clients, topic: str, *, exactly_once: bool, at_le
     async for record in records_of(clients, f"{topic}-counts", committed=exactly_once):
         recounting.count(record)
     state = await fold_changelog(clients, f"{topic}-state")
-    return recounting.finish(), _state_faults(orders, state, exactly_once and not at_least_once)
+    return recounting.finish(), _state_faults(orders, state, not at_least_once)
 
 
 async def fold_changelog(clients: Clients, topic: str) -> dict[int, dict[bytes, bytes]]:

@@ -47,6 +47,8 @@ class Cluster:
         self.network = network or Network(random)
         self.brokers = [Broker(number, f"rack-{number}") for number in range(brokers)]
         self.topics: dict[str, Topic] = {}
+        self.most_fetch_bytes: int | None = None
+        """Of a partition's records in an answer, after the first one; None: what the fetch asks."""
         self.election_us = (500_000, 3_000_000)
         self.replicate_us = (300, 2_000)
         self.settle_us = (1_000, 500_000)
@@ -436,6 +438,7 @@ class Cluster:
             return Fetched(errors.OffsetOutOfRangeError, high_watermark=high_watermark)
         if near:
             high_watermark, stable = min(high_watermark, each.near[0]), min(stable, each.near[1])
+        most_bytes = most_bytes if self.most_fetch_bytes is None else self.most_fetch_bytes
         records, next_offset = each.log.read(offset, stable if committed else high_watermark, committed=committed, max_bytes=most_bytes)
         return Fetched(None, records, next_offset, high_watermark, stable)
 
