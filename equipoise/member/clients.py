@@ -1,15 +1,15 @@
-"""The clients of a member's tasks: one consumer for all of them and, with at_least_once, one
-producer. With exactly_once each task has a producer of its own, which fences its former owner.
+"""The clients of a member's tasks: one consumer for all of them, and one producer. With
+exactly_once a task without changelogs has a producer of its own, which fences its former owner.
 
 Connecting takes longer than anything else in a hand-over, and needs no grant. So the clients of a
-warm-up connect before its task is granted; only the request that fences the former owner waits for
+warm-up connect before its task is granted; only the request that fences a former owner waits for
 the grant.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -21,6 +21,7 @@ from equipoise.member.offsets import ReportedOffsets
 from equipoise.member.options import MemberOptions
 from equipoise.member.origin import transactional_id
 from equipoise.member.sources import SourceReader, TaskSources
+from equipoise.member.transactions import Transactions
 
 TRANSACTION_TIMEOUT_MS = 60_000
 """Kafka aborts an open transaction after this time. One is open only during a commit."""
@@ -45,16 +46,21 @@ class _SharedProducer:
 
 class MemberClients:
     """The clients that all tasks of one member share. Belongs to the application's loop. They
-    connect when the first task needs them, and again after they have failed.
+    connect when the first task needs them, and again after they have failed. `incarnation` returns
+    the present one, as ``<member>/<incarnation>``.
     """
 
-    def __init__(self, connection: Connection, group: str, options: MemberOptions) -> None:
+    def __init__(self, connection: Connection, group: str, options: MemberOptions, incarnation: Callable[[], str]) -> None:
         self._connection, self._group, self._options = connection, group, options
         self._readers: list[SourceReader] = []
         self._present: _SharedProducer | None = None
         """The producer for tasks that open now. Others may still use a former one."""
         self._producers: dict[Producer, _SharedProducer] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self._incarnation = incarnation
+        self._transactions: Transactions | None = None
+        """Those of the present incarnation."""
+        self._fencing: dict[str, asyncio.Task[None]] = {}
         self.offsets = ReportedOffsets(group)
 
     def new_producer(self, transactional_id: str | None) -> Producer:
@@ -107,6 +113,47 @@ class MemberClients:
         await call_off(shared.starting)
         await shared.producer.abandon()
 
+    # Transactions
+
+    def transactions(self, of: TaskId | None) -> Transactions:
+        """Those of a task without changelogs, or those that all other tasks share (None). Until
+        `release_transactions`.
+        """
+        if of is not None:
+            return Transactions(transactional_id(self._group, str(of)), self._group, self.new_producer)
+        wanted = f"{self._group}/{self._incarnation()}"
+        if self._transactions is None or self._transactions.id != wanted:
+            former, self._transactions = self._transactions, Transactions(wanted, self._group, self.new_producer)
+            if former is not None and not former.users:
+                self._end(former.abandon())
+        self._transactions.users += 1
+        return self._transactions
+
+    async def release_transactions(self, transactions: Transactions, *, at_once: bool) -> None:
+        """A task commits nothing any more. `at_once`: what it has not sent is never sent, and if it
+        shares the transactions, all tasks of the member stop.
+        """
+        transactions.users -= 1
+        if at_once:
+            await transactions.abandon()
+        elif transactions is not self._transactions and transactions.users <= 0:
+            await transactions.stop()
+
+    async def end_transactions(self, of: str) -> None:
+        """Fences the producer with the transactional id `of`, once for all tasks that ask at the
+        same time. Raises KafkaError.
+        """
+        ending = self._fencing.get(of)
+        if ending is None:
+            ending = self._fencing[of] = asyncio.ensure_future(self._fence(of))
+            ending.add_done_callback(lambda _: self._fencing.pop(of))
+        await asyncio.shield(ending)
+
+    async def _fence(self, transactional_id: str) -> None:
+        producer = self.new_producer(transactional_id)
+        await producer.start()
+        await producer.abandon()
+
     # The consumer
 
     def sources(self, partitions: Sequence[TopicPartition]) -> TaskSources:
@@ -137,16 +184,19 @@ class MemberClients:
     async def close(self) -> None:
         """Disconnects, after all tasks have closed."""
         await self.offsets.stop()
+        await call_off(*self._fencing.values())
         await asyncio.gather(*(reader.stop() for reader in self._readers), *self._closing, return_exceptions=True)
         for shared in list(self._producers.values()):
             if shared.starting.done():
                 await shared.producer.stop()
             await self._abandon(shared)
+        if self._transactions is not None:
+            await self._transactions.stop()
 
 
 class TaskClients:
     """The producer and the sources of `task`. Belongs to the application's loop. Call `connect`,
-    then `begin`, and `close` at the end.
+    then `begin`, and `close` at the end. `changelogs`: those that the task writes.
     """
 
     def __init__(
@@ -155,15 +205,12 @@ class TaskClients:
         self._shared, self._group, self._task, self._options = shared, group, task, options
         self._topics, self._changelogs = sources, changelogs
         self._connecting: asyncio.Task[None] | None = None
-        self._has_begun = False
         self.producer: Producer | None = None
+        """With at_least_once."""
+        self.transactions: Transactions | None = None
+        """With exactly_once."""
         self.sources: TaskSources
         """Reads nothing before it is placed."""
-
-    @property
-    def transactional_id(self) -> str:
-        """The producer's transactional id, with exactly_once."""
-        return transactional_id(self._group, str(self._task))
 
     def connect(self) -> None:
         """Begins to connect, unless that has begun."""
@@ -172,24 +219,22 @@ class TaskClients:
             self._connecting = asyncio.ensure_future(self._connect())
 
     async def begin(self) -> Producer:
-        """The producer, when it may write. With exactly_once this fences the former owner. Raises
-        KafkaError.
+        """The producer, when it may write. With exactly_once and without changelogs this fences the
+        former owner. Raises KafkaError.
         """
         self.connect()
         assert self._connecting is not None, "it has just begun"
         await asyncio.shield(self._connecting)
+        if self.transactions is not None:
+            return await self.transactions.begin()
         assert self.producer is not None, "it is connected"
-        await self.producer.begin()
-        self._has_begun = True
         return self.producer
 
     async def end_transactions(self, of: str) -> None:
         """Fences the producer with the transactional id `of`, and ends its transaction. Raises
         KafkaError.
         """
-        producer = self._shared.new_producer(of)
-        await producer.start()
-        await producer.abandon()
+        await self._shared.end_transactions(of)
 
     def report_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commits the group's offsets for lag tools, within a second. A failure is not raised."""
@@ -205,8 +250,9 @@ class TaskClients:
         `at_once`: all tasks of the member stop, and what they have not sent is never sent.
         """
         producer, self.producer = self.producer, None
-        if producer is not None and self._options.transactional:
-            await producer.abandon()
+        transactions, self.transactions = self.transactions, None
+        if transactions is not None:
+            await self._shared.release_transactions(transactions, at_once=at_once or not self._changelogs)
         elif at_once:
             await self._shared.abandon_producers()
         elif producer is not None:
@@ -218,10 +264,10 @@ class TaskClients:
             return
         await call_off(self._connecting)
         self._connecting = None
-        if self._options.transactional and self._has_begun and self.producer is not None:
-            await self.producer.stop()
-        else:
-            await self.stop_writing(failed=False, at_once=False)
+        if self.transactions is not None:
+            await self._shared.release_transactions(self.transactions, at_once=False)
+            self.transactions = None
+        await self.stop_writing(failed=False, at_once=False)
         self._shared.leave(self.sources)
 
     async def _connect(self) -> None:
@@ -233,9 +279,9 @@ class TaskClients:
 
     async def _connect_producer(self) -> None:
         if self._options.transactional:
-            self.producer = self._shared.new_producer(self.transactional_id)
-            await self.producer.connect()
+            self.transactions = self._shared.transactions(None if self._changelogs else self._task)
+            producer = await self.transactions.connect()
         else:
-            self.producer = await self._shared.producer()
+            producer = self.producer = await self._shared.producer()
         for topic in self._changelogs:
-            await self.producer.partitions_for(topic)
+            await producer.partitions_for(topic)

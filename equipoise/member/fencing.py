@@ -22,12 +22,17 @@ from equipoise.member.stores import Change, StateStore
 _LOG = logging.getLogger(__name__)
 AT_LEAST_ONCE = "at_least_once"
 EXACTLY_ONCE = "exactly_once"
+"""As the value of a fence: of a build whose owners have a transactional id for each task. The
+present one appends a colon and the transactional id of its member.
+"""
 RESERVED_PREFIX = b"\x00equipoise."
 """Prefix of the member's own keys in changelogs and stores."""
 FENCE_KEY = b"\x00equipoise.fence"
-"""In a changelog: the key of fences; the value is the guarantee of the owner. In a store: the state
-of this fold at the store's position.
+"""In a changelog: the key of fences; the value is the guarantee of the owner, or GIVEN_BACK. In a
+store: the state of this fold at the store's position.
 """
+GIVEN_BACK = b"given_back"
+"""Value of the fence in the last transaction of an owner that has closed its task."""
 SOURCES_KEY = b"\x00equipoise.sources"
 """Key of the record in each commit with the source positions that the state corresponds to. The
 next owner continues there, whatever offsets a former owner has committed meanwhile.
@@ -37,6 +42,7 @@ MOST_STALE_KEYS = 10_000
 records by default.
 """
 _FORM = 1
+_TRANSACTIONAL = EXACTLY_ONCE + ":"
 
 ChangelogRecord = tuple[bytes, bytes | None, Sequence[tuple[str, bytes]]]
 """Key, value and headers."""
@@ -44,8 +50,8 @@ ChangelogRecord = tuple[bytes, bytes | None, Sequence[tuple[str, bytes]]]
 
 @attrs.frozen
 class ChangelogOwner:
-    """The owner of a changelog at some position. `guarantee`: AT_LEAST_ONCE or EXACTLY_ONCE; "":
-    unknown, because its fence was compacted away.
+    """The owner of a changelog at some position. `guarantee`: the value of its fence; "": the task
+    was given back, or its fence was compacted away.
     """
 
     origin: Origin
@@ -55,10 +61,17 @@ class ChangelogOwner:
         """Whether this owner has a later grant of the same writer than `grant`."""
         return self.origin.same_writer(grant) and self.origin.token > grant.token
 
-    def is_fenced_by_kafka(self, transactional_id: str) -> bool:
-        """Whether a new producer with `transactional_id` prevents all further writes of this owner.
-        """
-        return self.guarantee == EXACTLY_ONCE and self.origin.transactional_id == transactional_id
+    @property
+    def transactional_id(self) -> str:
+        """The transactional id of a transaction that this owner may have left open; "": none."""
+        if self.guarantee == EXACTLY_ONCE:
+            return self.origin.transactional_id
+        return self.guarantee.removeprefix(_TRANSACTIONAL) if self.guarantee.startswith(_TRANSACTIONAL) else ""
+
+
+def fence_value(transactional_id: str | None) -> bytes:
+    """The value of an owner's fence. None: it commits with at_least_once."""
+    return AT_LEAST_ONCE.encode() if transactional_id is None else f"{_TRANSACTIONAL}{transactional_id}".encode()
 
 
 def claim(owner: ChangelogOwner | None, grant: Origin) -> Origin:
@@ -142,8 +155,8 @@ class ChangelogFence:
             self._changed = True
 
     def _fenced(self, value: bytes | None) -> None:
-        guarantee = b"" if value is None else value
-        self._commits_under(guarantee.decode() if guarantee in (AT_LEAST_ONCE.encode(), EXACTLY_ONCE.encode()) else "")
+        guarantee = (value or b"").decode(errors="replace")
+        self._commits_under(guarantee if guarantee in (AT_LEAST_ONCE, EXACTLY_ONCE) or guarantee.startswith(_TRANSACTIONAL) else "")
 
     def _written_by_former_build(self, key: bytes, changes: dict[bytes, bytes | None]) -> None:
         """A build without epochs ends each commit with the source positions under at_least_once,

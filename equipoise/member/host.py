@@ -134,7 +134,7 @@ class MemberHost:
             brokers=brokers,
         )  # fmt: skip
         self.shared = SharedSession(self._new_session())
-        clients = MemberClients(connection, group, options)
+        clients = MemberClients(connection, group, options, lambda: f"{member_id}/{self.shared.session.incarnation}")
         runners = RunnerFactory(clients, runtime, group, topology, options, processors, on_assigned, on_revoked, lambda: self._link.log_id)
         self.work = Work(
             self.shared, self._restorer, self._restore_thread, runners, on_standby, on_asked, prepare,

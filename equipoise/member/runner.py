@@ -1,15 +1,16 @@
 """Runs one task under one grant, in the application's event loop: opens it, processes records,
 commits, and closes it.
 
-Opening (docs/protocol.md#m6): with exactly_once, a producer starts with the transactional id
-``group/task``, which fences a former owner that has the same guarantee. The changelogs are restored
-to their ends. Unless Kafka has fenced the former owner, a fence is written to each changelog, and
-they are restored up to it. Then the sources are read from the positions in the changelogs.
+Opening (docs/protocol.md#m6): the changelogs are restored to their ends, a fence is written to
+each, and they are restored up to it. Then the sources are read from the positions in the
+changelogs. With exactly_once a task without changelogs has a producer with the transactional id
+``group/task``, which fences its former owner.
 
 Each commit sends everything since the last one began: outputs, changelog records and source
 positions, each with its origin, and the sources' offsets (with at_least_once and changelogs a
-moment later). Only acknowledged changes go to the store, so it is never ahead of its changelog.
-More records are processed meanwhile.
+moment later). With exactly_once that is a transaction, together with other tasks. Only acknowledged
+changes go to the store, so it is never ahead of its changelog. More records are processed
+meanwhile.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from typing import Protocol
 
 import attrs
 
-from equipoise.events.log.kafka.client import CLOSE_S, ConsumedRecord, TopicPartition, acknowledged, call_off
+from equipoise.events.log.kafka.client import CLOSE_S, ConsumedRecord, Producer, TopicPartition, acknowledged, call_off
 from equipoise.events.tasks import TaskId
 from equipoise.member.clients import TaskClients
 from equipoise.member.context import State, TaskContext, pack_sources, read_sources
 from equipoise.member.error_policy import ParkedTask
-from equipoise.member.fencing import EXACTLY_ONCE, FENCE_KEY, SOURCES_KEY, ChangelogOwner, FencedStore, claim
+from equipoise.member.fencing import FENCE_KEY, GIVEN_BACK, SOURCES_KEY, ChangelogOwner, FencedStore, claim, fence_value
 from equipoise.member.options import MemberOptions
 from equipoise.member.origin import Origin
 from equipoise.member.processing import Processing, Processor, call
@@ -36,12 +37,15 @@ from equipoise.member.sources import TaskSources
 from equipoise.member.stores import Change
 from equipoise.member.ticks import CommitTicks, CommitTurn
 from equipoise.member.timers import Timers
+from equipoise.member.transactions import TransactionPart
 from equipoise.member.writer import TaskWriter, WrittenChanges
 from equipoise.runtime import Runtime
 
 _LOG = logging.getLogger(__name__)
 RETRY_S = 0.5
 IDLE_S = 5.0
+GIVEN_BACK_S = 0.05
+"""For so long the last transaction of an owner that has closed a task may not be visible yet."""
 _OPENED = "a task that processes was opened"
 
 Callback = Callable[[TaskContext], Awaitable[None] | None]
@@ -147,8 +151,12 @@ class TaskRunner:
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
         self._origin = Origin(0, log_id, group, str(task), token)
-        self._fence_is_due = False
-        """Whether the first transaction has to write the fences."""
+        self._gives_back = False
+        """Whether the next commit is the last one."""
+        self._former: set[str] = set()
+        """Transactional ids of former owners whose transactions were ended."""
+        self._next_offsets: dict[str, int] = {}
+        """Changelog topic -> offset of the next record, unless another process writes."""
         self._stores: Mapping[str, FencedStore] = {}
         self._stopping = asyncio.Event()
         self._aborted = self._called_off = False
@@ -267,11 +275,12 @@ class TaskRunner:
             await self._close()
             self._aborted = False
             await asyncio.sleep(RETRY_S)
-            # Reopening fences a later owner, so the grant must still hold.
+            # Reopening may fence a later owner, so the grant must still hold.
             if self._stopping.is_set() or not await self._permit.still_granted(self.task, self.token):
                 return
 
     async def _open(self) -> None:
+        self._gives_back = False
         clients = self._clients = self._clients or self._new_clients()
         producer = await clients.begin()
         writer = self._writer = TaskWriter(producer, self.task, self._origin)
@@ -279,6 +288,7 @@ class TaskRunner:
         placing = asyncio.ensure_future(asyncio.gather(*(reading.position(tp, self._options.auto_offset_reset) for tp in reading.partitions)))
         try:
             self._stores = await self._take_stores(clients, writer) if self._stateful else {}
+            self._next_offsets = {topic: each.position for topic, each in self._stores.items()}
             positions = dict(zip(reading.partitions, await placing, strict=True))
         finally:
             await call_off(placing)
@@ -336,40 +346,55 @@ class TaskRunner:
         """Restores the changelogs and makes this grant their owner: later records of former owners
         do not count.
         """
-        owners = await self._permit.restore(self.task)
-        for topic, owner in owners.items():
-            if owner is not None and owner.outranks(self._origin):
-                raise _Overtaken(f"{topic}/{self.task.partition} belongs to token {owner.origin.token}")
+        own = "" if clients.transactions is None else clients.transactions.id
+        looked_twice = False
+        while True:
+            owners = await self._permit.restore(self.task)
+            for topic, owner in owners.items():
+                if owner is not None and owner.outranks(self._origin):
+                    raise _Overtaken(f"{topic}/{self.task.partition} belongs to token {owner.origin.token}")
+            left_open = {owner.transactional_id for owner in owners.values() if owner is not None} - self._former - {"", own}
+            if not left_open:
+                break
+            if not looked_twice:  # a task that was just given back shows that a moment later
+                looked_twice = True
+                await asyncio.sleep(GIVEN_BACK_S)
+                continue
+            for transactional_id in sorted(left_open):
+                await clients.end_transactions(transactional_id)
+            self._former |= left_open  # the owner after them may have been behind their transactions
         writer.origins = {topic: claim(owner, self._origin) for topic, owner in owners.items()}
-        self._fence_is_due = self._options.transactional and all(
-            owner is not None and owner.is_fenced_by_kafka(clients.transactional_id) for owner in owners.values()
-        )
-        if self._fence_is_due:
-            return await self._permit.take_stores(self.task, {})
-        own = {clients.transactional_id} if self._options.transactional else set()
-        former = {each.origin.transactional_id for each in owners.values() if each is not None and each.guarantee == EXACTLY_ONCE}
-        for transactional_id in sorted(former - own):
-            await clients.end_transactions(transactional_id)
         refusal, _ = self._permit.permit(self.task)
         if refusal not in (None, "closing", "restoring"):
             raise _Refused(refusal)
-        stores = await self._permit.take_stores(self.task, await self._send_fences(writer))
+        stores = await self._permit.take_stores(self.task, await self._send_fences(clients, writer))
         for topic, each in stores.items():
             if each.fence.owner is None or each.fence.owner.origin != writer.origins[topic]:
                 raise _Overtaken(f"{topic}/{self.task.partition} belongs to {each.fence.owner}")
         return stores
 
-    async def _send_fences(self, writer: TaskWriter) -> dict[str, int]:
-        """Writes a fence to each changelog. Returns changelog topic -> offset behind the fence,
-        when all are acknowledged.
+    async def _send_fences(self, clients: TaskClients, writer: TaskWriter) -> dict[str, int]:
+        """Writes a fence to each changelog. Returns changelog topic -> offset behind the fence (and
+        the end of its transaction), when all are acknowledged.
         """
-        if self._options.transactional:
-            await writer.producer.begin_transaction()
-        fence: list[Change] = [(FENCE_KEY, self._options.guarantee.encode())]
-        written = await writer.append_changes(dict.fromkeys(writer.origins, fence))
-        if self._options.transactional:
-            await writer.producer.commit_transaction()
-        return {topic: each.end for topic, each in written.items()}
+        transactions = clients.transactions
+        fence: list[Change] = [(FENCE_KEY, fence_value(None if transactions is None else transactions.id))]
+        written: Mapping[str, WrittenChanges] = {}
+
+        async def write(producer: Producer) -> None:
+            nonlocal written
+            writer.producer = producer
+            written = await writer.append_changes(dict.fromkeys(writer.origins, fence))
+
+        if transactions is None:
+            await write(writer.producer)
+        else:
+            await transactions.commit(TransactionPart(self.task, write, {}))
+        return {topic: self._behind(each) for topic, each in written.items()}
+
+    def _behind(self, written: WrittenChanges) -> int:
+        """Offset of the next record. Kafka ends a transaction with a marker in each partition."""
+        return written.end + self._options.transactional
 
     # Processing
 
@@ -391,6 +416,7 @@ class TaskRunner:
                     await self._commit()
                 if not self._may_go_on():
                     break
+            self._gives_back = self._stateful and self._options.transactional
             await self._last_commit()
         except _Refused:
             await self._commit_over()  # it began with a permit; if it comes too late, it is fenced
@@ -404,11 +430,11 @@ class TaskRunner:
     async def _last_commit(self) -> None:
         await self._commit_over()
         self._turn.come()
+        self._uncommitted += self._gives_back
         await self._commit()
         await self._commit_over()
         assert self._clients is not None, _OPENED
         await self._clients.flush_offsets()
-
 
     async def _handle(self, tp: TopicPartition, records: Sequence[ConsumedRecord]) -> None:
         """Gives the records to the application, as long as the task may go on."""
@@ -537,15 +563,19 @@ class TaskRunner:
 
     async def _commit_transaction(self, commit: _Commit) -> None:
         writer, _ = self._opened()
-        await writer.producer.begin_transaction()
-        outputs = await writer.send_outputs(commit.outputs)
-        written = await writer.append_changes(commit.changes)
-        if self._fence_is_due:
+        assert self._clients is not None, _OPENED
+        assert self._clients.transactions is not None, _OPENED
+        written: Mapping[str, WrittenChanges] = {}
+
+        async def write(producer: Producer) -> None:
+            nonlocal written
+            writer.producer = producer
+            outputs = await writer.send_outputs(commit.outputs)
+            written = await writer.append_changes(commit.changes)
             self._check_followed(written)
-        await acknowledged(outputs)
-        await writer.producer.send_offsets_to_transaction(commit.positions, self._group)
-        await writer.producer.commit_transaction()
-        self._fence_is_due = False
+            await acknowledged(outputs)
+
+        await self._clients.transactions.commit(TransactionPart(self.task, write, commit.positions))
         self._to_stores(written)
 
     async def _commit_plainly(self, commit: _Commit) -> None:
@@ -574,16 +604,15 @@ class TaskRunner:
     def _changes(self, context: TaskContext) -> dict[str, list[Change]]:
         """Begins a commit. Returns what it writes to each changelog."""
         sources = pack_sources({(tp.topic, tp.partition): offset for tp, offset in self._positions.items()})
-        fence: list[Change] = [(FENCE_KEY, self._options.guarantee.encode())] if self._fence_is_due else []
+        fence: list[Change] = [(FENCE_KEY, GIVEN_BACK)] if self._gives_back else []
         return {topic: [*fence, *state.begin_commit(), (SOURCES_KEY, sources)] for topic, state in context.states.items()}
 
     def _check_followed(self, written: Mapping[str, WrittenChanges]) -> None:
-        """Raises _Overtaken when something was written to a changelog behind what is in the store:
-        by another owner or, in the first transaction, before this task was opened. A broker that
-        does not know yet that it leads no longer answers with an old end.
+        """Raises _Overtaken when another process has written to a changelog behind what is in the
+        store.
         """
         for topic, each in written.items():
-            position = self._stores[topic].position
+            position = self._next_offsets[topic]
             if each.first != position or each.end != position + len(each.changes):
                 raise _Overtaken(f"{topic}/{self.task.partition} at {position}: wrote {len(each.changes)} records to {each.first}..{each.end - 1}")
 
@@ -591,6 +620,7 @@ class TaskRunner:
         _, context = self._opened()
         for topic, each in written.items():
             self._stores[topic].apply(((key, value, each.headers) for key, value in each.changes), position=each.end)
+            self._next_offsets[topic] = self._behind(each)
             context.states[topic].committed()
 
     # Closing
@@ -599,7 +629,7 @@ class TaskRunner:
         """After an abort. `failed`: what was sent could not be written."""
         writer, self._writer = self._writer, None
         if self._clients is not None:
-            lost = failed and writer is not None and not await writer.settled(CLOSE_S)
+            lost = failed and writer is not None and not self._options.transactional and not await writer.settled(CLOSE_S)
             await self._clients.stop_writing(failed=failed, at_once=self._called_off or lost)
 
     async def _close(self) -> None:

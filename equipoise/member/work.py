@@ -69,32 +69,30 @@ class RunnerFactory:
     log_id: Callable[[], str]
     """Returns the id of the log that grants tasks now."""
     _ticks: CommitTicks = attrs.field(init=False)
-    """Of all tasks, with at_least_once."""
+    """Of all tasks that share a producer."""
 
     @_ticks.default
-    def _shared_ticks(self) -> CommitTicks:
-        return CommitTicks(self.runtime.monotonic_s, 0.0)
-
-    def _ticks_of_task(self) -> CommitTicks:
-        """With exactly_once each task has its own, because their transactions share no requests."""
-        rest_s = self.options.commit_interval_ms / 1_000
-        return CommitTicks(self.runtime.monotonic_s, rest_s) if self.options.transactional else self._ticks
+    def _new_ticks(self) -> CommitTicks:
+        return CommitTicks(self.runtime.monotonic_s, self.options.commit_interval_ms / 1_000 if self.options.transactional else 0.0)
 
     def make(self, permit: Permit, task: TaskId, token: int, connected: TaskClients | None) -> TaskRunner:
         """The runner of the grant `token` of `task`. `connected`: its clients, if connected ahead.
         """
         part = self._part(task)
+        stateful = part.stateful and self.has_changelogs(task)
+        ticks = self._ticks if stateful or not self.options.transactional else self._new_ticks()
         return TaskRunner(
             permit, self.runtime, self.log_id(), self.group, task, token,
-            ticks=self._ticks_of_task(), new_clients=partial(self.clients, task), connected=connected,
-            stateful=part.stateful and self.has_changelogs(task), options=self.options, processor=self.processors[task.subtopology],
+            ticks=ticks, new_clients=partial(self.clients, task), connected=connected,
+            stateful=stateful, options=self.options, processor=self.processors[task.subtopology],
             on_assigned=self.on_assigned, on_revoked=self.on_revoked,
         )  # fmt: skip
 
     def clients(self, task: TaskId) -> TaskClients:
         """New clients of `task`, not connected yet."""
         part = self._part(task)
-        return TaskClients(self.shared, self.group, task, self.options, sources=part.source_topics, changelogs=part.changelog_topics)
+        changelogs = part.changelog_topics if part.stateful else ()
+        return TaskClients(self.shared, self.group, task, self.options, sources=part.source_topics, changelogs=changelogs)
 
     def has_changelogs(self, task: TaskId) -> bool:
         """Whether `task` has changelogs to restore."""

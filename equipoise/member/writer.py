@@ -29,7 +29,7 @@ class WrittenChanges:
 
 class TaskWriter:
     """Writes for `task`, as long as it is open. `origin`: of its outputs. `origins`: changelog
-    topic -> origin of its records there.
+    topic -> origin of its records there. `producer`: in each transaction the one that has begun it.
     """
 
     def __init__(self, producer: Producer, task: TaskId, origin: Origin) -> None:

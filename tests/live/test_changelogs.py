@@ -233,13 +233,14 @@ async def paused_in_its_commits(application: Application, member: Member) -> Asy
         await until(lambda: len(member.running) == PARTITIONS)
         await application.order(ORDERS)
         await application.until_counted(exactly=True)
-        for runner in list(host.work._runners.values()):
-            if member._options.transactional:
-                pause(runner._writer.producer, "send_offsets_to_transaction", runner.task)
-            else:
+        runners = list(host.work._runners.values())
+        if member._options.transactional:
+            pause(runners[0]._writer.producer, "commit_transaction", "all")
+        else:
+            for runner in runners:
                 pause(runner._writer, "append_changes", runner.task)
         await application.order(ORDERS)
-        await until(lambda: len(paused) == PARTITIONS)
+        await until(lambda: len(paused) == PARTITIONS or "all" in paused)
         await host._thread.run(freeze(host))
         yield go_on
     finally:

@@ -48,7 +48,7 @@ class Bench:
             self.cluster.create_topic(topic, TASKS)
         self.options = MemberOptions(**options)
         connection = SimulatedConnection(made=SimulatedClients(self.cluster, "member"))
-        self.clients = MemberClients(connection, "group", self.options)
+        self.clients = MemberClients(connection, "group", self.options, lambda: "m1/1")
         self.ticks = CommitTicks(self.monotonic_s, 0.0)
         self.runners: list[TaskRunner] = []
         self.lease_ends_ms = LONG_MS

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +14,7 @@ from equipoise.member.fencing import (
     AT_LEAST_ONCE,
     EXACTLY_ONCE,
     FENCE_KEY,
+    GIVEN_BACK,
     MOST_STALE_KEYS,
     SOURCES_KEY,
     ChangelogFence,
@@ -22,6 +22,7 @@ from equipoise.member.fencing import (
     ChangelogRecord,
     FencedStore,
     claim,
+    fence_value,
 )
 from equipoise.member.origin import EPOCH_HEADER, LOG_HEADER, TOKEN_HEADER, Origin, read_origin
 from equipoise.member.stores import PROGRESS_KEY, MemoryStore, OpenStore, RocksStore
@@ -116,12 +117,19 @@ def test_grant_of_the_same_writer_keeps_the_epoch() -> None:
     assert not ChangelogOwner(granted(4, epoch=1)).outranks(granted(3, log_id="log2"))
 
 
-def test_kafka_fences_an_owner_with_the_same_transactional_id_only() -> None:
-    owner = ChangelogOwner(granted(1, epoch=1), EXACTLY_ONCE)
-    assert owner.is_fenced_by_kafka("g/0_0")
-    assert not owner.is_fenced_by_kafka("g/1_0")
-    assert not attrs.evolve(owner, guarantee=AT_LEAST_ONCE).is_fenced_by_kafka("g/0_0")
-    assert not attrs.evolve(owner, guarantee="").is_fenced_by_kafka("g/0_0")
+def test_owner_names_the_transactional_id_that_it_may_have_left_open() -> None:
+    grant = granted(1, epoch=1)
+
+    def left_open(value: bytes) -> str:
+        _, after = restored([(FENCE_KEY, value, grant.headers())])
+        assert after.owner is not None
+        assert ChangelogFence.unpack(after.pack()).owner == after.owner
+        return after.owner.transactional_id
+
+    assert left_open(fence_value("g/m1/7")) == "g/m1/7"
+    assert left_open(EXACTLY_ONCE.encode()) == "g/0_0"  # of a former build
+    for value in (fence_value(None), GIVEN_BACK, b"another", b"\xff"):
+        assert left_open(value) == ""
 
 
 def test_records_without_an_owner_count() -> None:
