@@ -236,10 +236,9 @@ class TaskClients:
         """
         await self._shared.end_transactions(of)
 
-    def report_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def report_offsets(self, offsets: Mapping[TopicPartition, int], producer: Producer) -> None:
         """Commits the group's offsets for lag tools, within a second. A failure is not raised."""
-        if self.producer is not None:
-            self._shared.offsets.report(offsets, self.producer)
+        self._shared.offsets.report(offsets, producer)
 
     async def flush_offsets(self) -> None:
         """Commits those of the task now."""

@@ -7,10 +7,9 @@ changelogs. With exactly_once a task without changelogs has a producer with the 
 ``group/task``, which fences its former owner.
 
 Each commit sends everything since the last one began: outputs, changelog records and source
-positions, each with its origin, and the sources' offsets (with at_least_once and changelogs a
-moment later). With exactly_once that is a transaction, together with other tasks. Only acknowledged
-changes go to the store, so it is never ahead of its changelog. More records are processed
-meanwhile.
+positions, each with its origin, and the sources' offsets (with changelogs a moment later). With
+exactly_once that is a transaction, together with other tasks. Only acknowledged changes go to the
+store, so it is never ahead of its changelog. More records are processed meanwhile.
 """
 
 from __future__ import annotations
@@ -575,8 +574,11 @@ class TaskRunner:
             self._check_followed(written)
             await acknowledged(outputs)
 
-        await self._clients.transactions.commit(TransactionPart(self.task, write, commit.positions))
+        offsets = {} if commit.changes else commit.positions
+        await self._clients.transactions.commit(TransactionPart(self.task, write, offsets))
         self._to_stores(written)
+        if written:
+            self._clients.report_offsets(commit.positions, writer.producer)
 
     async def _commit_plainly(self, commit: _Commit) -> None:
         # Outputs first: once the changelog has the source positions, no record is processed again.
@@ -588,7 +590,7 @@ class TaskRunner:
         assert self._reading is not None, _OPENED
         assert self._clients is not None, _OPENED
         if written:
-            self._clients.report_offsets(commit.positions)  # the next owner reads them in the changelogs
+            self._clients.report_offsets(commit.positions, writer.producer)  # the next owner reads them in the changelogs
         else:
             await self._reading.reader.commit(commit.positions)
 

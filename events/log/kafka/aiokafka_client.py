@@ -184,6 +184,18 @@ class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
         self._sender.__class__ = _QuietSender
         if self._txn_manager is not None:
             self._txn_manager.__class__ = _QuietTransactions
+        # aiokafka would open another connection for transactions, whose requests wait for those of
+        # the data anyway.
+        client = self.client
+        sends, readies = client.send, client.ready
+
+        async def send(node_id: int, request: Any, *, group: Any = None) -> Any:
+            return await sends(node_id, request)
+
+        async def ready(node_id: int, *, group: Any = None) -> Any:
+            return await readies(node_id)
+
+        client.send, client.ready = send, ready
 
     async def start(self) -> None:
         await _start(self, super().start, self.stop)
@@ -249,6 +261,9 @@ class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
             if not batch._msg_futures:
                 batch.failure(ProducerClosed())
         await _ended(self, tasks)
+        ending = self._txn_manager._transaction_waiter
+        if ending is not None:
+            ending.add_done_callback(_retrieve_error)  # nobody waits for it any more
 
     async def commit_offsets(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
         if self.client.get_random_node() is None:

@@ -1,0 +1,482 @@
+"""Members that commit all their tasks in one transaction, in virtual time over the simulated Kafka:
+hand-overs in order and by force, owners of a former build, and tasks whose commits fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from random import Random
+from typing import Any
+
+import pytest
+
+from equipoise.events.log.kafka.client import Producer, TopicPartition, acknowledged
+from equipoise.events.tasks import TaskId
+from equipoise.member.clients import TRANSACTION_TIMEOUT_MS, MemberClients, TaskClients
+from equipoise.member.context import TaskContext, pack_sources
+from equipoise.member.error_policy import ParkedTask
+from equipoise.member.fencing import EXACTLY_ONCE, FENCE_KEY, SOURCES_KEY, ChangelogOwner, FencedStore
+from equipoise.member.options import MemberOptions
+from equipoise.member.origin import Origin
+from equipoise.member.processing import Processor
+from equipoise.member.restorer import ChangelogRestorer
+from equipoise.member.runner import TaskRunner
+from equipoise.member.stores import MemoryStore
+from equipoise.member.throttle import Throttle
+from equipoise.member.ticks import CommitTicks
+from tests.simulated.deployment import SimulatedConnection
+from tests.simulated.kafka.clients import SimulatedClients
+from tests.simulated.kafka.cluster import Cluster
+from tests.simulated.kafka.log import Batch
+from tests.simulated.loops import MS_US, S_US, Scheduler, VirtualLoop
+
+TASKS = 3
+LONG_MS = 10**9
+TAKES_OVER_S = 3.0
+"""A new owner runs within this time."""
+
+
+def count(record: Any, context: TaskContext) -> None:
+    number = int(context.states["log"].get(record.key) or 0) + 1
+    context.states["log"].put(record.key, b"%d" % number)
+    context.send("out", b"%d" % number, key=record.key, partition=context.task.partition)
+
+
+class Peer:
+    """One incarnation of a member, and the permit of its runners. Nobody decides: the test grants
+    tasks.
+    """
+
+    def __init__(self, cluster: Cluster, runtime: Any, name: str, guarantee: str = EXACTLY_ONCE) -> None:
+        self.options = MemberOptions(guarantee=guarantee)
+        self._runtime = runtime
+        connection = SimulatedConnection(made=SimulatedClients(cluster, name))
+        self.clients = MemberClients(connection, "group", self.options, lambda: f"{name}/1")
+        self._ticks = CommitTicks(runtime.monotonic_s, 0.1)
+        tasks = [TaskId(0, partition) for partition in range(TASKS)]
+        self._restorer = ChangelogRestorer(
+            connection, dict.fromkeys(tasks, ("log",)), MemoryStore, None, runtime=runtime, throttle=Throttle(None, None, runtime.monotonic_s),
+            ends_every_s=1.0, progressed=lambda: None, failed=lambda error: None,
+        )  # fmt: skip
+        self.runners: dict[int, TaskRunner] = {}
+        self.running: set[int] = set()
+        self.fenced_tasks: list[int] = []
+        self.errors: list[BaseException] = []
+        self.granted: set[TaskId] = set()
+        self._started = False
+
+    async def run(self, *partitions: int, token: int, handler: Callable[[Any, TaskContext], None] = count) -> None:
+        """Returns when it runs these tasks."""
+        if not self._started:
+            self._started = True
+            await self._restorer.start()
+        for partition in partitions:
+            task = TaskId(0, partition)
+            self.granted.add(task)
+            permit: Any = self
+            runner = self.runners[partition] = TaskRunner(
+                permit, self._runtime, "log", "group", task, token, ticks=self._ticks, connected=None, stateful=True, options=self.options,
+                new_clients=partial(TaskClients, self.clients, "group", task, self.options, sources=("in",), changelogs=("log",)),
+                processor=Processor(handler, sources="in"), on_assigned=None, on_revoked=None,
+            )  # fmt: skip
+            runner.start()
+        async with asyncio.timeout(TRANSACTION_TIMEOUT_MS / 1_000 * 2):
+            while not self.running.issuperset(partitions):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    async def give_back(self, *partitions: int, abort: bool = False) -> None:
+        for partition in partitions:
+            self.granted.discard(TaskId(0, partition))
+            self.runners[partition].stop(abort=abort)
+        while self.runners.keys() & set(partitions):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    @property
+    def producer(self) -> Any:
+        transactions = self.clients._transactions
+        assert transactions is not None
+        assert transactions._session is not None
+        return transactions._session.producer
+
+    async def close(self) -> None:
+        await self.give_back(*self.runners)
+        await self.clients.close()
+        if self._started:
+            await self._restorer.stop()
+
+    # The permit
+
+    def permit(self, task: TaskId) -> tuple[str | None, int]:
+        return None, LONG_MS
+
+    async def restore(self, task: TaskId) -> Mapping[str, ChangelogOwner | None]:
+        return await self._restorer.restore(task)
+
+    async def take_stores(self, task: TaskId, goals: Mapping[str, int]) -> Mapping[str, FencedStore]:
+        return await self._restorer.open(task, goals)
+
+    async def put_stores_back(self, task: TaskId) -> None:
+        self._restorer.put_back(task)
+
+    async def prepare(self, task: TaskId) -> None:
+        pass
+
+    async def still_granted(self, task: TaskId, token: int) -> bool:
+        return task in self.granted
+
+    def restored(self, task: TaskId) -> None:
+        self.running.add(task.partition)
+
+    def parked(self, token: int, parked: ParkedTask) -> None:
+        raise AssertionError(parked)
+
+    def stopped(self, task: TaskId) -> None:
+        self.running.discard(task.partition)
+
+    def fenced(self, task: TaskId) -> None:
+        self.fenced_tasks.append(task.partition)
+        self.running.discard(task.partition)
+
+    def ended(self, task: TaskId, error: BaseException | None) -> None:
+        self.runners.pop(task.partition, None)
+        if error is not None:
+            self.errors.append(error)
+
+
+class Bench:
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self.cluster = Cluster(scheduler, Random(1))
+        for topic in ("in", "out", "log"):
+            self.cluster.create_topic(topic, TASKS)
+        self.peers: list[Peer] = []
+        self._sent: Counter[int] = Counter()
+
+    def boot_ms(self) -> int:
+        return self._scheduler.now_us // MS_US
+
+    def monotonic_s(self) -> float:
+        return self._scheduler.now_us / S_US
+
+    def peer(self, name: str, guarantee: str = EXACTLY_ONCE) -> Peer:
+        self.peers.append(Peer(self.cluster, self, name, guarantee))
+        return self.peers[-1]
+
+    def feed(self, *partitions: int, records: int = 5) -> None:
+        for partition in partitions:
+            log = self.cluster.topics["in"].partitions[partition]
+            for _ in range(records):
+                self.cluster.append(log, Batch(-1, -1, -1, False, [(b"k", b"", (), 0)], 100))
+            self._sent[partition] += records
+
+    def committed(self, topic: str, partition: int) -> list[bytes | None]:
+        log = self.cluster.topics[topic].partitions[partition].log
+        return [record.value for record in log.read(0, log.last_stable_offset, committed=True, max_bytes=2**30)[0] if record.key == b"k"]
+
+    def is_counted(self, partition: int) -> bool:
+        """Whether each record was counted, and no output is repeated."""
+        wanted = [b"%d" % number for number in range(1, self._sent[partition] + 1)]
+        found = self.committed("out", partition)
+        assert found == wanted[: len(found)]
+        return len(found) == len(wanted)
+
+    async def counted(self, *partitions: int, within_s: float = TAKES_OVER_S) -> None:
+        async with asyncio.timeout(within_s):
+            while not all(self.is_counted(partition) for partition in partitions):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+
+def simulate(test: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
+    scheduler = Scheduler(1)
+    bench = Bench(scheduler)
+
+    async def whole() -> None:
+        await test(bench)
+        for peer in bench.peers:
+            await peer.close()
+            assert peer.errors == []
+
+    task = VirtualLoop(scheduler, "test").create_task(whole())
+    try:
+        scheduler.run(600 * S_US, task.done)
+        assert task.done(), "it hangs"
+        task.result()
+        assert not scheduler.errors
+    finally:
+        scheduler.dispose()
+
+
+def pause(of: Any, name: str) -> tuple[asyncio.Event, asyncio.Event]:
+    """Makes the next call of a method wait. Returns the events: it was called, it may go on."""
+    step, called, go_on = getattr(of, name), asyncio.Event(), asyncio.Event()
+
+    async def wait(*arguments: Any) -> Any:
+        called.set()
+        await go_on.wait()
+        return await step(*arguments)
+
+    setattr(of, name, wait)
+    return called, go_on
+
+
+def test_tasks_that_commit_at_the_same_time_share_a_transaction() -> None:
+    async def test(bench: Bench) -> None:
+        ends = 0
+        end: Any = bench.cluster.coordinators.end_transaction
+
+        def counted(*arguments: Any) -> Any:
+            nonlocal ends
+            ends += 1
+            return end(*arguments)
+
+        member = bench.peer("m1")
+        await member.run(0, 1, 2, token=1)
+        vars(bench.cluster.coordinators)["end_transaction"] = counted
+        bench.feed(0, 1, 2)
+        await bench.counted(0, 1, 2)
+        assert 1 <= ends <= 2
+        await asyncio.sleep(2)
+        offsets = bench.cluster.coordinators.offsets["group"]
+        assert [offsets[TopicPartition("in", partition)] for partition in range(TASKS)] == [5, 5, 5]
+
+    simulate(test)
+
+
+def test_hand_over_in_order_fences_nobody() -> None:
+    async def test(bench: Bench) -> None:
+        first, second = bench.peer("m1"), bench.peer("m2")
+        await first.run(0, 1, token=1)
+        bench.feed(0, 1)
+        await bench.counted(0, 1)
+        before = first.producer
+        for giver, taker, token in ((first, second, 2), (second, first, 3)):
+            await giver.give_back(0)
+            await taker.run(0, token=token)
+            bench.feed(0, 1)
+            await bench.counted(0, 1)
+        assert first.producer is before
+        assert first.fenced_tasks == second.fenced_tasks == []
+
+    simulate(test)
+
+
+@pytest.mark.parametrize("step", ["begin_transaction", "send_batches", "commit_transaction"])
+@pytest.mark.parametrize("guarantee", [EXACTLY_ONCE, "at_least_once"])
+def test_owner_paused_in_a_transaction_loses_all_of_it_when_one_task_is_taken(step: str, guarantee: str) -> None:
+    """`guarantee`: of the next owner."""
+
+    async def test(bench: Bench) -> None:
+        zombie, heir = bench.peer("m1"), bench.peer("m2", guarantee)
+        await zombie.run(0, 1, token=1)
+        bench.feed(0, 1)
+        await bench.counted(0, 1)
+        if step == "send_batches":  # behind it: all is queued, and nothing acknowledged
+            called, go_on = pause(zombie.runners[0], "_commit_transaction")
+            bench.feed(0)
+        else:
+            called, go_on = pause(zombie.producer, step)
+            bench.feed(0, 1)
+        await called.wait()
+        await asyncio.sleep(1)
+        began_s = bench.monotonic_s()
+        zombie.granted.clear()
+        await heir.run(0, token=2)
+        assert bench.monotonic_s() - began_s < TAKES_OVER_S
+        await bench.counted(0)
+        bench.feed(0)
+        await bench.counted(0)
+        go_on.set()
+        await asyncio.sleep(3)
+        bench.feed(0)
+        await bench.counted(0)
+        assert 0 in zombie.fenced_tasks
+        await heir.run(1, token=2)
+        await bench.counted(1)
+
+    simulate(test)
+
+
+def test_commit_that_waits_for_a_transaction_is_not_made_after_the_task_was_taken() -> None:
+    """The next transaction of the former owner has a producer that nobody has fenced."""
+
+    async def test(bench: Bench) -> None:
+        zombie, heir = bench.peer("m1"), bench.peer("m2")
+        await zombie.run(0, 1, token=1)
+        bench.feed(0, 1)
+        await bench.counted(0, 1)
+        called, go_on = pause(zombie.producer, "commit_transaction")
+        bench.feed(1)
+        await called.wait()
+        bench.feed(0)
+        await asyncio.sleep(1)
+        zombie.granted.discard(TaskId(0, 0))
+        await heir.run(0, token=2)
+        await bench.counted(0)
+        go_on.set()
+        await bench.counted(0, 1, within_s=5)
+        assert set(zombie.fenced_tasks) == {0, 1}
+        assert zombie.running == {1}
+        bench.feed(0, 1)
+        await bench.counted(0, 1)
+
+    simulate(test)
+
+
+def test_owner_behind_the_transaction_of_a_former_one_is_fenced_too() -> None:
+    """m2 was granted the task after m1, and is paused with a transaction of its own open."""
+
+    async def test(bench: Bench) -> None:
+        first, second, third = bench.peer("m1"), bench.peer("m2"), bench.peer("m3")
+        await first.run(0, token=1)
+        bench.feed(0)
+        await bench.counted(0)
+        called, first_may = pause(first.producer, "commit_transaction")
+        bench.feed(0)
+        await called.wait()
+        await second.run(0, token=2)
+        await bench.counted(0)
+        called, second_may = pause(second.producer, "commit_transaction")
+        bench.feed(0)
+        await called.wait()
+        for each in (first, second):
+            each.granted.clear()
+        began_s = bench.monotonic_s()
+        await third.run(0, token=3)
+        assert bench.monotonic_s() - began_s < TAKES_OVER_S
+        await bench.counted(0)
+        first_may.set()
+        second_may.set()
+        await asyncio.sleep(3)
+        bench.feed(0)
+        await bench.counted(0)
+        assert first.fenced_tasks == second.fenced_tasks == [0]
+
+    simulate(test)
+
+
+def test_owner_that_died_within_its_fence_holds_up_the_next_one_for_the_transaction_timeout() -> None:
+    """m2 is granted a task of m1 and dies before its fence is committed: no changelog names it."""
+
+    async def test(bench: Bench) -> None:
+        first, second, third = bench.peer("m1"), bench.peer("m2"), bench.peer("m3")
+        await first.run(0, token=1)
+        bench.feed(0)
+        await bench.counted(0)
+        first_called, first_may = pause(first.producer, "commit_transaction")
+        bench.feed(0)
+        await first_called.wait()
+        transactions = second.clients.transactions(None)
+        called, _ = pause(await transactions.begin(), "commit_transaction")
+        opening = asyncio.ensure_future(second.run(0, token=2))
+        await called.wait()
+        for each in (first, second):
+            each.granted.clear()
+        await third.run(0, token=3)
+        first_may.set()
+        opening.cancel()
+        await bench.counted(0)
+        await second.give_back(0, abort=True)
+        bench.feed(0)
+        await bench.counted(0)
+
+    simulate(test)
+
+
+def test_task_whose_commits_fail_does_not_stop_the_others() -> None:
+    async def test(bench: Bench) -> None:
+        def poisoned(record: Any, context: TaskContext) -> None:
+            count(record, context)
+            context.send("out", bytes(2**21), partition=2)
+
+        member = bench.peer("m1")
+        await member.run(0, 1, token=1)
+        await member.run(2, token=1, handler=poisoned)
+        bench.feed(0, 1, 2)
+        await bench.counted(0, 1)
+        for _ in range(20):
+            bench.feed(0, 1)
+            await bench.counted(0, 1)
+        await asyncio.sleep(5)
+        assert bench.committed("out", 2) == bench.committed("log", 2) == []
+        await member.give_back(2)
+
+    simulate(test)
+
+
+# ----------------------------------------------------------------------------- owners of two builds
+
+
+async def _former_build(bench: Bench, partition: int, token: int) -> tuple[Producer, Callable[[int, int], Coroutine[Any, Any, None]]]:
+    """An owner of a build with a transactional id for each task: its producer, and a function that
+    commits one output and change more, at an offset of the source.
+    """
+    grant = Origin(1, "log", "group", f"0_{partition}", token)
+    headers = list(grant.headers())
+    producer = SimulatedClients(bench.cluster, f"former{token}").producer(transactional_id=grant.transactional_id)
+    await producer.start()
+    for topic in ("log", "out"):
+        await producer.partitions_for(topic)
+
+    async def send(number: int, offset: int) -> None:
+        sources = pack_sources({("in", partition): offset})
+        records: list[Any] = [(b"k", b"%d" % number, headers, None), (SOURCES_KEY, sources, headers, None)]
+        sent = producer.send_batches(TopicPartition("log", partition), records)
+        await acknowledged([*sent, *producer.send_batches(TopicPartition("out", partition), records[:1])])
+
+    await producer.begin_transaction()
+    await acknowledged(producer.send_batches(TopicPartition("log", partition), [(FENCE_KEY, EXACTLY_ONCE.encode(), headers, None)]))
+    return producer, send
+
+
+def test_owner_of_a_former_build_is_fenced_by_the_id_of_its_task() -> None:
+    async def test(bench: Bench) -> None:
+        from aiokafka.errors import ProducerFenced
+
+        bench.feed(0, records=3)
+        producer, send = await _former_build(bench, 0, token=1)
+        await send(1, 1)
+        await producer.commit_transaction()
+        await producer.begin_transaction()
+        await send(2, 2)
+        began_s = bench.monotonic_s()
+        await bench.peer("m1").run(0, token=2)
+        assert bench.monotonic_s() - began_s < TAKES_OVER_S
+        await bench.counted(0)
+        with pytest.raises(ProducerFenced):
+            await producer.commit_transaction()
+        await producer.stop()
+        bench.feed(0)
+        await bench.counted(0)
+
+    simulate(test)
+
+
+def test_owner_of_a_former_build_takes_over_and_the_late_commit_is_aborted() -> None:
+    """It knows no transactional id of a member, and waits for the open transaction like any reader.
+    """
+
+    async def test(bench: Bench) -> None:
+        zombie = bench.peer("m1")
+        await zombie.run(0, token=1)
+        bench.feed(0)
+        await bench.counted(0)
+        called, go_on = pause(zombie.runners[0], "_commit_transaction")
+        bench.feed(0, records=1)
+        await called.wait()
+        producer, send = await _former_build(bench, 0, token=2)
+        await send(6, 6)
+        await producer.commit_transaction()
+        zombie.granted.clear()
+        go_on.set()
+        await asyncio.sleep(3)
+        assert zombie.fenced_tasks == [0]
+        await bench.counted(0)
+        await producer.stop()
+        await bench.peer("m3").run(0, token=3)
+        bench.feed(0)
+        await bench.counted(0)
+
+    simulate(test)
