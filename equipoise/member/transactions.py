@@ -118,9 +118,9 @@ class Transactions:
             alone = [part for part in parts if self._alone_until_s.get(part.task, 0.0) > now_s]
             together = [part for part in parts if part not in alone]
             try:
-                for each in ([together] if together else []), *([[part] for part in alone],):
-                    for batch in each:
-                        await self._transact(batch)
+                for each in (together, *([part] for part in alone)):
+                    if each:
+                        await self._transact(each)
             except BaseException:
                 for part in parts:
                     part.fail(_abandoned())
@@ -135,12 +135,12 @@ class Transactions:
         try:
             producer = await self.begin()
             await producer.begin_transaction()
-            writing = {part: asyncio.ensure_future(part.write(producer)) for part in parts}
+            writing = {part: asyncio.ensure_future(part.write(producer)) for part in parts if not part.committed.done()}
             jobs = list(writing.values())
-            if offsets := {tp: offset for part in parts for tp, offset in part.offsets.items()}:
+            if offsets := {tp: offset for part in writing for tp, offset in part.offsets.items()}:
                 jobs.append(asyncio.ensure_future(producer.send_offsets_to_transaction(offsets, self._group)))
             try:
-                done, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_EXCEPTION)
+                done, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_EXCEPTION) if jobs else ((), ())
                 for job in done:
                     if job.cancelled():
                         raise _abandoned()
