@@ -261,9 +261,6 @@ class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
             if not batch._msg_futures:
                 batch.failure(ProducerClosed())
         await _ended(self, tasks)
-        ending = self._txn_manager._transaction_waiter
-        if ending is not None:
-            ending.add_done_callback(_retrieve_error)  # nobody waits for it any more
 
     async def commit_offsets(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
         if self.client.get_random_node() is None:
