@@ -45,7 +45,7 @@ class Origin:
 
     @property
     def transactional_id(self) -> str:
-        """The transactional id of the writer's producer, with exactly_once."""
+        """See `transactional_id`."""
         return transactional_id(self.group, self.task)
 
     def headers(self) -> Headers:
@@ -57,8 +57,9 @@ class Origin:
 
 
 def transactional_id(group: str, task: str) -> str:
-    """The transactional id of the task's producer, with exactly_once. It does not name the log, so
-    the owner in a new log fences the owner in the former one.
+    """The transactional id of the producer of a task without changelogs, with exactly_once; in a
+    former build of every task. It does not name the log, so the owner in a new log fences the owner
+    in the former one.
     """
     return f"{group}/{task}"
 

@@ -197,7 +197,7 @@ SWITCHES = (
     Switch("fence", "15", "A new owner writes no fence.", "kill_in_commit,small_fetches", "at_least_once", _no_fence),
     Switch("reader", "new", "Decisions are read between two incarnations.", "network,brokers", "both", _reader_goes_on),
     Switch("watch", "new", "A worker does not look at its log while a send waits.", "log_created_again", "both", _unwatched_log),
-    Switch("stale", "new", "The records of a transaction need not follow what is known of a changelog.", "members,brokers", "exactly_once", _first_unchecked),
+    Switch("stale", "new", "A transaction need not follow what is known of a changelog.", "members,brokers", "exactly_once", _first_unchecked),
 )
 
 
