@@ -128,7 +128,7 @@ class Transactions:
 
     async def _transact(self, parts: list[TransactionPart]) -> None:
         """One transaction. Raises nothing but a cancellation."""
-        from aiokafka.errors import KafkaConnectionError, ProducerFenced
+        from aiokafka.errors import KafkaError, ProducerFenced
 
         writing: dict[TransactionPart, asyncio.Future[None]] = {}
         producer: Producer | None = None
@@ -151,13 +151,12 @@ class Transactions:
         except Exception as error:  # noqa: BLE001  # the tasks raise it
             await self._lose(producer)
             failed = {part: job.exception() for part, job in writing.items() if not job.cancelled()}
+            of_all = not any(failed.values()) or isinstance(error, ProducerFenced) or (isinstance(error, KafkaError) and error.retriable)
             for part in parts:
                 own = failed.get(part)
-                if own is not None and not isinstance(own, ProducerFenced):
+                if own is not None and not of_all:
                     self._alone_until_s[part.task] = asyncio.get_running_loop().time() + ALONE_S
-                if own is None and any(failed.values()) and not isinstance(error, ProducerFenced):
-                    own = KafkaConnectionError(f"the transaction failed for another task: {error!r}")
-                part.fail(own or error)
+                part.fail(own or (error if of_all else KafkaError(f"the transaction failed for another task: {error!r}")))
         else:
             for part in parts:
                 self._alone_until_s.pop(part.task, None)

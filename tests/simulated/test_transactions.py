@@ -136,6 +136,9 @@ class Peer:
     def stopped(self, task: TaskId) -> None:
         self.running.discard(task.partition)
 
+    def failed(self, task: TaskId, error: Exception) -> None:
+        self.running.discard(task.partition)
+
     def fenced(self, task: TaskId) -> None:
         self.fenced_tasks.append(task.partition)
         self.running.discard(task.partition)
