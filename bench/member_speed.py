@@ -4,7 +4,9 @@ run on the same broker.
 For each number of tasks, guarantee and system: one process drains the same preloaded records,
 counts them by key and sends one output for each. Rates go from the first handled record to the one
 at 95 %; every run is recounted from its output topic. Then it idles, and gets records at steady
-rates: latencies go from append to append. Compare the lines of one run, not those of two machines.
+rates: latencies go from append to append. The start is over when a record of each partition was
+handled; equipoise's group is new and waits for no other members. Compare the lines of one run, not
+those of two machines.
 """
 
 from __future__ import annotations
@@ -77,9 +79,17 @@ class Meter:
     began_cpu_s: float = 0.0
     took_s: float = 0.0
     cpu_s: float = 0.0
+    unseen: set[int] = attrs.field(factory=set)
+    """Partitions of which no record was handled yet."""
+    since_s: float = attrs.field(factory=time.monotonic)
+    start_s: float = 0.0
+    """Until a record of each partition was handled."""
 
-    def count(self) -> None:
+    def count(self, partition: int) -> None:
         self.handled += 1
+        if self.unseen:
+            self.unseen.discard(partition)
+            self.start_s = time.monotonic() - self.since_s
         if self.handled == 1:
             self.began_s, self.began_cpu_s = time.monotonic(), time.process_time()
         elif self.handled == self.last:
@@ -96,7 +106,7 @@ async def _be_equipoise(run: Run, meter: Meter, serve: Callable[[], Awaitable[No
         state.put(record.key, b"%d" % count)
         if run.output:
             context.send(run.out, b"%d %d" % (count, record.timestamp_ms), key=record.key, partition=record.partition)
-        meter.count()
+        meter.count(record.partition)
 
     member = Member(
         run.name, handle, sources=f"{run.prefix}-{run.tasks}-in", state=f"{run.name}-log", member_id="m",
@@ -137,7 +147,7 @@ async def _be_aiokafka(run: Run, meter: Meter, serve: Callable[[], Awaitable[Non
                         if run.output:
                             value = b"%d %d" % (counts[record.partition, record.key], record.timestamp)
                             sent = await producer.send(run.out, value, key=record.key, partition=record.partition)
-                        meter.count()
+                        meter.count(record.partition)
                     positions[place] = records[-1].offset + 1
             if run.exactly_once:
                 if positions:
@@ -158,7 +168,7 @@ async def _be_aiokafka(run: Run, meter: Meter, serve: Callable[[], Awaitable[Non
 
 def _be(run: Run, pipe: Pipe) -> None:
     """A process of the system. Sends its meter when asked for it, until asked to end."""
-    meter = Meter(int(run.records * MOST_OF))
+    meter = Meter(int(run.records * MOST_OF), unseen=set(range(run.tasks)))
 
     async def serve() -> None:
         while True:
@@ -278,7 +288,7 @@ async def measure(run: Run, rates: tuple[int, ...]) -> str:
     before = process.ask()[1]
     await asyncio.sleep(IDLE_S)
     _, after, rss_mb, connections = process.ask()
-    cells += [f"{(after - before) / IDLE_S * 100:.1f}", f"{rss_mb:.0f}", f"{connections}"]
+    cells += [f"{(after - before) / IDLE_S * 100:.1f}", f"{rss_mb:.0f}", f"{connections}", f"{meter.start_s:.1f}"]
     for rate in rates:
         await asyncio.sleep(1.0)
         before, wall_s = process.ask()[1], time.monotonic()
@@ -311,8 +321,8 @@ def main(tasks: str, guarantees: str, systems: str, records: int, rates: str, no
                 for guarantee in guarantees.split(","):
                     print(f"\n{count} tasks, {guarantee}")
                     latency = "".join(f" at {rate}/s p50 / p99 ms, CPU |" for rate in steady)
-                    print(f"| | k records/s | CPU s per 100k | idle CPU % | peak RSS MB | connections |{latency}")
-                    print("|---|" + "---|" * (5 + len(steady)))
+                    print(f"| | k records/s | CPU s per 100k | idle CPU % | peak RSS MB | connections | start s |{latency}")
+                    print("|---|" + "---|" * (6 + len(steady)))
                     for system in systems.split(","):
                         has_input, total = total > 0, total or records // count * count
                         run = Run(system, bootstrap, prefix, count, guarantee == "eos", total, not no_output, str(Path(folder) / system))

@@ -65,8 +65,9 @@ class ErrorPolicy:
 
 @attrs.frozen(kw_only=True)
 class ParkedTask:
-    """A task that handles nothing more, because its handler raised and the policy is to stop.
-    `topic`, `partition`, `offset`: of the record; "" and -1: a timer raised.
+    """A task that handles nothing more, because its handler raised and the policy is to stop, or
+    what it sent cannot be sent. `topic`, `partition`, `offset`: of the record, or of the last one
+    that the commit was to have; "" and -1: a timer raised.
     """
 
     task: TaskId

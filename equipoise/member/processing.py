@@ -139,7 +139,7 @@ class Processing:
             )  # fmt: skip
             return 0
         if policy.action == "stop":
-            self._park(record.topic, record.partition, record.offset, error)
+            self.park(record.topic, record.partition, record.offset, error)
             return 0
         if policy.action == "dead_letter":
             self._context.outputs.append(dead_letter(policy.topic, record, self._group, task, error))
@@ -150,7 +150,10 @@ class Processing:
             self._singly -= 1
         return 1
 
-    def _park(self, topic: str, partition: int, offset: int, error: Exception) -> None:
+    def park(self, topic: str, partition: int, offset: int, error: Exception) -> None:
+        """Handles nothing more, unless it is parked already."""
+        if self.parked is not None:
+            return
         self.error = error
         parked = self.parked = ParkedTask(task=self._context.task, topic=topic, partition=partition, offset=offset, error=error_text(error))
         _LOG.error(
@@ -172,7 +175,7 @@ class Processing:
             except Exception as error:  # noqa: BLE001  # the application's code may raise anything
                 context.rollback()
                 if self._policy.action == "stop":
-                    self._park("", -1, -1, error)
+                    self.park("", -1, -1, error)
                     break
                 _LOG.error("task %s: a timer failed", context.task, exc_info=error)
         return has_changed

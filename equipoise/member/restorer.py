@@ -455,7 +455,7 @@ class ChangelogRestorer:
 
     def _finish(self) -> bool:
         """Completes the futures of copies that have reached their goals. True: there was one."""
-        finished = False
+        finished = handed_over = False
         for task, copy in list(self._copies.items()):
             if copy.waiting is None or copy.goals is None or not copy.placed:
                 continue
@@ -473,6 +473,8 @@ class ChangelogRestorer:
             del self._copies[task]
             self._handed_over[task] = copy.stores
             waiting.set_result(copy.stores)
+            handed_over = True
+        if handed_over:
             self._report(now=True)
         return finished
 

@@ -22,6 +22,7 @@ from typing import Protocol
 
 import attrs
 
+from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.client import CLOSE_S, ConsumedRecord, Producer, TopicPartition, acknowledged, call_off
 from equipoise.events.tasks import TaskId
 from equipoise.member.clients import TaskClients
@@ -152,6 +153,8 @@ class TaskRunner:
         self._origin = Origin(0, log_id, group, str(task), token)
         self._gives_back = False
         """Whether the next commit is the last one."""
+        self._is_refused = False
+        """Whether a commit was refused: what was handled since then must not be committed."""
         self._former: set[str] = set()
         """Transactional ids of former owners whose transactions were ended."""
         self._next_offsets: dict[str, int] = {}
@@ -279,7 +282,7 @@ class TaskRunner:
                 return
 
     async def _open(self) -> None:
-        self._gives_back = False
+        self._gives_back = self._is_refused = False
         clients = self._clients = self._clients or self._new_clients()
         producer = await clients.begin()
         writer = self._writer = TaskWriter(producer, self.task, self._origin)
@@ -406,13 +409,13 @@ class TaskRunner:
                     if processing.parked is not None:
                         break
                 await self._run_timers()
+                if processing.parked is None and self._commit_is_due():
+                    await self._commit()
                 if processing.parked is not None:
                     await self._last_commit()
                     self._permit.parked(self.token, processing.parked)
                     await self._stopping.wait()
                     break
-                if self._commit_is_due():
-                    await self._commit()
                 if not self._may_go_on():
                     break
             self._gives_back = self._stateful and self._options.transactional
@@ -440,7 +443,7 @@ class TaskRunner:
         processing, boot_ms = self._processes(), self._boot_ms
         most, done = self._options.most_uncommitted_records, 0
         self._begun_s = self._monotonic_s()
-        while done < len(records):
+        while done < len(records) and processing.parked is None:
             if boot_ms() >= self._permitted_until_ms:
                 self._note_busy()
                 if self._commit_is_due():
@@ -527,12 +530,15 @@ class TaskRunner:
         self._committing = None
         if committing.cancelled() and not self._called_off:
             raise KafkaConnectionError("a request was cancelled, because the producer was abandoned")
-        committing.result()
+        try:
+            committing.result()
+        except InputError as error:
+            self._park(error)
 
     async def _commit(self) -> None:
         """Begins a commit, after the end of the former one."""
         await self._commit_over()
-        if self._uncommitted:
+        if self._uncommitted and not self._is_refused:
             await self._turn.wait()
             if self._called_off:
                 raise _Refused("called off")  # should a request have swallowed that
@@ -547,8 +553,17 @@ class TaskRunner:
             self._turn.leave()
             self._set_due()
 
+    def _park(self, error: InputError) -> None:
+        """Nothing since the last commit that succeeded is committed."""
+        tp, position = max(self._positions.items(), key=lambda item: item[1])
+        self._processes().park(tp.topic, tp.partition, position - 1, error)
+        self._is_refused = True
+        self._turn.leave()
+
     async def _write(self, commit: _Commit) -> None:
         try:
+            writer, _ = self._opened()
+            await writer.check_outputs(commit.outputs)
             await (self._commit_transaction(commit) if self._options.transactional else self._commit_plainly(commit))
             self.commits += 1
         finally:

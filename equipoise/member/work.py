@@ -145,6 +145,8 @@ class Work:
         """
         self._closing_clients: set[asyncio.Task[None]] = set()
         self._asked_to_stop: set[TaskId] = set()
+        self._unsaid: dict[TaskId, tuple[int, ParkedTask]] = {}
+        """Parked task -> token and why, until the brokers have acknowledged TaskParked."""
         self._following: set[TaskId] = set()
         self._reported: set[TaskId] = set()
         """Copies that the session of this incarnation knows of."""
@@ -292,6 +294,30 @@ class Work:
         if self._on_asked is not None:
             self._app.call_soon_threadsafe(self._call_back, self._on_asked, leave)
 
+    def _park(self, token: int, parked: ParkedTask) -> None:
+        self._unsaid[parked.task] = token, parked
+        self.say_parked()
+
+    def say_parked(self) -> None:
+        """Says which tasks are parked, as far as that is not acknowledged (docs/protocol.md#m10).
+        """
+        with self._shared.lock:
+            session = self._shared.session
+            tokens = {task: grant.token for task, grant in session.grants.items()}
+        self._unsaid = {task: said for task, said in sorted(self._unsaid.items()) if tokens.get(task) == said[0]}
+        for task, (token, parked) in self._unsaid.items():
+            self._send(
+                TaskParked(
+                    member_id=session.member_id, incarnation=session.incarnation, task=task, token=token,
+                    topic=parked.topic, partition=max(0, parked.partition), offset=max(0, parked.offset), error=parked.error,
+                )
+            )  # fmt: skip
+
+    def parked_acknowledged(self, fact: TaskParked) -> None:
+        """The brokers have appended it."""
+        if fact.token == self._unsaid.get(fact.task, (None,))[0]:
+            del self._unsaid[fact.task]
+
     def abandon(self) -> None:
         """Stops all tasks at once, without another write."""
         for runner in list(self._runners.values()):
@@ -404,20 +430,7 @@ class Work:
         self.fenced_writes += 1
 
     def parked(self, token: int, parked: ParkedTask) -> None:
-        self._call(self._send_parked, token, parked)
-
-    def _send_parked(self, token: int, parked: ParkedTask) -> None:
-        with self._shared.lock:
-            session = self._shared.session
-            grant = session.grants.get(parked.task)
-            if grant is None or grant.token != token:
-                return
-        self._send(
-            TaskParked(
-                member_id=session.member_id, incarnation=session.incarnation, task=parked.task, token=token,
-                topic=parked.topic, partition=max(0, parked.partition), offset=max(0, parked.offset), error=parked.error,
-            )
-        )  # fmt: skip
+        self._call(self._park, token, parked)
 
     def stopped(self, task: TaskId) -> None:
         self._call(self._closed, task)

@@ -42,8 +42,15 @@ class TaskWriter:
         self._sent: list[SentBatch] = []
         """The batches of the last call and those before that are not acknowledged."""
 
+    async def check_outputs(self, outputs: Iterable[Output]) -> None:
+        """Raises InputError when the partition of an output does not exist, KafkaError."""
+        for topic, partition in {(output.topic, output.partition) for output in outputs if output.partition is not None}:
+            count = len(await self.producer.partitions_for(topic))
+            if not 0 <= partition < count:
+                raise InputError(f"send to {topic}: it has no partition {partition}, only 0 to {count - 1}")
+
     async def send_outputs(self, outputs: Iterable[Output]) -> list[SentBatch]:
-        """Queues all outputs. Raises InputError when a partition does not exist, KafkaError."""
+        """Queues all outputs, which were checked. Raises KafkaError."""
         counts: dict[str, int] = {}
         by_place: dict[TopicPartition, list[Unsent]] = {}
         for output in outputs:
@@ -53,8 +60,6 @@ class TaskWriter:
                 count = counts[topic] = len(await self.producer.partitions_for(topic))
             if partition is None:
                 partition = self._turn % count if output.key is None else partition_of_key(output.key, count)
-            elif not 0 <= partition < count:
-                raise InputError(f"send to {topic}: it has no partition {partition}, only 0 to {count - 1}")
             place = TopicPartition(topic, partition)
             records = by_place.get(place)
             if records is None:
