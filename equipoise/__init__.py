@@ -36,9 +36,11 @@ if TYPE_CHECKING:
     from equipoise.events.tasks import parse_task as parse_task
     from equipoise.member import BatchHandler as BatchHandler
     from equipoise.member import BytesSerde as BytesSerde
+    from equipoise.member import CopyLocation as CopyLocation
     from equipoise.member import ErrorPolicy as ErrorPolicy
     from equipoise.member import Handler as Handler
     from equipoise.member import JsonSerde as JsonSerde
+    from equipoise.member import KeyLocation as KeyLocation
     from equipoise.member import Member as Member
     from equipoise.member import MemberKeywords as MemberKeywords
     from equipoise.member import MemberOptions as MemberOptions
@@ -65,6 +67,7 @@ PUBLIC_NAMES = {
     "BatchHandler": "equipoise.member",
     "BytesSerde": "equipoise.member",
     "Connection": "equipoise.events.log.kafka.connection",
+    "CopyLocation": "equipoise.member",
     "DecisionRecord": "equipoise.events.records",
     "EquipoiseError": "equipoise.events.errors",
     "ErrorPolicy": "equipoise.member",
@@ -73,6 +76,7 @@ PUBLIC_NAMES = {
     "GroupSettings": "equipoise.events.settings",
     "Handler": "equipoise.member",
     "JsonSerde": "equipoise.member",
+    "KeyLocation": "equipoise.member",
     "Log": "equipoise.events.log",
     "Member": "equipoise.member",
     "MemberKeywords": "equipoise.member",

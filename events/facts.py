@@ -178,6 +178,10 @@ class MemberJoined:
     """The member's own limit: records that a ready copy may be behind. None: the group's
     acceptable_recovery_lag and acceptable_recovery_ms.
     """
+    advertised: str | None = attrs.field(default=None, validator=fields.optional(fields.text()))
+    """Where other processes reach the application, as ``host:port``; None: nowhere. No decision
+    depends on it.
+    """
 
 
 @attrs.frozen(kw_only=True)

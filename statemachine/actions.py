@@ -205,6 +205,7 @@ def join(state: GroupState, fact: MemberJoined, *, restore_records_per_s: int, m
         eager=fact.eager,
         readiness=fact.readiness,
         ready_lag_records=fact.ready_lag_records,
+        advertised=fact.advertised,
         restore_records_per_s=restore_records_per_s,
         measured_records_per_s=measured_records_per_s,
     )

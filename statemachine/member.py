@@ -173,6 +173,7 @@ class MemberSession(SessionState):
             eager=given.eager,
             readiness="word_and_lag" if given.prepares else "lag",
             ready_lag_records=given.ready_lag_records,
+            advertised=given.advertised,
         )
         return shortened_join(joined, self.most_event_bytes)
 

@@ -36,6 +36,7 @@ class MemberSettings:
     eager: bool = False
     ready_lag_records: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
     """Its own limit; None: it judges its copies by the group's."""
+    advertised: str | None = None
     prepares: bool = False
     """Its application prepares tasks: no copy is ready before the application has declared it."""
 

@@ -225,7 +225,7 @@ def _slot_backoff_from_wire(wire: list[Any] | None) -> SlotBackoff | None:
 def _member_to_wire(member: MemberState) -> list[Any]:
     return [
         [member.member_id, member.incarnation, member.capacity, member.rack, dict(sorted(member.tags.items())), member.eager],
-        [member.readiness, member.ready_lag_records],
+        [member.readiness, member.ready_lag_records, *([] if member.advertised is None else [member.advertised])],
         [member.session_timeout_ms, member.lease_margin_ms, member.topology_epoch, member.last_heard_ms],
         {str(task): _lag_to_wire(member.lags[task]) for task in sorted(member.lags)},
         [member.issued_epoch, member.applied_epoch, member.report_number],
@@ -253,6 +253,7 @@ def _member_from_wire(wire: list[Any]) -> MemberState:
         eager=who[5],
         readiness=readiness[0],
         ready_lag_records=readiness[1],
+        advertised=readiness[2] if readiness[2:] else None,
         session_timeout_ms=session[0],
         lease_margin_ms=session[1],
         topology_epoch=session[2],

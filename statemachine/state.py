@@ -151,6 +151,8 @@ class MemberState:
     """What makes a copy on this member ready (`equipoise.events.facts.READINESS`)."""
     ready_lag_records: int | None = None
     """Its own limit; None: the group's."""
+    advertised: str | None = None
+    """Where other processes reach its application; None: nowhere."""
 
     issued_epoch: int = 0
     applied_epoch: int = 0

@@ -264,6 +264,7 @@ def stranger(which: int, nonce: str) -> MemberJoined:
         eager=which % 4 == 0,
         readiness=facts.READINESS[which % len(facts.READINESS)],
         ready_lag_records=(None, 0, top)[which % 3],
+        advertised=(None, "a" * fields.MOST_TEXT_CHARS)[which % 2],
     )
 
 

@@ -48,6 +48,7 @@ Modules, from the outside in:
 - `restorer`: copies up to date with their changelogs; `ends`: where changelogs end; `throttle`
 - `fencing`, `origin`: which records of a changelog count
 - `stores`: where state is kept; `directory`: the state directory
+- `location`: where the task of a key runs; `following`: follows the group's log for that
 - `preparing`: the application's `prepare`; `load`: rates of tasks
 - `story`: its log; `http`, `metrics`, `figures`: health, readiness and metrics
 - `embedded_worker`: a worker in the same process
@@ -59,6 +60,7 @@ from equipoise.member.client import Member
 from equipoise.member.context import State, TaskContext
 from equipoise.member.error_policy import ErrorPolicy, ParkedTask
 from equipoise.member.host import SupersededError
+from equipoise.member.location import CopyLocation, KeyLocation
 from equipoise.member.options import MemberKeywords, MemberOptions
 from equipoise.member.preparing import PreparationProgress, PrepareContext
 from equipoise.member.processing import BatchHandler, Handler, Processor
@@ -70,9 +72,11 @@ __all__ = [
     "BatchHandler",
     "BytesSerde",
     "Change",
+    "CopyLocation",
     "ErrorPolicy",
     "Handler",
     "JsonSerde",
+    "KeyLocation",
     "Member",
     "MemberKeywords",
     "MemberOptions",

@@ -10,16 +10,18 @@ import signal
 import socket
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from equipoise.broker_watch import BrokerWatch
 from equipoise.events import codec, fields
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.facts import TopologyDeclared
+from equipoise.events.log.kafka.client import partition_of_key
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.tasks import Lag, TaskId
 from equipoise.member.error_policy import ParkedTask
 from equipoise.member.host import MemberHost
+from equipoise.member.location import KeyLocation, Partitioner
 from equipoise.member.options import MemberKeywords, MemberOptions
 from equipoise.member.preparing import PreparationProgress, PrepareCallback
 from equipoise.member.processing import BatchHandler, Handler, Processor
@@ -311,6 +313,20 @@ class Member:
         Raises InputError when this member keeps no copy of `task`, or does not declare readiness.
         """
         self._running_host().declare_ready(task)
+
+    async def owner(self, key: Any, *, subtopology: int | None = None, partitioner: Partitioner = partition_of_key) -> KeyLocation:
+        """Where the task that reads the records of `key` runs, and where its copies are, for
+        queries of its state by other processes.
+
+        `subtopology`: the processor that reads the key; None: there is one. `partitioner(key bytes,
+        partitions)`: how the producers of its sources choose partitions; by default as Kafka's own
+        clients do (murmur2).
+
+        The first call reads the group's log, and from then on this process follows it, as a worker
+        does. Raises InputError when there is no such sub-topology or partition, GroupHalted when
+        this build cannot follow the group.
+        """
+        return await self._running_host().owner(self._options.key_serde.serialize(key), subtopology, partitioner)
 
     # State, for people and metrics; any thread may read it
 

@@ -13,16 +13,18 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING
 
 from equipoise.broker_watch import BrokerWatch, means_away
 from equipoise.events.errors import DamagedError, EquipoiseError, FieldError, InputError
-from equipoise.events.facts import Fact, GroupConfigured, LagReported, MemberJoined, TopologyDeclared
+from equipoise.events.facts import Fact, GroupConfigured, LagReported, MemberJoined, TaskParked, TopologyDeclared
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.records import DecisionRecord, UnreadDecision
 from equipoise.events.tasks import LagSentinel, TaskId, tasks_text
 from equipoise.member.clients import MemberClients
 from equipoise.member.directory import StateDirectory
 from equipoise.member.link import RETRY_S, Link
+from equipoise.member.location import KeyLocation, Partitioner, task_of_key
 from equipoise.member.options import MemberOptions
 from equipoise.member.preparing import PrepareCallback
 from equipoise.member.processing import Processor
@@ -34,6 +36,9 @@ from equipoise.member.work import AskedCallback, RunnerFactory, SharedSession, S
 from equipoise.runtime import Runtime
 from equipoise.statemachine.member import End, MemberSession, MemberSettings, Reception
 from equipoise.statemachine.rejections import refusal_text
+
+if TYPE_CHECKING:
+    from equipoise.member.following import GroupLocations
 
 _LOG = logging.getLogger(__name__)
 LONGEST_REJOIN_WAIT_S = 5.0
@@ -115,6 +120,7 @@ class MemberHost:
         self._error: BaseException | None = None
         self._failure = ""
         self._unused_config_logged = False
+        self._locations: GroupLocations | None = None
         self._link = Link(
             connection, group, options, runtime, received=self._received, read_up_to_end=self._read_up_to_end, went_back=self._went_back,
             replaced=self._replaced, acknowledged=self._acknowledged, brokers=brokers, waits=lambda: self._story.waits(options.prefix),
@@ -163,6 +169,8 @@ class MemberHost:
         await self._close_all()
 
     async def _close_all(self) -> None:
+        if self._locations is not None:
+            await self._locations.stop()
         with contextlib.suppress(Exception):
             await self._thread.run(self._link.close())
         await self._restore_thread.run(self._restorer.stop())
@@ -227,6 +235,17 @@ class MemberHost:
         if not known:
             raise InputError(f"ready({task}): no copy of it is to be kept here; `on_standby` tells when one begins")
         self.wake()
+
+    async def owner(self, key: bytes, subtopology: int | None, partitioner: Partitioner) -> KeyLocation:
+        """Where the task of a serialized key runs. Raises what `GroupLocations.find` raises."""
+        task = task_of_key(key, self._topology, subtopology, partitioner)
+        if self.over.done():
+            raise InputError("owner: the member has ended")
+        if self._locations is None:
+            from equipoise.member.following import GroupLocations  # loads the leader
+
+            self._locations = GroupLocations(self._connection, self._options.prefix, self._group, self._runtime)
+        return await self._locations.find(task)
 
     def fail(self, error: BaseException) -> None:
         """Stops all tasks, leaves, and ends the member with `error`."""
@@ -365,6 +384,7 @@ class MemberHost:
                 former_log_id=self._log_id,
                 heartbeat_interval_ms=given.heartbeat_interval_ms,
                 ready_lag_records=given.ready_lag_records,
+                advertised=given.advertised,
                 prepares=self._prepares,
                 eager=given.eager,
                 stateful_subtopologies=frozenset(part.subtopology for part in self._topology.subtopologies if part.stateful),
@@ -446,6 +466,8 @@ class MemberHost:
                 restored = [task for task, grant in self.session.grants.items() if grant.restored]
             for fact in facts:
                 self._link.queue(fact)
+            if any(isinstance(fact, LagReported) for fact in facts):
+                self.work.say_parked()
             self._story.look(self.work.lags, restored)
             next_ms = self.work.reconcile()
             if self.session.ended is not None and self.work.is_over:
@@ -560,6 +582,8 @@ class MemberHost:
             self._declared_in = self._log_id
         elif isinstance(fact, GroupConfigured):
             self._configured_in = self._log_id
+        elif isinstance(fact, TaskParked):
+            self.work.parked_acknowledged(fact)
         self._wake.set()
 
 

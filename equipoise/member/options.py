@@ -48,6 +48,10 @@ class MemberOptions:
     """
     heartbeat_interval_ms: int = attrs.field(default=3_000, validator=fields.integer(1))
     """Time between two heartbeats; at most half of `lease_ms`."""
+    advertised: str | None = attrs.field(default=None, validator=fields.optional(fields.name))
+    """Where other processes reach this application, as ``host:port``, for `Member.owner`. None:
+    nowhere.
+    """
     ready_lag_records: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
     """A copy with at most this lag, in records, is ready to take its task over. None: the group's
     present `acceptable_recovery_lag` and `acceptable_recovery_ms` apply.
@@ -146,6 +150,7 @@ class MemberKeywords(TypedDict, total=False):
     session_timeout_ms: int
     lease_margin_ms: int
     heartbeat_interval_ms: int
+    advertised: str | None
     ready_lag_records: int | None
     declares_ready: bool
     eager: bool

@@ -5,6 +5,7 @@ on a broker.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import subprocess
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from equipoise import ErrorPolicy, JsonSerde, Member, StringSerde
+from equipoise import CopyLocation, ErrorPolicy, JsonSerde, KeyLocation, Member, StringSerde, TaskId
 from equipoise.cli import COMMANDS
 from equipoise.testing import SentRecord, TaskDriver
 
@@ -45,11 +46,28 @@ def names() -> dict[str, Any]:
     return names
 
 
-def test_code_of_the_page_passes_strict_mypy_and_a_misspelt_option_does_not(tmp_path: Path) -> None:
+def write_all(folder: Path) -> list[str]:
+    """Writes each block of code to a file, and a program with a misspelt option. Returns the names.
+    """
     written = {**files(), **{f"block_{number}.py": text for number, (file, text) in enumerate(blocks("python")) if not file}}
     written["misspelt.py"] = files()["spending.py"].replace("guarantee=", "guarante=")
     for name, text in written.items():
-        (tmp_path / name).write_text(text)
+        (folder / name).write_text(text)
+    return list(written)
+
+
+@pytest.mark.docs
+def test_code_of_the_page_passes_pyright_and_a_misspelt_option_does_not(tmp_path: Path) -> None:
+    write_all(tmp_path)
+    (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "standard"}')  # the default of pyright itself
+    command = [sys.executable, "-m", "basedpyright", "--project", str(tmp_path), "--pythonpath", sys.executable, "--outputjson"]
+    checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
+    (found,) = json.loads(checked.stdout)["generalDiagnostics"]
+    assert (Path(found["file"]).name, found["message"]) == ("misspelt.py", 'No parameter named "guarante"')
+
+
+def test_code_of_the_page_passes_strict_mypy_and_a_misspelt_option_does_not(tmp_path: Path) -> None:
+    written = write_all(tmp_path)
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", *(str(tmp_path / name) for name in written)]
     environment = {**os.environ, "MYPYPATH": str(tmp_path)}  # in the repository, where `make check` has left its cache
     checked = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=600)
@@ -61,9 +79,9 @@ def test_code_of_the_page_passes_strict_mypy_and_a_misspelt_option_does_not(tmp_
 def test_test_of_the_page_passes(tmp_path: Path) -> None:
     for name, text in files().items():
         (tmp_path / name).write_text(text)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_spending.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_spending.py", "test_spending_group.py"]
     tested = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
-    assert "1 passed" in tested.stdout, tested.stdout
+    assert "2 passed" in tested.stdout, tested.stdout
 
 
 def test_serde_of_the_page_is_one(names: dict[str, Any]) -> None:
@@ -110,6 +128,23 @@ def test_timer_of_the_page_reports_each_minute(names: dict[str, Any]) -> None:
         assert await driver.advance(125) == [SentRecord("customers", "0_0", 1)] * 2
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("owner", "lag", "expected"),
+    [("a:1", 0, "a:1"), (None, 0, "b:1"), (None, 5, None)],
+)
+def test_address_of_the_page_is_the_owners_or_that_of_a_copy_without_lag(
+    names: dict[str, Any], owner: str | None, lag: int, expected: str | None
+) -> None:
+    class Asked:
+        async def owner(self, key: str) -> KeyLocation:
+            copy = CopyLocation(member_id="m2", advertised="b:1", lag=lag)
+            return KeyLocation(
+                task=TaskId(0, 1), member_id="m1", advertised=owner, token=1, copies=(copy,), generation=1, as_of_ms=1
+            )  # fmt: skip
+
+    assert asyncio.run(names["address_of"](Asked(), "c1")) == expected
 
 
 def test_policy_and_processors_of_the_page(names: dict[str, Any]) -> None:

@@ -68,6 +68,14 @@ def test_upcast_join_v2_is_not_eager(past: upcasters.MemberJoinedV2) -> None:
     assert event == MemberJoined(**attrs.asdict(past, recurse=False), eager=False)
 
 
+@given(instances(upcasters.MemberJoinedV4))
+def test_upcast_join_v4_advertises_nothing(past: upcasters.MemberJoinedV4) -> None:
+    code = codec.kind_of(MemberJoined)
+    form = codec.payload_from_json("MemberJoined", 4, readable.write(past))
+    event = codec.decode(code, 4, form[1])
+    assert event == MemberJoined(**attrs.asdict(past, recurse=False), advertised=None)
+
+
 @given(instances(upcasters.MemberJoinedV3))
 def test_upcast_join_without_readiness_is_word_or_lag(past: upcasters.MemberJoinedV3) -> None:
     code = codec.kind_of(MemberJoined)

@@ -50,6 +50,7 @@ def of_member() -> MemberState:
         eager=True,
         readiness="lag",
         ready_lag_records=8,
+        advertised="host-1:80",
         issued_epoch=9,
         applied_epoch=10,
         report_number=11,
@@ -193,3 +194,9 @@ def test_load_of_other_bytes_names_what_is_wrong(checkpoint: bytes, problem_text
     with pytest.raises(InputError) as caught:
         snapshots.load(checkpoint)
     assert str(caught.value).startswith(problem_text)
+
+
+def test_member_that_advertises_nothing_has_the_bytes_that_it_always_had() -> None:
+    none = attrs.evolve(of_member(), advertised=None)
+    assert snapshots._member_to_wire(none)[1] == ["lag", 8]
+    assert snapshots._member_from_wire(snapshots._member_to_wire(none)).advertised is None
