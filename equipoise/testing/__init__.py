@@ -6,6 +6,17 @@ For applications, `TaskDriver` drives one task without Kafka::
         driver = TaskDriver(count, key_serde=StringSerde(), value_serde=JsonSerde())
         assert await driver.send({"cents": 5}, key="c1") == [SentRecord("totals", "c1", 5)]
 
+`Group` runs several members on a simulated Kafka, in virtual time::
+
+    def test_nothing_is_lost_in_a_crash():
+        with Group(count, sources="orders", state="counts") as group:
+            group.join("m1", "m2")
+            group.send(b"book", key=b"c1")
+            group.settle()
+            group.crash("m2")
+            group.settle()
+            group.recount()
+
 For authors of assignors: the contract that every assignor keeps, and a simulated group to try one
 in. This needs hypothesis: install ``equipoise[testing]``. ::
 
@@ -13,21 +24,29 @@ in. This needs hypothesis: install ``equipoise[testing]``. ::
     def test_contract(check):
         check(MyAssignor())
 
-`equipoise.testing.contract` has the checks, `problems` the hypothesis strategies, `loop` the group,
-`driver` the driver.
+`equipoise.testing.contract` has the checks, `problems` the hypothesis strategies, `loop` the group
+of an assignor, `driver` the driver, `group` the group of members, `simulated` what that runs on.
 """
 
 from __future__ import annotations
 
 import contextlib
+from typing import TYPE_CHECKING
 
+from equipoise._lazy import lazy_names
 from equipoise.testing.driver import SentRecord, TaskDriver
-from equipoise.testing.loop import Group, stateful, stateless
+from equipoise.testing.loop import AssignorGroup, stateful, stateless
+
+if TYPE_CHECKING:
+    from equipoise.testing.group import Group
 
 with contextlib.suppress(ModuleNotFoundError):  # hypothesis
     from equipoise.testing.contract import CONTRACT, Check, Subject
     from equipoise.testing.problems import group_settings, problems, tasks
 
 __all__ = [
-    "CONTRACT", "Check", "Group", "SentRecord", "Subject", "TaskDriver", "group_settings", "problems", "stateful", "stateless", "tasks",
+    "CONTRACT", "AssignorGroup", "Check", "Group", "SentRecord", "Subject", "TaskDriver",
+    "group_settings", "problems", "stateful", "stateless", "tasks",
 ]  # fmt: skip
+
+__getattr__ = lazy_names(__name__, {"Group": "equipoise.testing.group"})  # loads Kafka's client

@@ -40,7 +40,7 @@ from equipoise.assignors import AssignmentProblem, Assignor, Guarantee, Plan, Pl
 from equipoise.assignors.common.validation import plan_faults
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import Lag, TaskId
-from equipoise.testing.loop import Group, stateful, stateless
+from equipoise.testing.loop import AssignorGroup, stateful, stateless
 from equipoise.testing.problems import problems
 
 T = TypeVar("T")
@@ -281,14 +281,14 @@ def renamed(problem: AssignmentProblem, names: Mapping[str, str]) -> AssignmentP
 
 
 @st.composite
-def groups(draw: st.DrawFn, subject: Subject) -> Group:
+def groups(draw: st.DrawFn, subject: Subject) -> AssignorGroup:
     """A group that has been given its first tasks."""
     made = [
         *stateful(draw(st.integers(0, 12))),
         *stateless(draw(st.integers(0, 8))),
         *stateful(draw(st.integers(0, 6)), subtopology=2, end_offset=draw(st.sampled_from([0, 50, 900]))),
     ]
-    group = Group(
+    group = AssignorGroup(
         made,
         {f"m{index}": draw(st.sampled_from([1, 1, 2])) for index in range(draw(st.integers(1, 5)))},
         assignor=subject.assignor,
@@ -305,7 +305,7 @@ def groups(draw: st.DrawFn, subject: Subject) -> Group:
     return group
 
 
-def change(draw: Callable[..., Any], group: Group, number: int, gone: dict[str, dict[TaskId, Lag]]) -> None:
+def change(draw: Callable[..., Any], group: AssignorGroup, number: int, gone: dict[str, dict[TaskId, Lag]]) -> None:
     """One change: a member joins, returns with its disk, dies, announces that it leaves, takes that
     back, begins to crash repeatedly, or recovers. `gone`: dead members and the copies on their
     disks.
@@ -331,7 +331,7 @@ def change(draw: Callable[..., Any], group: Group, number: int, gone: dict[str, 
             process.crash_looping = not process.crash_looping
 
 
-def most_rounds(group: Group) -> int:
+def most_rounds(group: AssignorGroup) -> int:
     """The most rounds to rest. Every movement and every standby passed on ends within a round of
     getting a slot, and there is at least one slot: their number, twice for standbys passed on
     again; one more round for lost tasks, and one for what waited for these.
@@ -343,11 +343,11 @@ def most_rounds(group: Group) -> int:
 Held = dict[str, tuple[list[TaskId], list[TaskId], list[TaskId]]]
 
 
-def _held(group: Group) -> Held:
+def _held(group: AssignorGroup) -> Held:
     return {name: (sorted(process.owned), sorted(process.standby), sorted(process.warmup)) for name, process in sorted(group.members.items())}
 
 
-def _stays(group: Group) -> None:
+def _stays(group: AssignorGroup) -> None:
     """Checks that the group is at rest: every task runs, no movement is left, and another round
     changes nothing.
     """

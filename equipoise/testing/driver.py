@@ -177,11 +177,12 @@ class TaskDriver:
         return sent
 
     def _sent(self, output: Output) -> SentRecord:
-        key, value = _read(self._keys, output.key), _read(self._values, output.value)
+        key, value = deserialized(self._keys, output.key), deserialized(self._values, output.value)
         return SentRecord(output.topic, key, value, output.partition, output.headers, output.timestamp_ms)
 
 
-def _read(serde: Serde, data: bytes | None) -> Any:
+def deserialized(serde: Serde, data: bytes | None) -> Any:
+    """The key or value; the bytes themselves if the serde cannot read them."""
     if data is None:
         return None
     try:

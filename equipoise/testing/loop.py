@@ -45,7 +45,7 @@ class Process:
     copies: dict[TaskId, Lag] = attrs.field(factory=dict)
 
 
-class Group:
+class AssignorGroup:
     """Members join, leave and die; `decide` asks the assignor and hands tasks over; `round` lets
     copies catch up and then decides.
 

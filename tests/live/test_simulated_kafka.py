@@ -28,11 +28,11 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from equipoise.events.log.kafka.client import Clients, NewTopic, TopicPartition
 from equipoise.events.log.kafka.connection import Connection
-from tests.simulated.kafka.clients import SimulatedClients
-from tests.simulated.kafka.cluster import Cluster
-from tests.simulated.kafka.log import Batch
+from equipoise.testing.simulated.kafka.clients import SimulatedClients
+from equipoise.testing.simulated.kafka.cluster import Cluster
+from equipoise.testing.simulated.kafka.log import Batch
+from equipoise.testing.simulated.loops import S_US, Scheduler, VirtualLoop
 from tests.simulated.late_requests import LateRequests, Requests, Sent, expired_transaction
-from tests.simulated.loops import S_US, Scheduler, VirtualLoop
 from tests.simulated.script import Script
 
 STEPS = 100

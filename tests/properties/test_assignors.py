@@ -19,7 +19,7 @@ from equipoise.assignors import AssignmentProblem, MemberSpec, Plan, Task
 from equipoise.assignors.high_availability import HighAvailability
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, TaskId
-from equipoise.testing import Group, Subject, problems, stateful, stateless
+from equipoise.testing import AssignorGroup, Subject, problems, stateful, stateless
 from equipoise.testing.contract import change, groups, most_rounds
 from equipoise.testing.problems import ACCEPTABLE
 
@@ -183,7 +183,7 @@ def test_copies_are_spread_evenly(count: int, members: int, wanted: int):
 
     nor two less than rounded down.
     """
-    group = Group(stateful(count), {f"m{index}": 1 for index in range(members)}, num_standbys=wanted)
+    group = AssignorGroup(stateful(count), {f"m{index}": 1 for index in range(members)}, num_standbys=wanted)
     group.decide()
     held = [len(process.owned) + len(process.standby) for process in group.members.values()]
     assert sum(held) == count * min(1 + wanted, members)
@@ -202,7 +202,7 @@ def test_join_makes_the_fewest_moves_in_the_fewest_generations(count: int, membe
     """Changes as few owners as the bound proves, each once, in as many rounds as the slots need;
     standbys may move after that.
     """
-    group = Group(
+    group = AssignorGroup(
         [*stateful(count), *stateless(stateless_count)],
         {f"m{index}": 1 for index in range(members)},
         max_warmups=max_warmups,
@@ -230,7 +230,7 @@ def test_staying_members_keep_their_tasks_when_others_leave(count: int, members:
     keep all they run, counts are floor or ceil of the share, every task runs once, and standbys are
     as many as asked for and as there are other members, on none beside its active task."""
     gone = min(gone, members - 1)
-    group = Group(stateful(count), {f"m{index}": 1 for index in range(members)}, num_standbys=num_standbys)
+    group = AssignorGroup(stateful(count), {f"m{index}": 1 for index in range(members)}, num_standbys=num_standbys)
     group.settle(most_rounds(group))
     before = group.owners()
     for index in range(gone):
@@ -247,7 +247,7 @@ def test_staying_members_keep_their_tasks_when_others_leave(count: int, members:
 def test_seventh_member_moves_eight_tasks():
     """Exactly 8 owners change, in at most 5 rounds; further rounds change nothing.
     """
-    group = Group(stateful(60), {f"m{index}": 1 for index in range(6)}, acceptable_recovery_lag=10_000, max_warmups=2)
+    group = AssignorGroup(stateful(60), {f"m{index}": 1 for index in range(6)}, acceptable_recovery_lag=10_000, max_warmups=2)
     group.settle(0)
     group.join("m6")
     assert group.settle(5) <= 5
@@ -266,7 +266,7 @@ def test_seventh_member_moves_eight_tasks():
 @pytest.mark.parametrize("members", [1, 2, 3, 7, 50])
 def test_state_of_one_task_is_never_restored_twice(members: int):
     """A join begins one copy for each stateful task that moves, and no other."""
-    group = Group(stateful(100), {f"m{index}": 1 for index in range(members)}, max_warmups=5, max_warmups_per_member=5)
+    group = AssignorGroup(stateful(100), {f"m{index}": 1 for index in range(members)}, max_warmups=5, max_warmups_per_member=5)
     group.settle(0)
     group.join("new")
     group.settle(100)

@@ -19,7 +19,7 @@ from equipoise.assignors.lag_aware import LagAware
 from equipoise.events.fields import MOST_TASK_NUMBER
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
-from equipoise.testing import Group
+from equipoise.testing import AssignorGroup
 from equipoise.testing.contract import renamed
 from equipoise.testing.problems import problems
 
@@ -180,7 +180,7 @@ def test_renaming_members_changes_no_count_lag_or_move(
 @settings(max_examples=50)
 @given(groups(running=False, alike=True), st.data())
 def test_group_settles_and_noise_moves_nothing(problem: AssignmentProblem, data: st.DataObject):
-    group = Group([*problem.tasks], {member.id: 1 for member in problem.members}, assignor=ASSIGNOR, options=dict(problem.settings.options))
+    group = AssignorGroup([*problem.tasks], {member.id: 1 for member in problem.members}, assignor=ASSIGNOR, options=dict(problem.settings.options))
     group.settle(0)
     for change in data.draw(st.lists(st.sampled_from(["join", "die", "leave", "noise"]), max_size=6)):
         if change == "join":

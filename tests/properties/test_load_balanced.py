@@ -19,7 +19,7 @@ from equipoise.assignors.load_balanced import LoadBalanced
 from equipoise.assignors.load_balanced.target import REBALANCING
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
-from equipoise.testing import Group
+from equipoise.testing import AssignorGroup
 
 ASSIGNOR = LoadBalanced()
 
@@ -48,7 +48,7 @@ def test_loads_at_rest_differ_by_at_most_the_bound(amounts: list[int], capacitie
     highest, higher; the plan says the same numbers."""
     names = {f"m{place}": capacity for place, capacity in enumerate(capacities)}
     options = {"load_high_percent": high, "load_low_percent": low}
-    group = Group(measured(amounts), names, assignor=ASSIGNOR, options=options, max_warmups=data.draw(st.integers(1, 3)))
+    group = AssignorGroup(measured(amounts), names, assignor=ASSIGNOR, options=options, max_warmups=data.draw(st.integers(1, 3)))
     for task in group.tasks:
         group._grant(data.draw(st.sampled_from(sorted(names))), task)
     tasks = list(group.tasks.values())
@@ -85,7 +85,7 @@ def test_noise_moves_no_work(amounts: list[int], capacities: list[int], data: st
     level), to and fro, and nothing moves.
     """
     names = {f"m{place}": capacity for place, capacity in enumerate(capacities)}
-    group = Group(measured(amounts), names, assignor=ASSIGNOR, max_warmups=4, max_warmups_per_member=4)
+    group = AssignorGroup(measured(amounts), names, assignor=ASSIGNOR, max_warmups=4, max_warmups_per_member=4)
     group.decide()
     group.memory = {REBALANCING: 1}  # so that it goes on down to the lower threshold
     group.settle(4 * len(amounts))

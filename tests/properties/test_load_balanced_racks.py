@@ -20,7 +20,7 @@ from equipoise.assignors.load_balanced.target import REBALANCING
 from equipoise.assignors.load_balanced.utilisation import Utilisation
 from equipoise.assignors.load_balanced.weights import weights
 from equipoise.events.tasks import TaskId
-from equipoise.testing import Group
+from equipoise.testing import AssignorGroup
 from tests.properties.test_load_balanced import AMOUNTS, CAPACITIES, ROUNDING, levels_of, measured
 
 ASSIGNOR = LoadBalanced()
@@ -43,15 +43,15 @@ def placed(problem: AssignmentProblem) -> AssignmentProblem:
     )
 
 
-def traffic(group: Group) -> int:
+def traffic(group: AssignorGroup) -> int:
     problem = group.problem()
     racks = Racks(problem.settings, {task.id: task for task in problem.tasks}, {member.id: member for member in problem.members})
     return racks.total(group.owners())
 
 
-def made(amounts: list[int], capacities: list[int], *, strategy: str = "min_cost", **options: int) -> Group:
+def made(amounts: list[int], capacities: list[int], *, strategy: str = "min_cost", **options: int) -> AssignorGroup:
     names = {f"m{place}": capacity for place, capacity in enumerate(capacities)}
-    return Group(
+    return AssignorGroup(
         measured(amounts),
         names,
         assignor=ASSIGNOR,
@@ -63,7 +63,7 @@ def made(amounts: list[int], capacities: list[int], *, strategy: str = "min_cost
     )
 
 
-def assert_bound(group: Group, plan: Plan, amounts: list[int], margin: int) -> None:
+def assert_bound(group: AssignorGroup, plan: Plan, amounts: list[int], margin: int) -> None:
     """Fullest and emptiest differ by at most the fullest one's lightest task, on the emptiest one's
     threads, and the margin.
     """
@@ -195,7 +195,7 @@ def test_equal_loads_are_swapped_until_every_read_is_local():
     """Twelve equally busy tasks, four near each of three members; by load any assignment of four
     each is even.
     """
-    group = Group(
+    group = AssignorGroup(
         [
             attrs.evolve(task, source=(Partition(topic="t", partition=task.id.partition, racks=(RACKS[task.id.partition // 4],)),))
             for task in measured([5] * 12)

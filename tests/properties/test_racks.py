@@ -23,7 +23,7 @@ from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.high_availability import HighAvailability
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import LagSentinel, TaskId
-from equipoise.testing import CONTRACT, Check, Group, Subject, problems, stateful, stateless
+from equipoise.testing import CONTRACT, AssignorGroup, Check, Subject, problems, stateful, stateless
 from equipoise.testing.contract import a_group_that_obeys_settles, order_plays_no_part, plans_hold, renamed
 from tests.properties.test_assignors import fair, imbalance, may_go_without_a_move
 
@@ -328,7 +328,7 @@ def test_group_moves_once_for_racks_then_rests(data: st.DataObject):
     tasks = [attrs.evolve(task, source=(data.draw(partitions("s")),)) for task in made]
     members = dict.fromkeys((f"m{index}" for index in range(data.draw(st.integers(1, 4)))), 1)
     racks = {name: data.draw(st.sampled_from(RACKS)) for name in members}
-    group = Group(
+    group = AssignorGroup(
         tasks,
         members,
         adapted=lambda problem: attrs.evolve(problem, members=tuple(attrs.evolve(member, rack=racks[member.id]) for member in problem.members)),

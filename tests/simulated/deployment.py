@@ -20,28 +20,27 @@ from equipoise import Member, SupersededError, TaskContext
 from equipoise.events import codec, forms
 from equipoise.events.errors import InputError
 from equipoise.events.facts import Fact, GroupConfigured, Subtopology, TopologyDeclared
-from equipoise.events.log.kafka.client import Clients, TopicPartition
-from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.envelope import pack_decision, pack_fact, pack_payload
 from equipoise.events.log.kafka.topics import Topics
 from equipoise.events.records import DecisionRecord
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 from equipoise.member.context import State, read_sources
-from equipoise.worker.settings import WorkerSettings
+from equipoise.testing.simulated.connection import SimulatedConnection, SimulatedSettings
+from equipoise.testing.simulated.coordinator import SimulatedWorker, WorkerCoordinator
+from equipoise.testing.simulated.kafka.clients import SimulatedClients
+from equipoise.testing.simulated.kafka.cluster import Cluster
+from equipoise.testing.simulated.kafka.log import Batch, StoredRecord
+from equipoise.testing.simulated.kafka.network import Network
+from equipoise.testing.simulated.kafka.state import Partition
+from equipoise.testing.simulated.loops import S_US, Scheduler
+from equipoise.testing.simulated.process import DiskStore, Machine, SimulatedProcess
 from examples.orders.count import count
 from examples.orders.produce import STATE_SETTINGS
 from tests import faults
 from tests.customers import placed_customers
-from tests.simulated.coordinator import SimulatedWorker, WorkerCoordinator
 from tests.simulated.judge import OwnerWatch
-from tests.simulated.kafka.clients import SimulatedClients
-from tests.simulated.kafka.cluster import Cluster
-from tests.simulated.kafka.log import Batch, StoredRecord
-from tests.simulated.kafka.network import Network
-from tests.simulated.kafka.state import Partition
-from tests.simulated.loops import S_US, Scheduler
-from tests.simulated.process import DiskStore, Machine, SimulatedProcess
 
 GROUP = "orders"
 TOPIC = "orders"
@@ -97,30 +96,6 @@ class FaultyNetwork(Network):
         if trip_us is None or request != "Produce" or process not in (self.unheard if back else self.late) or self.random.random() > 0.2:
             return trip_us
         return None if back else trip_us + self.random.randrange(12_000_000)
-
-
-@attrs.frozen(kw_only=True)
-class SimulatedConnection(Connection):
-    """A connection of one process to the simulated brokers."""
-
-    made: Any = attrs.field(default=None, eq=False, repr=False)
-
-    @property
-    def clients(self) -> Clients:
-        made: Clients = self.made
-        return made
-
-
-@attrs.frozen(kw_only=True)
-class SimulatedSettings(WorkerSettings):
-    """The same with a worker's settings."""
-
-    made: Any = attrs.field(default=None, eq=False, repr=False)
-
-    @property
-    def clients(self) -> Clients:
-        made: Clients = self.made
-        return made
 
 
 @attrs.define(eq=False)

@@ -10,11 +10,11 @@ import attrs
 from equipoise.events.facts import AssignmentObserved, DealRequested, Fact, GroupConfigured, LeaveRequested
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.envelope import group_key, pack_fact, partition_of
+from equipoise.testing.simulated.kafka.log import Batch
+from equipoise.testing.simulated.kafka.state import Partition
 from tests import faults
 from tests.simulated.deployment import CONFIG, GROUP, LOG_PARTITIONS, MARGIN_MS, MEMBERS, PREFIXES, SESSION_MS, Deployment, Seat
 from tests.simulated.faults import SESSION_S, _member, _over, fault
-from tests.simulated.kafka.log import Batch
-from tests.simulated.kafka.state import Partition
 from tests.simulated.upgrade_faults import restart_all
 
 LEAST_STEP_MS = 100

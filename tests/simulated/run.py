@@ -19,12 +19,12 @@ import attrs
 from equipoise.events.log.kafka.topics import Topics
 from equipoise.member import link
 from equipoise.member.runner import TaskRunner
+from equipoise.testing.simulated.loops import S_US
 from equipoise.worker import host
 from tests.model.trace import Refused
 from tests.simulated.deployment import MOST_UNCOMMITTED, TOPIC, Deployment
 from tests.simulated.faults import Fault
 from tests.simulated.judge import recount_all, repeated_faults, verify_log
-from tests.simulated.loops import S_US
 from tests.simulated.stores import store_faults
 from tests.simulated.traces import followed
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.tasks import TaskId, parse_task
 from equipoise.member.fencing import FENCE_KEY, ChangelogFence
+from equipoise.testing.simulated.kafka.log import StoredRecord
 from tests.simulated.deployment import TOPIC, Deployment, Seat
-from tests.simulated.kafka.log import StoredRecord
 
 OriginFields = tuple[int, str, str, str, int]
 """Epoch, log id, group, task, token: origins in their order (docs/protocol.md#m6)."""

@@ -10,11 +10,11 @@ from equipoise.events.tasks import TaskId
 from equipoise.member.restorer import ChangelogRestorer
 from equipoise.member.stores import MemoryStore
 from equipoise.member.throttle import Throttle
-from tests.simulated.deployment import SimulatedConnection
-from tests.simulated.kafka.clients import SimulatedClients
-from tests.simulated.kafka.cluster import Cluster
-from tests.simulated.kafka.log import Batch
-from tests.simulated.loops import S_US, Scheduler, VirtualLoop
+from equipoise.testing.simulated.connection import SimulatedConnection
+from equipoise.testing.simulated.kafka.clients import SimulatedClients
+from equipoise.testing.simulated.kafka.cluster import Cluster
+from equipoise.testing.simulated.kafka.log import Batch
+from equipoise.testing.simulated.loops import S_US, Scheduler, VirtualLoop
 
 TASKS = [TaskId(0, partition) for partition in range(30)]
 MOST_ASKS = 5

@@ -26,11 +26,11 @@ from equipoise.member.runner import TaskRunner
 from equipoise.member.sources import TaskSources
 from equipoise.member.ticks import CommitTicks
 from equipoise.member.work import PERMIT_MS
-from tests.simulated.deployment import SimulatedConnection
-from tests.simulated.kafka.clients import SimulatedClients
-from tests.simulated.kafka.cluster import Cluster
-from tests.simulated.kafka.log import Batch, StoredRecord
-from tests.simulated.loops import MS_US, S_US, Scheduler, VirtualLoop
+from equipoise.testing.simulated.connection import SimulatedConnection
+from equipoise.testing.simulated.kafka.clients import SimulatedClients
+from equipoise.testing.simulated.kafka.cluster import Cluster
+from equipoise.testing.simulated.kafka.log import Batch, StoredRecord
+from equipoise.testing.simulated.loops import MS_US, S_US, Scheduler, VirtualLoop
 
 TASKS = 2
 LONG_MS = 10**9
@@ -471,6 +471,37 @@ def test_parked_task_has_committed_what_came_before_and_others_run_on(guarantee:
         assert await sources.reader.consumer.committed(TopicPartition("in", 0)) == 7
         assert bench.over == []  # it is still granted
         assert bench.parked_tasks == [first.parked]
+
+    simulate(test, guarantee=guarantee)
+
+
+@BOTH
+def test_task_whose_commit_is_refused_is_parked_where_its_last_commit_was(guarantee: str) -> None:
+    async def test(bench: Bench) -> None:
+        def handle(record: Record, context: TaskContext) -> None:
+            if record.value == b"7" and record.partition == 0:
+                context.send("out", b"nowhere", partition=TASKS)
+            answer(record, context)
+
+        first, second = (bench.start(partition, handle) for partition in range(TASKS))
+        for partition in range(TASKS):
+            bench.send(partition, 5)
+        await asyncio.sleep(5)
+        for partition in range(TASKS):
+            bench.send(partition, 15)
+        await asyncio.sleep(5)
+        assert first.parked is not None
+        assert first.parked.error == f"InputError: send to out: it has no partition {TASKS}, only 0 to {TASKS - 1}"
+        assert (first.parked.topic, second.parked, bench.parked_tasks) == ("in", None, [first.parked])
+        before = [b"%d" % number for number in (*range(5), *range(7))]
+        done = len(bench.outputs())
+        assert 5 <= done <= len(before)
+        assert [each.value for each in bench.outputs()] == before[:done]
+        sources = bench.clients.sources([TopicPartition("in", 0)])
+        await sources.reader.start()
+        assert await sources.reader.consumer.committed(TopicPartition("in", 0)) == done
+        assert len(bench.outputs(1)) == 20
+        assert bench.over == []
 
     simulate(test, guarantee=guarantee)
 

@@ -11,10 +11,10 @@ import pytest
 from aiokafka import errors
 
 from equipoise.events.log.kafka.client import TopicPartition
+from equipoise.testing.simulated.kafka.cluster import Cluster
+from equipoise.testing.simulated.kafka.state import Fetched
 from tests.simulated.deployment import MEMBERS, TOPIC, Deployment
 from tests.simulated.faults import Fault
-from tests.simulated.kafka.cluster import Cluster
-from tests.simulated.kafka.state import Fetched
 from tests.simulated.run import describe, simulate
 
 STALE_S = 9.0

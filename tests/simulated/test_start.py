@@ -10,18 +10,19 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from equipoise import Member, MemoryStore, Record, TaskContext
 from equipoise.events.tasks import TaskId
+from equipoise.testing.simulated.connection import SimulatedConnection, SimulatedSettings
+from equipoise.testing.simulated.coordinator import SimulatedWorker, WorkerCoordinator
+from equipoise.testing.simulated.kafka.clients import SimulatedClients
+from equipoise.testing.simulated.kafka.cluster import Cluster
+from equipoise.testing.simulated.loops import S_US, Scheduler
+from equipoise.testing.simulated.process import Machine, SimulatedProcess
 from tests.groups import configured
-from tests.simulated.coordinator import SimulatedWorker, WorkerCoordinator
-from tests.simulated.deployment import SimulatedConnection, SimulatedSettings
-from tests.simulated.kafka.clients import SimulatedClients
-from tests.simulated.kafka.cluster import Cluster
-from tests.simulated.loops import S_US, Scheduler
-from tests.simulated.process import Machine, SimulatedProcess
 from tests.simulated.run import _quiet
 
 TASKS = 6
@@ -45,12 +46,14 @@ class NewGroup:
         self.cluster.create_topic("log", TASKS, 1, {"cleanup.policy": "compact"})
         self.assigned: list[tuple[TaskId, str]] = []
         """Task and member of each grant."""
+        self.worker: SimulatedWorker
         worker = self._process("worker")
         coordinator = WorkerCoordinator(self.scheduler, 1, 3.0)
         settings = SimulatedSettings(made=SimulatedClients(self.cluster, "worker"), partitions=1)
 
         async def lead() -> None:
-            await SimulatedWorker(settings, worker, coordinator).start()
+            self.worker = SimulatedWorker(settings, worker, coordinator)
+            await self.worker.start()
             await asyncio.get_running_loop().create_future()
 
         worker.start(lead())
@@ -59,16 +62,17 @@ class NewGroup:
     def _process(self, name: str) -> SimulatedProcess:
         return SimulatedProcess(self.scheduler, Machine(name, self.folder / name, Random(1)), name, ended=print)
 
-    def start(self, name: str, *, slowness: float = 1.0) -> Member:
+    def start(self, name: str, *, slowness: float = 1.0, num_standbys: int = 0, **options: Any) -> Member:
         process = self._process(name)
         process.slow_down(slowness)
 
-        def handle(record: Record, context: TaskContext) -> None: ...
+        def ignore(record: Record, context: TaskContext) -> None: ...
 
         member = Member(
-            "g", handle, sources="in", state="log", member_id=name, open_store=lambda folder: MemoryStore(),
+            "g", options.pop("handler", ignore), sources="in", state="log", member_id=name, open_store=lambda folder: MemoryStore(),
             connection=SimulatedConnection(made=SimulatedClients(self.cluster, name)), _runtime=process,
-            on_assigned=lambda context: self.assigned.append((context.task, name)), group_config=configured(initial_delay_ms=DELAY_MS),
+            on_assigned=lambda context: self.assigned.append((context.task, name)),
+            group_config=configured(initial_delay_ms=DELAY_MS, num_standbys=num_standbys), **options,
         )  # fmt: skip
         process.start(member._run())
         return member
@@ -86,6 +90,7 @@ def group() -> Iterator[NewGroup]:
         made = NewGroup(folder)
         yield made
         made.scheduler.dispose()
+        vars(made).clear()  # so that what is left of its coroutines is collected here
     shutil.rmtree(folder)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from equipoise.member.ticks import LONGEST_S, CommitTicks, CommitTurn
-from tests.simulated.loops import S_US, Scheduler, VirtualLoop
+from equipoise.testing.simulated.loops import S_US, Scheduler, VirtualLoop
 
 REST_S = 0.1
 

@@ -11,10 +11,10 @@ import pytest
 from equipoise import ErrorPolicy, Member, Processor, Record, TaskContext
 from equipoise.events.errors import InputError
 from equipoise.events.facts import Subtopology, TopologyDeclared
-from tests.simulated.deployment import SimulatedConnection
-from tests.simulated.kafka.clients import SimulatedClients
-from tests.simulated.kafka.cluster import Cluster
-from tests.simulated.loops import S_US, Scheduler, VirtualLoop
+from equipoise.testing.simulated.connection import SimulatedConnection
+from equipoise.testing.simulated.kafka.clients import SimulatedClients
+from equipoise.testing.simulated.kafka.cluster import Cluster
+from equipoise.testing.simulated.loops import S_US, Scheduler, VirtualLoop
 
 COMPACTED = {"cleanup.policy": "compact"}
 
@@ -103,7 +103,7 @@ def test_wrong_topics_are_refused_with_the_fix(options: dict[str, Any], says: st
         ({}, "give it a handler with its sources, or processors"),
         ({"handler": handle, "sources": "in", "processors": [Processor(handle, sources="in")]}, "a handler with its sources, or processors"),
         ({"handler": handle}, "Processor.sources: name the topics it reads"),
-        ({"handler": handle, "sources": "in", "no_such": 1}, "no such option 'no_such'; there are: auto_offset_reset"),
+        ({"handler": handle, "sources": "in", "no_such": 1}, "no such option 'no_such'; there are: advertised, auto_offset_reset"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments: dict[str, Any], says: str) -> None:

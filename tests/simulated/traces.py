@@ -6,9 +6,9 @@ from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.envelope import fact_record, fact_row, member_decision, partition_of, stored_decision
 from equipoise.events.log.kafka.topics import Topics
 from equipoise.events.records import DecisionRecord
+from equipoise.testing.simulated.kafka.log import StoredRecord
 from tests.model.trace import Followed, Happened, follow
 from tests.simulated.deployment import GROUP, LOG_PARTITIONS, Deployment
-from tests.simulated.kafka.log import StoredRecord
 
 
 def followed(deployment: Deployment, topics: Topics) -> Followed:

@@ -6,9 +6,9 @@ from random import Random
 
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.envelope import partition_of
+from equipoise.testing.simulated.kafka.log import Batch
 from tests.simulated.deployment import GROUP, LOG_PARTITIONS, TASKS, TOPIC, Deployment, Seat
 from tests.simulated.faults import _member, fault
-from tests.simulated.kafka.log import Batch
 
 GROWN = TASKS + 2
 NUMBERS = (0, 1, 7)

@@ -23,7 +23,7 @@ from equipoise.assignors.cooperative.options import CooperativeOptions
 from equipoise.events.errors import FieldError
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId, parse_task
-from equipoise.testing import Group
+from equipoise.testing import AssignorGroup
 from equipoise.testing.loop import stateless
 from tests.unit.assignors.build import ids, in_flight, member, numbered, problem, tasks
 
@@ -231,7 +231,7 @@ def test_second_member_gets_half_of_each_sub_topology(size: int, parts: int):
 
 
 def test_bounce_moves_nothing():
-    group = Group(stateless(12), {"w1": 1, "w2": 1, "w3": 1}, assignor=COOPERATIVE)
+    group = AssignorGroup(stateless(12), {"w1": 1, "w2": 1, "w3": 1}, assignor=COOPERATIVE)
     group.settle(3)
     before = group.owners()
     group.die("w2")
@@ -244,7 +244,7 @@ def test_bounce_moves_nothing():
 
 
 def test_lost_tasks_are_placed_when_the_delay_ends():
-    group = Group(stateless(12), {"w1": 1, "w2": 1, "w3": 1}, assignor=COOPERATIVE)
+    group = AssignorGroup(stateless(12), {"w1": 1, "w2": 1, "w3": 1}, assignor=COOPERATIVE)
     group.settle(3)
     group.die("w2")
     for _ in range(5):  # 300 s after its death, at 60 s each

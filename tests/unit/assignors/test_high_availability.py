@@ -15,7 +15,7 @@ from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.high_availability import HighAvailability
 from equipoise.events.errors import FieldError
 from equipoise.events.tasks import parse_task
-from equipoise.testing import Group, stateful
+from equipoise.testing import AssignorGroup, stateful
 from tests.unit.assignors.build import ACTIVE, STATE, UNKNOWN, copies, ids, in_flight, member, movements, numbered, plan, problem, tasks, text
 
 # Constrained balance: where a task may run now
@@ -178,7 +178,7 @@ def test_version_1_takes_the_slack_on_both_sides(balance_factor: int, moves: int
 @pytest.mark.parametrize("balance_factor", [1, 2, 3])
 def test_copies_differ_by_at_most_balance_factor(balance_factor: int):
     """Active ones and standbys together: two members had all 16 copies, a third has joined."""
-    group = Group(stateful(8), {"m1": 1, "m2": 1}, num_standbys=1, balance_factor=balance_factor)
+    group = AssignorGroup(stateful(8), {"m1": 1, "m2": 1}, num_standbys=1, balance_factor=balance_factor)
     group.settle(20)
     group.join("m3")
     group.settle(40)

@@ -40,7 +40,7 @@ import pytest
 from equipoise.assignors import MemberSpec, MovementState, Plan
 from equipoise.events.fields import INT64_MAX
 from equipoise.events.tasks import TaskId
-from equipoise.testing.loop import Group, stateful, stateless
+from equipoise.testing.loop import AssignorGroup, stateful, stateless
 from tests.unit.assignors.build import copies, copies_by_task, ids, member, movements, numbered, plan, problem, tasks, text
 
 NINE = " ".join(numbered(3, subtopology=subtopology) for subtopology in range(3))
@@ -87,7 +87,7 @@ def test_sticky_for_active_and_standby_while_warming_up():
 
 
 def test_any_acceptable_lag_has_no_warm_ups():
-    group = Group(stateful(9), {"m1": 1}, acceptable_recovery_lag=INT64_MAX, num_standbys=1, max_warmups=1)
+    group = AssignorGroup(stateful(9), {"m1": 1}, acceptable_recovery_lag=INT64_MAX, num_standbys=1, max_warmups=1)
     group.settle(0)
     for name in ("m2", "m3"):
         group.join(name, copies=dict.fromkeys(group.tasks, 149_000))
@@ -227,7 +227,7 @@ def test_stateless_tasks_evenly(capacities: tuple[int, ...]):
 
 
 def test_stateless_tasks_evenly_though_all_were_on_one():
-    group = Group(stateless(7), {"m1": 3})
+    group = AssignorGroup(stateless(7), {"m1": 3})
     group.settle(0)
     group.join("m2", capacity=3)
     group.join("m3", capacity=3)
@@ -241,7 +241,7 @@ def test_stateless_tasks_evenly_though_all_were_on_one():
 def test_random_input(seed: int):
     """180 tasks, 50 members of up to 3 threads, 3 standbys, whatever was reported before."""
     dice = random.Random(seed)
-    group = Group([task for subtopology in range(3) for task in stateful(60, subtopology=subtopology)], {}, num_standbys=3, max_warmups=2)
+    group = AssignorGroup([task for subtopology in range(3) for task in stateful(60, subtopology=subtopology)], {}, num_standbys=3, max_warmups=2)
     for index in range(50):
         sample = dice.sample(sorted(group.tasks), 10)
         group.join(f"m{index:02}", capacity=dice.randint(1, 3), copies={task: dice.choice([0, 50, 5000, 140_000]) for task in sample})
@@ -266,7 +266,7 @@ def test_scale(count: int, members: int, threads: int, standbys: int):
     """LargePartitionCount, LargeNumConsumers, ManyStandbys, ManyThreadsPerClient. The second
     round moves nothing.
     """
-    group = Group(stateful(count), {f"m{index:04}": threads for index in range(members)}, num_standbys=standbys)
+    group = AssignorGroup(stateful(count), {f"m{index:04}": threads for index in range(members)}, num_standbys=standbys)
     began_s = time.process_time()
     first = group.decide()
     between_s = time.process_time()
@@ -322,7 +322,7 @@ def test_caught_up_standby_takes_no_slot():
 
 
 def test_static_group_has_no_second_round():
-    group = Group([*stateful(1), *stateless(1)], {"m1": 1}, max_warmups=2)
+    group = AssignorGroup([*stateful(1), *stateless(1)], {"m1": 1}, max_warmups=2)
     assert group.settle(0) == 0
     assert group.decide().movements == ()
 
@@ -330,7 +330,7 @@ def test_static_group_has_no_second_round():
 def test_second_member_takes_half_in_pairs():
     """7 stateless, 11 stateful: Kafka allows 11/2 + 1 rounds; 5 of the stateful move, two a round.
     """
-    group = Group([*stateful(11), *stateless(7)], {"m1": 1}, max_warmups=2)
+    group = AssignorGroup([*stateful(11), *stateless(7)], {"m1": 1}, max_warmups=2)
     group.settle(0)
     group.join("m2")
     assert group.settle(3) == 3
@@ -344,7 +344,7 @@ def test_dropped_member_moves_its_tasks_and_few_others():
     """11 + 13 tasks, 7 members, one dies: no other stateful task moves, and only as many stateless
     ones as both balances ask for.
     """
-    group = Group([*stateful(13), *stateless(11)], {f"m{index}": 1 for index in range(7)}, max_warmups=2)
+    group = AssignorGroup([*stateful(13), *stateless(11)], {f"m{index}": 1 for index in range(7)}, max_warmups=2)
     group.settle(0)
     before = group.owners()
     lost = group.die("m3").owned
@@ -365,7 +365,7 @@ def test_random_perturbations_converge(seed: int):
     wanted = dice.randint(0, 3)
     made = [*stateful(dice.randint(1, 10)), *stateless(dice.randint(1, 10)), *stateful(dice.randint(1, 10), subtopology=2)]
     kept = sum(task.stateful for task in made)
-    group = Group(made, {f"m{index}": 1 for index in range(dice.randint(1, 10))}, num_standbys=wanted, max_warmups=dice.randint(1, kept))
+    group = AssignorGroup(made, {f"m{index}": 1 for index in range(dice.randint(1, 10))}, num_standbys=wanted, max_warmups=dice.randint(1, kept))
     gone: dict[str, dict[TaskId, object]] = {}
     group.settle(2 * kept * (1 + wanted))
     for number in range(dice.randint(1, 10)):
@@ -407,7 +407,7 @@ def test_fewest_moves_and_rounds(count: int, members: int, event: str, owner_cha
     """Nobody's running task is stopped for a death: the dead member's are dealt out evenly at once.
     A process replaced by another gets its tasks.
     """
-    group = Group(stateful(count), {f"m{index}": 1 for index in range(members)})
+    group = AssignorGroup(stateful(count), {f"m{index}": 1 for index in range(members)})
     group.settle(0)
     before, cold = group.owners(), group.cold_grants
     lost: set[TaskId] = set()
@@ -429,7 +429,7 @@ def test_standby_takeover_moves_nothing_else():
     """One standby each: after a death its tasks run on their standbys at once, caught up, and only
     new standbys are begun.
     """
-    group = Group(stateful(60), {f"m{index}": 1 for index in range(6)}, num_standbys=1)
+    group = AssignorGroup(stateful(60), {f"m{index}": 1 for index in range(6)}, num_standbys=1)
     group.settle(0)
     group.warm()
     cold = group.cold_grants
@@ -443,7 +443,7 @@ def test_movement_keeps_its_destination_when_others_join():
     """A second joiner while the first warms up: movements in flight continue (Kafka Streams decides
     again, up to 14 rounds after one kill).
     """
-    group = Group(stateful(60), {f"m{index}": 1 for index in range(6)})
+    group = AssignorGroup(stateful(60), {f"m{index}": 1 for index in range(6)})
     group.settle(0)
     group.join("m6")
     group.decide()

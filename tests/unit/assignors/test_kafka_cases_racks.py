@@ -18,7 +18,7 @@ from equipoise.assignors.common.shares import Share
 from equipoise.assignors.common.standby_goal import standby_goal
 from equipoise.assignors.common.standby_search import Wish
 from equipoise.events.tasks import TaskId, parse_task
-from equipoise.testing import Group, stateful
+from equipoise.testing import AssignorGroup, stateful
 from tests.unit.assignors.build import member, numbered, tasks, text
 from tests.unit.assignors.test_racks import aware, plan, reading, target
 
@@ -128,7 +128,7 @@ def test_standbys_are_dealt_by_tags_and_by_load():
     each: every standby is in the other zone, one each.
     """
     zones = {"m1": "z1", "m2": "z1", "m3": "z2", "m4": "z2"}
-    group = Group(
+    group = AssignorGroup(
         stateful(4),
         dict.fromkeys(zones, 1),
         num_standbys=1,
@@ -144,13 +144,13 @@ def test_standbys_are_dealt_by_tags_and_by_load():
 # CustomStickyTaskAssignorTest; shouldCorrectlyReturnIdentityAssignment
 
 
-def settled(count: int, members: int, *, num_standbys: int = 0) -> Group:
-    group = Group(stateful(count), {f"m{index}": 1 for index in range(members)}, num_standbys=num_standbys, max_warmups=count)
+def settled(count: int, members: int, *, num_standbys: int = 0) -> AssignorGroup:
+    group = AssignorGroup(stateful(count), {f"m{index}": 1 for index in range(members)}, num_standbys=num_standbys, max_warmups=count)
     group.settle(4)
     return group
 
 
-def moved(before: dict[TaskId, str], group: Group) -> set[str]:
+def moved(before: dict[TaskId, str], group: AssignorGroup) -> set[str]:
     """Who has a task that was another's."""
     return {name for task, name in group.owners().items() if before[task] != name}
 

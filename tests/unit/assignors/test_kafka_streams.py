@@ -18,7 +18,7 @@ from equipoise.assignors.kafka_streams.java import Heap, member_hash, member_key
 from equipoise.events.errors import FieldError
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId, parse_task
-from equipoise.testing import Group, stateful, stateless
+from equipoise.testing import AssignorGroup, stateful, stateless
 from tests.unit.assignors.build import ACTIVE, UNKNOWN, copies, ids, member, movements, numbered, problem, tasks, text
 
 ASSIGNOR = registry.latest("kafka_streams")
@@ -114,7 +114,7 @@ def test_joiner_moves_most_tasks() -> None:
     """Task k ran on member k mod 6 and goes to k mod 7: 12 of 60 stay. `high_availability` makes 8
     moves.
     """
-    group = Group(stateful(60), {f"m{index}": 1 for index in range(6)}, assignor=ASSIGNOR)
+    group = AssignorGroup(stateful(60), {f"m{index}": 1 for index in range(6)}, assignor=ASSIGNOR)
     group.settle(0)
     before = group.owners()
     group.join("m6")
@@ -247,7 +247,7 @@ def test_rack_strategies_accept_kafkas_names() -> None:
 
 
 def test_group_with_both_task_kinds_settles() -> None:
-    group = Group([*stateful(12), *stateless(6)], {"m1": 2, "m2": 2}, assignor=ASSIGNOR, num_standbys=1)
+    group = AssignorGroup([*stateful(12), *stateless(6)], {"m1": 2, "m2": 2}, assignor=ASSIGNOR, num_standbys=1)
     group.decide()
     group.join("a", capacity=2)
     group.settle(60)

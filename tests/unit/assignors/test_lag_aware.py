@@ -20,7 +20,7 @@ from equipoise.assignors.lag_aware import LagAware
 from equipoise.cli import main
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import parse_task
-from equipoise.testing import Group, stateless
+from equipoise.testing import AssignorGroup, stateless
 from tests import vectors
 from tests.unit.assignors.build import ids, in_flight, member, movements, problem, tasks, text
 
@@ -261,7 +261,7 @@ def test_even_topic_stays_whatever_its_lags():
 
 
 def test_equal_lags_move_the_fewest():
-    group = Group(stateless(12, subtopology=0), {"m1": 1, "m2": 1}, assignor=LagAware())
+    group = AssignorGroup(stateless(12, subtopology=0), {"m1": 1, "m2": 1}, assignor=LagAware())
     group.settle(2)
     group.join("m3")
     group.settle(2)

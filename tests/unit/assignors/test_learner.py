@@ -12,7 +12,7 @@ from equipoise.assignors.assign_json import problem_of
 from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.learner import Learner
 from equipoise.events.errors import FieldError
-from equipoise.testing import Group, stateful, stateless
+from equipoise.testing import AssignorGroup, stateful, stateless
 from tests.unit.assignors.build import in_flight, member, movements, problem, tasks, text
 
 STRICT: dict[str, Any] = {"options": {"strict": True}}
@@ -107,7 +107,7 @@ def test_join_moves_the_fewest_tasks_once_and_warm():
     """11 tasks with state, 7 without, on 2 members; a third joins, with 2 slots: 3 and 3 (of 7: 2
     or 3) move.
     """
-    group = Group([*stateful(11), *stateless(7)], {"m1": 1, "m2": 1}, assignor=Learner())
+    group = AssignorGroup([*stateful(11), *stateless(7)], {"m1": 1, "m2": 1}, assignor=Learner())
     group.settle(0)
     before = group.owners()
     cold = group.cold_grants
@@ -120,7 +120,7 @@ def test_join_moves_the_fewest_tasks_once_and_warm():
 
 
 def test_leaving_member_hands_over_without_cold_grants():
-    group = Group(stateful(9), {"m1": 1, "m2": 1, "m3": 1}, assignor=Learner(), max_warmups=1)
+    group = AssignorGroup(stateful(9), {"m1": 1, "m2": 1, "m3": 1}, assignor=Learner(), max_warmups=1)
     group.settle(0)
     cold = group.cold_grants
     group.members["m2"].leaving = True

@@ -15,7 +15,7 @@ from equipoise.member.error_policy import LONGEST_BACKOFF_S, ParkedTask
 from equipoise.member.processing import Processing
 from equipoise.member.stores import MemoryStore
 from equipoise.member.timers import Timers
-from tests.simulated.kafka.log import Batch, StoredRecord
+from equipoise.testing.simulated.kafka.log import Batch, StoredRecord
 
 SENT = Batch(-1, -1, -1, False, [], 0)
 

@@ -15,10 +15,10 @@ from typing import Any
 from aiokafka import errors
 
 from equipoise.events.log.kafka.client import NewTopic, TopicPartition
-from tests.simulated.kafka.coordinators import Coordinators
-from tests.simulated.kafka.log import Batch, PartitionLog
-from tests.simulated.kafka.network import Network, Reply, Scheduler
-from tests.simulated.kafka.state import Broker, ErrorClass, Fetched, FrozenView, Partition, Topic, TopicDescription
+from equipoise.testing.simulated.kafka.coordinators import Coordinators
+from equipoise.testing.simulated.kafka.log import Batch, PartitionLog
+from equipoise.testing.simulated.kafka.network import Network, Reply, Scheduler
+from equipoise.testing.simulated.kafka.state import Broker, ErrorClass, Fetched, FrozenView, Partition, Topic, TopicDescription
 
 EPOCH_MS = 1_700_000_000_000
 """Wall-clock time of the scheduler's zero."""

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import attrs
 
+from equipoise.testing.simulated.loops import MS_US, S_US, Scheduler
+from equipoise.testing.simulated.process import SimulatedProcess
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
-from tests.simulated.loops import MS_US, S_US, Scheduler
-from tests.simulated.process import SimulatedProcess
 
 LOOK_US = 300 * MS_US
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import attrs
 
 from equipoise.events.log.kafka.client import TopicPartition
-from tests.simulated.kafka.log import PartitionLog, StoredRecord
-from tests.simulated.kafka.network import Connection, Reply
+from equipoise.testing.simulated.kafka.log import PartitionLog, StoredRecord
+from equipoise.testing.simulated.kafka.network import Connection, Reply
 
 ErrorClass = type[Exception]
 

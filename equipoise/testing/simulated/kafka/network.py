@@ -15,7 +15,7 @@ import attrs
 from aiokafka.errors import KafkaConnectionError, NodeNotReadyError, RequestTimedOutError
 
 if TYPE_CHECKING:
-    from tests.simulated.kafka.state import Broker
+    from equipoise.testing.simulated.kafka.state import Broker
 
 Reply = Callable[[Any], None]
 Handler = Callable[["Broker", Reply], None]

@@ -15,12 +15,12 @@ import attrs
 from aiokafka import errors
 
 from equipoise.events.log.kafka.client import TopicPartition
-from tests.simulated.kafka.log import Batch
-from tests.simulated.kafka.network import Reply
+from equipoise.testing.simulated.kafka.log import Batch
+from equipoise.testing.simulated.kafka.network import Reply
 
 if TYPE_CHECKING:
-    from tests.simulated.kafka.cluster import Cluster
-    from tests.simulated.kafka.state import Broker, ErrorClass, Partition
+    from equipoise.testing.simulated.kafka.cluster import Cluster
+    from equipoise.testing.simulated.kafka.state import Broker, ErrorClass, Partition
 
 GROUP, TRANSACTION = "__consumer_offsets", "__transaction_state"
 COUNT = 5

@@ -11,11 +11,11 @@ import attrs
 from aiokafka import errors
 
 from equipoise.events.log.kafka.client import TopicPartition
-from tests.simulated.kafka.cluster import Cluster
-from tests.simulated.kafka.connected import ConnectedClient
-from tests.simulated.kafka.coordinators import GROUP
-from tests.simulated.kafka.log import StoredRecord
-from tests.simulated.kafka.state import Fetched
+from equipoise.testing.simulated.kafka.cluster import Cluster
+from equipoise.testing.simulated.kafka.connected import ConnectedClient
+from equipoise.testing.simulated.kafka.coordinators import GROUP
+from equipoise.testing.simulated.kafka.log import StoredRecord
+from equipoise.testing.simulated.kafka.state import Fetched
 
 PREFETCH_S = 0.1
 """How long records that nobody takes keep the consumer from fetching from the same broker."""

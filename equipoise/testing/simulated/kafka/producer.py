@@ -17,11 +17,11 @@ from aiokafka.partitioner import DefaultPartitioner
 
 from equipoise.events.log.kafka.aiokafka_client import REFUSED
 from equipoise.events.log.kafka.client import SentBatch, SentHeaders, TopicPartition, Unsent
-from tests.simulated.kafka.cluster import Cluster
-from tests.simulated.kafka.connected import ConnectedClient
-from tests.simulated.kafka.coordinators import GROUP, TRANSACTION
-from tests.simulated.kafka.log import BATCH_OVERHEAD, RECORD_OVERHEAD, Batch, size_of
-from tests.simulated.kafka.network import Handler
+from equipoise.testing.simulated.kafka.cluster import Cluster
+from equipoise.testing.simulated.kafka.connected import ConnectedClient
+from equipoise.testing.simulated.kafka.coordinators import GROUP, TRANSACTION
+from equipoise.testing.simulated.kafka.log import BATCH_OVERHEAD, RECORD_OVERHEAD, Batch, size_of
+from equipoise.testing.simulated.kafka.network import Handler
 
 MAX_REQUEST_BYTES = 2**20
 _MOST_OVERHEAD = 82

@@ -10,12 +10,12 @@ from typing import Any
 from aiokafka.errors import KafkaConnectionError, NodeNotReadyError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 
 from equipoise.events.log.kafka.client import BrokerFailures, NewTopic, TopicPartition
-from tests.simulated.kafka.cluster import Cluster
-from tests.simulated.kafka.connected import ConnectedClient
-from tests.simulated.kafka.consumer import SimulatedConsumer
-from tests.simulated.kafka.coordinators import GROUP
-from tests.simulated.kafka.network import Handler
-from tests.simulated.kafka.producer import SimulatedProducer
+from equipoise.testing.simulated.kafka.cluster import Cluster
+from equipoise.testing.simulated.kafka.connected import ConnectedClient
+from equipoise.testing.simulated.kafka.consumer import SimulatedConsumer
+from equipoise.testing.simulated.kafka.coordinators import GROUP
+from equipoise.testing.simulated.kafka.network import Handler
+from equipoise.testing.simulated.kafka.producer import SimulatedProducer
 
 _UNKNOWN_TOPIC = 3
 

@@ -12,7 +12,7 @@ import attrs
 
 from equipoise.machine import HostShares
 from equipoise.member.stores import Change
-from tests.simulated.loops import MS_US, S_US, Scheduler, VirtualLoop, VirtualThread
+from equipoise.testing.simulated.loops import MS_US, S_US, Scheduler, VirtualLoop, VirtualThread
 
 T = TypeVar("T")
 MOST_UNDONE = 20

@@ -1,0 +1,347 @@
+"""Members of an application on a simulated Kafka, in one process and in virtual time: what is
+deployed joins, restores, hands tasks over, crashes and comes back, and a minute takes a moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+import attrs
+
+from equipoise.events.errors import InputError
+from equipoise.events.log.kafka.client import TopicPartition, partition_of_key
+from equipoise.events.tasks import TaskId
+from equipoise.member.client import Member
+from equipoise.member.context import State
+from equipoise.member.error_policy import ParkedTask
+from equipoise.member.options import MemberKeywords, MemberOptions
+from equipoise.member.processing import BatchHandler, Handler, Processor
+from equipoise.member.runner import Callback
+from equipoise.member.serdes import BytesSerde
+from equipoise.testing.driver import SentRecord, TaskDriver, deserialized
+from equipoise.testing.simulated.connection import SimulatedConnection, SimulatedSettings
+from equipoise.testing.simulated.coordinator import SimulatedWorker, WorkerCoordinator
+from equipoise.testing.simulated.kafka.clients import SimulatedClients
+from equipoise.testing.simulated.kafka.cluster import Cluster
+from equipoise.testing.simulated.kafka.log import Batch, StoredRecord
+from equipoise.testing.simulated.loops import S_US, Scheduler
+from equipoise.testing.simulated.process import DiskStore, Machine, SimulatedProcess
+
+NAME = "test"
+LOOK_S = 0.1
+LED_S = 10.0
+"""Within this time the worker leads."""
+OWN_HEADERS = "equipoise"
+"""Headers that begin so are the member's own."""
+
+
+@attrs.define(eq=False)
+class _Seat:
+    """One member id: its machine, and the process that runs there now."""
+
+    machine: Machine
+    process: SimulatedProcess | None = None
+    member: Member | None = None
+    error: BaseException | None = None
+    """With which its last process ended."""
+
+
+class Group:
+    """A group of members with one handler, on one simulated broker. The arguments are those of
+    `Member`; `partitions`: of each topic. Everything that chance decides follows from `seed`.
+
+    ::
+
+        with Group(count, sources="orders", state="counts") as group:
+            group.join("m1", "m2")
+            group.send(b"book", key=b"c1")
+            group.settle()
+            group.crash("m2")
+            group.settle()
+            group.recount()
+
+    A member keeps its state on the disk of a machine of its own, which survives crashes. Nothing
+    happens but in `advance` and `settle`, and what calls them. Not for tests that are coroutines.
+    """
+
+    def __init__(
+        self,
+        handler: Handler | None = None,
+        *,
+        batch_handler: BatchHandler | None = None,
+        sources: str | Sequence[str] = "source",
+        state: str | Sequence[str] = "state",
+        outputs: str | Sequence[str] = (),
+        partitions: int = 4,
+        on_assigned: Callback | None = None,
+        seed: int = 0,
+        **options: Unpack[MemberKeywords],
+    ) -> None:
+        self._processor = Processor(handler, batch_handler=batch_handler, sources=sources, state=state, outputs=outputs)
+        self._partitions = partitions
+        self._on_assigned = on_assigned
+        self._given = options
+        self._options = MemberOptions(**options)
+        self._random = Random(f"group {seed}")
+        self._scheduler = Scheduler(seed)
+        self._cluster = Cluster(self._scheduler, Random(f"kafka {seed}"))
+        self._seats: dict[str, _Seat] = {}
+        self._processes = 0
+
+    def __enter__(self) -> Self:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            raise InputError("Group: it has event loops of its own; use it in a test that is no coroutine")
+        gc.freeze()  # a coroutine that is collected runs its `finally`, which a killed process does not
+        gc.disable()
+        self._folder = Path(tempfile.mkdtemp(prefix="equipoise-group-"))
+        processor, dead = self._processor, self._options.on_error.topic
+        for topic in dict.fromkeys((*processor.sources, *processor.state, *processor.outputs, *([dead] if dead else ()))):
+            policy = "compact" if topic in processor.state else "delete"
+            self._cluster.create_topic(topic, self._partitions, 1, {"cleanup.policy": policy})
+        self._worker = SimulatedWorker(
+            SimulatedSettings(made=SimulatedClients(self._cluster, "worker"), prefix=self._options.prefix, partitions=1, observe_interval_ms=1_000),
+            self._process("worker", lambda error: None), WorkerCoordinator(self._scheduler, 1, 10.0),
+        )  # fmt: skip
+        self._worker.process.start(self._lead())
+        self._until(lambda: not self._worker.unready(), LED_S)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        # Coroutines are left where they are, and what they say of that is nobody's concern.
+        hook, sys.unraisablehook = sys.unraisablehook, lambda error: None
+        level = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        self._scheduler.dispose()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        vars(self).clear()
+        gc.collect()
+        logging.disable(level)
+        sys.unraisablehook = hook
+        gc.unfreeze()
+        gc.enable()
+
+    async def _lead(self) -> None:
+        await self._worker.start()
+        await asyncio.get_running_loop().create_future()
+
+    def _process(self, name: str, ended: Callable[[BaseException | None], object], machine: Machine | None = None) -> SimulatedProcess:
+        self._processes += 1
+        machine = machine or self._machine(name)
+        return SimulatedProcess(self._scheduler, machine, f"{name}#{self._processes}", ended=ended)
+
+    def _machine(self, name: str) -> Machine:
+        return Machine(name, self._folder / name, Random(f"machine {name} {self._random.random()}"))
+
+    # Members
+
+    def join(self, *member_ids: str) -> None:
+        """Starts a process of each member, on the disk that the member had before."""
+        for member_id in member_ids:
+            seat = self._seats.get(member_id) or self._seats.setdefault(member_id, _Seat(self._machine(member_id)))
+            if seat.process is not None:
+                raise InputError(f"join: member {member_id} runs")
+            self._start(member_id, seat)
+
+    def _start(self, member_id: str, seat: _Seat) -> None:
+        def ended(error: BaseException | None) -> None:
+            seat.process, seat.member, seat.error = None, None, error
+
+        process = seat.process = self._process(member_id, ended, seat.machine)
+        machine, processor = seat.machine, self._processor
+        given: dict[str, Any] = {**self._given, "state_directory": machine.folder / "state", "open_store": lambda folder: DiskStore(machine, folder)}
+        seat.error = None
+        seat.member = Member(
+            NAME, processors=[processor], member_id=member_id, on_assigned=self._on_assigned,
+            connection=SimulatedConnection(made=SimulatedClients(self._cluster, process.name)), _runtime=process, **given,
+        )  # fmt: skip
+        process.start(seat.member._run())
+
+    def leave(self, member_id: str, *, within_s: float = 700.0) -> None:
+        """The member leaves: returns when its tasks run elsewhere and its process has ended."""
+        member, process = self._running(member_id)
+        process.app.create_task(member.leave())
+        self._until(lambda: self._seats[member_id].process is None, within_s)
+
+    def crash(self, member_id: str) -> None:
+        """Kills the member's process (kill -9). What it had not written to its disk is lost."""
+        _, process = self._running(member_id)
+        seat = self._seats[member_id]
+        seat.process = seat.member = None
+        process.kill()
+        seat.machine.lose_writes(seat.machine.folder, failed=False)
+
+    def _running(self, member_id: str) -> tuple[Member, SimulatedProcess]:
+        seat = self._seats.get(member_id)
+        if seat is None or seat.member is None or seat.process is None:
+            raise InputError(f"member {member_id} does not run")
+        return seat.member, seat.process
+
+    def _members(self) -> Iterator[tuple[str, Member]]:
+        """Those that have joined."""
+        for member_id, seat in sorted(self._seats.items()):
+            if seat.member is not None and seat.member._host is not None:
+                yield member_id, seat.member
+
+    @property
+    def running(self) -> dict[TaskId, str]:
+        """Task that may be processed now -> member."""
+        return dict(sorted((task, member_id) for member_id, member in self._members() for task in member.running))
+
+    @property
+    def parked(self) -> dict[TaskId, ParkedTask]:
+        """Task whose handler failed -> the record and the error."""
+        return {task: parked for _, member in self._members() for task, parked in member.parked.items()}
+
+    # Time
+
+    @property
+    def now_s(self) -> float:
+        """Virtual seconds since the beginning."""
+        return self._scheduler.now_us / S_US
+
+    def advance(self, seconds: float) -> None:
+        """Lets this time pass."""
+        self._scheduler.run(self._scheduler.now_us + int(seconds * S_US))
+
+    def settle(self, *, within_s: float = 300.0) -> None:
+        """Lets time pass until each task runs and everything sent is handled and committed. Raises
+        AssertionError, which says what is missing, when that takes longer.
+        """
+        self._until(lambda: not self._unsettled(), within_s)
+
+    def _until(self, holds: Callable[[], bool], within_s: float) -> None:
+        end_s = self.now_s + within_s
+        while not holds():
+            if self.now_s >= end_s:
+                raise AssertionError(f"not after {within_s:.0f} s: {self._unsettled() or self._worker.unready()}")
+            self.advance(LOOK_S)
+
+    def _unsettled(self) -> str:
+        """What is missing; "": nothing."""
+        running = self.running
+        committed = self._cluster.coordinators.offsets.get(NAME, {})
+        for member_id, seat in sorted(self._seats.items()):
+            if seat.error is not None:
+                return f"member {member_id} has ended: {seat.error!r}"
+        for partition in range(self._partitions):
+            task = TaskId(0, partition)
+            if task in self.parked:
+                return f"task {task} is parked: {self.parked[task].error}"
+            if task not in running:
+                return f"task {task} does not run"
+            for topic in self._processor.sources:
+                end, done = self._log(topic, partition).end, committed.get(TopicPartition(topic, partition), 0)
+                if done < end:
+                    return f"task {task} has committed {done} of {end} records of {topic}/{partition}"
+        return ""
+
+    # Records
+
+    def send(
+        self,
+        value: Any,
+        *,
+        key: Any = None,
+        topic: str | None = None,
+        partition: int | None = None,
+        headers: Iterable[tuple[str, bytes]] = (),
+        timestamp_ms: int | None = None,
+    ) -> None:
+        """Appends a record to `topic` (None: the first source). `partition` None: by the key, as
+        Kafka's own clients choose it. `timestamp_ms` None: the present.
+        """
+        keys, values = self._options.key_serde, self._options.value_serde
+        raw_key = None if key is None else keys.serialize(key)
+        raw_value = None if value is None else values.serialize(value)
+        if partition is None:
+            partition = self._random.randrange(self._partitions) if raw_key is None else partition_of_key(raw_key, self._partitions)
+        at_ms = self._cluster.now_ms() if timestamp_ms is None else timestamp_ms
+        place = self._cluster.partition(TopicPartition(topic or self._processor.sources[0], partition))
+        if place is None:
+            raise InputError(f"send: there is no partition {topic}/{partition}")
+        self._cluster.append(place, Batch(-1, -1, -1, False, [(raw_key, raw_value, tuple(headers), at_ms)], 100))
+
+    def _log(self, topic: str, partition: int) -> Any:
+        return self._cluster.topics[topic].partitions[partition].log
+
+    def _committed(self, topic: str) -> Iterator[StoredRecord]:
+        for partition in range(self._partitions):
+            log = self._log(topic, partition)
+            yield from log.read(0, log.last_stable_offset, committed=True, max_bytes=2**40)[0]
+
+    def outputs(self, topic: str | None = None) -> list[SentRecord]:
+        """What the members have sent to `topic` (None: the first of `outputs`), partition by
+        partition.
+        """
+        topic = self._processor.outputs[0] if topic is None else topic
+        keys, values = self._options.key_serde, self._options.value_serde
+        return [
+            SentRecord(
+                topic, deserialized(keys, each.key), deserialized(values, each.value), each.partition,
+                tuple(header for header in each.headers if not header[0].startswith(OWN_HEADERS)), each.timestamp,
+            )
+            for each in self._committed(topic)
+        ]  # fmt: skip
+
+    def state(self, topic: str | None = None) -> dict[Any, Any]:
+        """The state of all running tasks in the changelog `topic` (None: the first one)."""
+        topic = self._processor.state[0] if topic is None else topic
+        return {key: value for task in self.running for key, value in self._state_of(task, topic).items()}
+
+    def _state_of(self, task: TaskId, topic: str) -> State:
+        member, _ = self._running(self.running[task])
+        assert member._host is not None, "it runs a task"
+        context = member._host.work._runners[task]._context
+        assert context is not None, "the task is open"
+        return context.states[topic]
+
+    def recount(self) -> None:
+        """Compares state and outputs with those of tasks that never move or fail: a `TaskDriver`
+        gets the records of each partition, in the order of their timestamps. Raises AssertionError
+        that shows a difference. With ``at_least_once`` outputs may repeat. Timers do not run.
+        """
+        expected: Counter[tuple[str, str, str]] = Counter()
+        for partition in range(self._partitions):
+            driver, sent = asyncio.run(self._alone(partition))
+            expected.update((each.topic, repr(each.key), repr(each.value)) for each in sent)
+            for topic, state in driver.states.items():
+                alone, here = dict(state.items()), dict(self._state_of(TaskId(0, partition), topic).items())
+                assert here == alone, f"state of task 0_{partition} in {topic}: {here}; alone it has {alone}"
+        topics = {topic for topic, _, _ in expected}.union(self._processor.outputs)
+        found = Counter((each.topic, repr(each.key), repr(each.value)) for topic in sorted(topics) for each in self.outputs(topic))
+        missing, more = expected - found, found - expected
+        assert not missing, f"outputs are missing: {sorted(missing)[:10]}"
+        assert not more or not self._options.transactional, f"outputs are too many: {sorted(more)[:10]}"
+
+    async def _alone(self, partition: int) -> tuple[TaskDriver, list[SentRecord]]:
+        """A driver that got the records of a partition, and what it has sent."""
+        driver = TaskDriver(
+            self._processor.handler, batch_handler=self._processor.batch_handler, sources=self._processor.sources, state=self._processor.state,
+            partition=partition, group=NAME, on_assigned=self._on_assigned, **self._given,
+        )  # fmt: skip
+        records = [each for topic in self._processor.sources for each in self._committed(topic) if each.partition == partition]
+        sent: list[SentRecord] = []
+        for each in sorted(records, key=lambda each: (each.timestamp, each.offset)):
+            key = deserialized(self._options.key_serde, each.key)
+            try:
+                sent += await driver.send(
+                    each.value, key=key, topic=each.topic, headers=each.headers, timestamp_ms=each.timestamp, value_serde=BytesSerde()
+                )  # fmt: skip
+            except Exception:  # noqa: BLE001  # the application's code may raise anything: the task is parked
+                break
+        return driver, sent

@@ -1,0 +1,132 @@
+"""`equipoise.testing.Group`: members of an application in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from equipoise import ErrorPolicy, JsonSerde, Record, StringSerde, TaskContext
+from equipoise.events.errors import InputError
+from equipoise.events.tasks import TaskId
+from equipoise.testing import Group, SentRecord
+
+BOTH = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+KEYS = 9
+
+
+def count(record: Record, context: TaskContext) -> None:
+    total = (context.state.get(record.key) or 0) + record.value
+    context.state.put(record.key, total)
+    context.send("counts", total, key=record.key, headers=record.headers)
+
+
+def made(guarantee: str = "at_least_once", **options: object) -> Group:
+    return Group(
+        count, sources="orders", state="log", outputs="counts", key_serde=StringSerde(), value_serde=JsonSerde(),
+        guarantee=guarantee, **options,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def send(group: Group, rounds: int) -> None:
+    for number in range(rounds * KEYS):
+        group.send(1, key=f"k{number % KEYS}")
+
+
+@BOTH
+def test_group_counts_each_record_once_over_joins_leaves_and_crashes(guarantee: str) -> None:
+    with made(guarantee) as group:
+        group.join("m1")
+        send(group, 3)
+        group.settle()
+        assert set(group.running.values()) == {"m1"}
+        group.join("m2", "m3")
+        send(group, 2)
+        group.advance(60)
+        assert len(group.running) == 4
+        assert set(group.running.values()) == {"m1", "m2", "m3"}
+        group.crash("m2")
+        send(group, 1)
+        group.settle()
+        assert set(group.running.values()) == {"m1", "m3"}
+        group.join("m2")
+        group.leave("m3")
+        group.settle()
+        assert "m3" not in group.running.values()
+        assert group.state() == {f"k{number}": 6 for number in range(KEYS)}
+        group.recount()
+
+
+def test_group_returns_outputs_with_the_headers_of_the_application() -> None:
+    with made() as group:
+        group.join("m1")
+        group.send(2, key="k", headers=[("trace", b"7")])
+        group.settle()
+        (sent,) = group.outputs()
+        assert (sent.key, sent.value, sent.headers) == ("k", 2, (("trace", b"7"),))
+        assert isinstance(sent, SentRecord)
+
+
+def test_recount_finds_a_state_that_another_order_of_events_has_changed() -> None:
+    seen: list[str] = []
+
+    def forgetful(record: Record, context: TaskContext) -> None:
+        """Its memory is not in its state."""
+        seen.append(record.key)
+        context.state.put(record.key, seen.count(record.key))
+
+    with Group(forgetful, key_serde=StringSerde(), value_serde=JsonSerde()) as group:
+        group.join("m1")
+        group.send(1, key="k")
+        group.settle()
+        with pytest.raises(AssertionError, match=r"state of task 0_. in state: {'k': 1}; alone it has {'k': 2}"):
+            group.recount()
+
+
+def test_settle_says_what_is_missing() -> None:
+    def fail(record: Record, context: TaskContext) -> None:
+        raise ValueError("poison")
+
+    with Group(fail, partitions=1) as group:
+        with pytest.raises(AssertionError, match="task 0_0 does not run"):
+            group.settle(within_s=5)
+        group.join("m1")
+        group.send(b"v", key=b"k")
+        with pytest.raises(AssertionError, match="task 0_0 is parked: ValueError: poison"):
+            group.settle(within_s=30)
+        assert group.parked[TaskId(0, 0)].offset == 0
+    with Group(fail, partitions=1, on_error=ErrorPolicy.dead_letter("dead")) as group:
+        group.join("m1")
+        group.send(b"v", key=b"k")
+        group.settle()
+        assert [each.value for each in group.outputs("dead")] == [b"v"]
+
+
+def test_same_seed_gives_the_same_run() -> None:
+    def run(seed: int) -> list[SentRecord]:
+        with made(seed=seed) as group:
+            group.join("m1", "m2")
+            send(group, 2)
+            group.settle()
+            return group.outputs()
+
+    assert run(1) == run(1)
+
+
+def test_group_in_a_coroutine_is_refused() -> None:
+    async def test() -> None:
+        with pytest.raises(InputError, match="event loops of its own"):
+            made().__enter__()
+
+    asyncio.run(test())
+
+
+def test_member_that_does_not_run_is_refused() -> None:
+    with made() as group:
+        group.join("m1")
+        with pytest.raises(InputError, match="member m1 runs"):
+            group.join("m1")
+        with pytest.raises(InputError, match="member m2 does not run"):
+            group.crash("m2")
+        with pytest.raises(InputError, match="there is no partition orders/9"):
+            group.send(1, key="k", topic="orders", partition=9)

@@ -1,0 +1,41 @@
+"""The leader hears of a parked task, also when the first fact that says so is lost."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+from aiokafka.errors import RequestTimedOutError
+
+from equipoise import Record, TaskContext
+from equipoise.events.facts import Fact, TaskParked
+from equipoise.events.log.kafka.envelope import pack_fact
+from equipoise.member import link
+from equipoise.testing.simulated.kafka.log import Batch
+from equipoise.testing.simulated.loops import S_US
+from tests.simulated.test_start import NewGroup, group
+
+__all__ = ["group"]
+
+
+def test_parked_task_is_said_again_until_the_brokers_have_it(group: NewGroup) -> None:
+    said: list[Fact] = []
+
+    def packed(fact: Fact) -> bytes:
+        if isinstance(fact, TaskParked):
+            said.append(fact)
+            if len(said) == 1:
+                raise RequestTimedOutError
+        return pack_fact(fact)
+
+    def handle(record: Record, context: TaskContext) -> None:
+        raise ValueError("poison")
+
+    with mock.patch.object(link, "pack_fact", packed):
+        group.start("m1", handler=handle)
+        group.runs_all_after_s()
+        group.cluster.append(group.cluster.topics["in"].partitions[2], Batch(-1, -1, -1, False, [(b"k", b"v", (), 0)], 100))
+        group.scheduler.run(group.scheduler.now_us + 30 * S_US)
+    ((_, lead),) = group.worker.groups()
+    ((task, parked),) = lead.machine.state.parked.items()
+    assert (task.partition, parked.offset, parked.error) == (2, 0, "ValueError: poison")
+    assert len(said) == 2
