@@ -102,6 +102,32 @@ def test_settle_says_what_is_missing() -> None:
         assert [each.value for each in group.outputs("dead")] == [b"v"]
 
 
+@BOTH
+def test_task_whose_output_was_refused_is_parked_at_its_next_owner_too(guarantee: str) -> None:
+    def misdirected(record: Record, context: TaskContext) -> None:
+        count(record, context)
+        if record.value == 100:
+            context.send("counts", 0, key=record.key, partition=99)
+
+    with Group(
+        misdirected, sources="orders", state="log", outputs="counts", partitions=1, key_serde=StringSerde(), value_serde=JsonSerde(),
+        guarantee=guarantee,
+    ) as group:  # fmt: skip
+        group.join("m1")
+        group.send(1, key="k")
+        group.settle()
+        group.send(100, key="k")
+        group.advance(10)
+        assert "no partition 99" in group.parked[TaskId(0, 0)].error
+        group.join("m2")
+        group.advance(60)
+        group.leave("m1")
+        group.advance(10)
+        assert group.running == {TaskId(0, 0): "m2"}
+        assert group.parked[TaskId(0, 0)].offset == 1  # nothing of it was committed
+        assert [each.value for each in group.outputs()] == [1]
+
+
 def test_same_seed_gives_the_same_run() -> None:
     def run(seed: int) -> list[SentRecord]:
         with made(seed=seed) as group:

@@ -27,11 +27,11 @@ from equipoise.member.runner import TaskRunner
 from equipoise.member.stores import MemoryStore
 from equipoise.member.throttle import Throttle
 from equipoise.member.ticks import CommitTicks
-from tests.simulated.deployment import SimulatedConnection
-from tests.simulated.kafka.clients import SimulatedClients
-from tests.simulated.kafka.cluster import Cluster
-from tests.simulated.kafka.log import Batch
-from tests.simulated.loops import MS_US, S_US, Scheduler, VirtualLoop
+from equipoise.testing.simulated.connection import SimulatedConnection
+from equipoise.testing.simulated.kafka.clients import SimulatedClients
+from equipoise.testing.simulated.kafka.cluster import Cluster
+from equipoise.testing.simulated.kafka.log import Batch
+from equipoise.testing.simulated.loops import MS_US, S_US, Scheduler, VirtualLoop
 
 TASKS = 3
 LONG_MS = 10**9
