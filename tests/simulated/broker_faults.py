@@ -6,9 +6,9 @@ from random import Random
 
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.topics import MADE_WITH, MUST_BE
-from equipoise.testing.simulated.process import SimulatedProcess
 from tests.simulated.deployment import BROKERS, LOG_PARTITIONS, SESSION_MS, TOPIC, Deployment, Seat, WorkerSeat
 from tests.simulated.faults import fault
+from tests.simulated.process import SimulatedProcess
 
 BETWEEN_S = 2.6
 """Shortest time between two failovers: the lease margin allows three of them in a session
