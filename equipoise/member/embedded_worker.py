@@ -4,12 +4,17 @@ needs no `equipoise worker`.
 
 from __future__ import annotations
 
+import asyncio
+
 import attrs
 
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.runtime import Runtime
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
+
+STOP_S = 5.0
+"""Longest wait for a worker whose start was cancelled."""
 
 
 def worker_settings(connection: Connection, prefix: str) -> WorkerSettings:
@@ -30,21 +35,33 @@ class EmbeddedWorker:
         self._runtime = runtime
         self._thread = runtime.thread("equipoise-worker")
         self._worker: Worker | None = None
+        self._starting: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
         """Starts the worker. Raises InputError when topics have wrong settings, no broker answers,
         or the extra `kafka` is not installed.
         """
         try:
-            self._worker = await self._thread.run(self._begin())
+            await self._thread.run(self._begin())
         except BaseException:
+            await self._thread.run(self._give_up())
             await self._thread.stop()
             raise
 
-    async def _begin(self) -> Worker:
-        worker = Worker(self._settings, self._runtime)  # in the loop that runs it
-        await worker.start()
-        return worker
+    async def _begin(self) -> None:
+        self._worker = Worker(self._settings, self._runtime)  # in the loop that runs it
+        self._starting = asyncio.ensure_future(self._worker.start())
+        self._starting.add_done_callback(lambda each: each.cancelled() or each.exception())  # retrieved, should nobody wait any more
+        await asyncio.shield(self._starting)
+
+    async def _give_up(self) -> None:
+        """Stops whatever a cancelled start has started: a thread of Faust that still runs would
+        keep the process from ending.
+        """
+        if self._worker is not None and self._starting is not None:
+            self._starting.cancel()
+            await asyncio.wait((self._starting,), timeout=STOP_S)
+            await self._worker.stop()
 
     @property
     def http_port(self) -> int:
