@@ -6,9 +6,11 @@ from random import Random
 
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.topics import MADE_WITH, MUST_BE
+from equipoise.events.tasks import TaskId
 from tests.simulated.deployment import BROKERS, LOG_PARTITIONS, SESSION_MS, TOPIC, Deployment, Seat, WorkerSeat
 from tests.simulated.faults import fault
 from tests.simulated.process import SimulatedProcess
+from tests.simulated.stores import store_faults
 
 BETWEEN_S = 2.6
 """Shortest time between two failovers: the lease margin allows three of them in a session
@@ -178,17 +180,51 @@ def lost_acknowledgements(deployment: Deployment, random: Random) -> float | Non
 
 @fault("network")
 def kill_in_commit(deployment: Deployment, random: Random) -> float | None:
-    """A member is killed, and what it has produced last arrives after its death."""
+    """A member is killed, and what it has produced last arrives after its death. The next owner of
+    its tasks is slow, and is killed too, soon after it has begun.
+    """
     seats = [seat for seat in deployment.members.values() if seat.wanted and not seat.busy and seat.process is not None]
     if len(seats) < len(deployment.members) - 2:
         return None
     seat = random.choice(seats)
     assert seat.process is not None, "it was looked at"
-    down_s = random.uniform(0.3, 2)
-    deployment.network.held[seat.process.name] = int((down_s + 1) * 1_000_000)  # so that some of it meets the next owner's restore
-    deployment.later(random.uniform(0.05, 0.3), deployment.kill_member, seat)
+    name = seat.process.name
+    down_s, slow_us = random.uniform(0.3, 2), random.choice((0, 0, 50_000, 150_000))
+    others = [other.process.name for other in seats if other is not seat and other.process is not None]
+    deployment.network.held[name] = int((down_s + 1) * 1_000_000)  # so that some of it meets the next owner's restore
+    deployment.network.slow_us.update(dict.fromkeys(others, slow_us))
+
+    def kill() -> None:
+        tasks = deployment.watch.processed_by(name)
+        deployment.kill_member(seat)
+        deployment.later(0.01, look, tasks, deployment.now_s + down_s + 2)
+
+    def look(tasks: frozenset[TaskId], until_s: float) -> None:
+        """Kills the first that processes one of `tasks`, after about a commit."""
+        for other in deployment.members.values():
+            process = other.process
+            if process is None or process.name == name or (other.busy and other is not seat):
+                continue
+            if tasks & deployment.watch.processed_by(process.name):
+                delay_s = random.uniform(1, 8) * (slow_us / 1_000_000 + 0.003)
+                deployment.later(delay_s, kill_next, other)
+                deployment.later(delay_s + 0.5, deployment.start_member, other)
+                break
+        else:
+            if deployment.now_s < until_s:
+                deployment.later(0.01, look, tasks, until_s)
+                return
+        for each in others:
+            deployment.network.slow_us.pop(each, None)
+
+    def kill_next(other: Seat) -> None:
+        deployment.kill_member(other)
+        for problem in store_faults(deployment, other.name):
+            deployment.problem(problem)
+
+    deployment.later(random.uniform(0.05, 0.3), kill)
     deployment.later(down_s, deployment.start_member, seat)
-    return _until(deployment, seat, down_s)
+    return _until(deployment, seat, down_s + 2)
 
 
 def _odd_produce(deployment: Deployment, random: Random, where: set[str]) -> float | None:

@@ -60,6 +60,9 @@ class OwnerWatch:
         if grant >= tuple(latest):
             self._last[task] = (*grant, process)
 
+    def processed_by(self, process: str) -> frozenset[TaskId]:
+        """Tasks that this process was the last to process."""
+        return frozenset(task for task, (*_, owner) in self._last.items() if owner == process)
 
     def begins_log(self, *, overlap: bool = False) -> None:
         """Members join another log, also one of the former ones again."""

@@ -1,5 +1,5 @@
-"""Members' stores against their changelogs, at the end of a simulation: on whatever disk a store
-is, running, followed or left behind, it holds the changelog up to its position.
+"""Members' stores against their changelogs: on whatever disk a store is, running, followed or left
+behind, it holds the changelog up to its position.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ OriginFields = tuple[int, str, str, str, int]
 _NOBODY: OriginFields = (0, "", "", "", 0)
 
 
-def store_faults(deployment: Deployment) -> list[str]:
-    """Each store that holds anything but its changelog up to its position."""
+def store_faults(deployment: Deployment, *members: str) -> list[str]:
+    """Each store of these members, or of all, that holds anything but its changelog up to its
+    position.
+    """
     faults: list[str] = []
-    for seat in deployment.members.values():
+    for seat in map(deployment.members.__getitem__, members or deployment.members):
         for folder, content in sorted(seat.machine.stores.items()):
             if not folder.exists():
                 continue
