@@ -85,7 +85,8 @@ async def test_metrics_count_what_was_produced_and_the_log_tells_the_story(
             assert {name: value for name, value in values.items() if "source_lag" in name} == {
                 f'equipoise_member_source_lag_records{{task="0_{partition}"}}': 0 for partition in range(PARTITIONS)
             }
-            assert (await pages.problem("/health"), await pages.problem("/ready")) == ("", "")
+            assert await pages.problem("/health") == ""
+            await pages.until_ready(True)  # on a busy machine a heartbeat may be late
             async with application.member("m2", tmp_path, "exactly_once", http_port=0) as second, Pages(second) as others:
                 await until(lambda: len(second.running) == 1)
                 (moved,) = second.running
@@ -118,13 +119,12 @@ async def test_broker_that_is_away_makes_the_member_unready_and_a_few_lines(tmp_
             await until(lambda: len(member.running) == PARTITIONS)
             await application.order(60)
             await application.until_counted(exactly=True)
-            await asyncio.sleep(1)
-            assert await pages.problem("/ready") == ""
+            await pages.until_ready(True)
             caplog.clear()
             brokers.kill(0)
             killed_s = time.monotonic()
             await pages.until_ready(False)
-            assert time.monotonic() - killed_s < 2 * SHORT["heartbeat_interval_ms"] / 1_000 + 3
+            assert time.monotonic() - killed_s < (SHORT["session_timeout_ms"] - SHORT["lease_margin_ms"]) / 1_000
             assert (await pages.problem("/ready")).startswith("the brokers have not answered for ")
             await asyncio.sleep(2 * AGAIN_S)
             assert await pages.problem("/ready")
