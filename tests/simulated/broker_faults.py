@@ -7,9 +7,9 @@ from random import Random
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.topics import MADE_WITH, MUST_BE
 from equipoise.events.tasks import TaskId
+from equipoise.testing.simulated.process import SimulatedProcess
 from tests.simulated.deployment import BROKERS, LOG_PARTITIONS, SESSION_MS, TOPIC, Deployment, Seat, WorkerSeat
 from tests.simulated.faults import fault
-from tests.simulated.process import SimulatedProcess
 from tests.simulated.stores import store_faults
 
 BETWEEN_S = 2.6
