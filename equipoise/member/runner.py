@@ -157,8 +157,9 @@ class TaskRunner:
         """Whether a commit was refused: what was handled since then must not be committed."""
         self._former: set[str] = set()
         """Transactional ids of former owners whose transactions were ended."""
-        self._next_offsets: dict[str, int] = {}
-        """Changelog topic -> offset of the next record, unless another process writes."""
+        self._next_offsets: dict[str, tuple[int, ...]] = {}
+        """Changelog topic -> offsets that the next record may have, unless another process writes.
+        """
         self._stores: Mapping[str, FencedStore] = {}
         self._stopping = asyncio.Event()
         self._aborted = self._called_off = False
@@ -290,7 +291,7 @@ class TaskRunner:
         placing = asyncio.ensure_future(asyncio.gather(*(reading.position(tp, self._options.auto_offset_reset) for tp in reading.partitions)))
         try:
             self._stores = await self._take_stores(clients, writer) if self._stateful else {}
-            self._next_offsets = {topic: each.position for topic, each in self._stores.items()}
+            self._next_offsets = {topic: (each.position,) for topic, each in self._stores.items()}
             positions = dict(zip(reading.partitions, await placing, strict=True))
         finally:
             await call_off(placing)
@@ -629,15 +630,16 @@ class TaskRunner:
         store.
         """
         for topic, each in written.items():
-            position = self._next_offsets[topic]
-            if each.first != position or each.end != position + len(each.changes):
-                raise _Overtaken(f"{topic}/{self.task.partition} at {position}: wrote {len(each.changes)} records to {each.first}..{each.end - 1}")
+            known = self._next_offsets[topic]
+            if each.first not in known or each.end != each.first + len(each.changes):
+                raise _Overtaken(f"{topic}/{self.task.partition} at {known[0]}: wrote {len(each.changes)} records to {each.first}..{each.end - 1}")
 
     def _to_stores(self, written: Mapping[str, WrittenChanges]) -> None:
         _, context = self._opened()
         for topic, each in written.items():
             self._stores[topic].apply(((key, value, each.headers) for key, value in each.changes), position=each.end)
-            self._next_offsets[topic] = self._behind(each)
+            # A broker that is killed may lose a marker: then the next one ends both transactions.
+            self._next_offsets[topic] = self._behind(each), each.end
             context.states[topic].committed()
 
     # Closing

@@ -248,6 +248,35 @@ def test_tasks_that_commit_at_the_same_time_share_a_transaction() -> None:
     simulate(test)
 
 
+@pytest.mark.parametrize("topic", ["log", "out"])
+def test_transaction_without_its_marker_in_a_partition_is_ended_with_the_next(topic: str) -> None:
+    """As after a broker was killed while it wrote the markers."""
+
+    async def test(bench: Bench) -> None:
+        coordinators = bench.cluster.coordinators
+        lost: list[TopicPartition] = []
+        mark: Any = coordinators._mark
+
+        def lose(known: Any, place: TopicPartition) -> None:
+            if place == TopicPartition(topic, 1) and not lost:
+                lost.append(place)
+                coordinators._marked(known, place, 0)
+            else:
+                mark(known, place)
+
+        member = bench.peer("m1")
+        await member.run(0, 1, 2, token=1)
+        vars(coordinators)["_mark"] = lose
+        bench.feed(0, 1, 2)
+        await bench.counted(0, 2)
+        assert lost
+        bench.feed(0, 1, 2)
+        await bench.counted(0, 1, 2)
+        assert member.fenced_tasks == []
+
+    simulate(test)
+
+
 def test_hand_over_in_order_fences_nobody() -> None:
     async def test(bench: Bench) -> None:
         first, second = bench.peer("m1"), bench.peer("m2")
