@@ -49,6 +49,7 @@ def placed_anyhow(data: st.DataObject, problem: AssignmentProblem, *, apart: int
     return StandbySearch(indexed, wishes, load, dict.fromkeys(indexed.members, share), lambda number: number < apart, holders)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.data(), problems(most_tasks=8, most_members=6).flatmap(with_racks), st.integers(0, 3))
 def test_search_worsens_nothing_and_ends_without_gain(data: st.DataObject, problem: AssignmentProblem, apart: int):
@@ -77,6 +78,7 @@ def _without(search: StandbySearch) -> dict[str, int]:
     return {member: load - len(search.copies[member]) for member, load in search.load.items()}
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(problems(most_tasks=8, most_members=6).flatmap(with_racks))
 def test_plan_standbys_cost_no_more_after_search(problem: AssignmentProblem):

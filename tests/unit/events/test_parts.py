@@ -72,6 +72,7 @@ def test_split_proposal_parts_join_to_it(proposed: AssignmentProposed, most_byte
     assert list(whole(split(proposed, most_bytes))) == [proposed]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "decision",
     [

@@ -69,6 +69,7 @@ def test_sixty_tasks_six_members_and_a_seventh():
     check_snapshot_replay(group.records, most_splits=20)
 
 
+@pytest.mark.slow
 def test_balanced_group_does_not_change_over_100000_ticks():
     group = Group(watched=False).starts(*(f"m{number}" for number in range(1, 7)), stateful=60, checkpoint_every_records=0)
     group.settles()
