@@ -51,6 +51,15 @@ class BrokerWatch:
         else:
             _LOG.warning("%s: a broker has not answered for %.0f s: %s", self._who, now_s - since_s, what)
 
+    def noted(self, what: str, error: BaseException) -> bool:
+        """Whether `error`, which ended `what`, means that a broker does not answer. Then this says
+        it, and the caller need not.
+        """
+        if not _means_away(error):
+            return False
+        self.failed(f"{what}: {error!r}")
+        return True
+
     def answered(self, asked_s: float) -> None:
         """A request that began at `asked_s` was answered."""
         if self._since_s is None:
@@ -63,7 +72,7 @@ class BrokerWatch:
         _LOG.warning("%s: the brokers answer again, after %.1f s", self._who, self._monotonic_s() - since_s)
 
 
-def means_away(error: BaseException) -> bool:
+def _means_away(error: BaseException) -> bool:
     """Whether `error`, of a request, means that a broker does not answer, or cannot serve it until
     another one does.
     """

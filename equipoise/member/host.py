@@ -15,7 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
-from equipoise.broker_watch import BrokerWatch, means_away
+from equipoise.broker_watch import BrokerWatch
 from equipoise.events.errors import DamagedError, EquipoiseError, FieldError, InputError
 from equipoise.events.facts import Fact, GroupConfigured, LagReported, MemberJoined, TaskParked, TopologyDeclared
 from equipoise.events.log.kafka.connection import Connection
@@ -423,9 +423,7 @@ class MemberHost:
                 if self._directory is not None:
                     self._directory.begin(self.session.incarnation, placed.log_id)
             except (KafkaError, EquipoiseError, OSError) as error:
-                if means_away(error):
-                    self._brokers.failed(f"cannot join: {error!r}")
-                else:
+                if not self._brokers.noted("cannot join", error):
                     _LOG.warning("group %s: member %s failed to join, retrying: %r", self._group, self._member_id, error)
                 await self._wait(wait_s)
                 wait_s = min(LONGEST_REJOIN_WAIT_S, 2 * wait_s)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import attrs
 
-from equipoise.broker_watch import BrokerWatch, means_away
+from equipoise.broker_watch import BrokerWatch
 from equipoise.events.errors import DamagedError
 from equipoise.events.facts import Fact, LogOpened
 from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, Producer, TopicPartition, call_off
@@ -137,9 +137,7 @@ class Link:
 
     def _failed(self, what: str, error: Exception) -> None:
         """Writes a line, unless the next ones would say the same."""
-        if means_away(error):
-            self._brokers.failed(f"{what}: {error!r}")
-        else:
+        if not self._brokers.noted(what, error):
             _LOG.info("group %s: %s, retrying: %r", self._group, what, error)
 
     async def close(self) -> None:

@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import attrs
 
-from equipoise.broker_watch import BrokerWatch, means_away
+from equipoise.broker_watch import BrokerWatch
 from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, TopicPartition
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.opening import reaching
@@ -310,9 +310,7 @@ class ChangelogRestorer:
             except OffsetOutOfRangeError as error:
                 self._check_again(error.args[0] if error.args else {})
             except KafkaError as error:
-                if means_away(error):
-                    self._brokers.failed(f"restoring: {error!r}")
-                else:
+                if not self._brokers.noted("restoring", error):
                     _LOG.warning("restoring failed, retrying: %r", error)
                 await asyncio.sleep(RETRY_S)
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import attrs
 
-from equipoise.broker_watch import BrokerWatch, means_away
+from equipoise.broker_watch import BrokerWatch
 from equipoise.events.facts import Fact, Load, Subtopology, TaskParked, TopologyDeclared
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.member.clients import MemberClients, TaskClients
@@ -421,9 +421,7 @@ class Work:
             await asyncio.sleep(RETRY_S)
 
     def failed(self, task: TaskId, error: Exception) -> None:
-        if means_away(error):
-            self._brokers.failed(f"task {task}: {error!r}")
-        else:
+        if not self._brokers.noted(f"task {task}", error):
             _LOG.warning("task %s failed, reopening it: %r", task, error)
 
     def fenced(self, task: TaskId) -> None:

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from equipoise.assignors.common.source_lag import auto_offset_reset
-from equipoise.broker_watch import BrokerWatch, means_away
+from equipoise.broker_watch import BrokerWatch
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.fact_parts import observed_in_parts
 from equipoise.events.facts import LogOpened
@@ -357,9 +357,7 @@ class Worker:
             try:
                 await self._observe(wanted)
             except Exception as error:  # noqa: BLE001 the brokers are down: the next look asks again, over new connections
-                if means_away(error):
-                    self._brokers.failed(f"cannot read end offsets: {error!r}")
-                else:
+                if not self._brokers.noted("cannot read end offsets", error):
                     _LOG.warning("cannot read end offsets: %r", error)
                 with contextlib.suppress(Exception):
                     await self._observer.close()
@@ -397,9 +395,7 @@ class Worker:
             async with asyncio.timeout(_LAGS_S):
                 return await self._observer.source_lags(lead.name, sources_of(state), auto_offset_reset(state.settings))
         except Exception as error:  # noqa: BLE001 the next look asks again
-            if means_away(error):
-                self._brokers.failed(f"group {lead.name}: cannot read its source lags: {error!r}")
-            else:
+            if not self._brokers.noted(f"group {lead.name}: cannot read its source lags", error):
                 _LOG.warning("group %s: cannot read its source lags: %r", lead.name, error)
             return {}
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from equipoise.broker_watch import BrokerWatch, means_away
+from equipoise.broker_watch import BrokerWatch
 from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import DamagedError, EquipoiseError
 from equipoise.events.facts import Fact, GroupConfigured, LogOpened, ProbingTick
@@ -195,9 +195,7 @@ class PartitionHost:
             except Exception as error:  # noqa: BLE001 whatever ended the session, the next one starts from the log
                 self.problem = f"{error.__class__.__name__}: {error}"
                 known = isinstance(error, SendFailedError | ReaderStalledError | EquipoiseError)
-                if self._brokers is not None and means_away(error):
-                    self._brokers.failed(f"takeover session of partition {self.partition}: {self.problem}")
-                else:
+                if self._brokers is None or not self._brokers.noted(f"takeover session of partition {self.partition}", error):
                     trace = None if known else error
                     _LOG.warning("takeover session of partition %d failed, retrying: %s", self.partition, self.problem, exc_info=trace)
                 self._metrics.takeovers_failed.inc()

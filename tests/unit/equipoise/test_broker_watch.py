@@ -15,7 +15,7 @@ import aiokafka
 import pytest
 from aiokafka.errors import KafkaConnectionError, KafkaTimeoutError, MessageSizeTooLargeError, UnknownTopicOrPartitionError
 
-from equipoise.broker_watch import AGAIN_S, CALM_S, BrokerWatch, means_away
+from equipoise.broker_watch import AGAIN_S, CALM_S, BrokerWatch
 from equipoise.events.log.kafka.aiokafka_log import CONSEQUENCES, FAILURES, LOGGERS, hold_back_log
 
 NO_NODE = "Unable connect to node with id %s: %s"
@@ -96,6 +96,9 @@ def test_formats_that_are_held_back_are_those_of_the_installed_aiokafka() -> Non
     assert found == FAILURES | CONSEQUENCES
 
 
-def test_errors_of_requests_that_are_wrong_mean_no_broker_that_is_away() -> None:
-    assert all(map(means_away, (KafkaConnectionError(), KafkaTimeoutError(), TimeoutError())))
-    assert not any(map(means_away, (UnknownTopicOrPartitionError(), MessageSizeTooLargeError(), ValueError())))
+def test_errors_of_requests_that_are_wrong_mean_no_broker_that_is_away(lines: pytest.LogCaptureFixture) -> None:
+    watch = Watch()
+    assert not any(watch.noted("restoring", error) for error in (UnknownTopicOrPartitionError(), MessageSizeTooLargeError(), ValueError()))
+    assert not watch.is_away
+    assert all(watch.noted("restoring", error) for error in (KafkaConnectionError(), KafkaTimeoutError(), TimeoutError("late")))
+    assert [record.getMessage() for record in lines.records] == ["group g: member m1: a broker does not answer: restoring: KafkaConnectionError()"]
