@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 
-from equipoise.assignors import AssignmentProblem, MemberSpec, Movement, Partition, Task, TaskLoad
+from equipoise.assignors import AssignmentProblem, MemberSpec, Movement, MovementState, Partition, Task, TaskLoad
 from equipoise.events.facts import Subtopology
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine.state import GroupState, MemberState
@@ -29,7 +29,7 @@ def build_problem(state: GroupState, *, follow_up: bool = False, anew: bool = Fa
         tasks=_tasks(state, tasks),
         members=tuple([_member(state, state.members[member_id], tasks, previously_owned.get(member_id, ())) for member_id in sorted(state.members)]),
         settings=state.settings,
-        in_flight=tuple(_in_flight(state)),
+        in_flight=tuple(sorted(_in_flight(state), key=lambda movement: movement.task)),
         blocked=frozenset(_blocked(state, tasks)),
         now_ms=state.now_ms,
         revocations=state.revocations,
@@ -51,10 +51,16 @@ def _blocked(state: GroupState, tasks: Mapping[TaskId, Subtopology]) -> Iterable
 
 
 def _in_flight(state: GroupState) -> Iterable[Movement]:
-    """Movements as an assignor sees them: a member that gave the task up is no source."""
-    for task, movement in sorted(state.in_flight.items()):
+    """Movements as an assignor sees them: a member that gave the task up is no source, and what an
+    eager member waits for, to get it with other tasks, is on its way to it (docs/protocol.md#d3).
+    """
+    for task, movement in state.in_flight.items():
         owner = state.owner.get(task)
         yield movement if movement.source == owner else attrs.evolve(movement, source=owner)
+    for member_id, member in state.members.items():
+        for task in member.eager_regrants:
+            if task not in state.owner and task not in state.in_flight:
+                yield Movement(task=task, source=None, destination=member_id, state=MovementState.REVOKING)
 
 
 def _tasks(state: GroupState, parts: Mapping[TaskId, Subtopology]) -> tuple[Task, ...]:

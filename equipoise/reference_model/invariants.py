@@ -133,7 +133,8 @@ class Validator:
             return
         if move.destination is None:
             raise InvariantBroken(0, f"{move.task} is {move.state} and has no destination")
-        if move.destination in (model.handing_over.get(move.task), model.eager_regrants.get(move.task), model.owner.get(move.task)):
+        promised = model.promised if move.reason == "eager" else model.handing_over  # where the task goes after the eager member was said before
+        if move.destination in (promised.get(move.task), model.eager_regrants.get(move.task), model.owner.get(move.task)):
             return
         destination = model.members.get(move.destination)
         if destination is None:

@@ -138,6 +138,8 @@ class ReferenceModel:
         """
         self.handing_over: dict[TaskId, str] = {}
         """Tasks being handed over -> destination."""
+        self.promised: dict[TaskId, str] = {}
+        """The same for the tasks of the last moves, before those."""
         self.eager_regrants: dict[TaskId, str] = {}
         """Tasks that an eager member will be granted together with others -> that member."""
         self.idle: set[TaskId] = set()
@@ -662,6 +664,7 @@ class ReferenceModel:
         self.waiting_until_ms = self.now_ms + issued[0].scheduled_delay_ms
         moves = [move for part in issued for move in part.moves]
         self.granted = {move.task: move.destination for move in moves if move.state == "granted" and move.destination is not None}
+        self.promised = {move.task: self.handing_over[move.task] for move in moves if move.task in self.handing_over}
         for move in moves:
             self._move(move)
         granted = {move.task: move for move in moves if move.state == "granted"}
