@@ -7,7 +7,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 WORKERS ?= 2
 LIVE_WORKERS ?= 4# they wait more than they compute
-PYTEST := $(BIN)/python -m pytest -q --dist loadgroup
+PYTEST := $(BIN)/python -m pytest -q --dist loadgroup $(if $(TURN),--turn $(TURN))
 QUICK := not docs and not slow
 COVERAGE := --cov --cov-report=term:skip-covered
 LIVE_TESTS := tests/live tests/spark
@@ -19,7 +19,7 @@ help: ## what can be made
 demo: $(READY) ## a recorded Kafka Streams group: imported, led by equipoise, replayed to the byte, compared
 	@$(BIN)/equipoise demo
 
-test: check java browser ## check, every test that needs no broker, and one live test of each capability; at most 8 minutes on 2 cores (ALL=1: all tests)
+test: check java browser ## check, every test that needs no broker, and one live test of each capability; at most 8 minutes on 2 cores (ALL=1: all tests; TURN=7: of the slow ones a third)
 	@$(PYTEST) -n $(LIVE_WORKERS) -m "$(if $(ALL),,smoke)" $(LIVE_TESTS) >.venv/live.txt 2>&1 & live=$$!; \
 	nice $(PYTEST) -n $(WORKERS) $(if $(ALL),$(COVERAGE),-m "$(QUICK)") $(PURE_TESTS); pure=$$?; \
 	nice $(PYTEST) -n $(WORKERS) $(if $(ALL),,-m "$(QUICK)") $(addprefix --ignore=,$(PURE_TESTS) $(LIVE_TESTS)); other=$$?; \

@@ -1,4 +1,5 @@
-"""What every test shares: hypothesis profiles, and `--rewrite` for golden files.
+"""What every test shares: hypothesis profiles, `--rewrite` for golden files, and the turns of slow
+tests.
 
 Hypothesis runs under one of two profiles, chosen by the environment variable CI:
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import zlib
 from collections.abc import Generator, Iterator
 from typing import Any, TypeVar
 
@@ -25,6 +27,8 @@ from equipoise.cli.screen import Screen
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
+TURNS = 3
+"""In so many builds, one after the other, every slow test runs; see `.ci/run`."""
 _SLOW_IS_NO_FAULT = [hypothesis.HealthCheck.too_slow]
 
 hypothesis.settings.register_profile(
@@ -35,6 +39,7 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--turn", type=int, metavar="N", help=f"run every {TURNS}th slow test, others for each N")
     parser.addoption("--rewrite", action="store_true", help="write golden files from what the code gives now; read the diff before committing")
 
 
@@ -42,6 +47,15 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what runs in its background deaf to it, and children inherit that
     if config.getoption("--rewrite") and os.environ.get("CI"):
         raise pytest.UsageError("--rewrite is refused when CI is set: golden files are rewritten by people, who read the diff")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    turn = config.getoption("--turn")
+    if turn is not None:
+        takes_turns = (item for item in items if item.get_closest_marker("slow") and not item.get_closest_marker("smoke"))
+        left = [item for item in takes_turns if zlib.crc32(item.nodeid.encode()) % TURNS != turn % TURNS]
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in left]
 
 
 @pytest.hookimpl(wrapper=True)

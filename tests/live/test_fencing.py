@@ -168,6 +168,7 @@ async def test_records_of_another_writer_are_noticed_and_ignored(bootstrap: str,
         assert member.fenced_writes == PARTITIONS  # once for each task; then they were restored without those records
 
 
+@pytest.mark.slow
 async def test_broker_outage_costs_only_the_lease(tmp_path: Path) -> None:
     with Brokers() as brokers:
         application = Application(brokers.bootstrap, "away")

@@ -108,6 +108,7 @@ async def test_metrics_count_what_was_produced_and_the_log_tells_the_story(
     assert [line for line in of_members if not re.fullmatch(rf"group {prefix}: member m\d (?:{'|'.join(STORY)})", line)] == []
 
 
+@pytest.mark.slow
 async def test_broker_that_is_away_makes_the_member_unready_and_a_few_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with Brokers() as brokers:

@@ -178,6 +178,7 @@ async def test_reads_across_racks_fall_with_rack_aware_strategies(brokers: Broke
             await check(application.changelogs, before, await application.all_run())
 
 
+@pytest.mark.slow
 async def test_racks_are_introduced_one_member_at_a_time(brokers: Brokers) -> None:
     """Members without a rack read from leaders, as ever; each that comes back with one reads beside
     it.

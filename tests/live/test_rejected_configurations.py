@@ -150,6 +150,7 @@ def verified_by(settings: WorkerSettings, load: Any) -> Any:
         return verify(log.read(), load=load)
 
 
+@pytest.mark.slow
 async def test_workers_with_and_without_an_assignor_follow_each_other(
     settings: WorkerSettings, tmp_path: Path, workers: list[DeployedWorker], theirs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,7 @@ async def make_topic_on(brokers: Brokers, topic: str, broker: int, **configs: st
         assert await admin.create_topics([NewTopic(topic, -1, -1, replica_assignments=assignments, topic_configs=configs)]) == {}
 
 
+@pytest.mark.slow
 async def test_state_is_never_ahead_of_its_published_decisions(brokers: Brokers, tmp_path: Path) -> None:
     """At least once. The output's broker is away for longer than a request may take, the
     changelog's is not: had the changelog stored the source position meanwhile, the next owner of

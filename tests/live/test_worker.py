@@ -94,6 +94,7 @@ def workers() -> Iterator[list[DeployedWorker]]:
             each.end(signal.SIGKILL)
 
 
+@pytest.mark.slow
 async def test_worker_killed_under_load_loses_nothing_and_repeats_decisions_to_the_byte(
     bootstrap: str, prefix: str, tmp_path: Path, workers: list[DeployedWorker]
 ) -> None:

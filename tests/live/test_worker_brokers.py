@@ -22,6 +22,7 @@ from tests.live.swarm import Swarm, topology
 from tests.live.test_worker import CONFIG, MOST_S, until, verified
 
 
+@pytest.mark.slow
 async def test_worker_leads_on_after_a_broker_restart() -> None:
     with Brokers() as brokers:
         settings = WorkerSettings(bootstrap=brokers.bootstrap, http_port=0, worker_session_timeout_ms=6_000)
@@ -42,6 +43,7 @@ async def test_worker_leads_on_after_a_broker_restart() -> None:
         assert found.verdict is Verdict.IDENTICAL, found.problems
 
 
+@pytest.mark.slow
 async def test_metric_and_timeline_agree_on_tasks_unavailable_during_a_broker_outage() -> None:
     """The worker's takeover session ends too: it counts the silence during its next takeover."""
     with Brokers() as brokers:

@@ -17,6 +17,7 @@ from tests.live.brokers import jars
 from tests.live.conftest import bootstrap
 
 __all__ = ["bootstrap", "fleet", "spark"]
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # soon there; the tests ask nothing of their speed
 GROUPS = 4
 FLEET = Fleet(groups=GROUPS, records=4_000, seed=5)
 

@@ -25,7 +25,7 @@ from tests.spark.conftest import settings
 from tests.spark.leading import GROUPS, PARTITIONS, Leader, alerts_in, facts_of
 from tests.spark.test_stream import run
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
 
 RECORDS_A_TRIGGER = "100"
 MOST_S = 240

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import TURNS
+
 ROOT = Path(__file__).parents[2]
 WITHOUT_CI = {name: value for name, value in os.environ.items() if name != "CI" and not name.startswith("PYTEST_")}
 
@@ -70,17 +72,35 @@ def test_tests_of_one_group_run_in_one_process(tmp_path: Path) -> None:
     assert len(set((tmp_path / "processes").read_text().split())) == 1
 
 
+def test_slow_tests_take_turns(tmp_path: Path) -> None:
+    probe = tmp_path / "test_probe.py"
+    probe.write_text(
+        "import pytest\n\n@pytest.mark.slow\n@pytest.mark.parametrize('number', range(20))\ndef test_slow(number): ...\ndef test_quick(): ...\n"
+    )
+    ran = []
+    for turn in range(TURNS):
+        done = pytest_process(
+            "-vv", "--turn", str(turn), "--rootdir", str(ROOT), "--confcutdir", str(ROOT), "-p", "tests.conftest", str(probe), ci=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        ran.append(set(re.findall(r"::(test_\S+) PASSED", done.stdout)))
+    assert set.intersection(*ran) == {"test_quick"}
+    assert all(1 < len(each) < 21 for each in ran)
+    assert len(set.union(*ran)) == 21
+
+
 def test_ci_runs_every_test_and_measures_the_coverage_of_the_pure_packages() -> None:
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
-    sample = 'mutation MODULE=statemachine/member.py OPTIONS="--sample 60 --turn $(git log -1 --format=%ct)"'
-    assert re.findall(r"^make (.+)", script.read_text(), re.MULTILINE) == ["test ALL=1", sample, "soak WORKERS=2 SEEDS=30 STEPS=1"]
-    recipe = subprocess.run(["make", "--dry-run", "test", "ALL=1"], capture_output=True, text=True, cwd=ROOT, check=True).stdout
+    sample = 'mutation MODULE=statemachine/member.py OPTIONS="--sample 60 --turn $turn"'
+    assert re.findall(r"^make (.+)", script.read_text(), re.MULTILINE) == ['test ALL=1 TURN="$turn"', sample, "soak WORKERS=2 SEEDS=30 STEPS=1"]
+    recipe = subprocess.run(["make", "--dry-run", "test", "ALL=1", "TURN=7"], capture_output=True, text=True, cwd=ROOT, check=True).stdout
     live, pure, other = (line.split() for line in recipe.splitlines() if " -m pytest " in line)
     assert not [word for word in live + pure + other if word == "-k" or "not" in word]
     assert live[live.index("-m", 3) + 1] == '""'
     assert pure.count("-m") == other.count("-m") == 1  # python -m pytest, no marker expression
     assert "--cov" in pure
+    assert [line.count("--turn") for line in (live, pure, other)] == [1, 1, 1]
     ignored = {word.removeprefix("--ignore=").rstrip(";") for word in other if word.startswith("--ignore=")}
     assert ignored == {word.rstrip(";") for word in live + pure if word.startswith("tests/")}
 

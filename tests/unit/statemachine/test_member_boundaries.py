@@ -11,7 +11,7 @@ import pytest
 from equipoise.events.codec import size_bytes
 from equipoise.events.decisions import EventRejected, MemberAsked, MemberExpired
 from equipoise.events.errors import InputError
-from equipoise.events.facts import LagReported, LeaveIntended, Load, MemberLeft, TaskReady
+from equipoise.events.facts import LagReported, LeaveIntended, Load, MemberJoined, MemberLeft, TaskReady
 from equipoise.events.tasks import LagSentinel, TaskId
 from equipoise.statemachine.member import End, MemberSession, MemberSettings
 from tests.unit.statemachine.sessions import (
@@ -34,12 +34,14 @@ from tests.unit.statemachine.sessions import (
 
 def test_join_carries_every_setting_of_the_incarnation():
     given = settings(
-        capacity=3, rack="r1", tags={"zone": "z"}, topology_epoch=4, ended_incarnation=6, eager=True, prepares=True, heartbeat_interval_ms=500
-    )
+        capacity=3, rack="r1", tags={"zone": "z"}, topology_epoch=4, ended_incarnation=6, eager=True, prepares=True, heartbeat_interval_ms=500,
+        ready_lag_records=9, advertised="host-1:80",
+    )  # fmt: skip
     session = MemberSession(given)
     session.reader_placed(log_id="log", last_number=0, sent_ms=0, answered_ms=0)
     fact = session.join(0)
-    in_the_fact = [field.name for field in attrs.fields(MemberSettings)][: [field.name for field in attrs.fields(MemberSettings)].index("prepares")]
+    in_the_fact = {field.name for field in attrs.fields(MemberSettings)} & {field.name for field in attrs.fields(MemberJoined)}
+    assert {"capacity", "ready_lag_records", "advertised"} < in_the_fact
     assert {name: getattr(fact, name) for name in in_the_fact} == {name: getattr(given, name) for name in in_the_fact}
     assert fact.readiness == "word_and_lag"
 
