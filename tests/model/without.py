@@ -89,7 +89,7 @@ WITHOUT: dict[str, Without] = {
     "a lease dates from its sending": Without(seed=6, session=rules.DatedFromArrival),
     "a lapsed lease never revives": Without(seed=2, session=rules.Revives),
     "a margin for failovers": Without(seed=2, session=rules.NoMargin),
-    "a lease needs a fetch too, not heartbeats alone": Without(seed=1, session=rules.HeartbeatsAlone),
+    "a lease needs a fetch too, not heartbeats alone": Without(seed=14, session=rules.HeartbeatsAlone),
     "a hold after force": Without(seed=2, session=rules.NoHold),
     "group time is clamped to `max_step_ms`": Without(seed=2, machine=rules.TimeFollowsTheClock),
     "a hold passes to the next owner": Without(seed=2, machine=rules.HoldsAreForgotten),
