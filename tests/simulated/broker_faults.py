@@ -180,24 +180,30 @@ def lost_acknowledgements(deployment: Deployment, random: Random) -> float | Non
 
 @fault("network")
 def kill_in_commit(deployment: Deployment, random: Random) -> float | None:
-    """A member is killed, and what it has produced last arrives after its death. The next owner of
-    its tasks is slow, and is killed too, soon after it has begun.
+    """A member that has much to do is killed, and what it has produced last arrives when the next
+    owner of its tasks has restored. That one is slow, reads one record at a time, and is killed
+    too, soon after it has begun.
     """
+    cluster = deployment.cluster
     seats = [seat for seat in deployment.members.values() if seat.wanted and not seat.busy and seat.process is not None]
-    if len(seats) < len(deployment.members) - 2:
+    if len(seats) < len(deployment.members) - 2 or cluster.most_fetch_bytes is not None:
         return None
     seat = random.choice(seats)
     assert seat.process is not None, "it was looked at"
     name = seat.process.name
-    down_s, slow_us = random.uniform(0.3, 2), random.choice((0, 0, 50_000, 150_000))
+    paused_s, down_s, slow_us = random.uniform(0.2, 0.8), random.uniform(0.3, 2), random.choice((0, 50_000, 150_000))
     others = [other.process.name for other in seats if other is not seat and other.process is not None]
-    deployment.network.held[name] = int((down_s + 1) * 1_000_000)  # so that some of it meets the next owner's restore
+    seat.process.pause()  # so that orders wait for it
+    deployment.later(paused_s, seat.process.resume)
+    deployment.network.kept[name] = []
     deployment.network.slow_us.update(dict.fromkeys(others, slow_us))
 
     def kill() -> None:
         tasks = deployment.watch.processed_by(name)
         deployment.kill_member(seat)
-        deployment.later(0.01, look, tasks, deployment.now_s + down_s + 2)
+        cluster.most_fetch_bytes = 1
+        deployment.later(down_s + 5, setattr, cluster, "most_fetch_bytes", None)
+        deployment.later(0.01, look, tasks, deployment.now_s + down_s + 4)
 
     def look(tasks: frozenset[TaskId], until_s: float) -> None:
         """Kills the first that processes one of `tasks`, after about a commit."""
@@ -206,25 +212,34 @@ def kill_in_commit(deployment: Deployment, random: Random) -> float | None:
             if process is None or process.name == name or (other.busy and other is not seat):
                 continue
             if tasks & deployment.watch.processed_by(process.name):
+                deployment.network.deliver(name)
                 delay_s = random.uniform(1, 8) * (slow_us / 1_000_000 + 0.003)
                 deployment.later(delay_s, kill_next, other)
                 deployment.later(delay_s + 0.5, deployment.start_member, other)
-                break
-        else:
-            if deployment.now_s < until_s:
-                deployment.later(0.01, look, tasks, until_s)
                 return
-        for each in others:
-            deployment.network.slow_us.pop(each, None)
+        if deployment.now_s < until_s:
+            deployment.later(0.01, look, tasks, until_s)
+        else:
+            heal()
 
     def kill_next(other: Seat) -> None:
         deployment.kill_member(other)
+        deployment.later(0.3, compare, other)
+        heal()
+
+    def compare(other: Seat) -> None:
+        """When its last transaction is over: a marker counts when all replicas have it."""
         for problem in store_faults(deployment, other.name):
             deployment.problem(problem)
 
-    deployment.later(random.uniform(0.05, 0.3), kill)
-    deployment.later(down_s, deployment.start_member, seat)
-    return _until(deployment, seat, down_s + 2)
+    def heal() -> None:
+        deployment.network.deliver(name)
+        for each in others:
+            deployment.network.slow_us.pop(each, None)
+
+    deployment.later(paused_s + random.uniform(0.05, 0.3), kill)
+    deployment.later(paused_s + down_s + 0.3, deployment.start_member, seat)
+    return _until(deployment, seat, paused_s + down_s + 5)
 
 
 def _odd_produce(deployment: Deployment, random: Random, where: set[str]) -> float | None:

@@ -32,7 +32,7 @@ from equipoise.testing.simulated.coordinator import SimulatedWorker, WorkerCoord
 from equipoise.testing.simulated.kafka.clients import SimulatedClients
 from equipoise.testing.simulated.kafka.cluster import Cluster
 from equipoise.testing.simulated.kafka.log import Batch, StoredRecord
-from equipoise.testing.simulated.kafka.network import Network
+from equipoise.testing.simulated.kafka.network import Connection, Network
 from equipoise.testing.simulated.kafka.state import Partition
 from equipoise.testing.simulated.loops import S_US, Scheduler
 from equipoise.testing.simulated.process import DiskStore, Machine, SimulatedProcess
@@ -77,25 +77,37 @@ MOST_UNCOMMITTED = 8
 
 
 class FaultyNetwork(Network):
-    """`late`: processes of which every fifth produce request arrives late. `held`: of which every
-    second does: the changelog's is sent when that of the outputs is answered. `unheard`: of which
-    every fifth answer to one is lost.
+    """`late`: processes of which every fifth produce request arrives late. `unheard`: of which
+    every fifth answer to one is lost. `kept`: process -> (connection, arrival) of requests that
+    wait for `deliver`: a produce request, and what follows it. Every second one is kept, because
+    the changelog's is sent when that of the outputs is answered.
     """
 
     def __init__(self, random: Random) -> None:
         super().__init__(random)
         self.late: set[str] = set()
-        self.held: dict[str, int] = {}
-        """Process -> the most microseconds."""
+        self.kept: dict[str, list[tuple[Connection, Callable[[], None]]]] = {}
         self.unheard: set[str] = set()
 
     def trip_us(self, process: str, broker: int, request: str, *, back: bool) -> int | None:
         trip_us = super().trip_us(process, broker, request, back=back)
-        if trip_us is not None and request == "Produce" and process in self.held and not back and self.random.random() < 0.5:
-            return trip_us + self.random.randrange(self.held[process])
         if trip_us is None or request != "Produce" or process not in (self.unheard if back else self.late) or self.random.random() > 0.2:
             return trip_us
         return None if back else trip_us + self.random.randrange(12_000_000)
+
+    def keeps(self, process: str, connection: Connection, request: str, arrive: Callable[[], None]) -> bool:
+        kept = self.kept.get(process)
+        if kept is None:
+            return False
+        if any(each is connection for each, _ in kept) or (request == "Produce" and self.random.random() < 0.5):
+            kept.append((connection, arrive))
+            return True
+        return False
+
+    def deliver(self, process: str) -> None:
+        """Lets arrive what was kept of a process, and keeps no more of it."""
+        for _, arrive in self.kept.pop(process, []):
+            arrive()
 
 
 @attrs.define(eq=False)

@@ -194,7 +194,7 @@ SWITCHES = (
     Switch("lock", "6", "Any free lock proves a former process dead.", "disks", "both", _any_free_lock),
     Switch("sources", "7", "Source positions are in changelogs with *at least once* alone.", "operators", "both", _sources_of_at_least_once),
     Switch("newer", "13", "A decision with an appended field ends a member.", "newer_worker", "both", _known_decisions_alone),
-    Switch("fence", "15", "A new owner writes no fence.", "kill_in_commit,small_fetches", "at_least_once", _no_fence),
+    Switch("fence", "15", "A new owner writes no fence.", "kill_in_commit", "at_least_once", _no_fence),
     Switch("reader", "new", "Decisions are read between two incarnations.", "network,brokers", "both", _reader_goes_on),
     Switch("watch", "new", "A worker does not look at its log while a send waits.", "log_created_again", "both", _unwatched_log),
     Switch("stale", "new", "A transaction need not follow what is known of a changelog.", "members,brokers", "exactly_once", _first_unchecked),

@@ -63,6 +63,10 @@ class Network:
             return None
         return self.least_us + int(self.random.random() * (self.most_us - self.least_us)) + self.slow_us.get(process, 0)
 
+    def keeps(self, process: str, connection: Connection, request: str, arrive: Callable[[], None]) -> bool:
+        """Whether the network keeps the request, and lets it `arrive` when it likes."""
+        return False
+
 
 @attrs.define(eq=False, slots=True)
 class _Sent:
@@ -102,6 +106,8 @@ class Connection:
             return
         if not self._broker.is_up:
             self._scheduler.call_later(trip_us, self._tell, sent, NodeNotReadyError(f"broker {self._broker.id}"))
+            return
+        if self._network.keeps(self._process, self, name, partial(self._arrive, sent)):
             return
         self._arrives_us = max(self._arrives_us + 1, self._scheduler.now_us + trip_us)
         self._scheduler.call_later(self._arrives_us - self._scheduler.now_us, self._arrive, sent)
