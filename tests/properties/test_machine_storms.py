@@ -92,6 +92,7 @@ def test_machine_storm_under_kafka_streams_settles(seed: int):
     check_snapshot_replay(storm(seed, "kafka_streams").records, most_splits=3)
 
 
+@pytest.mark.slow
 @settings(max_examples=5)
 @given(st.integers(1_000_000, 2**31))
 def test_machine_any_storm_under_load_balanced_settles(seed: int):
@@ -119,6 +120,7 @@ def test_machine_storm_under_assignors_of_consumers_or_workers_settles(assignor:
     check_snapshot_replay(storm(seed, assignor).records, most_splits=3)
 
 
+@pytest.mark.slow
 @settings(max_examples=4)
 @given(st.integers(1_000_000, 2**31))
 def test_machine_any_storm_under_cooperative_keeps_invariants(seed: int):

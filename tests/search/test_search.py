@@ -26,6 +26,8 @@ LARGEST = (
     "expelled, and the next owner restarts",
     "expelled, with a clock jump",
     "leaving, with a clock jump",
+    "both step by step, one superseded",
+    "both step by step, with a clock jump",
 )
 """Two to 26 s of CPU each."""
 

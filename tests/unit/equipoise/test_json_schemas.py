@@ -41,6 +41,9 @@ def printed(*args: str | Path, code: int = 0) -> Any:
     return json.loads(result.stdout)
 
 
+pytestmark = pytest.mark.xdist_group("json")  # what the commands print takes ten seconds, once
+
+
 @pytest.fixture(scope="module")
 def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     """What each command prints, for logs in which everything happens that has keys of its own."""
