@@ -19,10 +19,11 @@ help: ## what can be made
 demo: $(READY) ## a recorded Kafka Streams group: imported, led by equipoise, replayed to the byte, compared
 	@$(BIN)/equipoise demo
 
-test: check java browser ## check, every test that needs no broker, and one live test of each capability; at most 8 minutes on 2 cores (ALL=1: all tests; TURN=7: of the slow ones a third)
+test: java browser $(READY) ## check, every test that needs no broker, and one live test of each capability; at most 8 minutes on 2 cores (ALL=1: all tests; TURN=7: of the slow ones a third)
 	@$(PYTEST) -n $(LIVE_WORKERS) -m "$(if $(ALL),,smoke)" $(LIVE_TESTS) >.venv/live.txt 2>&1 & live=$$!; \
-	nice $(PYTEST) -n $(WORKERS) $(if $(ALL),$(COVERAGE),-m "$(QUICK)") $(PURE_TESTS); pure=$$?; \
-	nice $(PYTEST) -n $(WORKERS) $(if $(ALL),,-m "$(QUICK)") $(addprefix --ignore=,$(PURE_TESTS) $(LIVE_TESTS)); other=$$?; \
+	make --no-print-directory check || { kill $$live; exit 1; }; \
+	pure=0; $(if $(ALL),nice $(PYTEST) -n $(WORKERS) $(COVERAGE) $(PURE_TESTS); pure=$$?;) \
+	nice $(PYTEST) -n $(WORKERS) $(if $(ALL),,-m "$(QUICK)") $(addprefix --ignore=,$(if $(ALL),$(PURE_TESTS)) $(LIVE_TESTS)); other=$$?; \
 	echo "the live tests:"; wait $$live; live=$$?; cat .venv/live.txt; [ "$$pure $$other $$live" = "0 0 0" ]
 
 test-live: java $(READY) ## the other live tests: real brokers, real Spark; ten minutes and more

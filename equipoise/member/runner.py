@@ -638,7 +638,8 @@ class TaskRunner:
         _, context = self._opened()
         for topic, each in written.items():
             self._stores[topic].apply(((key, value, each.headers) for key, value in each.changes), position=each.end)
-            # A broker that is killed may lose a marker: then the next one ends both transactions.
+            # Kafka 4.3 leaves a marker out where a partition has no leader (KAFKA-20734): the
+            # next one ends both transactions.
             self._next_offsets[topic] = self._behind(each), each.end
             context.states[topic].committed()
 

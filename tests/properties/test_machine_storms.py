@@ -155,6 +155,7 @@ def test_machine_order_within_mappings_changes_nothing(seed: int):
 PRINT_DIGEST = "import sys; from tests.properties.test_machine_storms import digest, storm; print(digest(storm(int(sys.argv[1]))))"
 
 
+@pytest.mark.slow
 def test_machine_under_another_hash_seed_gives_the_same_bytes():
     digests = set()
     for hash_seed in ("0", "1", "424242"):

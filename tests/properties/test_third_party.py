@@ -169,7 +169,7 @@ class Hashes(Defective):
         (NeverContent, contract.a_group_that_obeys_settles),
         (BreaksItsWord, contract.a_group_that_obeys_settles),
         (Nervous, contract.noise_moves_nothing),
-        (Hashes, contract.hash_seeds_play_no_part),
+        pytest.param(Hashes, contract.hash_seeds_play_no_part, marks=pytest.mark.slow),
     ],
     ids=lambda value: value.__name__,
 )

@@ -72,6 +72,7 @@ def test_tests_of_one_group_run_in_one_process(tmp_path: Path) -> None:
     assert len(set((tmp_path / "processes").read_text().split())) == 1
 
 
+@pytest.mark.slow
 def test_slow_tests_take_turns(tmp_path: Path) -> None:
     probe = tmp_path / "test_probe.py"
     probe.write_text(

@@ -45,7 +45,7 @@ def refused(question: dict[str, Any]) -> str:
 # As Connect's own
 
 
-@pytest.mark.parametrize("name", ["connect", "connect_claims"])
+@pytest.mark.parametrize("name", ["connect", pytest.param("connect_claims", marks=pytest.mark.slow)])
 def test_recorded_rounds(name: str):
     recorded = list(vectors.vectors(vectors.FOLDER / f"{name}.jsonl.gz"))
     assert len(recorded) >= 60

@@ -61,6 +61,7 @@ def test_changed_byte_is_found_with_its_offset(simulated: list[Path], tmp_path: 
         assert result.stderr.count("\n") == (result.exit_code == 2)
 
 
+@pytest.mark.slow
 def test_changed_byte_that_no_record_uses_is_reported(simulated: list[Path], tmp_path: Path) -> None:
     path = tmp_path / "group.db"
     sound = simulated[0].read_bytes()

@@ -54,6 +54,7 @@ def test_report_parts_together_equal_it(whole: LagReported, most_bytes: int) -> 
     assert max(map(codec.size_bytes, parts)) <= most_bytes
 
 
+@pytest.mark.slow
 def test_report_of_100000_long_names_fits_nearest_copies_first() -> None:
     load = Load(cpu=0.5, tasks=dict.fromkeys(HELD, 5), busy={task: number for number, task in enumerate(HELD)})
     parts = list(report_in_parts(report(lags=LAGS, held=HELD, ready=HELD, load=load)))

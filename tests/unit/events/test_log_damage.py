@@ -127,6 +127,7 @@ def test_values_of_another_type_are_damage(tmp_path: Path) -> None:
                     log._db.execute("ROLLBACK")
 
 
+@pytest.mark.slow
 def test_sqlite_flipped_file_bit_is_found_or_harmless(tmp_path: Path) -> None:
     path = tmp_path / "group.db"
     written = small(path)
