@@ -4,8 +4,8 @@ tests.
 Hypothesis runs under one of two profiles, chosen by the environment variable CI:
 
 `ci` (CI is set): derandomized, so that a change is judged by the same examples every time and a red
-build is always the change's doing. `dev` (otherwise): random examples, kept failures in
-.hypothesis/; new corners are found here, and by `make soak`, which prints its seeds.
+build is always the change's doing. `dev` (otherwise): random examples, half as many, kept
+failures in .hypothesis/; new corners are found here, and by `make soak`, which prints its seeds.
 
 Neither has a deadline: two shared cores say nothing about speed. Benchmarks do that, by ratios.
 """
@@ -34,7 +34,7 @@ _SLOW_IS_NO_FAULT = [hypothesis.HealthCheck.too_slow]
 hypothesis.settings.register_profile(
     "ci", derandomize=True, deadline=None, max_examples=100, print_blob=True, database=None, suppress_health_check=_SLOW_IS_NO_FAULT
 )
-hypothesis.settings.register_profile("dev", deadline=None, max_examples=100, print_blob=True, suppress_health_check=_SLOW_IS_NO_FAULT)
+hypothesis.settings.register_profile("dev", deadline=None, max_examples=50, print_blob=True, suppress_health_check=_SLOW_IS_NO_FAULT)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 

@@ -149,7 +149,12 @@ def names_play_no_part(assignor: Assignor | Subject) -> None:
     subject = _subject(assignor)
 
     def cost(problem: AssignmentProblem, plan: Plan) -> PlanCost:
-        return plan.cost if problem.settings.rack_aware_strategy != "none" else attrs.evolve(plan.cost, cross_rack=0)
+        cost = plan.cost
+        if problem.settings.rack_aware_strategy == "none":
+            cost = attrs.evolve(cost, cross_rack=0)
+        if getattr(subject.assignor, "announced", False):
+            cost = attrs.evolve(cost, restore_records=0)  # they are counted by lag, and copies are ready by word
+        return cost
 
     def granted(problem: AssignmentProblem, plan: Plan) -> dict[TaskId, str]:
         return {task: name for name, part in plan.members.items() for task in part.active if task not in problem.owner}
