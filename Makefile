@@ -71,7 +71,7 @@ broker: java $(READY) ## a Kafka on this machine to try things with, until inter
 bench: $(READY) ## ratios that must not get worse
 	@$(BIN)/python -m bench
 
-bench-member: java $(READY) ## one member beside a plain aiokafka loop: records/s, CPU, latencies, connections (TASKS=6,26,100)
+bench-member: java $(READY) ## one member beside its peers: records/s, CPU, latencies, connections, start (TASKS=6,26,100,400)
 	@$(BIN)/python -m bench.member_speed $(if $(TASKS),--tasks $(TASKS)) $(OPTIONS)
 
 bench-live: java $(READY) ## how fast and how large a live group may be, on a real Kafka; twenty minutes

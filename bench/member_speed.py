@@ -1,339 +1,348 @@
-"""`python -m bench.member_speed`: how fast one member is, beside a plain aiokafka loop in the same
-run on the same broker.
+"""`python -m bench.member_speed`: how fast one member is, beside one process of its peers in the
+same run on the same broker: a plain aiokafka loop, Faust, Kafka Streams with one thread, and a
+script that shows the ceiling.
 
-For each number of tasks, guarantee and system: one process drains the same preloaded records,
-counts them by key and sends one output for each. Rates go from the first handled record to the one
-at 95 %; every run is recounted from its output topic. Then it idles, and gets records at steady
-rates: latencies go from append to append. The start is over when a record of each partition was
-handled; equipoise's group is new and waits for no other members. Compare the lines of one run, not
-those of two machines.
+Each system gets a topic of its own with the same records, counts them by key and sends one output
+for each. All is seen from outside: rates and latencies are times between appends, by the broker's
+clock; CPU, memory and connections are the process's, as the kernel counts them. Every run is
+recounted: each record has one output, with the right count. The start takes from the process's
+start to the first output of each partition; equipoise's group waits for no other members. Compare
+the lines of one run, not those of two machines.
 """
 
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
-import resource
 import sys
 import tempfile
 import time
 import uuid
-from collections import defaultdict
-from collections.abc import Awaitable, Callable
-from multiprocessing.connection import Connection as Pipe
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import attrs
 import click
 
-from bench.live import PATIENCE_S, WorkerProcess, broker, quantile
-from equipoise import Member, Record, TaskContext
+from bench.__main__ import misses_goal
+from bench.live import PATIENCE_S, broker, cpu_seconds, quantile
+from bench.peers.feed import BATCH_BYTES, Load, make_topics
+from bench.peers.systems import Ceiling, Equipoise, EquipoiseInBatches, Faust, KafkaStreams, Loop, System
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.opening import admin_client, reader, writer
-from equipoise.worker.settings import WorkerSettings
-from tests.groups import configured
+from equipoise.events.log.kafka.opening import reader, writer
 
 KEYS = 5_000
 """Per partition."""
 VALUE = bytes(150)
-MOST_OF = 0.95
+FROM, TO = 0.1, 0.9
+"""Parts of a drain between which its rate is taken: the first records find cold processes."""
 IDLE_S = 5.0
 LATENCY_S = 10.0
-SYSTEMS = ("aiokafka", "equipoise")
-BATCH_BYTES = 256 * 1024
+SLOW_MS = 50
+SLOW_S = 12.0
+SLOW_TASKS = 26
+LOOK_S = 0.1
+SYSTEMS: dict[str, type[System]] = {
+    "loop": Loop, "equipoise": Equipoise, "batches": EquipoiseInBatches, "streams": KafkaStreams, "faust": Faust, "ceiling": Ceiling,
+}  # fmt: skip
+FAUST_PART = 20
+"""Faust gets this part of the records."""
 
 
 @attrs.frozen
-class Run:
-    """One process of one system: `tasks` partitions, `records` to drain."""
+class Output:
+    """An output record: of which input record, and the count of its key."""
 
-    system: str
-    bootstrap: str
-    prefix: str
-    tasks: int
-    exactly_once: bool
-    records: int
-    output: bool
-    folder: str
-
-    @property
-    def name(self) -> str:
-        """Of its group; its topics begin with it."""
-        return f"{self.prefix}-{self.system}-{self.tasks}-{'eos' if self.exactly_once else 'alo'}"
-
-    @property
-    def out(self) -> str:
-        return f"{self.name}-out"
+    at_ms: int
+    partition: int
+    offset: int
+    count: int
 
 
-@attrs.define
-class Meter:
-    """Counts handled records, in the process that handles them."""
+@attrs.frozen(kw_only=True)
+class Speed:
+    """What one system does. `latencies`: a cell for each rate."""
 
-    last: int
-    """The record at which a drain is measured."""
-    handled: int = 0
-    began_s: float = 0.0
-    began_cpu_s: float = 0.0
-    took_s: float = 0.0
-    cpu_s: float = 0.0
-    unseen: set[int] = attrs.field(factory=set)
-    """Partitions of which no record was handled yet."""
-    since_s: float = attrs.field(factory=time.monotonic)
-    start_s: float = 0.0
-    """Until a record of each partition was handled."""
+    label: str
+    per_s: float
+    cpu_s: float
+    """Per 100,000 records."""
+    idle_percent: float
+    rss_mb: float
+    connections: int
+    start_s: float
+    latencies: tuple[str, ...]
 
-    def count(self, partition: int) -> None:
-        self.handled += 1
-        if self.unseen:
-            self.unseen.discard(partition)
-            self.start_s = time.monotonic() - self.since_s
-        if self.handled == 1:
-            self.began_s, self.began_cpu_s = time.monotonic(), time.process_time()
-        elif self.handled == self.last:
-            self.took_s, self.cpu_s = time.monotonic() - self.began_s, time.process_time() - self.began_cpu_s
+    def row(self) -> str:
+        cells = (
+            f"{self.per_s / 1_000:.1f}", f"{self.cpu_s:.2f}", f"{self.idle_percent:.1f}", f"{self.rss_mb:.0f}", str(self.connections),
+            f"{self.start_s:.1f}", *self.latencies,
+        )  # fmt: skip
+        return f"| {self.label} | {' | '.join(cells)} |"
 
 
-# ------------------------------------------------------------------------------------------ systems
+class Topics:
+    """The topics of one system: filled, fed and read."""
 
+    def __init__(self, system: System) -> None:
+        self._system, self._connection, self._tasks = system, Connection(bootstrap=system.bootstrap), system.load.tasks
+        self.written = [0] * self._tasks
+        """Records in each partition of the input."""
+        self._read: dict[int, int] = {}
 
-async def _be_equipoise(run: Run, meter: Meter, serve: Callable[[], Awaitable[None]]) -> None:
-    async def handle(record: Record, context: TaskContext) -> None:
-        state = context.state
-        count = int(state.get(record.key) or b"0") + 1
-        state.put(record.key, b"%d" % count)
-        if run.output:
-            context.send(run.out, b"%d %d" % (count, record.timestamp_ms), key=record.key, partition=record.partition)
-        meter.count(record.partition)
+    async def make(self, records: int) -> None:
+        system = self._system
+        await make_topics(self._connection, system.load, input=system.input, output=system.output, changelog=system.changelog)
+        async with writer(self._connection, max_batch_size=BATCH_BYTES) as client:
+            producer: Any = client
+            for partition in range(self._tasks):
+                end = records // self._tasks
+                while self.written[partition] < end:
+                    batch = producer.create_batch()
+                    while self.written[partition] < end and batch.append(key=self._key(partition), value=VALUE, timestamp=None) is not None:
+                        self.written[partition] += 1
+                    await (await producer.send_batch(batch, system.input, partition=partition))
 
-    member = Member(
-        run.name, handle, sources=f"{run.prefix}-{run.tasks}-in", state=f"{run.name}-log", member_id="m",
-        connection=Connection(bootstrap=run.bootstrap),
-        prefix=run.prefix, guarantee="exactly_once" if run.exactly_once else "at_least_once", state_directory=run.folder,
-        group_config=configured(initial_delay_ms=0),
-    )  # fmt: skip
-    async with member:
-        await serve()
+    async def feed(self, per_s: float) -> None:
+        """Sends records at a steady rate for LATENCY_S."""
+        async with writer(self._connection) as producer:
+            began_s = time.monotonic()
+            for number in range(int(per_s * LATENCY_S)):
+                partition = number % self._tasks
+                await producer.send(self._system.input, VALUE, key=self._key(partition), partition=partition)
+                self.written[partition] += 1
+                ahead_s = number / per_s - (time.monotonic() - began_s)
+                if ahead_s > 0:
+                    await asyncio.sleep(ahead_s)
 
+    def _key(self, partition: int) -> bytes:
+        return b"%03d-%06d" % (partition, self.written[partition] % KEYS)
 
-async def _be_aiokafka(run: Run, meter: Meter, serve: Callable[[], Awaitable[None]]) -> None:
-    """One consumer and one producer, record by record; commits each second, or each 100 ms in a
-    transaction.
-    """
-    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+    async def until_written(self, count: int, pid: int) -> list[tuple[int, float]]:
+        """Waits until the output has so many records. Returns how many it had (with the markers of
+        transactions) when the process had used how many CPU seconds.
+        """
+        seen: list[tuple[int, float]] = []
+        end_s = time.monotonic() + 2 * PATIENCE_S
+        async with reader(self._connection) as consumer:
+            while not seen or seen[-1][0] < count:
+                assert time.monotonic() < end_s, f"{self._system.label}: {seen[-1:]} of {count} outputs; see {self._system.folder}"
+                ends = await consumer.end_offsets(_partitions(self._system.output, self._tasks))
+                seen.append((sum(ends.values()), cpu_seconds(pid)))
+                await asyncio.sleep(LOOK_S)
+        return seen
 
-    isolation = "read_committed" if run.exactly_once else "read_uncommitted"
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=run.bootstrap, group_id=run.name, enable_auto_commit=False, auto_offset_reset="earliest", isolation_level=isolation
-    )
-    producer = AIOKafkaProducer(bootstrap_servers=run.bootstrap, enable_idempotence=True, transactional_id=run.name if run.exactly_once else None)
-    await producer.start()
-    await consumer.start()
-    consumer.assign([TopicPartition(f"{run.prefix}-{run.tasks}-in", number) for number in range(run.tasks)])
-    counts: dict[tuple[int, bytes], int] = defaultdict(int)
+    async def outputs(self, count: int) -> list[Output]:
+        """The next outputs. Raises AssertionError when a record has none or two, or a wrong
+        count.
+        """
+        found: list[Output] = []
+        async with self._records(self._system.output, self._read) as records:
+            async for record in records:
+                partition, offset, _, number = record.value.split()
+                found.append(Output(record.timestamp, int(partition), int(offset), int(number)))
+                self._read[record.partition] = record.offset + 1
+                if len(found) == count:
+                    break
+        wrong = [each for each in found if each.count != each.offset // KEYS + 1]
+        assert not wrong, f"{self._system.label}: wrong counts, as {wrong[0]}"
+        assert len({(each.partition, each.offset) for each in found}) == count, f"{self._system.label}: {count} outputs, but some twice"
+        return found
 
-    async def loop() -> None:
-        interval_s = 0.1 if run.exactly_once else 1.0
-        while True:
-            end_s, positions, sent = time.monotonic() + interval_s, {}, None
-            if run.exactly_once:
-                await producer.begin_transaction()
-            while (left_s := end_s - time.monotonic()) > 0:
-                for place, records in (await consumer.getmany(timeout_ms=int(left_s * 1_000) + 1, max_records=1_000)).items():
+    async def appended(self, since: list[int]) -> dict[tuple[int, int], int]:
+        """(partition, offset) of an input -> when it was appended, from these offsets on."""
+        times: dict[tuple[int, int], int] = {}
+        count = sum(self.written) - sum(since)
+        async with self._records(self._system.input, dict(enumerate(since))) as records:
+            async for record in records:
+                times[record.partition, record.offset] = record.timestamp
+                if len(times) == count:
+                    break
+        return times
+
+    @asynccontextmanager
+    async def _records(self, topic: str, since: dict[int, int]) -> AsyncIterator[AsyncIterator[Any]]:
+        async def each() -> AsyncIterator[Any]:
+            end_s = time.monotonic() + PATIENCE_S
+            while True:
+                assert time.monotonic() < end_s, f"{self._system.label}: {topic} has fewer records than expected"
+                for records in (await consumer.getmany(timeout_ms=500)).values():
                     for record in records:
-                        counts[record.partition, record.key] += 1
-                        if run.output:
-                            value = b"%d %d" % (counts[record.partition, record.key], record.timestamp)
-                            sent = await producer.send(run.out, value, key=record.key, partition=record.partition)
-                        meter.count(record.partition)
-                    positions[place] = records[-1].offset + 1
-            if run.exactly_once:
-                if positions:
-                    await producer.send_offsets_to_transaction(positions, run.name)
-                await producer.commit_transaction()
-            elif positions:
-                if sent is not None:
-                    await producer.flush()
-                await consumer.commit(positions)
+                        yield record
 
-    looping = asyncio.ensure_future(loop())
-    await serve()
-    looping.cancel()
-    await asyncio.gather(looping, return_exceptions=True)
-    await consumer.stop()
-    await producer.stop()
+        async with reader(self._connection, read_committed=True) as consumer:
+            consumer.assign(_partitions(topic, self._tasks))
+            for place in _partitions(topic, self._tasks):
+                consumer.seek(place, since.get(place.partition, 0))
+            yield each()
 
 
-def _be(run: Run, pipe: Pipe) -> None:
-    """A process of the system. Sends its meter when asked for it, until asked to end."""
-    meter = Meter(int(run.records * MOST_OF), unseen=set(range(run.tasks)))
+def _partitions(topic: str, count: int) -> list[Any]:
+    from aiokafka import TopicPartition
 
-    async def serve() -> None:
-        while True:
-            if pipe.poll():
-                if pipe.recv() == "end":
-                    return
-                usage = resource.getrusage(resource.RUSAGE_SELF)
-                pipe.send((meter, time.process_time(), usage.ru_maxrss / 1_024, _connections(run.bootstrap)))
-            await asyncio.sleep(0.05)
-
-    asyncio.run({"equipoise": _be_equipoise, "aiokafka": _be_aiokafka}[run.system](run, meter, serve))
+    return [TopicPartition(topic, number) for number in range(count)]
 
 
-def _connections(bootstrap: str) -> int:
-    """Connections of this process to the broker."""
+async def speed_of(system: System, records: int, rates: tuple[int, ...]) -> Speed:
+    """Runs one system. Raises AssertionError when its outputs are wrong."""
+    topics = Topics(system)
+    await topics.make(records)
+    total = sum(topics.written)
+    system.open()
+    began_ms = time.time() * 1_000
+    instance = system.start("m")
+    pid = instance.process.pid
+    try:
+        seen = await topics.until_written(total, pid)
+        drained = await topics.outputs(total)
+        times = sorted(each.at_ms for each in drained)
+        first = {each.partition: each.at_ms for each in reversed(drained)}
+        (low, low_cpu_s), (high, high_cpu_s) = (next(each for each in seen if each[0] >= part * total) for part in (FROM, 0.95))
+        await asyncio.sleep(2.0)
+        idle_s = cpu_seconds(pid)
+        await asyncio.sleep(IDLE_S)
+        idle_s = cpu_seconds(pid) - idle_s
+        rss_mb, connections = _peak_rss_mb(pid), _connections(pid, system.bootstrap)
+        latencies = [await _latency(topics, pid, rate) for rate in rates]
+    finally:
+        instance.kill()
+        system.close()
+    return Speed(
+        label=system.label, per_s=(TO - FROM) * total / ((times[int(TO * total)] - times[int(FROM * total)]) / 1_000),
+        cpu_s=(high_cpu_s - low_cpu_s) / max(1, high - low) * 100_000, idle_percent=idle_s / IDLE_S * 100, rss_mb=rss_mb, connections=connections,
+        start_s=(max(first.values()) - began_ms) / 1_000, latencies=tuple(latencies),
+    )  # fmt: skip
+
+
+async def _latency(topics: Topics, pid: int, rate: int) -> str:
+    await asyncio.sleep(1.0)
+    since, cpu_s, began_s = list(topics.written), cpu_seconds(pid), time.monotonic()
+    await topics.feed(rate)
+    cpu = (cpu_seconds(pid) - cpu_s) / (time.monotonic() - began_s)
+    outputs = await topics.outputs(sum(topics.written) - sum(since))
+    appended = await topics.appended(since)
+    waits = [each.at_ms - appended[each.partition, each.offset] for each in outputs]
+    return f"{quantile(waits, 0.5)} / {quantile(waits, 0.99)}, {cpu * 100:.0f} %"
+
+
+async def slow_of(system: System) -> float:
+    """Records a second with a handler that waits SLOW_MS for each record."""
+    topics = Topics(system)
+    await topics.make(int(SLOW_TASKS * SLOW_S * 2 * 1_000 / SLOW_MS))
+    system.open()
+    instance = system.start("m")
+    try:
+        await topics.until_written(SLOW_TASKS, instance.process.pid)
+        await asyncio.sleep(SLOW_S)
+        async with reader(Connection(bootstrap=system.bootstrap)) as consumer:
+            ends = await consumer.end_offsets(_partitions(system.output, SLOW_TASKS))
+        times = sorted(each.at_ms for each in await topics.outputs(sum(ends.values())))
+    finally:
+        instance.kill()
+        system.close()
+    times = [each for each in times if each > times[0] + 2_000]  # all tasks run by then
+    return len(times) / ((times[-1] - times[0]) / 1_000)
+
+
+def _peak_rss_mb(pid: int) -> float:
+    (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) / 1_024
+
+
+def _connections(pid: int, bootstrap: str) -> int:
+    """Connections of the process to the broker."""
     port = f":{int(bootstrap.rpartition(':')[2]):04X}"
     lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
     theirs = {fields[9] for fields in lines if fields[2].endswith(port) and fields[3] == "01"}
-    own = {os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()}
+    own = {os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir() if each.is_symlink()}
     return sum(f"socket:[{inode}]" in own for inode in theirs)
 
 
-# ------------------------------------------------------------------------------------------ the run
+def goals(tasks: int, speeds: dict[str, Speed]) -> list[tuple[str, float, str]]:
+    """What was measured, the number, and its goal: those of the systems that ran."""
+    rows: list[tuple[str, float, str]] = []
+
+    def beside(name: str, peer: str, goal: str) -> None:
+        if name in speeds and peer in speeds:
+            ours, theirs = speeds[name], speeds[peer]
+            rows.append((f"records/s: {ours.label} / {theirs.label}", ours.per_s / theirs.per_s, f"goal: at least {goal}"))
+
+    beside("equipoise", "loop", "1.5")
+    beside("equipoise", "streams", "0.8")
+    beside("batches", "streams", "1.2")
+    beside("batches", "ceiling", "0.7")
+    if "equipoise" in speeds:
+        ours = speeds["equipoise"]
+        rows.append(("connections", ours.connections, "goal: at most 4"))
+        rows.append(("idle CPU, %", ours.idle_percent, f"goal: at most {1 if tasks <= 100 else 3}"))
+        if "loop" in speeds:
+            rows.append(("CPU of a record: equipoise / aiokafka loop", ours.cpu_s / speeds["loop"].cpu_s, "goal: at most 1"))
+            rows.append(("peak RSS: equipoise / aiokafka loop", ours.rss_mb / speeds["loop"].rss_mb, "goal: at most 2"))
+    return rows
 
 
-async def _make_topics(connection: Connection, run: Run, *, with_input: bool) -> None:
-    from aiokafka.admin import NewTopic
-
-    dated = {"message.timestamp.type": "LogAppendTime"}
-    topics = {run.out: dated, f"{run.name}-log": {"cleanup.policy": "compact"}, **({f"{run.prefix}-{run.tasks}-in": dated} if with_input else {})}
-    async with admin_client(connection) as admin:
-        await admin.create_topics([NewTopic(name, run.tasks, 1, topic_configs=configs) for name, configs in topics.items()])
-
-
-async def _preload(connection: Connection, run: Run) -> None:
-    async with writer(connection, max_batch_size=BATCH_BYTES) as client:
-        producer: Any = client
-        topic = f"{run.prefix}-{run.tasks}-in"
-        for partition in range(run.tasks):
-            number, count = 0, run.records // run.tasks
-            while number < count:
-                batch = producer.create_batch()
-                while number < count and batch.append(key=b"%03d-%06d" % (partition, number % KEYS), value=VALUE, timestamp=None) is not None:
-                    number += 1
-                await (await producer.send_batch(batch, topic, partition=partition))
-
-
-async def _feed(connection: Connection, run: Run, per_s: float) -> None:
-    """Sends records at a steady rate for LATENCY_S."""
-    async with writer(connection) as producer:
-        began_s = time.monotonic()
-        for number in range(int(per_s * LATENCY_S)):
-            partition = number % run.tasks
-            await producer.send(f"{run.prefix}-{run.tasks}-in", VALUE, key=b"%03d-%06d" % (partition, number % KEYS), partition=partition)
-            ahead_s = number / per_s - (time.monotonic() - began_s)
-            if ahead_s > 0:
-                await asyncio.sleep(ahead_s)
-
-
-async def _outputs(connection: Connection, run: Run, froms: dict[Any, int]) -> tuple[list[int], dict[Any, int], dict[bytes, int]]:
-    """The outputs from offsets on: latencies in ms, ends, and the last count of each key."""
-    from aiokafka import TopicPartition
-
-    latencies: list[int] = []
-    counts: dict[bytes, int] = {}
-    async with reader(connection, read_committed=True) as consumer:
-        places = [TopicPartition(run.out, number) for number in range(run.tasks)]
-        consumer.assign(places)
-        ends = await consumer.end_offsets(places)
-        for place in places:
-            consumer.seek(place, froms.get(place, 0))
-        for place in places:
-            while await consumer.position(place) < ends[place]:
-                for records in (await consumer.getmany(timeout_ms=500)).values():
-                    for record in records:
-                        count, appended_ms = map(int, (record.value or b"").split())
-                        latencies.append(record.timestamp - appended_ms)
-                        counts[record.key or b""] = count
-    return latencies, ends, counts
-
-
-class Process:
-    """One process of a system, from `start` on."""
-
-    def __init__(self, run: Run) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_be, args=(run, theirs))
-        self.process.start()
-
-    def ask(self) -> tuple[Meter, float, float, int]:
-        self._pipe.send("meter")
-        assert self._pipe.poll(PATIENCE_S), "it does not answer"
-        answer: tuple[Meter, float, float, int] = self._pipe.recv()
-        return answer
-
-    def end(self) -> None:
-        self._pipe.send("end")
-        self.process.join(PATIENCE_S)
-
-
-async def measure(run: Run, rates: tuple[int, ...]) -> str:
-    """Runs one system, and returns its row. Raises AssertionError when its counts are wrong."""
-    connection = Connection(bootstrap=run.bootstrap)
-    began_s = time.monotonic()
-    process = Process(run)
-    while (found := process.ask())[0].handled < run.records:
-        assert time.monotonic() - began_s < 2 * PATIENCE_S, f"{run.name}: {found[0]}"
-        await asyncio.sleep(0.2)
-    meter = found[0]
-    await asyncio.sleep(2.0)
-    cells = [f"{MOST_OF * run.records / meter.took_s / 1_000:.1f}", f"{meter.cpu_s / (MOST_OF * run.records / 100_000):.2f}"]
-    ends: dict[Any, int] = {}
-    if run.output:
-        latencies, ends, counts = await _outputs(connection, run, {})
-        assert len(latencies) == sum(counts.values()) == run.records, f"{run.name}: {len(latencies)} outputs, counts of {sum(counts.values())}"
-    before = process.ask()[1]
-    await asyncio.sleep(IDLE_S)
-    _, after, rss_mb, connections = process.ask()
-    cells += [f"{(after - before) / IDLE_S * 100:.1f}", f"{rss_mb:.0f}", f"{connections}", f"{meter.start_s:.1f}"]
-    for rate in rates:
-        await asyncio.sleep(1.0)
-        before, wall_s = process.ask()[1], time.monotonic()
-        await _feed(connection, run, rate)
-        cpu = (process.ask()[1] - before) / (time.monotonic() - wall_s)
-        await asyncio.sleep(2.0)
-        latencies, ends, _ = await _outputs(connection, run, ends)
-        assert len(latencies) == int(rate * LATENCY_S), f"{run.name}: {len(latencies)} outputs at {rate}/s"
-        cells.append(f"{quantile(latencies, 0.5)} / {quantile(latencies, 0.99)}, {cpu * 100:.0f} %")
-    process.end()
-    return f"| {run.system} | {' | '.join(cells)} |"
+def tell(rows: list[tuple[str, float, str]]) -> bool:
+    """Prints the rows. Whether one misses its goal."""
+    missed = False
+    for measure, value, goal in rows:
+        misses = misses_goal(value, goal)
+        missed = missed or misses
+        print(f"  {measure}: {value:.2f} ({goal}){', MISSED' if misses else ''}", flush=True)
+    return missed
 
 
 @click.command()
-@click.option("--tasks", default="6,26,100", show_default=True)
+@click.option("--tasks", default="6,26,100,400", show_default=True)
 @click.option("--guarantees", default="alo,eos", show_default=True)
 @click.option("--systems", default=",".join(SYSTEMS), show_default=True)
-@click.option("--records", default=400_000, show_default=True, help="To drain.")
+@click.option("--records", default=600_000, show_default=True, help="To drain; Faust gets a part of them.")
 @click.option("--rates", default="200,2000", show_default=True, help="Records a second, for latencies; empty: none.")
-@click.option("--no-output", is_flag=True, help="State alone; nothing is recounted.")
-def main(tasks: str, guarantees: str, systems: str, records: int, rates: str, no_output: bool) -> None:
-    """Measures one member beside a plain aiokafka loop."""
-    prefix = f"speed{uuid.uuid4().hex[:6]}"
+@click.option("--slow/--no-slow", default=True, show_default=True, help="Also with a handler that waits.")
+@click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Folder for logs and states; default: they are removed.")
+def main(tasks: str, guarantees: str, systems: str, records: int, rates: str, slow: bool, keep: Path | None) -> None:
+    """Measures one member beside its peers. Exits with 1 when a goal is missed."""
     steady = tuple(int(each) for each in rates.split(",") if each)
-    with broker() as bootstrap, tempfile.TemporaryDirectory() as folder:
-        settings = WorkerSettings(bootstrap=bootstrap, prefix=prefix, partitions=1)
-        with WorkerProcess(settings, "--partitions", "1"):
+    missed = False
+    with broker() as bootstrap, tempfile.TemporaryDirectory() as temporary:
+        home = keep or Path(temporary)
+
+        def made(key: str, count: int, *, exactly_once: bool = False, handler_ms: int = 0) -> System:
+            name = f"speed-{key}-{uuid.uuid4().hex[:6]}"
+            load = Load(tasks=count, state_mb=0, per_s=0)
+            return SYSTEMS[key](bootstrap, name, home / name, load, 0, exactly_once=exactly_once, handler_ms=handler_ms, initial_delay_ms=0)
+
+        at_least_once: dict[int, float] = {}
+        for guarantee in guarantees.split(","):
             for count in map(int, tasks.split(",")):
-                total = 0
-                for guarantee in guarantees.split(","):
-                    print(f"\n{count} tasks, {guarantee}")
-                    latency = "".join(f" at {rate}/s p50 / p99 ms, CPU |" for rate in steady)
-                    print(f"| | k records/s | CPU s per 100k | idle CPU % | peak RSS MB | connections | start s |{latency}")
-                    print("|---|" + "---|" * (6 + len(steady)))
-                    for system in systems.split(","):
-                        has_input, total = total > 0, total or records // count * count
-                        run = Run(system, bootstrap, prefix, count, guarantee == "eos", total, not no_output, str(Path(folder) / system))
-                        connection = Connection(bootstrap=bootstrap)
-                        asyncio.run(_make_topics(connection, run, with_input=not has_input))
-                        if not has_input:
-                            asyncio.run(_preload(connection, run))
-                        print(asyncio.run(measure(run, () if no_output else steady)), flush=True)
-                        total += 0 if no_output else sum(int(rate * LATENCY_S) for rate in steady)
+                print(f"\n{count} tasks, {guarantee}")
+                latency = "".join(f" at {rate}/s p50 / p99 ms, CPU |" for rate in steady)
+                print(f"| | k records/s | CPU s per 100k | idle CPU % | peak RSS MB | connections | start s |{latency}")
+                print("|---|" + "---|" * (6 + len(steady)))
+                speeds: dict[str, Speed] = {}
+                for key in systems.split(","):
+                    if key == "faust" and guarantee == "eos":
+                        continue  # it has none
+                    size = records // (FAUST_PART if key == "faust" else 1)
+                    speeds[key] = asyncio.run(speed_of(made(key, count, exactly_once=guarantee == "eos"), size, steady))
+                    print(speeds[key].row(), flush=True)
+                rows = goals(count, speeds)
+                if "equipoise" in speeds:
+                    if guarantee == "alo":
+                        at_least_once[count] = speeds["equipoise"].per_s
+                    elif count in at_least_once:
+                        ratio = speeds["equipoise"].per_s / at_least_once[count]
+                        rows.append(("records/s: exactly once / at least once", ratio, "goal: at least 0.9"))
+                missed = tell(rows) or missed
+        if slow:
+            ideal = SLOW_TASKS * 1_000 / SLOW_MS
+            print(f"\na handler that waits {SLOW_MS} ms for each record, {SLOW_TASKS} tasks: part of {ideal:.0f} records/s")
+            rows = [("equipoise", asyncio.run(slow_of(made("equipoise", SLOW_TASKS, handler_ms=SLOW_MS))) / ideal, "goal: at least 0.9")]
+            rows.append(("aiokafka loop", asyncio.run(slow_of(made("loop", SLOW_TASKS, handler_ms=SLOW_MS))) / ideal, ""))
+            missed = tell(rows) or missed
+    sys.exit(missed)
 
 
 if __name__ == "__main__":
     main()
-    sys.exit(0)

@@ -55,9 +55,15 @@ class System:
 
     label = ""
     settings = ""
+    in_batches = False
+    """Of the handler."""
 
-    def __init__(self, bootstrap: str, name: str, folder: Path, load: Load, standbys: int) -> None:
+    def __init__(
+        self, bootstrap: str, name: str, folder: Path, load: Load, standbys: int, *, exactly_once: bool = False, handler_ms: int = 0,
+        initial_delay_ms: int | None = None,
+    ) -> None:  # fmt: skip
         self.bootstrap, self.name, self.folder, self.load, self.standbys = bootstrap, name, folder, load, standbys
+        self.exactly_once, self.handler_ms, self.initial_delay_ms = exactly_once, handler_ms, initial_delay_ms
         self.input, self.output = f"{name}-in", f"{name}-out"
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -79,7 +85,8 @@ class System:
         return Given(
             bootstrap=self.bootstrap, name=self.name, instance=instance, input=self.input, output=self.output, changelog=self.changelog,
             tasks=self.load.tasks, folder=str(self.folder / "state"), standbys=self.standbys, session_timeout_ms=SESSION_TIMEOUT_MS,
-            heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
+            heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS, exactly_once=self.exactly_once, handler_ms=self.handler_ms, in_batches=self.in_batches,
+            initial_delay_ms=self.initial_delay_ms,
         )  # fmt: skip
 
 
@@ -127,6 +134,11 @@ class Equipoise(System):
         return PythonInstance(self.folder / f"{instance}.out", "bench.peers.apps.equipoise_app", self.given(instance).pack())
 
 
+class EquipoiseInBatches(Equipoise):
+    label = "equipoise, in batches"
+    in_batches = True
+
+
 class StreamsInstance:
     def __init__(self, application: StreamsApplication) -> None:
         self._application, self.process = application, application.process
@@ -154,6 +166,8 @@ class KafkaStreams(System):
 
     def start(self, instance: str) -> Instance:
         settings = {**STREAMS, "num.standby.replicas": str(self.standbys)}
+        if self.exactly_once:
+            settings |= {"processing.guarantee": "exactly_once_v2", "commit.interval.ms": "100"}
         made = StreamsApplication(self.bootstrap, self.name, instance, self.folder, input=self.input, output=self.output, settings=settings)
         return StreamsInstance(made)
 
@@ -180,6 +194,20 @@ class PlainGroup(System):
 
     def start(self, instance: str) -> Instance:
         return PythonInstance(self.folder / f"{instance}.out", "bench.peers.apps.group_app", self.given(instance).pack())
+
+
+class Loop(System):
+    label = "aiokafka loop"
+
+    def start(self, instance: str) -> Instance:
+        return PythonInstance(self.folder / f"{instance}.out", "bench.peers.apps.loop_app", self.given(instance).pack())
+
+
+class Ceiling(System):
+    label = "ceiling"
+
+    def start(self, instance: str) -> Instance:
+        return PythonInstance(self.folder / f"{instance}.out", "bench.peers.apps.ceiling_app", self.given(instance).pack())
 
 
 SYSTEMS: dict[str, type[System]] = {"equipoise": Equipoise, "streams": KafkaStreams, "faust": Faust, "group": PlainGroup}

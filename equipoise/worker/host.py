@@ -35,8 +35,10 @@ _LOG = logging.getLogger(__name__)
 _RETRY_WAITS_S = (0.2, 1.0, 3.0, 10.0)
 """Waits before the next takeover session, after one, two, ... failed sessions in a row."""
 _TICK_S = 0.02
-_LOOK_AFTER_S = 5.0
-"""After this time without a fact, the worker asks the brokers whether there is one to read."""
+_LOOK_AFTER_S = 2.5
+"""After this time without a fact, the worker asks the brokers whether there is one to read. What
+was there is to be read by the next look.
+"""
 _ANSWER_S = 10.0
 """Longest wait for the brokers' answer. Then a send is repeated on another connection; for anything
 else the session fails, and the next one makes new connections.
@@ -329,6 +331,7 @@ class PartitionHost:
                     await asyncio.sleep(0)
 
     async def _run_periodic_jobs(self, facts: FactReader) -> None:
+        seen_end = 0
         while True:
             await self._check_same_log(facts)
             due = self.lead.ticks_due(self._now_ms())
@@ -342,9 +345,10 @@ class PartitionHost:
                 self._log_halted()
                 self._read_s = self._monotonic_s()  # it could not fold meanwhile
             if self._monotonic_s() - self._read_s > _LOOK_AFTER_S:
-                end = await answered(facts.end())
-                if end > max(self.lead.position, await facts.position()) and self._monotonic_s() - self._read_s > _LOOK_AFTER_S:
-                    raise ReaderStalledError(f"facts end at {end}, and none from {self.lead.position} on was read for {_LOOK_AFTER_S:.0f} s")
+                position = max(self.lead.position, await facts.position())
+                if seen_end > position:
+                    raise ReaderStalledError(f"facts end at {seen_end}, and none from {position} on was read for {_LOOK_AFTER_S} s")
+                seen_end = await answered(facts.end())
                 self._read_s = self._monotonic_s()
             slept_s = self._monotonic_s()
             await asyncio.sleep(_TICK_S)

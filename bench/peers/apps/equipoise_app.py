@@ -7,6 +7,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections.abc import Sequence
+
+import attrs
 
 from bench.peers.apps.given import Given, answer_to, counted, given
 from equipoise import Member, Record, TaskContext
@@ -22,21 +25,34 @@ PROBING_INTERVAL_MS = 60_000
 async def run(given: Given) -> None:
     """Until it was released."""
 
-    def count(record: Record, context: TaskContext) -> None:
+    async def count(record: Record, context: TaskContext) -> None:
+        if given.handler_ms:
+            await asyncio.sleep(given.handler_ms / 1_000)
         value, number = counted(context.state.get(record.key))
         context.state.put(record.key, value)
         context.send(given.output, answer_to(record.partition, record.offset, given.instance, number), partition=record.partition)
 
+    async def count_all(records: Sequence[Record], context: TaskContext) -> None:
+        keys = list({record.key for record in records})
+        counts = dict(zip(keys, context.state.get_many(keys), strict=True))
+        for record in records:
+            counts[record.key], number = counted(counts[record.key])
+            context.send(given.output, answer_to(record.partition, record.offset, given.instance, number), partition=record.partition)
+        for key, value in counts.items():
+            context.state.put(key, value)
+
     assignor = registry.latest("high_availability")
-    config = GroupConfigured(
-        assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver,
-        knobs=GroupSettings(probing_interval_ms=PROBING_INTERVAL_MS, num_standbys=given.standbys),
-    )  # fmt: skip
+    knobs = GroupSettings(probing_interval_ms=PROBING_INTERVAL_MS, num_standbys=given.standbys)
+    if given.initial_delay_ms is not None:
+        knobs = attrs.evolve(knobs, initial_delay_ms=given.initial_delay_ms)
+    config = GroupConfigured(assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, knobs=knobs)
     member = Member(
-        given.name, count, sources=given.input, state=given.changelog, member_id=given.instance, connection=Connection(bootstrap=given.bootstrap),
-        prefix=given.name, group_config=config, state_directory=given.state, session_timeout_ms=given.session_timeout_ms,
-        heartbeat_interval_ms=given.heartbeat_interval_ms, on_assigned=lambda context: _LOG.info("runs %s", context.task),
-        on_revoked=lambda context: _LOG.info("has stopped %s", context.task), on_standby=lambda task: _LOG.info("keeps a copy of %s", task),
+        given.name, None if given.in_batches else count, batch_handler=count_all if given.in_batches else None,
+        sources=given.input, state=given.changelog, member_id=given.instance, connection=Connection(bootstrap=given.bootstrap),
+        prefix=given.name, group_config=config, guarantee="exactly_once" if given.exactly_once else "at_least_once",
+        state_directory=given.state, session_timeout_ms=given.session_timeout_ms, heartbeat_interval_ms=given.heartbeat_interval_ms,
+        on_assigned=lambda context: _LOG.info("runs %s", context.task), on_revoked=lambda context: _LOG.info("has stopped %s", context.task),
+        on_standby=lambda task: _LOG.info("keeps a copy of %s", task),
     )  # fmt: skip
     await member.run()
 

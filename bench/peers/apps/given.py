@@ -28,6 +28,13 @@ class Given:
     standbys: int
     session_timeout_ms: int
     heartbeat_interval_ms: int
+    exactly_once: bool = False
+    handler_ms: int = 0
+    """Time that the handler waits for each record."""
+    in_batches: bool = False
+    """equipoise: with a batch handler."""
+    initial_delay_ms: int | None = None
+    """equipoise: how long a new group waits for further members. None: the default."""
 
     @property
     def state(self) -> Path:
