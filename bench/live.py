@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured
-from tests.live.brokers import Brokers
+from tests.live.brokers import FAST_JAVA, Brokers
 from tests.live.swarm import Swarm, topology
 
 Row = tuple[str, float, str]
@@ -37,7 +37,7 @@ def broker() -> Iterator[str]:
     if given:
         yield given
         return
-    with Brokers() as brokers:
+    with Brokers(java=FAST_JAVA) as brokers:
         yield brokers.bootstrap
 
 

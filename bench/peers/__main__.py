@@ -24,7 +24,7 @@ from bench.peers.table import rows_of, summary_of
 from equipoise.cli.command import command
 from equipoise.cli.screen import Screen, Table
 from equipoise.output import Kind, check_files, write_file
-from tests.live.brokers import Brokers
+from tests.live.brokers import FAST_JAVA, Brokers
 
 
 def _listed(known: Mapping[str, Any] | tuple[str, ...]) -> Any:
@@ -43,7 +43,7 @@ def _broker(bootstrap: str | None) -> Iterator[str]:
     if bootstrap is not None:
         yield bootstrap
         return
-    with Brokers() as brokers:
+    with Brokers(java=FAST_JAVA) as brokers:
         yield brokers.bootstrap
 
 

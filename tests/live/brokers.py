@@ -39,6 +39,8 @@ MOST_START_S = 120.0
 _ENDS_WITH_ITS_STARTER = '"$@" </dev/null >&2 & child=$!; echo $child; cat >/dev/null; kill -9 $child 2>/dev/null; wait $child'
 _JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xms64m", "-Xmx512m")
 """Small and soon there: the tests ask nothing of its speed."""
+FAST_JAVA = ("-XX:+UseG1GC", "-XX:+AlwaysPreTouch", "-Xms1g", "-Xmx1g")
+"""For benchmarks: as a broker is deployed, with all of its memory from the beginning."""
 _CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 """Of the formatted disks that are kept; each cluster has one of its own."""
 
@@ -114,17 +116,17 @@ class Brokers:
     """`count` brokers, which are the controllers too. `settings` go to each one's
     server.properties.
 
-    `port`: of the first one, for its clients; "": any that is free.
+    `port`: of the first one, for its clients; "": any that is free. `java`: options of the JVMs.
     """
 
-    def __init__(self, count: int = 1, *, port: str = "", **settings: str) -> None:
+    def __init__(self, count: int = 1, *, port: str = "", java: Sequence[str] = _JAVA, **settings: str) -> None:
         self._jars = jars()
         self._home = Path(tempfile.mkdtemp(prefix="equipoise-kafka-"))
         self._ports = free_ports(2 * count)
         if port:
             self._ports[0] = int(port)
         self._running: dict[int, tuple[subprocess.Popen[bytes], int]] = {}
-        self._settings = settings
+        self._settings, self._java = settings, java
         self.count = count
         try:
             cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
@@ -150,7 +152,7 @@ class Brokers:
     def start(self, index: int, *, wait: bool = True) -> None:
         """Starts a broker that is not running. With `wait`, returns when it answers."""
         with open(self._home / f"{index}.log", "ab") as log:
-            command = ["java", *_JAVA, "-cp", f"{self._jars}/*", "kafka.Kafka", str(self._properties(index))]
+            command = ["java", *self._java, "-cp", f"{self._jars}/*", "kafka.Kafka", str(self._properties(index))]
             process = subprocess.Popen(
                 ["sh", "-c", _ENDS_WITH_ITS_STARTER, "sh", *command],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True, env={**os.environ, "KAFKA_OPTS": ""},

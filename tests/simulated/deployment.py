@@ -8,7 +8,7 @@ import asyncio
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -132,6 +132,11 @@ class Seat:
     def folder(self) -> Path:
         """State directory."""
         return self.machine.folder / f"disk-{self.disk}"
+
+    @property
+    def running(self) -> Collection[TaskId]:
+        """The tasks that its process runs; none while that starts."""
+        return () if self.member is None or self.member._host is None else self.member.running
 
 
 @attrs.define(eq=False)
@@ -429,9 +434,8 @@ class Deployment:
         for seat in self.members.values():
             if seat.wanted and (seat.process is None or seat.member is None or seat.member._host is None):
                 return f"{seat.name} does not run"
-            if seat.member is not None and seat.member._host is not None:
-                for task in seat.member.running:
-                    running.setdefault(task, []).append(seat)
+            for task in seat.running:
+                running.setdefault(task, []).append(seat)
         for task, owners in running.items():
             if len(owners) != 1:
                 return f"{task} runs at {[seat.name for seat in owners]}"

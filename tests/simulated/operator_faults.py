@@ -112,7 +112,7 @@ def led_by(deployment: Deployment, random: Random) -> float | None:
 def led_by_beside_members(deployment: Deployment, random: Random) -> float | None:
     """Somebody hands the group to another leader while it has members, which changes nothing."""
     seats = deployment.seats()
-    if any(seat.busy for seat in seats) or not all(seat.member is not None and seat.member.running for seat in _members(deployment)):
+    if any(seat.busy for seat in seats) or not all(seat.running for seat in _members(deployment)):
         return None
     _say(deployment, faults.with_other_leader(_IN_FORCE.get(deployment, CONFIG)))
     return 0.0
@@ -242,7 +242,7 @@ def giant(deployment: Deployment, random: Random) -> float | None:
     """A fact that is very long, or has fields at their limits. In a log that knows no topology yet,
     the one among them would be the group's.
     """
-    in_log = any(seat.member is not None and seat.member.running for seat in _members(deployment)) and not deployment.watch.logs_overlap
+    in_log = any(seat.running for seat in _members(deployment)) and not deployment.watch.logs_overlap
     if not in_log or _open_partition(deployment) is None:
         return None
     _say(deployment, faults.giant(random.randrange(10_000)))
