@@ -286,10 +286,10 @@ class StepContext:
         until then, unless a task has no owner (docs/protocol.md#d5). Returns whether.
         """
         state, at_ms = self.state, self.state.now_ms + delay_ms
-        if state.scheduled_ms is not None and state.scheduled_ms <= at_ms:
-            return True
         if not state.owner.keys() >= state.tasks().keys():
             return False
+        if state.scheduled_ms is not None and state.scheduled_ms <= at_ms:
+            return True
         actions.schedule(state, at_ms)
         self.deadlines.watch(Timer.SCHEDULED)
         return True

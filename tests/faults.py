@@ -63,12 +63,15 @@ setting is included.
 """
 
 
-def with_setting(config: GroupConfigured, which: int, *, least_step_ms: int = 1) -> GroupConfigured:
+def with_setting(config: GroupConfigured, which: int, *, least_step_ms: int = 1, most_step_ms: int | None = None) -> GroupConfigured:
     """`config` with one setting raised or lowered. `least_step_ms`: a lower `max_step_ms` becomes
-    this, where ticks so close to each other would fill the log.
+    this, where ticks so close to each other would fill the log. `most_step_ms`: a higher one
+    becomes this, where members with a smaller margin join later and would rightly be refused.
     """
     name, value = SETTINGS[which % len(SETTINGS)]
-    return attrs.evolve(config, knobs=attrs.evolve(config.knobs, **{name: max(value, least_step_ms) if name == "max_step_ms" else value}))
+    if name == "max_step_ms":
+        value = max(value, least_step_ms) if most_step_ms is None else min(max(value, least_step_ms), most_step_ms)
+    return attrs.evolve(config, knobs=attrs.evolve(config.knobs, **{name: value}))
 
 
 ASSIGNORS: tuple[tuple[str, dict[str, Scalar]], ...] = tuple(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
@@ -197,6 +198,7 @@ class Member:
 
     async def _run(self) -> None:
         async with self:
+            gc.freeze()  # what was imported stays: else collections of garbage take a tenth of a busy member's time
             await self.wait()
 
     async def __aenter__(self) -> Self:

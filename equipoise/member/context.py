@@ -174,15 +174,16 @@ class TaskContext:
         self._timers = timers
         self._key_serde, self._value_serde = key_serde, value_serde
         self._outputs_before = 0
+        self._only_state = next(iter(states.values())) if len(states) == 1 else None
 
     @property
     def state(self) -> State:
         """The state of a task with one changelog. Raises InputError when the task has none or
         several; then use `states`.
         """
-        if len(self.states) != 1:
+        if self._only_state is None:
             raise InputError(f"task {self.task} has {len(self.states)} changelogs; use context.states[topic]")
-        return next(iter(self.states.values()))
+        return self._only_state
 
     def send(
         self,

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import attrs
-
 
 class Record(NamedTuple):
     """One record of a source topic. `key` and `value` are deserialized; None stays None.
@@ -22,8 +20,7 @@ class Record(NamedTuple):
     headers: Sequence[tuple[str, bytes]] = ()
 
 
-@attrs.frozen
-class Output:
+class Output(NamedTuple):
     """One record to send. `partition` None: chosen by the key. `timestamp_ms` None: the time of
     sending.
     """

@@ -23,7 +23,7 @@ from typing import Protocol
 import attrs
 
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.client import CLOSE_S, ConsumedRecord, Producer, TopicPartition, acknowledged, call_off
+from equipoise.events.log.kafka.client import CLOSE_S, ConsumedRecord, Producer, TopicPartition, Unsent, acknowledged, call_off
 from equipoise.events.tasks import TaskId
 from equipoise.member.clients import TaskClients
 from equipoise.member.context import State, TaskContext, pack_sources, read_sources
@@ -564,8 +564,8 @@ class TaskRunner:
     async def _write(self, commit: _Commit) -> None:
         try:
             writer, _ = self._opened()
-            await writer.check_outputs(commit.outputs)
-            await (self._commit_transaction(commit) if self._options.transactional else self._commit_plainly(commit))
+            outputs = await writer.by_partition(commit.outputs)
+            await (self._commit_transaction if self._options.transactional else self._commit_plainly)(commit, outputs)
             self.commits += 1
         finally:
             self._set_due()
@@ -576,7 +576,7 @@ class TaskRunner:
         # Counted from the end of the commit: else slow commits would hold a single record each.
         self._commit_by_s = self._monotonic_s() + self._options.commit_interval_ms / 1_000
 
-    async def _commit_transaction(self, commit: _Commit) -> None:
+    async def _commit_transaction(self, commit: _Commit, outputs: Mapping[TopicPartition, Sequence[Unsent]]) -> None:
         writer, _ = self._opened()
         assert self._clients is not None, _OPENED
         assert self._clients.transactions is not None, _OPENED
@@ -585,10 +585,10 @@ class TaskRunner:
         async def write(producer: Producer) -> None:
             nonlocal written
             writer.producer = producer
-            outputs = await writer.send_outputs(commit.outputs)
+            sent = await writer.send_outputs(outputs)
             written = await writer.append_changes(commit.changes)
             self._check_followed(written)
-            await acknowledged(outputs)
+            await acknowledged(sent)
 
         offsets = {} if commit.changes else commit.positions
         await self._clients.transactions.commit(TransactionPart(self.task, write, offsets))
@@ -596,10 +596,10 @@ class TaskRunner:
         if written:
             self._clients.report_offsets(commit.positions, writer.producer)
 
-    async def _commit_plainly(self, commit: _Commit) -> None:
+    async def _commit_plainly(self, commit: _Commit, outputs: Mapping[TopicPartition, Sequence[Unsent]]) -> None:
         # Outputs first: once the changelog has the source positions, no record is processed again.
         writer, _ = self._opened()
-        await acknowledged(await writer.send_outputs(commit.outputs))
+        await acknowledged(await writer.send_outputs(outputs))
         written = await writer.append_changes(commit.changes)
         self._check_followed(written)
         self._to_stores(written)

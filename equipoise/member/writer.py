@@ -42,32 +42,32 @@ class TaskWriter:
         self._sent: list[SentBatch] = []
         """The batches of the last call and those before that are not acknowledged."""
 
-    async def check_outputs(self, outputs: Iterable[Output]) -> None:
-        """Raises InputError when the partition of an output does not exist, KafkaError."""
-        for topic, partition in {(output.topic, output.partition) for output in outputs if output.partition is not None}:
-            count = len(await self.producer.partitions_for(topic))
-            if not 0 <= partition < count:
-                raise InputError(f"send to {topic}: it has no partition {partition}, only 0 to {count - 1}")
-
-    async def send_outputs(self, outputs: Iterable[Output]) -> list[SentBatch]:
-        """Queues all outputs, which were checked. Raises KafkaError."""
+    async def by_partition(self, outputs: Iterable[Output]) -> dict[TopicPartition, list[Unsent]]:
+        """Outputs as `send_outputs` takes them. Raises InputError when the partition of an output
+        does not exist, KafkaError.
+        """
         counts: dict[str, int] = {}
-        by_place: dict[TopicPartition, list[Unsent]] = {}
-        for output in outputs:
-            topic, partition = output.topic, output.partition
+        found: dict[tuple[str, int], list[Unsent]] = {}
+        for topic, value, key, partition, own_headers, timestamp_ms in outputs:
             count = counts.get(topic)
             if count is None:
                 count = counts[topic] = len(await self.producer.partitions_for(topic))
             if partition is None:
-                partition = self._turn % count if output.key is None else partition_of_key(output.key, count)
-            place = TopicPartition(topic, partition)
-            records = by_place.get(place)
+                partition = self._turn % count if key is None else partition_of_key(key, count)
+            elif not 0 <= partition < count:
+                raise InputError(f"send to {topic}: it has no partition {partition}, only 0 to {count - 1}")
+            records = found.get((topic, partition))
             if records is None:
-                records = by_place[place] = []
-            headers = [*output.headers, *self._headers] if output.headers else self._headers
-            records.append((output.key, output.value, headers, output.timestamp_ms))
+                records = found[topic, partition] = []
+            records.append((key, value, [*own_headers, *self._headers] if own_headers else self._headers, timestamp_ms))
         self._turn += 1
-        return self._note([batch for place, records in by_place.items() for batch in self.producer.send_batches(place, records)])
+        return {TopicPartition(*place): records for place, records in found.items()}
+
+    async def send_outputs(self, outputs: Mapping[TopicPartition, Sequence[Unsent]]) -> list[SentBatch]:
+        """Queues all outputs. Raises KafkaError."""
+        for topic in {place.topic for place in outputs}:
+            await self.producer.partitions_for(topic)  # the producer may be a new one, which does not know the topic
+        return self._note([batch for place, records in outputs.items() for batch in self.producer.send_batches(place, records)])
 
     async def append_changes(self, changes: Mapping[str, Sequence[Change]]) -> dict[str, WrittenChanges]:
         """Appends changes to changelogs: topic -> at least one change. Returns when all are

@@ -59,7 +59,7 @@ def _with_settings_of(config: GroupConfigured, other: GroupConfigured, *names: s
 def setting(deployment: Deployment, random: Random) -> float | None:
     """One setting is raised or lowered, and set back."""
     which, length_s = random.randrange(len(faults.SETTINGS)), random.uniform(0.5, 6)
-    _configure(deployment, faults.with_setting(_IN_FORCE.get(deployment, CONFIG), which, least_step_ms=LEAST_STEP_MS))
+    _configure(deployment, faults.with_setting(_IN_FORCE.get(deployment, CONFIG), which, least_step_ms=LEAST_STEP_MS, most_step_ms=MARGIN_MS))
 
     def back() -> None:
         _configure(deployment, _with_settings_of(_IN_FORCE[deployment], CONFIG, faults.SETTINGS[which][0]))

@@ -64,6 +64,15 @@ def test_join_while_a_task_has_no_owner_is_decided_at_once():
     assert causes(group.fact(joined("m1", 2))) == ["join"]
 
 
+def test_join_while_a_task_has_no_owner_waits_for_no_scheduled_round():
+    group = Group().starts("m1", "m2", stateless=2, assignor="cooperative")
+    group.cycle()
+    group.fact(configured(assignor="cooperative", join_delay_ms=600_000))
+    group.fact(MemberLeft(member_id="m1", incarnation=1))
+    assert group.state.scheduled_ms == group.state.now_ms + 300_000, "then the task no longer waits for m1"
+    assert causes(group.fact(joined("m1", 2))) == ["join"]
+
+
 def test_join_that_replaces_a_live_incarnation_is_decided_at_once():
     group = running()
     assert causes(group.fact(joined("m1", 2))) == ["join"]
