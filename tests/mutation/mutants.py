@@ -99,7 +99,7 @@ class Mutant:
         """Makes this process run the mutant."""
         target = function_named(self.module, self.function)
         mutated = self._compiled(target)
-        target.__code__ = mutated.__code__
+        target.__code__ = mutated.__code__.replace(co_freevars=target.__code__.co_freevars)  # a dropped call of super() leaves `__class__` unused
         target.__defaults__, target.__kwdefaults__ = mutated.__defaults__, mutated.__kwdefaults__
 
     def _compiled(self, target: types.FunctionType) -> types.FunctionType:

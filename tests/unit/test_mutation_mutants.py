@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from equipoise.statemachine.rejections import Rejected
 from tests.mutation.mutants import Module, function_named
 from tests.mutation.trials import moved_lines
 
@@ -27,6 +28,18 @@ def test_mutant_replaces_the_function_where_it_is_used() -> None:
     finally:
         function.__code__ = original
     assert function([3]) == ["3"]
+
+
+def test_mutant_without_the_call_of_super_replaces_its_function() -> None:
+    (mutant,) = [each for each in Module("statemachine/rejections.py").mutants if (each.before, each.after) == ("super().__init__(code)", "pass")]
+    function = function_named(mutant.module, mutant.function)
+    original = function.__code__
+    try:
+        mutant.apply()
+        assert str(Rejected("epoch_went_back", 3, 4)) == "('epoch_went_back', 3, 4)"
+    finally:
+        function.__code__ = original
+    assert str(Rejected("epoch_went_back", 3, 4)) == "epoch_went_back"
 
 
 def test_what_states_that_something_cannot_happen_has_no_mutants(tmp_path: Path) -> None:
