@@ -47,7 +47,7 @@ MODULES = {
     "statemachine/state.py": Judged(_MACHINE),
     "statemachine/problem.py": Judged(_statemachine("problem")),
     "statemachine/problem_cache.py": Judged(_MACHINE),
-    "statemachine/machine.py": Judged(_MACHINE),
+    "statemachine/machine.py": Judged(_statemachine("machine", "fencing", "machine_members", "refused_configuration", "source_lags")),
     "statemachine/snapshots.py": Judged(_statemachine("snapshots")),
     "statemachine/rejections.py": Judged(_statemachine("rejections")),
     "statemachine/rack_warnings.py": Judged(_statemachine("rack_warnings")),

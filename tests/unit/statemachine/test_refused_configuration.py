@@ -226,6 +226,12 @@ def test_machine_halts_without_its_assignor_and_refuses_a_marked_record() -> Non
     with pytest.raises(GroupHalted, match="learner is not installed"):
         GroupMachine(load=lacking("learner")).step(record)
     marked = attrs.evolve(record, refused=True)
+    assert GroupMachine(load=lacking("learner")).as_leader(record) == marked
+    assert GroupMachine().as_leader(record) == record
+    lack = GroupMachine(load=lacking("learner")).lack(record)
+    assert lack is not None
+    assert (lack.offset, lack.code, lack.problem) == (4, "assignor_missing", "learner is not installed")
+    assert GroupMachine(load=lacking("learner")).lack(marked) is None
     with_it, without_it = GroupMachine(), GroupMachine(load=lacking("learner"))
     assert with_it.step(marked) == without_it.step(marked)
     assert with_it.snapshot() == without_it.snapshot()
