@@ -269,13 +269,13 @@ class PartitionLead:
 
     def _halt_for(self, group: GroupLead, offset: int, error: Exception) -> None:
         """Halts one group for its defect; the others continue."""
+        cause: BaseException | None = error
+        code, problem = "defect", defect_text(error)
         if isinstance(error, GroupHalted):
-            offset, code, problem = error.offset, error.code, error.problem
-        else:
-            code, problem = "defect", defect_text(error)
+            offset, code, problem, cause = error.offset, error.code, error.problem, error.__cause__
         halted = self._halt(group, offset, code, problem)
         if code == "defect":
-            halted.__cause__ = error.__cause__ or error  # for the traceback in the worker's log
+            halted.__cause__ = cause  # for the traceback in the worker's log
 
     def _halt(self, group: GroupLead, offset: int, code: str, problem: str) -> GroupHalted:
         halted = group.halted = group.machine.halted = GroupHalted(group.name, offset, code, problem)

@@ -446,7 +446,7 @@ def test_defect_of_a_step_halts_with_its_cause() -> None:
 
 def test_decision_that_cannot_be_compared_halts_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(recomputed: list[DecisionRecord]) -> list[DecisionRecord]:
-        raise ZeroDivisionError("a defect")
+        raise ZeroDivisionError("a defect") from ValueError("its own cause")
 
     lead = PartitionLead()
     folded(lead, running())

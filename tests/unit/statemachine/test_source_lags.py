@@ -124,6 +124,8 @@ def test_first_round_of_another_assignor_does_not_wait_for_lags() -> None:
     group = gathering(one_source())
     group.pass_ms(DELAY_MS)
     assert group.state.awaiting_lags
+    group.fact(configured("lag_aware", initial_delay_ms=DELAY_MS, probing_interval_ms=9_000))
+    assert (group.state.awaiting_lags, group.moves()) == (True, []), "other settings of the same assignor"
     group.fact(configured("high_availability", initial_delay_ms=DELAY_MS))
     assert len(group.moves()) == 3, "the assignor that needs them is gone"
 
