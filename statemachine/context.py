@@ -380,7 +380,7 @@ class StepContext:
             self.cancel(task, "destination_leaving")
         for task in sorted(member.eager_regrants):
             self.drop_eager_regrant(member, task, "destination_leaving")
-        for task in sorted(task for task, epoch in member.active.items() if epoch > member.issued_epoch):
+        for task in sorted(task for task in member.active if member.is_untold(task)):
             # A deadline of this step granted it before the member's report was read. Nobody was
             # told, so the task is free for a member that stays.
             actions.take_back(self.state, member, task)

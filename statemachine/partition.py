@@ -184,11 +184,11 @@ class PartitionLead:
     # Folding
 
     def must_read_published(self, record: Record) -> bool:
-        """Whether the host must first hand in all decisions published so far, because this build
-        would refuse the fact, and another worker that leads the partition by now may have answered
-        it otherwise.
+        """Whether the host must hand in all decisions published so far before it folds this next
+        fact, because this build would refuse it, and another worker that leads the partition by now
+        may have answered it otherwise.
         """
-        return isinstance(record.event, GroupConfigured) and self._own_refusal(self.group(record.group, record.offset), record) is not None
+        return isinstance(record.event, GroupConfigured) and self._own_refusal(self.group(record.group), record) is not None
 
     def _own_refusal(self, group: GroupLead, record: Record) -> GroupHalted | None:
         """Why this worker refuses a fact that no published decision refuses; None: it does not."""
@@ -226,7 +226,7 @@ class PartitionLead:
             self._halt_for(group, record.offset, machine.halted or error)
             return []
         if lack is not None and _is_answered_otherwise(group, decisions):
-            self._halt_for(group, record.offset, lack)
+            self._halt(group, record.offset, lack.code, lack.problem)
             return []
         self._folded(record, decisions, machine)
         try:
@@ -269,15 +269,19 @@ class PartitionLead:
 
     def _halt_for(self, group: GroupLead, offset: int, error: Exception) -> None:
         """Halts one group for its defect; the others continue."""
-        halted = error if isinstance(error, GroupHalted) else GroupHalted(group.name, offset, "defect", defect_text(error))
-        self._halt(group, halted.offset, halted.code, halted.problem)
-        if group.halted is not None and halted.code == "defect":
-            group.halted.__cause__ = halted.__cause__ or error  # for the traceback in the worker's log
+        cause: BaseException | None = error
+        code, problem = "defect", defect_text(error)
+        if isinstance(error, GroupHalted):
+            offset, code, problem, cause = error.offset, error.code, error.problem, error.__cause__
+        halted = self._halt(group, offset, code, problem)
+        if code == "defect":
+            halted.__cause__ = cause  # for the traceback in the worker's log
 
-    def _halt(self, group: GroupLead, offset: int, code: str, problem: str) -> None:
-        group.halted = group.machine.halted = GroupHalted(group.name, offset, code, problem)
+    def _halt(self, group: GroupLead, offset: int, code: str, problem: str) -> GroupHalted:
+        halted = group.halted = group.machine.halted = GroupHalted(group.name, offset, code, problem)
         group.tick_at_ms = None
         group.waiting.clear()
+        return halted
 
     # Checkpoints
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import attrs
 
-_MACHINE = tuple(
-    f"tests/unit/statemachine/test_{name}.py"
-    for name in (
-        "actions", "context", "crash_loops", "deadlines", "due", "fencing", "leader", "leftovers", "loads", "machine",
-        "machine_members", "machine_movements", "problem", "readiness", "refused_configuration", "slots", "snapshots", "source_lags", "state",
-        "transitions",
-    )
+
+def _statemachine(*names: str) -> tuple[str, ...]:
+    return tuple(f"tests/unit/statemachine/test_{name}.py" for name in names)
+
+
+_MACHINE = _statemachine(
+    "actions", "context", "crash_loops", "deadlines", "due", "fencing", "joins_together", "leader", "leftovers", "loads", "machine",
+    "machine_members", "machine_movements", "problem", "readiness", "refused_configuration", "slots", "snapshots", "source_lags", "state",
+    "transitions",
 )  # fmt: skip
-_PARTITION = tuple(f"tests/unit/statemachine/test_{name}.py" for name in ("partition", "published", "refused_configuration"))
-_SESSION = tuple(f"tests/unit/statemachine/test_{name}.py" for name in ("member", "member_boundaries", "session_state"))
+_PARTITION = _statemachine("partition", "published", "refused_configuration")
+_SESSION = _statemachine("member", "member_boundaries", "session_state")
 _RANKING = ("tests/unit/assignors/test_ranking.py",)
 _ASSIGNORS = tuple(
     f"tests/unit/assignors/test_{name}.py"
@@ -32,9 +34,9 @@ class Judged:
 
 
 MODULES = {
-    "statemachine/due.py": Judged(_MACHINE, 90),
-    "statemachine/context.py": Judged(_MACHINE, 90),
-    "statemachine/transitions.py": Judged(_MACHINE, 90),
+    "statemachine/due.py": Judged(_statemachine("due"), 90),
+    "statemachine/context.py": Judged(_statemachine("context", "joins_together"), 90),
+    "statemachine/transitions.py": Judged(_statemachine("transitions", "joins_together"), 90),
     "statemachine/member.py": Judged(_SESSION, 99),
     "statemachine/session_state.py": Judged(_SESSION, 99),
     "statemachine/leader.py": Judged(_MACHINE),
@@ -43,12 +45,12 @@ MODULES = {
     "statemachine/slots.py": Judged(_MACHINE),
     "statemachine/loads.py": Judged(_MACHINE),
     "statemachine/state.py": Judged(_MACHINE),
-    "statemachine/problem.py": Judged(_MACHINE),
+    "statemachine/problem.py": Judged(_statemachine("problem")),
     "statemachine/problem_cache.py": Judged(_MACHINE),
-    "statemachine/machine.py": Judged(_MACHINE),
-    "statemachine/snapshots.py": Judged(_MACHINE),
-    "statemachine/rejections.py": Judged(_MACHINE),
-    "statemachine/rack_warnings.py": Judged(_MACHINE),
+    "statemachine/machine.py": Judged(_statemachine("machine", "fencing", "machine_members", "refused_configuration", "source_lags")),
+    "statemachine/snapshots.py": Judged(_statemachine("snapshots")),
+    "statemachine/rejections.py": Judged(_statemachine("rejections")),
+    "statemachine/rack_warnings.py": Judged(_statemachine("rack_warnings")),
     "statemachine/published.py": Judged(_PARTITION),
     "statemachine/partition.py": Judged(_PARTITION),
     "assignors/common/target.py": Judged(_ASSIGNORS),

@@ -99,21 +99,19 @@ class Mutant:
         """Makes this process run the mutant."""
         target = function_named(self.module, self.function)
         mutated = self._compiled(target)
-        target.__code__ = mutated.__code__
+        closed = target.__code__.co_freevars
+        assert {"__class__"} >= {*closed} >= {*mutated.__code__.co_freevars}, "a function is a closure over its class at most"
+        target.__code__ = mutated.__code__.replace(co_freevars=closed)  # without a dropped call of super, `__class__` is unused
         target.__defaults__, target.__kwdefaults__ = mutated.__defaults__, mutated.__kwdefaults__
 
     def _compiled(self, target: types.FunctionType) -> types.FunctionType:
-        """The mutant's function, compiled where the original is defined: as a closure over
-        `__class__` when the original is one.
+        """The mutant's function, compiled in a class, where `super` is known and the function's own
+        name is not.
         """
         namespace: dict[str, Any] = {}
-        closed = target.__code__.co_freevars
-        wrapped = "from __future__ import annotations\ndef made():\n"
-        wrapped += f"    {' = '.join(closed)} = None\n" if closed else ""
-        wrapped += "".join(f"    {line}\n" for line in self.source.splitlines())
-        wrapped += f"    return {self.function.rpartition('.')[2]}\n"
+        wrapped = "from __future__ import annotations\nclass Made:\n" + "".join(f"    {line}\n" for line in self.source.splitlines())
         exec(compile(wrapped, f"<{self.module}: {self.function}>", "exec"), target.__globals__, namespace)  # noqa: S102 - this repository's own code, changed
-        made: types.FunctionType = types.FunctionType(namespace["made"].__code__, target.__globals__)()
+        made: types.FunctionType = inspect.getattr_static(namespace["Made"], self.function.rpartition(".")[2])
         return made
 
 

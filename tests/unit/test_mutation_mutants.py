@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from equipoise.events.codec import make_record
+from equipoise.statemachine.machine import GroupMachine
+from equipoise.statemachine.rejections import Rejected
+from tests.groups import configured
 from tests.mutation.mutants import Module, function_named
 from tests.mutation.trials import moved_lines
 
@@ -27,6 +34,42 @@ def test_mutant_replaces_the_function_where_it_is_used() -> None:
     finally:
         function.__code__ = original
     assert function([3]) == ["3"]
+
+
+def deals_by_lag() -> bool:
+    machine = GroupMachine()
+    machine.step(make_record("orders", 0, 0, configured("lag_aware")))
+    return machine.deals_by_lag
+
+
+@pytest.mark.parametrize(
+    ("module", "before", "after", "call", "expected"),
+    [
+        ("statemachine/rejections.py", "super().__init__(code)", "super().__init__(None)", lambda: str(Rejected("code")), ("code", "None")),
+        ("statemachine/rejections.py", "super().__init__(code)", "pass", lambda: str(Rejected("code", 3)), ("code", "('code', 3)")),
+        (
+            "statemachine/machine.py",
+            "return self._assignor is not None and deals_by_lag(self._assignor)",
+            "return self._assignor is not None and deals_by_lag(None)",
+            deals_by_lag,
+            (True, False),
+        ),
+    ],
+)
+def test_mutant_calls_what_its_function_calls(
+    module: str, before: str, after: str, call: Callable[[], object], expected: tuple[object, object]
+) -> None:
+    """`super`, and a function of the module that has the name of the property."""
+    (mutant,) = [each for each in Module(module).mutants if (each.before, each.after) == (before, after)]
+    function = function_named(mutant.module, mutant.function)
+    original = function.__code__
+    results = [call()]
+    try:
+        mutant.apply()
+        results.append(call())
+    finally:
+        function.__code__ = original
+    assert tuple(results) == expected
 
 
 def test_what_states_that_something_cannot_happen_has_no_mutants(tmp_path: Path) -> None:

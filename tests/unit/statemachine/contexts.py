@@ -5,6 +5,7 @@ machine. No step is run and no assignor is asked, so that a test sees one part a
 from __future__ import annotations
 
 from equipoise.assignors import Guarantee, Movement, MovementState
+from equipoise.events.facts import GroupConfigured
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine import actions
 from equipoise.statemachine.context import StepContext
@@ -16,7 +17,12 @@ ALL = frozenset(Guarantee)
 
 
 def context_of(group: Group, guarantees: frozenset[Guarantee] = ALL) -> StepContext:
-    return StepContext(group.state, Deadlines(group.state), lambda config: None, lambda config: guarantees, 1_000_000)
+    """`guarantees`: those of the assignor of the group's configuration."""
+
+    def guarantees_of(config: GroupConfigured) -> frozenset[Guarantee]:
+        return guarantees if config is group.state.config else frozenset()
+
+    return StepContext(group.state, Deadlines(group.state), lambda config: None, guarantees_of, 1_000_000)
 
 
 def step(*member_ids: str, eager: tuple[str, ...] = (), stateless: int = 0, guarantees: frozenset[Guarantee] = ALL) -> StepContext:

@@ -35,6 +35,13 @@ def cancelled(task: TaskId, source: str | None, destination: str, reason: str) -
     return Move(task=task, source=source, destination=destination, state="cancelled", reason=reason)
 
 
+def test_step_begins_without_effects():
+    context = step("m1")
+    assert (context.emitted, context.causes, context.moves, context.changed, context.promised) == ([], set(), {}, set(), {})
+    assert (context.plan, context.observed, context.unique) == (None, None, True)
+    assert (context.lifted, context.rescheduled, context.deals_by_lag) == (False, False, False)
+
+
 # Movements that end
 
 
@@ -303,7 +310,8 @@ def test_take_back_of_a_grant_without_a_move():
 
 def test_expired_member_is_said_with_its_silence_and_counts_as_crashed():
     context = step("m1", "m2")
-    context.state.now_ms += 40_000
+    member_of(context, "m1").last_heard_ms = context.state.now_ms + 5_000
+    context.state.now_ms += 45_000
     context.expire(member_of(context, "m1"), "session_timeout", hold_ms=0)
     assert context.emitted == [MemberExpired(member_id="m1", incarnation=1, cause="session_timeout", silent_ms=40_000, hold_ms=0)]
     assert (set(context.state.members), context.state.crashes["m1"].times) == ({"m2"}, 1)

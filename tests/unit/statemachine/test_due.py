@@ -99,6 +99,24 @@ def test_deadline_of_a_member_removes_it_with_its_hold(timer: Timer, expired_as:
     assert context.state.probing_deadline_ms is not None
 
 
+def test_initial_delay_that_is_over_begins_the_first_round():
+    group = Group(watched=False).starts("m1", stateful=1, initial_delay_ms=500)
+    assert group.state.gathering_until_ms is not None
+    context = context_of(group)
+    deadline_passed(context, Timer.GATHERING, GROUP_KEY)
+    assert (context.causes, context.state.gathering_until_ms) == ({"start"}, None)
+
+
+def test_hold_of_a_fenced_incarnation_ends_with_its_session():
+    context, _ = everything_under_way()
+    state = context.state
+    context.remove_member(state.members["m1"], hold_ms=SESSION_MS)
+    (key,) = state.fenced
+    assert state.holds != {}
+    deadline_passed(context, Timer.FENCED, (key, NO_TASK))
+    assert (state.fenced, state.holds) == ({}, {})
+
+
 @pytest.mark.parametrize("timer", [Timer.SESSION, Timer.REVOCATION])
 def test_last_member_that_expires_stops_the_timers_of_the_group(timer: Timer):
     group = Group(watched=False).starts("m1", stateful=1)

@@ -7,11 +7,11 @@ from __future__ import annotations
 import pytest
 
 from equipoise.events.codec import make_record
-from equipoise.events.decisions import EventRejected
+from equipoise.events.decisions import AssignmentIssued, Decision, EventRejected
 from equipoise.events.errors import InvariantBroken
 from equipoise.events.facts import LagReported, MemberLeft
 from equipoise.reference_model.invariants import Validator
-from tests.groups import GROUP, Group, configured, joined, rejections, tasks
+from tests.groups import GROUP, SESSION_MS, Group, assigned, configured, joined, rejections, tasks
 
 
 def test_max_step_must_fit_the_smallest_margin_of_all_members():
@@ -75,6 +75,18 @@ def test_validator_finds_a_max_step_over_the_margin_of_a_fenced_incarnation():
         model.step(record, [decision for decision in group.decisions if decision.caused_by == record.offset])
     with pytest.raises(InvariantBroken, match=r"^invariant 1: max_step_ms 9000 is over the margin of m1 incarnation 1, 1000 ms"):
         model.step(group.records[-1], [])
+
+
+def test_hold_that_ends_is_told_to_the_next_owner():
+    group = Group().starts("m1", stateless=1)
+    (task,) = tasks("1_0")
+    assert assigned(group.fact(joined("m1", 2)))["m1"].hold_ms == {task: SESSION_MS}
+    told: list[Decision] = []
+    for number in range(SESSION_MS // 1_000):
+        assert told == []
+        told = group.fact(LagReported("m1", 2, number, 1), after_ms=1_000)
+    assert [each.cause for each in told if isinstance(each, AssignmentIssued)] == ["hold_over"]
+    assert assigned(told)["m1"].hold_ms == {}
 
 
 # Late joins (M1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from equipoise.events.decisions import AssignmentIssued, Decision
 from equipoise.events.facts import MemberLeft
+from equipoise.statemachine import actions
 from equipoise.statemachine.deadlines import GROUP_KEY, Timer
 from tests.groups import Group, assigned, configured, joined
 from tests.unit.statemachine.contexts import context_of
@@ -78,6 +79,12 @@ def test_join_that_replaces_a_live_incarnation_is_decided_at_once():
     assert causes(group.fact(joined("m1", 2))) == ["join"]
 
 
+def test_join_that_replaces_a_waiting_incarnation_without_tasks_is_decided_at_once():
+    group = running()
+    assert group.fact(joined("m2")) == []
+    assert causes(group.fact(joined("m2", 2))) == ["join"]
+
+
 def test_scheduled_round_moves_to_an_earlier_time_only():
     group = running()
     context = context_of(group)
@@ -85,6 +92,15 @@ def test_scheduled_round_moves_to_an_earlier_time_only():
         assert context.waits_for_others(delay_ms)
         assert group.state.scheduled_ms == group.state.now_ms + scheduled_ms
         assert (group.state.scheduled_ms, Timer.SCHEDULED, GROUP_KEY) in context.deadlines.running()
+
+
+def test_join_waits_for_a_round_that_is_scheduled_by_then_though_a_task_has_no_owner():
+    group = running()
+    context = context_of(group)
+    group.state.owner.popitem()
+    actions.schedule(group.state, group.state.now_ms + DELAY_MS)
+    assert [context.waits_for_others(delay_ms) for delay_ms in (DELAY_MS - 1, DELAY_MS, DELAY_MS + 1)] == [False, True, True]
+    assert group.state.scheduled_ms == group.state.now_ms + DELAY_MS
 
 
 def test_without_delay_each_join_is_a_round():

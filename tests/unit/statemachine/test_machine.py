@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import pytest
 
-from equipoise.assignors import AssignmentProblem, Plan, TaskLoad, registry
+from equipoise.assignors import AssignmentProblem, DelegatingAssignor, Plan, TaskLoad, registry
 from equipoise.events.codec import make_record
 from equipoise.events.decisions import AssignmentIssued, BalanceEvaluated, Checkpointed, Decision, EventRejected, MemberAssigned
 from equipoise.events.errors import EquipoiseError, GroupHalted, InputError, RepeatError
@@ -30,7 +30,7 @@ from equipoise.events.facts import (
 )
 from equipoise.events.tasks import TaskId
 from equipoise.reference_model.invariants import check_snapshot_replay
-from equipoise.statemachine.machine import GroupMachine
+from equipoise.statemachine.machine import Evaluation, GroupMachine
 from equipoise.statemachine.problem import build_problem
 from equipoise.statemachine.rejections import REJECTIONS, rejection_text
 from equipoise.statemachine.snapshots import FORM
@@ -60,9 +60,20 @@ def test_decisions_are_numbered_densely_and_name_the_fact_that_caused_them():
 def test_repeated_record_raises_and_changes_nothing():
     group = Group().starts("m1", stateless=1)
     before = group.machine.snapshot()
-    with pytest.raises(RepeatError, match=f"offset {group.records[-1].offset}"):
-        group.machine.step(group.records[-1])
+    last = group.records[-1].offset
+    for record in group.records[-2:]:
+        with pytest.raises(RepeatError, match=f"^offset {record.offset}: the group is at offset {last} already$"):
+            group.machine.step(record)
     assert group.machine.snapshot() == before
+
+
+def test_fact_of_another_group_raises_and_changes_nothing():
+    group = Group().starts("m1", stateless=1)
+    before = group.machine.snapshot()
+    with pytest.raises(InputError, match=r"^offset 99: a fact of group 'billing' was handed to the machine of group 'orders'$"):
+        group.machine.step(make_record("billing", 99, group.append_ms, ProbingTick()))
+    assert group.machine.snapshot() == before
+    group.tick()
 
 
 def test_gap_in_offsets_is_accepted():
@@ -370,10 +381,31 @@ def test_rejected_configuration_keeps_the_assignor():
     assert len(told) == asked
 
 
+def test_lowered_cap_counts_warm_ups_of_a_leaving_owner_if_the_new_assignor_does():
+    """Version 2 of the assignor has them apart from the caps, version 1 does not."""
+    for version, kept in ((2, 3), (1, 1)):
+        group = Group().starts("m1", stateful=3, max_warmups=1)
+        group.settles()
+        group.join("m2", restores=0)
+        group.members["m1"].leaves()
+        group.cycle()
+        assert len(group.state.members["m2"].warmup) == 3
+        group.fact(configured(version=version, initial_delay_ms=0, max_warmups=1, probing_interval_ms=9_000))
+        assert len(group.state.members["m2"].warmup) == kept
+        assert [move.reason for move in group.moves("cancelled")] == ["reconfigured"] * (3 - kept)
+
+
+def test_settings_that_the_assignor_does_not_take_are_rejected():
+    group = Group().starts("m1", stateless=1)
+    before = all_but_time_and_leases(group.machine)
+    assert rejections(group.fact(configured(options={"strict": "maybe"}))) == ["knobs_refused"]
+    assert all_but_time_and_leases(group.machine) == before
+
+
 # Halt (L6)
 
 
-def assert_halts(group: Group, fact: Any, code: str) -> None:
+def assert_halts(group: Group, fact: Any, code: str, problem_text: str) -> None:
     """A machine without a leader halts; a leader refuses what its build lacks
     (`test_refused_configuration`).
     """
@@ -383,7 +415,8 @@ def assert_halts(group: Group, fact: Any, code: str) -> None:
 
     with pytest.raises(GroupHalted) as halted:
         step(fact)
-    assert halted.value.code == code
+    assert (halted.value.group, halted.value.offset, halted.value.code) == (GROUP, len(group.records), code)
+    assert problem_text in halted.value.problem
     for going_on in (lambda: step(ProbingTick()), group.machine.snapshot):
         with pytest.raises(GroupHalted) as again:
             going_on()
@@ -391,13 +424,13 @@ def assert_halts(group: Group, fact: Any, code: str) -> None:
 
 
 def test_missing_assignor_or_behaviour_version_halts():
-    assert_halts(Group(), attrs.evolve(configured(), assignor="unheard_of"), "assignor_missing")
-    assert_halts(Group(), attrs.evolve(configured(), behaviour_version=999), "assignor_missing")
+    assert_halts(Group(), attrs.evolve(configured(), assignor="unheard_of"), "assignor_missing", "'unheard_of' version 2 is not installed")
+    assert_halts(Group(), attrs.evolve(configured(), behaviour_version=999), "assignor_missing", "version 999 is not installed")
 
 
 def test_other_solver_halts_unless_any_solver_is_set():
     other = attrs.evolve(configured(), solver="ortools-1.0")
-    assert_halts(Group(), other, "solver_missing")
+    assert_halts(Group(), other, "solver_missing", "pinned to solver 'ortools-1.0'")
     reader = GroupMachine(any_solver=True)
     assert reader.step(make_record(GROUP, 0, 0, other)) == []
 
@@ -420,13 +453,18 @@ class Broken:
 
 
 @pytest.mark.parametrize(
-    ("error", "code"), [(EquipoiseError("no optimum"), "assignor_failed"), (InputError("racks"), "assignor_failed"), (None, "plan_invalid")]
+    ("error", "code", "problem_text"),
+    [
+        (EquipoiseError("no optimum"), "assignor_failed", "broken could not decide: no optimum"),
+        (InputError("racks"), "assignor_failed", "broken could not decide: racks"),
+        (None, "plan_invalid", ""),
+    ],
 )
-def test_failing_assignor_or_invalid_plan_halts(error: Exception | None, code: str):
+def test_failing_assignor_or_invalid_plan_halts(error: Exception | None, code: str, problem_text: str):
     group = Group(lambda name, version: Broken(error))
     group.fact(attrs.evolve(configured(initial_delay_ms=0), solver=""))
     group.fact(topology(stateless=1))
-    assert_halts(group, joined("m1"), code)
+    assert_halts(group, joined("m1"), code, problem_text)
 
 
 def test_defect_is_raised_and_halts():
@@ -434,8 +472,11 @@ def test_defect_is_raised_and_halts():
     group.fact(attrs.evolve(configured(initial_delay_ms=0), solver=""))
     with pytest.raises(ZeroDivisionError):
         group.fact(joined("m1"))
-    with pytest.raises(GroupHalted, match="ZeroDivisionError: a defect"):
+    with pytest.raises(GroupHalted) as caught:
         group.fact(ProbingTick())
+    halted = caught.value
+    assert (halted.group, halted.offset, halted.code, halted.problem) == (GROUP, 2, "defect", "ZeroDivisionError: a defect")
+    assert isinstance(halted.__cause__, ZeroDivisionError)
 
 
 def test_restored_machine_without_its_assignor_halts():
@@ -446,6 +487,54 @@ def test_restored_machine_without_its_assignor_halts():
 
     with pytest.raises(GroupHalted, match="high_availability is not installed"):
         GroupMachine.restore(group.machine.snapshot(), load=missing)
+
+
+def test_restored_machine_halts_for_another_solver_unless_any_solver_is_set():
+    machine = GroupMachine(any_solver=True)
+    machine.step(make_record(GROUP, 7, 0, attrs.evolve(configured(), solver="ortools-1.0")))
+    with pytest.raises(GroupHalted) as caught:
+        GroupMachine.restore(machine.snapshot())
+    halted = caught.value
+    assert (halted.group, halted.offset, halted.code) == (GROUP, 7, "solver_missing")
+    assert halted.problem.startswith("its decisions are pinned to solver 'ortools-1.0'")
+    assert GroupMachine.restore(machine.snapshot(), any_solver=True).snapshot() == machine.snapshot()
+
+
+def test_restored_machine_has_the_size_limit_that_it_is_given():
+    group = Group(watched=False).starts("m1", stateless=59)
+    small = GroupMachine(most_event_bytes=200)
+    for record in group.records[:-1]:
+        small.step(record)
+    restored = GroupMachine.restore(small.snapshot(), most_event_bytes=200)
+    decided = small.step(group.records[-1])
+    assert restored.step(group.records[-1]) == decided
+    parts = [kinds([each.decision for each in decisions]).count(AssignmentIssued) for decisions in (decided, group.decisions)]
+    assert parts == [59, 1], "one for each task"
+
+
+# Evaluations
+
+
+class Recording(DelegatingAssignor):
+    """Keeps its last plan."""
+
+    plan: Plan | None = None
+
+    def assign(self, problem: AssignmentProblem) -> Plan:
+        self.plan = super().assign(problem)
+        return self.plan
+
+
+def test_evaluation_is_of_the_last_plan_and_no_part_of_the_state():
+    assignor = Recording(registry.latest("load_balanced"))
+    group = Group(lambda name, version: assignor).starts("m1", stateless=4, assignor="load_balanced")
+    group.members["m1"].load = Load(cpu=0.5)
+    group.cycle()
+    group.join("m2")
+    assert assignor.plan is not None
+    assert (assignor.plan.cost.moves, assignor.plan.load is None) == (2, False)
+    assert group.machine.last_evaluation == Evaluation(cost=assignor.plan.cost, load=assignor.plan.load)
+    assert (GroupMachine().last_evaluation, GroupMachine.restore(group.machine.snapshot()).last_evaluation) == (None, None)
 
 
 # Checkpoints and snapshots (L7)
@@ -460,6 +549,7 @@ def test_checkpoint_hashes_the_state_after_its_step():
         for decision in group.fact(event):
             if isinstance(decision, Checkpointed):
                 seen.append(decision.seq)
+                assert decision.form == FORM
                 assert decision.state_sha256 == hashlib.sha256(group.machine.snapshot()).hexdigest()
     assert seen == [3, 7]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from equipoise.events.decisions import AssignmentIssued, Decision, MemberExpired
+from equipoise.events.decisions import AssignmentIssued, BalanceEvaluated, Decision, MemberExpired
 from equipoise.events.facts import LagReported, LeaveCancelled, LeaveIntended, MemberLeft, TaskReady, TasksRevoked
 from equipoise.statemachine.state import REMEMBERED_TOPOLOGIES, MemberPhase
 from tests.groups import SESSION_MS, Group, assigned, configured, joined, rejections, tasks, topology
@@ -265,6 +265,18 @@ def test_leave_intended_begins_the_drain_and_leave_cancelled_ends_it():
     assert causes(group.fact(LeaveCancelled(**m1))) == ["leave_cancelled"]
     assert not group.state.members["m2"].warmup
     assert group.state.members["m1"].drain_deadline_ms is None
+
+
+def test_leaving_member_is_released_with_its_last_task_though_no_round_begins():
+    group = Group().starts("m1", "m2", "m3", stateless=3)
+    group.settles()
+    leaving = [group.members[name] for name in ("m1", "m2")]
+    for member in leaving:
+        member.leaves()
+        member.reports()
+    out = leaving[0].reports()
+    assert not any(isinstance(each, BalanceEvaluated) for each in out), "m2 still hands its task over"
+    assert (assigned(out)["m1"].active, assigned(out)["m1"].released) == ((), True)
 
 
 def test_released_member_cannot_cancel_its_leave():

@@ -16,7 +16,7 @@ from equipoise.events.errors import GapError, RepeatError
 from equipoise.events.facts import Fact, LogOpened, MemberLeft, PartitionsObserved, ProbingTick, Undecodable
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.statemachine.machine import GroupMachine
-from equipoise.statemachine.partition import PartitionLead, StoredCheckpoint
+from equipoise.statemachine.partition import GroupLead, PartitionLead, StoredCheckpoint
 from equipoise.statemachine.published import OTHER_FORM, UnreadIdentity, identity_of
 from tests.groups import configured, joined, topology
 
@@ -285,7 +285,7 @@ def test_state_that_cannot_be_written_halts_its_group_alone() -> None:
         lead.take_checkpoint(name)
     halted = lead.groups["a"].halted
     assert halted is not None
-    assert (halted.code, halted.problem) == ("defect", "OverflowError: an integer is too large")
+    assert (halted.offset, halted.code, halted.problem) == (lead.position - 2, "defect", "OverflowError: an integer is too large")
     assert lead.groups["b"].halted is None
     assert len(lead.groups["b"].waiting) == 1
     assert lead.fold(make_record("a", lead.position, 10**6, ProbingTick()), 0) == []
@@ -446,7 +446,7 @@ def test_defect_of_a_step_halts_with_its_cause() -> None:
 
 def test_decision_that_cannot_be_compared_halts_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(recomputed: list[DecisionRecord]) -> list[DecisionRecord]:
-        raise ZeroDivisionError("a defect")
+        raise ZeroDivisionError("a defect") from ValueError("its own cause")
 
     lead = PartitionLead()
     folded(lead, running())
@@ -454,7 +454,8 @@ def test_decision_that_cannot_be_compared_halts_its_group(monkeypatch: pytest.Mo
     assert lead.fold(make_record("a", 4, 2_000, joined("m2")), 0) == []
     halted = lead.groups["a"].halted
     assert halted is not None
-    assert (halted.offset, halted.code) == (4, "defect")
+    assert (halted.offset, halted.code, halted.problem) == (4, "defect", "ZeroDivisionError: a defect")
+    assert isinstance(halted.__cause__, ZeroDivisionError)
 
 
 # Checkpoints
@@ -474,6 +475,19 @@ def test_checkpoints_ripen_in_order_as_decisions_are_acknowledged() -> None:
     assert lead.acknowledged("a", taken[1].number - 1) == []
     assert lead.acknowledged("a", taken[1].number) == taken[1:]
     assert lead.groups["a"].waiting == []
+
+
+def test_new_lead_of_a_group_needs_the_log_from_its_start_and_no_tick() -> None:
+    group = GroupLead("a", GroupMachine())
+    assert (group.recovery_offset, group.last_published, group.tick_at_ms, group.halted) == (0, 0, None, None)
+
+
+def test_checkpoint_of_the_first_fact_of_the_log_is_a_checkpoint() -> None:
+    lead = PartitionLead(0, opened=running()[0])
+    lead.fold(make_record("a", 0, 1_000, configured()), 0)
+    assert lead.recovery_offset == 0
+    lead.stored(StoredCheckpoint(group="a", offset=0, number=0, state=b""))
+    assert lead.recovery_offset == 1
 
 
 def test_checkpoint_stored_late_takes_nothing_back() -> None:

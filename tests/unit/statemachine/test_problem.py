@@ -224,6 +224,12 @@ def test_build_problem_before_anything_is_observed_has_no_lags_and_no_records() 
     assert {(task.lag, task.end_offset) for task in build_problem(state).tasks} == {(None, 0)}
 
 
+def test_build_problem_has_reported_lags_before_any_are_observed() -> None:
+    state = step("m1").state
+    actions.record_loads(state, {}, {B: 5})
+    assert [task.lag for task in build_problem(state).tasks][:3] == [None, 5, None]
+
+
 def test_build_problem_says_whose_drain_has_expired() -> None:
     state = group_state()
     for member in state.members.values():
@@ -281,6 +287,16 @@ def test_build_problem_has_movements_without_a_source_that_gave_the_task_up() ->
     assert build_problem(state).in_flight == (kept, given_up)
     actions.release(state, state.members["m1"], B)
     assert build_problem(state).in_flight == (kept, attrs.evolve(given_up, source=None))
+
+
+def test_build_problem_has_free_tasks_on_their_way_to_the_eager_member_that_waits_for_them() -> None:
+    state = group_state()
+    moves(state, B, "m1", "m2", MovementState.REVOKING)
+    for task in (A, B, D):
+        actions.add_eager_regrant(state.members["m2"], task, had_it=False)
+    actions.release(state, state.members["m1"], B)
+    on_their_way = [Movement(task=task, source=None, destination="m2", state=MovementState.REVOKING) for task in (B, D)]
+    assert list(build_problem(state).in_flight) == on_their_way, "B has a movement already, and m1 still runs A"
 
 
 def test_build_problem_blocks_stalled_pairs_and_members_that_gave_a_slot_up() -> None:

@@ -125,18 +125,22 @@ def test_build_with_the_assignor_accepts_an_unanswered_configuration() -> None:
 
 @pytest.mark.parametrize("published_with", [1, 2])
 def test_build_without_the_assignor_halts_at_an_accepted_configuration(published_with: int) -> None:
-    """2: with the decisions of the configuration's own step; 1: with a decision that only a later
-    fact caused.
+    """2: with the decisions of the configuration's own step; 1: with decisions that only a later
+    fact caused, of which the first has the number of a refusal.
     """
     change = LEARNER if published_with == 1 else attrs.evolve(LEARNER, knobs=configured(initial_delay_ms=0, num_standbys=1).knobs)
     records = log(change, joined("m2"))
     _, decisions = lead(records, real_machine)
     assert decisions[-1].caused_by == 5
-    taken, missing = lead(records, LACKS, decisions)
-    assert code_of(taken) == "assignor_missing"
-    assert missing == []
-    with pytest.raises(GroupHalted):
-        taken.groups[GROUP].machine.snapshot()
+    refused_as = next(index for index, each in enumerate(decisions, 1) if each.caused_by >= 4)
+    for published in (decisions[:refused_as], decisions):
+        taken, missing = lead(records, LACKS, published)
+        halted = taken.groups[GROUP].halted
+        assert halted is not None
+        assert (halted.group, halted.offset, halted.code, halted.problem) == (GROUP, 4, "assignor_missing", "learner is not installed")
+        assert missing == []
+        with pytest.raises(GroupHalted):
+            taken.groups[GROUP].machine.snapshot()
 
 
 def test_checkpoint_under_a_missing_assignor_halts() -> None:
@@ -146,6 +150,11 @@ def test_checkpoint_under_a_missing_assignor_halts() -> None:
     successor = PartitionLead(5, machine_factory=LACKS)
     successor.restore(stored)
     assert code_of(successor) == "assignor_missing"
+    group = successor.groups[GROUP]
+    assert (group.name, group.recovery_offset, group.last_published) == (GROUP, 5, stored.number)
+    successor.take_published(GROUP, stored.number + 1, 0)
+    assert successor.fold(log(LEARNER, joined("m2"))[5], 0) == []
+    assert (code_of(successor), group.last_published) == ("assignor_missing", stored.number + 1)
 
 
 def test_half_published_step_without_refusal_is_completed() -> None:
@@ -209,6 +218,7 @@ def test_leader_does_not_reread_known_refusals() -> None:
     for record in records:
         assert not successor.must_read_published(record)
         successor.fold(record, 0)
+    assert successor.groups[GROUP].refused == set(), "the refusal is folded"
 
 
 def test_machine_halts_without_its_assignor_and_refuses_a_marked_record() -> None:
@@ -216,6 +226,12 @@ def test_machine_halts_without_its_assignor_and_refuses_a_marked_record() -> Non
     with pytest.raises(GroupHalted, match="learner is not installed"):
         GroupMachine(load=lacking("learner")).step(record)
     marked = attrs.evolve(record, refused=True)
+    assert GroupMachine(load=lacking("learner")).as_leader(record) == marked
+    assert GroupMachine().as_leader(record) == record
+    lack = GroupMachine(load=lacking("learner")).lack(record)
+    assert lack is not None
+    assert (lack.offset, lack.code, lack.problem) == (4, "assignor_missing", "learner is not installed")
+    assert GroupMachine(load=lacking("learner")).lack(marked) is None
     with_it, without_it = GroupMachine(), GroupMachine(load=lacking("learner"))
     assert with_it.step(marked) == without_it.step(marked)
     assert with_it.snapshot() == without_it.snapshot()

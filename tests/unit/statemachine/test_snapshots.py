@@ -13,6 +13,7 @@ import pytest
 
 from equipoise.assignors import Movement, MovementState, Revocations
 from equipoise.events import codec
+from equipoise.events.decisions import Checkpointed, EventRejected
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import LagSentinel, TaskId
 from equipoise.statemachine import snapshots
@@ -194,6 +195,12 @@ def test_load_of_other_bytes_names_what_is_wrong(checkpoint: bytes, problem_text
     with pytest.raises(InputError) as caught:
         snapshots.load(checkpoint)
     assert str(caught.value).startswith(problem_text)
+
+
+def test_hash_of_a_state_in_another_form_is_not_comparable() -> None:
+    hashes = [Checkpointed(state_sha256="a" * 64, seq=3, form=form) for form in (snapshots.FORM - 1, snapshots.FORM, snapshots.FORM + 1)]
+    assert [snapshots.is_of_another_form(each) for each in hashes] == [True, False, True]
+    assert not snapshots.is_of_another_form(EventRejected(kind=6, code="epoch_went_back"))
 
 
 def test_member_that_advertises_nothing_has_the_bytes_that_it_always_had() -> None:

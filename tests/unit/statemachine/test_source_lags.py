@@ -112,15 +112,20 @@ def test_first_round_waits_for_the_topology_too() -> None:
     assert group.moves() == [], "the tasks came, and their lags did not"
     group.fact(observed(a=EXAMPLE))
     assert sorted(move.lag_records or 0 for move in group.moves()) == [50_000, 60_000, 100_000]
+    group.fact(one_source(4, epoch=2))
+    assert not group.machine.awaits_lags, "a group that runs waits for no lag"
 
 
 def test_first_round_of_another_assignor_does_not_wait_for_lags() -> None:
     group = gathering(one_source(), "high_availability")
+    assert not group.machine.awaits_lags
     group.pass_ms(DELAY_MS)
     assert len(group.moves()) == 3
     group = gathering(one_source())
     group.pass_ms(DELAY_MS)
     assert group.state.awaiting_lags
+    group.fact(configured("lag_aware", initial_delay_ms=DELAY_MS, probing_interval_ms=9_000))
+    assert (group.state.awaiting_lags, group.moves()) == (True, []), "other settings of the same assignor"
     group.fact(configured("high_availability", initial_delay_ms=DELAY_MS))
     assert len(group.moves()) == 3, "the assignor that needs them is gone"
 
