@@ -85,10 +85,10 @@ async def test_writer_paused_between_permit_and_send_is_fenced(bootstrap: str, p
 def _pause_before_its_transaction(runner: Any, asked: asyncio.Event, go_on: asyncio.Event) -> None:
     commit = runner._commit_transaction
 
-    async def paused(what: Any) -> None:
+    async def paused(*arguments: Any) -> None:
         asked.set()
         await go_on.wait()
-        await commit(what)
+        await commit(*arguments)
 
     runner._commit_transaction = paused
 

@@ -25,11 +25,11 @@ async def test_commits_slower_than_their_interval_still_hold_many_records(
     commits = 0
     commit: Any = TaskRunner._commit_plainly
 
-    async def slow(runner: TaskRunner, what: Any) -> None:
+    async def slow(runner: TaskRunner, *what: Any) -> None:
         nonlocal commits
         commits += 1
         await asyncio.sleep(COMMIT_S)
-        await commit(runner, what)
+        await commit(runner, *what)
 
     monkeypatch.setattr(TaskRunner, "_commit_plainly", slow)
     application = Application(bootstrap, prefix)
