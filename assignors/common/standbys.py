@@ -370,7 +370,7 @@ class _Board:
                 self._replace(task, giver, member)
             elif slots.take(member):
                 warmups.add((task, member))
-                self._promise(task, giver, member)
+                self._promise(giver, member)
         unsettled = bool(warmups)
         being_passed_on = {task for task, _ in warmups}
         while True:
@@ -391,7 +391,7 @@ class _Board:
                 if not self.indexed.is_blocked(task, taker) and slots.take(taker):
                     warmups.add((task, taker))
                     being_passed_on.add(task)
-                    self._promise(task, giver, taker)
+                    self._promise(giver, taker)
                 elif not slots.left:
                     break
             if not passed_on:  # each one evens loads out, so this ends; and each may make room for another
@@ -438,7 +438,7 @@ class _Board:
         self.remove(task, giver)
         self.add(task, member)
 
-    def _promise(self, task: TaskId, giver: str, member: str) -> None:
+    def _promise(self, giver: str, member: str) -> None:
         """Updates loads to those after the copy has been passed on."""
         self.load[giver] -= 1
         self.load[member] += 1

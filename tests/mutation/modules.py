@@ -17,6 +17,7 @@ _MACHINE = _statemachine(
 _PARTITION = _statemachine("partition", "published", "refused_configuration")
 _SESSION = _statemachine("member", "member_boundaries", "session_state")
 _RANKING = ("tests/unit/assignors/test_ranking.py",)
+_STANDBYS = ("tests/unit/assignors/test_standbys.py", "tests/unit/assignors/test_rack_standbys.py")
 _ASSIGNORS = tuple(
     f"tests/unit/assignors/test_{name}.py"
     for name in (
@@ -56,6 +57,6 @@ MODULES = {
     "assignors/common/target.py": Judged(_ASSIGNORS),
     "assignors/common/movements.py": Judged(_ASSIGNORS),
     "assignors/common/ranking.py": Judged(_RANKING),
-    "assignors/common/standbys.py": Judged(_ASSIGNORS),
+    "assignors/common/standbys.py": Judged(_STANDBYS),
     "assignors/common/bounds.py": Judged(_ASSIGNORS),
 }
