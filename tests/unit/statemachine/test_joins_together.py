@@ -94,15 +94,6 @@ def test_scheduled_round_moves_to_an_earlier_time_only():
         assert (group.state.scheduled_ms, Timer.SCHEDULED, GROUP_KEY) in context.deadlines.running()
 
 
-def test_join_waits_for_a_round_that_is_scheduled_by_then_though_a_task_has_no_owner():
-    group = running()
-    context = context_of(group)
-    group.state.owner.popitem()
-    actions.schedule(group.state, group.state.now_ms + DELAY_MS)
-    assert [context.waits_for_others(delay_ms) for delay_ms in (DELAY_MS - 1, DELAY_MS, DELAY_MS + 1)] == [False, True, True]
-    assert group.state.scheduled_ms == group.state.now_ms + DELAY_MS
-
-
 def test_without_delay_each_join_is_a_round():
     group = running(join_delay_ms=0)
     assert causes(group.fact(joined("m2"))) == ["join"]
