@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from equipoise.events.decisions import AssignmentIssued, Decision
 from equipoise.events.facts import MemberLeft
-from equipoise.statemachine import actions
 from equipoise.statemachine.deadlines import GROUP_KEY, Timer
 from tests.groups import Group, assigned, configured, joined
 from tests.unit.statemachine.contexts import context_of
