@@ -198,7 +198,7 @@ class Member:
 
     async def _run(self) -> None:
         async with self:
-            gc.freeze()  # what was imported stays: else collections of garbage take a tenth of a busy member's time
+            gc.freeze()  # what was imported stays; else a busy member goes through it in each full collection of garbage
             await self.wait()
 
     async def __aenter__(self) -> Self:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -60,6 +61,30 @@ def test_killed_loop_runs_no_finally_and_stopped_thread_does() -> None:
     scheduler = _run(main)
     assert seen == ["stopped"]
     scheduler.dispose()
+
+
+def test_dropped_generator_is_closed_by_a_loop_that_runs_and_by_no_killed_one() -> None:
+    seen: list[str] = []
+
+    async def generator(name: str) -> AsyncGenerator[int, None]:
+        try:
+            yield 1
+        finally:
+            await asyncio.sleep(0)
+            seen.append(name)
+
+    async def main(scheduler: Scheduler, app: VirtualLoop, other: VirtualThread) -> None:
+        held = [generator(name) for name in ("running", "killed")]
+        for each in held:
+            await anext(each)
+        del each, held[0]
+        await asyncio.sleep(1)
+        scheduler.call_later(0, app.kill)
+        scheduler.call_later(1, held.clear)
+        await asyncio.sleep(60)
+
+    _run(main).dispose()
+    assert seen == ["running"]
 
 
 def test_paused_loop_runs_on_late() -> None:

@@ -6,12 +6,14 @@ import os
 import subprocess
 import sys
 from contextlib import ExitStack
+from random import Random
 
 import pytest
 
 from tests.model.without import sessions_end_early
-from tests.simulated import broker_faults, operator_faults, upgrade_faults  # noqa: F401  # they add their faults
-from tests.simulated.faults import chosen
+from tests.simulated import broker_faults, operator_faults, seeds, upgrade_faults  # noqa: F401  # they add their faults
+from tests.simulated.deployment import Deployment
+from tests.simulated.faults import Fault, chosen
 from tests.simulated.run import describe, simulate
 
 
@@ -42,3 +44,13 @@ def test_same_seed_gives_the_same_trace_whatever_the_hash_seed() -> None:
     first, second = (each.stdout.splitlines()[0].rpartition("trace ")[2] for each in ran)
     assert first == second
     assert first == simulate(3, "exactly_once", chosen("all"), storm_s=6, every_s=0.5).trace_hash
+
+
+def test_fault_that_fails_itself_is_the_result_of_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def begin(deployment: Deployment, random: Random) -> float:
+        raise KeyError("m1")
+
+    monkeypatch.setattr(seeds, "chosen", lambda names: [Fault("bad", "test", begin)])
+    result = seeds.run_seed(7, guarantee="both", faults="all", storm_s=6, every_s=0.5)
+    assert (result.seed, result.guarantee, len(result.problems)) == (7, "exactly_once", 1)
+    assert "KeyError: 'm1'" in result.problems[0]

@@ -9,7 +9,7 @@ import concurrent.futures
 import heapq
 import sys
 import warnings
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextvars import Context
 from random import Random
 from typing import Any, TypeVar
@@ -70,6 +70,7 @@ class Scheduler:
         """Runs until `until` holds after a step, nothing is left to do, or the time is `until_us`.
         """
         heap = self._heap
+        hooks = sys.get_asyncgen_hooks()
         try:
             while heap and heap[0][0] <= until_us:
                 due_us, _, item = heapq.heappop(heap)
@@ -92,6 +93,7 @@ class Scheduler:
         finally:
             self.current = None
             asyncio._set_running_loop(None)
+            sys.set_asyncgen_hooks(*hooks)
 
     def dispose(self) -> None:
         """Closes every coroutine that was left where it waited, so that none is closed later."""
@@ -204,6 +206,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 continue
             scheduler.current = self
             asyncio._set_running_loop(self)
+            sys.set_asyncgen_hooks(finalizer=self._close_dropped)
             handle._run()
             asyncio._set_running_loop(None)
             scheduler.current = None
@@ -247,6 +250,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._ready.clear()  # type: ignore[attr-defined]
         self._timers.clear()
         self.close()
+
+    def _close_dropped(self, generator: AsyncGenerator[Any, Any]) -> None:
+        """Closes an asynchronous generator that nothing refers to any more, as asyncio does. After
+        a SIGKILL, and after the simulation, none of its lines runs.
+        """
+        if self.is_alive:
+            self.call_soon(self.create_task, generator.aclose())
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
         """Runs `func` at once, in this thread."""

@@ -106,14 +106,14 @@ def test_copy_too_many_ends_where_it_is_worth_least(second: dict[str, Any], thir
     assert held(assigned(question))["0_0"] == stays
 
 
-def test_copy_too_many_ends_by_what_it_restores_and_not_by_the_room_beside_it():
-    """m2 has its share of two copies, and m3 has room for two, but more to restore."""
+def test_copy_too_many_ends_by_what_it_restores_and_not_by_the_load_beside_it():
+    """m2 has its share of two copies; m3 has this one alone, but more to restore."""
     second = member("m2", "0_1", standby="0_0", lags={"0_0": 700})
     found = assigned(problem(TWO, member("m1", "0_0"), second, member("m3", standby="0_0", lags={"0_0": 800}), num_standbys=1))
     assert (held(found)["0_0"], found.warmups) == ("m2", frozenset())
 
 
-def test_member_whose_copy_ends_has_room_for_another():
+def test_member_whose_copy_ends_may_hold_another():
     second, third = member("m2", standby="0_0", lags={"0_0": 700}), member("m3", standby="0_0", lags={"0_0": 800})
     found = assigned(problem(TWO, member("m1", "0_0 0_1"), second, third, num_standbys=1))
     assert held(found) == {"0_0": "m2", "0_1": "m3"}
@@ -164,7 +164,7 @@ def test_left_over_copy_that_is_nearest_becomes_the_standby(second: dict[str, An
     assert (held(found), found.placed) == ({"0_0": holder}, frozenset({TaskId(0, 0)}))
 
 
-def test_left_over_copy_on_a_member_without_room_is_not_used():
+def test_left_over_copy_on_a_member_with_its_share_is_not_used():
     """m2 has its share of two copies: one more is above."""
     question = problem(TWO, member("m1", "0_0"), member("m2", "0_1", lags={"0_0": 5}), member("m3"), member("m4"), num_standbys=1)
     assert held(assigned(question))["0_0"] in ("m3", "m4")
@@ -199,7 +199,7 @@ def test_copies_follow_capacity(count: int, capacity: int, copies: int):
 
 
 def test_copies_just_placed_stay_where_an_owner_has_the_capacity_of_three():
-    """m2 gets no copy of its own two tasks, though it has room for more."""
+    """m2 gets no copy of its own two tasks, though its share is larger."""
     members = member("m1", "0_0"), member("m2", "0_1 0_2", capacity=3), member("m3"), member("m4")
     found = assigned(problem(tasks(numbered(3)), *members, num_standbys=2))
     assert (held(found), found.warmups, found.unsettled) == ({"0_0": "m2 m3", "0_1": "m3 m4", "0_2": "m1 m4"}, frozenset(), False)
@@ -385,7 +385,7 @@ def test_member_that_gets_a_copy_passes_none_on_in_the_same_plan():
     assert (warming(found), found.unsettled) == (["0_0 m2"], True)
 
 
-def test_copy_that_is_passed_on_makes_room_for_another():
+def test_copy_that_is_passed_on_lets_another_take_its_place():
     """0_0 may go from m1 to m2 alone, which is full until m3 takes 0_1 over. Then nothing is too
     few, and m1 still has four of eight copies, one more than its share.
     """
@@ -395,8 +395,8 @@ def test_copy_that_is_passed_on_makes_room_for_another():
     assert (warming(found), held(found)["0_1"], found.unsettled) == (["0_0 m2"], "m3", True)
 
 
-def test_room_goes_first_to_the_copies_that_come_next():
-    """As above, but 0_2 may go to m2, too, and is next when 0_1 leaves room for one."""
+def test_free_slots_go_first_to_the_copies_that_come_next():
+    """As above, but 0_2 may go to m2, too, and is next when 0_1 leaves a slot free."""
     first, second = member("m1", "0_1", standby="0_0 0_2 1_0 1_1", subtopologies=[0, 1]), member("m2", "1_0 1_1 2_0", standby="0_1")
     third = member("m3", "0_0 0_2", subtopologies=[0], lags={"0_1": 5})
     found = assigned(problem(tasks("0_0 0_1 0_2 1_0 1_1 2_0"), first, second, third, num_standbys=1))
