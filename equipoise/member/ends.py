@@ -18,7 +18,7 @@ a partition has no leader after a failure.
 """
 
 Ask = Callable[[list[TopicPartition]], Awaitable[dict[TopicPartition, int]]]
-"""Requests the ends of changelog partitions from their leaders. Raises KafkaError."""
+"""Requests the ends of partitions from their leaders. Raises KafkaError."""
 
 
 class ChangelogEnds:
@@ -65,7 +65,7 @@ class ChangelogEnds:
         if not self._asked:
             return
         before = dict(self.known)
-        ends = await _ask(ask, sorted(self._asked))
+        ends = await ask_ends(ask, sorted(self._asked))
         for tp in self._asked:
             if self.known.get(tp) != before.get(tp):
                 self.known[tp] = max(self.known[tp], ends.get(tp, 0))
@@ -77,12 +77,12 @@ class ChangelogEnds:
             _LOG.debug("the ends of %d changelogs are unknown, no leader answers: %s/%d%s", len(missing), *missing[0], ", ..." if missing[1:] else "")
 
 
-async def _ask(ask: Ask, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+async def ask_ends(ask: Ask, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
     """The ends of the partitions whose leaders answer."""
     from aiokafka.errors import KafkaError
 
     with contextlib.suppress(KafkaError, TimeoutError):
         async with asyncio.timeout(ASK_S):
             return await ask(partitions)
-    one_by_one = await asyncio.gather(*(_ask(ask, [tp]) for tp in partitions)) if partitions[1:] else []
+    one_by_one = await asyncio.gather(*(ask_ends(ask, [tp]) for tp in partitions)) if partitions[1:] else []
     return {tp: end for each in one_by_one for tp, end in each.items()}

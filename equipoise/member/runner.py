@@ -197,15 +197,15 @@ class TaskRunner:
 
     @property
     def behind(self) -> int | None:
-        """Source records still to be processed, by the last fetches; None: unknown. Any thread may
-        read it.
+        """Source records still to be processed, by ends that are some seconds old at most; None:
+        unknown. Any thread may read it.
         """
         reading, positions = self._reading, dict(self._positions)
         if reading is None or not positions:
             return None
         behind = 0
         for tp, position in positions.items():
-            end = reading.highwater(tp)
+            end = reading.end(tp)
             if end is None:
                 return None
             behind += max(0, end - position)

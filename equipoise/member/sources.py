@@ -14,6 +14,7 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, TopicPartition, call_off
+from equipoise.member.ends import ask_ends
 
 FETCH_WAIT_MS = 500
 """How long a broker holds a fetch that finds nothing. A task that is placed meanwhile waits for
@@ -31,6 +32,10 @@ SET_ASIDE = 100
 """Most records to set aside for a task."""
 OPENING_FETCH_WAIT_MS = 100
 """The same while a task is warmed up or opens, and so will be placed soon."""
+ENDS_EVERY_S = 5.0
+"""How often the leaders are asked for the ends of the sources: a parked task fetches nothing, and a
+slow one seldom.
+"""
 
 
 class SourceReader:
@@ -45,6 +50,9 @@ class SourceReader:
         """Why it reads nothing any more; None: it does."""
         self._to_commit: tuple[dict[TopicPartition, int], asyncio.Future[None]] | None = None
         self._committing: asyncio.Task[None] | None = None
+        self._keeping_ends: asyncio.Task[None] | None = None
+        self.ends: Mapping[TopicPartition, int] = {}
+        """Partition -> end, by its leader's last answer. Replaced, never changed."""
 
     @property
     def is_empty(self) -> bool:
@@ -101,6 +109,7 @@ class SourceReader:
         if self._tasks:
             self._assign(self._tasks)
         self._waking = asyncio.ensure_future(self._wake_tasks())
+        self._keeping_ends = asyncio.ensure_future(self._keep_ends())
 
     async def _wake_tasks(self) -> None:
         try:
@@ -119,9 +128,15 @@ class SourceReader:
             for sources in self._tasks.values():
                 sources.wake()
 
+    async def _keep_ends(self) -> None:
+        while True:
+            await asyncio.sleep(ENDS_EVERY_S)
+            if self._tasks:
+                self.ends = await ask_ends(self.consumer.end_offsets, sorted(self._tasks))
+
     async def stop(self) -> None:
         """Disconnects."""
-        await call_off(*(task for task in (self._starting, self._waking, self._committing) if task is not None))
+        await call_off(*(task for task in (self._starting, self._waking, self._committing, self._keeping_ends) if task is not None))
         await self.consumer.stop()
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -214,6 +229,9 @@ class TaskSources:
         """Ends `wait`."""
         self._woken.set()
 
-    def highwater(self, tp: TopicPartition) -> int | None:
-        """The high watermark, by the last fetch; None: unknown. Any thread may call this."""
-        return self.reader.consumer.highwater(tp)
+    def end(self, tp: TopicPartition) -> int | None:
+        """The partition's end, by the last fetch or a later answer of its leader; None: unknown. Any
+        thread may call this.
+        """
+        fetched, answered = self.reader.consumer.highwater(tp), self.reader.ends.get(tp)
+        return answered if fetched is None else max(fetched, answered or 0)

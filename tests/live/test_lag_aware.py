@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from equipoise.assignors import registry
-from equipoise.events.facts import DealRequested, GroupConfigured, PartitionsObserved, Subtopology, TopologyDeclared
+from equipoise.events.facts import DealRequested, GroupConfigured, LagReported, PartitionsObserved, Subtopology, TopologyDeclared
 from equipoise.events.log import open_log
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.records import Record
@@ -96,6 +96,11 @@ class Group:
         events = [record.event for record in self.facts()]
         return [event.source_lags[self.topic] for event in events if isinstance(event, PartitionsObserved) and event.source_lags]
 
+    def reported_lags(self) -> dict[int, int]:
+        """Partition -> what its owner last reported of it."""
+        loads = [record.event.load for record in self.facts() if isinstance(record.event, LagReported)]
+        return {task.partition: lag for load in loads if load is not None for task, lag in load.behind.items()}
+
     async def deal(self, *words: str) -> tuple[int, dict[str, Any]]:
         where = ["--group", self.prefix, "--json", "--bootstrap", self.bootstrap, "--prefix", self.prefix]
         command = [sys.executable, "-m", "equipoise", "deal", *where]
@@ -151,6 +156,7 @@ async def test_deal_command_shows_and_then_makes_the_moves(bootstrap: str, prefi
         amounts = {most: 100_000, less: 60_000, rest: 50_000}
         await group.fill([amounts[partition] for partition in range(3)])
         await until(lambda: all(any(lags.get(each, 0) > amount - 1_000 for lags in group.said_lags()) for each, amount in amounts.items()))
+        await until(lambda: all(group.reported_lags().get(each, 0) > amount - 1_000 for each, amount in amounts.items()))
         assert group.shares() == shares, "what is even by count stays, whatever its lags"
 
         async with asyncio.timeout(60):
