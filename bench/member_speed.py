@@ -6,8 +6,8 @@ Each system gets a topic of its own with the same records, counts them by key an
 for each. All is seen from outside: rates and latencies are times between appends, by the broker's
 clock; CPU, memory and connections are the process's, as the kernel counts them. Every run is
 recounted: each record has one output, with the right count. The start takes from the process's
-start to the first output of each partition; equipoise's group waits for no other members. Compare
-the lines of one run, not those of two machines.
+start to the first output of each partition, and rates are taken after that; equipoise's group waits
+for no other members. Compare the lines of one run, not those of two machines.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 import uuid
+from bisect import bisect_left
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -36,8 +37,12 @@ from equipoise.events.log.kafka.opening import reader, writer
 KEYS = 5_000
 """Per partition."""
 VALUE = bytes(150)
-FROM, TO = 0.1, 0.9
-"""Parts of a drain between which its rate is taken: the first records find cold processes."""
+FROM, TO = 0.1, 0.95
+"""Parts of a drain between which its rate is taken, when all tasks run: the first records find cold
+processes.
+"""
+RECORDS_PER_TASK = 12_000
+"""At least, so that there are records left when all tasks run."""
 IDLE_S = 5.0
 LATENCY_S = 10.0
 SLOW_MS = 50
@@ -199,7 +204,9 @@ async def speed_of(system: System, records: int, rates: tuple[int, ...]) -> Spee
         drained = await topics.outputs(total)
         times = sorted(each.at_ms for each in drained)
         first = {each.partition: each.at_ms for each in reversed(drained)}
-        (low, low_cpu_s), (high, high_cpu_s) = (next(each for each in seen if each[0] >= part * total) for part in (FROM, 0.95))
+        begin, end = max(int(FROM * total), bisect_left(times, max(first.values()))), int(TO * total)
+        assert begin < end, f"{system.label}: nothing was left when all tasks ran; take more --records"
+        (low, low_cpu_s), (high, high_cpu_s) = (next(each for each in seen if each[0] >= number) for number in (begin, end))
         await asyncio.sleep(2.0)
         idle_s = cpu_seconds(pid)
         await asyncio.sleep(IDLE_S)
@@ -210,7 +217,7 @@ async def speed_of(system: System, records: int, rates: tuple[int, ...]) -> Spee
         instance.kill()
         system.close()
     return Speed(
-        label=system.label, per_s=(TO - FROM) * total / ((times[int(TO * total)] - times[int(FROM * total)]) / 1_000),
+        label=system.label, per_s=(end - begin) / ((times[end] - times[begin]) / 1_000),
         cpu_s=(high_cpu_s - low_cpu_s) / max(1, high - low) * 100_000, idle_percent=idle_s / IDLE_S * 100, rss_mb=rss_mb, connections=connections,
         start_s=(max(first.values()) - began_ms) / 1_000, latencies=tuple(latencies),
     )  # fmt: skip
@@ -297,7 +304,7 @@ def tell(rows: list[tuple[str, float, str]]) -> bool:
 @click.option("--tasks", default="6,26,100,400", show_default=True)
 @click.option("--guarantees", default="alo,eos", show_default=True)
 @click.option("--systems", default=",".join(SYSTEMS), show_default=True)
-@click.option("--records", default=600_000, show_default=True, help="To drain; Faust gets a part of them.")
+@click.option("--records", default=600_000, show_default=True, help=f"To drain, at least {RECORDS_PER_TASK:,} a task; Faust gets a part of them.")
 @click.option("--rates", default="200,2000", show_default=True, help="Records a second, for latencies; empty: none.")
 @click.option("--slow/--no-slow", default=True, show_default=True, help="Also with a handler that waits.")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Folder for logs and states; default: they are removed.")
@@ -324,7 +331,7 @@ def main(tasks: str, guarantees: str, systems: str, records: int, rates: str, sl
                 for key in systems.split(","):
                     if key == "faust" and guarantee == "eos":
                         continue  # it has none
-                    size = records // (FAUST_PART if key == "faust" else 1)
+                    size = max(records, RECORDS_PER_TASK * count) // (FAUST_PART if key == "faust" else 1)
                     speeds[key] = asyncio.run(speed_of(made(key, count, exactly_once=guarantee == "eos"), size, steady))
                     print(speeds[key].row(), flush=True)
                 rows = goals(count, speeds)

@@ -8,7 +8,8 @@ changelogs. With exactly_once a task without changelogs has a producer with the 
 
 Each commit sends everything since the last one began: outputs, changelog records and source
 positions, each with its origin, and the sources' offsets (with changelogs a moment later). With
-exactly_once that is a transaction, together with other tasks. Only acknowledged changes go to the
+exactly_once that is a transaction, together with other tasks. With at_least_once outputs need not
+wait for it: they are sent when the task has nothing else to do. Only acknowledged changes go to the
 store, so it is never ahead of its changelog. More records are processed meanwhile.
 """
 
@@ -23,7 +24,7 @@ from typing import Protocol
 import attrs
 
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.client import CLOSE_S, ConsumedRecord, Producer, TopicPartition, Unsent, acknowledged, call_off
+from equipoise.events.log.kafka.client import CLOSE_S, ConsumedRecord, Producer, SentBatch, TopicPartition, Unsent, acknowledged, call_off
 from equipoise.events.tasks import TaskId
 from equipoise.member.clients import TaskClients
 from equipoise.member.context import State, TaskContext, pack_sources, read_sources
@@ -32,7 +33,6 @@ from equipoise.member.fencing import FENCE_KEY, GIVEN_BACK, SOURCES_KEY, Changel
 from equipoise.member.options import MemberOptions
 from equipoise.member.origin import Origin
 from equipoise.member.processing import Processing, Processor, call
-from equipoise.member.records import Output
 from equipoise.member.sources import TaskSources
 from equipoise.member.stores import Change
 from equipoise.member.ticks import CommitTicks, CommitTurn
@@ -99,10 +99,12 @@ class Permit(Protocol):
 
 @attrs.frozen
 class _Commit:
-    """What a commit writes. `changes`: changelog topic -> its changes, then the source positions.
+    """What a commit writes. `outputs`: those of its transaction. With at_least_once they are `sent`
+    already. `changes`: changelog topic -> its changes, then the source positions.
     """
 
-    outputs: Sequence[Output]
+    outputs: Mapping[TopicPartition, Sequence[Unsent]]
+    sent: Sequence[SentBatch]
     changes: Mapping[str, Sequence[Change]]
     positions: Mapping[TopicPartition, int]
 
@@ -177,6 +179,10 @@ class TaskRunner:
         self._was_out_of_range = False
         """Whether a broker had no records at a source position."""
         self._uncommitted = 0
+        self._sent: list[SentBatch] = []
+        """Outputs of the next commit that are on their way."""
+        self._last_sent: Sequence[SentBatch] = ()
+        """The outputs that were sent last."""
         self._commit_by_s = 0.0
         """When a commit is due although more records wait."""
         self._turn = CommitTurn(ticks, self._wake)
@@ -230,6 +236,10 @@ class TaskRunner:
     def _wake(self) -> None:
         if self._reading is not None:
             self._reading.wake()
+
+    def _wake_if_more(self) -> None:
+        if self._uncommitted:
+            self._wake()
 
     # From the grant to its end
 
@@ -311,7 +321,7 @@ class TaskRunner:
         self._processing = Processing(
             self._processor, self._context, self._timers, group=self._group, policy=options.on_error, key_serde=keys, value_serde=values
         )
-        self._uncommitted, self._commit_by_s = 0, self._monotonic_s() + self._options.commit_interval_ms / 1_000
+        self._uncommitted, self._sent, self._commit_by_s = 0, [], self._monotonic_s() + self._options.commit_interval_ms / 1_000
         for topic, each in self._stores.items():
             stale = each.stale_changes()
             states[topic].write_again(stale)
@@ -423,6 +433,7 @@ class TaskRunner:
             await self._last_commit()
         except _Refused:
             await self._commit_over()  # it began with a permit; if it comes too late, it is fenced
+            await acknowledged(self._sent)
             raise
         finally:
             committing, self._committing = self._committing, None
@@ -436,6 +447,7 @@ class TaskRunner:
         self._uncommitted += self._gives_back
         await self._commit()
         await self._commit_over()
+        await acknowledged(self._sent)  # if the commit was refused
         assert self._clients is not None, _OPENED
         await self._clients.flush_offsets()
 
@@ -494,11 +506,47 @@ class TaskRunner:
         found = await self._reading.take(self._options.most_uncommitted_records)
         if not found:
             if self._uncommitted:
+                await self._send_early()
                 self._turn.want()
             timer_s = self._timers.wait_s()
             await self._reading.wait(IDLE_S if timer_s is None else min(IDLE_S, timer_s))
             self._turn.withdraw()
         return found
+
+    async def _send_early(self) -> None:
+        """Sends the outputs so far, unless others are on their way: a request for each would take
+        longer.
+        """
+        _, context = self._opened()
+        if not context.outputs or self._options.transactional or self._is_refused or not all(each.appended.done() for each in self._last_sent):
+            return
+        try:
+            await self._send_outputs()
+        except InputError as error:
+            self._park(error)
+        else:
+            self._last_sent[-1].appended.add_done_callback(lambda _: self._wake_if_more())
+
+    async def _send_outputs(self) -> Mapping[TopicPartition, Sequence[Unsent]]:
+        """Sends the outputs since the last call; with exactly_once it returns them for the
+        transaction. Raises InputError when one of them is refused, _Refused, KafkaError.
+        """
+        writer, context = self._opened()
+        outputs, context.outputs = context.outputs, []
+        try:
+            by_partition = await writer.by_partition(outputs)
+        except asyncio.CancelledError:
+            if self._called_off:
+                raise
+            raise _abandoned() from None
+        if self._called_off:
+            raise _Refused("called off")  # should a request have swallowed that
+        self._may_go_on()  # raises _Refused; a closing task still commits
+        if self._options.transactional:
+            return by_partition
+        self._last_sent = await writer.send_outputs(by_partition)
+        self._sent += self._last_sent
+        return {}
 
     def _may_go_on(self) -> bool:
         """Called at least each PERMIT_MS while records are processed, and before each commit.
@@ -526,11 +574,9 @@ class TaskRunner:
             self._end_commit(self._committing)
 
     def _end_commit(self, committing: asyncio.Future[None]) -> None:
-        from aiokafka.errors import KafkaConnectionError
-
         self._committing = None
         if committing.cancelled() and not self._called_off:
-            raise KafkaConnectionError("a request was cancelled, because the producer was abandoned")
+            raise _abandoned()
         try:
             committing.result()
         except InputError as error:
@@ -541,13 +587,14 @@ class TaskRunner:
         await self._commit_over()
         if self._uncommitted and not self._is_refused:
             await self._turn.wait()
-            if self._called_off:
-                raise _Refused("called off")  # should a request have swallowed that
-            self._may_go_on()  # raises _Refused; a closing task still commits
+            try:
+                outputs = await self._send_outputs()
+            except InputError as error:
+                self._park(error)
+                return
             _, context = self._opened()
-            outputs, context.outputs = context.outputs, []
-            commit = _Commit(outputs, self._changes(context), dict(self._positions))
-            self._uncommitted = 0
+            commit = _Commit(outputs, self._sent, self._changes(context), dict(self._positions))
+            self._uncommitted, self._sent = 0, []
             self._turn.begin()
             self._committing = asyncio.ensure_future(self._write(commit))
         else:
@@ -563,20 +610,21 @@ class TaskRunner:
 
     async def _write(self, commit: _Commit) -> None:
         try:
-            writer, _ = self._opened()
-            outputs = await writer.by_partition(commit.outputs)
-            await (self._commit_transaction if self._options.transactional else self._commit_plainly)(commit, outputs)
+            await (self._commit_transaction if self._options.transactional else self._commit_plainly)(commit)
             self.commits += 1
+            self._wake_if_more()
+        except BaseException:
+            self._wake()  # to raise it
+            raise
         finally:
             self._set_due()
             self._turn.end()
-            self._wake()
 
     def _set_due(self) -> None:
         # Counted from the end of the commit: else slow commits would hold a single record each.
         self._commit_by_s = self._monotonic_s() + self._options.commit_interval_ms / 1_000
 
-    async def _commit_transaction(self, commit: _Commit, outputs: Mapping[TopicPartition, Sequence[Unsent]]) -> None:
+    async def _commit_transaction(self, commit: _Commit) -> None:
         writer, _ = self._opened()
         assert self._clients is not None, _OPENED
         assert self._clients.transactions is not None, _OPENED
@@ -585,7 +633,7 @@ class TaskRunner:
         async def write(producer: Producer) -> None:
             nonlocal written
             writer.producer = producer
-            sent = await writer.send_outputs(outputs)
+            sent = await writer.send_outputs(commit.outputs)
             written = await writer.append_changes(commit.changes)
             self._check_followed(written)
             await acknowledged(sent)
@@ -596,10 +644,10 @@ class TaskRunner:
         if written:
             self._clients.report_offsets(commit.positions, writer.producer)
 
-    async def _commit_plainly(self, commit: _Commit, outputs: Mapping[TopicPartition, Sequence[Unsent]]) -> None:
+    async def _commit_plainly(self, commit: _Commit) -> None:
         # Outputs first: once the changelog has the source positions, no record is processed again.
         writer, _ = self._opened()
-        await acknowledged(await writer.send_outputs(outputs))
+        await acknowledged(commit.sent)
         written = await writer.append_changes(commit.changes)
         self._check_followed(written)
         self._to_stores(written)
@@ -666,3 +714,10 @@ class TaskRunner:
         except Exception as error:  # noqa: BLE001  # the application's code may raise anything
             return error
         return None
+
+
+def _abandoned() -> Exception:
+    from aiokafka.errors import KafkaConnectionError
+
+    error: Exception = KafkaConnectionError("a request was cancelled, because the producer was abandoned")
+    return error

@@ -10,7 +10,6 @@ consumer would fetch nothing for the others while it has records that nobody tak
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, TopicPartition, call_off
@@ -20,7 +19,7 @@ FETCH_WAIT_MS = 500
 """How long a broker holds a fetch that finds nothing. A task that is placed meanwhile waits for
 that.
 """
-PACE_S = 0.005
+PACE_S = 0.003
 """Shortest time between two looks at what was fetched: records that come one by one are fetched and
 committed together.
 """
@@ -198,7 +197,8 @@ class TaskSources:
         if self.reader.failure is not None:
             raise self.reader.failure
         self._most_aside = min(most, SET_ASIDE)
-        await self._get_aside(most)
+        if not 0 < self._number_aside < self._most_aside:  # there were no more a moment ago
+            await self._get_aside(most)
         if self._error is not None and not self._aside:
             raise self._error
         aside, self._aside = self._aside, {}
@@ -209,7 +209,7 @@ class TaskSources:
         await self._get_aside(self._most_aside)
 
     async def _get_aside(self, most: int) -> None:
-        more = most - sum(map(len, self._aside.values()))
+        more = most - self._number_aside
         if more > 0 and self._error is None:
             try:
                 found = await self.reader.consumer.getmany(*self.partitions, max_records=more)
@@ -219,19 +219,26 @@ class TaskSources:
             for tp, records in found.items():
                 self._aside[tp] = [*self._aside[tp], *records] if tp in self._aside else records
 
+    @property
+    def _number_aside(self) -> int:
+        return sum(map(len, self._aside.values()))
+
     async def wait(self, most_s: float) -> None:
         """Returns when more was fetched since `take`, or at `wake`."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(most_s):
+        if not self._woken.is_set():
+            ending = asyncio.get_running_loop().call_later(most_s, self._woken.set)  # a third of the time of asyncio.timeout
+            try:
                 await self._woken.wait()
+            finally:
+                ending.cancel()
 
     def wake(self) -> None:
         """Ends `wait`."""
         self._woken.set()
 
     def end(self, tp: TopicPartition) -> int | None:
-        """The partition's end, by the last fetch or a later answer of its leader; None: unknown. Any
-        thread may call this.
+        """The partition's end, by the last fetch or a later answer of its leader; None: unknown.
+        Any thread may call this.
         """
         fetched, answered = self.reader.consumer.highwater(tp), self.reader.ends.get(tp)
         return answered if fetched is None else max(fetched, answered or 0)

@@ -73,7 +73,7 @@ class RunnerFactory:
 
     @_ticks.default
     def _new_ticks(self) -> CommitTicks:
-        return CommitTicks(self.runtime.monotonic_s, self.options.commit_interval_ms / 1_000 if self.options.transactional else 0.0)
+        return CommitTicks(self.runtime.monotonic_s, self.options.commit_interval_ms / 1_000)
 
     def make(self, permit: Permit, task: TaskId, token: int, connected: TaskClients | None) -> TaskRunner:
         """The runner of the grant `token` of `task`. `connected`: its clients, if connected ahead.

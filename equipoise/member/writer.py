@@ -37,7 +37,7 @@ class TaskWriter:
         self._task = task
         self._headers = list(origin.headers())
         self._turn = task.partition
-        """Rises with each commit: the partition of outputs without a key."""
+        """Rises with each call for outputs: the partition of those without a key."""
         self.origins: Mapping[str, Origin] = {}
         self._sent: list[SentBatch] = []
         """The batches of the last call and those before that are not acknowledged."""

@@ -224,13 +224,48 @@ def test_runner_processes_one_commit_more_while_one_is_under_way(guarantee: str)
     simulate(test, guarantee=guarantee, most_uncommitted_records=100)
 
 
+def test_outputs_wait_for_no_commit_with_at_least_once() -> None:
+    async def test(bench: Bench) -> None:
+        runner = bench.start(0, answer)
+        await asyncio.sleep(1)
+        vars(bench.ticks)["want"] = lambda turn, is_due: None
+        for number in range(3):
+            bench.send(0, 5)
+            await asyncio.sleep(0.1)
+            assert (len(bench.outputs()), runner.commits) == (5 * (number + 1), 0)
+        del vars(bench.ticks)["want"]
+
+    simulate(test, commit_interval_ms=60_000)
+
+
+def test_outputs_wait_for_those_on_their_way_and_are_sent_together() -> None:
+    async def test(bench: Bench) -> None:
+        runner = bench.start(0, answer)
+        await asyncio.sleep(1)
+        network: Any = bench.cluster.network
+        trip_us = network.trip_us
+        vars(network)["trip_us"] = lambda process, broker, request, *, back: (
+            trip_us(process, broker, request, back=back) + 100 * MS_US * (request == "Produce")
+        )
+        vars(bench.ticks)["want"] = lambda turn, is_due: None
+        for _ in range(100):
+            bench.send(0, 1)
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.5)
+        assert (len(bench.outputs()), runner.commits) == (100, 0)
+        assert 4 <= len({id(each.batch) for each in bench.outputs()}) <= 7, "there and back takes 200 ms"
+        del vars(bench.ticks)["want"], vars(network)["trip_us"]
+
+    simulate(test, commit_interval_ms=60_000)
+
+
 def test_aborted_runner_does_not_go_on_with_its_commit() -> None:
     steps: list[str] = []
 
     async def test(bench: Bench) -> None:
         runner = bench.start(0, answer)
 
-        async def write(commit: Any, outputs: Any) -> None:
+        async def write(commit: Any) -> None:
             steps.append("outputs")
             await asyncio.sleep(1)
             steps.append("changelog")
@@ -367,6 +402,8 @@ def test_tasks_reopen_when_their_producer_is_abandoned() -> None:
         await asyncio.sleep(1)
         want: Any = bench.ticks.want
         vars(bench.ticks)["want"] = lambda turn, is_due: None
+        for runner in runners:
+            vars(runner)["_send_early"] = partial(asyncio.sleep, 0)
         for partition in range(TASKS):
             bench.send(partition, 3)
         while not all(runner._uncommitted for runner in runners):  # noqa: ASYNC110
