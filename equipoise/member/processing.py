@@ -83,37 +83,42 @@ class Processing:
         """Records of a batch that failed, which are now given one by one."""
         self._attempts = 0
         """Of the record at hand, all failed."""
-        self.retry_in_s = 0.0
-        """After `handle` returned 0: when to call it again with the same records."""
+        self.retry_in_s: float | None = None
+        """When to call `handle` again with what it has not done; None: it was not refused."""
         self.parked: ParkedTask | None = None
         """Why nothing more is handled; None: it is."""
         self.error: Exception | None = None
         """What was raised when the task was parked."""
 
-    def portion(self, most: int) -> int:
-        """With how many records to call `handle`, at most."""
-        return 1 if self._batch_handler is None or self._singly else max(1, most)
-
-    async def handle(self, records: Sequence[ConsumedRecord]) -> int:
-        """Gives records to the handler: at most a `portion`. Returns how many are done with: all,
-        or 0. Then the task is parked, or `retry_in_s` says when to call this again.
+    async def handle(self, records: Sequence[ConsumedRecord], begin: int, end: int, goes_on: Callable[[], bool]) -> int:
+        """Gives `records[begin:end]` to the handler, as long as `goes_on()`. Returns how many are
+        done with. If it is not all of them, the task is parked, `retry_in_s` says when to call this
+        again with the rest, or it went on no longer.
         """
-        context = self._context
-        context.savepoint()
-        try:
-            if self._batch_handler is None:
-                result = self._handler(self._record(records[0]), context)  # type: ignore[misc]  # it has one of the two
+        context, handler, batch_handler, record_of = self._context, self._handler, self._batch_handler, self._record
+        self.retry_in_s = None
+        done = begin
+        while done < end and goes_on():
+            given = end - done if handler is None and not self._singly else 1
+            context.savepoint()
+            try:
+                if handler is not None:
+                    result = handler(record_of(records[done]), context)
+                else:
+                    result = batch_handler([record_of(each) for each in records[done : done + given]], context)  # type: ignore[misc]  # it has one of the two
+                if result is not None and inspect.isawaitable(result):
+                    await result
+            except Exception as error:  # noqa: BLE001  # the application's code may raise anything
+                context.rollback()
+                given = self._failed(records[done : done + given], error)
+                if not given:
+                    break
             else:
-                result = self._batch_handler([self._record(each) for each in records], context)
-            if result is not None and inspect.isawaitable(result):
-                await result
-        except Exception as error:  # noqa: BLE001  # the application's code may raise anything
-            context.rollback()
-            return self._failed(records, error)
-        if self._singly:
-            self._singly -= 1
-        self._attempts = 0
-        return len(records)
+                self._attempts = 0
+                if self._singly:
+                    self._singly -= 1
+            done += given
+        return done - begin
 
     def _record(self, raw: ConsumedRecord) -> Record:
         key, value = raw.key, raw.value
@@ -123,11 +128,11 @@ class Processing:
         )  # fmt: skip
 
     def _failed(self, records: Sequence[ConsumedRecord], error: Exception) -> int:
-        self.retry_in_s = 0.0
         task, policy, record = self._context.task, self._policy, records[0]
         place = place_of(record.topic, record.partition, record.offset)
         if len(records) > 1:
             self._singly = len(records)
+            self.retry_in_s = 0.0
             _LOG.info("task %s: a batch of %d records from %s failed (%s); trying them one by one", task, len(records), place, error_text(error))
             return 0
         self._attempts += 1

@@ -453,11 +453,11 @@ class TaskRunner:
 
     async def _handle(self, tp: TopicPartition, records: Sequence[ConsumedRecord]) -> None:
         """Gives the records to the application, as long as the task may go on."""
-        processing, boot_ms = self._processes(), self._boot_ms
+        processing = self._processes()
         most, done = self._options.most_uncommitted_records, 0
         self._begun_s = self._monotonic_s()
         while done < len(records) and processing.parked is None:
-            if boot_ms() >= self._permitted_until_ms:
+            if not self._is_permitted():
                 self._note_busy()
                 if self._commit_is_due():
                     await self._commit()
@@ -466,21 +466,22 @@ class TaskRunner:
                 self._begun_s = self._monotonic_s()
                 if self._stopping.is_set() or processing.parked is not None or not self._may_go_on():
                     break
-            handled = await processing.handle(records[done : done + processing.portion(most - self._uncommitted)])
-            if not handled:
-                if processing.parked is not None:
-                    break
+            handled = await processing.handle(records, done, min(len(records), done + max(1, most - self._uncommitted)), self._is_permitted)
+            if handled:
+                done += handled
+                self._positions[tp] = records[done - 1].offset + 1
+                self.processed += handled
+                self._uncommitted += handled
+            if processing.retry_in_s is not None:
                 await self._wait_to_retry(processing.retry_in_s)
-                continue
-            done += handled
-            self._positions[tp] = records[done - 1].offset + 1
-            self.processed += handled
-            self._uncommitted += handled
-            if self._uncommitted >= most:
+            elif self._uncommitted >= most:
                 self._note_busy()
                 await self._commit()
                 self._begun_s = self._monotonic_s()
         self._note_busy()
+
+    def _is_permitted(self) -> bool:
+        return self._boot_ms() < self._permitted_until_ms
 
     async def _wait_to_retry(self, seconds: float) -> None:
         """Before a record is handled again. What was handled before it does not wait."""

@@ -158,10 +158,8 @@ class TaskDriver:
         await self._begin()
         done = 0
         while done < len(records) and self.parked is None:
-            handled = await self._processing.handle(records[done : done + self._processing.portion(self._most)])
-            done += handled
-            if not handled:
-                self._now_s += self._processing.retry_in_s
+            done += await self._processing.handle(records, done, min(len(records), done + self._most), lambda: True)
+            self._now_s += self._processing.retry_in_s or 0.0
         return self._commit()
 
     def _commit(self) -> list[SentRecord]:

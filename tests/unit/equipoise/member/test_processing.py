@@ -45,10 +45,9 @@ class World:
         """Returns how many are done with when it stops."""
         done = 0
         while done < len(records) and self.processing.parked is None:
-            handled = await self.processing.handle(records[done : done + self.processing.portion(most)])
-            if not handled and self.processing.parked is None:
+            done += await self.processing.handle(records, done, min(len(records), done + most), lambda: True)
+            if self.processing.retry_in_s is not None:
                 self.waits_s.append(self.processing.retry_in_s)
-            done += handled
         return done
 
     @property
