@@ -79,7 +79,8 @@ class MemberOptions:
     """The same in bytes of keys and values."""
 
     commit_interval_ms: int = attrs.field(default=100, validator=fields.integer())
-    """Longest time between two commits of a task while records wait. Otherwise it commits at once.
+    """Longest time between two commits of a task that processes records. With exactly_once it
+    commits at once when none waits, because outputs are read after a commit.
     """
     most_uncommitted_records: int = attrs.field(default=1_000, validator=fields.integer(1))
     """A task commits after this many records at the latest."""

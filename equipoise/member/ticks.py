@@ -13,12 +13,13 @@ class CommitTicks:
     """The ticks of some tasks. Belongs to the application's loop.
 
     A tick begins when the former one is over. Unless a commit is due, it also waits until the
-    former one was over for as long as that took, at most for `most_rest_s`.
+    former one was over for as long as that took, at least for `least_rest_s` and at most for
+    `most_rest_s`.
     """
 
-    def __init__(self, monotonic_s: Callable[[], float], most_rest_s: float) -> None:
+    def __init__(self, monotonic_s: Callable[[], float], most_rest_s: float, *, least_rest_s: float = 0.0) -> None:
         self._monotonic_s = monotonic_s
-        self._most_rest_s = most_rest_s
+        self._least_rest_s, self._most_rest_s = least_rest_s, most_rest_s
         self._waiting: dict[CommitTurn, None] = {}
         self._is_due = False
         """Whether a commit of `_waiting` is due."""
@@ -44,7 +45,7 @@ class CommitTicks:
             self._committing.remove(turn)
             if not self._committing:
                 now_s = self._monotonic_s()
-                self._rest_until_s = now_s + min(now_s - self._began_s, self._most_rest_s)
+                self._rest_until_s = now_s + min(max(now_s - self._began_s, self._least_rest_s), self._most_rest_s)
         self._plan()
 
     def _plan(self) -> None:

@@ -73,7 +73,9 @@ class RunnerFactory:
 
     @_ticks.default
     def _new_ticks(self) -> CommitTicks:
-        return CommitTicks(self.runtime.monotonic_s, self.options.commit_interval_ms / 1_000)
+        interval_s = self.options.commit_interval_ms / 1_000
+        # With at_least_once outputs do not wait for a commit.
+        return CommitTicks(self.runtime.monotonic_s, interval_s, least_rest_s=0.0 if self.options.transactional else interval_s)
 
     def make(self, permit: Permit, task: TaskId, token: int, connected: TaskClients | None) -> TaskRunner:
         """The runner of the grant `token` of `task`. `connected`: its clients, if connected ahead.

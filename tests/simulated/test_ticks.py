@@ -79,6 +79,19 @@ def test_commit_is_due_after_the_longest_rest_at_the_latest() -> None:
     simulate(test)
 
 
+def test_short_ticks_rest_as_long_as_they_must() -> None:
+    async def test(bench: Bench) -> None:
+        bench.ticks = CommitTicks(bench.now_s, REST_S, least_rest_s=REST_S)
+        for _ in range(2):
+            await bench.commit("short", 0.005)
+        await bench.commit("due", 0.0, is_due=True)
+        first, second, due = (begun_ms for _, begun_ms in bench.begun_ms)
+        assert REST_S * 1_000 + 5 <= second - first <= REST_S * 1_000 + 7
+        assert due - second <= 7
+
+    simulate(test)
+
+
 def test_task_that_wants_the_next_commit_during_its_own_is_in_the_next_tick() -> None:
     async def test(bench: Bench) -> None:
         bench.ticks = CommitTicks(bench.now_s, 0.0)
