@@ -170,7 +170,7 @@ class TaskContext:
         """
         self.states = states
         self.outputs: list[Output] = []
-        """Records to send with the next commit; each commit leaves a new list."""
+        """Records to send; who takes them leaves a new list."""
         self._timers = timers
         self._key_serde, self._value_serde = key_serde, value_serde
         self._outputs_before = 0
@@ -197,9 +197,10 @@ class TaskContext:
         key_serde: Serde | None = None,
         value_serde: Serde | None = None,
     ) -> None:
-        """Sends a record to `topic` with the next commit. `partition` None: chosen by the key, as
-        Kafka's clients do. `timestamp_ms` None: the time of sending. The serdes are the member's,
-        unless others are given. Raises InputError when both key and value are None.
+        """Sends a record to `topic`: with the next commit, or with at_least_once soon. `partition`
+        None: chosen by the key, as Kafka's clients do. `timestamp_ms` None: the time of sending.
+        The serdes are the member's, unless others are given. Raises InputError when both key and
+        value are None.
         """
         if value is None and key is None:
             raise InputError(f"send to {topic}: a record needs a key or a value")

@@ -433,7 +433,8 @@ class TaskRunner:
             await self._last_commit()
         except _Refused:
             await self._commit_over()  # it began with a permit; if it comes too late, it is fenced
-            await acknowledged(self._sent)
+            if not self._called_off:
+                await acknowledged(self._sent)
             raise
         finally:
             committing, self._committing = self._committing, None
@@ -515,11 +516,13 @@ class TaskRunner:
         return found
 
     async def _send_early(self) -> None:
-        """Sends the outputs so far, unless others are on their way: a request for each would take
-        longer.
+        """Sends the outputs so far. Not while others are on their way: a request for each would
+        take longer. Nor during a commit: after a crash the outputs of one commit are repeated.
         """
         _, context = self._opened()
-        if not context.outputs or self._options.transactional or self._is_refused or not all(each.appended.done() for each in self._last_sent):
+        is_committing = self._committing is not None and not self._committing.done()
+        is_sending = not all(each.appended.done() for each in self._last_sent)
+        if is_committing or is_sending or not context.outputs or self._options.transactional or self._is_refused:
             return
         try:
             await self._send_outputs()

@@ -259,6 +259,28 @@ def test_outputs_wait_for_those_on_their_way_and_are_sent_together() -> None:
     simulate(test, commit_interval_ms=60_000)
 
 
+def test_no_output_is_sent_during_a_commit() -> None:
+    """So that a crash repeats those of one commit at most."""
+
+    async def test(bench: Bench) -> None:
+        runner = bench.start(0, answer)
+        await asyncio.sleep(1)
+        network: Any = bench.cluster.network
+        trip_us = network.trip_us
+        vars(network)["trip_us"] = lambda process, broker, request, *, back: (
+            trip_us(process, broker, request, back=back) + 500 * MS_US * (request == "OffsetCommit")
+        )
+        bench.send(0, 1)
+        await asyncio.sleep(0.5)
+        bench.send(0, 1)
+        await asyncio.sleep(0.4)
+        assert (runner.commits, runner.processed, len(bench.outputs())) == (0, 2, 1)
+        await asyncio.sleep(0.3)
+        assert (runner.commits, len(bench.outputs())) == (1, 2)
+
+    simulate(test)
+
+
 def test_aborted_runner_does_not_go_on_with_its_commit() -> None:
     steps: list[str] = []
 
