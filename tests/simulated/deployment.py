@@ -457,8 +457,20 @@ class Deployment:
                     return f"group {lead.name} is halted: {lead.halted}"
                 if lead.last_published < lead.machine.state.number:
                     return f"decisions of {worker.name} are published up to {lead.last_published} of {lead.machine.state.number}"
-        leading = [host for worker in workers if worker.worker is not None for host in worker.worker._hosts.values() if host.leading]
-        return "" if len(leading) == LOG_PARTITIONS else f"{len(leading)} of {LOG_PARTITIONS} partitions are led"
+        hosts = [each for worker in workers if worker.worker is not None for each in worker.worker._hosts.items()]
+        leading = [(number, host) for number, host in hosts if host.leading]
+        if len(leading) != LOG_PARTITIONS:
+            return f"{len(leading)} of {LOG_PARTITIONS} partitions are led"
+        unread = (self._facts_unread(number, host.lead.position) for number, host in leading)
+        return next(filter(None, unread), "")
+
+    def _facts_unread(self, number: int, position: int) -> str:
+        """Facts that the leader of a partition has not read for a second; "": there are none."""
+        partition = self.cluster.partition(TopicPartition(self.topics.facts, number))
+        assert partition is not None, "it was created"
+        long_ago_us = self.scheduler.now_us - S_US
+        old = any(record.offset >= position and record.batch.appended_us < long_ago_us for record in partition.log.records[-50:])
+        return f"facts {number} were read up to {position} of {partition.log.end}" if old else ""
 
     def _copy_behind(self, partition: int) -> str:
         """A copy that is followed and has not reached the end of its changelog; "": there is none.

@@ -103,6 +103,7 @@ class PartitionLog:
         self.topic = topic
         self.partition = partition
         self.start = 0
+        self.compacted_below = 0
         self.end = 0
         self.high_watermark = 0
         self.committed = 0
@@ -242,8 +243,13 @@ class PartitionLog:
         del self.records[:gone], self._offsets[:gone]
 
     def compact(self, below: int) -> None:
-        """Removes records below an offset that have a later one with their key."""
-        last = {record.key: record.offset for record in self.records if record.batch.marker is None and record.offset not in self._aborted}
+        """Removes records below an offset that have a later one with their key there."""
+        self.compacted_below = max(self.compacted_below, below)
+        last = {
+            record.key: record.offset
+            for record in self.records
+            if record.offset < below and record.batch.marker is None and record.offset not in self._aborted
+        }
         self.records = [
             each for each in self.records if each.offset >= below or (each.batch.marker is None and last.get(each.key, each.offset) == each.offset)
         ]
@@ -264,5 +270,6 @@ class PartitionLog:
             self._add(record)
         self.end = end
         self.start = min(self.start, end)
+        self.compacted_below = min(self.compacted_below, end)
         self.high_watermark = min(self.high_watermark, end)
         self.committed = min(self.committed, end)
