@@ -45,8 +45,8 @@ class Member:
     `handler(record, context)` is called with each `Record` of `sources` in the tasks granted here,
     in order within a partition, and the task's `TaskContext`. Or `batch_handler(records, context)`
     gets those that are there, of one partition. Either may be a coroutine function. What it writes
-    to `context.state` and sends takes effect together, at the next commit. When it raises,
-    `on_error` applies (`ErrorPolicy`).
+    to `context.state` lasts with the next commit, and what it sends is written with it, or with
+    at_least_once soon before. When it raises, `on_error` applies (`ErrorPolicy`).
 
     `sources`, `state`, `outputs`: topics that are read, that log the state (compacted) and that are
     sent to; a name or several. There is one task for each partition of the sources. Several

@@ -150,8 +150,8 @@ def _there(key: bytes, value: bytes | None) -> Iterator[tuple[bytes, bytes]]:
 
 
 class TaskContext:
-    """One grant of one task. State changes and sent records take effect together, at the next
-    commit. `task`: its id. `states`: changelog topic -> state.
+    """One grant of one task. State changes and sent records last with the next commit; with
+    at_least_once records may be sent before. `task`: its id. `states`: changelog topic -> state.
     """
 
     def __init__(

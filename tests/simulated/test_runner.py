@@ -70,6 +70,17 @@ class Bench:
         for number in range(records):
             self.cluster.append(log, Batch(-1, -1, -1, False, [(b"k", b"%d" % number, (), 0)], 100))
 
+    def slow_down(self, slow: str, each_way_ms: int) -> None:
+        """Requests of this name, and their responses, take so much longer."""
+        network: Any = self.cluster.network
+        trip_us = network.trip_us
+
+        def slower_us(process: str, broker: int, request: str, *, back: bool) -> int:
+            usual_us: int = trip_us(process, broker, request, back=back)
+            return usual_us + each_way_ms * MS_US * (request == slow)
+
+        vars(network)["trip_us"] = slower_us
+
     def outputs(self, partition: int = 0) -> list[StoredRecord]:
         return [each for each in self.cluster.topics["out"].partitions[partition].log.records if each.batch.marker is None]
 
@@ -242,11 +253,7 @@ def test_outputs_wait_for_those_on_their_way_and_are_sent_together() -> None:
     async def test(bench: Bench) -> None:
         runner = bench.start(0, answer)
         await asyncio.sleep(1)
-        network: Any = bench.cluster.network
-        trip_us = network.trip_us
-        vars(network)["trip_us"] = lambda process, broker, request, *, back: (
-            trip_us(process, broker, request, back=back) + 100 * MS_US * (request == "Produce")
-        )
+        bench.slow_down("Produce", 100)
         vars(bench.ticks)["want"] = lambda turn, is_due: None
         for _ in range(100):
             bench.send(0, 1)
@@ -254,7 +261,7 @@ def test_outputs_wait_for_those_on_their_way_and_are_sent_together() -> None:
         await asyncio.sleep(0.5)
         assert (len(bench.outputs()), runner.commits) == (100, 0)
         assert 4 <= len({id(each.batch) for each in bench.outputs()}) <= 7, "there and back takes 200 ms"
-        del vars(bench.ticks)["want"], vars(network)["trip_us"]
+        del vars(bench.ticks)["want"]
 
     simulate(test, commit_interval_ms=60_000)
 
@@ -265,11 +272,7 @@ def test_no_output_is_sent_during_a_commit() -> None:
     async def test(bench: Bench) -> None:
         runner = bench.start(0, answer)
         await asyncio.sleep(1)
-        network: Any = bench.cluster.network
-        trip_us = network.trip_us
-        vars(network)["trip_us"] = lambda process, broker, request, *, back: (
-            trip_us(process, broker, request, back=back) + 500 * MS_US * (request == "OffsetCommit")
-        )
+        bench.slow_down("OffsetCommit", 500)
         bench.send(0, 1)
         await asyncio.sleep(0.5)
         bench.send(0, 1)
