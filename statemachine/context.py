@@ -283,16 +283,26 @@ class StepContext:
 
     def waits_for_others(self, delay_ms: int) -> bool:
         """Has a round begin within `delay_ms` that decides for a new member and for those that join
-        until then, unless a task has no owner (docs/protocol.md#d5). Returns whether.
+        until then, unless a task has no owner or its owner gives it up to nobody
+        (docs/protocol.md#d5). Returns whether.
         """
         state, at_ms = self.state, self.state.now_ms + delay_ms
-        if not state.owner.keys() >= state.tasks().keys():
+        if not state.owner.keys() >= state.tasks().keys() or self._is_given_up_to_nobody():
             return False
         if state.scheduled_ms is not None and state.scheduled_ms <= at_ms:
             return True
         actions.schedule(state, at_ms)
         self.deadlines.watch(Timer.SCHEDULED)
         return True
+
+    def _is_given_up_to_nobody(self) -> bool:
+        """Whether a task is being revoked for no movement, nor to be granted again with others."""
+        state = self.state
+        return any(
+            task not in state.in_flight and task not in member.eager_regrants and state.has_task(task)
+            for member in state.members.values()
+            for task in member.revoking
+        )
 
     def rest_if_empty(self) -> None:
         """Stops the round timers of a group without members, which needs no ticks

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from equipoise.events.decisions import AssignmentIssued, Decision
-from equipoise.events.facts import MemberLeft
+from equipoise.events.facts import LeaveIntended, MemberLeft
 from equipoise.statemachine.deadlines import GROUP_KEY, Timer
 from tests.groups import Group, assigned, configured, joined
 from tests.unit.statemachine.contexts import context_of
@@ -71,6 +71,15 @@ def test_join_while_a_task_has_no_owner_waits_for_no_scheduled_round():
     group.fact(MemberLeft(member_id="m1", incarnation=1))
     assert group.state.scheduled_ms == group.state.now_ms + 300_000, "then the task no longer waits for m1"
     assert causes(group.fact(joined("m1", 2))) == ["join"]
+
+
+def test_join_while_a_task_is_given_up_to_nobody_is_decided_at_once():
+    group = running()
+    group.fact(LeaveIntended(member_id="m1", incarnation=1))
+    assert len(group.state.members["m1"].revoking) == 12, "there is no other member"
+    assert causes(group.fact(joined("m2"))) == ["join"]
+    assert {movement.destination for movement in group.state.in_flight.values()} == {"m2"}
+    assert group.fact(joined("m3")) == [], "each task goes to m2"
 
 
 def test_join_that_replaces_a_live_incarnation_is_decided_at_once():
