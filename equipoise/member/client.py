@@ -20,13 +20,13 @@ from equipoise.events.facts import TopologyDeclared
 from equipoise.events.log.kafka.client import partition_of_key
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.tasks import Lag, TaskId
+from equipoise.member.context import Callback
 from equipoise.member.error_policy import ParkedTask
 from equipoise.member.host import MemberHost
 from equipoise.member.location import KeyLocation, Partitioner
 from equipoise.member.options import MemberKeywords, MemberOptions
 from equipoise.member.preparing import PreparationProgress, PrepareCallback
 from equipoise.member.processing import BatchHandler, Handler, Processor
-from equipoise.member.runner import Callback
 from equipoise.member.topics import DEFAULT_PARTITIONS, check_topics, source_partitions, topology_of
 from equipoise.member.work import AskedCallback, StandbyCallback
 from equipoise.runtime import DEPLOYED, Runtime

@@ -208,7 +208,7 @@ class TaskContext:
         key_data = None if key is None else (key_serde or self._key_serde).serialize(key)
         self.outputs.append(Output(topic, data, key_data, partition, tuple(headers), timestamp_ms))
 
-    def every(self, seconds: float, callback: Callable[[TaskContext], Awaitable[None] | None]) -> None:
+    def every(self, seconds: float, callback: Callback) -> None:
         """Calls `callback(context)` each `seconds`, between two records, as long as the task runs
         here. What it puts and sends takes effect as a handler's. Call this in `on_assigned`. If
         `callback` raises, what it put and sent is dropped; with `ErrorPolicy.stop` the task is
@@ -234,6 +234,9 @@ class TaskContext:
     def has_changes(self) -> bool:
         """Whether something waits for the next commit."""
         return bool(self.outputs) or any(state.written() for state in self.states.values())
+
+
+Callback = Callable[[TaskContext], Awaitable[None] | None]
 
 
 def pack_sources(positions: Mapping[tuple[str, int], int]) -> bytes:

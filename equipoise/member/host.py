@@ -22,6 +22,7 @@ from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.records import DecisionRecord, UnreadDecision
 from equipoise.events.tasks import LagSentinel, TaskId, tasks_text
 from equipoise.member.clients import MemberClients
+from equipoise.member.context import Callback
 from equipoise.member.directory import StateDirectory
 from equipoise.member.link import RETRY_S, Link
 from equipoise.member.location import KeyLocation, Partitioner, task_of_key
@@ -29,7 +30,6 @@ from equipoise.member.options import MemberOptions
 from equipoise.member.preparing import PrepareCallback
 from equipoise.member.processing import Processor
 from equipoise.member.restorer import ChangelogRestorer
-from equipoise.member.runner import Callback
 from equipoise.member.story import Story
 from equipoise.member.throttle import Throttle
 from equipoise.member.work import AskedCallback, RunnerFactory, SharedSession, StandbyCallback, Work

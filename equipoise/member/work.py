@@ -19,16 +19,18 @@ from equipoise.broker_watch import BrokerWatch
 from equipoise.events.facts import Fact, Load, Subtopology, TaskParked, TopologyDeclared
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.member.clients import MemberClients, TaskClients
+from equipoise.member.context import Callback
 from equipoise.member.error_policy import ParkedTask
 from equipoise.member.fencing import ChangelogOwner, FencedStore
 from equipoise.member.figures import Done, MemberFigures
 from equipoise.member.link import RETRY_S
 from equipoise.member.load import Rates
 from equipoise.member.options import MemberOptions
+from equipoise.member.permit import Permit
 from equipoise.member.preparing import PreparationProgress, PrepareCallback, Preparer
 from equipoise.member.processing import Processor
 from equipoise.member.restorer import ChangelogRestorer
-from equipoise.member.runner import Callback, Permit, TaskRunner
+from equipoise.member.runner import TaskRunner
 from equipoise.member.ticks import CommitTicks
 from equipoise.runtime import HostThread, Runtime
 from equipoise.statemachine.member import End, MemberSession

@@ -26,6 +26,10 @@ class WrittenChanges:
     first: int
     end: int
 
+    def behind(self, *, transactional: bool) -> int:
+        """Offset of the next record. Kafka ends a transaction with a marker in each partition."""
+        return self.end + transactional
+
 
 class TaskWriter:
     """Writes for `task`, as long as it is open. `origin`: of its outputs. `origins`: changelog

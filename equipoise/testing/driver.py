@@ -10,12 +10,11 @@ from typing import Any, Unpack
 import attrs
 
 from equipoise.events.tasks import TaskId
-from equipoise.member.context import State, TaskContext
+from equipoise.member.context import Callback, State, TaskContext
 from equipoise.member.error_policy import ParkedTask
 from equipoise.member.options import MemberKeywords, MemberOptions
 from equipoise.member.processing import BatchHandler, Handler, Processing, Processor, call
 from equipoise.member.records import Output
-from equipoise.member.runner import Callback
 from equipoise.member.serdes import Serde
 from equipoise.member.stores import MemoryStore
 from equipoise.member.timers import Timers

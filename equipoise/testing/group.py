@@ -23,11 +23,10 @@ from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.client import TopicPartition, partition_of_key
 from equipoise.events.tasks import TaskId
 from equipoise.member.client import Member
-from equipoise.member.context import State
+from equipoise.member.context import Callback, State
 from equipoise.member.error_policy import ParkedTask
 from equipoise.member.options import MemberKeywords, MemberOptions
 from equipoise.member.processing import BatchHandler, Handler, Processor
-from equipoise.member.runner import Callback
 from equipoise.member.serdes import BytesSerde
 from equipoise.testing.driver import SentRecord, TaskDriver, deserialized
 from equipoise.testing.simulated.connection import SimulatedConnection, SimulatedSettings
@@ -306,9 +305,7 @@ class Group:
     def _state_of(self, task: TaskId, topic: str) -> State:
         member, _ = self._running(self.running[task])
         assert member._host is not None, "it runs a task"
-        context = member._host.work._runners[task]._context
-        assert context is not None, "the task is open"
-        return context.states[topic]
+        return member._host.work._runners[task]._open_task.context.states[topic]
 
     def recount(self) -> None:
         """Compares state and outputs with those of tasks that never move or fail: a `TaskDriver`

@@ -61,7 +61,7 @@ async def test_writer_paused_between_permit_and_send_is_fenced(bootstrap: str, p
         asked, go_on = asyncio.Event(), asyncio.Event()
         runners = list(host.work._runners.values())
         for runner in runners:
-            _pause_before_its_transaction(runner, asked, go_on)
+            _pause_before_its_transaction(runner._opened, asked, go_on)
         await application.order(60)
         await asked.wait()
         # The member's own thread and lease stop, as in a paused process.
@@ -82,15 +82,15 @@ async def test_writer_paused_between_permit_and_send_is_fenced(bootstrap: str, p
             await zombie.__aexit__(None, None, None)
 
 
-def _pause_before_its_transaction(runner: Any, asked: asyncio.Event, go_on: asyncio.Event) -> None:
-    commit = runner._commit_transaction
+def _pause_before_its_transaction(opened: Any, asked: asyncio.Event, go_on: asyncio.Event) -> None:
+    commit = opened._commit_transaction
 
     async def paused(*arguments: Any) -> None:
         asked.set()
         await go_on.wait()
         await commit(*arguments)
 
-    runner._commit_transaction = paused
+    opened._commit_transaction = paused
 
 
 async def freeze(host: Any) -> None:

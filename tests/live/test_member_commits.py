@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from equipoise.member.runner import TaskRunner
+from equipoise.member.open_task import OpenTask
 from tests.live.leader import leading
 from tests.live.test_member import Application
 
@@ -23,15 +23,15 @@ async def test_commits_slower_than_their_interval_still_hold_many_records(
     """With slow brokers and a short interval, a task that is behind must not commit single records.
     """
     commits = 0
-    commit: Any = TaskRunner._commit_plainly
+    commit: Any = OpenTask._commit_plainly
 
-    async def slow(runner: TaskRunner, *what: Any) -> None:
+    async def slow(opened: OpenTask, *what: Any) -> None:
         nonlocal commits
         commits += 1
         await asyncio.sleep(COMMIT_S)
-        await commit(runner, *what)
+        await commit(opened, *what)
 
-    monkeypatch.setattr(TaskRunner, "_commit_plainly", slow)
+    monkeypatch.setattr(OpenTask, "_commit_plainly", slow)
     application = Application(bootstrap, prefix)
     await application.make_topics()
     await application.order(RECORDS)

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from random import Random
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -20,6 +21,7 @@ from equipoise.member.clients import MemberClients, TaskClients
 from equipoise.member.context import TaskContext
 from equipoise.member.error_policy import ParkedTask
 from equipoise.member.offsets import EVERY_S
+from equipoise.member.open_task import OpenTask
 from equipoise.member.options import MemberOptions
 from equipoise.member.processing import Processor
 from equipoise.member.runner import TaskRunner
@@ -290,17 +292,17 @@ def test_aborted_runner_does_not_go_on_with_its_commit() -> None:
     async def test(bench: Bench) -> None:
         runner = bench.start(0, answer)
 
-        async def write(commit: Any) -> None:
+        async def write(opened: OpenTask, commit: Any) -> None:
             steps.append("outputs")
             await asyncio.sleep(1)
             steps.append("changelog")
 
-        runner._commit_plainly = write  # type: ignore[method-assign]
-        bench.send(0, 1)
-        while not steps:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        runner.stop(abort=True)
-        await asyncio.sleep(5)
+        with mock.patch.object(OpenTask, "_commit_plainly", write):
+            bench.send(0, 1)
+            while not steps:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            runner.stop(abort=True)
+            await asyncio.sleep(5)
         assert steps == ["outputs"]
 
     simulate(test)

@@ -306,7 +306,7 @@ def test_owner_paused_in_a_transaction_loses_all_of_it_when_one_task_is_taken(st
         bench.feed(0, 1)
         await bench.counted(0, 1)
         if step == "send_batches":  # behind it: all is queued, and nothing acknowledged
-            called, go_on = pause(zombie.runners[0], "_commit_transaction")
+            called, go_on = pause(zombie.runners[0]._opened, "_commit_transaction")
             bench.feed(0)
         else:
             called, go_on = pause(zombie.producer, step)
@@ -495,7 +495,7 @@ def test_owner_of_a_former_build_takes_over_and_the_late_commit_is_aborted() -> 
         await zombie.run(0, token=1)
         bench.feed(0)
         await bench.counted(0)
-        called, go_on = pause(zombie.runners[0], "_commit_transaction")
+        called, go_on = pause(zombie.runners[0]._opened, "_commit_transaction")
         bench.feed(0, records=1)
         await called.wait()
         producer, send = await _former_build(bench, 0, token=2)

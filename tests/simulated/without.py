@@ -21,11 +21,13 @@ import click
 from equipoise.events import codec
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka import envelope
-from equipoise.member import context, fencing, link, runner
+from equipoise.member import context, fencing, link, opening
 from equipoise.member.directory import StateDirectory
 from equipoise.member.fencing import SOURCES_KEY
 from equipoise.member.host import MemberHost
 from equipoise.member.link import Link
+from equipoise.member.open_task import OpenTask
+from equipoise.member.opening import TaskOpening
 from equipoise.member.origin import Origin
 from equipoise.member.runner import TaskRunner
 from equipoise.member.writer import TaskWriter
@@ -120,7 +122,7 @@ def _sources_of_at_least_once() -> Iterator[None]:
     with (
         mock.patch.object(TaskRunner, "_open", opened),
         mock.patch.object(TaskWriter, "append_changes", append),
-        mock.patch.object(runner, "read_sources", lambda states: {} if transactional.get() else reads(states)),
+        mock.patch.object(opening, "read_sources", lambda states: {} if transactional.get() else reads(states)),
     ):
         yield
 
@@ -144,24 +146,24 @@ def _known_decisions_alone() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_fence() -> Iterator[None]:
-    async def take(self: TaskRunner, clients: Any, writer: TaskWriter) -> Any:
-        owners = await self._permit.restore(self.task)
+    async def take(self: TaskOpening, clients: Any, writer: TaskWriter) -> Any:
+        owners = await self._permit.restore(self._task)
         writer.origins = {topic: fencing.claim(owner, self._origin) for topic, owner in owners.items()}
-        return await self._permit.take_stores(self.task, {})
+        return await self._permit.take_stores(self._task, {})
 
-    with mock.patch.object(TaskRunner, "_take_stores", take), mock.patch.object(TaskRunner, "_check_followed"):
+    with mock.patch.object(TaskOpening, "_take_stores", take), mock.patch.object(OpenTask, "_check_followed"):
         yield
 
 
 @contextlib.contextmanager
 def _first_unchecked() -> Iterator[None]:
-    checks = TaskRunner._check_followed
+    checks = OpenTask._check_followed
 
-    def check(self: TaskRunner, written: Any) -> None:
-        if not self._options.transactional:
+    def check(self: OpenTask, written: Any) -> None:
+        if not self._transactional:
             checks(self, written)
 
-    with mock.patch.object(TaskRunner, "_check_followed", check):
+    with mock.patch.object(OpenTask, "_check_followed", check):
         yield
 
 

@@ -1,0 +1,169 @@
+"""Opens a task under one grant (docs/protocol.md#m6): the changelogs are restored to their ends, a
+fence is written to each, and they are restored up to it. Then the sources are read from the
+positions in the changelogs.
+
+With exactly_once, transactions that a former owner may have left open are ended before the fences
+are written. A task without changelogs has a producer with the transactional id ``group/task``,
+which fences its former owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from equipoise.events.log.kafka.client import Producer, TopicPartition, call_off
+from equipoise.events.tasks import TaskId
+from equipoise.member.clients import TaskClients
+from equipoise.member.context import State, TaskContext, read_sources
+from equipoise.member.fencing import FENCE_KEY, FencedStore, claim, fence_value
+from equipoise.member.open_task import OpenTask
+from equipoise.member.options import MemberOptions
+from equipoise.member.origin import Origin
+from equipoise.member.permit import OvertakenError, Permit, RefusedError
+from equipoise.member.processing import Processing, Processor
+from equipoise.member.sources import TaskSources
+from equipoise.member.stores import Change
+from equipoise.member.timers import Timers
+from equipoise.member.transactions import TransactionPart
+from equipoise.member.writer import TaskWriter, WrittenChanges
+
+_LOG = logging.getLogger(__name__)
+GIVEN_BACK_S = 0.05
+"""For so long the last transaction of an owner that has closed a task may not be visible yet."""
+
+
+class TaskOpening:
+    """Opens a task, again after each failure. `origin`: of the grant, with epoch 0. `stopping`: the
+    task is to stop.
+    """
+
+    def __init__(
+        self,
+        permit: Permit,
+        group: str,
+        task: TaskId,
+        origin: Origin,
+        *,
+        stateful: bool,
+        options: MemberOptions,
+        processor: Processor,
+        timers: Timers,
+        stopping: asyncio.Event,
+    ) -> None:
+        self._permit = permit
+        self._group = group
+        self._task = task
+        self._origin = origin
+        self._stateful = stateful
+        self._options = options
+        self._processor = processor
+        self._timers = timers
+        self._stopping = stopping
+        self._former: set[str] = set()
+        """Transactional ids of former owners whose transactions were ended."""
+
+    async def open(self, clients: TaskClients, writer: TaskWriter, *, was_out_of_range: bool) -> OpenTask:
+        """Returns when the task may process. `was_out_of_range`: a broker had no records at a
+        source position when it was open before. Raises RefusedError, OvertakenError, KafkaError.
+        """
+        options, reading = self._options, clients.sources
+        placing = asyncio.ensure_future(asyncio.gather(*(reading.position(tp, options.auto_offset_reset) for tp in reading.partitions)))
+        try:
+            stores = await self._take_stores(clients, writer) if self._stateful else {}
+            committed = dict(zip(reading.partitions, await placing, strict=True))
+        finally:
+            await call_off(placing)
+        keys, values = options.key_serde, options.value_serde
+        states = {topic: State(each.store, options.state_key_serde or keys, options.state_serde or values) for topic, each in stores.items()}
+        known = read_sources(states)
+        positions = {tp: known.get((tp.topic, tp.partition), position) for tp, position in committed.items()}
+        if was_out_of_range:
+            positions = {tp: await self._not_deleted(reading, tp, position) for tp, position in positions.items()}
+        await self._prepare()
+        reading.place(positions)
+        context = TaskContext(self._task, self._origin.token, states, self._timers, keys, values)
+        processing = Processing(
+            self._processor, context, self._timers, group=self._group, policy=options.on_error, key_serde=keys, value_serde=values
+        )
+        return OpenTask(
+            self._task, transactional=options.transactional, clients=clients, writer=writer, stores=stores, context=context,
+            processing=processing, positions=positions,
+        )  # fmt: skip
+
+    async def _not_deleted(self, reading: TaskSources, tp: TopicPartition, position: int) -> int:
+        """Where to read on, if retention has deleted the record at `position`. When the partition
+        ends before `position`, the broker leads no longer or lags behind, and the task reads from
+        `position` again. Raises KafkaError.
+        """
+        begin = (await reading.reader.consumer.beginning_offsets([tp]))[tp]
+        if begin > position:
+            _LOG.error("task %s: records %d to %d of %s/%d were deleted before they were processed", self._task, position, begin - 1, *tp)
+        return max(begin, position)
+
+    async def _prepare(self) -> None:
+        """Waits until the task is prepared, which may take minutes. Raises RefusedError when the
+        task stops first.
+        """
+        preparing = asyncio.ensure_future(self._permit.prepare(self._task))
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait((preparing, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if not preparing.done():
+                raise RefusedError("closed before it was prepared")
+            await preparing
+        finally:
+            for each in (preparing, stopping):
+                each.cancel()
+            await asyncio.gather(preparing, stopping, return_exceptions=True)
+
+    async def _take_stores(self, clients: TaskClients, writer: TaskWriter) -> Mapping[str, FencedStore]:
+        """Restores the changelogs and makes this grant their owner: later records of former owners
+        do not count.
+        """
+        own = "" if clients.transactions is None else clients.transactions.id
+        looked_twice = False
+        while True:
+            owners = await self._permit.restore(self._task)
+            for topic, owner in owners.items():
+                if owner is not None and owner.outranks(self._origin):
+                    raise OvertakenError(f"{topic}/{self._task.partition} belongs to token {owner.origin.token}")
+            left_open = {owner.transactional_id for owner in owners.values() if owner is not None} - self._former - {"", own}
+            if not left_open:
+                break
+            if not looked_twice:  # a task that was just given back shows that a moment later
+                looked_twice = True
+                await asyncio.sleep(GIVEN_BACK_S)
+                continue
+            for transactional_id in sorted(left_open):
+                await clients.end_transactions(transactional_id)
+            self._former |= left_open  # the owner after them may have been behind their transactions
+        writer.origins = {topic: claim(owner, self._origin) for topic, owner in owners.items()}
+        refusal, _ = self._permit.permit(self._task)
+        if refusal not in (None, "closing", "restoring"):
+            raise RefusedError(refusal)
+        stores = await self._permit.take_stores(self._task, await self._send_fences(clients, writer))
+        for topic, each in stores.items():
+            if each.fence.owner is None or each.fence.owner.origin != writer.origins[topic]:
+                raise OvertakenError(f"{topic}/{self._task.partition} belongs to {each.fence.owner}")
+        return stores
+
+    async def _send_fences(self, clients: TaskClients, writer: TaskWriter) -> dict[str, int]:
+        """Writes a fence to each changelog. Returns changelog topic -> offset behind the fence (and
+        the end of its transaction), when all are acknowledged.
+        """
+        transactions = clients.transactions
+        fence: list[Change] = [(FENCE_KEY, fence_value(None if transactions is None else transactions.id))]
+        written: Mapping[str, WrittenChanges] = {}
+
+        async def write(producer: Producer) -> None:
+            nonlocal written
+            writer.producer = producer
+            written = await writer.append_changes(dict.fromkeys(writer.origins, fence))
+
+        if transactions is None:
+            await write(writer.producer)
+        else:
+            await transactions.commit(TransactionPart(self._task, write, {}))
+        return {topic: each.behind(transactional=self._options.transactional) for topic, each in written.items()}

@@ -1,0 +1,64 @@
+"""What a runner needs of its member, and why it stops a task by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from equipoise.events.tasks import TaskId
+from equipoise.member.error_policy import ParkedTask
+from equipoise.member.fencing import ChangelogOwner, FencedStore
+
+
+class Permit(Protocol):
+    """What a runner needs of its member. Called from the application's thread."""
+
+    def permit(self, task: TaskId) -> tuple[str | None, int]:
+        """Why `task` may not be processed now (None: it may), and until when it may be processed
+        without asking again (ms, CLOCK_BOOTTIME): for a moment, and never beyond the lease.
+        """
+
+    async def restore(self, task: TaskId) -> Mapping[str, ChangelogOwner | None]:
+        """Restores the task's stores to the present ends of its changelogs. Returns changelog topic
+        -> owner there; None: nobody has written to it.
+        """
+
+    async def take_stores(self, task: TaskId, goals: Mapping[str, int]) -> Mapping[str, FencedStore]:
+        """Hands over the task's stores, restored at least up to `goals`: changelog topic -> offset
+        of the record to apply next.
+        """
+
+    async def put_stores_back(self, task: TaskId) -> None:
+        """Takes the stores back: the task has stopped, or never got them."""
+
+    async def prepare(self, task: TaskId) -> None:
+        """Returns when the application has prepared the task, or at once if it prepares none."""
+
+    def restored(self, task: TaskId) -> None:
+        """The task has its stores, and begins to process."""
+
+    async def still_granted(self, task: TaskId, token: int) -> bool:
+        """Whether the grant holds, by decisions read from now on."""
+
+    def failed(self, task: TaskId, error: Exception) -> None:
+        """A request failed. The task opens again while it is granted."""
+
+    def fenced(self, task: TaskId) -> None:
+        """A write was refused or overtaken: a later owner has begun this task."""
+
+    def parked(self, token: int, parked: ParkedTask) -> None:
+        """A task handles nothing more, and keeps its grant."""
+
+    def stopped(self, task: TaskId) -> None:
+        """The task writes nothing any more: its next owner may begin."""
+
+    def ended(self, task: TaskId, error: BaseException | None) -> None:
+        """The task is closed. `error`: raised by the application's code or a store; None: none."""
+
+
+class RefusedError(Exception):
+    """The member may not process this task now."""
+
+
+class OvertakenError(Exception):
+    """Another owner has written to a changelog while this task ran here, or has fenced it."""
