@@ -75,6 +75,7 @@ KINDS: Mapping[int, tuple[int, type]] = {
     15: (1, facts.LeaveRequested),
     16: (1, facts.DealRequested),
     17: (1, facts.TaskParked),
+    18: (1, facts.MemberEnded),
     100: (1, decisions.MemberExpired),
     101: (1, decisions.BalanceEvaluated),
     102: (1, decisions.AssignmentIssued),

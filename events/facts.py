@@ -370,6 +370,18 @@ class MemberLeft:
 
 
 @attrs.frozen(kw_only=True)
+class MemberEnded:
+    """The process of an incarnation is gone, whatever it was doing. Only who has seen its process
+    end, and holds its lock since, may send this (docs/protocol.md#m11).
+    """
+
+    member_id: str = _member
+    incarnation: int = _incarnation
+    proof: str = attrs.field(default="", validator=fields.text(0))
+    """Who has seen it, where, and how it ended, for people; no decision depends on it."""
+
+
+@attrs.frozen(kw_only=True)
 class ProbingTick:
     """Time passes. Sent when a deadline is due, or when a group with members had no record for
     max_step_ms (docs/protocol.md#l3).
@@ -444,6 +456,7 @@ Fact = (
     | LeaveRequested
     | DealRequested
     | MemberLeft
+    | MemberEnded
     | ProbingTick
     | AssignmentObserved
     | Undecodable

@@ -147,6 +147,13 @@ inline remove(i) {
   if :: owner == i -> owner = NONE; revoking = 0 :: else fi
 }
 
+/* An incarnation is waited for no longer. When it was the last one the hold is over, and the owner is told so. */
+inline unfenced() {
+  found = 1;
+  FORALL(a) { if :: known[a] == FENCED -> found = 0 :: else fi }
+  if :: found && hold -> hold = 0; if :: owner < NP && !revoking -> b = owner; tell(b, TASK) :: else fi :: else fi
+}
+
 /* A fact is appended and folded: group time moves (L2), then deadlines are handled (L3). What was `expelled` before is not unfenced at once. */
 inline fold(expelled) {
   n = MOVED; since = 0;
@@ -161,12 +168,7 @@ inline fold(expelled) {
   FORALL(a) {
     if :: known[a] == FENCED && quiet[a] >= WAITS(a) && a != expelled -> known[a] = GONE; quiet[a] = 0; found = 1 :: else fi
   }
-  if
-  :: found ->
-     FORALL(a) { if :: known[a] == FENCED -> found = 0 :: else fi }
-     if :: found && hold -> hold = 0; if :: owner < NP && !revoking -> b = owner; tell(b, TASK) :: else fi :: else fi
-  :: else
-  fi
+  if :: found -> unfenced() :: else fi
 }
 
 inline join(i) {
@@ -314,6 +316,20 @@ inline close(i) {
   }
 }
 
+/* Whoever has seen the process end says so, at any later moment: M11. */
+inline prove(i) {
+  d_step {
+    WITNESS && SUSPECT(i) && (known[i] == LIVE || known[i] == FENCED) && (runs[i] == 2 || !R_WITNESS) -> printf("> %d is proven dead\n", i);
+    fold(NONE);
+    if
+    :: known[i] == LIVE -> remove(i); tell(i, OUT)
+    :: known[i] == FENCED -> known[i] = GONE; quiet[i] = 0; unfenced()
+    :: else
+    fi;
+    holds()
+  }
+}
+
 /* A report says what is so now, or nothing: it was made earlier. */
 inline send(i, says) {
   d_step {
@@ -430,7 +446,7 @@ inline holds() {
 
 #define OF(i) \
   :: give(i) :: expel(i) :: start(i) :: crash(i) :: close(i) :: send(i, 0) :: send(i, 1) :: append(i) :: acknowledge(i) :: ask(i) \
-  :: serve(i, 0) :: serve(i, 1) :: serve(i, 2) :: serve(i, 3) :: serve(i, 4) :: serve(i, 5) :: arrive(i) :: lose(i)
+  :: serve(i, 0) :: serve(i, 1) :: serve(i, 2) :: serve(i, 3) :: serve(i, 4) :: serve(i, 5) :: arrive(i) :: lose(i) :: prove(i)
 
 init {
   d_step {

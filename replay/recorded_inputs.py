@@ -26,6 +26,7 @@ from equipoise.events.facts import (
     LeaveIntended,
     LeaveRequested,
     LogOpened,
+    MemberEnded,
     MemberJoined,
     MemberLeft,
     PartitionsObserved,
@@ -160,7 +161,8 @@ class ProcessEnded:
     member_id: str
     incarnation: int
     how: str
-    """``killed``: it stopped without any message. ``silent``: it closed its tasks and sent nothing,
+    """``killed``: it stopped without any message. ``witnessed``: so too, and its end was proven
+    (MemberEnded). ``silent``: it closed its tasks and sent nothing,
     the default close of Kafka Streams (a member leaves its group only by
     ``KafkaStreams.close(CloseOptions.leaveGroup(true))``, KIP-812). ``closed``: it stopped and sent
     MemberLeft. ``announced``: it asked to leave and waited for its release.
@@ -242,7 +244,7 @@ class RecordedInputs:
             return self
         how = "announced" if announce_closes else "closed"
         happenings = tuple(
-            attrs.evolve(each, how=how) if isinstance(each, ProcessEnded) and each.how != "killed" else each for each in self.happenings
+            attrs.evolve(each, how=how) if isinstance(each, ProcessEnded) and each.how not in _FORCED else each for each in self.happenings
         )
         return attrs.evolve(self, happenings=happenings, announce_closes=announce_closes)
 
@@ -291,6 +293,7 @@ def _median(lengths_ms: list[int]) -> int:
     return int(statistics.median(lengths_ms)) if lengths_ms else 0
 
 
+_FORCED = frozenset({"killed", "witnessed"})
 _OBSERVED_ENDS = {"left": "closed", "expired": "killed", "replaced": "killed"}
 
 
@@ -346,6 +349,10 @@ class _Reading:
                 life = self._life(ended.member_id, ended.incarnation)
                 if life is not None:
                     life.ends(ended.ended_ms, _OBSERVED_ENDS[ended.how], inferred=ended.inferred, removed_ms=self.now_ms, better=True)
+        elif isinstance(event, MemberEnded):
+            life = self._life(event.member_id, event.incarnation)
+            if life is not None:
+                life.ends(self.now_ms, "witnessed", inferred=False, removed_ms=self.now_ms, better=life.end is None or life.end.inferred)
         elif isinstance(event, LagReported | TaskReady | TasksRevoked | TaskParked | LeaveIntended | LeaveCancelled | MemberLeft):
             life = self._life(event.member_id, event.incarnation)
             if life is not None:

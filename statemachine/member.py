@@ -66,7 +66,7 @@ _NAMES_THE_NEWEST = frozenset({"stale_incarnation", "incarnation_too_low"})
 """Those of them whose numbers are the rejected incarnation and the newest one of this member."""
 _OUSTED = frozenset({"superseded", "proven_dead"})
 """Values of `end_cause` that mean that another process joined with this member's id. `proven_dead`
-is one of them, because only a live process reads its own end.
+is one of them, because only a live process reads its own end; or the proof was false.
 """
 
 

@@ -34,6 +34,7 @@ REJECTIONS: dict[str, str] = {
     "margin_too_large": "lease_margin_ms {0} leaves nothing of session_timeout_ms {1}",
     "unknown_member": "no such member; join first",
     "stale_incarnation": "incarnation {0} is not the current one, {1}",
+    "not_waited_for": "incarnation {0} is neither a member nor waited for",
     "epoch_from_future": "assignment_epoch {0} was never issued to this member; the last one is {1}",
     "epoch_went_back": "assignment_epoch {0} after {1}",
     "epoch_too_low": "assignment_epoch {0} is older than {1}, which revokes the task",

@@ -22,6 +22,7 @@ from equipoise.events.facts import (
     LeaveCancelled,
     LeaveIntended,
     LeaveRequested,
+    MemberEnded,
     MemberJoined,
     MemberLeft,
     PartitionsObserved,
@@ -39,7 +40,7 @@ from equipoise.statemachine.deadlines import NO_TASK, Timer
 from equipoise.statemachine.loads import measured_loads
 from equipoise.statemachine.rack_warnings import warn_of_racks
 from equipoise.statemachine.rejections import Rejected
-from equipoise.statemachine.state import GroupPhase, GroupState, MemberState, known_lag
+from equipoise.statemachine.state import GroupPhase, GroupState, MemberState, fenced_key, known_lag
 
 V = TypeVar("V")
 
@@ -310,6 +311,24 @@ def member_left(context: StepContext, fact: MemberLeft) -> None:
     context.causes.add("leave")
 
 
+def member_ended(context: StepContext, fact: MemberEnded) -> None:
+    """Removes an incarnation that is proven dead, or stops waiting for it (docs/protocol.md#m11).
+    """
+    state = context.state
+    member, key = state.members.get(fact.member_id), fenced_key(fact.member_id, fact.incarnation)
+    if member is not None and member.incarnation == fact.incarnation:
+        if state.phase is GroupPhase.SHADOWING:
+            context.remove_member(member, hold_ms=0)
+        else:
+            context.expire(member, "proven_dead", hold_ms=0)
+        context.rest_if_empty()
+        context.causes.add("expiry")
+    elif key in state.fenced:
+        context.unfence(key)
+    else:
+        raise Rejected("not_waited_for", fact.incarnation)
+
+
 def probing_tick(context: StepContext, fact: ProbingTick) -> None:
     """Changes nothing: time was moved and due deadlines were handled before."""
 
@@ -471,6 +490,7 @@ _OF_MEMBERS: dict[type, Transition] = {
     LeaveIntended: leave_intended,
     LeaveCancelled: leave_cancelled,
     MemberLeft: member_left,
+    MemberEnded: member_ended,
 }
 _LED: dict[type, Transition] = {
     **_ALWAYS,
@@ -493,6 +513,7 @@ TRANSITIONS: dict[GroupPhase, dict[type, Transition]] = {
         MemberJoined: member_joined,
         LagReported: lag_reported,
         MemberLeft: member_left,
+        MemberEnded: member_ended,
         AssignmentObserved: assignment_observed,
     },
 }

@@ -12,8 +12,10 @@ from pathlib import Path
 from tests.storms import Setting, draw
 
 KEPT = Path(__file__).parent / "data" / "seeds.txt"
-KINDS = ("plain", "switching", "operators", "operators+switching")
-"""switching: other assignors take the lead. operators: see `tests.storm_operators`."""
+KINDS = ("plain", "switching", "operators", "operators+switching", "operators+switching+witnessed")
+"""switching: other assignors take the lead. operators: see `tests.storm_operators`. witnessed: the
+ends of processes are proven.
+"""
 SPREAD = 1_000
 """How far apart the ranges of commits one second apart are."""
 
@@ -26,7 +28,7 @@ def kind_of(seed: int) -> str:
 def setting_of(seed: int, kind: str | None = None) -> Setting:
     """`kind` None: `kind_of` the seed."""
     words = (kind or kind_of(seed)).split("+")
-    return draw(seed, switching="switching" in words, operators="operators" in words)
+    return draw(seed, switching="switching" in words, operators="operators" in words, witnessed="witnessed" in words)
 
 
 def kept() -> list[tuple[int, str]]:

@@ -134,7 +134,8 @@ class Validator:
         if move.destination is None:
             raise InvariantBroken(0, f"{move.task} is {move.state} and has no destination")
         promised = model.promised if move.reason == "eager" else model.handing_over  # where the task goes after the eager member was said before
-        if move.destination in (promised.get(move.task), model.eager_regrants.get(move.task), model.owner.get(move.task)):
+        before = promised, model.regranted, model.eager_regrants, model.owner
+        if move.destination in [known.get(move.task) for known in before]:
             return
         destination = model.members.get(move.destination)
         if destination is None:

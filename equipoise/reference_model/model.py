@@ -23,6 +23,7 @@ from equipoise.events.facts import (
     LeaveIntended,
     LeaveRequested,
     LogOpened,
+    MemberEnded,
     MemberJoined,
     MemberLeft,
     PartitionsObserved,
@@ -142,6 +143,8 @@ class ReferenceModel:
         """The same for the tasks of the last moves, before those."""
         self.eager_regrants: dict[TaskId, str] = {}
         """Tasks that an eager member will be granted together with others -> that member."""
+        self.regranted: dict[TaskId, str] = {}
+        """The same for the tasks of the last moves, before those."""
         self.idle: set[TaskId] = set()
         """Tasks of the topology that are no member's active task."""
         self.lost: set[TaskId] = set()
@@ -376,9 +379,12 @@ class ReferenceModel:
         nothing any more (docs/protocol.md#m5).
         """
         expired = [who for who, fenced in self.fenced.items() if self.now_ms - fenced.last_heard_ms >= fenced.session_timeout_ms]
-        if expired:
-            for who in expired:
-                del self.fenced[who]
+        self._unfence(expired)
+
+    def _unfence(self, over: list[tuple[str, int]]) -> None:
+        for who in over:
+            del self.fenced[who]
+        if over:
             still_held = {task for fenced in self.fenced.values() for task in (*fenced.active, *fenced.revoking)}
             self.forced = {task: hold_ms for task, hold_ms in self.forced.items() if task in still_held}
 
@@ -465,6 +471,8 @@ class ReferenceModel:
             self._joined(event, answers)
         elif isinstance(event, LeaveRequested):
             self._requested(event, answers)
+        elif isinstance(event, MemberEnded):
+            self._ended(event, answers)
         elif isinstance(event, AssignmentObserved):
             self._observed_generation(event)
         elif isinstance(event, _OF_A_MEMBER):
@@ -545,6 +553,22 @@ class ReferenceModel:
         self._back_off_from_crashes(event.member_id)
         self.touched.add(event.member_id)
         self.asked = {name: until_ms for name, until_ms in self.asked.items() if until_ms is None or until_ms > self.now_ms}
+
+    def _ended(self, event: MemberEnded, answers: list[Any]) -> None:
+        """docs/protocol.md#m11. Renews no lease."""
+        who = event.member_id, event.incarnation
+        member = self.members.get(event.member_id)
+        if member is None or member.incarnation != event.incarnation:
+            if who not in self.fenced:
+                raise InvariantBroken(0, f"the end of {event.member_id} incarnation {event.incarnation} was accepted, which is not waited for")
+            self._unfence([who])
+            return
+        told = [(answer.member_id, answer.incarnation, answer.cause) for answer in answers if isinstance(answer, MemberExpired)]
+        if not self.shadowing:
+            if (*who, "proven_dead") not in told:
+                raise InvariantBroken(0, f"{event.member_id} incarnation {event.incarnation} has ended; the expiries were {told}")
+            self._crashed(event.member_id)
+        self._out(member, hold_ms=0)
 
     def _is_asked(self, name: str) -> bool:
         return name in self.asked and self.asked[name] is None
@@ -665,6 +689,7 @@ class ReferenceModel:
         moves = [move for part in issued for move in part.moves]
         self.granted = {move.task: move.destination for move in moves if move.state == "granted" and move.destination is not None}
         self.promised = {move.task: self.handing_over[move.task] for move in moves if move.task in self.handing_over}
+        self.regranted = {move.task: self.eager_regrants[move.task] for move in moves if move.task in self.eager_regrants}
         for move in moves:
             self._move(move)
         granted = {move.task: move for move in moves if move.state == "granted"}

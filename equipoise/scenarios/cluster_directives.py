@@ -100,7 +100,8 @@ def worker(context: Context, parsed: ParsedDirective) -> None:
 @directive(
     "process",
     "VERB MEMBER...",
-    "`start`: starts a process of the member. `kill`, `pause`, `resume`, `leave` (announced), `stay`, `close`, `restart`, `wipe` (its disk), "
+    "`start`: starts a process of the member. `kill`, `pause`, `resume`, `leave` (announced), `stay`, `close`, `restart`, "
+    "`prove` (a witness proves that it is gone), `wipe` (its disk), "
     "`duplicate` (a second process with the same id), `skip` (its reader loses decisions).",
     capacity=Argument(WHOLE, "start: number of threads; 1"),
     restores_per_s=Argument(WHOLE, "start: restore rate in records per second; 50000"),
@@ -129,6 +130,8 @@ def _do(cluster: SimulatedCluster, verb: str, member_id: str, parsed: ParsedDire
         cluster.restart(member_id, proven=parsed.get("proven", True))
     elif verb == "duplicate":
         cluster.duplicate(member_id)
+    elif verb == "prove":
+        cluster.prove_end(cluster.last_process(member_id))
     elif verb == "wipe":
         cluster.wipe(member_id)
     elif verb == "skip":
@@ -137,7 +140,7 @@ def _do(cluster: SimulatedCluster, verb: str, member_id: str, parsed: ParsedDire
         last = cluster.last_process(member_id)
         verbs = {"kill": last.kill, "pause": last.pause, "resume": last.resume, "leave": last.leave, "stay": last.cancel_leave, "close": last.close}
         if verb not in verbs:
-            raise InputError(f"process {verb!r}; write start, restart, duplicate, wipe, skip, {', '.join(verbs)}")
+            raise InputError(f"process {verb!r}; write start, restart, prove, duplicate, wipe, skip, {', '.join(verbs)}")
         verbs[verb]()
 
 

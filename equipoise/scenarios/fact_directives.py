@@ -20,6 +20,7 @@ from equipoise.events.facts import (
     LeaveIntended,
     LeaveRequested,
     Load,
+    MemberEnded,
     MemberJoined,
     MemberLeft,
     ObservedMember,
@@ -422,6 +423,15 @@ def left(context: Context, parsed: ParsedDirective) -> None:
     context.move_clock(parsed)
     for member_id in parsed.members():
         context.append(MemberLeft(member_id=member_id, incarnation=context.actor(parsed, member_id).incarnation))
+
+
+@directive(
+    "ended", "MEMBER...", "MemberEnded: a witness proves that the member's process is gone ([M11](protocol.md#m11)).", incarnation=INCARNATION, **TIME
+)  # fmt: skip
+def ended(context: Context, parsed: ParsedDirective) -> None:
+    context.move_clock(parsed)
+    for member_id in parsed.members():
+        context.append(MemberEnded(member_id=member_id, incarnation=context.actor(parsed, member_id).incarnation))
 
 
 @directive(

@@ -19,7 +19,7 @@ import attrs
 
 from equipoise.events.codec import make_record
 from equipoise.events.errors import InputError, InvariantBroken
-from equipoise.events.facts import Fact, GroupConfigured, LogOpened, TopologyDeclared
+from equipoise.events.facts import Fact, GroupConfigured, LogOpened, MemberEnded, TopologyDeclared
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.replay.simulation.broker import Broker
 from equipoise.replay.simulation.engine import Engine
@@ -83,9 +83,10 @@ it.
 class SimulatedCluster:
     """A group in a simulation. Equal configuration, seed and calls give equal logs, byte for byte.
 
-    With a `sink` the complete log is written to it: each fact, followed by its decisions. Raises
-    InvariantBroken(1) as soon as two members process one task at the same time, GroupHalted when a
-    group halts or two computations of a decision differ.
+    With a `sink` the complete log is written to it: each fact, followed by its decisions. `ended`
+    is called with each process that has ended. Raises InvariantBroken(1) as soon as two members
+    process one task at the same time, GroupHalted when a group halts or two computations of a
+    decision differ.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class SimulatedCluster:
         watcher: Watcher | None = None,
         session_factory: SessionFactory = MemberSession,
         machine_factory: MachineFactory = real_machine,
+        ended: Callable[[SimulatedProcess], None] | None = None,
     ) -> None:
         self.config = config
         self.engine = Engine(seed=seed, start_ms=config.start_ms)
@@ -115,6 +117,7 @@ class SimulatedCluster:
         self._watcher = watcher
         self._session_factory = session_factory
         self._machine_factory = machine_factory
+        self._ended = ended
         self._incarnation = 0
         self._topology_epoch = config.topology.epoch
         for event in (LogOpened(log_id=config.log_id, manifest=config.manifest), config.configured, config.topology):
@@ -188,6 +191,12 @@ class SimulatedCluster:
             raise InputError(f"SimulatedCluster.restart: {before.name} is still alive; kill it first, or duplicate it")
         return self.start_process(before.settings, proven_dead=before.incarnation if proven else None)
 
+    def prove_end(self, process: SimulatedProcess) -> None:
+        """A witness proves that the process, which has ended, is gone (docs/protocol.md#m11)."""
+        if process.alive:
+            raise InputError(f"SimulatedCluster.prove_end: {process.name} is still alive")
+        self.append(MemberEnded(member_id=process.member_id, incarnation=process.incarnation))
+
     def duplicate(self, member_id: str) -> SimulatedProcess:
         """Starts a second process with the same member id on an empty disk, whether or not the
         first one runs.
@@ -237,6 +246,8 @@ class SimulatedCluster:
     def _process_ended(self, process: SimulatedProcess) -> None:
         assert process.exit is not None, "a process that ended has ended somehow"
         self.exits.append((self.now_ms, process.name, process.exit))
+        if self._ended is not None:
+            self._ended(process)
 
     # The log
 

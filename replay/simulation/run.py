@@ -36,6 +36,8 @@ from equipoise.replay.simulation.world import SimulatedWorld
 Progress = Callable[[int, int], None]
 """Called with (milliseconds simulated, milliseconds in total)."""
 PROGRESS_EVERY_MS = 1_000
+WITNESS_MS = 100
+"""From the end of a process until its proof is appended."""
 AFTER_EXIT_LOOK_MS = 100
 """Interval at which a start that waits for its predecessor's exit looks again."""
 
@@ -156,6 +158,7 @@ def simulate(inputs: RecordedInputs, simulation: Simulation, *, sink: Sink | Non
 
 _ENDS = {
     "killed": SimulatedProcess.kill,
+    "witnessed": SimulatedProcess.kill,
     "silent": SimulatedProcess.close_silently,
     "closed": SimulatedProcess.close,
     "announced": SimulatedProcess.leave,
@@ -202,6 +205,8 @@ class _SimulationRun:
             process = self._process(happening.member_id)
             if process is not None and process.alive:
                 _ENDS[happening.how](process)
+                if happening.how == "witnessed":
+                    self.cluster.engine.after(WITNESS_MS, self.cluster.prove_end, process)
         elif isinstance(happening, ConfigurationChanged):
             self.cluster.append(configuration(happening.config, self.simulation))
         elif isinstance(happening, TopologyChanged):

@@ -98,7 +98,7 @@ def _happens(group: KafkaGroup, happening: Happening, simulation: Simulation, fi
     elif isinstance(happening, ProcessEnded):
         instance = group.last(happening.member_id)
         if instance is not None and instance.alive:
-            if happening.how == "killed":
+            if happening.how in ("killed", "witnessed"):
                 instance.kill()
             elif happening.how == "silent":
                 instance.close_silently()

@@ -14,7 +14,7 @@ import attrs
 from equipoise.assignors import registry
 from equipoise.assignors.common.shares import outside_shares, shares_of, slack_of
 from equipoise.events.decisions import AssignmentIssued, BalanceEvaluated, EventRejected, MemberExpired
-from equipoise.events.facts import AssignmentObserved, LagReported, MemberJoined, MemberLeft, TopologyDeclared
+from equipoise.events.facts import AssignmentObserved, LagReported, MemberEnded, MemberJoined, MemberLeft, TopologyDeclared
 from equipoise.events.records import Entry
 from equipoise.events.tasks import TaskId
 from equipoise.replay.history import Condition, History, Interval, MoveStory
@@ -271,6 +271,10 @@ class _Builder:
             changed = True
             if event.member_id not in state.members:
                 self._end(event.member_id, event.incarnation, at_ms, "left")
+        elif isinstance(event, MemberEnded):
+            changed = True
+            if event.member_id not in state.members:  # another leader's, which says nothing of it
+                self._end(event.member_id, event.incarnation, at_ms, "proven_dead")
         elif isinstance(event, MemberJoined):
             self._note_join(event, at_ms)
         elif isinstance(event, LagReported):

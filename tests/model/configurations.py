@@ -31,9 +31,9 @@ class Configuration:
     `jumps`: how often the broker's clock jumps ahead. `step`, `raised`: `max_step_ms`, and what a
     configuration may set it to, and back, at any moment. `moves`: at any moment, any number of
     times, the leader revokes the task from its owner, and expels a member. `late`: at any moment it
-    falls behind, and its decisions are published later. `trails`: of a trace,
-    see `tests.model.lease`.
-    `without`: rules that are switched off.
+    falls behind, and its decisions are published later. `witness`: at any moment, the end of a
+    process that is over is proven. `trails`: of a trace, see `tests.model.lease`. `without`: rules
+    that are switched off.
     """
 
     processes: tuple[Process, ...]
@@ -44,6 +44,7 @@ class Configuration:
     crashes: bool = False
     closes: bool = False
     late: bool = False
+    witness: bool = False
     trails: bool = False
     without: frozenset[str] = frozenset()
 
@@ -69,6 +70,7 @@ RULES: dict[str, tuple[str, str]] = {
     "R_HOLD_PASSES": ("M5", "a hold passes to the next owner"),
     "R_HEARD": ("M5", "what a fenced incarnation sends shows that it lives"),
     "R_PROOF": ("M5", "a proof of death cannot be true while the old process lives"),
+    "R_WITNESS": ("M11", "a proof of death is sent only when the process has ended"),
     "R_EPOCH": ("M3", "only a report that knows of the revocation releases the task"),
 }
 """Rule, as `model/lease.pml` names it -> where docs/protocol.md has it, and what it says."""
@@ -94,6 +96,7 @@ SEARCHED: dict[str, Configuration] = {
     "drained and closed, or crashed": _planned(_process(0, 4, 1, "suspect"), _process(1, 3, 2), moves=True, crashes=True, closes=True),
     "superseded by a shorter session": _planned(*LONG, _process(0, 3, 1, "starts"), late=True),
     "superseded by a longer session": _planned(_process(0, 3, 1, "suspect"), _process(1, 4, 1), _process(0, 5, 1, "starts"), moves=True, late=True),
+    "crashed, expelled or superseded, and proven dead": _planned(*EQUAL, _process(0, 3, 1, "starts"), moves=True, crashes=True, witness=True),
     "crashed, and back with a proof": _planned(*EQUAL, _process(0, 3, 1, "starts", "proof"), moves=True, crashes=True),
 }
 """`make model`"""
@@ -110,6 +113,9 @@ COMPARED: dict[str, Configuration] = {
     "revoked or expired": _planned(_process(0, 2, 1, "suspect"), _process(1, 2, 1), moves=True, late=True),
     "closed, crashed, superseded": _planned(
         _process(0, 3, 1, "suspect"), _process(1, 2, 1), _process(0, 2, 1, "starts", "proof"), crashes=True, closes=True, jumps=0
+    ),
+    "proven dead": _planned(
+        _process(0, 3, 1, "suspect"), _process(1, 2, 1), _process(0, 2, 1, "starts"), crashes=True, witness=True, jumps=0
     ),
     "configured": _planned(_process(0, 4, 2, "suspect"), _process(1, 3, 1), raised=2),
 }
@@ -139,6 +145,7 @@ BROKEN: dict[str, Configuration] = {
     "R_HOLD_PASSES": _off("R_HOLD_PASSES", *EQUAL, moves=True),
     "R_HEARD": _off("R_HEARD", *EQUAL, SECOND),
     "R_PROOF": _off("R_PROOF", *EQUAL, _process(0, 4, 1, "starts", "proof")),
+    "R_WITNESS": _off("R_WITNESS", *EQUAL, witness=True),
     "R_EPOCH": _off("R_EPOCH", _process(0, 4, 1), _process(1, 4, 1, "suspect"), moves=True),
 }
 """Rule -> the configuration in which its absence is searched."""

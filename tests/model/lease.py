@@ -196,7 +196,11 @@ class Lease:
         for i, at in enumerate(self.at):
             if at.known == FENCED and at.quiet >= self.waits(i) and i not in expelled and i not in self.spared:
                 at.known, at.quiet, found = GONE, 0, True
-        if found and self.hold and not any(at.known == FENCED for at in self.at):
+        if found:
+            self._unfenced()
+
+    def _unfenced(self) -> None:
+        if self.hold and not any(at.known == FENCED for at in self.at):
             self.hold = 0
             if self.owner != self.none and not self.revoking:
                 self._tell(self.owner, TASK)
@@ -364,6 +368,19 @@ class Lease:
         at.batch, at.sent, at.free, at.held = SENT, 0, bool(says and free), bool(says and held)
         self.check()
 
+    def prove(self, i: int) -> None:
+        at = self.at[i]
+        _only_if(self.given.witness and self.processes[i].suspect and at.known in (LIVE, FENCED))
+        _only_if(at.runs == OVER or not self.given.on("R_WITNESS"))
+        self._fold()
+        if at.known == LIVE:
+            self._remove(i)
+            self._tell(i, OUT)
+        elif at.known == FENCED:
+            at.known, at.quiet = GONE, 0
+            self._unfenced()
+        self.check()
+
     def append(self, i: int) -> None:
         at = self.at[i]
         _only_if(at.batch == SENT)
@@ -437,7 +454,7 @@ def _only_if(enabled: bool) -> None:
 
 
 OF_THE_LEADER = ("time", "jump", "back", "tick", "move", "fall_behind", "publish", "configure")
-OF_A_PROCESS = ("give", "expel", "start", "crash", "close", "append", "acknowledge", "ask", "arrive", "lose")
+OF_A_PROCESS = ("give", "expel", "start", "crash", "close", "append", "acknowledge", "ask", "arrive", "lose", "prove")
 
 
 def nexts(state: Lease) -> Iterator[Lease]:

@@ -48,6 +48,7 @@ def defines(given: Configuration) -> str:
         "CONFIGURES": given.raised != given.step,
         "CRASHES": given.crashes,
         "CLOSES": given.closes,
+        "WITNESS": given.witness,
         "WAITED_FOR": not given.without,
         **{rule: given.on(rule) for rule in RULES},
     }

@@ -35,7 +35,7 @@ def test_results_of_the_model_are_on_the_page_and_complete() -> None:
     assert all(results["broken"][rule] for rule in {**RULES, **CHANGELOG_RULES})
 
 
-@pytest.mark.parametrize("name", ["closed, crashed, superseded", "configured"])
+@pytest.mark.parametrize("name", ["closed, crashed, superseded", "proven dead", "configured"])
 def test_relation_in_python_has_as_many_states_as_spin_found(name: str) -> None:
     assert lease.states(COMPARED[name]) == json.loads(RESULTS.read_text())["compared"][name]
 

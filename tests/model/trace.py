@@ -33,6 +33,7 @@ from equipoise.events.facts import (
     LagReported,
     LeaveCancelled,
     LeaveIntended,
+    MemberEnded,
     MemberJoined,
     MemberLeft,
     TaskParked,
@@ -149,8 +150,9 @@ class _Run:
                 )
                 latest[fact.member_id] = fact.incarnation
         given = Configuration(
-            processes=tuple(processes), jumps=len(steps), step=1, raised=most_step_ms + 1, moves=True, crashes=True, closes=True, trails=True
-        )
+            processes=tuple(processes), jumps=len(steps), step=1, raised=most_step_ms + 1,
+            moves=True, crashes=True, closes=True, witness=True, trails=True,
+        )  # fmt: skip
         self.incarnations = {i: incarnation for incarnation, i in self.index.items()}
         self.model = Lease(given)
         self.model.owner, self.model.late = self.model.none, True
@@ -291,10 +293,15 @@ class _Run:
             if model.most != fact.knobs.max_step_ms:
                 raise NotAllowed("max_step_ms exceeds a margin")
             return
-        i = self._of(fact) if isinstance(fact, (MemberJoined, *OF_A_MEMBER)) else None
+        i = self._of(fact) if isinstance(fact, (MemberEnded, MemberJoined, *OF_A_MEMBER)) else None
         if i is None:
             return
         at = model.at[i]
+        if isinstance(fact, MemberEnded):
+            self._died(fact.member_id, fact.incarnation)
+            if accepted:
+                self._do(model.prove, i)
+            return
         if isinstance(fact, MemberJoined):
             if not accepted or at.runs != NOT_STARTED:
                 return

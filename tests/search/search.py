@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from equipoise.events.facts import Fact, LeaveRequested
+from equipoise.events.facts import Fact, LeaveRequested, MemberEnded
 from equipoise.events.tasks import TaskId
 from tests.search.scripted_assignor import OtherAssignor
 from tests.search.world import CRASHED, TASKS, Batch, Fetch, Process, Stepper, World, topology
@@ -24,6 +24,8 @@ FAULTS: dict[str, str] = {
     "second process": "a second process with the id of m1 joins while the first may be running",
     "crash": "m1's process is gone; what it has sent may still arrive",
     "restart": "after the crash, its successor has the lock of the state directory and reports it",
+    "proven dead": "a witness has seen the process of m1 end, then or earlier",
+    "false proof": "somebody says so while it runs",
     "leaves": "m1 reports that it wants to leave",
     "stops": "m1 is closed by its host",
     "m2 restarts": "m2's process is gone and its successor has the lock and inherits all waits of m2",
@@ -186,6 +188,10 @@ class Search:
                 yield fault, self._with(after, 0, m1._replace(session=CRASHED, unread=(), fetch=None))
             elif fault == "restart" and m1.session == CRASHED and "crash" in self.faults - world.left:
                 yield fault, self._settled(self._joined(after, RESTARTED_M1))
+            elif fault == "false proof" or (fault == "proven dead" and m1.session == CRASHED):
+                incarnation = stepper.incarnations[m1.who]
+                proof = MemberEnded(member_id=incarnation.member_id, incarnation=incarnation.incarnation)
+                yield fault, self._settled(self._append(after, (stepper.fact_id(proof),)))
             elif fault in ("leaves", "stops") and not stepper.is_over(m1.session):
                 session, _ = stepper.ask(m1.who, m1.session, fault)
                 yield fault, self._with(after, 0, m1._replace(session=session))

@@ -18,6 +18,7 @@ from equipoise.events.facts import (
     LeaveIntended,
     LeaveRequested,
     Load,
+    MemberEnded,
     MemberLeft,
     ObservedMember,
     PartitionsObserved,
@@ -442,6 +443,62 @@ def test_member_that_left_is_forgotten_with_its_request_and_its_crashes():
     happens(context, MemberLeft(member_id="m1", incarnation=1))
     state = context.state
     assert (state.members, state.asked, state.crashes, state.scheduled_ms, "leave" in context.causes) == ({}, {}, {}, None, True)
+
+
+# Proofs of death (M11)
+
+PROVEN = MemberEnded(member_id="m1", incarnation=1, proof="pid 17 ended")
+
+
+def test_member_that_is_proven_dead_is_out_at_once_without_a_hold():
+    context = step("m1", "m2")
+    owns(context.state, "m1", A)
+    moves(context.state, B, "m2", "m1", WARMING)
+    happens(context, PROVEN)
+    state = context.state
+    assert (set(state.members), state.owner, state.holds, state.fenced, set(state.in_flight)) == ({"m2"}, {}, {}, {}, set())
+    assert context.emitted == [MemberExpired(member_id="m1", incarnation=1, cause="proven_dead", silent_ms=0, hold_ms=0)]
+    assert "expiry" in context.causes
+    assert state.crashes["m1"].times == 1
+    assert rejects(context, PROVEN) == ("not_waited_for", 1)
+
+
+def test_last_member_that_is_proven_dead_leaves_a_group_at_rest():
+    context = step("m1")
+    actions.schedule(context.state, context.state.now_ms + 1)
+    happens(context, PROVEN)
+    assert (context.state.members, context.state.scheduled_ms) == ({}, None)
+
+
+def test_incarnation_that_was_removed_by_force_is_waited_for_until_it_is_proven_dead():
+    context = step("m1", "m2", "m3")
+    owns(context.state, "m1", A, B)
+    context.remove_member(member_of(context, "m1"), hold_ms=SESSION_MS)
+    owns(context.state, "m2", A)
+    context.state.holds.update({A: SESSION_MS, B: SESSION_MS})
+    assert rejects(context, attrs.evolve(PROVEN, incarnation=2)) == ("not_waited_for", 2)
+    context.changed.clear()
+    happens(context, PROVEN)
+    assert (context.state.fenced, context.state.holds, context.lifted, context.changed) == ({}, {}, True, {"m2"})
+    assert context.emitted == [], "it was out before"
+
+
+def test_proof_renews_no_lease_of_the_next_incarnation():
+    context = step("m1")
+    context.state.now_ms += 5_000
+    happens(context, joined("m1", 2))
+    heard_ms = context.state.now_ms
+    context.state.now_ms += 1_000
+    assert rejects(context, PROVEN) == ("not_waited_for", 1)
+    assert member_of(context, "m1").last_heard_ms == heard_ms
+
+
+def test_another_leaders_member_that_is_proven_dead_is_forgotten():
+    group = Group(watched=False)
+    group.fact(configured(led_by="external"))
+    group.fact(joined("m1"))
+    assert group.fact(PROVEN) == []
+    assert group.state.members == {}
 
 
 # Joining (M1)
