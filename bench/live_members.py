@@ -44,8 +44,8 @@ class Application:
 
         names = (self.name, f"{self.name}-state", f"{self.name}-out")
         async with admin_client(self.connection) as admin:
-            compacted = {f"{self.name}-state": {"cleanup.policy": "compact"}}
-            await admin.create_topics([NewTopic(name, self.partitions, 1, topic_configs=compacted.get(name, {})) for name in names])
+            settings = {f"{self.name}-state": {"cleanup.policy": "compact"}, f"{self.name}-out": {"message.timestamp.type": "LogAppendTime"}}
+            await admin.create_topics([NewTopic(name, self.partitions, 1, topic_configs=settings.get(name, {})) for name in names])
 
     async def feed(self, per_second: float) -> None:
         """Sends records to the partitions in turn, `per_second` in total, until cancelled."""

@@ -11,9 +11,12 @@ import time
 import uuid
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from equipoise.machine import HostLoad, HostShares
+
+if TYPE_CHECKING:
+    from equipoise.witness.proof import Proof
 
 T = TypeVar("T")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -61,6 +64,22 @@ class LoadMeter(Protocol):
         ...
 
 
+class Witness(Protocol):
+    """Proves the end of this process (docs/protocol.md#m11)."""
+
+    def watch(self, proof: Proof) -> None:
+        """From now on, the end of this process proves this."""
+        ...
+
+    def look(self) -> None:
+        """Starts the witness again if it has ended."""
+        ...
+
+    def dismiss(self) -> None:
+        """There is nothing left to prove."""
+        ...
+
+
 class Runtime(Protocol):
     """What a host needs of the machine it runs on, apart from Kafka and files."""
 
@@ -98,6 +117,10 @@ class Runtime(Protocol):
 
     def boot_id(self) -> str | None:
         """Id of this boot of the machine; None: the system has none."""
+        ...
+
+    def witness(self) -> Witness:
+        """Starts a witness of this process. Raises InputError when the system has none."""
         ...
 
     def load_meter(self, folder: Path | None) -> LoadMeter:
@@ -186,6 +209,11 @@ class DeployedRuntime:
             return BOOT_ID.read_text().strip() or None
         except OSError:
             return None
+
+    def witness(self) -> Witness:
+        from equipoise.witness.parent import start_witness  # few processes have one
+
+        return start_witness()
 
     def load_meter(self, folder: Path | None) -> LoadMeter:
         return HostLoad(folder)

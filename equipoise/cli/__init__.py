@@ -28,6 +28,8 @@ COMMANDS = {
     "assign": "equipoise.cli.assign:assign",
     "scenario": "equipoise.cli.scenario:scenario",
     "worker": "equipoise.cli.worker:worker",
+    "run": "equipoise.cli.run:run",
+    "witness": "equipoise.cli.run:witness",
     "groups": "equipoise.cli.groups:groups",
     "status": "equipoise.cli.groups:status",
     "configure": "equipoise.cli.configure:configure",

@@ -22,6 +22,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -102,6 +103,11 @@ class StateDirectory:
         if former.get("lock") != holds["lock"]:
             return "the lock file is another one: the directory was copied or restored, or the file was replaced"
         return ""
+
+    @property
+    def lock(self) -> tuple[str, Sequence[int]]:
+        """Path of the lock file, and its device and inode."""
+        return str(self.folder / "lock"), self._lock.identity
 
     def store(self, task: TaskId, topic: str) -> Path:
         """The folder of the store of `task` for the changelog `topic`."""

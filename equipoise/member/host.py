@@ -36,6 +36,7 @@ from equipoise.member.work import AskedCallback, RunnerFactory, SharedSession, S
 from equipoise.runtime import Runtime
 from equipoise.statemachine.member import End, MemberSession, MemberSettings, Reception
 from equipoise.statemachine.rejections import refusal_text
+from equipoise.witness.proof import MemberProof
 
 if TYPE_CHECKING:
     from equipoise.member.following import GroupLocations
@@ -105,6 +106,9 @@ class MemberHost:
                 "member %s: no proof that incarnation %d is dead (%s); if the leader still lists it, its tasks wait for one session timeout",
                 member_id, self._last_incarnation, self._directory.unproven,
             )  # fmt: skip
+        self._witness = runtime.witness() if options.witness else None
+        self._begun: list[int] = []
+        """Incarnations of this process that may be members, or waited for."""
         self._clock_conflicts = 0
         self._connection = connection
         self._group = group
@@ -176,6 +180,8 @@ class MemberHost:
         await self._restore_thread.run(self._restorer.stop())
         await self._thread.stop()
         await self._restore_thread.stop()
+        if self._witness is not None:
+            await self._runtime.run_blocking(self._witness.dismiss)
         if self._directory is not None:
             self._directory.close()
 
@@ -422,6 +428,7 @@ class MemberHost:
                     continue
                 if self._directory is not None:
                     self._directory.begin(self.session.incarnation, placed.log_id)
+                self._prove_its_end()
             except (KafkaError, EquipoiseError, OSError) as error:
                 if not self._brokers.noted("cannot join", error):
                     _LOG.warning("group %s: member %s failed to join, retrying: %r", self._group, self._member_id, error)
@@ -445,6 +452,21 @@ class MemberHost:
             return True
         return False
 
+    def _prove_its_end(self) -> None:
+        """The witness is told of the next incarnation before that joins. Until then the former one
+        may be waited for.
+        """
+        if self._witness is None:
+            return
+        self._begun = [*self._begun[-1:], self.session.incarnation]
+        self._witness.watch(
+            MemberProof(
+                connection=self._connection, topic=self._link.facts.topic, partition=self._link.facts.partition, group=self._group,
+                member_id=self._member_id, incarnations=self._begun, lock=None if self._directory is None else self._directory.lock,
+                within_s=self._options.session_timeout_ms / 1_000,
+            )
+        )  # fmt: skip
+
     async def _until_lags_are_known(self) -> None:
         """Waits until the ends of changelogs of tasks that ran here are known. A member that joins
         without them appears to have no copies.
@@ -466,6 +488,8 @@ class MemberHost:
                 self._link.queue(fact)
             if any(isinstance(fact, LagReported) for fact in facts):
                 self.work.say_parked()
+                if self._witness is not None:
+                    self._witness.look()
             self._story.look(self.work.lags, restored)
             next_ms = self.work.reconcile()
             if self.session.ended is not None and self.work.is_over:
@@ -499,7 +523,10 @@ class MemberHost:
             return False
         self._clock_conflicts = 0
         if session.is_ousted:
-            raise SupersededError(f"member {self._member_id!r} of group {self._group!r}: another process has joined with this member id")
+            why = "another process has joined with this member id"
+            if session.end_cause == "proven_dead":
+                why += ", or a witness has taken this one for dead"
+            raise SupersededError(f"member {self._member_id!r} of group {self._group!r}: {why}")
         if session.end_cause in ("margin_too_small", "margin_too_large"):
             raise FieldError("lease_margin_ms", f"the group refuses {self._options.lease_margin_ms}; it must be at least the group's max_step_ms")
         if session.end_cause == "not_configured":

@@ -135,6 +135,11 @@ class Link:
         self._decisions = TopicPartition(self._topics.decisions, self._partition)
         return opening
 
+    @property
+    def facts(self) -> TopicPartition:
+        """Where the group's facts are."""
+        return TopicPartition(self._topics.facts, self._partition)
+
     def _failed(self, what: str, error: Exception) -> None:
         """Writes a line, unless the next ones would say the same."""
         if not self._brokers.noted(what, error):

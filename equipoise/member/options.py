@@ -71,6 +71,10 @@ class MemberOptions:
     """Folder of the stores and of the proof that a former process is dead. None: stores are in
     memory, and a restarted member waits for the session timeout of the former process.
     """
+    witness: bool = attrs.field(default=False, validator=fields.boolean)
+    """A small process beside this one proves to the leader that this one has ended, when it is
+    killed or crashes. Its tasks then need not wait for the session timeout. Only on Linux.
+    """
     open_store: OpenStore | None = None
     """Opens a store. None: `RocksStore` with a state directory, `MemoryStore` without."""
     restore_records_per_s: float | None = attrs.field(default=None, validator=fields.optional(fields.number()))
@@ -156,6 +160,7 @@ class MemberKeywords(TypedDict, total=False):
     declares_ready: bool
     eager: bool
     state_directory: str | PathLike[str] | None
+    witness: bool
     open_store: OpenStore | None
     restore_records_per_s: float | None
     restore_bytes_per_s: float | None

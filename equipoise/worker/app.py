@@ -31,8 +31,9 @@ from equipoise.events.log.kafka.client import Consumer
 from equipoise.events.log.kafka.connection import MISSING
 from equipoise.events.log.kafka.opening import NotNowError, NotThereError, ensure_topics, open_partitions, partition_count, reaching, reader
 from equipoise.events.log.kafka.topics import MUST_BE
-from equipoise.runtime import DEPLOYED, Runtime
+from equipoise.runtime import DEPLOYED, Runtime, Witness
 from equipoise.statemachine.partition import GroupLead
+from equipoise.witness.proof import ConsumerProof
 from equipoise.worker.host import PartitionHost
 from equipoise.worker.http import Server
 from equipoise.worker.metrics import GroupCollector, WorkerMetrics
@@ -44,6 +45,10 @@ _LAST_CHECKPOINTS_S = 2.0
 """Time for last checkpoints when a partition is revoked."""
 _STOP_FAUST_S = 2.0
 _WATCH_S = 0.5
+_HEARTBEAT_S = 0.5
+"""Longest time between two heartbeats to the consumer group: so late a worker learns that another
+one has left.
+"""
 _RETRY_S = 2.0
 _LAGS_S = 5.0
 """Longest wait for the source lags of one group."""
@@ -78,6 +83,7 @@ class Worker:
         self._brokers = BrokerWatch(f"worker of {settings.prefix}", runtime.monotonic_s)
         self._held_back = contextlib.ExitStack()
         self._tasks: list[asyncio.Task[None]] = []
+        self._witness: Witness | None = None
         self._folder = ""
         self._problem = ""
         self.metrics.registry.register(GroupCollector(lambda: (lead for _, lead in self.groups()), self._positions))
@@ -99,6 +105,7 @@ class Worker:
         try:
             await self._open_with_retries()
             self._folder = tempfile.mkdtemp(prefix="equipoise-worker-")
+            self._witness = self._runtime.witness() if settings.witness else None
             self._server = Server(self, settings.http_host, settings.http_port)
             self.http_port = await self._server.start()
             await self._start_faust()
@@ -161,6 +168,8 @@ class Worker:
         self._tasks = []
         await self._stop_hosts(list(self._hosts))
         await self._stop_faust()
+        if self._witness is not None:
+            await self._runtime.run_blocking(self._witness.dismiss)
         with contextlib.suppress(Exception):
             await asyncio.wait_for(self._observer.close(), 0.5)
         if self._server is not None:
@@ -214,7 +223,7 @@ class Worker:
             broker=[f"kafka://{address.strip()}" for address in settings.bootstrap.split(",")],
             broker_credentials=_credentials(settings),
             broker_session_timeout=settings.worker_session_timeout_ms / 1000,
-            broker_heartbeat_interval=settings.worker_session_timeout_ms / 5000,
+            broker_heartbeat_interval=min(_HEARTBEAT_S, settings.worker_session_timeout_ms / 5000),
             broker_commit_interval=1.0,
             consumer_auto_offset_reset="latest",
             stream_wait_empty=False,  # unacknowledged records must not delay a rebalance
@@ -234,6 +243,7 @@ class Worker:
                 pass  # the host reads checkpoints itself
 
         async def assigned(app: Any, assigned: Iterable[Any], **_: Any) -> None:
+            self._watch_its_end()
             await self._stop_hosts(list(self._hosts))
             self._start_hosts([place.partition for place in assigned if place.topic == places])
 
@@ -246,6 +256,18 @@ class Worker:
         app.finalize()
         self._app = app
         await app.start()
+
+    def _watch_its_end(self) -> None:
+        """The witness is told under which id the worker is in its consumer group now."""
+        if self._witness is not None:
+            settings = self.settings
+            coordinator = self._app.consumer._thread._consumer._coordinator  # Faust tells nobody
+            self._witness.watch(
+                ConsumerProof(
+                    connection=settings, group=f"{settings.prefix}.worker", member_id=coordinator.member_id,
+                    within_s=settings.worker_session_timeout_ms / 1_000,
+                )
+            )  # fmt: skip
 
     async def _stop_faust(self) -> None:
         app, self._app = self._app, None
@@ -260,6 +282,8 @@ class Worker:
         gone = 0
         while True:
             await asyncio.sleep(_WATCH_S)
+            if self._witness is not None:
+                self._witness.look()
             if self._runtime.monotonic_s() - looked_s > _CHECK_LOG_S:
                 gone = await self._check_same_log(gone)
                 looked_s = self._runtime.monotonic_s()

@@ -53,6 +53,10 @@ class WorkerSettings(LiveSettings):
     worker_session_timeout_ms: int = setting(
         10_000, "A silent worker's partitions go to another worker after this time.", validator=fields.integer(1_000, 3_600_000)
     )
+    witness: bool = setting(
+        False, "When this worker is killed, a process beside it takes it out of its consumer group, so that the next one leads at once.",
+        validator=fields.boolean,
+    )
     observe_interval_ms: int = setting(10_000, "Time between two reads of the end offsets of the groups' topics.", validator=fields.integer(100))
     checkpoint_facts: int = setting(20_000, "Facts in a partition between two checkpoints of all its groups.", validator=fields.integer(1))
     log_level: str = setting("INFO", "DEBUG, INFO, WARNING or ERROR.", validator=fields.one_of("DEBUG", "INFO", "WARNING", "ERROR"))

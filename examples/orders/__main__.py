@@ -52,6 +52,7 @@ def topics(obj: Any, partitions: int) -> None:
 @click.option("--heartbeat-interval-ms", default=3_000, show_default=True)
 @click.option("--commit-interval-ms", default=100, show_default=True)
 @click.option("--restore-records-per-s", type=float, help="Limit of restores.")
+@click.option("--witness", is_flag=True, help="A small process proves the end of this one, when it is killed.")
 @click.option("--lead", is_flag=True, help="Also run a worker in this process.")
 @click.pass_obj
 def count(obj: Any, /, member_id: str, group: str, state: Path | None, **options: Any) -> None:

@@ -80,11 +80,12 @@ class Orders:
     # Processes
 
     def start(
-        self, member_id: str, *, folder: str = "state", lead: bool = False, timing: tuple[int, int] | None = None, guarantee: str = "", epoch: int = 0
+        self, member_id: str, *, folder: str = "state", lead: bool = False, timing: tuple[int, int] | None = None, guarantee: str = "",
+        epoch: int = 0, witness: bool = False,
     ) -> str:
         """A process of `member_id`, with a worker in it if it is to `lead`; gives its name here.
         `timing`: its session timeout and margin in ms; None: those of all. `guarantee`: another
-        one. `epoch`: of its topology.
+        one. `epoch`: of its topology. `witness`: whether it has one.
         """
         name = f"{member_id}.{next(self._numbers)}"
         options = {
@@ -97,7 +98,7 @@ class Orders:
             options["--restore-records-per-s"] = str(self.restore_records_per_s)
         command = [*ENDS_WITH_ITS_STARTER, sys.executable, "-m", "examples.orders"]
         command += ["--bootstrap", self.connection.bootstrap, "--topic", self.topic, "count"]
-        command += [*itertools.chain(*options.items()), *(["--lead"] if lead else [])]
+        command += [*itertools.chain(*options.items()), *(["--lead"] if lead else []), *(["--witness"] if witness else [])]
         with open(self._folder / f"{name}.out", "wb") as out:
             self._processes[name] = subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, "LOG_LEVEL": "INFO"})
         return name

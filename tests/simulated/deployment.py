@@ -278,7 +278,7 @@ class Deployment:
             guarantee=self.present_guarantee, most_uncommitted_records=MOST_UNCOMMITTED, prefix=self.prefix, group_config=CONFIG,
             session_timeout_ms=seat.session_ms, lease_margin_ms=seat.margin_ms,
             heartbeat_interval_ms=min(HEARTBEAT_MS, (seat.session_ms - seat.margin_ms) // 2), start_timeout_ms=20_000,
-            rack=f"rack-{seat.name}" if self.seed % 4 == 1 else None,
+            rack=f"rack-{seat.name}" if self.seed % 4 == 1 else None, witness=self.seed % 3 == 2,
             state_directory=seat.folder, open_store=lambda folder: DiskStore(seat.machine, folder),
         )  # fmt: skip
         seat.member = member
@@ -300,6 +300,7 @@ class Deployment:
     def kill_member(self, seat: Seat, *, failed: bool = False) -> None:
         """kill -9; with `failed` the machine has failed."""
         process, seat.process, seat.member = seat.process, None, None
+        seat.machine.has_failed = failed
         if failed:
             seat.machine.boots += 1
         if process is not None:

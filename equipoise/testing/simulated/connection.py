@@ -22,6 +22,10 @@ class SimulatedConnection(Connection):
         made: Clients = self.made
         return made
 
+    def of_process(self, name: str) -> SimulatedConnection:
+        """The same of another process."""
+        return attrs.evolve(self, made=self.made.of_process(name))
+
 
 @attrs.frozen(kw_only=True)
 class SimulatedSettings(WorkerSettings):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import shutil
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -10,13 +12,19 @@ from typing import Any, TypeVar
 
 import attrs
 
+from equipoise.events.log.kafka.client import TopicPartition
+from equipoise.events.log.kafka.envelope import group_key
 from equipoise.machine import HostShares
 from equipoise.member.stores import Change
 from equipoise.testing.simulated.loops import MS_US, S_US, Scheduler, VirtualLoop, VirtualThread
+from equipoise.witness.proof import MemberProof, Proof
 
 T = TypeVar("T")
 MOST_UNDONE = 20
 """Writes of a store that a failure of its machine undoes, at most."""
+WITNESS_S = 0.02, 0.4
+"""From the end of a process until its witness begins to prove it."""
+LOCK_LOOK_S = 0.05
 SINCE_1970_US = 1_700_000_000 * S_US
 """The true time of day at the start."""
 
@@ -76,6 +84,8 @@ class Machine:
         """By how much its time of day is wrong."""
         self.boots = 1
         self.stores: dict[Path, _Content] = {}
+        self.has_failed = False
+        """Whether it has just failed as a whole, and every process on it."""
         self.held: dict[str, SimulatedProcess] = {}
         """Path of a locked file -> the process that holds it."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -148,8 +158,7 @@ class _HeldLock:
     def __init__(self, process: SimulatedProcess, file: Path) -> None:
         self._process, self._file = process, file
         file.touch()
-        status = file.stat()
-        self.identity = [status.st_dev, status.st_ino]
+        self.identity = _identity(file)
         process.machine.held[str(file)] = process
 
     def release(self) -> None:
@@ -159,6 +168,74 @@ class _HeldLock:
 class _NoLoad:
     def look(self, now_ms: int) -> HostShares:
         return HostShares()
+
+
+class SimulatedWitness:
+    """Proves the end of a process, from another one on the same machine that starts then. See
+    `equipoise.runtime.Witness`.
+    """
+
+    def __init__(self, process: SimulatedProcess) -> None:
+        self._process = process
+        self._proof: MemberProof | None = None
+        process.on_kill.append(self._ended)
+
+    def watch(self, proof: Proof) -> None:
+        assert isinstance(proof, MemberProof), "simulated workers have no witness"
+        self._proof = proof
+
+    def look(self) -> None:
+        """Does nothing: it ends with its machine only, or by `dismiss`."""
+
+    def dismiss(self) -> None:
+        self._proof = None
+
+    def _ended(self) -> None:
+        watched, proof = self._process, self._proof
+        if proof is not None and not watched.machine.has_failed:
+            witness = SimulatedProcess(watched.scheduler, watched.machine, f"{watched.name}-witness", ended=lambda error: None)
+            witness.start(self._prove(witness, proof))
+
+    async def _prove(self, witness: SimulatedProcess, proof: MemberProof) -> None:
+        from aiokafka.errors import KafkaError
+
+        await asyncio.sleep(witness.machine.random.uniform(*WITNESS_S))
+        by_s = witness.monotonic_s() + proof.within_s
+        if proof.lock is not None:
+            file, identity = proof.lock
+            while file in witness.machine.held:
+                if witness.monotonic_s() >= by_s:
+                    return
+                await asyncio.sleep(LOCK_LOOK_S)
+            if _identity(file) != list(identity):
+                return
+        left = proof.facts(f"{self._process.name} has ended")
+        while left and witness.monotonic_s() < by_s:
+            clients = proof.connection.of_process(witness.name).clients  # type: ignore[attr-defined]  # a simulated one
+            consumer, producer = clients.consumer(request_timeout_ms=1_000), clients.producer(request_timeout_ms=1_000)
+            place = TopicPartition(proof.topic, proof.partition)
+            try:
+                await consumer.start()
+                await producer.start()
+                if not (await consumer.end_offsets([place]))[place]:
+                    return  # it was made again, and has no log yet
+                while left:
+                    await producer.send_and_wait(proof.topic, left[0], key=group_key(proof.group), partition=proof.partition)
+                    del left[0]
+            except KafkaError:
+                await asyncio.sleep(LOCK_LOOK_S)
+            finally:
+                await producer.stop()
+                await consumer.stop()
+
+
+def _identity(file: Path | str) -> list[int]:
+    """Device and inode; [] where there is no such file."""
+    try:
+        status = os.stat(file)
+    except FileNotFoundError:
+        return []
+    return [status.st_dev, status.st_ino]
 
 
 class SimulatedProcess:
@@ -258,6 +335,9 @@ class SimulatedProcess:
 
     def boot_id(self) -> str | None:
         return f"{self.machine.name}-{self.machine.boots}"
+
+    def witness(self) -> SimulatedWitness:
+        return SimulatedWitness(self)
 
     def load_meter(self, folder: Path | None) -> _NoLoad:
         return _NoLoad()

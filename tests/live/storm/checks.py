@@ -32,6 +32,7 @@ EXPLAINED = {
     "unknown_member": "a member that was put out, or has left, says something before it reads that",
     "stale_incarnation": "a former process of a member says something before it reads that it is out",
     "incarnation_too_low": "two processes with a member's id start at the same moment, and the one that began first joins last",
+    "not_waited_for": "a witness proves the end of a process whose successor has done so by its lock",
     "report_base_unknown": "the report before was lost with a broker, or not read yet by whoever leads now",
     "report_repeated": "a report that the broker had already was sent again",
     "epoch_went_back": "a report that was under way when a broker died arrives behind a later one",

@@ -97,6 +97,10 @@ class Seat:
         return f"disk-{self.disk}"
 
 
+WITNESSED = "13"
+"""Members whose names end so have a witness; so have all workers."""
+
+
 class Deployment:
     """`folder` gets the output of every process, and the members' disks. `incidents`: whatever
     ended or went on when it should not have.
@@ -192,7 +196,10 @@ class Deployment:
         seat.process = self._start_process(seat)
 
     def _start_process(self, seat: Seat) -> str:
-        return self.orders.start(seat.member_id, folder=seat.folder, timing=seat.timing, guarantee=self._guarantee, epoch=self._epoch)
+        return self.orders.start(
+            seat.member_id, folder=seat.folder, timing=seat.timing, guarantee=self._guarantee, epoch=self._epoch,
+            witness=seat.member_id[-1] in WITNESSED,
+        )  # fmt: skip
 
     def _kill(self, process: str) -> None:
         self.killed.add(process)
@@ -202,7 +209,7 @@ class Deployment:
         command = [
             *ENDS_WITH_ITS_STARTER, sys.executable, "-m", "equipoise", "worker",
             "--bootstrap", self.brokers.bootstrap, "--prefix", PREFIX, "--http-port", "0", "--partitions", str(LOG_PARTITIONS),
-            "--worker-session-timeout-ms", str(round(WORKER_SESSION_S * 1_000)), "--observe-interval-ms", "2000",
+            "--worker-session-timeout-ms", str(round(WORKER_SESSION_S * 1_000)), "--observe-interval-ms", "2000", "--witness", "true",
         ]  # fmt: skip
         with open(self._folder / f"{name}.out", "ab") as out:
             self._workers[name] = subprocess.Popen(command, stdout=out, stderr=out, env=os.environ)

@@ -140,7 +140,7 @@ LIVE = {"configure", "deal", "groups", "shadow", "status", "tail"}
 """Checked in tests/live (test_kafka_log.py, test_streams_import.py, test_configure.py,
 test_lag_aware.py), where there is a broker.
 """
-COMMANDS_WITH_JSON = {*COMMANDS, *ON_SPARK} - {"assign", "worker", "spark"}
+COMMANDS_WITH_JSON = {*COMMANDS, *ON_SPARK} - {"assign", "run", "spark", "witness", "worker"}
 
 
 def test_schemas_cover_every_command_with_json() -> None:

@@ -77,6 +77,10 @@ class SimulatedClients:
         self._cluster = cluster
         self._process = process
 
+    def of_process(self, name: str) -> SimulatedClients:
+        """The same for another process."""
+        return SimulatedClients(self._cluster, name)
+
     def consumer(self, **options: Any) -> SimulatedConsumer:
         return SimulatedConsumer(self._cluster, self._process, **options)
 

@@ -1,0 +1,200 @@
+"""`python -m bench.kills`: how long tasks stand still when their member is killed with SIGKILL,
+under load, and how long groups are without decisions when their worker is, with witnesses and
+without.
+
+Three members run the tasks of a small stateful application. One after the other is killed, and
+started again when its tasks run elsewhere. The silence of a task is the time between its last
+output before the kill and its first output by another owner, by the broker's clock; each task gets
+a record each EVERY_MS. At the end everything is recounted.
+
+Of two workers, the one that leads is killed. A fact that is answered with one decision is sent each
+PROBE_MS; the gap is the longest time between two decisions, by the broker's clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bench.live import PATIENCE_S, WorkerProcess, broker, quantile
+from bench.live_members import Application, MemberProcess, until_running
+from equipoise.events.facts import MemberLeft
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.envelope import group_key, pack_fact
+from equipoise.events.log.kafka.opening import reader, writer
+from equipoise.events.log.kafka.topics import DEFAULT_PREFIX
+from equipoise.member.origin import read_origin
+from equipoise.worker.settings import WorkerSettings
+from tests.groups import configured
+
+MEMBERS = 3
+EVERY_MS = 20
+SESSION = {"session_timeout_ms": 10_000, "lease_margin_ms": 3_000, "heartbeat_interval_ms": 1_000}
+REST_S = 2.0
+PROBE_MS = 50
+GAP_S = 15.0
+"""Time for the next worker to lead."""
+
+
+async def outputs(application: Application) -> dict[str, list[tuple[int, int]]]:
+    """Task -> (append time in ms, fencing token) of each output. Raises AssertionError when an
+    input was not counted, or counted twice.
+    """
+    found: dict[str, list[tuple[int, int]]] = collections.defaultdict(list)
+    totals: dict[tuple[str, bytes], int] = {}
+    topic = f"{application.name}-out"
+    async with reader(application.connection, read_committed=True) as client:
+        consumer: Any = client
+        from aiokafka import TopicPartition
+
+        places = [TopicPartition(topic, number) for number in range(application.partitions)]
+        inputs = [TopicPartition(application.name, number) for number in range(application.partitions)]
+        sent = sum((await consumer.end_offsets(inputs)).values())
+        consumer.assign(places)
+        await consumer.seek_to_beginning(*places)
+        end_s = time.monotonic() + PATIENCE_S
+        while sum(totals.values()) < sent:
+            assert time.monotonic() < end_s, f"{sent} records, {sum(totals.values())} counted"
+            for records in (await consumer.getmany(timeout_ms=500)).values():
+                for record in records:
+                    origin = read_origin(record.headers)
+                    assert origin is not None, "a member has written it"
+                    found[origin.task].append((record.timestamp, origin.token))
+                    counted = origin.task, record.key
+                    totals[counted] = max(totals.get(counted, 0), int(record.value))
+    assert sum(totals.values()) == sent, f"{sent} records, {sum(totals.values())} counted"
+    return {task: sorted(each) for task, each in sorted(found.items())}
+
+
+def silences(found: dict[str, list[tuple[int, int]]], kills: list[int]) -> list[int]:
+    """Silence in ms of each task that a kill has stopped."""
+    result = []
+    for killed_ms in kills:
+        for times in found.values():
+            before = [each for each in times if each[0] <= killed_ms]
+            after = [each for each in times if each[0] > killed_ms]
+            if before and after and after[0][1] != before[-1][1] and after[0][0] - killed_ms < 2 * SESSION["session_timeout_ms"]:
+                result.append(after[0][0] - before[-1][0])
+    return result
+
+
+async def measured(bootstrap: str, folder: Path, *, kills: int, tasks: int, guarantee: str, standbys: int, witness: bool) -> list[int]:
+    config = configured(initial_delay_ms=1_000, num_standbys=standbys, probing_interval_ms=1_000, acceptable_recovery_lag=1_000)
+    application = Application(connection=Connection(bootstrap=bootstrap), name="kills", partitions=tasks, config=config)
+    await application.make_topics()
+    options = {"state_directory": folder, "guarantee": guarantee, "witness": witness, **SESSION}
+    members = {f"m{number}": MemberProcess(application, f"m{number}", **options) for number in range(MEMBERS)}
+    done: list[int] = []
+    feeding = None
+    try:
+        await until_running(list(members.values()), tasks, tasks // MEMBERS)
+        feeding = asyncio.create_task(application.feed(1_000 / EVERY_MS * tasks))
+        await asyncio.sleep(2 * REST_S)
+        for number in range(kills):
+            name = f"m{number % MEMBERS}"
+            done.append(int(time.time() * 1_000))
+            members[name].kill()
+            others = [member for other, member in members.items() if other != name]
+            await until_running(others, tasks, 1)
+            members[name] = MemberProcess(application, name, **options)
+            await until_running(list(members.values()), tasks, 1)
+            await asyncio.sleep(REST_S)
+            if sys.stderr.isatty() or (number + 1) % 10 == 0:
+                print(f"{number + 1} of {kills} kills", file=sys.stderr, flush=True)
+        feeding.cancel()
+        await asyncio.gather(feeding, return_exceptions=True)
+        return silences(await outputs(application), done)
+    finally:
+        if feeding is not None:
+            feeding.cancel()
+            await asyncio.gather(feeding, return_exceptions=True)
+        for member in members.values():
+            member.kill()
+        await asyncio.sleep(REST_S if witness else 0)  # their witnesses prove it before the broker ends
+
+
+async def gaps(settings: WorkerSettings, kills: int, *, witness: bool) -> list[int]:
+    """Longest time in ms without a decision, for each kill of the leading worker."""
+    from aiokafka import TopicPartition
+
+    start = partial(WorkerProcess, settings, *(["--witness", "true"] if witness else []))
+    workers = [start()]
+    workers[0].until_said("taken over")
+    workers.append(start())
+    found = []
+    decisions = TopicPartition(settings.topics.decisions, 0)
+    async with reader(settings) as client, writer(settings) as producer:
+        consumer: Any = client
+        consumer.assign([decisions])
+        await producer.send_and_wait(settings.topics.facts, pack_fact(configured()), key=group_key("kills"), partition=0)
+        for number in range(kills):
+            workers[1].until_said("http://")
+            await asyncio.sleep(REST_S)
+            await consumer.seek_to_end(decisions)
+            await consumer.position(decisions)
+            killed_s, sent = time.monotonic() + REST_S, 0
+            begun_s = time.monotonic()
+            while time.monotonic() < killed_s + GAP_S:
+                fact = MemberLeft(member_id="nobody", incarnation=number * 10_000 + sent)
+                await producer.send(settings.topics.facts, pack_fact(fact), key=group_key("kills"), partition=0)
+                sent += 1
+                if time.monotonic() >= killed_s and workers[0].process.poll() is None:
+                    workers[0].process.kill()
+                    workers[0].process.wait()
+                await asyncio.sleep(max(0.0, begun_s + sent * PROBE_MS / 1_000 - time.monotonic()))
+                if sent % 20 == 0 and workers[1].said.count("taken over") and time.monotonic() > killed_s + REST_S:
+                    break
+            await asyncio.sleep(1.0)
+            times: list[int] = []
+            while records := (await consumer.getmany(timeout_ms=500)).get(decisions, ()):
+                times += [record.timestamp for record in records]
+            found.append(max(after - before for before, after in pairwise(times)))
+            workers = [workers[1], start()]
+    for worker in workers:
+        worker.end(signal.SIGKILL)
+    return found
+
+
+@click.command()
+@click.option("--kills", default=30, show_default=True)
+@click.option("--tasks", default=6, show_default=True)
+@click.option("--guarantees", default="at_least_once,exactly_once", show_default=True)
+@click.option("--standbys", default=1, show_default=True)
+@click.option("--workers", default=10, show_default=True, help="Kills of the leading worker.")
+@click.option("--without", is_flag=True, help="Also without witnesses.")
+def main(kills: int, tasks: int, guarantees: str, standbys: int, workers: int, without: bool) -> None:
+    """Measures the silence of tasks whose member is killed, and of groups whose worker is."""
+    print("| | kills | tasks stopped | silence, ms: p50 | p99 | longest |\n|---|--:|--:|--:|--:|--:|")
+    for guarantee in guarantees.split(",") if kills else ():
+        for witness in (True, False) if without else (True,):
+            folder = Path(tempfile.mkdtemp(prefix="equipoise-kills-"))
+            try:
+                with broker() as bootstrap, WorkerProcess(WorkerSettings(bootstrap=bootstrap, prefix=DEFAULT_PREFIX)) as worker:
+                    worker.until_said("taken over")
+                    found = asyncio.run(
+                        measured(bootstrap, folder, kills=kills, tasks=tasks, guarantee=guarantee, standbys=standbys, witness=witness)
+                    )
+            finally:
+                shutil.rmtree(folder)
+            name = f"{guarantee}, {'witness' if witness else 'no witness'}"
+            print(f"| {name} | {kills} | {len(found)} | {quantile(found, 0.5)} | {quantile(found, 0.99)} | {max(found)} |", flush=True)
+    for witness in (True, False)[: 1 + without] if workers else ():
+        with broker() as bootstrap:
+            found = asyncio.run(gaps(WorkerSettings(bootstrap=bootstrap, prefix=DEFAULT_PREFIX), workers, witness=witness))
+        name = f"workers, {'witness' if witness else 'no witness'}"
+        print(f"| {name} | {workers} | - | {quantile(found, 0.5)} | {quantile(found, 0.99)} | {max(found)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""The witness of its parent: reads from standard input what to prove, and proves it when the parent
+has ended (docs/protocol.md#m11): by facts, or by taking it out of its consumer group.
+``python -m equipoise.witness.child PID``
+
+It loads Kafka's client when the parent has ended and not before: until then it takes 10 MB. It is
+started with the signals blocked that end a whole group of processes: it ends when it has nothing
+left to prove.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import sys
+import time
+from typing import IO, Any
+
+LOOK_S = 0.02
+RETRY_S = 0.2
+
+
+def main() -> int:
+    pid = int(sys.argv[1])
+    try:
+        process = [os.pidfd_open(pid)]
+    except ProcessLookupError:
+        process = []
+    if os.getppid() != pid:
+        process = []  # the parent has ended already; who has its id is another process
+    said = last_line(sys.stdin.buffer)
+    if not said:
+        return 0
+    if process:
+        select.select(process, [], [])
+    return prove(said)
+
+
+def last_line(lines: IO[bytes]) -> dict[str, Any]:
+    """What the parent has said last, when all copies of its end of the pipe are closed: by its end,
+    and that of every process that it forked.
+    """
+    last = b"{}"
+    for line in lines:
+        if line.endswith(b"\n"):  # else it was killed within the line
+            last = line
+    found: dict[str, Any] = json.loads(last)
+    return found
+
+
+def prove(said: dict[str, Any]) -> int:
+    """Proves what a process that has ended has said."""
+    began_s = time.monotonic()
+    by_s = began_s + said["within_s"]
+    problem = why_unproven(said, by_s)
+    if not problem:
+        import asyncio
+
+        problem = asyncio.run(tell(said, by_s))
+    say_how_it_went(said, began_s, problem)
+    return bool(problem)
+
+
+def say_how_it_went(said: dict[str, Any], began_s: float, problem: str) -> None:
+    """One line on standard error. `began_s`: when the end was seen; `problem`: "" when it was
+    proven.
+    """
+    _say(f"{said['who']} has ended; {problem or f'proven after {time.monotonic() - began_s:.2f} s'}")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def why_unproven(said: dict[str, Any], by_s: float) -> str:
+    """Takes the lock of the process for a moment. Returns why its end is not proven; "": it is."""
+    if said.get("lock") is None:
+        return ""
+    file, identity = said["lock"]
+    return "" if was_free(file, identity, by_s) else f"nothing is proven, because {file} is locked or another file"
+
+
+def was_free(file: str, identity: list[int], by_s: float) -> bool:
+    """Whether nobody held the lock at one moment until `by_s`. It is released at once: the next
+    process of the member may take it.
+    """
+    try:
+        descriptor = os.open(file, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        status = os.fstat(descriptor)
+        if [status.st_dev, status.st_ino] != identity:
+            return False
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            except BlockingIOError:
+                if time.monotonic() >= by_s:
+                    return False
+            time.sleep(LOOK_S)
+    finally:
+        os.close(descriptor)
+
+
+async def tell(said: dict[str, Any], by_s: float) -> str:
+    """Tells the brokers. Returns why they have not taken it before `by_s`; "": they have."""
+    import asyncio
+    import logging
+
+    from aiokafka.errors import KafkaError
+
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # one line says how it went
+    options = _options(said["connection"]) | {"request_timeout_ms": max(1_000, int(said["within_s"] * 250))}
+    while True:
+        try:
+            if "append" in said:
+                return await append(options, **said["append"])
+            await leave(options, **said["leave"])
+            return ""
+        except (KafkaError, OSError) as error:
+            if time.monotonic() >= by_s:
+                return f"no broker took the proof within {said['within_s']:.0f} s: {error!r}"
+        await asyncio.sleep(RETRY_S)
+
+
+async def append(options: dict[str, Any], topic: str, partition: int, key: str, facts: list[str]) -> str:
+    """Appends the facts, which leave the list. Not to a topic that was made again and has no log
+    yet (docs/protocol.md#l9): its first record would be none of a log. Returns why not.
+    """
+    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+    consumer: Any = AIOKafkaConsumer(**options)
+    producer: Any = AIOKafkaProducer(**options, acks="all")
+    try:
+        await consumer.start()
+        await producer.start()
+        (end,) = (await consumer.end_offsets([TopicPartition(topic, partition)])).values()
+        if not end:
+            return f"nothing is proven, because {topic} was made again"
+        while facts:
+            await producer.send_and_wait(topic, bytes.fromhex(facts[0]), key=bytes.fromhex(key), partition=partition)
+            del facts[0]
+        return ""
+    finally:
+        await producer.stop()
+        await consumer.stop()
+
+
+async def leave(options: dict[str, Any], group: str, member_id: str) -> None:
+    """Takes a member out of its consumer group, unless it is out already."""
+    from aiokafka import errors
+    from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
+    from aiokafka.protocol.group import LeaveGroupRequest
+
+    client: Any = AIOKafkaClient(**options)
+    try:
+        await client.bootstrap()
+        node = await client.coordinator_lookup(CoordinationType.GROUP, group)
+        if not await client.ready(node, group=ConnectionGroup.COORDINATION):
+            raise errors.KafkaConnectionError(f"cannot connect to broker {node}")
+        answer = await client.send(node, LeaveGroupRequest(group, member_id), group=ConnectionGroup.COORDINATION)
+        error = errors.for_code(answer.error_code)
+        if error not in (errors.NoError, errors.UnknownMemberIdError):
+            raise error(f"LeaveGroup of {member_id}")
+    finally:
+        await client.close()
+
+
+def _options(connection: dict[str, Any]) -> dict[str, Any]:
+    if connection["security_protocol"] == "PLAINTEXT":
+        return {"bootstrap_servers": connection["bootstrap"]}
+    from equipoise.events.log.kafka.connection import Connection
+
+    return Connection(**connection).options()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""What a witness is told by the process it watches: what that process's end proves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import attrs
+
+from equipoise.events.facts import MemberEnded
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.envelope import group_key, pack_fact
+
+
+class Proof(Protocol):
+    """What the end of a process proves."""
+
+    def message(self, pid: int) -> bytes:
+        """One line for `equipoise.witness.child`, which has no other part of equipoise. `pid`: of
+        the watched process.
+        """
+        ...
+
+
+@attrs.frozen(kw_only=True)
+class MemberProof:
+    """The end of incarnations of one member. `topic`, `partition`: of the group's facts. `lock`:
+    path of the lock that the process holds, with its device and inode; None: it has none.
+    `within_s`: after that time the leader knows by itself.
+    """
+
+    connection: Connection
+    topic: str
+    partition: int
+    group: str
+    member_id: str
+    incarnations: Sequence[int]
+    lock: tuple[str, Sequence[int]] | None
+    within_s: float
+
+    def facts(self, seen: str) -> list[bytes]:
+        """The records to append. `seen`: how the end was seen."""
+        return [pack_fact(MemberEnded(member_id=self.member_id, incarnation=each, proof=seen)) for each in self.incarnations]
+
+    def message(self, pid: int) -> bytes:
+        facts = [fact.hex() for fact in self.facts(f"process {pid} has ended")]
+        append = {"topic": self.topic, "partition": self.partition, "key": group_key(self.group).hex(), "facts": facts}
+        return _line(f"group {self.group}: member {self.member_id}, process {pid}", self.connection, self.within_s, lock=self.lock, append=append)
+
+
+@attrs.frozen(kw_only=True)
+class ConsumerProof:
+    """The end of a member of a consumer group, which is taken out of it. `member_id`: given by the
+    group's coordinator.
+    """
+
+    connection: Connection
+    group: str
+    member_id: str
+    within_s: float
+
+    def message(self, pid: int) -> bytes:
+        who = f"group {self.group}: process {pid}"
+        return _line(who, self.connection, self.within_s, leave={"group": self.group, "member_id": self.member_id})
+
+
+def _line(who: str, connection: Connection, within_s: float, **what: Any) -> bytes:
+    fields = {name: getattr(connection, name) for name in attrs.fields_dict(Connection)}
+    return json.dumps({"who": who, "connection": fields, "within_s": within_s, **what}).encode() + b"\n"

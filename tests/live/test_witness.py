@@ -1,0 +1,111 @@
+"""A killed process is proven dead by its witness: its tasks run elsewhere at once, although its
+session lasts for a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from equipoise.events.decisions import MemberExpired
+from equipoise.events.facts import MemberEnded
+from equipoise.events.settings import GroupSettings
+from tests.live.leader import leading
+from tests.live.test_member import BOTH, PARTITIONS, Application
+from tests.live.test_restorer import until
+
+ROOT = Path(__file__).resolve().parents[2]
+LONG: dict[str, Any] = {"session_timeout_ms": 60_000, "lease_margin_ms": 2_000, "heartbeat_interval_ms": 500}
+SOON_S = 10.0
+STOPPED_S = 5.0
+RUN = "import asyncio, sys; from tests.live.test_witness import run; asyncio.run(run(*sys.argv[1:]))"
+
+
+async def run(bootstrap: str, prefix: str, member_id: str, folder: str, guarantee: str) -> None:
+    """The process that is watched."""
+    await application_of(bootstrap, prefix).member(member_id, Path(folder), guarantee, witness=True, **LONG).run()
+
+
+def application_of(bootstrap: str, prefix: str) -> Application:
+    application = Application(bootstrap, prefix)
+    knobs = attrs.evolve(application.config.knobs, num_standbys=1)
+    assert isinstance(knobs, GroupSettings)
+    application.config = attrs.evolve(application.config, knobs=knobs)
+    return application
+
+
+@pytest.fixture
+def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
+    started: list[subprocess.Popen[bytes]] = []
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def start(processes: list[subprocess.Popen[bytes]], said: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    with open(said, "ab") as file:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        processes.append(subprocess.Popen([sys.executable, "-c", RUN, *arguments], cwd=ROOT, env=environment, stderr=file))
+    return processes[-1]
+
+
+@BOTH
+@pytest.mark.smoke
+async def test_tasks_of_a_killed_process_run_elsewhere_at_once(
+    bootstrap: str, prefix: str, tmp_path: Path, guarantee: str, processes: list[subprocess.Popen[bytes]]
+) -> None:
+    application = application_of(bootstrap, prefix)
+    await application.make_topics()
+    said = tmp_path / "said"
+    async with leading(bootstrap, prefix, prefix, application.config, application.topology) as leader:
+        killed = start(processes, said, bootstrap, prefix, "m1", str(tmp_path / "m1"), guarantee)
+        state = leader.machine.state
+        await until(lambda: "m1" in state.members and len(state.members["m1"].held) == PARTITIONS)
+        async with application.member("m2", tmp_path / "m2", guarantee, **LONG) as heir:
+            await application.order(200)
+            await until(lambda: "m2" in state.members and len(state.members["m2"].standby) + len(heir.running) == PARTITIONS)
+            await application.until_counted(exactly=True)
+            killed.send_signal(signal.SIGSTOP)
+            await asyncio.sleep(STOPPED_S)
+            assert leader.decided(MemberExpired) == [], "it was stopped, not dead"
+            killed.send_signal(signal.SIGCONT)
+            await application.order(100)
+            killed.kill()
+            began_s = time.monotonic()
+            await until(lambda: len(heir.running) == PARTITIONS)
+            assert time.monotonic() - began_s < SOON_S
+            await application.until_counted(exactly=guarantee == "exactly_once")
+            (expired,) = leader.decided(MemberExpired)
+            assert (expired.member_id, expired.cause, expired.hold_ms) == ("m1", "proven_dead", 0)
+            (proof,) = (record.event for record in leader.facts if isinstance(record.event, MemberEnded))
+            assert proof.proof == f"process {killed.pid} has ended"
+            await until(lambda: "proven after" in said.read_text())
+            start(processes, said, bootstrap, prefix, "m1", str(tmp_path / "m1"), guarantee)
+            await until(lambda: "m1" in state.members and len(state.members["m1"].held) > 0)
+
+
+async def test_process_that_leaves_proves_nothing(
+    bootstrap: str, prefix: str, tmp_path: Path, processes: list[subprocess.Popen[bytes]]
+) -> None:
+    application = application_of(bootstrap, prefix)
+    await application.make_topics()
+    async with leading(bootstrap, prefix, prefix, application.config, application.topology) as leader:
+        process = start(processes, tmp_path / "said", bootstrap, prefix, "m1", str(tmp_path / "m1"), "at_least_once")
+        await until(lambda: "m1" in leader.machine.state.members and len(leader.machine.state.members["m1"].held) == PARTITIONS)
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, 30) == 0
+        await until(lambda: leader.machine.state.members == {})
+        await asyncio.sleep(1)
+        assert not [record for record in leader.facts if isinstance(record.event, MemberEnded)]
+        assert "proven" not in (tmp_path / "said").read_text()
