@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
 
 from equipoise.events.log.kafka.client import Producer, TopicPartition, call_off
 from equipoise.events.tasks import TaskId
@@ -29,6 +30,7 @@ from equipoise.member.timers import Timers
 from equipoise.member.transactions import TransactionPart
 from equipoise.member.writer import TaskWriter, WrittenChanges
 
+T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 GIVEN_BACK_S = 0.05
 """For so long the last transaction of an owner that has closed a task may not be visible yet."""
@@ -81,7 +83,7 @@ class TaskOpening:
         positions = {tp: known.get((tp.topic, tp.partition), position) for tp, position in committed.items()}
         if was_out_of_range:
             positions = {tp: await self._not_deleted(reading, tp, position) for tp, position in positions.items()}
-        await self._prepare()
+        await self._unless_stopping("prepared", self._permit.prepare(self._task))
         reading.place(positions)
         context = TaskContext(self._task, self._origin.token, states, self._timers, keys, values)
         processing = Processing(
@@ -102,21 +104,19 @@ class TaskOpening:
             _LOG.error("task %s: records %d to %d of %s/%d were deleted before they were processed", self._task, position, begin - 1, *tp)
         return max(begin, position)
 
-    async def _prepare(self) -> None:
-        """Waits until the task is prepared, which may take minutes. Raises RefusedError when the
-        task stops first.
-        """
-        preparing = asyncio.ensure_future(self._permit.prepare(self._task))
+    async def _unless_stopping(self, what: str, waiting: Coroutine[Any, Any, T]) -> T:
+        """Waits for what may take minutes. Raises RefusedError when the task stops first."""
+        awaited = asyncio.ensure_future(waiting)
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
-            await asyncio.wait((preparing, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if not preparing.done():
-                raise RefusedError("closed before it was prepared")
-            await preparing
+            await asyncio.wait((awaited, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if not awaited.done():
+                raise RefusedError(f"closed before it was {what}")
+            return await awaited
         finally:
-            for each in (preparing, stopping):
+            for each in (awaited, stopping):
                 each.cancel()
-            await asyncio.gather(preparing, stopping, return_exceptions=True)
+            await asyncio.gather(awaited, stopping, return_exceptions=True)
 
     async def _take_stores(self, clients: TaskClients, writer: TaskWriter) -> Mapping[str, FencedStore]:
         """Restores the changelogs and makes this grant their owner: later records of former owners
@@ -125,7 +125,7 @@ class TaskOpening:
         own = "" if clients.transactions is None else clients.transactions.id
         looked_twice = False
         while True:
-            owners = await self._permit.restore(self._task)
+            owners = await self._unless_stopping("restored", self._permit.restore(self._task))
             for topic, owner in owners.items():
                 if owner is not None and owner.outranks(self._origin):
                     raise OvertakenError(f"{topic}/{self._task.partition} belongs to token {owner.origin.token}")
@@ -143,7 +143,8 @@ class TaskOpening:
         refusal, _ = self._permit.permit(self._task)
         if refusal not in (None, "closing", "restoring"):
             raise RefusedError(refusal)
-        stores = await self._permit.take_stores(self._task, await self._send_fences(clients, writer))
+        goals = await self._send_fences(clients, writer)
+        stores = await self._unless_stopping("restored", self._permit.take_stores(self._task, goals))
         for topic, each in stores.items():
             if each.fence.owner is None or each.fence.owner.origin != writer.origins[topic]:
                 raise OvertakenError(f"{topic}/{self._task.partition} belongs to {each.fence.owner}")

@@ -248,6 +248,27 @@ def test_tasks_that_commit_at_the_same_time_share_a_transaction() -> None:
     simulate(test)
 
 
+@pytest.mark.parametrize("step", ["restore", "take_stores"])
+def test_task_that_is_still_being_restored_stops_at_once(step: str) -> None:
+    """As when somebody's open transaction holds up the restore for a minute."""
+
+    async def test(bench: Bench) -> None:
+        member = bench.peer("m1")
+        called, _ = pause(member, step)
+        running = asyncio.ensure_future(member.run(0, token=1))
+        await called.wait()
+        async with asyncio.timeout(1):
+            await member.give_back(0)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        bench.feed(0)
+        heir = bench.peer("m2")
+        await heir.run(0, token=2)
+        await bench.counted(0)
+
+    simulate(test)
+
+
 @pytest.mark.parametrize("topic", ["log", "out"])
 def test_transaction_without_its_marker_in_a_partition_is_ended_with_the_next(topic: str) -> None:
     """As after a broker was killed while it wrote the markers."""
