@@ -2,8 +2,9 @@
 under load, and how long groups are without decisions when their worker is, with witnesses and
 without.
 
-Three members run the tasks of a small stateful application. One after the other is killed, and
-started again when its tasks run elsewhere. The silence of a task is the time between its last
+Three members run the tasks of a small stateful application. The oldest is killed; when its tasks
+run elsewhere another one joins, under a new name, because a member that crashes again and again
+gets no tasks for a while. The silence of a task is the time between its last
 output before the kill and its first output by another owner, by the broker's clock; each task gets
 a record each EVERY_MS. At the end everything is recounted.
 
@@ -102,12 +103,10 @@ async def measured(bootstrap: str, folder: Path, *, kills: int, tasks: int, guar
         feeding = asyncio.create_task(application.feed(1_000 / EVERY_MS * tasks))
         await asyncio.sleep(2 * REST_S)
         for number in range(kills):
-            name = f"m{number % MEMBERS}"
             done.append(int(time.time() * 1_000))
-            members[name].kill()
-            others = [member for other, member in members.items() if other != name]
-            await until_running(others, tasks, 1)
-            members[name] = MemberProcess(application, name, **options)
+            members.pop(f"m{number}").kill()
+            await until_running(list(members.values()), tasks, 1)
+            members[f"m{number + MEMBERS}"] = MemberProcess(application, f"m{number + MEMBERS}", **options)
             await until_running(list(members.values()), tasks, 1)
             await asyncio.sleep(REST_S)
             if sys.stderr.isatty() or (number + 1) % 10 == 0:

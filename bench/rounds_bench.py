@@ -33,7 +33,7 @@ from equipoise.events.tasks import LagSentinel
 from equipoise.statemachine.machine import GroupMachine
 
 SIZES = ((1_000, 10_000), (10_000, 100_000))
-EACH = 3
+EACH = 5
 """Changes of each kind; the quickest counts, because noise only adds time."""
 STATE = 50_000
 JOINS, DELAY_MS = 100, 100

@@ -114,7 +114,8 @@ class PythonInstance:
 class Equipoise(System):
     label = "equipoise"
     settings = (
-        "at_least_once, high_availability with its defaults (2 warm-ups at once), probing 60 s, lease margin 3 s, commit every 100 ms, RocksDB; "
+        "at_least_once, high_availability with its defaults (2 warm-ups at once), probing 60 s, lease margin 3 s, commit every 100 ms, RocksDB, "
+        "each member with a witness; "
         "one worker process leads; leave and restart: SIGTERM, which gives tasks up as copies of them are warm elsewhere"
     )
 

@@ -52,7 +52,7 @@ async def run(given: Given) -> None:
         prefix=given.name, group_config=config, guarantee="exactly_once" if given.exactly_once else "at_least_once",
         state_directory=given.state, session_timeout_ms=given.session_timeout_ms, heartbeat_interval_ms=given.heartbeat_interval_ms,
         on_assigned=lambda context: _LOG.info("runs %s", context.task), on_revoked=lambda context: _LOG.info("has stopped %s", context.task),
-        on_standby=lambda task: _LOG.info("keeps a copy of %s", task),
+        on_standby=lambda task: _LOG.info("keeps a copy of %s", task), witness=True,
     )  # fmt: skip
     await member.run()
 
