@@ -299,7 +299,7 @@ class _Run:
         at = model.at[i]
         if isinstance(fact, MemberEnded):
             self._died(fact.member_id, fact.incarnation)
-            if accepted:
+            if accepted and at.known in (LIVE, FENCED):  # else it is waited for because of other tasks
                 self._do(model.prove, i)
             return
         if isinstance(fact, MemberJoined):
