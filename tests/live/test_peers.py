@@ -34,10 +34,13 @@ def test_comparison_measures_two_systems_through_a_join_and_a_kill(bootstrap: st
         assert join["moves"] == TASKS // 2
         assert kill["moves"] == TASKS // 2
         assert run["unanswered"] == 0
-        # The killed one ran half of them, and was missed only once its session was over.
-        assert kill["tasks_still"] >= TASKS // 2
-        assert SESSION_TIMEOUT_MS / 2 < kill["longest_still_ms"] < kill["lasts_ms"]
-        assert kill["unavailable_ms"] >= (TASKS // 2) * SESSION_TIMEOUT_MS / 2
+        # The killed one ran half of them. Without a witness it is missed after its session.
+        if run is ours:
+            assert kill["longest_still_ms"] < SESSION_TIMEOUT_MS / 2
+        else:
+            assert kill["tasks_still"] >= TASKS // 2
+            assert SESSION_TIMEOUT_MS / 2 < kill["longest_still_ms"] < kill["lasts_ms"]
+            assert kill["unavailable_ms"] >= (TASKS // 2) * SESSION_TIMEOUT_MS / 2
         assert 0 < run["wait_median_ms"] <= run["wait_p99_ms"]
         assert join["moved_wait_ms"] >= join["moved_wait_median_ms"] > 0
     assert "one joins" in done.stdout
