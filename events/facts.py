@@ -371,8 +371,8 @@ class MemberLeft:
 
 @attrs.frozen(kw_only=True)
 class MemberEnded:
-    """The process of an incarnation is gone, whatever it was doing. Only who has seen its process
-    end, and holds its lock since, may send this (docs/protocol.md#m11).
+    """The process of an incarnation is gone, whatever it was doing. Only who has seen it end, and
+    could take its lock then, may send this (docs/protocol.md#m11).
     """
 
     member_id: str = _member

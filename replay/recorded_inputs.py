@@ -161,9 +161,9 @@ class ProcessEnded:
     member_id: str
     incarnation: int
     how: str
-    """``killed``: it stopped without any message. ``witnessed``: so too, and its end was proven
-    (MemberEnded). ``silent``: it closed its tasks and sent nothing,
-    the default close of Kafka Streams (a member leaves its group only by
+    """``killed``: it stopped without any message. ``witnessed``: so too, and its end was proven at
+    once (MemberEnded). ``silent``: it closed its tasks and sent nothing, the default close of Kafka
+    Streams (a member leaves its group only by
     ``KafkaStreams.close(CloseOptions.leaveGroup(true))``, KIP-812). ``closed``: it stopped and sent
     MemberLeft. ``announced``: it asked to leave and waited for its release.
     """
@@ -351,8 +351,8 @@ class _Reading:
                     life.ends(ended.ended_ms, _OBSERVED_ENDS[ended.how], inferred=ended.inferred, removed_ms=self.now_ms, better=True)
         elif isinstance(event, MemberEnded):
             life = self._life(event.member_id, event.incarnation)
-            if life is not None:
-                life.ends(self.now_ms, "witnessed", inferred=False, removed_ms=self.now_ms, better=life.end is None or life.end.inferred)
+            if life is not None:  # a proof that comes after its removal says nothing of when it ended
+                life.ends(self.now_ms, "witnessed", inferred=False, removed_ms=self.now_ms)
         elif isinstance(event, LagReported | TaskReady | TasksRevoked | TaskParked | LeaveIntended | LeaveCancelled | MemberLeft):
             life = self._life(event.member_id, event.incarnation)
             if life is not None:

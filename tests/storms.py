@@ -348,6 +348,17 @@ def _never_settles(cluster: SimulatedCluster) -> bool:
     return state.config.assignor == "kafka_streams" and any(member.eager for member in state.members.values())
 
 
+def _check_all_run(cluster: SimulatedCluster) -> None:
+    """Each task runs at some moment of the next QUIET_MS. Raises InvariantBroken 7."""
+    idle = set(cluster.machine.state.tasks())
+    end_ms = cluster.now_ms + QUIET_MS
+    while cluster.now_ms < end_ms:
+        cluster.run_for(LOOK_EVERY_MS)
+        idle -= cluster.world.owners(cluster.now_ms).keys()
+    if idle:
+        raise InvariantBroken(7, f"nobody runs {', '.join(map(str, sorted(idle)))} for {QUIET_MS / 1_000:.0f} s")
+
+
 def _settle(cluster: SimulatedCluster, heal_ms: int) -> int:
     """Lets the group come to rest, and returns when it did. At rest: nothing is left to do, and
     there was no round for QUIET_MS (invariant 7: no thrash).
@@ -356,6 +367,7 @@ def _settle(cluster: SimulatedCluster, heal_ms: int) -> int:
     while (undone := unsettled(cluster)) or cluster.now_ms - since_ms < QUIET_MS:
         if cluster.now_ms > heal_ms + MOST_SETTLING_MS:
             if _never_settles(cluster):
+                _check_all_run(cluster)
                 return since_ms
             raise InvariantBroken(7, f"not at rest {MOST_SETTLING_MS / 1_000:.0f} s after the last fault: {undone or 'one round after the other'}")
         cluster.run_for(LOOK_EVERY_MS)

@@ -128,21 +128,27 @@ async def tell(said: dict[str, Any], by_s: float) -> str:
 
 
 async def append(options: dict[str, Any], topic: str, partition: int, key: str, facts: list[str]) -> str:
-    """Appends the facts, which leave the list. Not to a topic that was made again and has no log
-    yet (docs/protocol.md#l9): its first record would be none of a log. Returns why not.
-    """
+    """Appends the facts, which leave the list. Returns why not; "": they are appended."""
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-    consumer: Any = AIOKafkaConsumer(**options)
-    producer: Any = AIOKafkaProducer(**options, acks="all")
+    consumer, producer = AIOKafkaConsumer(**options), AIOKafkaProducer(**options, acks="all")
+    return await append_with(consumer, producer, TopicPartition(topic, partition), bytes.fromhex(key), facts)
+
+
+async def append_with(consumer: Any, producer: Any, place: Any, key: bytes, facts: list[str]) -> str:
+    """The same with these clients, which are started and stopped. `place`: topic and partition.
+    `facts`: in hexadecimal.
+
+    Nothing is appended to a topic that was made again and has no log yet (docs/protocol.md#l9): its
+    first record would be none of a log.
+    """
     try:
         await consumer.start()
         await producer.start()
-        (end,) = (await consumer.end_offsets([TopicPartition(topic, partition)])).values()
-        if not end:
-            return f"nothing is proven, because {topic} was made again"
+        if not (await consumer.end_offsets([place]))[place]:
+            return f"nothing is proven, because {place.topic} was made again"
         while facts:
-            await producer.send_and_wait(topic, bytes.fromhex(facts[0]), key=bytes.fromhex(key), partition=partition)
+            await producer.send_and_wait(place.topic, bytes.fromhex(facts[0]), key=key, partition=place.partition)
             del facts[0]
         return ""
     finally:

@@ -39,12 +39,12 @@ class MemberProof:
     lock: tuple[str, Sequence[int]] | None
     within_s: float
 
-    def facts(self, seen: str) -> list[bytes]:
-        """The records to append. `seen`: how the end was seen."""
-        return [pack_fact(MemberEnded(member_id=self.member_id, incarnation=each, proof=seen)) for each in self.incarnations]
+    def facts(self, seen: str) -> list[str]:
+        """The records to append, in hexadecimal. `seen`: how the end was seen."""
+        return [pack_fact(MemberEnded(member_id=self.member_id, incarnation=each, proof=seen)).hex() for each in self.incarnations]
 
     def message(self, pid: int) -> bytes:
-        facts = [fact.hex() for fact in self.facts(f"process {pid} has ended")]
+        facts = self.facts(f"process {pid} has ended")
         append = {"topic": self.topic, "partition": self.partition, "key": group_key(self.group).hex(), "facts": facts}
         return _line(f"group {self.group}: member {self.member_id}, process {pid}", self.connection, self.within_s, lock=self.lock, append=append)
 

@@ -17,6 +17,7 @@ from equipoise.events.log.kafka.envelope import group_key
 from equipoise.machine import HostShares
 from equipoise.member.stores import Change
 from equipoise.testing.simulated.loops import MS_US, S_US, Scheduler, VirtualLoop, VirtualThread
+from equipoise.witness.child import append_with
 from equipoise.witness.proof import MemberProof, Proof
 
 T = TypeVar("T")
@@ -213,20 +214,11 @@ class SimulatedWitness:
         while left and witness.monotonic_s() < by_s:
             clients = proof.connection.of_process(witness.name).clients  # type: ignore[attr-defined]  # a simulated one
             consumer, producer = clients.consumer(request_timeout_ms=1_000), clients.producer(request_timeout_ms=1_000)
-            place = TopicPartition(proof.topic, proof.partition)
             try:
-                await consumer.start()
-                await producer.start()
-                if not (await consumer.end_offsets([place]))[place]:
-                    return  # it was made again, and has no log yet
-                while left:
-                    await producer.send_and_wait(proof.topic, left[0], key=group_key(proof.group), partition=proof.partition)
-                    del left[0]
+                await append_with(consumer, producer, TopicPartition(proof.topic, proof.partition), group_key(proof.group), left)
+                return
             except KafkaError:
                 await asyncio.sleep(LOCK_LOOK_S)
-            finally:
-                await producer.stop()
-                await consumer.stop()
 
 
 def _identity(file: Path | str) -> list[int]:

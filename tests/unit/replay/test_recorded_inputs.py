@@ -20,6 +20,7 @@ from equipoise.events.facts import (
     LeaveCancelled,
     LeaveIntended,
     LogOpened,
+    MemberEnded,
     MemberJoined,
     MemberLeft,
     PartitionsObserved,
@@ -219,6 +220,26 @@ def test_native_log_gives_how_members_ended() -> None:
         ("m4", 2, True),
     ]
     assert (found.start.at_ms, found.end_ms, found.windows) == (0, 41_000, ())
+
+
+def test_proven_end_is_witnessed_unless_the_process_was_gone_before() -> None:
+    found = native(
+        (1_000, join("m1")),
+        (1_000, join("m2")),
+        (1_000, join("m3")),
+        (2_000, report("m1", 1)),
+        (3_000, MemberEnded(member_id="m1", incarnation=1, proof="process 7 has ended")),
+        (4_000, report("m2", 1)),
+        (5_000, join("m2", 2)),  # the supervisor was quicker than the witness
+        (6_000, MemberEnded(member_id="m2", incarnation=1, proof="process 8 has ended")),
+        (7_000, MemberLeft(member_id="m3", incarnation=1)),
+        (8_000, MemberEnded(member_id="m3", incarnation=1, proof="process 9 has ended")),
+    )
+    assert [(each.at_ms, each.member_id, each.incarnation, each.how, each.inferred) for each in ends(found)] == [
+        (3_000, "m1", 1, "witnessed", False),
+        (4_000, "m2", 1, "killed", True),
+        (7_000, "m3", 1, "announced", False),
+    ]
 
 
 def test_later_configurations_and_topologies_are_happenings() -> None:
