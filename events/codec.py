@@ -76,6 +76,7 @@ KINDS: Mapping[int, tuple[int, type]] = {
     16: (1, facts.DealRequested),
     17: (1, facts.TaskParked),
     18: (1, facts.MemberEnded),
+    19: (1, facts.RestartIntended),
     100: (1, decisions.MemberExpired),
     101: (1, decisions.BalanceEvaluated),
     102: (1, decisions.AssignmentIssued),
@@ -87,6 +88,8 @@ KINDS: Mapping[int, tuple[int, type]] = {
     108: (1, decisions.MemberAsked),
     109: (1, decisions.MemberAssignedPart),
     200: (1, decisions.AssignmentProposedPart),
+    201: (1, decisions.RestartPlanned),
+    202: (1, decisions.RestartEnded),
 }
 """Type code -> (current schema version, class). A code is never reused for another class. A version
 never changes; a change gets the next version.

@@ -262,6 +262,47 @@ class MemberAsked:
 
 
 @attrs.frozen(kw_only=True)
+class RestartPlanned:
+    """What the leader does for a member that will be back, and the numbers by which it chose
+    (docs/protocol.md#m12).
+    """
+
+    member_id: str = _member
+    incarnation: int = _incarnation
+    choice: str = attrs.field(validator=fields.one_of("turn", "wait", "drain"))
+    """turn: another member's restart comes first. wait: tasks with a caught-up copy are lent, the
+    others wait for the member. drain: its tasks move before it goes, as if it left.
+    """
+    back_within_ms: int = attrs.field(validator=fields.integer(1))
+    """Its tasks wait for so long after its MemberLeft, in ms of group time."""
+    stated: bool = attrs.field(validator=fields.boolean)
+    """Whether the member stated the time. False: by what earlier restarts took."""
+    lent: tuple[TaskId, ...] = attrs.field(default=(), validator=fields.task_set)
+    """Tasks that others run until it is back."""
+    waiting: tuple[TaskId, ...] = attrs.field(default=(), validator=fields.task_set)
+    """Its other tasks."""
+    restore_records: int = attrs.field(default=0, validator=fields.integer())
+    """State of the `waiting` tasks, in records."""
+    restore_ms: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
+    """How long the other members would restore that; None: their restore rates are not known."""
+
+
+@attrs.frozen(kw_only=True)
+class RestartEnded:
+    """The leader no longer waits for a member that was to be back (docs/protocol.md#m12)."""
+
+    member_id: str = _member
+    incarnation: int = _incarnation
+    """The incarnation that stopped."""
+    outcome: str = attrs.field(validator=fields.one_of("returned", "not_back", "cancelled"))
+    """returned: it joined again. not_back: the time is over. cancelled: it stays, or leaves for
+    good.
+    """
+    away_ms: int = attrs.field(default=0, validator=fields.integer())
+    """Group time since its MemberLeft, in ms; 0: it had not left."""
+
+
+@attrs.frozen(kw_only=True)
 class Checkpointed:
     """The hash of the state after this fact, so that `verify` may start here (docs/protocol.md#l7).
     """
@@ -286,4 +327,6 @@ Decision = (
     | MemberAsked
     | MemberAssignedPart
     | AssignmentProposedPart
+    | RestartPlanned
+    | RestartEnded
 )

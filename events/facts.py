@@ -382,6 +382,23 @@ class MemberEnded:
 
 
 @attrs.frozen(kw_only=True)
+class RestartIntended:
+    """The member wants to stop and will be back, under the same id and with its copies
+    (docs/protocol.md#m12). It repeats this until it is released. LeaveCancelled takes it back; the
+    wish ends with the incarnation.
+    """
+
+    member_id: str = _member
+    incarnation: int = _incarnation
+    back_within_ms: int | None = attrs.field(default=None, validator=fields.optional(fields.integer(1, 86_400_000)))
+    """How long after its MemberLeft it will have joined again, at most. None: not stated; the
+    leader expects what earlier restarts took.
+    """
+    wait_turn: bool = attrs.field(default=True, validator=fields.boolean)
+    """Waits until the restarts of other members are over. False: at once."""
+
+
+@attrs.frozen(kw_only=True)
 class ProbingTick:
     """Time passes. Sent when a deadline is due, or when a group with members had no record for
     max_step_ms (docs/protocol.md#l3).
@@ -457,6 +474,7 @@ Fact = (
     | DealRequested
     | MemberLeft
     | MemberEnded
+    | RestartIntended
     | ProbingTick
     | AssignmentObserved
     | Undecodable

@@ -16,6 +16,8 @@ from equipoise.events.decisions import (
     MemberAssigned,
     MemberExpired,
     MemberWarned,
+    RestartEnded,
+    RestartPlanned,
 )
 from equipoise.events.parts import whole
 from equipoise.events.records import DecisionRecord
@@ -77,6 +79,11 @@ def _by_place(records: Iterable[DecisionRecord]) -> dict[str, str]:
                     places[f"{member.member_id}.{name} (proposed)"] = tasks_text(getattr(member, name))
         elif isinstance(decision, MemberAsked):
             places[f"{decision.member_id}.asked"] = "to leave" if decision.leave else "to stay after all"
+        elif isinstance(decision, RestartPlanned):
+            numbers = f"{decision.back_within_ms} ms, restore {decision.restore_records} records in {decision.restore_ms} ms"
+            places[f"{decision.member_id}.restart"] = f"{decision.choice}: {numbers}, lent {tasks_text(decision.lent)}"
+        elif isinstance(decision, RestartEnded):
+            places[f"{decision.member_id}.restart ended"] = f"{decision.outcome} after {decision.away_ms} ms"
         elif isinstance(decision, MemberWarned):
             places[f"{decision.member_id}.warned"] = f"{decision.code}: rack {decision.said}, tag {decision.tag}"
         elif isinstance(decision, Checkpointed):

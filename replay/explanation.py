@@ -23,6 +23,8 @@ from equipoise.replay.replayer import Replayer
 from equipoise.replay.wording import cause_text, clock_text, counted, lag_form, lag_text, preparing_text, reason_text, share_text, span_text
 from equipoise.statemachine.machine import AssignorLoader
 from equipoise.statemachine.problem import build_problem
+from equipoise.statemachine.restart_view import as_it_is, with_all_present
+from equipoise.statemachine.restarts import restore_cost
 from equipoise.statemachine.state import GroupPhase, GroupState, MemberState, known_lag
 
 
@@ -163,7 +165,8 @@ class _Explaining:
         self.plan: Plan | None = None
         problem = build_problem(self.state)
         if replayer.assignor is not None and self.state.members and self.state.phase in (GroupPhase.LEADING, GroupPhase.SHADOWING):
-            self.plan = replayer.assignor.assign(problem)
+            seen = with_all_present(self.state, problem)
+            self.plan, _ = as_it_is(self.state, seen, replayer.assignor.assign(seen))
         by_load = self.plan is not None and self.plan.load is not None
         self.candidates_now = tuple(candidates(problem, row.task, by_load=by_load))
         self.slots: tuple[SlotHolder, ...] = ()
@@ -361,7 +364,8 @@ class _Explaining:
         if owner is None:
             return []
         sentences = []
-        if state.phase is not GroupPhase.SHADOWING:
+        sentences += self._restart(owner)
+        if state.phase is not GroupPhase.SHADOWING and not state.is_away(owner.member_id):
             silent_ms = state.now_ms - owner.last_heard_ms
             if silent_ms * 2 > owner.session_timeout_ms:
                 left_ms = owner.session_timeout_ms - silent_ms
@@ -385,6 +389,28 @@ class _Explaining:
             left_ms = max(0, owner.drain_deadline_ms - state.now_ms)
             sentences.append(f"{owner.member_id} is leaving: its tasks go elsewhere by {span_text(left_ms)} from now, caught-up destination or not.")
         return sentences
+
+    def _restart(self, owner: MemberState) -> list[str]:
+        """Who restarts that owns the task or has lent it, and by which numbers the leader chose."""
+        state, lent = self.state, self.state.lent.get(self.task)
+        sentences = []
+        if lent is not None and lent.borrower == owner.member_id:
+            away = "restarts" if state.is_restarting(lent.home) else "is back and gets it again"
+            sentences.append(f"{lent.home} has lent it to {lent.borrower}, which was caught up; {lent.home} {away} (docs/protocol.md#m12).")
+        restart = state.restarts.get(owner.member_id)
+        if restart is None:
+            return sentences
+        if restart.within_ms is None or not restart.begun:
+            return [*sentences, f"{owner.member_id} wants to restart, and waits until the restarts before it are over (docs/protocol.md#m12)."]
+        within = f"{span_text(restart.within_ms)}, {'as it stated' if restart.stated else 'by what restarts took before'}"
+        cost = restore_cost(state, owner, owner.active)
+        takes = "an unknown time" if cost.ms is None else span_text(cost.ms)
+        other = f"{counted(cost.records, 'record')} would have to be restored elsewhere, {takes}"
+        if restart.left_ms is None:
+            return [*sentences, f"{owner.member_id} stops, and will be back within {within}. Its tasks without a caught-up copy wait: {other}."]
+        left_ms = max(0, (restart.until_ms or 0) - state.now_ms)
+        gone = f"{owner.member_id} restarts: it left {span_text(state.now_ms - restart.left_ms)} ago, and is expected within {within}"
+        return [*sentences, f"{gone}. The task waits for it another {span_text(left_ms)} at most: {other}."]
 
     def _why_it_stays(self) -> list[str]:
         owner, plan = self.row.owner, self.plan

@@ -14,7 +14,7 @@ from equipoise.events.tasks import Lag, TaskId
 from equipoise.replay.replayer import Replayer
 from equipoise.replay.wording import lag_form, span_text
 from equipoise.statemachine.machine import AssignorLoader, GroupMachine
-from equipoise.statemachine.state import GroupState, MemberState, known_lag
+from equipoise.statemachine.state import GroupState, MemberState, Restart, known_lag
 
 
 @attrs.frozen(kw_only=True)
@@ -143,6 +143,12 @@ class MemberRow:
     """How long it still needs while it is leaving and runs tasks; None: it is not."""
     crashes: int = 0
     """Recent crashes."""
+    restart: str | None = None
+    """turn: it wants to restart when it is its turn. stops: it is about to stop. away: it is
+    expected back. None: it does not restart.
+    """
+    back_ms: int | None = None
+    """Time until the leader stops waiting for a member that is away."""
     crash_backoff_ms: int | None = None
     """Time until its copies are preferred again; None: they are."""
 
@@ -265,9 +271,24 @@ def _member_row(state: GroupState, member: MemberState, drain: Drain | None) -> 
         ready_lag_records=member.ready_lag_records,
         acceptable_lag_records=state.acceptable_lag(member),
         drain=drain,
+        restart=_restart(state.restarts.get(member.member_id)),
+        back_ms=None if not state.is_away(member.member_id) else _left_ms(state, member.member_id),
         crashes=0 if crashes is None else crashes.times,
         crash_backoff_ms=None if crashes is None or crashes.until_ms is None else crashes.until_ms - state.now_ms,
     )
+
+
+def _restart(restart: Restart | None) -> str | None:
+    if restart is None:
+        return None
+    if restart.left_ms is not None:
+        return "away"
+    return "stops" if restart.begun else "turn"
+
+
+def _left_ms(state: GroupState, member_id: str) -> int:
+    until_ms = state.restarts[member_id].until_ms
+    return 0 if until_ms is None else max(0, until_ms - state.now_ms)
 
 
 def task_rows(state: GroupState, only: TaskId | None = None) -> Iterable[TaskRow]:

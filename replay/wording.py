@@ -20,6 +20,10 @@ MOST_NAMED = 10
 """Most names in one message."""
 
 MACHINE_REASONS: Mapping[str, str] = {
+    "lent": "{source} restarts and lends it to {destination}, which is caught up ({records} behind)",
+    "restarting": "it waits for {destination}, which restarts",
+    "restarted": "{destination} is back from its restart",
+    "destination_restarts": "{destination} restarts",
     "not_wanted": "the target changed: the move to {destination} is no longer wanted",
     "destination_gone": "{destination} is gone",
     "destination_leaving": "{destination} is leaving itself",
@@ -41,6 +45,10 @@ CAUSES: Mapping[str, str] = {
     "leave": "a member left",
     "expiry": "a member was not heard of for its session timeout",
     "expelled": "a member did not give up a task in time and was expelled",
+    "restart_intended": "a member is about to stop, and will be back",
+    "restarting": "a member has stopped, and will be back",
+    "restart_cancelled": "a member stays that was to restart",
+    "not_back": "a member was not back from its restart in time",
     "leave_intended": "a member said that it wants to leave",
     "leave_requested": "members were asked to leave",
     "deal_requested": "an operator asked for a new deal",

@@ -16,7 +16,16 @@ from typing import TypeVar
 import attrs
 
 from equipoise.assignors import Memory, Movement, Revocations
-from equipoise.events.facts import AssignmentObserved, GroupConfigured, LagReported, MemberJoined, PartitionsObserved, TaskParked, TopologyDeclared
+from equipoise.events.facts import (
+    AssignmentObserved,
+    GroupConfigured,
+    LagReported,
+    MemberJoined,
+    PartitionsObserved,
+    RestartIntended,
+    TaskParked,
+    TopologyDeclared,
+)
 from equipoise.events.fields import INT64_MAX
 from equipoise.events.records import Record
 from equipoise.events.tasks import TaskId
@@ -29,11 +38,13 @@ from equipoise.statemachine.state import (
     FencedIncarnation,
     GroupState,
     Growth,
+    Lent,
     Lost,
     MeasuredLoad,
     MemberState,
     Parked,
     Preparation,
+    Restart,
     SlotBackoff,
     Warmup,
     crash_backoff_ms,
@@ -124,12 +135,13 @@ def declare_topology(state: GroupState, fact: TopologyDeclared) -> None:
 
 
 def forget_removed_tasks(state: GroupState) -> None:
-    """previous_owners', lost', loads', behind', parked', backoffs' = their entries for tasks of the
-    topology.
+    """previous_owners', lost', lent', loads', behind', parked', backoffs' = their entries for tasks
+    of the topology.
     """
     tasks = state.tasks()
     state.previous_owners = {task: name for task, name in state.previous_owners.items() if task in tasks}
     state.lost = {task: lost for task, lost in state.lost.items() if task in tasks}
+    state.lent = {task: lent for task, lent in state.lent.items() if task in tasks}
     state.loads = {task: load for task, load in state.loads.items() if task in tasks}
     state.behind = {task: records for task, records in state.behind.items() if task in tasks}
     state.parked = {task: parked for task, parked in state.parked.items() if task in tasks}
@@ -219,12 +231,13 @@ def join(state: GroupState, fact: MemberJoined, *, restore_records_per_s: int, m
 
 
 def remove(state: GroupState, member: MemberState) -> None:
-    """members' = members \\ {member}; backoffs' = backoffs \\ {those of the member}; its crash
-    back-off ends; a request to leave is kept for ASKED_MEMORY_MS.
+    """members', restarts' = each \\ {member}; backoffs' = backoffs \\ {those of the member}; its
+    crash back-off ends; a request to leave is kept for ASKED_MEMORY_MS.
     """
     name = member.member_id
     del state.members[name]
     state.backoffs = {key: backoff for key, backoff in state.backoffs.items() if key[1] != name}
+    state.restarts.pop(name, None)
     if name in state.crashes:
         state.crashes[name].until_ms = None
     if state.is_asked(name):
@@ -339,17 +352,84 @@ def end_drain(member: MemberState) -> None:
     member.drain_expired = False
 
 
-def release_member(member: MemberState) -> None:
-    """released' = true; standby', warmup' = ∅."""
+def release_member(member: MemberState, *, keeps_copies: bool = False) -> None:
+    """released' = true; standby', warmup' = ∅ unless it keeps its copies."""
     _note_change(member)
     member.released = True
-    member.standby.clear()
-    member.warmup.clear()
+    if not keeps_copies:
+        member.standby.clear()
+        member.warmup.clear()
 
 
 def readmit(member: MemberState) -> None:
     """released' = false."""
     member.released = False
+
+
+# Restarts
+
+
+def intend_restart(state: GroupState, member: MemberState, fact: RestartIntended) -> None:
+    """restarts' = restarts ∪ {member: as the fact says, since now}."""
+    within_ms = fact.back_within_ms
+    state.restarts[member.member_id] = Restart(state.now_ms, within_ms, stated=within_ms is not None, wait_turn=fact.wait_turn)
+
+
+def begin_restart(restart: Restart, *, within_ms: int, drains: bool) -> None:
+    """begun' = true; within_ms', drains' = the given."""
+    restart.begun, restart.within_ms, restart.drains = True, within_ms, drains
+
+
+def go_away(state: GroupState, member: MemberState) -> None:
+    """restarts[member].left_ms' = now_ms; released' = true; held', ready', preparing', failed' = ∅.
+    """
+    _note_change(member)
+    state.restarts[member.member_id].left_ms = state.now_ms
+    member.released, member.held, member.ready = True, (), frozenset()
+    member.preparing, member.failed = {}, frozenset()
+
+
+def end_restart(state: GroupState, member_id: str) -> Restart:
+    """restarts' = restarts \\ {member}. Returns it."""
+    return state.restarts.pop(member_id)
+
+
+def learn_restart_time(state: GroupState, member_id: str, away_ms: int) -> None:
+    """restart_times_ms' = those of members ∪ {member: away_ms}."""
+    state.restart_times_ms = {name: known_ms for name, known_ms in state.restart_times_ms.items() if name in state.members}
+    state.restart_times_ms[member_id] = away_ms
+
+
+def lend(state: GroupState, task: TaskId, home: str, borrower: str) -> None:
+    """lent' = lent ∪ {task: from home to borrower}."""
+    state.lent[task] = Lent(home, borrower, task in state.members[borrower].standby)
+
+
+def end_loan(state: GroupState, task: TaskId) -> Lent:
+    """lent' = lent \\ {task}. Returns it."""
+    return state.lent.pop(task)
+
+
+def let_go(state: GroupState, member: MemberState, task: TaskId) -> None:
+    """active' = active \\ {task}; owner' = owner \\ {task}; previous_owners' = previous_owners ∪
+    {task: member}. Of a member that is away, and so runs nothing.
+    """
+    _note_change(member)
+    del member.active[task]
+    del state.owner[task]
+    state.previous_owners[task] = member.member_id
+
+
+def keep_for(state: GroupState, member: MemberState, task: TaskId) -> None:
+    """active' = active ∪ {task: issued_epoch}; owner' = owner ∪ {task: member}; lost' = lost \\
+    {task}; previous_owners' = previous_owners \\ {task}. Of a member that is away: the task waits
+    for it.
+    """
+    _note_change(member)
+    member.active[task] = member.issued_epoch
+    state.owner[task] = member.member_id
+    state.lost.pop(task, None)
+    state.previous_owners.pop(task, None)
 
 
 # Crashes
@@ -397,7 +477,8 @@ def _forget_old_crashes(state: GroupState) -> None:
 def grant(state: GroupState, member: MemberState, task: TaskId) -> None:
     """active' = active ∪ {task: issued_epoch + 1}; revoking', standby', warmup' = each \\ {task};
     owner' = owner ∪ {task: member}; tokens[task]' = tokens[task] + 1; lost' = lost \\ {task};
-    parked' = parked \\ {task}; previous_owners' = previous_owners \\ {task: member}.
+    parked' = parked \\ {task}; previous_owners' = previous_owners \\ {task: member}; lent' = lent
+    \\ {task} unless the member is the borrower.
     """
     name = member.member_id
     _note_change(member)
@@ -409,6 +490,8 @@ def grant(state: GroupState, member: MemberState, task: TaskId) -> None:
     state.tokens[task] = state.tokens.get(task, 0) + 1
     state.lost.pop(task, None)
     state.parked.pop(task, None)
+    if task in state.lent and state.lent[task].borrower != name:
+        del state.lent[task]
     if state.previous_owners.get(task) == name:
         del state.previous_owners[task]
 

@@ -24,6 +24,10 @@ CAUSES = (
     "leave",
     "expiry",
     "expelled",
+    "not_back",
+    "restarting",
+    "restart_intended",
+    "restart_cancelled",
     "leave_intended",
     "leave_requested",
     "deal_requested",
@@ -115,6 +119,10 @@ class StepContext:
         """Records that an eager member gives the task up to be granted it again with others."""
         self.moves[move.task, _EAGER_REGRANT] = move
 
+    def forget_wait(self, task: TaskId) -> None:
+        """The task does not wait: another member is granted it in the same step."""
+        self.moves.pop((task, _PLACE["waiting"]), None)
+
     def noted(self, task: TaskId, state: str) -> Move | None:
         """The recorded move of the task in this state, or in a state that excludes it."""
         return self.moves.get((task, _PLACE[state]))
@@ -137,7 +145,7 @@ class StepContext:
         if task in member.eager_regrants:
             pass  # it stays the member's own, which is granted it again by `grant_all_eager`
         elif task in self.state.in_flight:
-            returns = member.leaving or self.state.is_crash_looping(member.member_id)
+            returns = member.leaving or task in self.state.lent or self.state.is_crash_looping(member.member_id)
             actions.set_previous_owner(self.state, task, member if returns else None)
             movement = self.state.in_flight[task]
             if movement.state is not MovementState.REVOKING:  # an eager member gave up all tasks for another movement; this one still warms up
@@ -325,6 +333,8 @@ class StepContext:
             if member.is_untold(task):
                 self._never_told(task, "destination_gone")
                 continue
+            if task in state.lent and state.lent[task].borrower == member.member_id and self._keeps_for_home(task):
+                continue
             movement = state.in_flight.get(task)
             if movement is None or movement.state is MovementState.WARMING:
                 self._lose(member, task)
@@ -345,6 +355,19 @@ class StepContext:
         self.moves[task, _REGRANT_DROPPED] = Move(
             task=task, source=source, destination=member.member_id, state="cancelled", reason=reason
         )  # fmt: skip
+
+    def _keeps_for_home(self, task: TaskId) -> bool:
+        """The borrower of a task is gone. The task waits for the member that lent it, if that is
+        away (docs/protocol.md#m12). Returns whether.
+        """
+        state = self.state
+        lent = actions.end_loan(state, task)
+        home = state.members.get(lent.home)
+        if home is None or not state.is_away(lent.home):
+            return False
+        actions.keep_for(state, home, task)
+        self.note(Move(task=task, source=lent.borrower, destination=lent.home, state="waiting", reason="restarting"))
+        return True
 
     def _lose(self, member: MemberState, task: TaskId) -> None:
         if self.state.has_task(task):  # else the topology dropped it; if it comes back, it is a new task
@@ -386,13 +409,27 @@ class StepContext:
         """
         actions.begin_drain(self.state, member)
         self.deadlines.watch(Timer.DRAIN, (member.member_id, NO_TASK))
+        self.stop_incoming(member, "destination_leaving")
+        self.causes.add(cause)
+
+    def cancel_drain(self, member: MemberState, cause: str) -> None:
+        """Ends the drain: movements that exist only because the member was leaving end
+        (docs/protocol.md#d9); revocations already sent to it continue.
+        """
+        actions.end_drain(member)
+        for task, movement in sorted(self.state.in_flight.items()):
+            if movement.source == member.member_id and movement.state is MovementState.WARMING:
+                self.cancel(task, "source_stays")
+        self.causes.add(cause)
+
+    def stop_incoming(self, member: MemberState, reason: str) -> None:
+        """Cancels what was to come to the member."""
         for task in sorted(member.incoming):
-            self.cancel(task, "destination_leaving")
+            self.cancel(task, reason)
         for task in sorted(member.eager_regrants):
-            self.drop_eager_regrant(member, task, "destination_leaving")
+            self.drop_eager_regrant(member, task, reason)
         for task in sorted(task for task in member.active if member.is_untold(task)):
             # A deadline of this step granted it before the member's report was read. Nobody was
             # told, so the task is free for a member that stays.
             actions.take_back(self.state, member, task)
-            self._never_told(task, "destination_leaving")
-        self.causes.add(cause)
+            self._never_told(task, reason)

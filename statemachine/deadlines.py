@@ -46,7 +46,11 @@ GROUP_KEY: Key = ("", NO_TASK)
 
 def _of_session(state: GroupState, key: Key) -> int | None:
     member = state.members.get(key[0])
-    return None if member is None or state.phase is GroupPhase.SHADOWING else member.last_heard_ms + member.session_timeout_ms
+    if member is None or state.phase is GroupPhase.SHADOWING:
+        return None
+    if state.is_away(key[0]):
+        return state.restarts[key[0]].until_ms
+    return member.last_heard_ms + member.session_timeout_ms
 
 
 def _of_revocation(state: GroupState, key: Key) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from equipoise.events.tasks import TaskId
-from equipoise.statemachine import actions
+from equipoise.statemachine import actions, restarts
 from equipoise.statemachine.context import StepContext
 from equipoise.statemachine.deadlines import Key, Timer
 from equipoise.statemachine.slots import look_at
@@ -36,7 +36,11 @@ def deadline_passed(context: StepContext, timer: Timer, key: Key) -> None:
 
 
 def _of_member(context: StepContext, timer: Timer, member: MemberState, task: TaskId) -> None:
-    if timer is Timer.SESSION:
+    if timer is Timer.SESSION and context.state.is_away(member.member_id):
+        restarts.not_back(context, member)
+        context.rest_if_empty()
+        context.causes.add("not_back")
+    elif timer is Timer.SESSION:
         context.expire(member, "session_timeout", hold_ms=0)
         context.rest_if_empty()
         context.causes.add("expiry")

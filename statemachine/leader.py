@@ -12,10 +12,11 @@ from equipoise.events import parts
 from equipoise.events.decisions import AssignmentIssued, AssignmentProposed, BalanceEvaluated, MemberAssigned, Move, ProposedMember
 from equipoise.events.errors import GroupHalted
 from equipoise.events.tasks import TaskId
-from equipoise.statemachine import actions
+from equipoise.statemachine import actions, restarts
 from equipoise.statemachine.context import CAUSES, NATURAL, NEWS, StepContext
 from equipoise.statemachine.deadlines import NO_TASK, Timer
 from equipoise.statemachine.problem import build_problem
+from equipoise.statemachine.restart_view import as_it_is, with_all_present
 from equipoise.statemachine.state import GroupState, MemberState, known_lag
 
 
@@ -26,9 +27,22 @@ def decide(context: StepContext, assignor: Assignor, offset: int) -> None:
     Raises GroupHalted when the plan is invalid; the last one stays in force (docs/protocol.md#l6).
     """
     state = context.state
+    if state.restarts:
+        restarts.lend(state)
     problem = build_problem(state, follow_up=context.causes.isdisjoint(NEWS), anew="deal_requested" in context.causes)
+    if state.restarts:
+        problem = with_all_present(state, problem)
     plan = context.plan = _ask(state, assignor, problem, offset)
+    given_up: list[TaskId] = []
+    if state.restarts:
+        plan, given_up = as_it_is(state, problem, plan)
+    for task in given_up:
+        actions.let_go(state, state.members[state.owner[task]], task)
+        context.forget_wait(task)
     passed_on = _apply(context, plan)
+    for task in given_up:
+        if task not in state.lent:  # it moves for good
+            actions.set_previous_owner(state, task, None)
     _schedule(context, plan)
     natural = bool(context.causes & NATURAL)
     if not plan.probing and not plan.watching:
@@ -107,10 +121,10 @@ def _apply(context: StepContext, plan: Plan) -> bool:
                 context.grant(member, task)
                 _note_grant(context, reason, member, task)
             _apply_copies(context, member, set(part.standby), set(part.warmup), acceptable)
-        if member.leaving and not member.released and member.owns_nothing():
-            actions.release_member(member)
+        if _may_go(state, member):
+            actions.release_member(member, keeps_copies=not member.leaving)
             context.changed.add(member_id)
-        elif member.released and not member.leaving:
+        elif member.released and not member.leaving and not state.is_restarting(member_id):
             actions.readmit(member)
     for task in untold:
         context.regrant_untold(task)
@@ -157,6 +171,8 @@ def _gather(context: StepContext, plan: Plan) -> set[str]:
     gathering: set[str] = set()
     for member_id in sorted(name for name, member in state.members.items() if member.eager):
         member = state.members[member_id]
+        if state.is_restarting(member_id):
+            continue
         active = plan.members[member_id].active
         has = bool(member.revoking) or any(not member.is_untold(task) for task in member.active)
         gathers = member_id in coming or (has and set(active) != set(member.active))
@@ -276,11 +292,18 @@ def _note_verdict(context: StepContext, plan: Plan) -> None:
 
 
 def settle(context: StepContext) -> None:
-    """Completes a hand-over without a round: releases the leaving members that own nothing."""
+    """Completes a hand-over without a round: releases the members that may go."""
     for member_id in sorted(context.changed):
         member = context.state.members[member_id]
-        if member.leaving and not member.released and member.owns_nothing():
-            actions.release_member(member)
+        if _may_go(context.state, member):
+            actions.release_member(member, keeps_copies=not member.leaving)
+
+
+def _may_go(state: GroupState, member: MemberState) -> bool:
+    """Whether the member is to be released now: it was emptied, or it restarts and has lent what it
+    is to lend.
+    """
+    return not member.released and (state.may_stop(member) or (member.leaving and member.owns_nothing()))
 
 
 def issue(context: StepContext) -> None:
@@ -288,7 +311,7 @@ def issue(context: StepContext) -> None:
     in parts.
     """
     state = context.state
-    members = tuple(sorted(context.changed))
+    members = tuple(sorted(name for name in context.changed if not state.is_away(name)))
     if not members and not context.moves and not context.rescheduled:
         return
     actions.begin_generation(state)

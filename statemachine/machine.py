@@ -15,7 +15,7 @@ from equipoise.events.decisions import Checkpointed, Decision, EventRejected
 from equipoise.events.errors import EquipoiseError, GroupHalted, InputError, RepeatError
 from equipoise.events.facts import GroupConfigured, LogOpened
 from equipoise.events.records import DecisionRecord, Record
-from equipoise.statemachine import actions, leader, snapshots
+from equipoise.statemachine import actions, leader, restarts, snapshots
 from equipoise.statemachine.context import StepContext
 from equipoise.statemachine.deadlines import Deadlines, Key, Timer
 from equipoise.statemachine.due import deadline_passed
@@ -109,6 +109,8 @@ class GroupMachine:
                 context.deals_by_lag = self.deals_by_lag
         except Rejected as rejected:
             context.emitted.append(_rejection(record, rejected))
+        if state.restarts or state.lent:
+            restarts.go_on(context)
         context.begin_if_lags_known()
         if context.observed is not None:
             self._decide(leader.propose, context, record)

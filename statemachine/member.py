@@ -30,7 +30,18 @@ from equipoise.assignors.common.ranking import lag_within
 from equipoise.events.decisions import Decision, EventRejected, MemberAsked, MemberAssigned, MemberAssignedPart, MemberExpired
 from equipoise.events.errors import InputError
 from equipoise.events.fact_parts import nearest_first, shortened_join, shortened_report, task_sets
-from equipoise.events.facts import Fact, LagReported, LeaveCancelled, LeaveIntended, Load, MemberJoined, MemberLeft, TaskReady, TasksRevoked
+from equipoise.events.facts import (
+    Fact,
+    LagReported,
+    LeaveCancelled,
+    LeaveIntended,
+    Load,
+    MemberJoined,
+    MemberLeft,
+    RestartIntended,
+    TaskReady,
+    TasksRevoked,
+)
 from equipoise.events.fields import INT64_MAX
 from equipoise.events.parts import join_assigned
 from equipoise.events.records import DecisionRecord, UnreadDecision
@@ -351,14 +362,26 @@ class MemberSession(SessionState):
         session.
         """
         if not self.leaving and self.ended is None:
-            self.leaving = True
+            self.leaving, self.restart = True, None
             if self._joined:
                 self._urgent.append(LeaveIntended)
 
+    def intend_restart(self, now_ms: int, *, back_within_ms: int | None = None, wait_turn: bool = True) -> None:
+        """Stops when the leader releases it, and will be back. `back_within_ms`: how long after
+        that, at most; None: not stated. `wait_turn`: not while other members restart. The next
+        report is due now.
+        """
+        if self.ended is None:
+            self.leaving = False
+            self.restart = RestartIntended(
+                member_id=self.member_id, incarnation=self.incarnation, back_within_ms=back_within_ms, wait_turn=wait_turn
+            )  # fmt: skip
+            self._next_report_ms = min(self._next_report_ms, now_ms)
+
     def cancel_leave(self) -> None:
         """Stays after all."""
-        if self.leaving and self.ended is None:
-            self.leaving = False
+        if (self.leaving or self.restart is not None) and self.ended is None:
+            self.leaving, self.restart = False, None
             if self._joined:
                 self._urgent.append(LeaveCancelled)
 
@@ -398,6 +421,7 @@ class MemberSession(SessionState):
             facts += self._sooner(TasksRevoked, given_up)
             ready, self._newly_ready = [task for task in self._newly_ready if task in self._ready], []
             if ready or now_ms >= self._next_report_ms:
+                facts += () if self.restart is None else (self.restart,)
                 facts.append(self._report(now_ms))
             facts += self._sooner(TaskReady, ready)
         return facts

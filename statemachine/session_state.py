@@ -15,7 +15,7 @@ from equipoise.events import codec, fields
 from equipoise.events.codec import MOST_EVENT_BYTES
 from equipoise.events.decisions import MemberAssignedPart
 from equipoise.events.errors import FieldError
-from equipoise.events.facts import LeaveCancelled, LeaveIntended, Load, MemberLeft
+from equipoise.events.facts import LeaveCancelled, LeaveIntended, Load, MemberLeft, RestartIntended
 from equipoise.events.tasks import PARSED_TASKS, Lag, LagSentinel, TaskId
 
 
@@ -135,6 +135,8 @@ class SessionState:
         """Tasks that the host must stop now; it calls `task_closed` for each when done."""
         self.leaving = False
         """It wants to leave by itself."""
+        self.restart: RestartIntended | None = None
+        """It wants to stop and will be back; said with each report (docs/protocol.md#m12)."""
         self.asked = False
         """An operator wants it to leave (docs/protocol.md#m8)."""
         self.stopping = False
@@ -197,6 +199,7 @@ class SessionState:
         session.acceptable_recovery_lag, session.acceptable_recovery_ms = state["acceptable"]
         session.closing = set(_tasks(state["closing"]))
         session.leaving, session.asked, session.stopping = state["leaving"], state["asked"], state["stopping"]
+        session.restart = None if state["restart"] is None else cast(RestartIntended, codec.from_json(state["restart"]))
         session.join_from_ms = state["join_from_ms"]
         session._log_id, session._doubtful_since_ms = state["log_id"], state["doubtful_since_ms"]
         session._joined, session._last_number, session._gap = state["joined"], state["last_number"], state["gap"]
@@ -229,6 +232,7 @@ class SessionState:
             "acceptable": [self.acceptable_recovery_lag, self.acceptable_recovery_ms],
             "closing": _texts(self.closing),
             "leaving": self.leaving,
+            "restart": None if self.restart is None else codec.to_json(self.restart),
             "asked": self.asked,
             "stopping": self.stopping,
             "join_from_ms": self.join_from_ms,

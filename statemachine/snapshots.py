@@ -26,11 +26,13 @@ from equipoise.statemachine.state import (
     FencedIncarnation,
     GroupState,
     Growth,
+    Lent,
     Lost,
     MeasuredLoad,
     MemberState,
     Parked,
     Preparation,
+    Restart,
     SlotBackoff,
     Warmup,
     fenced_key,
@@ -116,6 +118,7 @@ def _columns(kind: type) -> tuple[str, ...]:
 
 
 _OF_LOADS, _OF_CRASHES, _OF_PARKED, _OF_PREPARATIONS, _OF_WARMUPS = map(_columns, (MeasuredLoad, Crashes, Parked, Preparation, Warmup))
+_OF_RESTARTS, _OF_LENT = map(_columns, (Restart, Lent))
 
 
 def _values(of: object, columns: tuple[str, ...]) -> list[Any]:
@@ -155,14 +158,30 @@ def _state_to_wire(state: GroupState) -> list[Any]:
         [state.revocations.times, state.revocations.since_ms, state.revocations.until_ms],
         {key: value if isinstance(value, int) else [str(item) for item in value] for key, value in sorted(state.memory.items())},
         None if state.verdict is None else list(state.verdict),
-        *([{str(task): _values(state.parked[task], _OF_PARKED) for task in sorted(state.parked)}] if state.parked else ()),
+        *_parts_of_later_builds(state),
     ]
+
+
+def _parts_of_later_builds(state: GroupState) -> list[Any]:
+    """What earlier builds did not remember. Not written while it is empty, so the same state keeps
+    its bytes.
+    """
+    parts: list[Any] = [
+        {str(task): _values(state.parked[task], _OF_PARKED) for task in sorted(state.parked)},
+        {name: _values(state.restarts[name], _OF_RESTARTS) for name in sorted(state.restarts)},
+        {str(task): _values(state.lent[task], _OF_LENT) for task in sorted(state.lent)},
+        dict(sorted(state.restart_times_ms.items())),
+    ]
+    while parts and not parts[-1]:
+        del parts[-1]
+    return parts
 
 
 def _state_from_wire(wire: list[Any]) -> GroupState:
     group, log_id, config, topologies, ends, racks, weights, growth, loads, behind, numbers, members, owner, *rest = wire
     tokens, holds, fenced, previous_owners, lost, in_flight, waiting, backoffs, nonces, crashes, asked, timers, revocations, *rest = rest
-    memory, verdict, *parked = rest
+    memory, verdict, *later = rest
+    parked, restarts, lent, restart_times_ms = later + [{}] * (4 - len(later))
     now_ms, last_append_ms, last_offset, seq, number, generation = numbers
     state = GroupState(
         group=group,
@@ -202,7 +221,10 @@ def _state_from_wire(wire: list[Any]) -> GroupState:
         revocations=Revocations(times=revocations[0], since_ms=revocations[1], until_ms=revocations[2]),
         memory={key: _memory_from_wire(key, value) for key, value in memory.items()},
         verdict=None if verdict is None else tuple(verdict),
-        parked={_task(text): Parked(*values) for of in parked for text, values in of.items()},
+        parked={_task(text): Parked(*values) for text, values in parked.items()},
+        restarts={name: Restart(*values) for name, values in restarts.items()},
+        lent={_task(text): Lent(*values) for text, values in lent.items()},
+        restart_times_ms=restart_times_ms,
     )
     for text, source, destination, what in in_flight:
         actions.begin_movement(state, Movement(task=_task(text), source=source, destination=destination, state=MovementState(what)))

@@ -286,6 +286,40 @@ class Lost:
 
 
 @attrs.define
+class Restart:
+    """A member that wants to stop and will be back (docs/protocol.md#m12). Times are group time.
+    """
+
+    asked_ms: int
+    within_ms: int | None
+    """How long its tasks wait after it left; None: not stated, and its turn has not come."""
+    stated: bool
+    wait_turn: bool
+    begun: bool = False
+    """Its turn has come: it gets nothing new, and lends what others can run at once."""
+    drains: bool = False
+    """It is emptied like a member that leaves, because that costs less."""
+    left_ms: int | None = None
+    """When it left; None: it has not left yet."""
+
+    @property
+    def until_ms(self) -> int | None:
+        """When the leader stops waiting for the member; None: it has not left yet."""
+        return None if self.left_ms is None or self.within_ms is None else self.left_ms + self.within_ms
+
+
+@attrs.define
+class Lent:
+    """A task that `borrower` runs while its owner, `home`, restarts. `as_standby`: the borrower
+    keeps a standby of it.
+    """
+
+    home: str
+    borrower: str
+    as_standby: bool
+
+
+@attrs.define
 class FencedIncarnation:
     """An incarnation that was removed by force and may still run, with the tasks it had that no
     member is known to run since (docs/protocol.md#m5).
@@ -392,6 +426,15 @@ class GroupState:
     group time until which it is asked again when it returns (docs/protocol.md#m8).
     """
 
+    restarts: dict[str, Restart] = attrs.field(factory=dict)
+    """Members that will be back. One that has left is still in `members`, and owns the tasks that
+    wait for it.
+    """
+    lent: dict[TaskId, Lent] = attrs.field(factory=dict)
+    """Tasks that were lent and are not back yet."""
+    restart_times_ms: dict[str, int] = attrs.field(factory=dict)
+    """Member -> how long it was away at its last restart."""
+
     revocations: Revocations = attrs.field(factory=Revocations)
     memory: Memory = attrs.field(factory=dict)
     """What the assignor's last plan wants to be given back in the next problem."""
@@ -460,6 +503,20 @@ class GroupState:
         """
         until_ms = self.asked.get(member_id, 0)
         return until_ms is not None and until_ms > self.now_ms
+
+    def is_away(self, member_id: str) -> bool:
+        """Whether the member has stopped everything and will be back."""
+        restart = self.restarts.get(member_id)
+        return restart is not None and restart.left_ms is not None
+
+    def is_restarting(self, member_id: str) -> bool:
+        """Whether the member keeps its place while it restarts: it is away, or about to go."""
+        restart = self.restarts.get(member_id)
+        return restart is not None and restart.begun and not restart.drains
+
+    def may_stop(self, member: MemberState) -> bool:
+        """Whether a member that restarts has lent all that it is to lend."""
+        return self.is_restarting(member.member_id) and not member.revoking
 
     def tasks(self) -> Mapping[TaskId, Subtopology]:
         """Every task of the newest topology, in rising order."""

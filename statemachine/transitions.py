@@ -27,6 +27,7 @@ from equipoise.events.facts import (
     MemberLeft,
     PartitionsObserved,
     ProbingTick,
+    RestartIntended,
     TaskParked,
     TaskReady,
     TasksRevoked,
@@ -34,7 +35,7 @@ from equipoise.events.facts import (
     Undecodable,
 )
 from equipoise.events.tasks import TaskId
-from equipoise.statemachine import actions
+from equipoise.statemachine import actions, restarts
 from equipoise.statemachine.context import StepContext
 from equipoise.statemachine.deadlines import NO_TASK, Timer
 from equipoise.statemachine.loads import measured_loads
@@ -119,6 +120,10 @@ def topology_declared(context: StepContext, fact: TopologyDeclared) -> None:
     tasks = state.tasks()
     for task in sorted(task for task in state.in_flight if task not in tasks):
         context.cancel(task, "task_gone")
+    for member_id in sorted(filter(state.is_away, state.restarts)):
+        member = state.members[member_id]
+        for task in sorted(member.active.keys() - tasks.keys()):
+            actions.let_go(state, member, task)
     actions.forget_removed_tasks(state)
     context.causes.add("topology")
 
@@ -146,7 +151,10 @@ def member_joined(context: StepContext, fact: MemberJoined) -> None:
 
     speed = old.restore_records_per_s if old is not None else 0
     speed = speed or min((member.restore_records_per_s for member in state.members.values() if member.restore_records_per_s), default=0)
-    if old is not None and state.phase is not GroupPhase.SHADOWING:
+    waited: list[TaskId] = []
+    if old is not None and state.is_away(fact.member_id):
+        waited = restarts.end_away(context, old)
+    elif old is not None and state.phase is not GroupPhase.SHADOWING:
         proven = fact.ended_incarnation == old.incarnation
         context.expire(old, "proven_dead" if proven else "superseded", hold_ms=0 if proven else old.session_timeout_ms)
     elif old is not None:
@@ -155,6 +163,7 @@ def member_joined(context: StepContext, fact: MemberJoined) -> None:
         state, fact, restore_records_per_s=speed, measured_records_per_s=0 if old is None else old.measured_records_per_s
     )  # fmt: skip
     context.back_off_from_crashes(fact.member_id)
+    restarts.give_back(context, member, waited)
     warn_of_racks(context, member)
     context.deadlines.watch(Timer.SESSION, (fact.member_id, NO_TASK))
     if first and state.settings.initial_delay_ms and state.phase is not GroupPhase.SHADOWING:
@@ -192,13 +201,18 @@ def lag_reported(context: StepContext, fact: LagReported) -> None:
     if fact.leaving != member.intends:
         actions.intend_leave(member, fact.leaving)
     if context.state.is_to_be_asked(fact.member_id):
+        if fact.member_id in context.state.restarts:
+            restarts.cancel(context, member)
         context.ask(member)  # with its first report: its former tasks are back on its copies by then, and move state first
-    leaving = fact.leaving or context.state.is_asked(fact.member_id)
+    if fact.leaving and fact.member_id in context.state.restarts:
+        restarts.cancel(context, member)
+    restart = context.state.restarts.get(fact.member_id)
+    leaving = fact.leaving or context.state.is_asked(fact.member_id) or (restart is not None and restart.drains)
     if leaving != member.leaving:
         if leaving:
             context.begin_drain(member, "leave_intended")
         elif not member.released:
-            _cancel_drain(context, member, "leave_cancelled")
+            context.cancel_drain(member, "leave_cancelled")
     if member.warmup or member.incoming:
         _note_progress(context, member, declared=member.ready - before, had=had)
 
@@ -235,9 +249,16 @@ def task_parked(context: StepContext, fact: TaskParked) -> None:
     actions.park(context.state, fact)
 
 
+def restart_intended(context: StepContext, fact: RestartIntended) -> None:
+    member = _renew(context, fact.member_id, fact.incarnation)
+    restarts.intend(context, member, fact)
+
+
 def leave_intended(context: StepContext, fact: LeaveIntended) -> None:
     member = _renew(context, fact.member_id, fact.incarnation)
     actions.intend_leave(member, True)
+    if fact.member_id in context.state.restarts:
+        restarts.cancel(context, member)
     if not member.leaving:
         context.begin_drain(member, "leave_intended")
 
@@ -247,8 +268,10 @@ def leave_cancelled(context: StepContext, fact: LeaveCancelled) -> None:
     if member.released:
         raise Rejected("already_released")
     actions.intend_leave(member, False)
+    if fact.member_id in context.state.restarts:
+        restarts.cancel(context, member)
     if member.leaving and not context.state.is_asked(fact.member_id):
-        _cancel_drain(context, member, "leave_cancelled")
+        context.cancel_drain(member, "leave_cancelled")
 
 
 def leave_requested(context: StepContext, fact: LeaveRequested) -> None:
@@ -263,7 +286,13 @@ def leave_requested(context: StepContext, fact: LeaveRequested) -> None:
     if unknown:
         raise Rejected("unknown_members", unknown)
     for member_id in fact.members:
-        if not state.is_asked(member_id):
+        if state.is_away(member_id):  # it has left already
+            restarts.not_back(context, state.members[member_id], "cancelled")
+            context.rest_if_empty()
+            context.causes.add("leave")
+        elif not state.is_asked(member_id):
+            if member_id in state.restarts:
+                restarts.cancel(context, state.members[member_id])
             context.ask(state.members[member_id])
 
 
@@ -294,7 +323,7 @@ def _withdraw(context: StepContext, members: tuple[str, ...]) -> None:
             member = state.members[member_id]
             context.emitted.append(MemberAsked(member_id=member_id, incarnation=member.incarnation, leave=False))
             if not member.intends:
-                _cancel_drain(context, member, "leave_withdrawn")
+                context.cancel_drain(member, "leave_withdrawn")
 
 
 def _may_stay(state: GroupState, member_id: str) -> bool:
@@ -304,6 +333,8 @@ def _may_stay(state: GroupState, member_id: str) -> bool:
 
 def member_left(context: StepContext, fact: MemberLeft) -> None:
     member = _renew(context, fact.member_id, fact.incarnation)
+    if restarts.left(context, member):
+        return
     context.remove_member(member, hold_ms=0)
     actions.withdraw_request(context.state, fact.member_id)  # the request is fulfilled
     actions.forget_crashes(context.state, fact.member_id)
@@ -316,7 +347,7 @@ def member_ended(context: StepContext, fact: MemberEnded) -> None:
     """
     state = context.state
     member, key = state.members.get(fact.member_id), fenced_key(fact.member_id, fact.incarnation)
-    if member is not None and member.incarnation == fact.incarnation:
+    if member is not None and member.incarnation == fact.incarnation and not state.is_away(fact.member_id):
         if state.phase is GroupPhase.SHADOWING:
             context.remove_member(member, hold_ms=0)
         else:
@@ -371,10 +402,11 @@ def _renew(context: StepContext, member_id: str, incarnation: int) -> MemberStat
     envelope (docs/protocol.md#m4). Raises Rejected when the incarnation is not the current one.
     """
     heard = actions.hear(context.state, member_id, incarnation)
-    if heard is not None:
+    away = context.state.is_away(member_id)
+    if heard is not None and not away:
         return heard
     member = context.state.members.get(member_id)
-    if member is None:
+    if member is None or (away and member.incarnation == incarnation):
         raise Rejected("unknown_member")
     raise Rejected("stale_incarnation", incarnation, member.incarnation)
 
@@ -442,17 +474,6 @@ def _has_copy(member: MemberState, task: TaskId) -> bool:
     return task in member.lags or task in member.ready
 
 
-def _cancel_drain(context: StepContext, member: MemberState, cause: str) -> None:
-    """Ends the drain: movements that exist only because the member was leaving end
-    (docs/protocol.md#d9); revocations already sent to it continue.
-    """
-    actions.end_drain(member)
-    for task, movement in sorted(context.state.in_flight.items()):
-        if movement.source == member.member_id and movement.state is MovementState.WARMING:
-            context.cancel(task, "source_stays")
-    context.causes.add(cause)
-
-
 Transition = Callable[[StepContext, Any], None]
 
 
@@ -464,7 +485,7 @@ def _reject(code: str) -> Transition:
     return transition
 
 
-def _external(context: StepContext, fact: TaskReady | TasksRevoked | TaskParked | LeaveIntended | LeaveCancelled) -> None:
+def _external(context: StepContext, fact: TaskReady | TasksRevoked | TaskParked | LeaveIntended | RestartIntended | LeaveCancelled) -> None:
     """Rejects a fact that only a leading equipoise answers, while something else leads the group.
     It still shows that the member lives.
     """
@@ -488,6 +509,7 @@ _OF_MEMBERS: dict[type, Transition] = {
     TasksRevoked: tasks_revoked,
     TaskParked: task_parked,
     LeaveIntended: leave_intended,
+    RestartIntended: restart_intended,
     LeaveCancelled: leave_cancelled,
     MemberLeft: member_left,
     MemberEnded: member_ended,
@@ -507,7 +529,7 @@ TRANSITIONS: dict[GroupPhase, dict[type, Transition]] = {
     GroupPhase.LEADING: {**_LED, **_OF_MEMBERS},
     GroupPhase.SHADOWING: {
         **_ALWAYS,
-        **dict.fromkeys((TaskReady, TasksRevoked, TaskParked, LeaveIntended, LeaveCancelled), _external),
+        **dict.fromkeys((TaskReady, TasksRevoked, TaskParked, LeaveIntended, RestartIntended, LeaveCancelled), _external),
         LeaveRequested: _reject("external"),
         DealRequested: _reject("external"),
         MemberJoined: member_joined,

@@ -24,6 +24,7 @@ from equipoise.events.facts import (
     MemberLeft,
     PartitionsObserved,
     ProbingTick,
+    RestartIntended,
     Subtopology,
     TopologyDeclared,
 )
@@ -190,6 +191,8 @@ class Truthful:
     """Task -> records its copy is behind; running tasks included."""
     keeps: set[TaskId] = attrs.field(factory=set)
     leaving: bool = False
+    restart: RestartIntended | None = None
+    """Sent before each report."""
     released: bool = False
     ended: bool = False
     load: ReportedLoad | None = None
@@ -254,7 +257,8 @@ class Truthful:
         if self.released:
             del self.group.members[self.member_id]
             return self.group.fact(MemberLeft(member_id=self.member_id, incarnation=self.incarnation), after_ms)
-        self.answer = self.group.fact(self.report(), after_ms)
+        self.answer = [] if self.restart is None else self.group.fact(self.restart)
+        self.answer += self.group.fact(self.report(), after_ms)
         return self.answer
 
     def restores_copies(self) -> None:
@@ -262,6 +266,10 @@ class Truthful:
         for task in sorted({*self.keeps, *self.active}):
             if task.subtopology == 0:
                 self.copies[task] = max(0, self.copies.get(task, self.end_offset(task)) - self.restores)
+
+    def restarts(self, back_within_ms: int | None = None, *, wait_turn: bool = True) -> None:
+        """Wants to restart; it says so before each report."""
+        self.restart = RestartIntended(member_id=self.member_id, incarnation=self.incarnation, back_within_ms=back_within_ms, wait_turn=wait_turn)
 
     def leaves(self) -> None:
         """Wants to leave; its next report says so."""

@@ -144,7 +144,7 @@ _PREPARING = {"thousandths", "since_ms", "has_failed"}
 NOT_MET: dict[str, set[Key]] = {
     "show": {
         *(("show#drain", each) for each in ("expected_ms", "left_ms")),
-        *(("show#member", each) for each in ("drain", "crash_backoff_ms", "rack", "ready_lag_records")),
+        *(("show#member", each) for each in ("drain", "crash_backoff_ms", "rack", "ready_lag_records", "restart", "back_ms")),
         *(("show#preparing", each) for each in _PREPARING),
         ("show#task", "preparing"),
         ("show#copy", "preparing"),

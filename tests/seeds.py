@@ -12,9 +12,9 @@ from pathlib import Path
 from tests.storms import Setting, draw
 
 KEPT = Path(__file__).parent / "data" / "seeds.txt"
-KINDS = ("plain", "switching", "operators", "operators+switching", "operators+switching+witnessed")
+KINDS = ("plain", "switching", "operators", "operators+switching", "operators+switching+witnessed", "restarting", "operators+switching+restarting")
 """switching: other assignors take the lead. operators: see `tests.storm_operators`. witnessed: the
-ends of processes are proven.
+ends of processes are proven. restarting: members that leave say that they will be back.
 """
 SPREAD = 1_000
 """How far apart the ranges of commits one second apart are."""
@@ -28,7 +28,8 @@ def kind_of(seed: int) -> str:
 def setting_of(seed: int, kind: str | None = None) -> Setting:
     """`kind` None: `kind_of` the seed."""
     words = (kind or kind_of(seed)).split("+")
-    return draw(seed, switching="switching" in words, operators="operators" in words, witnessed="witnessed" in words)
+    has = words.__contains__
+    return draw(seed, switching=has("switching"), operators=has("operators"), witnessed=has("witnessed"), restarting=has("restarting"))
 
 
 def kept() -> list[tuple[int, str]]:

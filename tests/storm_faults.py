@@ -6,7 +6,7 @@ repeated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from random import Random
 from typing import Any
 
@@ -64,6 +64,11 @@ progress while its heartbeats go on. duplicate: a second process with the id. cl
 failover whose successor's clock differs. junk: an invalid fact, or one from a stranger.
 """
 
+RESTARTS = {"leave": "restart", "leave_cancelled": "restart_cancelled", "close": "restart_at_once", "asked_to_stay": "restart"}
+"""Fault -> what it is in a storm of restarts. restart: the member says that it will be back; its
+`size` is the time that it states, in ms, 0: none. restart_at_once: it does not wait to be released.
+"""
+
 NOBODYS = frozenset({"failover", "clock_ahead", "clock_back", "worker_crash", "worker_pause", "worker_cut", "worker_skips", "second_worker", "junk"})
 """Faults that hit no member: the broker, a worker, or the log."""
 
@@ -119,6 +124,18 @@ def random_faults(seed: int, *, members: tuple[str, ...], from_ms: int, until_ms
             size = random.randrange(1_000)
         member_id = "" if kind in NOBODYS else random.choice(members)
         faults.append(Fault(at_ms, kind, member_id, lasts_ms, size))
+
+
+def restarting(seed: int, faults: Iterable[Fault]) -> list[Fault]:
+    """The plan with most leaves as restarts, some of which are longer than stated."""
+    random = Random(f"restarts {seed}")
+    return [_as_restart(random, fault) for fault in faults]
+
+
+def _as_restart(random: Random, fault: Fault) -> Fault:
+    if fault.kind not in RESTARTS or random.random() < 0.2:
+        return fault
+    return attrs.evolve(fault, kind=RESTARTS[fault.kind], size=random.choice((0, 1_000, 5_000, 20_000, 120_000)))
 
 
 SUPERVISION_MS = 10_000
@@ -198,6 +215,14 @@ def strike(cluster: SimulatedCluster, fault: Fault) -> None:
         cluster.append(LeaveRequested(members=(fault.member_id,)))
         if fault.kind == "asked_to_stay":
             after(fault.lasts_ms, cluster.append, LeaveRequested(members=(fault.member_id,), withdrawn=True))
+    elif fault.kind in ("restart", "restart_at_once", "restart_cancelled"):
+        process.leave_to_restart(fault.size or None, wait_turn=fault.at_ms % 4 > 0)
+        if fault.kind == "restart_cancelled":
+            after(fault.lasts_ms, process.cancel_leave)
+            return
+        if fault.kind == "restart_at_once":
+            after(fault.lasts_ms % 500, process.close)
+        after(fault.lasts_ms, _return_when_gone, cluster, process)
     elif fault.kind in ("leave", "close", "close_silently"):
         {"leave": process.leave, "close": process.close, "close_silently": process.close_silently}[fault.kind]()
         after(fault.lasts_ms, _return_when_gone, cluster, process)

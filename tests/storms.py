@@ -36,6 +36,7 @@ from tests.faults import MOST_PARTITIONS, OPTIONS, Builds, long_id
 from tests.model.recording import Recording
 from tests.model.trace import Refused
 from tests.storm_faults import Fault, plan, random_faults
+from tests.storm_faults import restarting as restarts_among
 from tests.storm_operators import OPERATOR_FAULTS, Operators, random_operator_faults
 
 START_MS = 1_000_000_000
@@ -71,6 +72,8 @@ class Setting:
     """When the group is configured again, and how (docs/protocol.md#d8)."""
     operators: bool = False
     """Whether OPERATOR_FAULTS are among the faults; then `config` is in force again at the end."""
+    restarting: bool = False
+    """Whether most members that leave say that they will be back (docs/protocol.md#m12)."""
     witnessed: bool = False
     """Whether the ends of most processes are proven, at once or much later (docs/protocol.md#m11).
     """
@@ -94,14 +97,20 @@ class StormOutcome:
 
 
 def draw(
-    seed: int, assignor: str = "high_availability", *, switching: bool = False, operators: bool = False, witnessed: bool = False
+    seed: int,
+    assignor: str = "high_availability",
+    *,
+    switching: bool = False,
+    operators: bool = False,
+    witnessed: bool = False,
+    restarting: bool = False,
 ) -> Setting:
     """A group of 1 to MOST_MEMBERS members with 1 to 12 stateful tasks, led by `assignor`, and its
     faults.
 
     `switching`: now and then another assignor leads, each time with other settings, whatever is
     under way. `operators`: operators, upgrades and hostile senders cause faults too, and some
-    groups have ids of 200 characters. `witnessed`: see `Setting`.
+    groups have ids of 200 characters. `witnessed`, `restarting`: see `Setting`.
     """
     random = Random(f"setting {seed}")
     stateful, stateless = random.randint(1, 12), random.choice((0, 0, 3))
@@ -176,7 +185,8 @@ def draw(
         for each in members
     )
     changes = tuple(_changes(seed, config.configured)) if switching else ()
-    setting = Setting(seed=seed, config=config, members=members, faults=tuple(faults), changes=changes, witnessed=witnessed)
+    faults = restarts_among(seed, faults) if restarting else faults
+    setting = Setting(seed=seed, config=config, members=members, faults=tuple(faults), changes=changes, witnessed=witnessed, restarting=restarting)
     return _with_operators(setting) if operators else setting
 
 
@@ -335,7 +345,9 @@ def unsettled(cluster: SimulatedCluster) -> str:
     if state.verdict is None or state.verdict[0] != "balanced":
         return f"the verdict is {state.verdict}"
     moving = sorted(member.member_id for member in state.members.values() if member.revoking or member.warmup or member.leaving)
-    return f"{', '.join(moving)} still revoke, warm up or leave" if moving else ""
+    if moving:
+        return f"{', '.join(moving)} still revoke, warm up or leave"
+    return f"{', '.join(sorted(state.restarts))} restart" if state.restarts else ""
 
 
 def _never_settles(cluster: SimulatedCluster) -> bool:

@@ -93,6 +93,8 @@ def members_table(view: GroupView) -> Table:
 
 
 def _state(member: MemberRow) -> str:
+    if member.restart is not None:
+        return _restarting(member)
     if member.released:
         return "RELEASED"
     if member.leaving:
@@ -100,6 +102,12 @@ def _state(member: MemberRow) -> str:
     if member.crash_backoff_ms is not None:
         return f"{member.phase}, crashed {member.crashes} times, back-off {span_text(member.crash_backoff_ms)}"
     return member.phase
+
+
+def _restarting(member: MemberRow) -> str:
+    if member.back_ms is not None:
+        return f"AWAY, expected back within {span_text(member.back_ms)}"
+    return "RESTARTS" if member.restart == "stops" else f"{member.phase}, waits for its turn to restart"
 
 
 def _ready_at(member: MemberRow) -> str:

@@ -24,7 +24,7 @@ from equipoise.member.context import Callback
 from equipoise.member.error_policy import ParkedTask
 from equipoise.member.host import MemberHost
 from equipoise.member.location import KeyLocation, Partitioner
-from equipoise.member.options import MemberKeywords, MemberOptions
+from equipoise.member.options import MemberKeywords, MemberOptions, Restart
 from equipoise.member.preparing import PreparationProgress, PrepareCallback
 from equipoise.member.processing import BatchHandler, Handler, Processor
 from equipoise.member.topics import DEFAULT_PARTITIONS, check_topics, source_partitions, topology_of
@@ -162,8 +162,9 @@ class Member:
         process: 0, or that of the EquipoiseError that ended it, which is logged. Other errors are
         raised.
 
-        SIGTERM: the member leaves, which takes until its tasks run elsewhere. SIGINT, and a second
-        SIGTERM: it stops its tasks and leaves at once. Call this in the main thread::
+        SIGTERM: the member leaves, which takes until its tasks run elsewhere, or does what
+        `on_sigterm` says. SIGINT, and a second SIGTERM: it stops its tasks and leaves at once. Call
+        this in the main thread::
 
             sys.exit(asyncio.run(member.run()))
         """
@@ -175,7 +176,10 @@ class Member:
             if self._host is None:  # it has not joined
                 interrupted = True
                 running.cancel()
-            elif leaves and not self._host.is_leaving:
+            elif leaves and self._options.on_sigterm == "restart" and not self._host.is_leaving:
+                _LOG.info("member %s stops when it is released, and will be back", self.member_id)
+                self._host.leave(Restart(back_within_ms=self._options.back_within_ms))
+            elif leaves and self._options.on_sigterm == "leave" and not self._host.is_leaving:
                 _LOG.info("member %s leaves when its tasks run elsewhere", self.member_id)
                 self._host.leave()
             else:
@@ -290,11 +294,22 @@ class Member:
         """
         await asyncio.shield(self._running_host().over)
 
-    async def leave(self) -> None:
+    async def leave(self, *, back_within_s: float | None = None, will_be_back: bool = False, wait_turn: bool = True) -> None:
         """Leaves the group: runs its tasks until they run elsewhere, and returns when the member is
-        released. Raises what `wait` raises.
+        released and has stopped.
+
+        `back_within_s`: a process with this member id will have joined again within that time
+        after this one has left. Tasks of which another member has a caught-up copy move there until
+        then, and come back; the others wait for it (docs/protocol.md#m12). `will_be_back`: the same
+        without a stated time; the leader expects twice what the last restart took. `wait_turn`: not
+        while other members restart.
+
+        Raises FieldError for a time of no or more than 24 hours, and what `wait` raises.
         """
-        self._running_host().leave()
+        restart = None
+        if back_within_s is not None or will_be_back:
+            restart = Restart(back_within_ms=None if back_within_s is None else round(back_within_s * 1_000), wait_turn=wait_turn)
+        self._running_host().leave(restart)
         await self.wait()
 
     def cancel_leave(self) -> None:

@@ -26,7 +26,7 @@ from equipoise.member.context import Callback
 from equipoise.member.directory import StateDirectory
 from equipoise.member.link import RETRY_S, Link
 from equipoise.member.location import KeyLocation, Partitioner, task_of_key
-from equipoise.member.options import MemberOptions
+from equipoise.member.options import MemberOptions, Restart
 from equipoise.member.preparing import PrepareCallback
 from equipoise.member.processing import Processor
 from equipoise.member.restorer import ChangelogRestorer
@@ -121,6 +121,7 @@ class MemberHost:
         self._restore_thread = runtime.thread("equipoise-restore")
         self._wake = asyncio.Event()
         self._leaving = self._closing = False
+        self._restart: Restart | None = None
         self._error: BaseException | None = None
         self._failure = ""
         self._unused_config_logged = False
@@ -208,17 +209,25 @@ class MemberHost:
         """Whether `leave` was called."""
         return self._leaving
 
-    def leave(self) -> None:
-        """Leaves once its tasks run elsewhere."""
+    def leave(self, restart: Restart | None = None) -> None:
+        """Leaves once its tasks run elsewhere; with `restart`, when the leader releases it, to be
+        back.
+        """
         with self.shared.lock:
-            self._leaving = True
-            self.session.intend_leave()
+            self._leaving, self._restart = True, restart
+            self._intend(self.session)
         self.wake()
+
+    def _intend(self, session: MemberSession) -> None:
+        if self._restart is None:
+            session.intend_leave()
+        else:
+            session.intend_restart(self._runtime.boot_ms(), back_within_ms=self._restart.back_within_ms, wait_turn=self._restart.wait_turn)
 
     def cancel_leave(self) -> None:
         """Withdraws `leave`."""
         with self.shared.lock:
-            self._leaving = False
+            self._leaving, self._restart = False, None
             self.session.cancel_leave()
         self.wake()
 
@@ -398,7 +407,7 @@ class MemberHost:
             )
         )
         if self._leaving:
-            session.intend_leave()
+            self._intend(session)
         return session
 
     async def _join(self) -> bool:

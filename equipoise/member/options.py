@@ -19,6 +19,16 @@ from equipoise.member.stores import MemoryStore, OpenStore, RocksStore
 
 
 @attrs.frozen(kw_only=True)
+class Restart:
+    """A member that stops will be back, `back_within_ms` later at most; None: it does not know.
+    `wait_turn`: not while other members restart.
+    """
+
+    back_within_ms: int | None = attrs.field(default=None, validator=fields.optional(fields.integer(1, 86_400_000)))
+    wait_turn: bool = attrs.field(default=True, validator=fields.boolean)
+
+
+@attrs.frozen(kw_only=True)
 class MemberOptions:
     """The settings of one member, which `Member` takes as keyword arguments. Names that end in
     ``_ms`` are in milliseconds.
@@ -74,6 +84,15 @@ class MemberOptions:
     witness: bool = attrs.field(default=False, validator=fields.boolean)
     """A small process beside this one proves to the leader that this one has ended, when it is
     killed or crashes. Its tasks then need not wait for the session timeout. Only on Linux.
+    """
+    on_sigterm: str = attrs.field(default="leave", validator=fields.one_of("leave", "restart", "close"))
+    """What SIGTERM means to `Member.run`. leave: the member leaves for good, once its tasks run
+    elsewhere. restart: it will be back within `back_within_ms`; tasks of which others have no
+    caught-up copy wait for it (docs/protocol.md#m12). close: it leaves at once.
+    """
+    back_within_ms: int | None = attrs.field(default=None, validator=fields.optional(fields.integer(1, 86_400_000)))
+    """With ``on_sigterm="restart"``: how long a restart takes at most, from the end of this process
+    until the next one has joined. None: not known; the leader expects twice what the last one took.
     """
     open_store: OpenStore | None = None
     """Opens a store. None: `RocksStore` with a state directory, `MemoryStore` without."""
@@ -161,6 +180,8 @@ class MemberKeywords(TypedDict, total=False):
     eager: bool
     state_directory: str | PathLike[str] | None
     witness: bool
+    on_sigterm: str
+    back_within_ms: int | None
     open_store: OpenStore | None
     restore_records_per_s: float | None
     restore_bytes_per_s: float | None

@@ -90,7 +90,7 @@ class Validator:
             owner = model.owner.get(task)
             if task in model.lost and model.now_ms < model.waiting_until_ms:
                 continue
-            if owner is not None and model.members[owner].eager and model.members[owner].leaving:
+            if owner is not None and model.members[owner].eager and (model.members[owner].leaving or model.members[owner].is_restarting):
                 continue  # it gives up everything for one movement; the other tasks are assigned after that
             if destination is not None and (owner is not None or model.gathers(destination)) and model.is_eligible(model.members[destination], task):
                 continue
@@ -260,7 +260,8 @@ def _compared(expected: MemberRecord, member: MemberState) -> Iterable[Compared]
     yield "released", member.released, expected.released
     yield "active", member.active.keys(), expected.active.keys()
     yield "revoking", member.revoking.keys(), expected.revoking.keys()
-    yield "standby", member.standby, expected.standby
+    if not expected.is_away:  # it is told of its copies when it is back
+        yield "standby", member.standby, expected.standby
     yield "warmup", member.warmup.keys(), expected.warmup
     yield "restore_records_per_s", member.restore_records_per_s, expected.restore_records_per_s
 
@@ -286,6 +287,8 @@ def unsettled(state: GroupState) -> str:
         ("members with warm-ups:", sorted(member.member_id for member in state.members.values() if member.warmup)),
         ("members to release:", sorted(member.member_id for member in state.members.values() if member.leaving and not member.released)),
         ("fenced incarnations:", sorted(state.fenced)),
+        ("members that restart:", sorted(state.restarts)),
+        ("tasks that were lent:", [str(task) for task in sorted(state.lent)]),
         ("members in back-off after crashes:", sorted(filter(state.is_crash_looping, state.members))),
     ):
         if names:

@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from equipoise.events.decisions import AssignmentIssued, EventRejected, MemberAsked, MemberAssigned, MemberExpired, Move
+from equipoise.events.decisions import AssignmentIssued, EventRejected, MemberAsked, MemberAssigned, MemberExpired, Move, RestartEnded, RestartPlanned
 from equipoise.events.errors import InvariantBroken
 from equipoise.events.facts import (
     AssignmentObserved,
@@ -27,6 +27,7 @@ from equipoise.events.facts import (
     MemberJoined,
     MemberLeft,
     PartitionsObserved,
+    RestartIntended,
     Subtopology,
     TaskParked,
     TaskReady,
@@ -39,7 +40,7 @@ from equipoise.events.records import DecisionRecord, Record
 from equipoise.events.tasks import Lag, LagSentinel, TaskId, tasks_text
 from equipoise.statemachine.state import ASKED_MEMORY_MS, CRASH_MEMORY_MS, REMEMBERED_TOPOLOGIES
 
-_OF_A_MEMBER = (LagReported, TaskReady, TasksRevoked, TaskParked, LeaveIntended, LeaveCancelled, MemberLeft)
+_OF_A_MEMBER = (LagReported, TaskReady, TasksRevoked, TaskParked, LeaveIntended, LeaveCancelled, RestartIntended, MemberLeft)
 
 
 @attrs.define
@@ -56,6 +57,22 @@ class Revocation:
 
     epoch: int
     since_ms: int
+
+
+@attrs.define
+class RestartRecord:
+    """A member that will be back (docs/protocol.md#m12). `within_ms`: what its tasks wait, from the
+    decision that says so. `left_ms`: when it left; None: it is still there.
+    """
+
+    wait_turn: bool
+    begun: bool = False
+    drains: bool = False
+    within_ms: int = 0
+    left_ms: int | None = None
+
+    def is_over(self, now_ms: int) -> bool:
+        return self.left_ms is not None and self.left_ms + self.within_ms <= now_ms
 
 
 @attrs.define
@@ -81,12 +98,22 @@ class MemberRecord:
     eager: bool = False
     readiness: str = "word_or_lag"
     ready_lag_records: int | None = None
+    restart: RestartRecord | None = None
     limits: tuple[int | None, int | None] = (None, None)
     """acceptable_recovery_lag and acceptable_recovery_ms of its last assignment."""
     restore_records_per_s: int = 0
     """Its last measured restore speed; before the first measurement the slowest of the other
     members when it joined; 0: unknown.
     """
+
+    @property
+    def is_away(self) -> bool:
+        return self.restart is not None and self.restart.left_ms is not None
+
+    @property
+    def is_restarting(self) -> bool:
+        """Whether it gets nothing new, because it stops and will be back."""
+        return self.restart is not None and self.restart.begun and not self.restart.drains
 
 
 @attrs.define
@@ -159,6 +186,8 @@ class ReferenceModel:
         self.crashes: dict[str, CrashRecord] = {}
         self.standbys: dict[TaskId, int] = {}
         self.warmups = 0
+        self.leavers: set[str] = set()
+        """Who says MemberLeft with the present fact."""
         self.touched: set[str] = set()
         """Members that the last step may have changed."""
         self.granted: dict[TaskId, str] = {}
@@ -192,7 +221,7 @@ class ReferenceModel:
 
     def is_eligible(self, member: MemberRecord, task: TaskId) -> bool:
         """docs/protocol.md#d1: live, not leaving, and its topology epoch contains the task."""
-        return not member.leaving and self.knows(member, task)
+        return not member.leaving and not member.is_restarting and self.knows(member, task)
 
     def is_crash_looping(self, member: MemberRecord) -> bool:
         """docs/protocol.md#d10: it crashed at least twice and has not run for its back-off since.
@@ -277,8 +306,8 @@ class ReferenceModel:
 
     def step(self, record: Record, decisions: list[DecisionRecord]) -> None:
         """Takes one fact with its decisions. Raises InvariantBroken 0, 1, 2 or 6."""
-        self.touched = set()
         event = record.event
+        self.touched, self.leavers = set(), {event.member_id} if isinstance(event, MemberLeft) else set()
         if isinstance(event, LogOpened):
             self.log_id = event.log_id
             return
@@ -291,10 +320,14 @@ class ReferenceModel:
         for answer in answers:
             if isinstance(answer, MemberExpired) and answer.cause in ("session_timeout", "revocation_timeout"):
                 self._deadline_passed(answer)
+        self._restarts_over(answers)
+        if self.leavers:
+            self._planned(answers)
         if any(isinstance(answer, EventRejected) for answer in answers):
             self._renew(event)
         else:
             self._accepted(event, answers)
+        self._planned(answers)
         if self.awaiting_lags and not self._lacks_lags():
             self.gathering_until_ms, self.awaiting_lags = None, False
         if not self.members:
@@ -304,7 +337,8 @@ class ReferenceModel:
             self._answered(answers)
         if isinstance(event, GroupConfigured) and self.leading:
             for member in self.members.values():
-                self._check_limits(member)
+                if not member.is_away:
+                    self._check_limits(member)
 
     def _check_limits(self, member: MemberRecord) -> None:
         """A member that judges its copies by the group's limits knows the current ones, from its
@@ -373,6 +407,28 @@ class ReferenceModel:
             most_ms = settings.revocation_timeout_ms
             raise InvariantBroken(0, f"{expired.member_id} was expelled after {longest_ms} ms of the {most_ms} it had to give up its tasks")
         self._out(member, hold_ms=member.session_timeout_ms, told_hold_ms=expired.hold_ms)
+
+    def _restarts_over(self, answers: list[Any]) -> None:
+        """docs/protocol.md#m12: the time of a member that was to be back is over."""
+        told = [answer.member_id for answer in answers if isinstance(answer, RestartEnded) and answer.outcome == "not_back"]
+        due = [member for _, member in sorted(self.members.items()) if member.restart is not None and member.restart.is_over(self.now_ms)]
+        if sorted(told) != [member.member_id for member in due]:
+            raise InvariantBroken(0, f"{[member.member_id for member in due]} are not back in time; the leader gave up {told}")
+        for member in due:
+            self._out(member, hold_ms=0)
+
+    def _planned(self, answers: list[Any]) -> None:
+        """The restarts whose turn has come, before and after the fact: a member may leave first."""
+        for answer in answers:
+            restart = self.members[answer.member_id].restart if isinstance(answer, RestartPlanned) and answer.member_id in self.members else None
+            if restart is None or restart.begun or answer.choice == "turn":
+                continue
+            others = [name for name, member in self.members.items() if member.is_restarting and name != answer.member_id]
+            restart.begun, restart.drains, restart.within_ms = True, answer.choice == "drain", answer.back_within_ms
+            if others and restart.wait_turn and answer.member_id not in self.leavers:
+                raise InvariantBroken(6, f"the restart of {answer.member_id} begins while {', '.join(sorted(others))} restart")
+            if restart.drains:
+                self._leave(self.members[answer.member_id], True)
 
     def _unfence_silent(self) -> None:
         """An incarnation that was removed by force and was silent for its session timeout runs
@@ -449,6 +505,9 @@ class ReferenceModel:
         if not isinstance(event, _OF_A_MEMBER):
             return None
         member = self.members.get(event.member_id)
+        if member is not None and member.is_away and member.incarnation == event.incarnation:
+            member.last_heard_ms = self.now_ms
+            return None
         if member is None or member.incarnation != event.incarnation:
             fenced = self.fenced.get((event.member_id, event.incarnation))
             if fenced is not None:
@@ -512,6 +571,10 @@ class ReferenceModel:
         kept = {member.topology_epoch for member in self.members.values()}.union(sorted(self.topologies)[-REMEMBERED_TOPOLOGIES:])
         self.topologies = {epoch: parts for epoch, parts in self.topologies.items() if epoch in kept}
         tasks = {TaskId(part.subtopology, partition) for part in event.subtopologies for partition in range(part.partitions)}
+        for member in self.members.values():
+            for task in sorted(member.active.keys() - tasks) if member.is_away else ():
+                del member.active[task]
+                del self.owner[task]
         self.idle = tasks.difference(*(member.active for member in self.members.values()))
         self.lost &= tasks
         self.told_lags &= tasks
@@ -526,6 +589,13 @@ class ReferenceModel:
         speed = min(known, default=0)
         if old is not None:
             speed = old.restore_records_per_s or speed
+        if old is not None and old.is_away:
+            ends = [answer for answer in answers if isinstance(answer, RestartEnded) and answer.member_id == old.member_id]
+            told = [(answer.incarnation, answer.outcome) for answer in ends]
+            if told != [(old.incarnation, "returned")]:
+                raise InvariantBroken(0, f"{old.member_id} incarnation {old.incarnation} is back; the leader said {told}")
+            self._out(old, hold_ms=0)
+        elif old is not None:
             expired = [answer for answer in answers if isinstance(answer, MemberExpired) and answer.member_id == old.member_id]
             proven = event.ended_incarnation == old.incarnation
             wanted = [(old.incarnation, "proven_dead" if proven else "superseded")]
@@ -582,7 +652,10 @@ class ReferenceModel:
                     self.asked.pop(name, None)
             self._check_asked(told, answers, leave=False)
         else:
-            self._check_asked([name for name in event.members if not self._is_asked(name)], answers, leave=True)
+            away = [name for name in event.members if name in self.members and self.members[name].is_away]
+            for name in away:
+                self._out(self.members[name], hold_ms=0)
+            self._check_asked([name for name in event.members if not self._is_asked(name) and name not in away], answers, leave=True)
 
     def _check_asked(self, names: list[str], answers: list[Any], *, leave: bool) -> None:
         wanted = [(name, self.members[name].incarnation, leave) for name in names if name in self.members]
@@ -593,15 +666,27 @@ class ReferenceModel:
             if leave:
                 self.asked[name] = None
             self.touched.add(name)
+            if leave:
+                self._stays(self.members[name])
             self._leave(self.members[name], leave or self.members[name].intends)
 
     def _heard(self, member: MemberRecord, event: Any) -> None:
-        if isinstance(event, MemberLeft):
+        if isinstance(event, MemberLeft) and member.restart is not None and not member.leaving:
+            for task in sorted(member.revoking):
+                self._released(member, task)
+            member.restart.left_ms, member.released = self.now_ms, True
+            self._copies(member, frozenset(), frozenset())
+            self.crashes.pop(member.member_id, None)
+        elif isinstance(event, RestartIntended):
+            if not member.leaving and not member.released and not member.is_restarting:
+                member.restart = RestartRecord(event.wait_turn)
+        elif isinstance(event, MemberLeft):
             self._out(member, hold_ms=0)
             self.asked.pop(member.member_id, None)
             self.crashes.pop(member.member_id, None)
         elif isinstance(event, LeaveIntended | LeaveCancelled):
             member.intends = isinstance(event, LeaveIntended)
+            self._stays(member)
             self._leave(member, member.intends or self._is_asked(member.member_id))
         elif isinstance(event, TaskReady):
             member.ready.update(event.tasks)
@@ -614,6 +699,11 @@ class ReferenceModel:
                 self._released(member, task)
         elif isinstance(event, LagReported):
             self._reported(member, event)
+
+    def _stays(self, member: MemberRecord) -> None:
+        """It does not restart any more; perhaps it leaves for good."""
+        if member.restart is not None:
+            member.restart, member.released = None, False
 
     def _leave(self, member: MemberRecord, leaving: bool) -> None:
         member.leaving = leaving
@@ -645,8 +735,11 @@ class ReferenceModel:
             if event.assignment_epoch >= revocation.epoch and task not in held:
                 self._released(member, task)
         member.intends = event.leaving
+        if event.leaving:
+            self._stays(member)
+        drains = member.restart is not None and member.restart.drains
         if event.leaving or not member.released:
-            self._leave(member, event.leaving or self._is_asked(member.member_id))
+            self._leave(member, event.leaving or drains or self._is_asked(member.member_id))
 
     def _waited(self, task: TaskId) -> None:
         """The owner runs the task, so no fenced incarnation does."""
@@ -698,6 +791,7 @@ class ReferenceModel:
 
     def _move(self, move: Move) -> None:
         self.judged(move)
+        self._of_away(move)
         if move.destination is None and move.state == "waiting" and move.task not in self.lost:
             raise InvariantBroken(2, f"{move.task} is left without owner ({move.reason}), but its owner has neither left nor died")
         if move.state == "revoking":
@@ -713,6 +807,25 @@ class ReferenceModel:
             self.handing_over.pop(move.task, None)
             if move.state == "granted":
                 self.eager_regrants.pop(move.task, None)
+
+    def _of_away(self, move: Move) -> None:
+        """A member that is away runs nothing: what waits for it can be granted to another at once,
+        and what it lent to a member that is gone waits for it again (docs/protocol.md#m12).
+        """
+        home = self.members.get(self.owner.get(move.task, ""))
+        if move.state == "granted" and home is not None and home.is_away and home.member_id != move.destination:
+            del home.active[move.task]
+            del self.owner[move.task]
+            self.touched.add(home.member_id)
+        destination = self.members.get(move.destination or "")
+        if move.state == "waiting" and destination is not None and destination.is_away:
+            if move.task in self.owner:
+                raise InvariantBroken(1, f"{move.task} waits for {move.destination}, and {self.owner[move.task]} owns it")
+            self.owner[move.task] = destination.member_id
+            destination.active[move.task] = TokenGrant(self.tokens[move.task], destination.epoch)
+            self.idle.discard(move.task)
+            self.lost.discard(move.task)
+            self.touched.add(destination.member_id)
 
     def _assigned(self, assigned: MemberAssigned, moves: dict[TaskId, Move]) -> None:
         """The complete assignment of one member replaces its last one."""
@@ -734,7 +847,14 @@ class ReferenceModel:
             new = sorted((active | revoke) - owned) + sorted((standby | warmup) - member.standby - member.warmup)
             if new:
                 raise InvariantBroken(6, f"{who} is leaving and got {tasks_text(new)}")
-        if assigned.released and (not member.leaving or active or revoke):
+        if member.is_restarting:
+            new = sorted((standby | warmup) - member.standby - member.warmup)
+            if new:
+                raise InvariantBroken(6, f"{who} restarts and got {tasks_text(new)}")
+        if member.is_away:
+            raise InvariantBroken(0, f"{who} is away and was assigned to")
+        may_go = (member.leaving and not active and not revoke) or (member.is_restarting and (member.released or not revoke))
+        if assigned.released and not may_go:
             raise InvariantBroken(6, f"{who} was released; leaving={member.leaving}, it owns {tasks_text(sorted(active | revoke))}")
         member.released = assigned.released
         for task in sorted(revoke):

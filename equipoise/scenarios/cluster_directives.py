@@ -110,6 +110,8 @@ def worker(context: Context, parsed: ParsedDirective) -> None:
     eager=Argument(YES_NO, "start: see `join`"),
     proven=Argument(YES_NO, "restart: the new process proves its predecessor dead ([M5](protocol.md#m5)); yes"),
     records=Argument(WHOLE, "skip: number of decisions; 1"),
+    back_within_ms=Argument(WHOLE, "leave: it will be back, within this time ([M12](protocol.md#m12)); default: it leaves for good"),
+    wait_turn=Argument(YES_NO, "leave, with back_within_ms: not while other members restart; yes"),
 )
 def process(context: Context, parsed: ParsedDirective) -> None:
     harness = _harness(context, parsed)
@@ -134,6 +136,8 @@ def _do(cluster: SimulatedCluster, verb: str, member_id: str, parsed: ParsedDire
         cluster.prove_end(cluster.last_process(member_id))
     elif verb == "wipe":
         cluster.wipe(member_id)
+    elif verb == "leave" and parsed.has("back_within_ms"):
+        cluster.last_process(member_id).leave_to_restart(parsed.get("back_within_ms", 0), wait_turn=parsed.get("wait_turn", True))
     elif verb == "skip":
         cluster.last_process(member_id).skip_records(parsed.get("records", 1))
     else:

@@ -26,6 +26,7 @@ from equipoise.events.facts import (
     ObservedMember,
     PartitionsObserved,
     ProbingTick,
+    RestartIntended,
     Subtopology,
     TaskParked,
     TaskReady,
@@ -392,6 +393,28 @@ def leave_intent(context: Context, parsed: ParsedDirective) -> None:
         actor = context.actor(parsed, member_id)
         actor.leaving = True
         context.append(LeaveIntended(member_id=member_id, incarnation=actor.incarnation))
+
+
+@directive(
+    "restart-intent",
+    "MEMBER...",
+    "RestartIntended: the member stops when it is released, and will be back ([M12](protocol.md#m12)).",
+    incarnation=INCARNATION,
+    back_within_ms=Argument(WHOLE, "how long after its MemberLeft, at most; default: not stated"),
+    wait_turn=Argument(YES_NO, "no: also while other members restart; yes"),
+    **TIME,
+)
+def restart_intent(context: Context, parsed: ParsedDirective) -> None:
+    context.move_clock(parsed)
+    for member_id in parsed.members():
+        context.append(
+            RestartIntended(
+                member_id=member_id,
+                incarnation=context.actor(parsed, member_id).incarnation,
+                back_within_ms=parsed.find("back_within_ms"),
+                wait_turn=parsed.get("wait_turn", True),
+            )
+        )
 
 
 @directive("leave-cancel", "MEMBER...", "LeaveCancelled: the member no longer wants to leave.", incarnation=INCARNATION, **TIME)

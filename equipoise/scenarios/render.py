@@ -21,6 +21,8 @@ from equipoise.events.decisions import (
     MemberExpired,
     MemberWarned,
     Move,
+    RestartEnded,
+    RestartPlanned,
 )
 from equipoise.events.facts import Fact
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
@@ -113,6 +115,15 @@ def decision_lines(decision: Decision, shown: Shown, fact: Fact | None = None) -
     if isinstance(decision, MemberAsked):
         wish = "to leave" if decision.leave else "to stay after all"
         return [f"-> MemberAsked {member_text(decision.member_id, decision.incarnation)} {wish}"]
+    if isinstance(decision, RestartPlanned):
+        who = member_text(decision.member_id, decision.incarnation)
+        within = f"back_within_ms={decision.back_within_ms}{'' if decision.stated else ' (expected)'}"
+        lent = f" lent={tasks_text(decision.lent)}" if decision.lent else ""
+        waiting = f" waiting={tasks_text(decision.waiting)}" if decision.waiting else ""
+        restore = f" restore={decision.restore_records} in {'unknown' if decision.restore_ms is None else decision.restore_ms} ms"
+        return [f"-> RestartPlanned {who} {decision.choice} {within}{lent}{waiting}{restore if decision.restore_records else ''}"]
+    if isinstance(decision, RestartEnded):
+        return [f"-> RestartEnded {member_text(decision.member_id, decision.incarnation)} {decision.outcome} away_ms={decision.away_ms}"]
     if isinstance(decision, MemberWarned):
         return [f"-> MemberWarned {member_text(decision.member_id, decision.incarnation)} {warning_text(decision)}"]
     if isinstance(decision, EventRejected):

@@ -178,6 +178,15 @@ class SimulatedProcess(Endpoint):
         self.session.intend_leave()
         self._speak()
 
+    def leave_to_restart(self, back_within_ms: int | None = None, *, wait_turn: bool = True) -> None:
+        """Announces that it will be back, stays until it is released, then ends."""
+        self.run(self._leave_to_restart, back_within_ms, wait_turn)
+
+    def _leave_to_restart(self, back_within_ms: int | None, wait_turn: bool) -> None:
+        self._ending = Exit.LEFT
+        self.session.intend_restart(self.engine.now_ms, back_within_ms=back_within_ms, wait_turn=wait_turn)
+        self._speak()
+
     def cancel_leave(self) -> None:
         self.run(self._cancel_leave)
 

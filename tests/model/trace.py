@@ -36,6 +36,7 @@ from equipoise.events.facts import (
     MemberEnded,
     MemberJoined,
     MemberLeft,
+    RestartIntended,
     TaskParked,
     TaskReady,
     TasksRevoked,
@@ -47,7 +48,7 @@ from tests.model.configurations import Configuration, Process
 from tests.model.lease import FENCED, LIVE, NOT_STARTED, OUT, OVER, RUNS, At, Lease, NotAllowed, NotWaitedFor, TwoOwners
 
 Incarnation = tuple[str, int]
-OF_A_MEMBER = (LagReported, LeaveCancelled, LeaveIntended, MemberLeft, TaskParked, TaskReady, TasksRevoked)
+OF_A_MEMBER = (LagReported, LeaveCancelled, LeaveIntended, MemberLeft, RestartIntended, TaskParked, TaskReady, TasksRevoked)
 
 
 class Refused(EquipoiseError):
@@ -344,7 +345,7 @@ class _Run:
         """The incarnations that the leader says are out are those that are `out` in the model."""
         said = {self._of(decision) for decision in decisions if isinstance(decision, MemberExpired)}
         if out - said:
-            raise NotAllowed(f"{len(out - said)} members expire in the model, and the leader does not say so")
+            raise NotAllowed(f"{sorted(self.incarnations[i] for i in out - said)} expire in the model, and the leader does not say so")
         for decision in decisions:
             i = self._of(decision) if isinstance(decision, MemberExpired) else None
             if i is not None and isinstance(decision, MemberExpired):

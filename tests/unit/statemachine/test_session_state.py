@@ -9,7 +9,7 @@ import pytest
 
 from equipoise.events.decisions import MemberAssignedPart
 from equipoise.events.errors import FieldError
-from equipoise.events.facts import LeaveCancelled, LeaveIntended, Load, MemberLeft
+from equipoise.events.facts import LeaveCancelled, LeaveIntended, Load, MemberLeft, RestartIntended
 from equipoise.events.tasks import LagSentinel, TaskId
 from equipoise.statemachine.member import MemberSession
 from equipoise.statemachine.session_state import End, Grant, MemberSettings
@@ -30,6 +30,7 @@ NEW: dict[str, Any] = {
     "acceptable_recovery_ms": None,
     "closing": set(),
     "leaving": False,
+    "restart": None,
     "asked": False,
     "stopping": False,
     "join_from_ms": 0,
@@ -70,6 +71,7 @@ USED: dict[str, Any] = {
     "acceptable_recovery_ms": 10,
     "closing": {A, B, C},
     "leaving": True,
+    "restart": RestartIntended(member_id="m1", incarnation=1, back_within_ms=28, wait_turn=False),
     "asked": True,
     "stopping": True,
     "join_from_ms": 11,
