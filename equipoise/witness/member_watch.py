@@ -1,0 +1,154 @@
+"""Watches which member of a consumer group an unmodified Kafka client is, and takes that member out
+of the group when the client's process has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Self
+
+import attrs
+from aiokafka.errors import KafkaError
+
+from equipoise.events.errors import EquipoiseError
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.replay.wording import counted
+from equipoise.witness.child import say
+from equipoise.witness.consumer_groups import ConsumerGroup, GroupMember, MemberKey, repeated
+
+FIRST_LOOK_S = 5.0
+"""Longest wait for the brokers before the command is started."""
+SOON_S, SOON_FOR_S = 0.5, 60.0
+"""Interval of looks until a member is seen, for at most so long."""
+LOOK_S = 5.0
+"""Interval of looks after that. A neighbour that matches too is seen within this time."""
+REMOVED_WITHIN_S = 10.0
+"""A removal that no broker answers is repeated for so long."""
+Failure = (KafkaError, OSError, EquipoiseError)
+
+
+class SeenMembers:
+    """Which member the command is: the only one that matches and has joined while the command ran.
+
+    A second one, at the same time or later, ends the proof: it may be a neighbour with the same
+    client id, or the successor of the command.
+    """
+
+    def __init__(self) -> None:
+        self._before: frozenset[str] | None = None
+        self._joined: dict[str, GroupMember] = {}
+
+    def note(self, matching: Iterable[GroupMember]) -> None:
+        """The members that match, read while the command runs. Those of the first call were there
+        before: they are not the command's.
+        """
+        found = {each.member_id: each for each in matching}
+        if self._before is None:
+            self._before = frozenset(found)
+        self._joined |= {each: member for each, member in found.items() if each not in self._before}
+
+    @property
+    def joined(self) -> list[GroupMember]:
+        return list(self._joined.values())
+
+    def proven(self) -> GroupMember | None:
+        """The member of the command; None: no member, or more than one, can be it."""
+        return self.joined[0] if len(self._joined) == 1 else None
+
+
+@attrs.define(eq=False)
+class MemberWatch:
+    """Of one command. `key`: what its member is found by; without an instance id the host is added:
+    an address of this machine.
+    """
+
+    connection: Connection
+    group: str
+    key: MemberKey
+    _client: ConsumerGroup = attrs.field(init=False)
+    _seen: SeenMembers = attrs.field(init=False, factory=SeenMembers)
+    _key_at_last_look: MemberKey = attrs.field(init=False)
+    _problem: str = attrs.field(init=False, default="")
+
+    def __attrs_post_init__(self) -> None:
+        self._client = ConsumerGroup(self.connection, self.group)
+        self._key_at_last_look = self.key
+
+    async def __aenter__(self) -> Self:
+        """Notes the members that are there before the command. When no broker answers, the command
+        is started all the same, and what the first answer names is not the command's.
+        """
+        try:
+            self._seen.note(await repeated(self._matching, FIRST_LOOK_S))
+        except Failure as error:
+            self._fails(error)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._client.close()
+
+    async def follow(self, is_running: Callable[[], bool]) -> None:
+        """Looks again and again which members match. What is read counts only if the command still
+        runs after that. To be cancelled when the command has ended.
+        """
+        began_s = time.monotonic()
+        while True:
+            is_soon = not self._seen.joined and time.monotonic() < began_s + SOON_FOR_S
+            await asyncio.sleep(SOON_S if is_soon else LOOK_S)
+            try:
+                matching = await self._matching()
+            except Failure as error:
+                self._fails(error)
+                continue
+            self._problem = ""
+            if is_running():
+                self._seen.note(matching)
+
+    async def remove(self, pid: int) -> None:
+        """Takes the member of the command out of the group, and says on standard error what was
+        done. `pid`: of the command, which has ended with every process that it started.
+        """
+        member, began_s = self._seen.proven(), time.monotonic()
+        if member is None:
+            self.say(pid, self._why_unproven())
+            return
+        try:
+            was_member = await repeated(lambda: self._client.remove(member), REMOVED_WITHIN_S)
+        except Failure as error:
+            self.say(pid, f"{member} could not be removed: {_text(error)}")
+            return
+        took = f"was removed after {(time.monotonic() - began_s) * 1_000:.0f} ms" if was_member else "had left"
+        self.say(pid, f"member {member} {took}")
+
+    def say(self, pid: int, outcome: str) -> None:
+        say(f"group {self.group}: process {pid} has ended; {outcome}")
+
+    async def _matching(self) -> list[GroupMember]:
+        members = await self._client.members()
+        if self.key.instance_id is None:
+            self._key_at_last_look = attrs.evolve(self.key, hosts=await self._client.own_addresses())
+        return [each for each in members if self._key_at_last_look.matches(each)]
+
+    def _why_unproven(self) -> str:
+        joined = self._seen.joined
+        if joined:
+            them = "; ".join(map(str, joined))
+            return (
+                f"nothing was removed, because {counted(len(joined), 'member')} with {self._key_at_last_look} joined while it ran: {them}; "
+                "it has joined again, or a neighbour has the same; give each process a group.instance.id, or a client.id of its own on its host"
+            )
+        if self._problem:
+            return f"nothing was removed, because the members could not be read: {self._problem}"
+        return f"nothing was removed, because no member with {self._key_at_last_look} was seen to join while it ran"
+
+    def _fails(self, error: Exception) -> None:
+        if not self._problem:
+            say(f"group {self.group}: the members cannot be read, trying again: {_text(error)}")
+        self._problem = _text(error)
+
+
+def _text(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
