@@ -105,7 +105,6 @@ class ConsumerGroup:
         self._protocol: MemberProtocol = "classic"
 
     async def __aenter__(self) -> Self:
-        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # one line says how it went
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -133,20 +132,14 @@ class ConsumerGroup:
         self._check(code)
         return True
 
-    async def own_addresses(self) -> frozenset[str]:
-        """The addresses of this machine as the coordinator sees them, unless a NAT is between."""
-        broker = self._client.cluster.broker_metadata(await self._found_coordinator())
+    async def coordinator(self) -> frozenset[tuple[str, int]]:
+        """Addresses and port at which clients of this machine reach the coordinator."""
+        node = await self._found_coordinator()
+        broker = self._client.cluster.broker_metadata(node)
         if broker is None:
             raise errors.StaleMetadata("the coordinator is unknown")
-        found = set()
-        for family, _, _, _, address in await asyncio.get_running_loop().getaddrinfo(broker.host, broker.port, type=socket.SOCK_DGRAM):
-            with socket.socket(family, socket.SOCK_DGRAM) as probe:
-                try:
-                    probe.connect(address)  # sends nothing: it only chooses the route
-                except OSError:
-                    continue  # no route of this family, so no client of this machine uses it
-                found.add(normalised(probe.getsockname()[0]))
-        return frozenset(found)
+        found = await asyncio.get_running_loop().getaddrinfo(broker.host, broker.port, type=socket.SOCK_STREAM)
+        return frozenset((normalised(str(each[4][0])), broker.port) for each in found)
 
     async def _classic_members(self) -> list[GroupMember] | None:
         """None: it is no group of the classic protocol."""
@@ -187,6 +180,7 @@ class ConsumerGroup:
 
     async def _found_coordinator(self) -> int:
         if self._client is None:
+            logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # who asks says in one line what failed
             client = AIOKafkaClient(**self._options)
             try:
                 await client.bootstrap()

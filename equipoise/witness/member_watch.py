@@ -17,6 +17,7 @@ from equipoise.events.errors import EquipoiseError
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.replay.wording import counted
 from equipoise.witness.child import say
+from equipoise.witness.connections import are_only_clients, own_addresses
 from equipoise.witness.consumer_groups import ConsumerGroup, GroupMember, MemberKey, repeated
 
 FIRST_LOOK_S = 5.0
@@ -40,15 +41,19 @@ class SeenMembers:
     def __init__(self) -> None:
         self._before: frozenset[str] | None = None
         self._joined: dict[str, GroupMember] = {}
+        self._attributed: set[str] = set()
 
-    def note(self, matching: Iterable[GroupMember]) -> None:
+    def note(self, matching: Iterable[GroupMember], *, are_attributed: bool = True) -> None:
         """The members that match, read while the command runs. Those of the first call were there
-        before: they are not the command's.
+        before: they are not the command's. `are_attributed`: no other process can be one of them.
         """
         found = {each.member_id: each for each in matching}
         if self._before is None:
             self._before = frozenset(found)
-        self._joined |= {each: member for each, member in found.items() if each not in self._before}
+        joined = {each: member for each, member in found.items() if each not in self._before}
+        self._joined |= joined
+        if are_attributed:
+            self._attributed |= joined.keys()
 
     @property
     def joined(self) -> list[GroupMember]:
@@ -56,13 +61,15 @@ class SeenMembers:
 
     def proven(self) -> GroupMember | None:
         """The member of the command; None: no member, or more than one, can be it."""
-        return self.joined[0] if len(self._joined) == 1 else None
+        return self.joined[0] if len(self._joined) == 1 and self._joined.keys() == self._attributed else None
 
 
 @attrs.define(eq=False)
 class MemberWatch:
-    """Of one command. `key`: what its member is found by; without an instance id the host is added:
-    an address of this machine.
+    """Of one command. `key`: what its member is found by, an instance id or a client id that no
+    other process of this host has. Without an instance id the host is added: an address of this
+    machine. With neither, the command must be the only client of this machine that is connected to
+    the group's coordinator.
     """
 
     connection: Connection
@@ -82,7 +89,7 @@ class MemberWatch:
         is started all the same, and what the first answer names is not the command's.
         """
         try:
-            self._seen.note(await repeated(self._matching, FIRST_LOOK_S))
+            await repeated(self._look, FIRST_LOOK_S)
         except Failure as error:
             self._fails(error)
         return self
@@ -92,20 +99,17 @@ class MemberWatch:
 
     async def follow(self, is_running: Callable[[], bool]) -> None:
         """Looks again and again which members match. What is read counts only if the command still
-        runs after that. To be cancelled when the command has ended.
+        runs after that. Runs until it is cancelled.
         """
         began_s = time.monotonic()
         while True:
             is_soon = not self._seen.joined and time.monotonic() < began_s + SOON_FOR_S
             await asyncio.sleep(SOON_S if is_soon else LOOK_S)
             try:
-                matching = await self._matching()
+                await self._look(is_running)
+                self._problem = ""
             except Failure as error:
                 self._fails(error)
-                continue
-            self._problem = ""
-            if is_running():
-                self._seen.note(matching)
 
     async def remove(self, pid: int) -> None:
         """Takes the member of the command out of the group, and says on standard error what was
@@ -126,14 +130,23 @@ class MemberWatch:
     def say(self, pid: int, outcome: str) -> None:
         say(f"group {self.group}: process {pid} has ended; {outcome}")
 
-    async def _matching(self) -> list[GroupMember]:
-        members = await self._client.members()
+    async def _look(self, is_running: Callable[[], bool] = lambda: True) -> None:
+        members, are_attributed = await self._client.members(), True
         if self.key.instance_id is None:
-            self._key_at_last_look = attrs.evolve(self.key, hosts=await self._client.own_addresses())
-        return [each for each in members if self._key_at_last_look.matches(each)]
+            coordinator = await self._client.coordinator()
+            self._key_at_last_look = attrs.evolve(self.key, hosts=own_addresses(coordinator))
+            are_attributed = self.key.client_id is not None or are_only_clients(coordinator)
+        if is_running():
+            matching = [each for each in members if self._key_at_last_look.matches(each)]
+            self._seen.note(matching, are_attributed=are_attributed)
 
     def _why_unproven(self) -> str:
         joined = self._seen.joined
+        if len(joined) == 1:
+            return (
+                f"nothing was removed, because {joined[0]} may be another process of this host: it was not seen that only this command is "
+                "connected to the coordinator; give it a group.instance.id (--instance-id), or a client.id of its own (--client-id)"
+            )
         if joined:
             them = "; ".join(map(str, joined))
             return (
