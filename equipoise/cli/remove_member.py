@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 EXIT_REFUSED = 1
-ANSWERED_WITHIN_S = 10.0
+ANSWERED_WITHIN_S = 5.0
 COLUMNS = ("member_id", "instance_id", "client_id", "host", "protocol")
 
 

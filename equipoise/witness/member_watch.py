@@ -20,7 +20,7 @@ from equipoise.witness.child import say
 from equipoise.witness.connections import are_only_clients, own_addresses
 from equipoise.witness.consumer_groups import ConsumerGroup, GroupMember, MemberKey, repeated
 
-FIRST_LOOK_S = 5.0
+FIRST_LOOK_S = 3.0
 """Longest wait for the brokers before the command is started."""
 SOON_S, SOON_FOR_S = 0.5, 60.0
 """Interval of looks until a member is seen, for at most so long."""
@@ -97,11 +97,12 @@ class MemberWatch:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self._client.close()
 
-    async def follow(self, is_running: Callable[[], bool]) -> None:
-        """Looks again and again which members match. What is read counts only if the command still
-        runs after that. Runs until it is cancelled.
+    async def follow(self, pid: int, is_running: Callable[[], bool]) -> None:
+        """Looks again and again which members match, and says once on standard error which member
+        the command is. What is read counts only if the command still runs after that. `pid`: of the
+        command. Runs until it is cancelled.
         """
-        began_s = time.monotonic()
+        began_s, is_said = time.monotonic(), False
         while True:
             is_soon = not self._seen.joined and time.monotonic() < began_s + SOON_FOR_S
             await asyncio.sleep(SOON_S if is_soon else LOOK_S)
@@ -110,6 +111,10 @@ class MemberWatch:
                 self._problem = ""
             except Failure as error:
                 self._fails(error)
+            member = self._seen.proven()
+            if member is not None and not is_said:
+                say(f"group {self.group}: process {pid} is member {member}, which is removed at its end")
+                is_said = True
 
     async def remove(self, pid: int) -> None:
         """Takes the member of the command out of the group, and says on standard error what was

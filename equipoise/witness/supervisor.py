@@ -108,7 +108,7 @@ async def _followed(watch: MemberWatch | None, pid: int) -> AsyncIterator[None]:
         yield
         return
     process = os.pidfd_open(pid)
-    looks = asyncio.create_task(watch.follow(lambda: not select.select([process], [], [], 0)[0]))
+    looks = asyncio.create_task(watch.follow(pid, lambda: not select.select([process], [], [], 0)[0]))
     try:
         yield
     finally:
