@@ -32,28 +32,38 @@ Failure = (KafkaError, OSError, EquipoiseError)
 
 
 class SeenMembers:
-    """Which member the command is: the only one that matches and has joined while the command ran.
+    """Which member the command is, from the members that match and have joined while it ran.
 
-    A second one, at the same time or later, ends the proof: it may be a neighbour with the same
-    client id, or the successor of the command.
+    If that is one alone, it is the command's, provided that no other process has the same key
+    (`is_unique`). A second one, at the same time or later, ends that proof: it may be a neighbour,
+    or the successor of the command. Members that no other process can be (`attribute`) are the
+    command's, also one after the other.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_unique: bool) -> None:
+        self._is_unique = is_unique
         self._before: frozenset[str] | None = None
         self._joined: dict[str, GroupMember] = {}
-        self._attributed: set[str] = set()
+        self._listed: frozenset[str] = frozenset()
+        self._attributed: frozenset[str] = frozenset()
 
-    def note(self, matching: Iterable[GroupMember], *, are_attributed: bool = True) -> None:
+    def note(self, matching: Iterable[GroupMember]) -> None:
         """The members that match, read while the command runs. Those of the first call were there
-        before: they are not the command's. `are_attributed`: no other process can be one of them.
+        before: they are not the command's.
         """
         found = {each.member_id: each for each in matching}
         if self._before is None:
             self._before = frozenset(found)
-        joined = {each: member for each, member in found.items() if each not in self._before}
-        self._joined |= joined
-        if are_attributed:
-            self._attributed |= joined.keys()
+        self._listed = frozenset(found) - self._before
+        self._joined |= {each: found[each] for each in self._listed}
+
+    def attribute(self, hosts: frozenset[str]) -> None:
+        """The members of these hosts in the last call of `note` can be no other process."""
+        self._attributed |= {each for each in self._listed if self._joined[each].host in hosts}
+
+    @property
+    def has_unattributed(self) -> bool:
+        return not self._listed <= self._attributed
 
     @property
     def joined(self) -> list[GroupMember]:
@@ -61,7 +71,10 @@ class SeenMembers:
 
     def proven(self) -> GroupMember | None:
         """The member of the command; None: no member, or more than one, can be it."""
-        return self.joined[0] if len(self._joined) == 1 and self._joined.keys() == self._attributed else None
+        are_attributed = self._joined.keys() <= self._attributed
+        if len(self._joined) == 1:
+            return self.joined[0] if self._is_unique or are_attributed else None
+        return self._joined[next(iter(self._listed))] if are_attributed and len(self._listed) == 1 else None
 
 
 @attrs.define(eq=False)
@@ -76,12 +89,13 @@ class MemberWatch:
     group: str
     key: MemberKey
     _client: ConsumerGroup = attrs.field(init=False)
-    _seen: SeenMembers = attrs.field(init=False, factory=SeenMembers)
+    _seen: SeenMembers = attrs.field(init=False)
     _key_at_last_look: MemberKey = attrs.field(init=False)
     _problem: str = attrs.field(init=False, default="")
 
     def __attrs_post_init__(self) -> None:
         self._client = ConsumerGroup(self.connection, self.group)
+        self._seen = SeenMembers(is_unique=self.key.instance_id is not None or self.key.client_id is not None)
         self._key_at_last_look = self.key
 
     async def __aenter__(self) -> Self:
@@ -98,31 +112,36 @@ class MemberWatch:
         await self._client.close()
 
     async def follow(self, pid: int, is_running: Callable[[], bool]) -> None:
-        """Looks again and again which members match, and says once on standard error which member
-        the command is. What is read counts only if the command still runs after that. `pid`: of the
-        command. Runs until it is cancelled.
+        """Looks again and again which members match, and says on standard error which one is the
+        command's, when that changes. What is read counts only if the command still runs after that.
+        `pid`: of the command. Runs until it is cancelled.
         """
-        began_s, is_said = time.monotonic(), False
+        began_s = time.monotonic()
         while True:
             is_soon = not self._seen.joined and time.monotonic() < began_s + SOON_FOR_S
             await asyncio.sleep(SOON_S if is_soon else LOOK_S)
+            before = self._seen.proven()
             try:
                 await self._look(is_running)
                 self._problem = ""
             except Failure as error:
                 self._fails(error)
-            member = self._seen.proven()
-            if member is not None and not is_said:
-                say(f"group {self.group}: process {pid} is member {member}, which is removed at its end")
-                is_said = True
+            if (member := self._seen.proven()) != before:
+                found = f"is not known any more: {self._why_unproven()}" if member is None else f"is {member}, which is removed at its end"
+                say(f"group {self.group}: the member of process {pid} {found}")
 
-    async def remove(self, pid: int) -> None:
+    async def remove(self, pid: int, *, was_stopped: bool) -> None:
         """Takes the member of the command out of the group, and says on standard error what was
         done. `pid`: of the command, which has ended with every process that it started.
+        `was_stopped`: in order. A client that ends in order leaves its group by itself, unless it
+        is a static member, which stays on purpose: it is to be back within its session.
         """
         member, began_s = self._seen.proven(), time.monotonic()
         if member is None:
-            self.say(pid, self._why_unproven())
+            self.say(pid, f"nothing was removed, because {self._why_unproven()}")
+            return
+        if was_stopped and member.instance_id is not None:
+            self.say(pid, f"static member {member} stays, because the process ended in order")
             return
         try:
             was_member = await repeated(lambda: self._client.remove(member), REMOVED_WITHIN_S)
@@ -136,31 +155,31 @@ class MemberWatch:
         say(f"group {self.group}: process {pid} has ended; {outcome}")
 
     async def _look(self, is_running: Callable[[], bool] = lambda: True) -> None:
-        members, are_attributed = await self._client.members(), True
+        members, coordinator = await self._client.members(), await self._client.coordinator()
+        hosts = own_addresses(coordinator)
         if self.key.instance_id is None:
-            coordinator = await self._client.coordinator()
-            self._key_at_last_look = attrs.evolve(self.key, hosts=own_addresses(coordinator))
-            are_attributed = self.key.client_id is not None or are_only_clients(coordinator)
+            self._key_at_last_look = attrs.evolve(self.key, hosts=hosts)
         if is_running():
-            matching = [each for each in members if self._key_at_last_look.matches(each)]
-            self._seen.note(matching, are_attributed=are_attributed)
+            self._seen.note(each for each in members if self._key_at_last_look.matches(each))
+            if self._seen.has_unattributed and are_only_clients(coordinator):
+                self._seen.attribute(hosts)
 
     def _why_unproven(self) -> str:
         joined = self._seen.joined
         if len(joined) == 1:
             return (
-                f"nothing was removed, because {joined[0]} may be another process of this host: it was not seen that only this command is "
-                "connected to the coordinator; give it a group.instance.id (--instance-id), or a client.id of its own (--client-id)"
+                f"{joined[0]} may be another process of this host: it was not seen that only this command is connected to the coordinator; "
+                "give it a group.instance.id (--instance-id), or a client.id of its own (--client-id)"
             )
         if joined:
             them = "; ".join(map(str, joined))
             return (
-                f"nothing was removed, because {counted(len(joined), 'member')} with {self._key_at_last_look} joined while it ran: {them}; "
+                f"{counted(len(joined), 'member')} with {self._key_at_last_look} joined while it ran: {them}; "
                 "it has joined again, or a neighbour has the same; give each process a group.instance.id, or a client.id of its own on its host"
             )
         if self._problem:
-            return f"nothing was removed, because the members could not be read: {self._problem}"
-        return f"nothing was removed, because no member with {self._key_at_last_look} was seen to join while it ran"
+            return f"the members could not be read: {self._problem}"
+        return f"no member with {self._key_at_last_look} was seen to join while it ran"
 
     def _fails(self, error: Exception) -> None:
         if not self._problem:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 PROVEN_S = 10.0
 """Longest wait for the proofs when the command has ended, and for processes that it has started."""
+STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -57,18 +58,23 @@ async def _run(command: Sequence[str], environment: Mapping[str, str], watch: Me
             process = subprocess.Popen(list(command), env=dict(environment))  # noqa: ASYNC220  # nothing else runs yet
         except OSError as error:
             raise InputError(f"{command[0]}: cannot be started ({error.strerror})") from None
-        for number in PASSED_ON:
+        passed_on: set[int] = set()
+
+        def pass_on(number: signal.Signals) -> None:
+            passed_on.add(number)
             if number is not signal.SIGINT or not os.isatty(0):  # a terminal sends it to both
-                loop.add_signal_handler(number, process.send_signal, number)
-            else:
-                loop.add_signal_handler(number, lambda: None)
+                process.send_signal(number)
+
+        for number in PASSED_ON:
+            loop.add_signal_handler(number, pass_on, number)
         async with _followed(watch, process.pid):
             children.reap()
             while process.pid not in children.ended:
                 await children.changed()
             status = process.returncode = children.ended[process.pid]
         if watch is not None:
-            await _remove_member(watch, process.pid, children)
+            was_stopped = status == 0 or status - 128 in STOPS or not STOPS.isdisjoint(passed_on)
+            await _remove_member(watch, process.pid, children, was_stopped=was_stopped)
         return status if status >= 0 else 128 - status
     finally:
         for number in (signal.SIGCHLD, *PASSED_ON):
@@ -118,16 +124,16 @@ async def _followed(watch: MemberWatch | None, pid: int) -> AsyncIterator[None]:
         looks.result()  # it ends by itself only with an error
 
 
-async def _remove_member(watch: MemberWatch, pid: int, children: _Children) -> None:
+async def _remove_member(watch: MemberWatch, pid: int, children: _Children, *, was_stopped: bool) -> None:
     """Removes the member when every process that the command has started has ended; nothing while
-    one lives: the member may be in it.
+    one lives: the member may be in it. `was_stopped`: the command ended in order.
     """
     end_s = time.monotonic() + PROVEN_S
     while not children.are_gone and time.monotonic() < end_s:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(children.changed(), end_s - time.monotonic())
     if children.are_gone:
-        await watch.remove(pid)
+        await watch.remove(pid, was_stopped=was_stopped)
     else:
         watch.say(pid, "nothing was removed, because a process that it started lives on")
 

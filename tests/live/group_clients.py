@@ -13,8 +13,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import confluent_kafka
-
 from tests.live import brokers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,8 +41,7 @@ class GroupClient:
         """Time (monotonic, in seconds) and partition of each record."""
         written = [f"{name.replace('_', '.')}={value}" for name, value in settings.items()]
         supervisor = [] if supervised is None else [sys.executable, "-m", "equipoise", "run", *supervised, "--"]
-        # The libraries of this process, wherever they are, are those of the client.
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(Path(confluent_kafka.__file__).parents[1])])}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
         self.process = subprocess.Popen(
             [*supervisor, *command, topic, *written], cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
@@ -57,6 +54,8 @@ class GroupClient:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
+            if not line.endswith("\n"):
+                break  # it was killed within the line
             word, *numbers = line.split()
             if word == "read":
                 self.reads.append((time.monotonic(), int(numbers[0])))

@@ -98,7 +98,7 @@ async def test_killed_client_is_removed_and_a_stopped_one_is_not(
     said = await asyncio.to_thread(killed.ended)
     assert killed.process.returncode == 128 + signal.SIGKILL
     known, removed = said.splitlines()
-    assert known.startswith(f"group {prefix}: process ")
+    assert known.startswith(f"group {prefix}: the member of process ")
     assert "host 127.0.0.1) was removed after " in removed
     (left,) = await members(bootstrap, prefix)
     assert (left.instance_id or left.client_id) == "c2"
@@ -111,6 +111,14 @@ async def test_client_that_leaves_is_not_removed(bootstrap: str, prefix: str, st
     said = await asyncio.to_thread(client.ended)
     assert client.process.returncode == 0
     assert said.endswith("(client id c1, host 127.0.0.1) had left\n")
+
+
+async def test_static_member_that_ends_in_order_stays(bootstrap: str, prefix: str, start: Start) -> None:
+    client = start("--instance-id", "x", group_instance_id="x", **SOON)
+    await until_known(client)
+    client.process.terminate()
+    assert "stays, because the process ended in order" in await asyncio.to_thread(client.ended)
+    assert len(await members(bootstrap, prefix)) == 1
 
 
 async def test_neighbour_with_the_same_client_id_is_not_removed(bootstrap: str, prefix: str, start: Start) -> None:

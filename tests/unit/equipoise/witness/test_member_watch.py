@@ -15,7 +15,7 @@ def member(member_id: str, *, instance_id: str | None = None, client_id: str = "
 
 
 def seen(*looks: list[str]) -> SeenMembers:
-    found = SeenMembers()
+    found = SeenMembers(is_unique=True)
     for look in looks:
         found.note([member(each) for each in look])
     return found
@@ -44,15 +44,47 @@ def test_second_member_ends_the_proof_for_good(looks: tuple[list[str], ...]) -> 
     assert {each.member_id for each in seen(*looks).joined} == {"a", "b"}
 
 
-def test_member_that_may_be_another_process_is_proven_by_one_look_that_shows_it_is_none() -> None:
-    found = SeenMembers()
+def test_member_without_a_key_of_its_own_is_proven_when_it_can_be_no_other_process() -> None:
+    found = SeenMembers(is_unique=False)
     found.note([])
-    found.note([member("a")], are_attributed=False)
-    assert found.proven() is None
     found.note([member("a")])
+    assert found.proven() is None
+    assert found.has_unattributed
+    found.attribute(frozenset({"10.0.0.2"}))
+    assert found.proven() is None
+    found.attribute(HERE)
     assert found.proven() == member("a")
-    found.note([member("a")], are_attributed=False)
+    found.note([member("a")])
+    assert not found.has_unattributed
     assert found.proven() == member("a")
+
+
+@pytest.mark.parametrize("is_unique", [True, False])
+def test_command_that_joins_again_is_proven_by_its_present_member_if_it_can_be_no_other_process(is_unique: bool) -> None:
+    found = SeenMembers(is_unique=is_unique)
+    found.note([])
+    found.note([member("a")])
+    found.attribute(HERE)
+    found.note([member("b")])
+    assert found.proven() is None
+    found.attribute(HERE)
+    assert found.proven() == member("b")
+    found.note([member("b"), member("c")])
+    found.attribute(HERE)
+    assert found.proven() is None, "the command has two members"
+    found.note([member("c")])
+    assert found.proven() == member("c")
+
+
+def test_successor_beside_a_command_that_has_left_is_not_the_commands() -> None:
+    found = SeenMembers(is_unique=True)
+    found.note([])
+    found.note([member("a")])
+    found.attribute(HERE)
+    found.note([])
+    assert found.proven() == member("a"), "which the group does not know any more"
+    found.note([member("b")])
+    assert found.proven() is None
 
 
 @pytest.mark.parametrize(
