@@ -5,8 +5,10 @@ by `equipoise run --group`, and by `equipoise remove-member`. Sessions last for 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -19,7 +21,7 @@ from equipoise.events.log.kafka.connection import Connection
 from equipoise.witness import member_watch
 from equipoise.witness.consumer_groups import ConsumerGroup, GroupMember, repeated
 from tests.json_schemas import Coverage
-from tests.live import brokers
+from tests.live import brokers, group_clients
 from tests.live.group_clients import CONFLUENT_KAFKA, GroupClient, children_of
 from tests.live.kafka import admin_client
 from tests.live.test_restorer import until
@@ -229,9 +231,33 @@ async def test_remove_member_refuses_all_but_one_that_is_named_and_confirmed(boo
         assert reason in document["reason"]
     assert len(await members(bootstrap, prefix)) == 2
 
+    assert "nothing was removed" in await asyncio.to_thread(answered_on_a_terminal, prefix, bootstrap, "n")
+    assert len(await members(bootstrap, prefix)) == 2
+
     static.signal(signal.SIGKILL)
     code, document = await removed("--instance-id", "x", "--yes")
     assert (code, document["outcome"], document["members"][0]["instance_id"]) == (0, "removed", "x")
     async with asyncio.timeout(SOON_S):
         await until(lambda: neighbour.assigned == PARTITIONS)
     assert coverage.never_met() == set()
+
+    neighbour.signal(signal.SIGKILL)
+    assert "removed " in await asyncio.to_thread(answered_on_a_terminal, prefix, bootstrap, "y")
+    assert await members(bootstrap, prefix) == []
+
+
+def answered_on_a_terminal(group: str, bootstrap: str, answer: str) -> str:
+    """What `remove-member` shows on a terminal, where its question is answered so."""
+    command = [sys.executable, "-m", "equipoise", "remove-member", "--group", group, "--bootstrap", bootstrap]
+    of_command = [*command, "--client-id", "rdkafka", "--host", "127.0.0.1"] if answer == "y" else [*command, "--instance-id", "x"]
+    ours, its = pty.openpty()
+    os.write(ours, f"{answer}\n".encode())
+    with os.fdopen(ours, "rb") as shown, subprocess.Popen(of_command, stdin=its, stdout=its, stderr=its, cwd=group_clients.ROOT) as process:
+        assert process.wait(SOON_S) == (answer != "y")
+        os.close(its)
+        text = b""
+        with contextlib.suppress(OSError):  # Linux: a terminal that nobody has open any more
+            while more := os.read(shown.fileno(), 65_536):
+                text += more
+    assert "Has the process of this member ended?" in text.decode()
+    return text.decode()
