@@ -26,7 +26,7 @@ from confluent_kafka import Producer
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.opening import admin_client
 from tests.live.brokers import Brokers
-from tests.live.group_clients import CONFLUENT_KAFKA, GroupClient, java_command
+from tests.live.group_clients import GroupClient, confluent_kafka_command, java_command
 
 MEMBERS, PARTITIONS = 3, 6
 EVERY_MS = 50
@@ -36,8 +36,8 @@ SETTLE_S, MORE_S = 6.0, 5.0
 at any moment between two heartbeats.
 """
 KINDS: dict[str, tuple[Callable[[], list[str]], dict[str, str]]] = {
-    "confluent-kafka": (lambda: CONFLUENT_KAFKA, {}),
-    "confluent-kafka, KIP-848": (lambda: CONFLUENT_KAFKA, {"group_protocol": "consumer"}),
+    "confluent-kafka": (confluent_kafka_command, {}),
+    "confluent-kafka, KIP-848": (confluent_kafka_command, {"group_protocol": "consumer"}),
     "Java": (java_command, {}),
 }
 

@@ -34,10 +34,11 @@ def run(
 
     With --group, COMMAND may be any Kafka client, unmodified, in a group of the classic protocol or
     of KIP-848. When it has ended, with every process that it started, its member is taken out of
-    the group, so that the others read its partitions at their next heartbeats. The member is the
-    only one that joined while COMMAND ran and has its instance id, or its client id and this host;
-    if there are two, or none, nothing is removed. One line on stderr says what was done. COMMAND
-    must be the client, or start it as its child; `docker run` and `ssh` do not.
+    the group, so that the others read its partitions after their next heartbeats. The member is the
+    only one that joined while COMMAND ran and has its instance id, or its client id and this host.
+    With neither id, COMMAND must be the only client of this machine. If there are two, or none,
+    nothing is removed. One line on stderr says what was done. COMMAND must be the client, or start
+    it as its child; `docker run` and `ssh` do not.
 
     It may be the first process of a container: it passes signals on, waits for orphaned processes,
     and exits with the status of COMMAND (128 and the signal's number after a signal).

@@ -18,7 +18,11 @@ from tests.live import brokers
 ROOT = Path(__file__).resolve().parents[2]
 JAVA = Path(__file__).with_name("java")
 PATIENCE_S = 60.0
-CONFLUENT_KAFKA = [sys.executable, "-m", "tests.live.printing_consumer"]
+
+
+def confluent_kafka_command() -> list[str]:
+    """Starts the consumer with confluent-kafka."""
+    return [sys.executable, "-m", "tests.live.printing_consumer"]
 
 
 def java_command() -> list[str]:
