@@ -26,8 +26,10 @@ SOON_S, SOON_FOR_S = 0.5, 60.0
 """Interval of looks until a member is seen, for at most so long."""
 LOOK_S = 5.0
 """Interval of looks after that. A neighbour that matches too is seen within this time."""
-REMOVED_WITHIN_S = 10.0
-"""A removal that no broker answers is repeated for so long."""
+REMOVED_WITHIN_S = 20.0
+"""A removal that no broker answers is repeated for so long: a coordinator that crashes has a
+successor after ten seconds.
+"""
 Failure = (KafkaError, OSError, EquipoiseError)
 
 
@@ -148,7 +150,7 @@ class MemberWatch:
         except Failure as error:
             self.say(pid, f"{member} could not be removed: {_text(error)}")
             return
-        took = f"was removed after {(time.monotonic() - began_s) * 1_000:.0f} ms" if was_member else "had left"
+        took = f"was removed after {(time.monotonic() - began_s) * 1_000:.0f} ms" if was_member else "was out of it already"
         self.say(pid, f"member {member} {took}")
 
     def say(self, pid: int, outcome: str) -> None:

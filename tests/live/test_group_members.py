@@ -119,7 +119,7 @@ async def test_client_that_leaves_is_not_removed(bootstrap: str, prefix: str, st
     client.process.terminate()
     said = await asyncio.to_thread(client.ended)
     assert client.process.returncode == 0
-    assert said.endswith("(client id c1, host 127.0.0.1) had left\n")
+    assert said.endswith("(client id c1, host 127.0.0.1) was out of it already\n")
 
 
 async def test_static_member_that_ends_in_order_stays(bootstrap: str, prefix: str, start: Start) -> None:
