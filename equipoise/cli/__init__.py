@@ -30,6 +30,7 @@ COMMANDS = {
     "worker": "equipoise.cli.worker:worker",
     "run": "equipoise.cli.run:run",
     "witness": "equipoise.cli.run:witness",
+    "remove-member": "equipoise.cli.remove_member:remove_member",
     "groups": "equipoise.cli.groups:groups",
     "status": "equipoise.cli.groups:status",
     "configure": "equipoise.cli.configure:configure",

@@ -5,20 +5,40 @@ from __future__ import annotations
 import asyncio
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from equipoise.cli.command import command
 from equipoise.cli.screen import Screen
+from equipoise.cli.settings import settings_options
 from equipoise.events.errors import InputError
+from equipoise.events.log.kafka.connection import MISSING, Connection
+
+if TYPE_CHECKING:
+    from equipoise.witness.member_watch import MemberWatch
 
 
 @command("run", json=False, short_help="Run a command, and prove the end of its members when they are killed.")
 @click.argument("words", nargs=-1, required=True, metavar="-- COMMAND [ARGUMENT]...", type=click.UNPROCESSED)
-def run(screen: Screen, words: tuple[str, ...]) -> int:
+@click.option("--group", metavar="GROUP", help="Kafka consumer group of COMMAND, which may be any client: its member is removed at its end.")
+@click.option("--instance-id", metavar="ID", help="With --group: group.instance.id of COMMAND, which no other process has.")
+@click.option("--client-id", metavar="ID", help="With --group: client.id of COMMAND, which no other process of this host has in the group.")
+@settings_options(Connection, only_with="group")
+def run(
+    screen: Screen, words: tuple[str, ...], settings: Connection | None, group: str | None, instance_id: str | None, client_id: str | None
+) -> int:
     """Run COMMAND. When a member or a worker in it is killed or crashes, prove that to the leader,
     so that nobody waits for its session timeout: members with Member(witness=True), and
     `equipoise worker --witness true`.
+
+    With --group, COMMAND may be any Kafka client, unmodified, in a group of the classic protocol or
+    of KIP-848. When it has ended, with every process that it started, its member is taken out of
+    the group, so that the others read its partitions after their next heartbeats. The member is the
+    only one that joined while COMMAND ran and has its instance id, or its client id and this host.
+    With neither id, COMMAND must be the only client of this machine. If there are two, or none,
+    nothing is removed. One line on stderr says what was done. COMMAND must be the client, or start
+    it as its child; `docker run` and `ssh` do not.
 
     It may be the first process of a container: it passes signals on, waits for orphaned processes,
     and exits with the status of COMMAND (128 and the signal's number after a signal).
@@ -27,10 +47,28 @@ def run(screen: Screen, words: tuple[str, ...]) -> int:
     Examples:
       equipoise run -- python orders.py
       equipoise run -- sh -c 'exec python orders.py --member $HOSTNAME'
+      equipoise run --group orders --bootstrap broker1:9092 -- java -jar orders.jar
+      equipoise run --group orders --client-id orders-1 -- python consume.py
+      equipoise run --group orders --instance-id orders-1 -- python consume.py
     """
     from equipoise.witness.supervisor import supervise
 
-    return asyncio.run(supervise(words))
+    if instance_id is not None and client_id is not None:
+        raise click.UsageError("--instance-id and --client-id: name one of them; an instance id is enough")
+    if group is None and (instance_id or client_id) is not None:
+        raise click.UsageError(f"--{'instance-id' if client_id is None else 'client-id'}: needs --group")
+    return asyncio.run(supervise(words, watch=_watch(settings, group, instance_id, client_id)))
+
+
+def _watch(settings: Connection | None, group: str | None, instance_id: str | None, client_id: str | None) -> MemberWatch | None:
+    if settings is None or group is None:
+        return None
+    try:
+        from equipoise.witness.consumer_groups import MemberKey
+        from equipoise.witness.member_watch import MemberWatch
+    except ImportError:
+        raise InputError(MISSING) from None
+    return MemberWatch(connection=settings, group=group, key=MemberKey(instance_id=instance_id, client_id=client_id))
 
 
 @command("witness", json=False, short_help="Prove the end of members of this machine when they are killed.")

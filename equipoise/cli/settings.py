@@ -12,13 +12,15 @@ from typing import Any
 import attrs
 import click
 
+from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.settings import variable
-from equipoise.worker.settings import LiveSettings, read_settings
+from equipoise.worker.settings import read_settings
 
 
-def settings_options(shape: type[LiveSettings], *, table: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def settings_options(shape: type[Connection], *, table: str = "", only_with: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorator: passes `settings` to the command, read from ``--settings FILE``, the environment,
-    and an option for each setting that is not secret.
+    and an option for each setting that is not secret. `only_with`: an option of the command;
+    without it nothing is read and `settings` is None.
     """
     named = [field for field in attrs.fields(shape) if not field.metadata["secret"]]
     secret = [variable(field.name) for field in attrs.fields(shape) if field.metadata["secret"]]
@@ -28,6 +30,10 @@ def settings_options(shape: type[LiveSettings], *, table: str = "") -> Callable[
         def with_settings(*args: Any, settings_file: Path | None, **given: Any) -> Any:
             flags = {field.name: given.pop(field.name) for field in named}
             said = {name: value for name, value in flags.items() if value is not None}
+            if only_with and given[only_with] is None:
+                if said or settings_file is not None:
+                    raise click.UsageError(f"{_flag(next(iter(said), 'settings'))}: needs {_flag(only_with)}")
+                return run(*args, settings=None, **given)
             settings = read_settings(shape, said, table=table, file=settings_file)
             return run(*args, settings=settings, **given)
 

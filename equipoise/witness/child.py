@@ -66,10 +66,10 @@ def say_how_it_went(said: dict[str, Any], began_s: float, problem: str) -> None:
     """One line on standard error. `began_s`: when the end was seen; `problem`: "" when it was
     proven.
     """
-    _say(f"{said['who']} has ended; {problem or f'proven after {time.monotonic() - began_s:.2f} s'}")
+    say(f"{said['who']} has ended; {problem or f'proven after {time.monotonic() - began_s:.2f} s'}")
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 

@@ -62,21 +62,24 @@ class WorkerSettings(LiveSettings):
     log_level: str = setting("INFO", "DEBUG, INFO, WARNING or ERROR.", validator=fields.one_of("DEBUG", "INFO", "WARNING", "ERROR"))
 
 
-L = TypeVar("L", bound=LiveSettings)
+L = TypeVar("L", bound=Connection)
 
 
 def read_settings(
     shape: type[L], flags: Mapping[str, Any], *, table: str = "", file: Path | None = None, environ: Mapping[str, str] = os.environ
 ) -> L:
     """Reads settings: flags win over the environment, the environment over the file, the file over
-    the defaults. `table`: the TOML table for settings that `LiveSettings` lacks.
+    the defaults. `table`: the TOML table for settings that `LiveSettings` lacks. A `shape` without
+    the log's settings takes the same files.
 
     Raises InputError, which names the source and the setting, when a value is invalid.
     """
     layers: list[tuple[str, Mapping[str, Any]]] = []
     if file is not None:
         document = _document(file)
-        layers += [(f"{file}: [{name}]", document.get(name, {})) for name in ("connection", table) if name]
+        unused = {field.name for field in attrs.fields(LiveSettings)} - {field.name for field in attrs.fields(shape)}
+        used = {name: {key: value for key, value in values.items() if key not in unused} for name, values in document.items()}
+        layers += [(f"{file}: [{name}]", used.get(name, {})) for name in ("connection", table) if name]
     layers += [("environment", from_environment(shape, environ)), ("option", flags)]
     return build(shape, *layers)
 

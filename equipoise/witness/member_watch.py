@@ -1,0 +1,193 @@
+"""Watches which member of a consumer group an unmodified Kafka client is, and takes that member out
+of the group when the client's process has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Self
+
+import attrs
+from aiokafka.errors import KafkaError
+
+from equipoise.events.errors import EquipoiseError
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.replay.wording import counted
+from equipoise.witness.child import say
+from equipoise.witness.connections import are_only_clients, own_addresses
+from equipoise.witness.consumer_groups import ConsumerGroup, GroupMember, MemberKey, repeated
+
+FIRST_LOOK_S = 3.0
+"""Longest wait for the brokers before the command is started."""
+SOON_S, SOON_FOR_S = 0.5, 60.0
+"""Interval of looks until a member is seen, for at most so long."""
+LOOK_S = 5.0
+"""Interval of looks after that. A neighbour that matches too is seen within this time."""
+REMOVED_WITHIN_S = 20.0
+"""A removal that no broker answers is repeated for so long: a coordinator that crashes has a
+successor after ten seconds.
+"""
+Failure = (KafkaError, OSError, EquipoiseError)
+
+
+class SeenMembers:
+    """Which member the command is, from the members that match and have joined while it ran.
+
+    If that is one alone, it is the command's, provided that no other process has the same key
+    (`is_unique`). A second one, at the same time or later, ends that proof: it may be a neighbour,
+    or the successor of the command. Members that no other process can be (`attribute`) are the
+    command's, also one after the other.
+    """
+
+    def __init__(self, *, is_unique: bool) -> None:
+        self._is_unique = is_unique
+        self._before: frozenset[str] | None = None
+        self._joined: dict[str, GroupMember] = {}
+        self._listed: frozenset[str] = frozenset()
+        self._attributed: frozenset[str] = frozenset()
+
+    def note(self, matching: Iterable[GroupMember]) -> None:
+        """The members that match, read while the command runs. Those of the first call were there
+        before: they are not the command's.
+        """
+        found = {each.member_id: each for each in matching}
+        if self._before is None:
+            self._before = frozenset(found)
+        self._listed = frozenset(found) - self._before
+        self._joined |= {each: found[each] for each in self._listed}
+
+    def attribute(self, hosts: frozenset[str]) -> None:
+        """The members of these hosts in the last call of `note` can be no other process."""
+        self._attributed |= {each for each in self._listed if self._joined[each].host in hosts}
+
+    @property
+    def has_unattributed(self) -> bool:
+        return not self._listed <= self._attributed
+
+    @property
+    def joined(self) -> list[GroupMember]:
+        return list(self._joined.values())
+
+    def proven(self) -> GroupMember | None:
+        """The member of the command; None: no member, or more than one, can be it."""
+        are_attributed = self._joined.keys() <= self._attributed
+        if len(self._joined) == 1:
+            return self.joined[0] if self._is_unique or are_attributed else None
+        return self._joined[next(iter(self._listed))] if are_attributed and len(self._listed) == 1 else None
+
+
+@attrs.define(eq=False)
+class MemberWatch:
+    """Of one command. `key`: what its member is found by, an instance id or a client id that no
+    other process of this host has. Without an instance id the host is added: an address of this
+    machine. With neither, the command must be the only client of this machine that is connected to
+    the group's coordinator.
+    """
+
+    connection: Connection
+    group: str
+    key: MemberKey
+    _client: ConsumerGroup = attrs.field(init=False)
+    _seen: SeenMembers = attrs.field(init=False)
+    _key_at_last_look: MemberKey = attrs.field(init=False)
+    _problem: str = attrs.field(init=False, default="")
+
+    def __attrs_post_init__(self) -> None:
+        self._client = ConsumerGroup(self.connection, self.group)
+        self._seen = SeenMembers(is_unique=self.key.instance_id is not None or self.key.client_id is not None)
+        self._key_at_last_look = self.key
+
+    async def __aenter__(self) -> Self:
+        """Notes the members that are there before the command. When no broker answers, the command
+        is started all the same, and what the first answer names is not the command's.
+        """
+        try:
+            await repeated(self._look, FIRST_LOOK_S)
+        except Failure as error:
+            self._fails(error)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._client.close()
+
+    async def follow(self, pid: int, is_running: Callable[[], bool]) -> None:
+        """Looks again and again which members match, and says on standard error which one is the
+        command's, when that changes. What is read counts only if the command still runs after that.
+        `pid`: of the command. Runs until it is cancelled.
+        """
+        began_s = time.monotonic()
+        while True:
+            is_soon = not self._seen.joined and time.monotonic() < began_s + SOON_FOR_S
+            await asyncio.sleep(SOON_S if is_soon else LOOK_S)
+            before = self._seen.proven()
+            try:
+                await self._look(is_running)
+                self._problem = ""
+            except Failure as error:
+                self._fails(error)
+            if (member := self._seen.proven()) != before:
+                found = f"is not known any more: {self._why_unproven()}" if member is None else f"is {member}, which is removed at its end"
+                say(f"group {self.group}: the member of process {pid} {found}")
+
+    async def remove(self, pid: int, *, was_stopped: bool) -> None:
+        """Takes the member of the command out of the group, and says on standard error what was
+        done. `pid`: of the command, which has ended with every process that it started.
+        `was_stopped`: in order. A client that ends in order leaves its group by itself, unless it
+        is a static member, which stays on purpose: it is to be back within its session.
+        """
+        member, began_s = self._seen.proven(), time.monotonic()
+        if member is None:
+            self.say(pid, f"nothing was removed, because {self._why_unproven()}")
+            return
+        if was_stopped and member.instance_id is not None:
+            self.say(pid, f"static member {member} stays, because the process ended in order")
+            return
+        try:
+            was_member = await repeated(lambda: self._client.remove(member), REMOVED_WITHIN_S)
+        except Failure as error:
+            self.say(pid, f"{member} could not be removed: {_text(error)}")
+            return
+        took = f"was removed after {(time.monotonic() - began_s) * 1_000:.0f} ms" if was_member else "was out of it already"
+        self.say(pid, f"member {member} {took}")
+
+    def say(self, pid: int, outcome: str) -> None:
+        say(f"group {self.group}: process {pid} has ended; {outcome}")
+
+    async def _look(self, is_running: Callable[[], bool] = lambda: True) -> None:
+        members, coordinator = await self._client.members(), await self._client.coordinator()
+        hosts = own_addresses(coordinator)
+        if self.key.instance_id is None:
+            self._key_at_last_look = attrs.evolve(self.key, hosts=hosts)
+        if is_running():
+            self._seen.note(each for each in members if self._key_at_last_look.matches(each))
+            if self._seen.has_unattributed and are_only_clients(coordinator):
+                self._seen.attribute(hosts)
+
+    def _why_unproven(self) -> str:
+        joined = self._seen.joined
+        if len(joined) == 1:
+            return (
+                f"{joined[0]} may be another process of this host: it was not seen that only this command is connected to the coordinator; "
+                "give it a group.instance.id (--instance-id), or a client.id of its own (--client-id)"
+            )
+        if joined:
+            them = "; ".join(map(str, joined))
+            return (
+                f"{counted(len(joined), 'member')} with {self._key_at_last_look} joined while it ran: {them}; "
+                "it has joined again, or a neighbour has the same; give each process a group.instance.id, or a client.id of its own on its host"
+            )
+        if self._problem:
+            return f"the members could not be read: {self._problem}"
+        return f"no member with {self._key_at_last_look} was seen to join while it ran"
+
+    def _fails(self, error: Exception) -> None:
+        if not self._problem:
+            say(f"group {self.group}: the members cannot be read, trying again: {_text(error)}")
+        self._problem = _text(error)
+
+
+def _text(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
