@@ -19,7 +19,7 @@ import click
 from bench.__main__ import environment
 from bench.peers.actions import ACTIONS, Run, run
 from bench.peers.feed import Load
-from bench.peers.systems import HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS, SYSTEMS
+from bench.peers.systems import HEARTBEAT_INTERVAL_MS, RESTARTS, SESSION_TIMEOUT_MS, SYSTEMS
 from bench.peers.table import rows_of, summary_of
 from equipoise.cli.command import command
 from equipoise.cli.screen import Screen, Table
@@ -27,9 +27,9 @@ from equipoise.output import Kind, check_files, write_file
 from tests.live.brokers import FAST_JAVA, Brokers
 
 
-def _listed(known: Mapping[str, Any] | tuple[str, ...]) -> Any:
+def _listed(known: Mapping[str, Any] | tuple[str, ...], default: Mapping[str, Any] | None = None) -> Any:
     def split(context: click.Context, parameter: click.Parameter, value: str | None) -> list[str]:
-        names = list(known) if value is None else value.split(",")
+        names = list(known if default is None else default) if value is None else value.split(",")
         for name in names:
             if name not in known:
                 raise click.BadParameter(f"{name!r} is none of {', '.join(known)}")
@@ -48,7 +48,12 @@ def _broker(bootstrap: str | None) -> Iterator[str]:
 
 
 @command("peers", short_help="equipoise beside Kafka Streams, Faust and a plain consumer group.")
-@click.option("--only", callback=_listed(SYSTEMS), metavar="NAMES", help=f"Some of {','.join(SYSTEMS)}.")
+@click.option(
+    "--only",
+    callback=_listed({**SYSTEMS, **RESTARTS}, SYSTEMS),
+    metavar="NAMES",
+    help=f"Some of {','.join(SYSTEMS)} (the default), {','.join(RESTARTS)}.",
+)
 @click.option("--actions", callback=_listed(ACTIONS), metavar="NAMES", help=f"Some of {','.join(ACTIONS)}, in the order of execution.")
 @click.option("--tasks", default=26, show_default=True, type=click.IntRange(1, 99), help="Partitions of the input.")
 @click.option("--state-mb", default=100, show_default=True, type=click.IntRange(0), help="State of all tasks, loaded before the first member starts.")
@@ -71,6 +76,8 @@ def peers(screen: Screen, only: list[str], actions: list[str], bootstrap: str | 
     Examples:
       python -m bench.peers
       python -m bench.peers --only equipoise,streams --actions join,kill --tasks 12 --state-mb 20
+      # how a member may be restarted:
+      python -m bench.peers --only equipoise,restarts,static --actions restart --standbys 1
       # 500 MB of state for the fourth member:
       python -m bench.peers --only equipoise --actions join --state-mb 2000
     """
@@ -85,7 +92,7 @@ def peers(screen: Screen, only: list[str], actions: list[str], bootstrap: str | 
         with _broker(bootstrap) as reached:
             for key in screen.track(only, "measuring", len(only)):
                 name = f"peers-{key}-{time.time_ns() // 1_000_000}"
-                system = SYSTEMS[key](reached, name, home / name, given, standbys)
+                system = {**SYSTEMS, **RESTARTS}[key](reached, name, home / name, given, standbys)
                 begun_s = time.monotonic()
 
                 def report(line: str, begun_s: float = begun_s) -> None:

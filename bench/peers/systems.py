@@ -135,6 +135,21 @@ class Equipoise(System):
         return PythonInstance(self.folder / f"{instance}.out", "bench.peers.apps.equipoise_app", self.given(instance).pack())
 
 
+class RestartingInstance(PythonInstance):
+    """A member that says that it will be back."""
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGUSR1)
+
+
+class EquipoiseRestarts(Equipoise):
+    label = "equipoise, back within 30 s"
+    settings = "as equipoise; restart: leave(back_within_s=30)"
+
+    def start(self, instance: str) -> Instance:
+        return RestartingInstance(self.folder / f"{instance}.out", "bench.peers.apps.equipoise_app", self.given(instance).pack())
+
+
 class EquipoiseInBatches(Equipoise):
     label = "equipoise, in batches"
     in_batches = True
@@ -165,12 +180,24 @@ class KafkaStreams(System):
     def changelog(self) -> str:
         return changelog_of(self.name)
 
-    def start(self, instance: str) -> Instance:
+    def settings_of(self, instance: str) -> dict[str, str]:
         settings = {**STREAMS, "num.standby.replicas": str(self.standbys)}
         if self.exactly_once:
             settings |= {"processing.guarantee": "exactly_once_v2", "commit.interval.ms": "100"}
+        return settings
+
+    def start(self, instance: str) -> Instance:
+        settings = self.settings_of(instance)
         made = StreamsApplication(self.bootstrap, self.name, instance, self.folder, input=self.input, output=self.output, settings=settings)
         return StreamsInstance(made)
+
+
+class StaticKafkaStreams(KafkaStreams):
+    label = "Kafka Streams, static members"
+    settings = "as Kafka Streams; each instance with a group.instance.id"
+
+    def settings_of(self, instance: str) -> dict[str, str]:
+        return {**super().settings_of(instance), "group.instance.id": instance}
 
 
 class Faust(System):
@@ -212,4 +239,6 @@ class Ceiling(System):
 
 
 SYSTEMS: dict[str, type[System]] = {"equipoise": Equipoise, "streams": KafkaStreams, "faust": Faust, "group": PlainGroup}
+RESTARTS: dict[str, type[System]] = {"restarts": EquipoiseRestarts, "static": StaticKafkaStreams}
+"""Other ways to restart, for ``--only``."""
 

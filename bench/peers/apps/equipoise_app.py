@@ -1,11 +1,12 @@
 """The application on `equipoise.Member`, with RocksDB. SIGTERM: it leaves in order, its tasks
-first.
+first. SIGUSR1: it stops, and will be back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -20,6 +21,7 @@ from equipoise.events.settings import GroupSettings
 
 _LOG = logging.getLogger(__name__)
 PROBING_INTERVAL_MS = 60_000
+BACK_WITHIN_S = 30.0
 
 
 async def run(given: Given) -> None:
@@ -54,6 +56,12 @@ async def run(given: Given) -> None:
         on_assigned=lambda context: _LOG.info("runs %s", context.task), on_revoked=lambda context: _LOG.info("has stopped %s", context.task),
         on_standby=lambda task: _LOG.info("keeps a copy of %s", task), witness=True,
     )  # fmt: skip
+    leaving: list[asyncio.Future[None]] = []
+
+    def restart() -> None:
+        leaving.append(asyncio.ensure_future(member.leave(back_within_s=BACK_WITHIN_S)))
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, restart)
     await member.run()
 
 
