@@ -30,6 +30,7 @@ from equipoise.events.facts import (
     MemberJoined,
     MemberLeft,
     PartitionsObserved,
+    RestartIntended,
     TaskParked,
     TaskReady,
     TasksRevoked,
@@ -165,11 +166,14 @@ class ProcessEnded:
     once (MemberEnded). ``silent``: it closed its tasks and sent nothing, the default close of Kafka
     Streams (a member leaves its group only by
     ``KafkaStreams.close(CloseOptions.leaveGroup(true))``, KIP-812). ``closed``: it stopped and sent
-    MemberLeft. ``announced``: it asked to leave and waited for its release.
+    MemberLeft. ``announced``: it asked to leave and waited for its release. ``restarting``: so too,
+    and it said that it will be back (RestartIntended).
     """
     inferred: bool
     done_ms: int | None
     """When it was gone; None: not recorded."""
+    back_within_ms: int | None = None
+    """Of ``restarting``: the time that it stated; None: it stated none."""
 
 
 @attrs.frozen(kw_only=True)
@@ -244,9 +248,24 @@ class RecordedInputs:
             return self
         how = "announced" if announce_closes else "closed"
         happenings = tuple(
-            attrs.evolve(each, how=how) if isinstance(each, ProcessEnded) and each.how not in _FORCED else each for each in self.happenings
+            attrs.evolve(each, how=how) if isinstance(each, ProcessEnded) and each.how not in _KEPT else each for each in self.happenings
         )
         return attrs.evolve(self, happenings=happenings, announce_closes=announce_closes)
+
+    def with_restarts(self, within_ms: int) -> RecordedInputs:
+        """Returns the same inputs with each orderly close as a restart if the member's next process
+        starts within that time. They state that they will be back within `within_ms`.
+        """
+        starts = {(each.member_id, each.incarnation): each.at_ms for each in self.happenings if isinstance(each, ProcessStarted)}
+
+        def restarted(each: ProcessEnded) -> ProcessEnded:
+            later = [at_ms for (name, _), at_ms in starts.items() if name == each.member_id and at_ms >= each.at_ms]
+            ended_ms = each.at_ms if each.done_ms is None else each.done_ms
+            is_restart = each.how not in _FORCED and min(later, default=ended_ms + within_ms + 1) <= ended_ms + within_ms
+            return attrs.evolve(each, how="restarting", back_within_ms=within_ms) if is_restart else each
+
+        happenings = tuple(restarted(each) if isinstance(each, ProcessEnded) else each for each in self.happenings)
+        return attrs.evolve(self, happenings=happenings)
 
 
 @attrs.define
@@ -262,6 +281,8 @@ class _Incarnation:
     heard_ms: int
     intended_ms: int | None = None
     asked_ms: int | None = None
+    restart: tuple[int | None, int] | None = None
+    """The time that it stated, and when it said first that it will be back."""
     removed_ms: int | None = None
     end: ProcessEnded | None = None
     preparing: dict[TaskId, int] = attrs.field(factory=dict)
@@ -279,13 +300,21 @@ class _Incarnation:
         for task in sorted(done & self.preparing.keys()):
             self.prepared_ms.append(now_ms - self.preparing.pop(task))
 
-    def ends(self, at_ms: int, how: str, *, inferred: bool, removed_ms: int, better: bool = False) -> None:
+    def ends(
+        self, at_ms: int, how: str, *, inferred: bool, removed_ms: int, better: bool = False, back_within_ms: int | None = None
+    ) -> None:
         """Notes its end. The first record of it counts, unless a later one has `better` evidence.
         """
         if self.end is None or better:
             self.removed_ms = removed_ms
             self.end = ProcessEnded(
-                at_ms=at_ms, member_id=self.join.member_id, incarnation=self.join.incarnation, how=how, inferred=inferred, done_ms=None
+                at_ms=at_ms,
+                member_id=self.join.member_id,
+                incarnation=self.join.incarnation,
+                how=how,
+                inferred=inferred,
+                done_ms=None,
+                back_within_ms=back_within_ms,
             )
 
 
@@ -294,6 +323,7 @@ def _median(lengths_ms: list[int]) -> int:
 
 
 _FORCED = frozenset({"killed", "witnessed"})
+_KEPT = _FORCED | {"restarting"}
 _OBSERVED_ENDS = {"left": "closed", "expired": "killed", "replaced": "killed"}
 
 
@@ -353,7 +383,7 @@ class _Reading:
             life = self._life(event.member_id, event.incarnation)
             if life is not None:  # a proof that comes after its removal says nothing of when it ended
                 life.ends(self.now_ms, "witnessed", inferred=False, removed_ms=self.now_ms)
-        elif isinstance(event, LagReported | TaskReady | TasksRevoked | TaskParked | LeaveIntended | LeaveCancelled | MemberLeft):
+        elif isinstance(event, LagReported | TaskReady | TasksRevoked | TaskParked | LeaveIntended | RestartIntended | LeaveCancelled | MemberLeft):
             life = self._life(event.member_id, event.incarnation)
             if life is not None:
                 self._heard(life, event)
@@ -387,13 +417,21 @@ class _Reading:
         return self.known.get((member_id, incarnation))
 
     def _heard(
-        self, life: _Incarnation, event: LagReported | TaskReady | TasksRevoked | TaskParked | LeaveIntended | LeaveCancelled | MemberLeft
+        self,
+        life: _Incarnation,
+        event: LagReported | TaskReady | TasksRevoked | TaskParked | LeaveIntended | RestartIntended | LeaveCancelled | MemberLeft,
     ) -> None:
         life.heard_ms = self.now_ms
+        if isinstance(event, RestartIntended):
+            life.restart = (event.back_within_ms, self.now_ms if life.restart is None else life.restart[1])
+            return
         if isinstance(event, LeaveIntended) or (isinstance(event, LagReported) and event.leaving):
             life.intended_ms = self.now_ms if life.intended_ms is None else life.intended_ms
         elif isinstance(event, LeaveCancelled | LagReported):
             life.intended_ms = None
+            life.restart = None if isinstance(event, LeaveCancelled) else life.restart
+        elif isinstance(event, MemberLeft) and life.restart is not None:
+            life.ends(life.restart[1], "restarting", inferred=False, removed_ms=self.now_ms, back_within_ms=life.restart[0])
         elif isinstance(event, MemberLeft):
             said_ms = [each for each in (life.intended_ms, life.asked_ms) if each is not None]
             how = "announced" if said_ms else "closed"

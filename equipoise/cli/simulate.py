@@ -35,6 +35,12 @@ if TYPE_CHECKING:
     show_default=True,
     help="Members announce that they close and leave when their tasks run elsewhere, or they stop at once.",
 )
+@click.option(
+    "--restarts-within",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Members that close and start again within this time say that they will be back within it (on_sigterm=restart).",
+)
 @click.option("--restore-speed", type=click.IntRange(min=1), metavar="N", help="Records per second that a member restores. Default: fitted from LOG.")
 @click.option("--group", metavar="GROUP", help="Group to simulate; required if LOG holds several.")
 def simulate(
@@ -45,6 +51,7 @@ def simulate(
     settings: tuple[str, ...],
     seed: int,
     announce_closes: bool,
+    restarts_within: float | None,
     restore_speed: int | None,
     group: str | None,
 ) -> None:
@@ -60,6 +67,7 @@ def simulate(
       equipoise simulate recorded.db --to simulated.db
       equipoise simulate recorded.db --to simulated.db --set num_standbys=1 --set max_warmups=4
       equipoise simulate rec.db --to sim.db --no-announce-closes --json | jq '.windows[].totals'
+      equipoise simulate recorded.db --to simulated.db --restarts-within 30
     """
     from equipoise.replay.simulation.restore import RestoreModel  # each loads the solver
     from equipoise.replay.simulation.run import Simulation, simulate
@@ -67,6 +75,8 @@ def simulate(
     if same_place(log.location, location):
         raise InputError(f"--to {location}: that is the log to read; name another one")
     inputs, fitted = outside(screen, log, group=group, announce_closes=announce_closes)
+    if restarts_within is not None:
+        inputs = inputs.with_restarts(round(restarts_within * 1_000))
     speed = fitted.records_per_s if restore_speed is None else restore_speed
     simulation = Simulation(
         assignor=assignor, overrides=overridden(screen, inputs.start.config.knobs, settings), seed=seed, restore=RestoreModel(records_per_s=speed)

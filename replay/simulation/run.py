@@ -204,7 +204,10 @@ class _SimulationRun:
         elif isinstance(happening, ProcessEnded):
             process = self._process(happening.member_id)
             if process is not None and process.alive:
-                _ENDS[happening.how](process)
+                if happening.how == "restarting":
+                    process.leave_to_restart(happening.back_within_ms)
+                else:
+                    _ENDS[happening.how](process)
                 if happening.how == "witnessed":
                     self.cluster.engine.after(WITNESS_MS, self.cluster.prove_end, process)
         elif isinstance(happening, ConfigurationChanged):

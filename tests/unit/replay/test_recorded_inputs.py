@@ -24,6 +24,7 @@ from equipoise.events.facts import (
     MemberJoined,
     MemberLeft,
     PartitionsObserved,
+    RestartIntended,
     Subtopology,
     TopologyDeclared,
 )
@@ -287,3 +288,36 @@ def test_join_that_was_rejected_starts_and_ends_no_process() -> None:
     assert [(type(each), each.incarnation) for each in happened] == [(ProcessStarted, 5), (ProcessEnded, 5)]
     (ended,) = (each for each in happened if isinstance(each, ProcessEnded))
     assert ended.how == "announced"
+
+
+def test_restart_in_the_log_is_a_restart_with_its_stated_time() -> None:
+    intent = RestartIntended(member_id="m1", incarnation=1, back_within_ms=9_000)
+    found = native(
+        (1_000, join("m1")),
+        (1_000, join("m2")),
+        (2_000, intent),
+        (3_000, intent),
+        (4_000, MemberLeft(member_id="m1", incarnation=1)),
+        (5_000, RestartIntended(member_id="m2", incarnation=1)),
+        (6_000, LeaveCancelled(member_id="m2", incarnation=1)),
+        (7_000, MemberLeft(member_id="m2", incarnation=1)),
+    )
+    assert [(each.at_ms, each.member_id, each.how, each.back_within_ms) for each in ends(found)] == [
+        (2_000, "m1", "restarting", 9_000),
+        (7_000, "m2", "announced", None),
+    ]
+    assert [each.how for each in ends(found.with_closes(False))] == ["restarting", "closed"]
+
+
+def test_closes_with_a_start_soon_after_are_restarts() -> None:
+    found = read_recorded_inputs(imported("rolling")).with_restarts(30_000)
+    assert [(each.member_id, each.incarnation, each.how, each.back_within_ms) for each in ends(found)] == [
+        ("i1", 1, "restarting", 30_000),
+        ("i2", 1, "restarting", 30_000),
+        ("i3", 1, "restarting", 30_000),
+        ("i2", 2, "killed", None),
+        ("i3", 2, "announced", None),
+    ]
+    assert [each.how for each in ends(found.with_restarts(30_000))] == [each.how for each in ends(found)]
+    sooner = read_recorded_inputs(imported("rolling")).with_restarts(5_000)
+    assert [each.how for each in ends(sooner)] == ["restarting", "announced", "announced", "killed", "announced"]

@@ -127,6 +127,22 @@ def test_simulate_near_copies_take_over_without_warm_up(recorded: dict[str, Reco
     assert in_time.totals["standby_copies_begun"] < by_records.totals["standby_copies_begun"]
 
 
+@pytest.mark.parametrize(("standbys", "moves"), [(0, (0, 0, 0)), (1, (18, 18, 16))])
+def test_recorded_bounces_as_restarts_move_what_is_lent_and_nothing_for_good(
+    recorded: dict[str, RecordedInputs], standbys: int, moves: tuple[int, int, int]
+) -> None:
+    """A lent task moves twice, out and back. What waits does not move, and is unavailable for as
+    long as its process is away.
+    """
+    result = simulate(recorded["rolling"].with_restarts(30_000), attrs.evolve(FITTED, overrides={"num_standbys": standbys}))
+    bounces = [window({"rolling": result}, action) for action in ("B1", "B2", "B3")]
+    assert tuple(each.totals["active_moves"] for each in bounces) == moves
+    for each, away_s in zip(bounces, (2.001, 10.001, 18.0), strict=True):
+        longest_s = each.totals["longest_silence_ms"] / 1_000
+        assert longest_s < 1.0 if standbys else away_s < longest_s < away_s + 3
+        assert each.totals["stateful_moves_between_untouched_instances"] == 0
+
+
 def test_simulate_json_windows_have_measured_and_simulated(results: dict[str, SimulationResult]):
     form = results["scale-out"].as_json()
     assert [each["label"][:2] for each in form["windows"]] == ["A1", "A2", "A3", "A4", "A5"]
