@@ -109,3 +109,27 @@ async def test_process_that_leaves_proves_nothing(
         await asyncio.sleep(1)
         assert not [record for record in leader.facts if isinstance(record.event, MemberEnded)]
         assert "proven" not in (tmp_path / "said").read_text()
+
+
+def worker(processes: list[subprocess.Popen[bytes]], said: Path, bootstrap: str, prefix: str) -> subprocess.Popen[bytes]:
+    options = ["--bootstrap", bootstrap, "--prefix", prefix, "--witness", "true", "--worker-session-timeout-ms", "60000", "--http-port", "0"]
+    with open(said, "ab") as file:
+        processes.append(subprocess.Popen([sys.executable, "-m", "equipoise", "worker", *options], stderr=file))
+    return processes[-1]
+
+
+async def test_next_worker_leads_soon_after_the_kill_of_the_leading_one(
+    bootstrap: str, prefix: str, tmp_path: Path, processes: list[subprocess.Popen[bytes]]
+) -> None:
+    leading, spare = tmp_path / "leading", tmp_path / "spare"
+    killed = worker(processes, leading, bootstrap, prefix)
+    await until(lambda: "taken over" in leading.read_text())
+    worker(processes, spare, bootstrap, prefix)
+    await until(lambda: "http://" in spare.read_text())
+    await asyncio.sleep(2)
+    assert "taken over" not in spare.read_text()
+    killed.kill()
+    began_s = time.monotonic()
+    await until(lambda: "taken over" in spare.read_text())
+    assert time.monotonic() - began_s < SOON_S, "its session lasts for a minute"
+    await until(lambda: "proven after" in leading.read_text())
