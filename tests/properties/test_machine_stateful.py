@@ -32,6 +32,7 @@ from equipoise.events.facts import (
     MemberLeft,
     ObservedMember,
     PartitionsObserved,
+    RestartIntended,
     TaskReady,
     TasksRevoked,
     Undecodable,
@@ -89,6 +90,12 @@ def lies(draw: st.DrawFn) -> Fact:
             st.builds(TasksRevoked, **{key: st.just(value) for key, value in who.items()}, assignment_epoch=st.just(epoch), tasks=task_sets),
             st.just(LeaveIntended(**who)),
             st.just(LeaveCancelled(**who)),
+            st.builds(
+                RestartIntended,
+                **{key: st.just(value) for key, value in who.items()},
+                back_within_ms=st.none() | st.sampled_from((1, 3_000, 20_000, 120_000)),
+                wait_turn=st.booleans(),
+            ),
             st.builds(LeaveRequested, members=st.just((who["member_id"],)), withdrawn=st.booleans()),
             st.just(MemberLeft(**who)),
             st.builds(
