@@ -53,10 +53,13 @@ def topics(obj: Any, partitions: int) -> None:
 @click.option("--commit-interval-ms", default=100, show_default=True)
 @click.option("--restore-records-per-s", type=float, help="Limit of restores.")
 @click.option("--witness", is_flag=True, help="A small process proves the end of this one, when it is killed.")
+@click.option("--on-sigterm", type=click.Choice(["leave", "restart", "close"]), default="leave", show_default=True, help="What SIGTERM means.")
+@click.option("--back-within-ms", type=int, help="With restart: how long a restart takes at most.")
 @click.option("--lead", is_flag=True, help="Also run a worker in this process.")
 @click.pass_obj
 def count(obj: Any, /, member_id: str, group: str, state: Path | None, **options: Any) -> None:
-    """Runs one member. SIGTERM: it leaves once its tasks run elsewhere. SIGINT: it stops at once.
+    """Runs one member. SIGTERM: it leaves once its tasks run elsewhere, or restarts. SIGINT: it
+    stops at once.
     """
     connection, topic = obj
     sys.exit(asyncio.run(run_member(connection, topic, group, member_id, state_directory=state, **options)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import shutil
@@ -81,11 +82,12 @@ class Orders:
 
     def start(
         self, member_id: str, *, folder: str = "state", lead: bool = False, timing: tuple[int, int] | None = None, guarantee: str = "",
-        epoch: int = 0, witness: bool = False,
+        epoch: int = 0, witness: bool = False, back_within_ms: int | None = None,
     ) -> str:
         """A process of `member_id`, with a worker in it if it is to `lead`; gives its name here.
         `timing`: its session timeout and margin in ms; None: those of all. `guarantee`: another
         one. `epoch`: of its topology. `witness`: whether it has one.
+        `back_within_ms`: SIGTERM means that it will be back within that time; None: that it leaves.
         """
         name = f"{member_id}.{next(self._numbers)}"
         options = {
@@ -94,6 +96,8 @@ class Orders:
         }  # fmt: skip
         if timing is not None:
             options |= {"--session-timeout-ms": str(timing[0]), "--lease-margin-ms": str(timing[1])}
+        if back_within_ms is not None:
+            options |= {"--on-sigterm": "restart", "--back-within-ms": str(back_within_ms)}
         if self.restore_records_per_s:
             options["--restore-records-per-s"] = str(self.restore_records_per_s)
         command = [*ENDS_WITH_ITS_STARTER, sys.executable, "-m", "examples.orders"]
@@ -118,6 +122,14 @@ class Orders:
         process = self._processes.pop(name)
         process.kill()
         process.wait()
+
+    def kill_witness(self, name: str) -> None:
+        """kill -9 of the process that watches it, if that is there."""
+        for file in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                parent = int(file.read_text().rpartition(")")[2].split()[1])
+                if parent == self._processes[name].pid and b"equipoise.witness.child" in (file.parent / "cmdline").read_bytes():
+                    os.kill(int(file.parent.name), signal.SIGKILL)
 
     async def gone(self, name: str) -> int:
         """Waits for its end and gives its exit code."""

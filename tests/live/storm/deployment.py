@@ -31,7 +31,7 @@ from tests.customers import placed_customers
 from tests.live.brokers import Brokers
 from tests.live.kafka import admin_client
 from tests.live.orders import ENDS_WITH_ITS_STARTER, Orders
-from tests.live.storm.faults import BROKERS, EXTRA, LEASE_S, MEMBERS, OPERATORS, SESSION_S, WORKER_SESSION_S, WORKERS, Fault, Kind
+from tests.live.storm.faults import BROKERS, EXTRA, LEASE_S, MEMBERS, OPERATORS, SESSION_S, WITNESSED, WORKER_SESSION_S, WORKERS, Fault, Kind
 from tests.live.storm.transactions import Transactions
 
 TASKS = 8
@@ -97,8 +97,10 @@ class Seat:
         return f"disk-{self.disk}"
 
 
-WITNESSED = "13"
-"""Members whose names end so have a witness; so have all workers."""
+RESTARTS = "24"
+"""Members whose names end so say that they will be back when they leave."""
+BACK_WITHIN_MS = 8_000
+"""Some are away for longer."""
 
 
 class Deployment:
@@ -198,7 +200,7 @@ class Deployment:
     def _start_process(self, seat: Seat) -> str:
         return self.orders.start(
             seat.member_id, folder=seat.folder, timing=seat.timing, guarantee=self._guarantee, epoch=self._epoch,
-            witness=seat.member_id[-1] in WITNESSED,
+            witness=seat.member_id in WITNESSED, back_within_ms=BACK_WITHIN_MS if seat.member_id[-1] in RESTARTS else None,
         )  # fmt: skip
 
     def _kill(self, process: str) -> None:
@@ -404,6 +406,8 @@ class Deployment:
                 shutil.rmtree(self._folder / seat.folder / self.orders.group / seat.member_id, ignore_errors=True)  # killed before it had made one
             await asyncio.sleep(fault.length_s)
             self._start_member(seat)
+        elif fault.kind is Kind.KILL_WITNESS:
+            self.orders.kill_witness(process)
         elif fault.kind in (Kind.PAUSE, Kind.PAUSE_BEYOND):
             if fault.kind is Kind.PAUSE_BEYOND and self._transactions is not None:
                 await self._stop_in_a_transaction(process, fault.victim)

@@ -9,6 +9,8 @@ from random import Random
 import attrs
 
 MEMBERS = ("m1", "m2", "m3", "m4", "m5")
+WITNESSED = ("m1", "m3")
+"""Members that have a witness; so have all workers."""
 EXTRA = ("m6", "m7")
 """Who may join."""
 WORKERS = ("w1", "w2")
@@ -34,6 +36,7 @@ class Kind(enum.Enum):
     PAUSE = "SIGSTOP within its lease, SIGCONT"
     PAUSE_BEYOND = "SIGSTOP beyond its lease and session, SIGCONT"
     TWIN = "a second process with its id, and another disk"
+    KILL_WITNESS = "kill -9 of its witness"
     LEAVE = "leaves in order, started again"
     JOIN = "joins, leaves in order"
     KILL_WORKER = "kill -9 of a worker, started again"
@@ -56,6 +59,7 @@ _LENGTHS_S: dict[Kind, tuple[tuple[float, float], ...]] = {
     Kind.PAUSE: ((0.5, 0.6 * LEASE_S),),
     Kind.PAUSE_BEYOND: ((SESSION_S + 3, SESSION_S + 10),),
     Kind.TWIN: ((0, 0),),
+    Kind.KILL_WITNESS: ((0, 0),),
     Kind.LEAVE: ((0.5, 10),),
     Kind.JOIN: ((8, 25),),
     Kind.KILL_WORKER: ((0.2, 3), (WORKER_SESSION_S, WORKER_SESSION_S + 8)),
@@ -130,5 +134,7 @@ def _victims(kind: Kind, free_at_s: dict[str, float], at_s: float) -> list[str]:
         return sorted(free.intersection(WORKERS))
     if kind is Kind.JOIN:
         return sorted(free.intersection(EXTRA))
-    victims = sorted(free.intersection(MEMBERS))
+    victims = sorted(free.intersection(WITNESSED if kind is Kind.KILL_WITNESS else MEMBERS))
+    if kind is Kind.KILL_WITNESS:
+        return victims
     return victims if len(victims) > len(MEMBERS) - MOST_AT_ONCE else []
