@@ -11,7 +11,7 @@ import pytest
 
 from equipoise.events.decisions import EventRejected, MemberExpired
 from equipoise.events.errors import FieldError, InputError
-from equipoise.events.facts import LagReported, LeaveCancelled, LeaveIntended, Load, MemberLeft, TaskReady, TasksRevoked
+from equipoise.events.facts import LagReported, LeaveCancelled, LeaveIntended, Load, MemberLeft, RestartIntended, TaskReady, TasksRevoked
 from equipoise.events.fields import INT64_MAX
 from equipoise.events.parts import split
 from equipoise.events.records import UnreadDecision
@@ -666,6 +666,67 @@ def test_leave_can_be_cancelled_until_release():
     session.task_closed(STATELESS, 30)
     assert session.ended is End.LEFT
     assert session.poll(30)[-1] == MemberLeft(member_id="m1", incarnation=7)
+
+
+def restarting(back_within_ms: int | None = None, *, wait_turn: bool = True) -> RestartIntended:
+    return RestartIntended(member_id="m1", incarnation=7, back_within_ms=back_within_ms, wait_turn=wait_turn)
+
+
+def test_restart_is_said_at_once_and_with_each_report():
+    session = running()
+    reports(session, 3_000)
+    session.intend_restart(3_100, back_within_ms=5_000, wait_turn=False)
+    for now_ms in (3_100, 6_100):
+        assert session.next_poll_ms == now_ms
+        said, report = session.poll(now_ms)
+        assert said == restarting(5_000, wait_turn=False)
+        assert isinstance(report, LagReported)
+        assert not report.leaving
+        assert session.poll(now_ms + 1) == []
+    session.intend_restart(6_200)
+    assert session.poll(6_200)[0] == restarting()
+
+
+def test_restart_does_not_postpone_a_report_that_is_due_sooner():
+    session = running()
+    due_ms = session.next_report_ms
+    session.intend_restart(due_ms + 100)
+    assert session.next_report_ms == due_ms
+
+
+def test_released_member_that_restarts_stops_its_tasks_and_leaves():
+    session = running()
+    session.intend_restart(10, back_within_ms=5_000)
+    session.poll(10)
+    session.receive(record(2, assigned(2, (STATELESS,), released=True)), 20)
+    assert session.refusal(STATELESS, 20) == "closing"
+    assert session.ended is None
+    session.task_closed(STATELESS, 30)
+    assert session.ended is End.LEFT
+    assert session.poll(30) == [MemberLeft(member_id="m1", incarnation=7)]
+
+
+def test_restart_can_be_cancelled_or_become_a_leave_and_back():
+    session = running()
+    session.intend_restart(10)
+    session.cancel_leave()
+    assert session.restart is None
+    assert session.poll(10)[0] == LeaveCancelled(member_id="m1", incarnation=7)
+    session.intend_restart(20)
+    session.intend_leave()
+    assert session.leaving
+    assert session.restart is None
+    assert [type(fact) for fact in session.poll(20)] == [LeaveIntended, LagReported]
+    session.intend_restart(30)
+    assert not session.leaving
+    assert session.poll(30)[0] == restarting()
+
+
+def test_session_that_has_ended_does_not_restart():
+    session = running()
+    session.log_replaced(10)
+    session.intend_restart(10)
+    assert session.restart is None
 
 
 def test_closing_stops_all_tasks_before_member_left():

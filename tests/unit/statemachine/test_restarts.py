@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from equipoise.events.decisions import Decision, RestartEnded, RestartPlanned
-from equipoise.events.facts import LeaveCancelled, LeaveRequested, MemberEnded, MemberLeft, PartitionsObserved
+from equipoise.events.facts import LeaveCancelled, LeaveIntended, LeaveRequested, MemberEnded, MemberLeft, PartitionsObserved, RestartIntended
 from equipoise.events.facts import Load as ReportedLoad
 from equipoise.events.tasks import LagSentinel, TaskId
-from tests.groups import Group, Truthful, rejections, tasks, topology
+from tests.groups import Group, Truthful, configured, joined, rejections, tasks, topology
 
 WITHIN_MS = 20_000
 NAMES = ("m1", "m2", "m3")
@@ -293,3 +293,125 @@ def test_new_task_of_a_topology_runs_while_a_member_is_away() -> None:
         group.join(member_id, 2, topology_epoch=2, lags=dict.fromkeys(sorted(old.copies), LagSentinel.UNKNOWN), ended_incarnation=1)
     group.cycle()
     assert all(group.state.owner.get(task) in ("m2", "m3") for task in new)
+
+
+def test_loan_without_another_copy_waits_for_its_home_when_the_borrower_ends() -> None:
+    group = group_of("m1", "m2", num_standbys=1, stateful=4)
+    old = goes_away(group, "m1")
+    lent = set(group.state.lent)
+    assert lent
+    del group.members["m2"]
+    group.fact(MemberEnded(member_id="m2", incarnation=1))
+    assert {task for task, name in group.state.owner.items() if name == "m1"} >= lent
+    assert not group.state.lent
+    assert not lent & group.state.lost.keys()
+    moves = [(move.task, move.source, move.destination, move.reason) for move in group.moves("waiting")]
+    assert moves == [(task, "m2", "m1", "restarting") for task in sorted(lent)]
+    comes_back(group, old)
+    group.settles()
+    assert set(owners(group).values()) == {"m1"}
+
+
+def test_member_that_restarts_may_leave_for_good_instead() -> None:
+    for how in ("fact", "report", "operator"):
+        group = group_of("m1", "m2")
+        member = group.members["m1"]
+        member.restarts(WITHIN_MS)
+        assert member.restart is not None
+        group.fact(member.restart)
+        member.restart = None
+        if how == "fact":
+            decisions = group.fact(LeaveIntended(member_id="m1", incarnation=1))
+        elif how == "report":
+            member.leaves()
+            decisions = group.fact(member.report())
+        else:
+            decisions = group.fact(LeaveRequested(members=("m1",)))
+        assert ended(decisions) == [("m1", "cancelled", 0)]
+        member.leaving = True
+        assert group.state.members["m1"].leaving
+        assert "m1" not in group.state.restarts
+        group.settles()
+        assert set(owners(group).values()) == {"m2"}
+
+
+def test_member_that_is_to_be_asked_again_does_not_restart() -> None:
+    group = group_of("m1", "m2")
+    group.fact(LeaveRequested(members=("m1",)))
+    group.fact(MemberEnded(member_id="m1", incarnation=1))
+    member = group.join("m1", 2)
+    member.restarts(WITHIN_MS)
+    decisions = member.reports()
+    assert ended(decisions) == [("m1", "cancelled", 0)]
+    assert group.state.is_asked("m1")
+
+
+def test_last_member_that_is_asked_while_it_is_away_leaves_an_empty_group_at_rest() -> None:
+    group = group_of("m1")
+    goes_away(group, "m1", 60_000)
+    group.fact(LeaveRequested(members=("m1",)))
+    assert (group.state.members, group.state.probing_deadline_ms) == ({}, None)
+
+
+def test_away_member_that_is_asked_begins_a_round_for_its_tasks() -> None:
+    group = group_of("m1", "m2")
+    goes_away(group, "m1")
+    group.fact(LeaveRequested(members=("m1",)))
+    assert group.state.owner.keys() == group.state.tasks().keys()
+
+
+def test_fenced_incarnation_is_heard_while_the_next_one_is_away() -> None:
+    """Else its hold would end while it runs (docs/protocol.md#m12)."""
+    group = group_of("m1")
+    group.join("m1", 2)
+    del group.members["m1"]
+    group.fact(RestartIntended(member_id="m1", incarnation=2, back_within_ms=60_000))
+    group.fact(MemberLeft(member_id="m1", incarnation=2))
+    group.pass_ms(20_000)
+    before_ms = group.state.fenced["m1#1"].last_heard_ms
+    assert rejections(group.fact(LeaveCancelled(member_id="m1", incarnation=1))) == ["stale_incarnation"]
+    assert group.state.fenced["m1#1"].last_heard_ms == group.state.now_ms > before_ms
+
+
+def test_fact_of_a_stranger_incarnation_is_stale_whether_the_member_is_away_or_not() -> None:
+    group = group_of("m1", "m2")
+    goes_away(group, "m1")
+    assert rejections(group.fact(LeaveCancelled(member_id="m1", incarnation=7))) == ["stale_incarnation"]
+    assert rejections(group.fact(LeaveCancelled(member_id="m2", incarnation=7))) == ["stale_incarnation"]
+
+
+def test_loan_of_a_home_that_did_not_come_back_is_the_borrowers() -> None:
+    group = group_of("m1", "m2", num_standbys=1, stateful=4)
+    goes_away(group, "m1", 3_000)
+    lent = set(group.state.lent)
+    group.pass_ms(4_000)
+    assert not group.state.lent
+    group.cycle()
+    assert {group.state.owner[task] for task in lent} == {"m2"}
+    del group.members["m2"]
+    group.fact(MemberEnded(member_id="m2", incarnation=1))
+    assert not group.state.owner
+
+
+def test_borrower_that_ends_before_it_got_the_task_leaves_it_to_its_owner() -> None:
+    group = group_of("m1", "m2", num_standbys=1, stateful=4)
+    member = group.members["m1"]
+    member.restarts(WITHIN_MS)
+    assert member.restart is not None
+    group.fact(member.restart)
+    assert group.state.members["m1"].revoking
+    del group.members["m2"]
+    group.fact(MemberEnded(member_id="m2", incarnation=1))
+    assert set(owners(group).values()) == {"m1"}
+    assert len(owners(group)) == 4
+
+
+def test_group_that_another_leads_knows_no_restarts() -> None:
+    group = Group()
+    group.fact(configured(led_by="external"))
+    group.fact(topology(stateless=1))
+    group.fact(joined("m1"))
+    intent = RestartIntended(member_id="m1", incarnation=1)
+    assert rejections(group.fact(intent)) == ["external"]
+    group.fact(MemberEnded(member_id="m1", incarnation=1))
+    assert (group.state.members, group.state.holds, group.state.fenced) == ({}, {}, {})
