@@ -381,7 +381,9 @@ class _Reading:
                     life.ends(ended.ended_ms, _OBSERVED_ENDS[ended.how], inferred=ended.inferred, removed_ms=self.now_ms, better=True)
         elif isinstance(event, MemberEnded):
             life = self._life(event.member_id, event.incarnation)
-            if life is not None:  # a proof that comes after its removal says nothing of when it ended
+            if life is not None and life.restart is not None:
+                life.ends(life.restart[1], "restarting", inferred=False, removed_ms=self.now_ms, back_within_ms=life.restart[0])
+            elif life is not None:  # a proof that comes after its removal says nothing of when it ended
                 life.ends(self.now_ms, "witnessed", inferred=False, removed_ms=self.now_ms)
         elif isinstance(event, LagReported | TaskReady | TasksRevoked | TaskParked | LeaveIntended | RestartIntended | LeaveCancelled | MemberLeft):
             life = self._life(event.member_id, event.incarnation)

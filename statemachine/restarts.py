@@ -215,8 +215,9 @@ def knows(state: GroupState, member: MemberState, task: TaskId) -> bool:
 
 
 def left(context: StepContext, member: MemberState) -> bool:
-    """The member has stopped everything and will be back: its tasks wait for it, or for their
-    borrowers. False: it has left like any other, because it was drained, or would have been.
+    """The member has stopped everything, or is proven dead, and will be back: its tasks wait for
+    it, or for their borrowers. False: it is gone like any other, because it was drained, or would
+    have been, or said nothing of coming back.
     """
     state = context.state
     restart = state.restarts.get(member.member_id)

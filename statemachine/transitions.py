@@ -348,6 +348,8 @@ def member_ended(context: StepContext, fact: MemberEnded) -> None:
     state = context.state
     member, key = state.members.get(fact.member_id), fenced_key(fact.member_id, fact.incarnation)
     if member is not None and member.incarnation == fact.incarnation and not state.is_away(fact.member_id):
+        if restarts.left(context, member):  # killed on its way out: it said that it will be back
+            return
         if state.phase is GroupPhase.SHADOWING:
             context.remove_member(member, hold_ms=0)
         else:

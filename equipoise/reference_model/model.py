@@ -187,7 +187,7 @@ class ReferenceModel:
         self.standbys: dict[TaskId, int] = {}
         self.warmups = 0
         self.leavers: set[str] = set()
-        """Who says MemberLeft with the present fact."""
+        """Who has left or ended with the present fact."""
         self.touched: set[str] = set()
         """Members that the last step may have changed."""
         self.granted: dict[TaskId, str] = {}
@@ -307,7 +307,7 @@ class ReferenceModel:
     def step(self, record: Record, decisions: list[DecisionRecord]) -> None:
         """Takes one fact with its decisions. Raises InvariantBroken 0, 1, 2 or 6."""
         event = record.event
-        self.touched, self.leavers = set(), {event.member_id} if isinstance(event, MemberLeft) else set()
+        self.touched, self.leavers = set(), {event.member_id} if isinstance(event, MemberLeft | MemberEnded) else set()
         if isinstance(event, LogOpened):
             self.log_id = event.log_id
             return
@@ -634,6 +634,9 @@ class ReferenceModel:
             self._unfence([who])
             return
         told = [(answer.member_id, answer.incarnation, answer.cause) for answer in answers if isinstance(answer, MemberExpired)]
+        if member.restart is not None and not member.leaving:
+            self._goes_away(member)
+            return
         if not self.shadowing:
             if (*who, "proven_dead") not in told:
                 raise InvariantBroken(0, f"{event.member_id} incarnation {event.incarnation} has ended; the expiries were {told}")
@@ -672,11 +675,7 @@ class ReferenceModel:
 
     def _heard(self, member: MemberRecord, event: Any) -> None:
         if isinstance(event, MemberLeft) and member.restart is not None and not member.leaving:
-            for task in sorted(member.revoking):
-                self._released(member, task)
-            member.restart.left_ms, member.released = self.now_ms, True
-            self._copies(member, frozenset(), frozenset())
-            self.crashes.pop(member.member_id, None)
+            self._goes_away(member)
         elif isinstance(event, RestartIntended):
             if not member.leaving and not member.released and not member.is_restarting:
                 member.restart = RestartRecord(event.wait_turn)
@@ -699,6 +698,15 @@ class ReferenceModel:
                 self._released(member, task)
         elif isinstance(event, LagReported):
             self._reported(member, event)
+
+    def _goes_away(self, member: MemberRecord) -> None:
+        assert member.restart is not None, "it said that it will be back"
+        for task in sorted(member.revoking):
+            self._released(member, task)
+        member.restart.left_ms, member.released = self.now_ms, True
+        self._copies(member, frozenset(), frozenset())
+        self.crashes.pop(member.member_id, None)
+        self.touched.add(member.member_id)
 
     def _stays(self, member: MemberRecord) -> None:
         """It does not restart any more; perhaps it leaves for good."""

@@ -88,6 +88,12 @@ class Step:
         return not any(isinstance(decision, EventRejected) for decision in self.decisions)
 
 
+    @property
+    def waits_for_its_return(self) -> bool:
+        """Whether whoever ended with this fact is to be back (docs/protocol.md#m12)."""
+        return not any(isinstance(decision, MemberExpired) and decision.cause == "proven_dead" for decision in self.decisions)
+
+
 def follow(
     records: Iterable[Record], decisions: Iterable[DecisionRecord], happened: Iterable[Happened] = (), *, which: int | None = None
 ) -> Followed:
@@ -270,7 +276,8 @@ class _Run:
             self._do(model.expel, *expelled)
         model.spared = tuple(expelled)
         self._appended(fact, accepted=step.accepted)
-        if not (isinstance(fact, MemberLeft) and step.accepted):
+        is_gone = isinstance(fact, MemberLeft) or (isinstance(fact, MemberEnded) and step.waits_for_its_return)
+        if not (is_gone and step.accepted):
             self._expired(step.decisions, {i for i in live if model.at[i].known != LIVE})
         for decision in step.decisions:
             if isinstance(decision, MemberAssigned):

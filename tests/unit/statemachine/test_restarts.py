@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from equipoise.events.decisions import Decision, RestartEnded, RestartPlanned
+from equipoise.events.decisions import Decision, MemberExpired, RestartEnded, RestartPlanned
 from equipoise.events.facts import LeaveCancelled, LeaveIntended, LeaveRequested, MemberEnded, MemberLeft, PartitionsObserved, RestartIntended
 from equipoise.events.facts import Load as ReportedLoad
 from equipoise.events.tasks import LagSentinel, TaskId
@@ -415,3 +415,19 @@ def test_group_that_another_leads_knows_no_restarts() -> None:
     assert rejections(group.fact(intent)) == ["external"]
     group.fact(MemberEnded(member_id="m1", incarnation=1))
     assert (group.state.members, group.state.holds, group.state.fenced) == ({}, {}, {})
+
+
+def test_member_that_is_killed_on_its_way_out_is_waited_for() -> None:
+    """A supervisor that kills a process after a while, as Kubernetes does."""
+    group = group_of(*NAMES)
+    before = owners(group)
+    old = group.members.pop("m1")
+    group.fact(RestartIntended(member_id="m1", incarnation=1, back_within_ms=WITHIN_MS))
+    decisions = group.fact(MemberEnded(member_id="m1", incarnation=1))
+    assert group.state.is_away("m1")
+    assert not [decision for decision in decisions if isinstance(decision, MemberExpired)]
+    assert group.state.recent_crashes("m1") is None
+    assert owners(group) == before
+    comes_back(group, old)
+    group.settles()
+    assert owners(group) == before
