@@ -62,12 +62,13 @@ def _broker(bootstrap: str | None) -> Iterator[str]:
 @click.option("--standbys", default=0, show_default=True, type=click.IntRange(0), help="Standbys of each task, in systems that have them.")
 @click.option("--most-s", default=75.0, show_default=True, help="Time after which an unsettled action is cut off.")
 @click.option("--rest-s", default=5.0, show_default=True, help="Time without changes after which an action is over.")
+@click.option("--warm-s", default=0.0, show_default=True, help="Time after the start, for standbys to be restored.")
 @click.option("--bootstrap", envvar="KAFKA_BOOTSTRAP", help="A running broker; default: starts one.")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Folder for logs and states; default: they are removed.")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="File for all measurements, as JSON.")
 @click.option("--beside", multiple=True, type=click.Path(path_type=Path, dir_okay=False, exists=True), help="Earlier --out file for the table.")
 def peers(screen: Screen, only: list[str], actions: list[str], bootstrap: str | None, keep: Path | None, out: Path | None, beside: tuple[Path, ...],
-          most_s: float, rest_s: float, members: int, standbys: int, **load: Any) -> None:  # fmt: skip
+          most_s: float, rest_s: float, warm_s: float, members: int, standbys: int, **load: Any) -> None:  # fmt: skip
     """Runs the same application, a count per key with a changelog, on four systems in turn on one
     broker. Members are restarted one by one, one joins, one leaves, one is killed, while every task
     receives records. Measures how long the records wait.
@@ -98,7 +99,7 @@ def peers(screen: Screen, only: list[str], actions: list[str], bootstrap: str | 
                 def report(line: str, begun_s: float = begun_s) -> None:
                     screen.remark(f"{time.monotonic() - begun_s:5.0f} s  {line}")
 
-                done: Run = asyncio.run(run(system, given, actions, members=members, rest_s=rest_s, most_s=most_s, report=report))
+                done: Run = asyncio.run(run(system, given, actions, members=members, rest_s=rest_s, most_s=most_s, warm_s=warm_s, report=report))
                 runs.append({**attrs.asdict(done), "standbys": standbys, "members": members, **attrs.asdict(given)})
     except BaseException:
         if keep is None:

@@ -17,7 +17,7 @@ from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.connection import Connection
 
 ACTIONS = ("restart", "join", "leave", "kill")
-START_S = 180.0
+START_S = 600.0
 LOOK_S = 0.1
 AWAY_S = 1.0
 """Time between the end of a process and its next start in a rolling restart."""
@@ -177,7 +177,7 @@ class Application:
 
 
 async def run(
-    system: System, load: Load, actions: Sequence[str], *, members: int, rest_s: float, most_s: float, report: Callable[[str], None]
+    system: System, load: Load, actions: Sequence[str], *, members: int, rest_s: float, most_s: float, warm_s: float, report: Callable[[str], None]
 ) -> Run:  # fmt: skip
     """Measures one system, from creating its topics to its end. `report` gets a line per step."""
     connection = Connection(bootstrap=system.bootstrap)
@@ -192,7 +192,7 @@ async def run(
             application = Application(system, load, outside, rest_s=rest_s, most_s=most_s)
             try:
                 return await _measure(
-                    application, outside, system, actions, members=members, rest_s=rest_s, keys=keys, loaded_s=loaded_s, report=report
+                    application, outside, system, actions, members=members, rest_s=rest_s, warm_s=warm_s, keys=keys, loaded_s=loaded_s, report=report
                 )
             finally:
                 application.close()
@@ -201,13 +201,14 @@ async def run(
 
 
 async def _measure(
-    application: Application, outside: Outside, system: System, actions: Sequence[str], *, members: int, rest_s: float, keys: int,
+    application: Application, outside: Outside, system: System, actions: Sequence[str], *, members: int, rest_s: float, warm_s: float, keys: int,
     loaded_s: float, report: Callable[[str], None],
 ) -> Run:  # fmt: skip
     started_ms = _now_ms()
     await application.start([f"m{number + 1}" for number in range(members)])
     rest_ms = _now_ms()
     report(f"{system.label}: {members} members run all tasks after {(rest_ms - started_ms) / 1_000:.0f} s")
+    await asyncio.sleep(warm_s)
     marks: list[_Marks] = []
     for action in actions:
         async for each in application.act(action):
