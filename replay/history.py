@@ -333,6 +333,8 @@ class History:
             gone = sorted(self._open.keys() - self._tasks.keys())
         for task in self._tasks:
             owner = state.owner.get(task)
+            if owner is not None and state.is_away(owner):
+                owner = None  # it waits for that member, and nobody runs it (docs/protocol.md#m12)
             now = self._open.get(task)
             if now is None and owner is None and state.phase is not GroupPhase.LEADING and state.phase is not GroupPhase.SHADOWING:
                 continue  # before the group's first round

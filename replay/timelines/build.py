@@ -271,10 +271,14 @@ class _Builder:
             changed = True
             if event.member_id not in state.members:
                 self._end(event.member_id, event.incarnation, at_ms, "left")
+            elif state.is_away(event.member_id):
+                self._end(event.member_id, event.incarnation, at_ms, "restarting")
         elif isinstance(event, MemberEnded):
             changed = True
             if event.member_id not in state.members:  # another leader's, which says nothing of it
                 self._end(event.member_id, event.incarnation, at_ms, "proven_dead")
+            elif state.is_away(event.member_id):
+                self._end(event.member_id, event.incarnation, at_ms, "restarting")
         elif isinstance(event, MemberJoined):
             self._note_join(event, at_ms)
         elif isinstance(event, LagReported):
@@ -303,10 +307,10 @@ class _Builder:
             self._lives.setdefault((event.member_id, event.incarnation), _OpenLife(event, at_ms, at_ms))
 
     def _end(self, member_id: str, incarnation: int, at_ms: int, how: str, silent_ms: int | None = None) -> None:
-        """`silent_ms` None: the time of its last report, unless it ended with MemberLeft."""
+        """`silent_ms` None: the time of its last report, unless it ended in order."""
         life = self._lives.pop((member_id, incarnation), None)
         if life is not None:
-            silent_ms = life.heard_ms if silent_ms is None and how != "left" else silent_ms
+            silent_ms = life.heard_ms if silent_ms is None and how not in ("left", "restarting") else silent_ms
             self._lifelines.append(_lifeline(life, at_ms, how, silent_ms))
 
     def _note_report(self, event: LagReported, at_ms: int) -> None:

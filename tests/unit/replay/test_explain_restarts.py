@@ -11,6 +11,7 @@ from equipoise.events.records import Entry
 from equipoise.events.tasks import TaskId
 from equipoise.replay.explanation import Explanation, explain
 from equipoise.replay.group_view import view_of
+from equipoise.replay.timelines import build_timeline
 from tests.groups import Group
 
 MINE = TaskId(0, 0)
@@ -76,3 +77,21 @@ def test_explain_and_show_a_turn_that_has_not_come() -> None:
     group.cycle()
     assert "m1 wants to restart, and waits until the restarts before it are over" in " ".join(explained(group).what_next)
     assert states(group)["m1"] == "STABLE, waits for its turn to restart"
+
+
+def test_timeline_has_nobody_for_a_task_that_waits_and_an_end_for_its_member() -> None:
+    group = running()
+    old = group.members["m1"]
+    old.restarts(20_000)
+    until_away(group)
+    left_ms = group.append_ms
+    group.pass_ms(3_000)
+    group.join("m1", 2, lags=dict(sorted(old.copies.items())))
+    group.settles()
+    found = build_timeline(list(entries(group)))
+    stretches = [(each.member_id, each.condition.value) for each in found.intervals if each.task == MINE]
+    assert stretches[-3:] == [("m1", "running"), (None, "nobody"), ("m1", "running")]
+    (waited,) = [each for each in found.intervals if each.task == MINE and each.member_id is None and each.from_ms > group.records[1].append_ms]
+    assert waited.from_ms <= left_ms
+    assert waited.to_ms - waited.from_ms >= 3_000
+    assert [(life.incarnation, life.how) for life in found.lifelines if life.member_id == "m1"] == [(1, "restarting"), (2, "")]
