@@ -24,25 +24,31 @@ import time
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import click
 
 from bench.live import PATIENCE_S, WorkerProcess, broker, quantile
 from bench.live_members import Application, MemberProcess, until_running
+from equipoise.events.decisions import MemberExpired
 from equipoise.events.facts import MemberLeft
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import group_key, pack_fact
 from equipoise.events.log.kafka.opening import reader, writer
-from equipoise.events.log.kafka.topics import DEFAULT_PREFIX
+from equipoise.events.log.kafka.topics import DEFAULT_PREFIX, Topics
 from equipoise.member.origin import read_origin
 from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured
+from tests.live.storm.checks import decisions
 
 MEMBERS = 3
 EVERY_MS = 20
 SESSION = {"session_timeout_ms": 10_000, "lease_margin_ms": 3_000, "heartbeat_interval_ms": 1_000}
 REST_S = 2.0
+STOP_S = 1.5
+EVERY_LONG = 12
+"""So many stops of a member are shorter than its lease, and the next is longer than its session."""
 PROBE_MS = 50
 GAP_S = 15.0
 """Time for the next worker to lead."""
@@ -123,6 +129,41 @@ async def measured(bootstrap: str, folder: Path, *, kills: int, tasks: int, guar
         await asyncio.sleep(REST_S if witness else 0)  # their witnesses prove it before the broker ends
 
 
+async def stops(bootstrap: str, folder: Path, *, count: int, tasks: int, guarantee: str) -> tuple[int, int]:
+    """Stops members with SIGSTOP `count` times, each EVERY_LONG-th for longer than its session,
+    with witnesses. Returns how often a member was proven dead, and how often its session was over.
+    """
+    config = configured(initial_delay_ms=1_000, num_standbys=1, probing_interval_ms=1_000, acceptable_recovery_lag=1_000)
+    application = Application(connection=Connection(bootstrap=bootstrap), name="kills", partitions=tasks, config=config)
+    await application.make_topics()
+    options = {"state_directory": folder, "guarantee": guarantee, "witness": True, **SESSION}
+    members = [MemberProcess(application, f"m{number}", **options) for number in range(MEMBERS)]
+    random = Random(count)
+    try:
+        await until_running(members, tasks, 1)
+        feeding = asyncio.create_task(application.feed(100.0))
+
+        async def stop(member: MemberProcess, times: int) -> None:
+            for number in range(times):
+                member.signal(signal.SIGSTOP)
+                is_long = number % EVERY_LONG == EVERY_LONG - 1
+                await asyncio.sleep((SESSION["session_timeout_ms"] / 1_000 + 3) if is_long else random.uniform(0.1, STOP_S))
+                member.signal(signal.SIGCONT)
+                await asyncio.sleep(random.uniform(0.5, STOP_S))
+
+        await asyncio.gather(*(stop(member, -(-count // MEMBERS)) for member in members))
+        feeding.cancel()
+        await asyncio.gather(feeding, return_exceptions=True)
+        await until_running(members, tasks, 1)
+        decided = [each async for each in decisions(application.connection, Topics(DEFAULT_PREFIX))]
+        causes = [each.cause for each in decided if isinstance(each, MemberExpired)]
+        return causes.count("proven_dead"), causes.count("session_timeout")
+    finally:
+        for member in members:
+            member.kill()
+        await asyncio.sleep(REST_S)
+
+
 async def gaps(settings: WorkerSettings, kills: int, *, witness: bool) -> list[int]:
     """Longest time in ms without a decision, for each kill of the leading worker."""
     from aiokafka import TopicPartition
@@ -171,8 +212,9 @@ async def gaps(settings: WorkerSettings, kills: int, *, witness: bool) -> list[i
 @click.option("--guarantees", default="at_least_once,exactly_once", show_default=True)
 @click.option("--standbys", default=1, show_default=True)
 @click.option("--workers", default=10, show_default=True, help="Kills of the leading worker.")
+@click.option("--stops", "count", default=0, show_default=True, help="SIGSTOPs of members with witnesses, none of whom may be taken for dead.")
 @click.option("--without", is_flag=True, help="Also without witnesses.")
-def main(kills: int, tasks: int, guarantees: str, standbys: int, workers: int, without: bool) -> None:
+def main(kills: int, tasks: int, guarantees: str, standbys: int, workers: int, count: int, without: bool) -> None:
     """Measures the silence of tasks whose member is killed, and of groups whose worker is."""
     print("| | kills | tasks stopped | silence, ms: p50 | p99 | longest |\n|---|--:|--:|--:|--:|--:|")
     for guarantee in guarantees.split(",") if kills else ():
@@ -188,6 +230,16 @@ def main(kills: int, tasks: int, guarantees: str, standbys: int, workers: int, w
                 shutil.rmtree(folder)
             name = f"{guarantee}, {'witness' if witness else 'no witness'}"
             print(f"| {name} | {kills} | {len(found)} | {quantile(found, 0.5)} | {quantile(found, 0.99)} | {max(found)} |", flush=True)
+    for guarantee in guarantees.split(",") if count else ():
+        folder = Path(tempfile.mkdtemp(prefix="equipoise-kills-"))
+        try:
+            with broker() as bootstrap, WorkerProcess(WorkerSettings(bootstrap=bootstrap, prefix=DEFAULT_PREFIX)) as worker:
+                worker.until_said("taken over")
+                dead, expired = asyncio.run(stops(bootstrap, folder, count=count, tasks=tasks, guarantee=guarantee))
+        finally:
+            shutil.rmtree(folder)
+        print(f"{guarantee}: {count} stops, {dead} taken for dead, {expired} expired by their session timeout", flush=True)
+        assert not dead, "a stopped member was taken for dead"
     for witness in (True, False)[: 1 + without] if workers else ():
         with broker() as bootstrap:
             found = asyncio.run(gaps(WorkerSettings(bootstrap=bootstrap, prefix=DEFAULT_PREFIX), workers, witness=witness))

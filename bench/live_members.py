@@ -7,6 +7,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import multiprocessing
+import os
+import signal
 import time
 from collections import defaultdict
 from collections.abc import Iterable
@@ -86,6 +88,10 @@ class MemberProcess:
     def kill(self) -> None:
         self._process.kill()
         self._process.join()
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process.pid is not None, "it was started"
+        os.kill(self._process.pid, number)
 
     def _asked(self, what: str) -> Any:
         self._pipe.send(what)
