@@ -7,8 +7,19 @@ from typing import Any
 
 import pytest
 
-from equipoise.events.decisions import Decision, MemberExpired, RestartEnded, RestartPlanned
-from equipoise.events.facts import LeaveCancelled, LeaveIntended, LeaveRequested, MemberEnded, MemberLeft, PartitionsObserved, RestartIntended
+from equipoise.events.decisions import AssignmentIssued, Decision, MemberExpired, RestartEnded, RestartPlanned
+from equipoise.events.facts import (
+    AssignmentObserved,
+    LeaveCancelled,
+    LeaveIntended,
+    LeaveRequested,
+    MemberEnded,
+    MemberLeft,
+    ObservedMember,
+    PartitionsObserved,
+    RestartIntended,
+    TasksRevoked,
+)
 from equipoise.events.facts import Load as ReportedLoad
 from equipoise.events.tasks import LagSentinel, TaskId
 from tests.groups import Group, Truthful, configured, joined, rejections, tasks, topology
@@ -431,3 +442,62 @@ def test_member_that_is_killed_on_its_way_out_is_waited_for() -> None:
     comes_back(group, old)
     group.settles()
     assert owners(group) == before
+
+
+def causes(decisions: Iterable[Decision]) -> list[str]:
+    return [decision.cause for decision in decisions if isinstance(decision, AssignmentIssued)]
+
+
+def test_rounds_that_end_a_wait_are_named_after_it() -> None:
+    group = group_of("m1", "m2")
+    goes_away(group, "m1", 3_000)
+    assert causes(group.pass_ms(3_000)) == ["not_back"]
+    group = group_of("m1", "m2")
+    goes_away(group, "m1")
+    assert causes(group.fact(LeaveRequested(members=("m1",)))) == ["leave"]
+
+
+@pytest.mark.parametrize("how", ["not back", "asked"])
+def test_group_rests_when_its_last_member_is_given_up(how: str) -> None:
+    group = group_of("m1")
+    goes_away(group, "m1", 3_000)
+    if how == "asked":
+        group.fact(LeaveRequested(members=("m1",)))
+    else:
+        group.pass_ms(3_000)
+    assert (group.state.members, group.state.lost, group.state.probing_deadline_ms) == ({}, {}, None)
+
+
+def test_tasks_that_a_topology_drops_do_not_wait() -> None:
+    group = group_of("m1", "m2", stateful=8)
+    goes_away(group, "m1")
+    group.fact(RestartIntended(member_id="m2", incarnation=1))  # waits for its turn, and runs on
+    group.fact(topology(2, stateful=2))
+    assert {task for task in group.state.members["m2"].revoking if task.partition > 1}
+    member = group.state.members["m1"]
+    assert {task for task in member.active if task.partition > 1} == set()
+    assert member.revoking == {}
+    assert set(group.state.owner) >= set(group.state.tasks())
+
+
+def test_loan_that_a_stopping_home_made_is_lost_with_its_borrower() -> None:
+    """The home is not away yet, so it cannot be waited for."""
+    group = group_of("m1", "m2", num_standbys=1, stateful=4)
+    group.fact(RestartIntended(member_id="m1", incarnation=1, back_within_ms=WITHIN_MS))
+    first, _ = sorted(group.state.members["m1"].revoking)
+    group.fact(TasksRevoked(member_id="m1", incarnation=1, assignment_epoch=group.state.members["m1"].issued_epoch, tasks=(first,)))
+    assert group.state.owner[first] == "m2"
+    del group.members["m2"]
+    group.fact(MemberEnded(member_id="m2", incarnation=1))
+    assert group.state.owner[first] == "m1"
+    assert group.state.previous_owners[first] == "m2"
+
+
+def test_member_of_another_leader_that_is_proven_dead_holds_nothing() -> None:
+    group = Group()
+    group.fact(configured(led_by="external"))
+    group.fact(topology(stateless=1))
+    group.fact(joined("m1"))
+    group.fact(AssignmentObserved(generation=1, members=(ObservedMember(member_id="m1", incarnation=1, active=tasks("1_0")),)))
+    group.fact(MemberEnded(member_id="m1", incarnation=1))
+    assert (group.state.members, group.state.holds, group.state.fenced) == ({}, {}, {})
