@@ -125,7 +125,9 @@ class MemberAssigned:
     (docs/protocol.md#m5).
     """
     released: bool = attrs.field(default=False, validator=fields.boolean)
-    """The member is leaving and owns nothing, so it may go."""
+    """The member may go: it is leaving and owns nothing, or it restarts and first stops what is
+    still in `active` (docs/protocol.md#m12).
+    """
     acceptable_recovery_lag: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()), metadata=fields.APPENDED)
     """The group's setting, by which the member judges whether its copies are ready
     (docs/protocol.md#m2). None: it joined with the readiness word_or_lag.
@@ -278,9 +280,9 @@ class RestartPlanned:
     stated: bool = attrs.field(validator=fields.boolean)
     """Whether the member stated the time. False: by what earlier restarts took."""
     lent: tuple[TaskId, ...] = attrs.field(default=(), validator=fields.task_set)
-    """Tasks that others run until it is back."""
+    """Tasks that others run until it is back. With `choice` drain: none, because all move."""
     waiting: tuple[TaskId, ...] = attrs.field(default=(), validator=fields.task_set)
-    """Its other tasks."""
+    """Its tasks that nobody else can run at once."""
     restore_records: int = attrs.field(default=0, validator=fields.integer())
     """State of the `waiting` tasks, in records."""
     restore_ms: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))

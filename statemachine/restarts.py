@@ -131,7 +131,7 @@ def _choose(context: StepContext, member: MemberState, restart: Restart) -> None
             back_within_ms=within_ms,
             stated=restart.stated,
             lent=() if drains else tuple(sorted(lent)),
-            waiting=tuple(sorted(member.active)) if drains else waiting,
+            waiting=waiting,
             restore_records=cost.records,
             restore_ms=cost.ms,
         )

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--restarts-within",
-    type=click.FloatRange(min=0, min_open=True),
+    type=click.FloatRange(min=0.001),
     metavar="SECONDS",
     help="Members that close and start again within this time say that they will be back within it (on_sigterm=restart).",
 )

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import math
 import signal
 import socket
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from equipoise.broker_watch import BrokerWatch
 from equipoise.events import codec, fields
-from equipoise.events.errors import EquipoiseError, InputError
+from equipoise.events.errors import EquipoiseError, FieldError, InputError
 from equipoise.events.facts import TopologyDeclared
 from equipoise.events.log.kafka.client import partition_of_key
 from equipoise.events.log.kafka.connection import Connection
@@ -24,7 +25,7 @@ from equipoise.member.context import Callback
 from equipoise.member.error_policy import ParkedTask
 from equipoise.member.host import MemberHost
 from equipoise.member.location import KeyLocation, Partitioner
-from equipoise.member.options import MemberKeywords, MemberOptions, Restart
+from equipoise.member.options import MemberKeywords, MemberOptions, RestartIntent
 from equipoise.member.preparing import PreparationProgress, PrepareCallback
 from equipoise.member.processing import BatchHandler, Handler, Processor
 from equipoise.member.topics import DEFAULT_PARTITIONS, check_topics, source_partitions, topology_of
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from equipoise.worker.settings import WorkerSettings
 
 _LOG = logging.getLogger(__name__)
+DAY_S = 86_400
 
 
 class Member:
@@ -178,7 +180,7 @@ class Member:
                 running.cancel()
             elif leaves and self._options.on_sigterm == "restart" and not self._host.is_leaving:
                 _LOG.info("member %s stops when it is released, and will be back", self.member_id)
-                self._host.leave(Restart(back_within_ms=self._options.back_within_ms))
+                self._host.leave(RestartIntent(back_within_ms=self._options.back_within_ms, wait_turn=self._options.wait_turn))
             elif leaves and self._options.on_sigterm == "leave" and not self._host.is_leaving:
                 _LOG.info("member %s leaves when its tasks run elsewhere", self.member_id)
                 self._host.leave()
@@ -306,9 +308,11 @@ class Member:
 
         Raises FieldError for a time of no or more than 24 hours, and what `wait` raises.
         """
+        if back_within_s is not None and not 0 < back_within_s <= DAY_S:
+            raise FieldError("back_within_s", f"{back_within_s} must be over 0 and at most {DAY_S}; leave it out with will_be_back=True if unknown")
         restart = None
         if back_within_s is not None or will_be_back:
-            restart = Restart(back_within_ms=None if back_within_s is None else round(back_within_s * 1_000), wait_turn=wait_turn)
+            restart = RestartIntent(back_within_ms=None if back_within_s is None else math.ceil(back_within_s * 1_000), wait_turn=wait_turn)
         self._running_host().leave(restart)
         await self.wait()
 

@@ -26,7 +26,7 @@ from equipoise.member.context import Callback
 from equipoise.member.directory import StateDirectory
 from equipoise.member.link import RETRY_S, Link
 from equipoise.member.location import KeyLocation, Partitioner, task_of_key
-from equipoise.member.options import MemberOptions, Restart
+from equipoise.member.options import MemberOptions, RestartIntent
 from equipoise.member.preparing import PrepareCallback
 from equipoise.member.processing import Processor
 from equipoise.member.restorer import ChangelogRestorer
@@ -121,7 +121,7 @@ class MemberHost:
         self._restore_thread = runtime.thread("equipoise-restore")
         self._wake = asyncio.Event()
         self._leaving = self._closing = False
-        self._restart: Restart | None = None
+        self._restart: RestartIntent | None = None
         self._error: BaseException | None = None
         self._failure = ""
         self._unused_config_logged = False
@@ -209,7 +209,7 @@ class MemberHost:
         """Whether `leave` was called."""
         return self._leaving
 
-    def leave(self, restart: Restart | None = None) -> None:
+    def leave(self, restart: RestartIntent | None = None) -> None:
         """Leaves once its tasks run elsewhere; with `restart`, when the leader releases it, to be
         back.
         """

@@ -19,7 +19,7 @@ from equipoise.member.stores import MemoryStore, OpenStore, RocksStore
 
 
 @attrs.frozen(kw_only=True)
-class Restart:
+class RestartIntent:
     """A member that stops will be back, `back_within_ms` later at most; None: it does not know.
     `wait_turn`: not while other members restart.
     """
@@ -93,6 +93,10 @@ class MemberOptions:
     back_within_ms: int | None = attrs.field(default=None, validator=fields.optional(fields.integer(1, 86_400_000)))
     """With ``on_sigterm="restart"``: how long a restart takes at most, from the end of this process
     until the next one has joined. None: not known; the leader expects twice what the last one took.
+    """
+    wait_turn: bool = attrs.field(default=True, validator=fields.boolean)
+    """With ``on_sigterm="restart"``: the member runs on while other members restart. False: it
+    stops at once, beside them.
     """
     open_store: OpenStore | None = None
     """Opens a store. None: `RocksStore` with a state directory, `MemoryStore` without."""
@@ -182,6 +186,7 @@ class MemberKeywords(TypedDict, total=False):
     witness: bool
     on_sigterm: str
     back_within_ms: int | None
+    wait_turn: bool
     open_store: OpenStore | None
     restore_records_per_s: float | None
     restore_bytes_per_s: float | None

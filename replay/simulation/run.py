@@ -320,8 +320,8 @@ _NAMES_IN_LOG_IDS = {"GroupSettings": "Knobs", "SimulatedWorkerSettings": "Worke
 """Renamed class -> its name in the text from which log ids are hashed, so that equal runs keep
 equal ids.
 """
-_NOT_IN_LOG_IDS = "join_delay_ms=0, "
-"""A setting that is younger than the ids, with the value that runs had before."""
+_NOT_IN_LOG_IDS = ("join_delay_ms=0, ", ", back_within_ms=None")
+"""Fields that are younger than the ids, with the values that runs had before."""
 
 
 def log_id_of(inputs: RecordedInputs, simulation: Simulation, configured: GroupConfigured) -> str:
@@ -329,7 +329,8 @@ def log_id_of(inputs: RecordedInputs, simulation: Simulation, configured: GroupC
     described = repr((inputs.start, inputs.happenings, inputs.end_ms, configured, simulation))
     for name, stored_name in _NAMES_IN_LOG_IDS.items():
         described = described.replace(f"{name}(", f"{stored_name}(")
-    described = described.replace(_NOT_IN_LOG_IDS, "")
+    for younger in _NOT_IN_LOG_IDS:
+        described = described.replace(younger, "")
     return f"simulated-{hashlib.sha256(described.encode()).hexdigest()[:16]}"
 
 

@@ -9,7 +9,7 @@ from random import Random
 
 import attrs
 
-from equipoise.member.options import Restart
+from equipoise.member.options import RestartIntent
 from tests.simulated.deployment import EXTRA, MARGIN_MS, SESSION_MS, WORKER_SESSION_S, Deployment, Seat, WorkerSeat
 
 SESSION_S = SESSION_MS / 1_000
@@ -120,7 +120,7 @@ def leave_and_return(deployment: Deployment, random: Random) -> float | None:
         return None
     seat.wanted = False
     away_s = random.uniform(3, 12)
-    seat.member._host.leave(Restart(back_within_ms=10_000) if int(away_s * 1_000) % 2 else None)  # some come back later than they said
+    seat.member._host.leave(RestartIntent(back_within_ms=10_000) if int(away_s * 1_000) % 2 else None)  # some come back later than they said
 
     def back() -> None:
         seat.wanted = True

@@ -212,6 +212,11 @@ def test_simulate_same_run_keeps_its_log_id(recorded: dict[str, RecordedInputs],
     assert simulate(short(recorded[run], 60_000), FITTED).log_id == log_id
 
 
+def test_simulate_same_run_with_ends_of_processes_keeps_its_log_id(results: dict[str, SimulationResult]):
+    """Nor must a new field (`_NOT_IN_LOG_IDS`)."""
+    assert results["rolling"].log_id == "simulated-5a10a7c0fd207a8a"
+
+
 def test_simulate_simulated_log_same_lives(recorded: dict[str, RecordedInputs], tmp_path: Path):
     inputs = short(recorded["rolling"], 400_000)
     with open_log(tmp_path / "one.db", "w") as log, log.transaction():

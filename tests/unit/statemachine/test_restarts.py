@@ -189,6 +189,18 @@ def test_long_restart_moves_state_first_if_that_is_sooner(within_ms: int, rate: 
     assert group.state.members["m1"].leaving is (choice == "drain")
 
 
+def test_plan_of_a_drain_names_the_tasks_whose_state_it_counts() -> None:
+    group = group_of(*NAMES)
+    for member in group.members.values():
+        member.load = ReportedLoad(restored_records_per_s=5_000.0)
+    first, *others = (task for task, name in owners(group).items() if name == "m1")
+    group.members["m2"].copies[first] = 0  # caught up
+    group.cycle()
+    group.members["m1"].restarts(120_000)
+    (plan,) = planned(group.cycle())
+    assert (plan.choice, plan.lent, plan.waiting, plan.restore_records) == ("drain", (), tuple(others), 50_000 * len(others))
+
+
 def test_restart_that_drains_leaves_like_any_other() -> None:
     group = group_of(*NAMES)
     goes_away(group, "m1", 120_000)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from typing import Any
+from typing import Any, Unpack
 
 import pytest
 
 from equipoise import Connection, Member, Record, SupersededError, TaskContext
+from equipoise.events.errors import FieldError
+from equipoise.member.options import MemberKeywords, RestartIntent
 
 
 def handle(record: Record, context: TaskContext) -> None: ...
@@ -24,8 +26,8 @@ class Host:
         self.calls: list[str] = []
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def leave(self) -> None:
-        self.calls.append("leave")
+    def leave(self, restart: RestartIntent | None = None) -> None:
+        self.calls.append(f"restart within {restart.back_within_ms} ms{', in turn' * restart.wait_turn}" if restart else "leave")
         self.is_leaving = True
 
     def close(self) -> None:
@@ -45,8 +47,8 @@ class Joined(Member):
         return self
 
 
-def member(kind: type[Member] = Joined) -> Member:
-    return kind("g", handle, sources="in", member_id="m1", connection=Connection(bootstrap="127.0.0.1:1"))
+def member(kind: type[Member] = Joined, **options: Unpack[MemberKeywords]) -> Member:
+    return kind("g", handle, sources="in", member_id="m1", connection=Connection(bootstrap="127.0.0.1:1"), **options)
 
 
 async def run_and(made: Member, *numbers: int) -> tuple[int, list[str]]:
@@ -71,6 +73,34 @@ async def test_sigterm_leaves_and_sigint_or_a_second_signal_closes(signals: list
     before = signal.getsignal(signal.SIGTERM)
     assert await run_and(member(), *signals) == (0, calls)
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "call"),
+    [
+        ({"on_sigterm": "restart"}, "restart within None ms, in turn"),
+        ({"on_sigterm": "restart", "back_within_ms": 30_000}, "restart within 30000 ms, in turn"),
+        ({"on_sigterm": "restart", "back_within_ms": 30_000, "wait_turn": False}, "restart within 30000 ms"),
+    ],
+)
+async def test_sigterm_of_a_member_that_restarts_says_what_its_options_say(options: MemberKeywords, call: str) -> None:
+    assert await run_and(member(**options), signal.SIGTERM, signal.SIGTERM) == (0, [call, "close", "close"])
+
+
+@pytest.mark.parametrize("back_within_s", [0, -1, 86_400.5, float("nan")])
+async def test_leave_refuses_a_time_that_no_restart_can_take(back_within_s: float) -> None:
+    with pytest.raises(FieldError, match=r"^back_within_s: .*over 0 and at most 86400"):
+        await member().leave(back_within_s=back_within_s)
+
+
+async def test_leave_for_less_than_a_millisecond_states_a_whole_one() -> None:
+    made = member()
+    async with made:
+        leaving = asyncio.ensure_future(made.leave(back_within_s=0.000_1, wait_turn=False))
+        await asyncio.sleep(0)
+        assert made._host.calls == ["restart within 1 ms"]  # type: ignore[union-attr]
+        made.close()
+        await leaving
 
 
 async def test_signal_before_the_member_has_joined_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
