@@ -29,6 +29,8 @@ Turn = tuple[int, int, float]
 the processes of a machine share.
 """
 
+BACK_WITHIN_S = 30.0
+
 
 @attrs.frozen(kw_only=True)
 class Application:
@@ -85,6 +87,12 @@ class MemberProcess:
         self._process.join(PATIENCE_S)
         return turns
 
+    def restart(self) -> list[Turn]:
+        """As `leave`, but it says that it will be back. Start the next process with this name."""
+        turns: list[Turn] = self._asked("restart")
+        self._process.join(PATIENCE_S)
+        return turns
+
     def kill(self) -> None:
         self._process.kill()
         self._process.join()
@@ -122,8 +130,8 @@ async def _run_member(application: Application, member_id: str, options: dict[st
         while leaving is None or not leaving.done():
             if pipe.poll():
                 what = pipe.recv()
-                if what == "leave":
-                    leaving = asyncio.create_task(member.leave())
+                if what in ("leave", "restart"):
+                    leaving = asyncio.create_task(member.leave(back_within_s=BACK_WITHIN_S if what == "restart" else None))
                 else:
                     pipe.send(turns if what == "turns" else len(member.running))
             await asyncio.sleep(0.02)

@@ -415,6 +415,7 @@ class MemberHost:
         from aiokafka.errors import KafkaError
 
         self._link.forget()
+        self.work.reconcile()  # so that its copies are read, and clients connected, before it is assigned something
         await self._until_lags_are_known()
         wait_s, logged = RETRY_S, ""
         while not self._closing:

@@ -195,12 +195,13 @@ class Link:
             self._placements += 1
         return ReaderPosition(self._opening.log_id, number, asked_ms)
 
-    async def _ask_topic_ids(self) -> tuple[str, ...] | None:
+    async def _ask_topic_ids(self, over: Producer | None = None) -> tuple[str, ...] | None:
         """Present ids of the topics of facts and decisions; None: the brokers give topics no ids.
-        Raises KafkaError.
+        `over`: asks over its connection; None: over that of the reader. Raises KafkaError.
         """
         asked_s = self._runtime.monotonic_s()
-        ids = await self._consumer.topic_ids((self._topics.facts, self._topics.decisions), self._decisions)
+        client, leads = (self._consumer, self._decisions) if over is None else (over, self.facts)
+        ids = await client.topic_ids((self._topics.facts, self._topics.decisions), leads)
         self._brokers.answered(asked_s)
         if ids == self._topic_ids:
             self._seen_same_s = asked_s
@@ -378,12 +379,12 @@ class Link:
 
     async def _send(self, value: bytes) -> None:
         """Returns when the broker has appended it. Raises KafkaError."""
-        await self._check_same_log()
         if self._producer_failed:  # an idempotent producer that gave up a batch may never send another
             await self._producer.abandon()
             await self._new_producer()
-        self._producer_failed = True
         producer = self._producer
+        await self._check_same_log(producer)  # the reader's connection may be held by a fetch, for FETCH_WAIT_MS
+        self._producer_failed = True
         sending = asyncio.ensure_future(producer.send_and_wait(self._topics.facts, value, key=group_key(self._group), partition=self._partition))
         wait_s = SAME_FOR_S
         try:
@@ -397,9 +398,9 @@ class Link:
         sending.result()
         self._producer_failed = False
 
-    async def _check_same_log(self) -> None:
+    async def _check_same_log(self, over: Producer | None = None) -> None:
         """Raises KafkaError when the topics are gone or belong to another log; not when no broker
-        answers.
+        answers. `over`: as for `_ask_topic_ids`.
         """
         from aiokafka.errors import KafkaError, StaleMetadata, UnknownTopicOrPartitionError
 
@@ -407,7 +408,7 @@ class Link:
             return
         placements = self._placements
         try:
-            ids = await self._ask_topic_ids()
+            ids = await self._ask_topic_ids(over)
         except UnknownTopicOrPartitionError:
             raise
         except KafkaError as error:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -47,8 +47,10 @@ FOLLOW_WAIT_MS = 500
 MARKER_WAIT_MS = 5
 FETCH_WAIT_MS = 100
 """How long a broker holds a fetch that finds nothing. A partition that is assigned meanwhile has to
-wait for that.
+wait for that, and so has one of which records were waiting here when the fetch was sent.
 """
+OPENING_FETCH_WAIT_MS = 10
+"""The same while a task opens."""
 FETCH_BYTES = 4 * 2**20
 MAX_IDLE_MS = 10_000
 """A member without copies has no connection to restore, after this time."""
@@ -127,7 +129,7 @@ class ChangelogRestorer:
         """
         self._copies: dict[TaskId, _RestoredCopy] = {}
         self._kept: dict[TaskId, dict[str, FencedStore]] = {}
-        """Stores in memory that are neither followed nor handed over."""
+        """Open stores that are neither followed nor handed over: in memory, or from the start."""
         self._handed_over: dict[TaskId, dict[str, FencedStore]] = {}
         self._on_disk: dict[TaskId, dict[str, int]] = {}
         """Closed stores: changelog topic -> position."""
@@ -135,6 +137,8 @@ class ChangelogRestorer:
         self._unknown = asyncio.Event()
         """Set when ends were forgotten, so that they are requested at once."""
         self._assigned: frozenset[TopicPartition] = frozenset()
+        self._held: frozenset[TopicPartition] = frozenset()
+        """Those of them that are not fetched while tasks open."""
         self._woken = asyncio.Event()
         self._reported_s = 0.0
         self._tasks: list[asyncio.Task[None]] = []
@@ -170,16 +174,24 @@ class ChangelogRestorer:
             for consumer in (self._consumer, self._asker):
                 await consumer.start()
         if self._directory is not None:
-            for task, topic in self._directory.stores():
-                if topic in self._changelogs.get(task, ()):
-                    store = self._open_store(self._directory.store(task, topic))
-                    self._on_disk.setdefault(task, {})[topic] = store.position
-                    store.close()
+            self._open_all(self._directory.stores())
         await self._learn_ends()
         self._report(now=True)
         self._tasks = [asyncio.create_task(self._run(), name="restore"), asyncio.create_task(self._keep_ends(), name="changelog ends")]
         for each in self._tasks:
             each.add_done_callback(self._ended)
+
+    def _open_all(self, stored: Iterable[tuple[TaskId, str]]) -> None:
+        """They stay open: a member that is back goes on with most of them."""
+        found: dict[TaskId, dict[str, FencedStore]] = {}
+        for task, topic in stored:
+            if topic in self._changelogs.get(task, ()):
+                found.setdefault(task, {})[topic] = self._open_one(task, topic)
+        for task, stores in found.items():
+            if len(stores) == len(self._changelogs[task]):
+                self._kept[task] = stores
+            else:
+                self._put_away(task, stores)
 
     async def stop(self) -> None:
         """Closes all connections and stores."""
@@ -275,9 +287,13 @@ class ChangelogRestorer:
             self._kept[task] = stores
 
     def forget_kept(self, wanted: Iterable[TaskId]) -> None:
-        """Drops copies in memory that are not in `wanted`."""
-        for task in set(self._kept).difference(wanted):
-            _close(self._kept.pop(task))
+        """Drops copies in memory that are not in `wanted`, and closes stores on disk."""
+        for task in sorted(set(self._kept).difference(wanted)):
+            stores = self._kept.pop(task)
+            if all(each.store.lasting for each in stores.values()):
+                self._put_away(task, stores)
+            else:
+                _close(stores)
             self._report(now=True)
 
     # Reading
@@ -296,15 +312,18 @@ class ChangelogRestorer:
                 if self._finish():
                     continue
                 served = self._served()
+                self._hold_all_but(served)
                 wait_s = self._throttle.wait_s()
                 if wait_s:
                     await self._unless_woken(asyncio.sleep(wait_s))
                 elif served:
                     most = self._throttle.most_records(MOST_RECORDS)
                     begun_s = self._monotonic_s()
+                    is_opening = any(copy.opening for copy in self._copies.values())
+                    self._consumer.hold_fetches(OPENING_FETCH_WAIT_MS if is_opening else FETCH_WAIT_MS)
                     # A transaction marker moves the position without a record, so `getmany` must
                     # return early for those that wait for the end.
-                    wait_ms = MARKER_WAIT_MS if any(copy.opening for copy in self._copies.values()) else FOLLOW_WAIT_MS
+                    wait_ms = MARKER_WAIT_MS if is_opening else FOLLOW_WAIT_MS
                     batches = await self._unless_woken(self._consumer.getmany(*served, timeout_ms=wait_ms, max_records=most))
                     await self._take(served, batches or {}, begun_s)
             except OffsetOutOfRangeError as error:
@@ -314,6 +333,17 @@ class ChangelogRestorer:
                     _LOG.warning("restoring failed, retrying: %r", error)
                 await asyncio.sleep(RETRY_S)
 
+    def _hold_all_but(self, served: Collection[TopicPartition]) -> None:
+        """Fetches no other partitions, and drops what was fetched of them: while records of one
+        partition are not taken, aiokafka sends its broker no fetch, for 0.1 s.
+        """
+        held = self._assigned.difference(served)
+        self._consumer.resume(*sorted(self._held - held))
+        self._consumer.pause(*sorted(held - self._held))
+        self._held = held
+        for tp in held.intersection(self._consumer.ready()):
+            self._consumer.seek(tp, self._place_of(tp))
+
     def _rest(self) -> None:
         """Fetches nothing while there is no copy: else it would fetch, and keep, what the running
         tasks write.
@@ -322,7 +352,7 @@ class ChangelogRestorer:
             last = min(self._assigned)  # a consumer has at least one partition
             self._consumer.assign([last])
             self._consumer.pause(last)
-            self._assigned = frozenset()
+            self._assigned = self._held = frozenset()
 
     async def _unless_woken(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """The coroutine's result; None, and it is cancelled, when `_woken` is set first."""
@@ -341,8 +371,7 @@ class ChangelogRestorer:
         partitions to the consumer.
         """
         looked_at: set[TaskId] = set()
-        # Includes copies that come meanwhile: each new assignment makes the consumer fetch again
-        # what it had fetched ahead.
+        # Includes copies that come meanwhile: each new assignment waits for the fetch under way.
         while coming := {task: copy for task, copy in self._copies.items() if task not in looked_at}:
             looked_at.update(coming)
             opening = {task: copy for task, copy in coming.items() if copy.waiting is not None and copy.goals is None}
@@ -358,10 +387,11 @@ class ChangelogRestorer:
         partitions = {tp: store for task, copy in placed.items() for tp, store in self._partitions(task, copy).items()}
         unsought = {tp for task, copy in placed.items() if not copy.sought for tp in self._partitions(task, copy)}
         if placed and self._assigned != partitions.keys():
-            self._assigned = frozenset(partitions)
+            new = partitions.keys() - self._assigned
             self._consumer.assign(sorted(partitions))
-            self._consumer.resume(*partitions)
-            unsought = set(partitions)
+            self._consumer.resume(*new)
+            unsought |= new
+            self._assigned, self._held = frozenset(partitions), self._held.intersection(partitions).difference(new)
         for tp in sorted(unsought):
             self._consumer.seek(tp, partitions[tp].position)
         for copy in placed.values():
@@ -405,6 +435,10 @@ class ChangelogRestorer:
     def _partitions(self, task: TaskId, copy: _RestoredCopy | None = None) -> dict[TopicPartition, FencedStore]:
         stores: Mapping[str, Any] = dict.fromkeys(self._changelogs[task]) if copy is None else copy.stores
         return {TopicPartition(topic, task.partition): store for topic, store in stores.items()}
+
+    def _place_of(self, tp: TopicPartition) -> int:
+        """Offset of the record that the copy needs next."""
+        return next(store.position for task, copy in self._copies.items() for each, store in self._partitions(task, copy).items() if each == tp)
 
     def _served(self) -> dict[TopicPartition, tuple[TaskId, _RestoredCopy]]:
         opening = [task for task, copy in self._copies.items() if copy.opening]

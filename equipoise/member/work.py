@@ -8,7 +8,7 @@ import asyncio
 import inspect
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Set
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -145,13 +145,14 @@ class Work:
         """The last arguments of `Preparer.update`."""
         self._runners: dict[TaskId, TaskRunner] = {}
         self._connected: dict[TaskId, TaskClients] = {}
-        """Clients of warm-ups, connected ahead so that a hand-over does not wait for connections.
-        """
+        """Clients of copies, connected ahead so that a hand-over does not wait for connections."""
         self._closing_clients: set[asyncio.Task[None]] = set()
         self._asked_to_stop: set[TaskId] = set()
         self._unsaid: dict[TaskId, tuple[int, ParkedTask]] = {}
         """Parked task -> token and why, until the brokers have acknowledged TaskParked."""
         self._following: set[TaskId] = set()
+        self._standbys: frozenset[TaskId] = frozenset()
+        """Copies that the member was told to keep; `on_standby` was called for each."""
         self._reported: set[TaskId] = set()
         """Copies that the session of this incarnation knows of."""
         self._rates, self._busy = Rates(), Rates()
@@ -242,7 +243,9 @@ class Work:
         with self._shared.lock:
             session, now_ms = self._shared.session, self._boot_ms()
             self._restorer.ready_lag_records = session.acceptable_lag or 0
-            closing, copies, warmups = sorted(session.closing), session.standby | session.warmup, session.warmup
+            closing, warmups = sorted(session.closing), session.warmup
+            assigned = session.standby | session.warmup
+            copies = assigned if session.assignment_epoch else assigned.union(self.lags)  # most of those here will be assigned to it
             grants = {task: (grant.token, grant.start_ms) for task, grant in sorted(session.grants.items()) if task not in session.closing}
             to_prepare = session.to_prepare(), frozenset(copies).union(grants)
             over = session.ended is not None and session.ended not in (End.LEFT, End.RELEASED)
@@ -260,16 +263,19 @@ class Work:
         if self._preparer is not None and to_prepare != self._to_prepare:
             self._to_prepare = to_prepare
             self._app.call_soon_threadsafe(self._preparer.update, *to_prepare)
-        self._connect(warmups.difference(self._runners))
+        # All tasks share connections: those of one copy are enough for standbys.
+        ahead = warmups.difference(self._runners) or (set() if self._runners else set(sorted(copies)[:1]))
+        self._connect(ahead)
         self._follow(frozenset(task for task in copies if task not in self._runners))
+        self._call_on_standby(assigned.difference(self._runners))
         self._restore_thread.loop.call_soon_threadsafe(self._restorer.forget_kept, [*copies, *grants, *self._runners])
         return min(looks)
 
-    def _connect(self, warmups: frozenset[TaskId]) -> None:
+    def _connect(self, copies: Set[TaskId]) -> None:
         """Keeps clients connected for these tasks only."""
-        for task in sorted(self._connected.keys() - warmups):
+        for task in sorted(self._connected.keys() - copies):
             self._app.call_soon_threadsafe(self._begin_closing, self._connected.pop(task))
-        for task in sorted(warmups - self._connected.keys()):
+        for task in sorted(copies - self._connected.keys()):
             clients = self._connected[task] = self._factory.clients(task)
             self._app.call_soon_threadsafe(clients.connect)
 
@@ -290,8 +296,12 @@ class Work:
             self._following.add(task)
             if self._factory.has_changelogs(task):
                 self._restore_thread.loop.call_soon_threadsafe(self._restorer.follow, task)
-            if self._on_standby is not None:
+
+    def _call_on_standby(self, copies: frozenset[TaskId]) -> None:
+        if self._on_standby is not None:
+            for task in sorted(copies - self._standbys):
                 self._app.call_soon_threadsafe(self._call_back, self._on_standby, task)
+        self._standbys = copies
 
     def call_on_asked(self, leave: bool) -> None:
         """Calls `on_asked`: an operator asks this member to leave, or withdraws that."""

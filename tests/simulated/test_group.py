@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from itertools import pairwise
 
 import pytest
 
@@ -10,9 +12,13 @@ from equipoise import ErrorPolicy, JsonSerde, Record, StringSerde, TaskContext
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
 from equipoise.testing import Group, SentRecord
+from tests.groups import configured
 
 BOTH = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
 KEYS = 9
+EVERY_S = 0.02
+MOST_SILENT_S = 0.15
+"""Half of what it may take with processors that are not infinitely fast."""
 
 
 def count(record: Record, context: TaskContext) -> None:
@@ -54,6 +60,48 @@ def test_group_counts_each_record_once_over_joins_leaves_and_crashes(guarantee: 
         group.settle()
         assert "m3" not in group.running.values()
         assert group.state() == {f"k{number}": 6 for number in range(KEYS)}
+        group.recount()
+
+
+@BOTH
+def test_tasks_with_standbys_are_silent_for_a_moment_only_when_their_member_restarts(guarantee: str) -> None:
+    tasks, members = 9, ("m1", "m2", "m3")
+    handled: dict[int, list[float]] = {}
+
+    def note(record: Record, context: TaskContext) -> None:
+        count(record, context)
+        handled.setdefault(context.task.partition, []).append(group.now_s)
+
+    def feed(seconds: float) -> None:
+        for _ in range(round(seconds / EVERY_S)):
+            for partition in range(tasks):
+                group.send(1, key=f"k{partition}", partition=partition)
+            group.advance(EVERY_S)
+
+    config = configured(num_standbys=1, initial_delay_ms=1_000, acceptable_recovery_lag=1_000)
+    group = Group(
+        note, sources="orders", state="log", outputs="counts", key_serde=StringSerde(), value_serde=JsonSerde(),
+        guarantee=guarantee, group_config=config, partitions=tasks,  # type: ignore[arg-type]
+    )  # fmt: skip
+    with group:
+        group.join(*members)
+        group.settle()
+        group.advance(30)  # all standbys are there
+        feed(0.5)
+        assert Counter(group.running.values()) == dict.fromkeys(members, 3)
+        handled.clear()
+        member, process = group._running("m1")
+        process.app.create_task(member.leave(back_within_s=30))
+        while "m1" in group.running.values():
+            feed(0.2)
+        feed(2)
+        group.join("m1")
+        while Counter(group.running.values()) != dict.fromkeys(members, 3):
+            feed(0.2)
+        feed(0.5)
+        silences = [max(after - before for before, after in pairwise(times)) for _, times in sorted(handled.items())]
+        assert EVERY_S < max(silences) <= MOST_SILENT_S, silences
+        group.settle()
         group.recount()
 
 

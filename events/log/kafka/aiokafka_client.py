@@ -250,6 +250,9 @@ class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
         if isinstance(_retrieve_error(sent), REFUSED):
             self._txn_manager.increment_sequence_number(place, -records)
 
+    async def topic_ids(self, topics: Sequence[str], leads: TopicPartition) -> tuple[str, ...] | None:
+        return await topic_ids(self.client, topics, leads)
+
     async def stop(self, *, within_s: float = CLOSE_S) -> None:
         await _stop(self, super().stop, within_s)
 

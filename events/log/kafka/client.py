@@ -105,7 +105,17 @@ class Client(Protocol):
         ...
 
 
-class Consumer(Client, Protocol):
+class DataClient(Client, Protocol):
+    """What consumers and producers have."""
+
+    async def topic_ids(self, topics: Sequence[str], leads: TopicPartition) -> tuple[str, ...] | None:
+        """Ids of `topics` (KIP-516), from the leader of `leads`; None: the brokers have none. A
+        topic that was deleted and created again has another id. Raises KafkaError.
+        """
+        ...
+
+
+class Consumer(DataClient, Protocol):
     """Reads partitions that are assigned to it by hand. Fetches ahead what is assigned and not
     paused.
     """
@@ -185,14 +195,8 @@ class Consumer(Client, Protocol):
         """Partitions as last heard; None: the topic is not known."""
         ...
 
-    async def topic_ids(self, topics: Sequence[str], leads: TopicPartition) -> tuple[str, ...] | None:
-        """Ids of `topics` (KIP-516), from the leader of `leads`; None: the brokers have none. A
-        topic that was deleted and created again has another id. Raises KafkaError.
-        """
-        ...
 
-
-class Producer(Client, Protocol):
+class Producer(DataClient, Protocol):
     """Writes records: idempotently and in order per partition, acknowledged by all replicas."""
 
     async def connect(self) -> None:

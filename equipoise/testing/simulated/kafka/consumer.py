@@ -392,18 +392,3 @@ class SimulatedConsumer(ConnectedClient):
     def partitions_for_topic(self, topic: str) -> set[int] | None:
         count = self._counts.get(topic)
         return None if count is None else set(range(count))
-
-    async def topic_ids(self, topics: Sequence[str], leads: TopicPartition) -> tuple[str, ...] | None:
-        leader = self._leader(leads)
-        if leader is None or leader < 0:
-            self._tracked[leads[0]] = None
-            await self._refresh()
-            leader = self._leader(leads)
-            if leader is None or leader < 0:
-                there = self._counts.get(leads[0])
-                raise (errors.NodeNotReadyError if there else errors.UnknownTopicOrPartitionError)(f"{leads[0]}/{leads[1]} has no leader")
-        answer = await self._ask(leader, "Metadata", partial(self._cluster.metadata, list(topics)))
-        if any(answer[topic] is None for topic in topics):
-            self._refresh()
-            raise errors.UnknownTopicOrPartitionError(next(topic for topic in topics if answer[topic] is None))
-        return tuple(answer[topic].topic_id for topic in topics)
