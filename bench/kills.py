@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import shutil
 import signal
 import sys
@@ -27,6 +28,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import attrs
 import click
 
 from bench.live import PATIENCE_S, WorkerProcess, broker, quantile
@@ -40,6 +42,8 @@ from equipoise.events.log.kafka.topics import DEFAULT_PREFIX, Topics
 from equipoise.member.origin import read_origin
 from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured
+from tests.live.brokers import FAST_JAVA, Brokers
+from tests.live.cut import Network
 from tests.live.storm.checks import decisions
 
 MEMBERS = 3
@@ -124,44 +128,54 @@ async def measured(bootstrap: str, folder: Path, *, kills: int, tasks: int, guar
         if feeding is not None:
             feeding.cancel()
             await asyncio.gather(feeding, return_exceptions=True)
-        for member in members.values():
-            member.kill()
-        await asyncio.sleep(REST_S if witness else 0)  # their witnesses prove it before the broker ends
+        await end_all(list(members.values()))
 
 
-async def stops(bootstrap: str, folder: Path, *, count: int, tasks: int, guarantee: str) -> tuple[int, int]:
-    """Stops members with SIGSTOP `count` times, each EVERY_LONG-th for longer than its session,
-    with witnesses. Returns how often a member was proven dead, and how often its session was over.
+async def survivors(bootstrap: str, folder: Path, network: Network | None, *, count: int, tasks: int, guarantee: str) -> tuple[int, int]:
+    """Stops members with SIGSTOP `count` times, or with `network` cuts them off from the brokers;
+    each EVERY_LONG-th time for longer than their session. They have witnesses. Returns how often a
+    member was proven dead, and how often its session was over.
     """
     config = configured(initial_delay_ms=1_000, num_standbys=1, probing_interval_ms=1_000, acceptable_recovery_lag=1_000)
     application = Application(connection=Connection(bootstrap=bootstrap), name="kills", partitions=tasks, config=config)
     await application.make_topics()
     options = {"state_directory": folder, "guarantee": guarantee, "witness": True, **SESSION}
-    members = [MemberProcess(application, f"m{number}", **options) for number in range(MEMBERS)]
+    names = [f"m{number}" for number in range(MEMBERS)]
+    through = {name: Connection(bootstrap=network.bootstrap(name)) if network else application.connection for name in names}
     random = Random(count)
-    try:
-        await until_running(members, tasks, 1)
+    async with contextlib.AsyncExitStack() as stack:
+        if network:
+            await stack.enter_async_context(network.relaying())
+        members = {name: MemberProcess(attrs.evolve(application, connection=through[name]), name, **options) for name in names}
+        stack.push_async_callback(end_all, list(members.values()))
+        await until_running(list(members.values()), tasks, 1)
         feeding = asyncio.create_task(application.feed(100.0))
 
-        async def stop(member: MemberProcess, times: int) -> None:
+        async def stop(name: str, times: int) -> None:
+            begin = partial(network.cut, name) if network else partial(members[name].signal, signal.SIGSTOP)
+            end = partial(network.mend, name) if network else partial(members[name].signal, signal.SIGCONT)
             for number in range(times):
-                member.signal(signal.SIGSTOP)
+                begin()
                 is_long = number % EVERY_LONG == EVERY_LONG - 1
                 await asyncio.sleep((SESSION["session_timeout_ms"] / 1_000 + 3) if is_long else random.uniform(0.1, STOP_S))
-                member.signal(signal.SIGCONT)
+                end()
                 await asyncio.sleep(random.uniform(0.5, STOP_S))
 
-        await asyncio.gather(*(stop(member, -(-count // MEMBERS)) for member in members))
+        await asyncio.gather(*(stop(name, -(-count // MEMBERS)) for name in names))
         feeding.cancel()
         await asyncio.gather(feeding, return_exceptions=True)
-        await until_running(members, tasks, 1)
+        await until_running(list(members.values()), tasks, 1)
+        await outputs(application)
         decided = [each async for each in decisions(application.connection, Topics(DEFAULT_PREFIX))]
-        causes = [each.cause for each in decided if isinstance(each, MemberExpired)]
-        return causes.count("proven_dead"), causes.count("session_timeout")
-    finally:
-        for member in members:
-            member.kill()
-        await asyncio.sleep(REST_S)
+    causes = [each.cause for each in decided if isinstance(each, MemberExpired)]
+    return causes.count("proven_dead"), causes.count("session_timeout")
+
+
+async def end_all(members: list[MemberProcess]) -> None:
+    """Kills them; their witnesses prove it before the broker ends."""
+    for member in members:
+        member.kill()
+    await asyncio.sleep(REST_S)
 
 
 async def gaps(settings: WorkerSettings, kills: int, *, witness: bool) -> list[int]:
@@ -212,9 +226,10 @@ async def gaps(settings: WorkerSettings, kills: int, *, witness: bool) -> list[i
 @click.option("--guarantees", default="at_least_once,exactly_once", show_default=True)
 @click.option("--standbys", default=1, show_default=True)
 @click.option("--workers", default=10, show_default=True, help="Kills of the leading worker.")
-@click.option("--stops", "count", default=0, show_default=True, help="SIGSTOPs of members with witnesses, none of whom may be taken for dead.")
+@click.option("--stops", default=0, show_default=True, help="SIGSTOPs of members with witnesses, none of whom may be taken for dead.")
+@click.option("--cuts", default=0, show_default=True, help="Cuts of the network between such a member and the brokers.")
 @click.option("--without", is_flag=True, help="Also without witnesses.")
-def main(kills: int, tasks: int, guarantees: str, standbys: int, workers: int, count: int, without: bool) -> None:
+def main(kills: int, tasks: int, guarantees: str, standbys: int, workers: int, stops: int, cuts: int, without: bool) -> None:
     """Measures the silence of tasks whose member is killed, and of groups whose worker is."""
     print("| | kills | tasks stopped | silence, ms: p50 | p99 | longest |\n|---|--:|--:|--:|--:|--:|")
     for guarantee in guarantees.split(",") if kills else ():
@@ -230,16 +245,16 @@ def main(kills: int, tasks: int, guarantees: str, standbys: int, workers: int, c
                 shutil.rmtree(folder)
             name = f"{guarantee}, {'witness' if witness else 'no witness'}"
             print(f"| {name} | {kills} | {len(found)} | {quantile(found, 0.5)} | {quantile(found, 0.99)} | {max(found)} |", flush=True)
-    for guarantee in guarantees.split(",") if count else ():
-        folder = Path(tempfile.mkdtemp(prefix="equipoise-kills-"))
-        try:
-            with broker() as bootstrap, WorkerProcess(WorkerSettings(bootstrap=bootstrap, prefix=DEFAULT_PREFIX)) as worker:
+    for what, count in (("stops", stops), ("cuts", cuts)):
+        for guarantee in guarantees.split(",") if count else ():
+            network = Network([f"m{number}" for number in range(MEMBERS)]) if what == "cuts" else None
+            with tempfile.TemporaryDirectory(prefix="equipoise-kills-") as home, contextlib.ExitStack() as stack:
+                bootstrap = stack.enter_context(Brokers(1, network.listeners if network else (), java=FAST_JAVA)).bootstrap
+                worker = stack.enter_context(WorkerProcess(WorkerSettings(bootstrap=bootstrap, prefix=DEFAULT_PREFIX)))
                 worker.until_said("taken over")
-                dead, expired = asyncio.run(stops(bootstrap, folder, count=count, tasks=tasks, guarantee=guarantee))
-        finally:
-            shutil.rmtree(folder)
-        print(f"{guarantee}: {count} stops, {dead} taken for dead, {expired} expired by their session timeout", flush=True)
-        assert not dead, "a stopped member was taken for dead"
+                dead, expired = asyncio.run(survivors(bootstrap, Path(home), network, count=count, tasks=tasks, guarantee=guarantee))
+            print(f"{guarantee}: {count} {what}, {dead} taken for dead, {expired} expired by their session timeout", flush=True)
+            assert not dead, "a member that lives was taken for dead"
     for witness in (True, False)[: 1 + without] if workers else ():
         with broker() as bootstrap:
             found = asyncio.run(gaps(WorkerSettings(bootstrap=bootstrap, prefix=DEFAULT_PREFIX), workers, witness=witness))

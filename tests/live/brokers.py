@@ -3,7 +3,7 @@ machine, in a folder of their own.
 
 ::
 
-    with Brokers(count=3) as brokers:
+    with Brokers(3) as brokers:
         brokers.bootstrap        # "127.0.0.1:40001,127.0.0.1:40003,127.0.0.1:40005"
         brokers.kill(1)          # kill -9
         brokers.start(1)         # the same broker again, with what it had on its disk
@@ -117,16 +117,19 @@ class Brokers:
     server.properties.
 
     `port`: of the first one, for its clients; "": any that is free. `java`: options of the JVMs.
+    `listeners`: further ones, each with (port, advertised port) for each broker.
     """
 
-    def __init__(self, count: int = 1, *, port: str = "", java: Sequence[str] = _JAVA, **settings: str) -> None:
+    def __init__(
+        self, count: int = 1, listeners: Sequence[Sequence[tuple[int, int]]] = (), /, *, port: str = "", java: Sequence[str] = _JAVA, **settings: str
+    ) -> None:
         self._jars = jars()
         self._home = Path(tempfile.mkdtemp(prefix="equipoise-kafka-"))
         self._ports = free_ports(2 * count)
         if port:
             self._ports[0] = int(port)
         self._running: dict[int, tuple[subprocess.Popen[bytes], int]] = {}
-        self._settings, self._java = settings, java
+        self._settings, self._java, self._listeners = settings, java, listeners
         self.count = count
         try:
             cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
@@ -216,9 +219,21 @@ class Brokers:
             "auto.create.topics.enable": "false",
             "num.network.threads": "2",
             "num.io.threads": "4",
+            **(self._with_more_listeners(index) if self._listeners else {}),
             **self._settings,
         }
         return "".join(f"{name}={value}\n" for name, value in lines.items())
+
+    def _with_more_listeners(self, index: int) -> dict[str, str]:
+        own, controller = self._port(index), self._ports[2 * index + 1]
+        ports = {"PLAINTEXT": (own, own), "CONTROLLER": (controller, controller)}
+        ports |= {f"MORE{number}": each[index] for number, each in enumerate(self._listeners)}
+        return {
+            "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, (port, _) in ports.items()),
+            "advertised.listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, (_, port) in ports.items() if name != "CONTROLLER"),
+            "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in ports),
+            "inter.broker.listener.name": "PLAINTEXT",
+        }
 
     def _format(self, index: int, cluster_id: str) -> None:
         """An empty disk. A JVM formats one for each index on this machine; later ones are copies of

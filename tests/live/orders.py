@@ -82,11 +82,12 @@ class Orders:
 
     def start(
         self, member_id: str, *, folder: str = "state", lead: bool = False, timing: tuple[int, int] | None = None, guarantee: str = "",
-        epoch: int = 0, witness: bool = False, back_within_ms: int | None = None,
+        epoch: int = 0, witness: bool = False, back_within_ms: int | None = None, bootstrap: str = "",
     ) -> str:
         """A process of `member_id`, with a worker in it if it is to `lead`; gives its name here.
         `timing`: its session timeout and margin in ms; None: those of all. `guarantee`: another
-        one. `epoch`: of its topology. `witness`: whether it has one.
+        one. `epoch`: of its topology. `witness`: whether it has one. `bootstrap`: another way to
+        the brokers.
         `back_within_ms`: SIGTERM means that it will be back within that time; None: that it leaves.
         """
         name = f"{member_id}.{next(self._numbers)}"
@@ -101,7 +102,7 @@ class Orders:
         if self.restore_records_per_s:
             options["--restore-records-per-s"] = str(self.restore_records_per_s)
         command = [*ENDS_WITH_ITS_STARTER, sys.executable, "-m", "examples.orders"]
-        command += ["--bootstrap", self.connection.bootstrap, "--topic", self.topic, "count"]
+        command += ["--bootstrap", bootstrap or self.connection.bootstrap, "--topic", self.topic, "count"]
         command += [*itertools.chain(*options.items()), *(["--lead"] if lead else []), *(["--witness"] if witness else [])]
         with open(self._folder / f"{name}.out", "wb") as out:
             self._processes[name] = subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, "LOG_LEVEL": "INFO"})

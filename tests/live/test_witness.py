@@ -20,6 +20,8 @@ import pytest
 from equipoise.events.decisions import MemberExpired
 from equipoise.events.facts import MemberEnded
 from equipoise.events.settings import GroupSettings
+from tests.live.brokers import Brokers
+from tests.live.cut import Network
 from tests.live.leader import leading
 from tests.live.test_member import BOTH, PARTITIONS, Application
 from tests.live.test_restorer import until
@@ -31,9 +33,10 @@ STOPPED_S = 5.0
 RUN = "import asyncio, sys; from tests.live.test_witness import run; asyncio.run(run(*sys.argv[1:]))"
 
 
-async def run(bootstrap: str, prefix: str, member_id: str, folder: str, guarantee: str) -> None:
+async def run(bootstrap: str, prefix: str, member_id: str, folder: str, guarantee: str, session_timeout_ms: str = "60000") -> None:
     """The process that is watched."""
-    await application_of(bootstrap, prefix).member(member_id, Path(folder), guarantee, witness=True, **LONG).run()
+    options = {**LONG, "session_timeout_ms": int(session_timeout_ms)}
+    await application_of(bootstrap, prefix).member(member_id, Path(folder), guarantee, witness=True, **options).run()
 
 
 def application_of(bootstrap: str, prefix: str) -> Application:
@@ -93,6 +96,32 @@ async def test_tasks_of_a_killed_process_run_elsewhere_at_once(
             await until(lambda: "proven after" in said.read_text())
             start(processes, said, bootstrap, prefix, "m1", str(tmp_path / "m1"), guarantee)
             await until(lambda: "m1" in state.members and len(state.members["m1"].held) > 0)
+
+
+async def test_member_that_is_cut_off_is_expired_by_its_session_timeout_and_not_proven_dead(
+    prefix: str, tmp_path: Path, processes: list[subprocess.Popen[bytes]]
+) -> None:
+    network = Network(["m1"])
+    with Brokers(1, network.listeners) as brokers:
+        application = application_of(brokers.bootstrap, prefix)
+        await application.make_topics()
+        async with leading(brokers.bootstrap, prefix, prefix, application.config, application.topology) as leader, network.relaying():
+            folder = str(tmp_path / "m1")
+            cut_off = start(processes, tmp_path / "said", network.bootstrap("m1"), prefix, "m1", folder, "at_least_once", "6000")
+            members = leader.machine.state.members
+            await until(lambda: "m1" in members and len(members["m1"].held) == PARTITIONS)
+            incarnation = members["m1"].incarnation
+            async with application.member("m2", tmp_path / "m2", "at_least_once", **LONG) as heir:
+                await application.order(100)
+                network.cut("m1")
+                await until(lambda: len(heir.running) == PARTITIONS)
+                (expired,) = leader.decided(MemberExpired)
+                assert (expired.member_id, expired.cause) == ("m1", "session_timeout")
+                network.mend("m1")
+                await until(lambda: "m1" in members and members["m1"].incarnation > incarnation)
+                await application.until_counted(exactly=False)
+            assert cut_off.poll() is None
+            assert not [record for record in leader.facts if isinstance(record.event, MemberEnded)]
 
 
 async def test_process_that_leaves_proves_nothing(

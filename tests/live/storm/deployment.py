@@ -29,9 +29,23 @@ from equipoise.member.fencing import AT_LEAST_ONCE, EXACTLY_ONCE
 from tests import faults
 from tests.customers import placed_customers
 from tests.live.brokers import Brokers
+from tests.live.cut import Network
 from tests.live.kafka import admin_client
 from tests.live.orders import ENDS_WITH_ITS_STARTER, Orders
-from tests.live.storm.faults import BROKERS, EXTRA, LEASE_S, MEMBERS, OPERATORS, SESSION_S, WITNESSED, WORKER_SESSION_S, WORKERS, Fault, Kind
+from tests.live.storm.faults import (
+    BROKERS,
+    CUTTABLE,
+    EXTRA,
+    LEASE_S,
+    MEMBERS,
+    OPERATORS,
+    SESSION_S,
+    WITNESSED,
+    WORKER_SESSION_S,
+    WORKERS,
+    Fault,
+    Kind,
+)
 from tests.live.storm.transactions import Transactions
 
 TASKS = 8
@@ -110,7 +124,9 @@ class Deployment:
 
     def __init__(self, folder: Path, guarantee: str) -> None:
         self._folder = folder
-        self.brokers = Brokers(len(BROKERS), **{"broker.session.timeout.ms": "6000"})
+        self.network = Network(CUTTABLE, len(BROKERS))
+        self._relaying = contextlib.AsyncExitStack()
+        self.brokers = Brokers(len(BROKERS), self.network.listeners, **{"broker.session.timeout.ms": "6000"})
         self.orders = Orders(
             self.brokers.bootstrap, PREFIX, folder, guarantee, partitions=TASKS, session_ms=round(SESSION_S * 1_000),
             lease_margin_ms=round((SESSION_S - LEASE_S) * 1_000), heartbeat_ms=1_500, commit_ms=COMMIT_MS, settings=SETTINGS,
@@ -140,6 +156,7 @@ class Deployment:
 
     async def start(self) -> None:
         """Topics, the group's configuration, both workers at once, all members."""
+        await self._relaying.enter_async_context(self.network.relaying())
         await self.orders.make_topics()
         for name in WORKERS:
             self._start_worker(name)
@@ -200,6 +217,7 @@ class Deployment:
     def _start_process(self, seat: Seat) -> str:
         return self.orders.start(
             seat.member_id, folder=seat.folder, timing=seat.timing, guarantee=self._guarantee, epoch=self._epoch,
+            bootstrap=self.network.bootstrap(seat.member_id) if seat.member_id in CUTTABLE else "",
             witness=seat.member_id in WITNESSED, back_within_ms=BACK_WITHIN_MS if seat.member_id[-1] in RESTARTS else None,
         )  # fmt: skip
 
@@ -248,6 +266,7 @@ class Deployment:
         if self._guard is not None:
             self._guard.cancel()
             await asyncio.gather(self._guard, return_exceptions=True)
+        await self._relaying.aclose()
 
     # Faults
 
@@ -414,6 +433,10 @@ class Deployment:
             self.orders.signal(process, signal.SIGSTOP)
             await asyncio.sleep(fault.length_s)
             self.orders.signal(process, signal.SIGCONT)
+        elif fault.kind in (Kind.CUT, Kind.CUT_BEYOND):
+            self.network.cut(fault.victim)
+            await asyncio.sleep(fault.length_s)
+            self.network.mend(fault.victim)
         elif fault.kind is Kind.TWIN:
             await self._twin(seat, process)
         elif fault.kind is Kind.LEAVE:

@@ -11,6 +11,8 @@ import attrs
 MEMBERS = ("m1", "m2", "m3", "m4", "m5")
 WITNESSED = ("m1", "m3")
 """Members that have a witness; so have all workers."""
+CUTTABLE = ("m3", "m4")
+"""Members whose connections can be cut."""
 EXTRA = ("m6", "m7")
 """Who may join."""
 WORKERS = ("w1", "w2")
@@ -35,6 +37,8 @@ class Kind(enum.Enum):
     WIPE = "kill -9, its disk wiped, started again"
     PAUSE = "SIGSTOP within its lease, SIGCONT"
     PAUSE_BEYOND = "SIGSTOP beyond its lease and session, SIGCONT"
+    CUT = "cut off from the brokers within its lease"
+    CUT_BEYOND = "cut off from the brokers beyond its lease and session"
     TWIN = "a second process with its id, and another disk"
     KILL_WITNESS = "kill -9 of its witness"
     LEAVE = "leaves in order, started again"
@@ -58,6 +62,8 @@ _LENGTHS_S: dict[Kind, tuple[tuple[float, float], ...]] = {
     Kind.WIPE: ((0.2, 3),),
     Kind.PAUSE: ((0.5, 0.6 * LEASE_S),),
     Kind.PAUSE_BEYOND: ((SESSION_S + 3, SESSION_S + 10),),
+    Kind.CUT: ((0.5, 0.6 * LEASE_S),),
+    Kind.CUT_BEYOND: ((SESSION_S + 3, SESSION_S + 10),),
     Kind.TWIN: ((0, 0),),
     Kind.KILL_WITNESS: ((0, 0),),
     Kind.LEAVE: ((0.5, 10),),
@@ -134,7 +140,9 @@ def _victims(kind: Kind, free_at_s: dict[str, float], at_s: float) -> list[str]:
         return sorted(free.intersection(WORKERS))
     if kind is Kind.JOIN:
         return sorted(free.intersection(EXTRA))
-    victims = sorted(free.intersection(WITNESSED if kind is Kind.KILL_WITNESS else MEMBERS))
+    victims = sorted(free.intersection(MEMBERS))
     if kind is Kind.KILL_WITNESS:
-        return victims
-    return victims if len(victims) > len(MEMBERS) - MOST_AT_ONCE else []
+        return sorted(free.intersection(WITNESSED))
+    if len(victims) <= len(MEMBERS) - MOST_AT_ONCE:
+        return []
+    return sorted(free.intersection(CUTTABLE)) if kind in (Kind.CUT, Kind.CUT_BEYOND) else victims
