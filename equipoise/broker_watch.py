@@ -21,11 +21,11 @@ connections fail one after the other.
 
 class BrokerWatch:
     """Collects the failures of one process's requests. Any thread may call it. `who`: the beginning
-    of each line.
+    of each line. `say`: writes a line; default: as a warning, into the log.
     """
 
-    def __init__(self, who: str, monotonic_s: Callable[[], float]) -> None:
-        self._who, self._monotonic_s = who, monotonic_s
+    def __init__(self, who: str, monotonic_s: Callable[[], float], say: Callable[[str], None] = _LOG.warning) -> None:
+        self._who, self._monotonic_s, self._say = who, monotonic_s, say
         self._lock = threading.Lock()
         self._since_s: float | None = None
         self._failed_s = self._said_s = 0.0
@@ -47,15 +47,15 @@ class BrokerWatch:
                 return
             self._said_s = now_s
         if since_s is None:
-            _LOG.warning("%s: a broker does not answer: %s", self._who, what)
+            self._say(f"{self._who}: a broker does not answer: {what}")
         else:
-            _LOG.warning("%s: a broker has not answered for %.0f s: %s", self._who, now_s - since_s, what)
+            self._say(f"{self._who}: a broker has not answered for {now_s - since_s:.0f} s: {what}")
 
     def noted(self, what: str, error: BaseException) -> bool:
         """Whether `error`, which ended `what`, means that a broker does not answer. Then this says
         it, and the caller need not.
         """
-        if not _means_away(error):
+        if not _means_away(error, again=self.is_away):
             return False
         self.failed(f"{what}: {error!r}")
         return True
@@ -69,18 +69,24 @@ class BrokerWatch:
             if since_s is None or asked_s < self._failed_s + CALM_S:
                 return
             self._since_s = None
-        _LOG.warning("%s: the brokers answer again, after %.1f s", self._who, self._monotonic_s() - since_s)
+        self._say(f"{self._who}: the brokers answer again, after {self._monotonic_s() - since_s:.1f} s")
 
 
-def _means_away(error: BaseException) -> bool:
+def _means_away(error: BaseException, *, again: bool) -> bool:
     """Whether `error`, of a request, means that a broker does not answer, or cannot serve it until
-    another one does.
+    another one does. `again`: brokers do not answer already. One that starts does not know
+    everything at once.
     """
-    from aiokafka import errors
+    if isinstance(error, TimeoutError | UnreachableError | NotNowError):
+        return True
+    try:
+        from aiokafka import errors
+    except ImportError:  # a command on a file, without the extra
+        return False
 
     away = (
         errors.KafkaConnectionError, errors.KafkaTimeoutError, errors.RequestTimedOutError, errors.NodeNotReadyError, errors.NoBrokersAvailable,
         errors.LeaderNotAvailableError, errors.NotLeaderForPartitionError, errors.GroupCoordinatorNotAvailableError,
         errors.NotCoordinatorForGroupError, errors.GroupLoadInProgressError, errors.NotEnoughReplicasError, errors.NotEnoughReplicasAfterAppendError,
     )  # fmt: skip
-    return isinstance(error, (TimeoutError, UnreachableError, NotNowError, *away))
+    return isinstance(error, away) or (again and isinstance(error, errors.KafkaError) and error.retriable)

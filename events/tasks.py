@@ -95,3 +95,18 @@ def parse_task(text: str) -> TaskId:
 def tasks_text(tasks: Iterable[TaskId]) -> str:
     """Returns tasks in text form, in the given order: ``(0_0,0_1)``."""
     return f"({','.join(map(str, tasks))})"
+
+
+def ranges(tasks: Iterable[TaskId]) -> str:
+    """Tasks in rising order, consecutive ones as a range: ``0_0..5, 0_7, 1_2``."""
+    texts: list[str] = []
+    first: TaskId | None = None
+    last: TaskId | None = None
+    for task in sorted(tasks):
+        if last is not None and task == TaskId(last.subtopology, last.partition + 1):
+            texts[-1] = f"{first}..{task.partition}"
+        else:
+            first = task
+            texts.append(str(task))
+        last = task
+    return ", ".join(texts)

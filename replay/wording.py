@@ -1,18 +1,18 @@
-"""Codes and numbers of the log as words, the same for every reader: `explain`, `show`, `timeline`
-and the demo.
+"""Codes and numbers of the log as words, the same for every reader: `explain`, `show`, `timeline`,
+the demo and the worker's log.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import attrs
 
 from equipoise.assignors import REASONS
 from equipoise.assignors.common.plan import records_text, traffic_text
-from equipoise.events.decisions import MemberWarned
+from equipoise.events.decisions import MemberWarned, RestartPlanned
 from equipoise.events.facts import GroupConfigured
 from equipoise.events.tasks import Lag, LagSentinel
 
@@ -75,6 +75,14 @@ CAUSES: Mapping[str, str] = {
 of recorded groups (`AssignmentObserved.cause`).
 """
 
+EXPIRIES: Mapping[str, str] = {
+    "session_timeout": "it was not heard of for {silent}, and its session is over",
+    "superseded": "a later process has joined with its id",
+    "proven_dead": "its process is proven dead",
+    "revocation_timeout": "it did not give up a task in time",
+}
+"""`MemberExpired.cause` -> text."""
+
 NOBODY = "nobody"
 
 
@@ -112,6 +120,27 @@ WARNING_TEXTS: Mapping[str, str] = {
 def warning_text(warning: MemberWarned) -> str:
     """Returns the warning as a clause without a full stop."""
     return WARNING_TEXTS[warning.code].format(said=warning.said, tag=warning.tag)
+
+
+def expiry_text(cause: str, silent_ms: int) -> str:
+    """Returns why a member was expired, as a clause without a full stop. `silent_ms`: since its
+    last fact.
+    """
+    return EXPIRIES.get(cause, cause).format(silent=span_text(silent_ms))
+
+
+def restart_text(planned: RestartPlanned) -> str:
+    """Returns what the leader does for a member that will be back, as a clause without a full stop.
+    """
+    within = f"{span_text(planned.back_within_ms)}, {'as it stated' if planned.stated else 'by what restarts took before'}"
+    if planned.choice == "turn":
+        return f"the restarts before it come first; it will be back within {within}"
+    restore = "an unknown time" if planned.restore_ms is None else span_text(planned.restore_ms)
+    other = f"others would restore {counted(planned.restore_records, 'record')} in {restore}"
+    if planned.choice == "drain":
+        return f"its tasks move before it goes, because it will be away for {within}, and {other}"
+    lent = f"{counted(len(planned.lent), 'task')} lent, " if planned.lent else ""
+    return f"it will be back within {within}; {lent}{counted(len(planned.waiting), 'task')} waiting for it: {other}"
 
 
 def cause_text(cause: str) -> str:
@@ -174,6 +203,12 @@ def share_text(millionths: int) -> str:
 def counted(number: int, singular: str, plural: str | None = None) -> str:
     """Returns ``1 task``, ``2 tasks``, ``1,204 tasks``."""
     return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
+
+
+def names_text(groups: Collection[str]) -> str:
+    """Returns ``2 groups (clicks, orders)``, with the first ten names."""
+    names = ", ".join([*sorted(groups)[:MOST_NAMED], *(["..."] if len(groups) > MOST_NAMED else [])])
+    return counted(len(groups), "group") + (f" ({names})" if names else "")
 
 
 def groups_text(groups: Iterable[str]) -> str:

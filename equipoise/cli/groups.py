@@ -5,11 +5,13 @@ fold the log themselves, so they work without a worker.
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 import click
 
 from equipoise.cli.command import command
+from equipoise.cli.outage import outages
 from equipoise.cli.screen import Screen, Table
 from equipoise.cli.settings import settings_options
 from equipoise.cli.show import view_parts
@@ -18,10 +20,12 @@ from equipoise.replay.wording import groups_text
 from equipoise.worker.settings import LiveSettings
 
 if TYPE_CHECKING:
+    from equipoise.broker_watch import BrokerWatch
     from equipoise.operations.follower import Follower
     from equipoise.statemachine.partition import GroupLead
 
 EXIT_HALTED = 1
+_ROUND_S = 0.5
 
 
 @command("groups", short_help="List the groups of a log in Kafka.")
@@ -72,7 +76,7 @@ def _row(partition: int, lead: GroupLead) -> dict[str, object]:
 @click.option("--watch", is_flag=True, help="Show it again after each change, until interrupted.")
 def status(screen: Screen, settings: LiveSettings, group: str, watch: bool) -> int:
     """Show a group's members and tasks: which member runs what, which tasks move where, and what
-    they wait for. Exit code 1: the group is halted.
+    they wait for. --watch waits for brokers that are away. Exit code 1: the group is halted.
 
     \b
     Examples:
@@ -81,23 +85,36 @@ def status(screen: Screen, settings: LiveSettings, group: str, watch: bool) -> i
     """
     if watch and screen.json:
         raise InputError("--watch: shows tables; leave out --json, or leave out --watch and run it again")
-    return asyncio.run(_status(screen, settings, group, watch=watch))
+    if not watch:
+        return asyncio.run(_status(screen, settings, group, None))
+    with outages(screen, f"group {group}") as brokers:
+        return asyncio.run(_status(screen, settings, group, brokers))
 
 
-async def _status(screen: Screen, settings: LiveSettings, group: str, *, watch: bool) -> int:
+async def _status(screen: Screen, settings: LiveSettings, group: str, watch: BrokerWatch | None) -> int:
+    """`watch`: shows the group until interrupted, also when the brokers are away meanwhile."""
     from equipoise.replay.group_view import view_of
 
     follower = _follower(settings, group)
     shown = -1
     while True:
-        await follower.catch_up()
+        asked_s = time.monotonic()
+        try:
+            await follower.catch_up()
+        except Exception as error:
+            if watch is None or shown < 0 or not watch.noted("cannot read the log", error):
+                raise
+            await asyncio.sleep(_ROUND_S)
+            continue
+        if watch is not None:
+            watch.answered(asked_s)
         found = next(follower.groups(), None)
         if found is None:
             everybody = _follower(settings)
             await everybody.catch_up()
             raise InputError(f"--group: the log holds no fact of group {group!r}; {groups_text({each.name for _, each in everybody.groups()})}")
         partition, lead = found
-        if lead.machine.state.last_offset != shown or not watch:
+        if lead.machine.state.last_offset != shown:
             shown = lead.machine.state.last_offset
             try:
                 view = view_of(lead.machine)
@@ -106,12 +123,12 @@ async def _status(screen: Screen, settings: LiveSettings, group: str, *, watch: 
                     raise lead.halted from None
                 raise
             halted = None if lead.halted is None else str(lead.halted)
-            if watch:
+            if watch is not None:
                 click.clear()
             screen.answer({"partition": partition, "halted": halted, "state": view.document()}, *view_parts(view), *([halted] if halted else []))
-        if not watch:
+        if watch is None:
             return EXIT_HALTED if lead.halted is not None else 0
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(_ROUND_S)
 
 
 def _follower(settings: LiveSettings, group: str | None = None) -> Follower:

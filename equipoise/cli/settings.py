@@ -17,10 +17,13 @@ from equipoise.events.log.kafka.settings import variable
 from equipoise.worker.settings import read_settings
 
 
-def settings_options(shape: type[Connection], *, table: str = "", only_with: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def settings_options(
+    shape: type[Connection], *, table: str = "", only_with: str = "", again: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorator: passes `settings` to the command, read from ``--settings FILE``, the environment,
     and an option for each setting that is not secret. `only_with`: an option of the command;
-    without it nothing is read and `settings` is None.
+    without it nothing is read and `settings` is None. `again`: passes `read_again` too, a function
+    that reads the same sources once more.
     """
     named = [field for field in attrs.fields(shape) if not field.metadata["secret"]]
     secret = [variable(field.name) for field in attrs.fields(shape) if field.metadata["secret"]]
@@ -34,8 +37,8 @@ def settings_options(shape: type[Connection], *, table: str = "", only_with: str
                 if said or settings_file is not None:
                     raise click.UsageError(f"{_flag(next(iter(said), 'settings'))}: needs {_flag(only_with)}")
                 return run(*args, settings=None, **given)
-            settings = read_settings(shape, said, table=table, file=settings_file)
-            return run(*args, settings=settings, **given)
+            read_again = functools.partial(read_settings, shape, said, table=table, file=settings_file)
+            return run(*args, settings=read_again(), **({"read_again": read_again} if again else {}), **given)
 
         decorated: Callable[..., Any] = with_settings
         for field in reversed(named):

@@ -9,6 +9,7 @@ from collections import deque
 import click
 
 from equipoise.cli.command import command
+from equipoise.cli.outage import outages
 from equipoise.cli.params import LOG
 from equipoise.cli.screen import Screen
 from equipoise.events import codec
@@ -30,7 +31,8 @@ _MOST_CHARS = 300
 @click.option("--facts", is_flag=True, help="Print facts too.")
 @click.option("-f", "--follow", is_flag=True, help="Continue with new records until interrupted. A LOG with several partitions needs --group.")
 def tail(screen: Screen, log: Log, group: str | None, lines: int, facts: bool, follow: bool) -> None:
-    """Print decisions, one a line; with --json one JSON document a line.
+    """Print decisions, one a line; with --json one JSON document a line. --follow waits for brokers
+    that are away.
 
     \b
     Examples:
@@ -58,24 +60,30 @@ def tail(screen: Screen, log: Log, group: str | None, lines: int, facts: bool, f
         screen.remark(f"{problem}; waiting for one")
     for entry in last:
         _print(screen, entry, asked)
-    while follow:
-        time.sleep(_ROUND_S)
-        # What was decided on facts that are read already may have come since: all is read from the
-        # last decision on, and what was shown passed over.
-        try:
-            entries = log.read(begin, group=group)
-            for entry in entries:
-                if _number(entry) is None:
-                    if _offset(entry) < position:
-                        continue
-                    position = _offset(entry) + 1
-                else:
-                    begin = max(begin, _offset(entry))
-                _remember(asked, entry)
-                if _is_wanted(entry, numbers, facts=facts):
-                    _print(screen, entry, asked)
-        except InputError as error:
-            raise InputError(f"--follow: {error}") from None
+    if not follow:
+        return
+    with outages(screen, log.location) as brokers:
+        while True:
+            time.sleep(_ROUND_S)
+            asked_s = time.monotonic()
+            # What was decided on facts that are read already may have come since: all is read from
+            # the last decision on, and what was shown passed over.
+            try:
+                for entry in log.read(begin, group=group):
+                    if _number(entry) is None:
+                        if _offset(entry) < position:
+                            continue
+                        position = _offset(entry) + 1
+                    else:
+                        begin = max(begin, _offset(entry))
+                    _remember(asked, entry)
+                    if _is_wanted(entry, numbers, facts=facts):
+                        _print(screen, entry, asked)
+            except InputError as error:
+                if not brokers.noted("cannot read the log", error):
+                    raise InputError(f"--follow: {error}") from None
+            else:
+                brokers.answered(asked_s)
 
 
 def _remember(asked: dict[tuple[str, int], GroupConfigured], entry: Entry) -> None:

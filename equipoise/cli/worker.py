@@ -6,44 +6,54 @@ import asyncio
 import logging
 import signal
 import sys
+from collections.abc import Callable
 
 from equipoise.cli.command import command
 from equipoise.cli.screen import Screen
 from equipoise.cli.settings import settings_options
-from equipoise.cli.visible import VisibleFormatter
+from equipoise.cli.visible import JsonFormatter, VisibleFormatter
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.connection import MISSING
-from equipoise.worker.settings import WorkerSettings
+from equipoise.worker.settings import RELOADED, WorkerSettings
+
+_LOG = logging.getLogger(__name__)
 
 
 @command("worker", json=False, short_help="Lead the groups of a log in Kafka until stopped.")
-@settings_options(WorkerSettings, table="worker")
-def worker(screen: Screen, settings: WorkerSettings) -> None:
+@settings_options(WorkerSettings, table="worker", again=True)
+def worker(screen: Screen, settings: WorkerSettings, read_again: Callable[[], WorkerSettings]) -> None:
     """Lead every group in the log's partitions that are assigned to this process: read facts,
     decide, and write the decisions. Several workers share the partitions; when one ends, the others
     take over its partitions and continue with the same decisions.
 
     Missing topics are created. Topics with settings that the log cannot work with are refused.
-    SIGTERM and SIGINT end the worker within 5 seconds. It logs to stderr and serves HTTP: /health
-    /ready /metrics /groups /groups/NAME.
+    SIGTERM and SIGINT end the worker within 5 seconds; SIGHUP reads the settings again. It logs to
+    stderr, each decision with its reason on one line, and serves HTTP: /health /ready /metrics
+    /groups /groups/NAME.
 
     \b
     Examples:
       equipoise worker --bootstrap 127.0.0.1:9092
       equipoise worker --settings worker.toml --http-port 0
+      equipoise worker --log-format json 2>&1 | jq 'select(.decided) | .message'
       EQUIPOISE_SECURITY_PROTOCOL=SASL_SSL EQUIPOISE_SASL_USERNAME=u EQUIPOISE_SASL_PASSWORD=p \\
         equipoise worker
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(VisibleFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    _set_up(handler, settings)
+    asyncio.run(_lead(screen, settings, read_again, handler))
+
+
+def _set_up(handler: logging.Handler, settings: WorkerSettings) -> None:
+    is_json = settings.log_format == "json"
+    handler.setFormatter(JsonFormatter() if is_json else VisibleFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.getLogger("equipoise").setLevel(settings.log_level)
     for noisy in ("faust", "mode", "aiokafka"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLogger("equipoise").level))
-    asyncio.run(_lead(screen, settings))
 
 
-async def _lead(screen: Screen, settings: WorkerSettings) -> None:
+async def _lead(screen: Screen, settings: WorkerSettings, read_again: Callable[[], WorkerSettings], handler: logging.Handler) -> None:
     try:
         from equipoise.worker.app import Worker  # loads Faust
     except ModuleNotFoundError:
@@ -51,9 +61,26 @@ async def _lead(screen: Screen, settings: WorkerSettings) -> None:
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    running = Worker(settings)
+
+    def reload() -> None:
+        try:
+            new = read_again()
+        except (InputError, OSError) as error:
+            _LOG.error("SIGHUP: the settings stay as they are: %s", error)
+            return
+        late = running.reload(new)
+        _set_up(handler, running.settings)
+        waits = f"; {', '.join(late)} changed too, which a restart reads" if late else ""
+        _LOG.info("SIGHUP: %s%s", ", ".join(f"{name}={getattr(new, name)}" for name in RELOADED), waits)
+
     for which in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(which, stop.set)
-    async with Worker(settings) as running:
-        screen.remark(f"leading log {running.log_id}; http://{settings.http_host}:{running.http_port}")
+    loop.add_signal_handler(signal.SIGHUP, reload)
+    is_text = settings.log_format == "text"
+    async with running:
+        if is_text:
+            screen.remark(f"leading log {running.log_id}; http://{settings.http_host}:{running.http_port}")
         await stop.wait()
-        screen.remark("stopping")
+        if is_text:
+            screen.remark("stopping")

@@ -18,9 +18,8 @@ from equipoise.member.options import MemberOptions
 from equipoise.runtime import HostThread, Runtime
 from equipoise.serving import HttpServer
 
-LATE_S = 1.0
-"""Brokers do not answer when the lease was not renewed for two heartbeat intervals and this time.
-"""
+LATE_S = 1.5
+"""Brokers do not answer when the lease was not renewed for a heartbeat interval and this time."""
 
 
 class LoopBeat:
@@ -107,6 +106,6 @@ class MemberServer(HttpServer):
             silent_ms = session.lease_lasts_ms() - left_ms
         if left_ms <= 0:
             return "its lease is over"
-        if silent_ms > 2 * self._options.heartbeat_interval_ms + LATE_S * 1_000:
+        if silent_ms > self._options.heartbeat_interval_ms + LATE_S * 1_000:
             return f"the brokers have not answered for {silent_ms / 1_000:.1f} s; its lease is over in {left_ms / 1_000:.1f} s"
         return ""

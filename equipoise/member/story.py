@@ -5,9 +5,9 @@ one when it is known how much there is to restore.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
-from equipoise.events.tasks import Lag, TaskId
+from equipoise.events.tasks import Lag, TaskId, ranges
 
 _LOG = logging.getLogger(__name__)
 LAGS_WITHIN_S = 5.0
@@ -16,21 +16,6 @@ LEAST_RECORDS = 1_000
 """Fewer records to restore to run a task are not worth a line."""
 IDLE_S = 10.0
 """After this time without an assignment the member says that it waits for one."""
-
-
-def ranges(tasks: Iterable[TaskId]) -> str:
-    """Tasks in rising order, consecutive ones as a range: ``0_0..5, 0_7, 1_2``."""
-    texts: list[str] = []
-    first: TaskId | None = None
-    last: TaskId | None = None
-    for task in sorted(tasks):
-        if last is not None and task == TaskId(last.subtopology, last.partition + 1):
-            texts[-1] = f"{first}..{task.partition}"
-        else:
-            first = task
-            texts.append(str(task))
-        last = task
-    return ", ".join(texts)
 
 
 class Story:

@@ -22,6 +22,8 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
+import attrs
+
 from equipoise.assignors.common.source_lag import auto_offset_reset
 from equipoise.broker_watch import BrokerWatch
 from equipoise.events.errors import EquipoiseError, InputError
@@ -34,11 +36,11 @@ from equipoise.events.log.kafka.topics import MUST_BE
 from equipoise.runtime import DEPLOYED, Runtime, Witness
 from equipoise.statemachine.partition import GroupLead
 from equipoise.witness.proof import ConsumerProof
-from equipoise.worker.host import PartitionHost
+from equipoise.worker.host import PartitionHost, answered
 from equipoise.worker.http import Server
 from equipoise.worker.metrics import GroupCollector, WorkerMetrics
 from equipoise.worker.observer import Observer, sources_of, topics_of
-from equipoise.worker.settings import WorkerSettings
+from equipoise.worker.settings import RELOADED, WorkerSettings
 
 _LOG = logging.getLogger(__name__)
 _LAST_CHECKPOINTS_S = 2.0
@@ -54,6 +56,10 @@ _LAGS_S = 5.0
 """Longest wait for the source lags of one group."""
 _BROKER_START_S = 60.0
 """How long a starting worker waits for brokers that answer but are not ready yet."""
+_MOST_SILENT_S = 4.5
+"""A worker is not ready when the brokers have not answered for so long. It asks them every two
+seconds.
+"""
 _CHECK_LOG_S = 2.0
 """Time between two checks that the log's topics are still the same, for a worker without
 partitions. Also the longest wait for such a check.
@@ -81,6 +87,9 @@ class Worker:
         self._server: Server | None = None
         self._observer = Observer(settings)
         self._brokers = BrokerWatch(f"worker of {settings.prefix}", runtime.monotonic_s)
+        self._asked_s = 0.0
+        """When the last request about the log began that the brokers have answered (monotonic, s).
+        """
         self._held_back = contextlib.ExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._witness: Witness | None = None
@@ -141,6 +150,7 @@ class Worker:
         async with reader(settings) as consumer:
             while True:
                 ids = await self._ask_topic_ids(consumer)
+                self._asked_s = self._runtime.monotonic_s()
                 self._opened = await open_partitions(settings, topics, new_id=self._runtime.unique())
                 if await self._ask_topic_ids(consumer) == ids:
                     break
@@ -179,6 +189,15 @@ class Worker:
             shutil.rmtree(self._folder, ignore_errors=True)
         self._held_back.close()
 
+    def reload(self, settings: WorkerSettings) -> list[str]:
+        """Takes over the settings of `RELOADED`. Returns the names of others that differ, which
+        need a restart.
+        """
+        self.settings = attrs.evolve(self.settings, **{name: getattr(settings, name) for name in RELOADED})
+        for host in self._hosts.values():
+            host.reload(self.settings)
+        return [name for name, value in attrs.asdict(settings).items() if value != getattr(self.settings, name)]
+
     async def __aenter__(self) -> Self:
         await self.start()
         return self
@@ -206,6 +225,9 @@ class Worker:
         """Why not every assigned partition is led; "" when each is."""
         if self._problem or not self._assigned:
             return self._problem or "no partitions were assigned yet"
+        silent_s = max([self._runtime.monotonic_s() - self._asked_s, *(host.silent_s() for host in self._hosts.values())])
+        if silent_s > _MOST_SILENT_S:
+            return f"the brokers have not answered for {silent_s:.0f} s"
         waiting = [host for _, host in sorted(self._hosts.items()) if not host.leading]
         return ", ".join(f"partition {host.partition} is being taken over{host.problem and ': ' + host.problem}" for host in waiting)
 
@@ -311,16 +333,17 @@ class Worker:
 
         asked_s = self._runtime.monotonic_s()
         try:
-            async with asyncio.timeout(_CHECK_LOG_S):
-                same = await self._observer.log_topic_ids(self.settings.topics) == self._topic_ids
+            same = await answered(self._observer.log_topic_ids(self.settings.topics), _CHECK_LOG_S) == self._topic_ids
         except UnknownTopicOrPartitionError:  # a broker that starts may not know the topics yet: ask once more
             self._is_replaced = self._is_replaced or gone > 0
             return gone + 1
         except Exception as error:  # noqa: BLE001 the brokers are down: the next check asks again
+            self._brokers.noted("cannot read the topics' ids", error)
             _LOG.debug("cannot read the topics' ids: %r", error)
             with contextlib.suppress(Exception):
                 await self._observer.close()
             return 0
+        self._asked_s = asked_s
         self._brokers.answered(asked_s)
         self._is_replaced = self._is_replaced or not same
         return 0
@@ -370,9 +393,9 @@ class Worker:
 
     async def _observe_forever(self) -> None:
         """Observes every `observe_interval_ms`, and at once where a first round waits for lags."""
-        interval_s = self.settings.observe_interval_ms / 1000
         looked_s = self._runtime.monotonic_s()
         while True:
+            interval_s = self.settings.observe_interval_ms / 1000
             await asyncio.sleep(min(_WATCH_S, interval_s))
             due = self._runtime.monotonic_s() - looked_s >= interval_s
             wanted = [(host, lead) for host, lead in self._observed() if due or lead.machine.awaits_lags]

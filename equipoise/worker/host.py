@@ -22,16 +22,19 @@ from equipoise.events.facts import Fact, GroupConfigured, LogOpened, ProbingTick
 from equipoise.events.log.kafka.client import ConsumedRecord, Producer
 from equipoise.events.log.kafka.envelope import NoRecord, group_key, pack_decision, pack_fact, rejected_record
 from equipoise.events.records import DecisionRecord, Record
+from equipoise.replay.sentences import tell
+from equipoise.replay.wording import names_text
 from equipoise.runtime import DEPLOYED, Runtime
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.partition import PartitionLead
-from equipoise.statemachine.rejections import refused_fact, rejection_text
 from equipoise.worker.checkpoints import Index, checkpoint_records, index_records
 from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.reading import FactReader, PartitionReading, next_fact
 from equipoise.worker.settings import WorkerSettings
 
 _LOG = logging.getLogger(__name__)
+_DECIDED = logging.getLogger("equipoise.decided")
+"""What is decided and why: the story of the groups, whoever leads them."""
 _RETRY_WAITS_S = (0.2, 1.0, 3.0, 10.0)
 """Waits before the next takeover session, after one, two, ... failed sessions in a row."""
 _TICK_S = 0.02
@@ -58,16 +61,16 @@ _MARK_EVERY = 500
 T = TypeVar("T")
 
 
-async def answered(request: Coroutine[Any, Any, T]) -> T:
-    """Returns what `request` returns. Raises TimeoutError after `_ANSWER_S`, without the time in
+async def answered(request: Coroutine[Any, Any, T], within_s: float = _ANSWER_S) -> T:
+    """Returns what `request` returns. Raises TimeoutError after `within_s`, without the time in
     which something else held the event loop.
     """
     asked = asyncio.ensure_future(request)
     try:
-        for _ in range(round(_ANSWER_S / _MOST_PASS_S)):
+        for _ in range(round(within_s / _MOST_PASS_S)):
             if (await asyncio.wait((asked,), timeout=_MOST_PASS_S))[0]:
                 return asked.result()
-        raise TimeoutError(f"the brokers do not answer within {_ANSWER_S:.0f} s")
+        raise TimeoutError(f"the brokers do not answer within {within_s:.0f} s")
     finally:
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
@@ -145,6 +148,16 @@ class PartitionHost:
         self._checkpointed_at = 0
         self._read_s = 0.0
         """When a fact was last read, or none was found to read (monotonic, s)."""
+
+    def reload(self, settings: WorkerSettings) -> None:
+        """Goes on with other settings: those of `RELOADED`."""
+        self._settings = settings
+
+    def silent_s(self) -> float:
+        """Seconds since the last request about the log that the brokers have answered; 0: it does
+        not lead, or the brokers give topics no ids.
+        """
+        return self._monotonic_s() - self._same_s if self.leading and self._topic_ids is not None else 0.0
 
     def start(self) -> None:
         """Begins to lead, in the running event loop."""
@@ -293,8 +306,8 @@ class PartitionHost:
         self.leading = True
         confirmed = sum(group.confirmed for group in lead.groups.values())
         self._metrics.takeover_seconds.observe(self._monotonic_s() - began_s)
-        values = (self.partition, lead.position, len(lead.groups), confirmed, self._monotonic_s() - began_s)
-        _LOG.info("partition %d taken over at offset %d: %d groups, %d published decisions verified, %.2f s", *values)
+        values = (self.partition, lead.position, names_text(lead.groups), confirmed, self._monotonic_s() - began_s)
+        _LOG.info("partition %d taken over at offset %d: leads %s, %d published decisions verified, %.2f s", *values)
 
     # Leading
 
@@ -368,10 +381,8 @@ class PartitionHost:
         began_s = self._monotonic_s()
         decisions = lead.fold(record, self._now_ms())
         self._metrics.fold_seconds.observe(self._monotonic_s() - began_s)
+        self._say(record, decisions)
         for decision in decisions:
-            if refused_fact(decision.decision, decision.caused_by) is not None:
-                why = rejection_text(decision.decision, record.event)  # type: ignore[arg-type]  # EventRejected answers a refused fact
-                _LOG.warning("partition %d: group %s: configuration at offset %d is rejected: %s", self.partition, record.group, record.offset, why)
             await self._publish(decision)
         group = lead.groups.get(record.group)
         if isinstance(record.event, GroupConfigured) and not any(isinstance(each.decision, EventRejected) for each in decisions):
@@ -383,6 +394,20 @@ class PartitionHost:
             if group.waiting and group.waiting[0].number <= group.last_published:  # no acknowledgement is under way that would store it
                 await self._store(lead, group.name, group.last_published)
 
+    def _say(self, record: Record, decisions: list[DecisionRecord]) -> None:
+        """Logs what was decided here for the first time, and why."""
+        if not self._is_new(record):
+            return
+        try:
+            for said in tell(record, decisions):
+                _DECIDED.log(said.level, "group %s: %s", record.group, said.text, extra={"decided": {"partition": self.partition, **said.values}})
+        except Exception:  # noqa: BLE001 a defect of the log lines must not stop a group
+            _LOG.exception("partition %d: group %s: no line for the fact at offset %d", self.partition, record.group, record.offset)
+
+    def _is_new(self, record: Record) -> bool:
+        """Whether no worker had answered the fact before this one."""
+        return self.leading or record.offset > self._answered_to
+
     def _log_halted(self) -> None:
         """Logs each halted group once."""
         for name, group in self.lead.groups.items():
@@ -391,9 +416,8 @@ class PartitionHost:
                 _LOG.error("partition %d: %s", self.partition, group.halted, exc_info=group.halted.__cause__)
 
     def _count(self, record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
-        is_new = self.leading or record.offset > self._answered_to
         try:
-            self._metrics.folded(record, decisions, machine.state, live=self.leading, is_new=is_new)
+            self._metrics.folded(record, decisions, machine.state, live=self.leading, is_new=self._is_new(record))
         except Exception:  # noqa: BLE001 a defect of the metrics must not stop a group
             _LOG.exception("partition %d: group %s: the fact at offset %d could not be counted", self.partition, record.group, record.offset)
 

@@ -21,6 +21,8 @@ from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.settings import build, from_environment, setting
 from equipoise.events.log.kafka.topics import DEFAULT_PREFIX, Topics
 
+RELOADED = ("log_level", "log_format", "observe_interval_ms", "checkpoint_facts")
+"""Settings of a worker that SIGHUP reloads. Others are part of connections, topics or ports."""
 TABLES = ("connection", "worker", "member")
 
 
@@ -60,6 +62,7 @@ class WorkerSettings(LiveSettings):
     observe_interval_ms: int = setting(10_000, "Time between two reads of the end offsets of the groups' topics.", validator=fields.integer(100))
     checkpoint_facts: int = setting(20_000, "Facts in a partition between two checkpoints of all its groups.", validator=fields.integer(1))
     log_level: str = setting("INFO", "DEBUG, INFO, WARNING or ERROR.", validator=fields.one_of("DEBUG", "INFO", "WARNING", "ERROR"))
+    log_format: str = setting("text", "text, or json: one JSON document a line (docs/json.md).", validator=fields.one_of("text", "json"))
 
 
 L = TypeVar("L", bound=Connection)

@@ -209,7 +209,8 @@ class KafkaLog:
         context = reader(self._place.connection, max_poll_records=_MOST_A_FETCH, fetch_max_wait_ms=100)
         consumer = self._loop.run(context.__aenter__())
         try:
-            begin = self._loop.run(_seek(consumer, topic, partition, start))
+            with reaching(self._place.connection):
+                begin = self._loop.run(_seek(consumer, topic, partition, start))
             if begin > start:
                 raise GapError(start, f"topic {topic}/{partition} begins at offset {begin}; earlier records were deleted by topic retention")
             position = start

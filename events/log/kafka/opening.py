@@ -37,7 +37,7 @@ class NotThereError(InputError):
 def reaching(connection: Connection) -> Any:
     """Turns connection errors of the client into InputError with one line."""
     try:
-        from aiokafka.errors import KafkaConnectionError, KafkaError
+        from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
     except ImportError:
         raise InputError(MISSING) from None
     try:
@@ -45,7 +45,7 @@ def reaching(connection: Connection) -> Any:
     except KafkaConnectionError as error:
         raise UnreachableError(f"bootstrap: no broker answers at {connection.bootstrap} ({error}); start it, or correct the address") from None
     except KafkaError as error:
-        kind = NotNowError if error.retriable else InputError
+        kind = NotNowError if error.retriable or isinstance(error, KafkaTimeoutError) else InputError
         raise kind(f"{connection.bootstrap} refuses: {error.__class__.__name__} {error}") from None
 
 

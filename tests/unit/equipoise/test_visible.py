@@ -18,16 +18,18 @@ import attrs
 import pytest
 
 from equipoise.cli.screen import Line, Table, bold, plain
-from equipoise.cli.visible import MOST_WORD_CHARS, VisibleFormatter, shortened, visible, visible_json
+from equipoise.cli.visible import MOST_WORD_CHARS, JsonFormatter, VisibleFormatter, shortened, visible, visible_json
 from equipoise.events.decisions import MemberAssigned
 from equipoise.events.errors import FieldError
-from equipoise.events.facts import Subtopology, TopologyDeclared
+from equipoise.events.facts import MemberJoined, Subtopology, TopologyDeclared
 from equipoise.events.fields import check_name, is_hidden
 from equipoise.events.log import open_log
-from equipoise.events.records import DecisionRecord, Entry
+from equipoise.events.records import DecisionRecord, Entry, Record
+from equipoise.replay.sentences import tell
 from equipoise.replay.simulation.cluster import ClusterConfig, MemorySink, SimulatedCluster
 from equipoise.replay.simulation.process import ProcessSettings
 from equipoise.replay.simulation.world import steady
+from tests.json_schemas import check
 from tests.unit.equipoise.test_commands import run
 from tests.unit.equipoise.test_newer_events import append
 from tests.unit.replay.lived import configured, write
@@ -209,6 +211,30 @@ def test_shortened_cuts_only_long_words() -> None:
     assert len(cut) == MOST_WORD_CHARS + len(" (5, ready)")
     assert cut.startswith("aaa")
     assert cut.endswith("zzz (5, ready)")
+
+
+def test_json_log_line_is_one_document_that_fits_its_schema() -> None:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonFormatter())
+    logger = logging.getLogger("tests.in JSON")
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        raise ValueError(EVIL)
+    except ValueError:
+        logger.exception("group %s halted", GROUP)
+    joined = MemberJoined(member_id="m1", incarnation=7, join_nonce="n")
+    (told,) = tell(Record(GROUP, 5, 0, joined), [])
+    logger.warning("%s", told.text, extra={"decided": {"partition": 0, **told.values}})
+    assert stream.getvalue().isascii()
+    failed, said = map(json.loads, stream.getvalue().splitlines())
+    for document in (failed, said):
+        check("worker", document)
+    assert (failed["level"], failed["message"], failed["decided"]) == ("ERROR", f"group {GROUP} halted", None)
+    assert failed["error"].startswith("Traceback")
+    assert (said["error"], said["message"]) == (None, "m1 joined, incarnation 7")
+    assert (said["decided"]["group"], said["decided"]["kind"], said["decided"]["member"]) == (GROUP, "MemberJoined", "m1")
 
 
 def test_log_lines_of_a_worker_are_one_line_for_each_message() -> None:

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from equipoise.events.tasks import LagSentinel, TaskId
-from equipoise.member.story import IDLE_S, LAGS_WITHIN_S, Story, ranges
+from equipoise.events.tasks import LagSentinel, TaskId, ranges
+from equipoise.member.story import IDLE_S, LAGS_WITHIN_S, Story
 
 WHO = "group g: member m1"
 

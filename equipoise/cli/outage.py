@@ -1,0 +1,21 @@
+"""Waits for brokers that are away, in commands that follow a log in Kafka."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from equipoise.broker_watch import BrokerWatch
+from equipoise.cli.screen import Screen
+from equipoise.events.log.kafka.aiokafka_log import hold_back_log
+
+
+@contextmanager
+def outages(screen: Screen, who: str) -> Iterator[BrokerWatch]:
+    """While entered, an outage is remarks: one, one more each 10 s, and one when it is over; what
+    the client library would log is held back. `who`: their beginning.
+    """
+    brokers = BrokerWatch(who, time.monotonic, say=screen.remark)
+    with hold_back_log(brokers):
+        yield brokers
