@@ -33,6 +33,7 @@ from equipoise.cli.screen import Screen, Table
 from equipoise.events.errors import InputError
 from equipoise.events.log.parquet.files import all_parts, batches, by_partition, make_archive
 from equipoise.events.log.parquet.files import schema as archive_schema
+from equipoise.events.log.parquet.stores import store_at
 from equipoise.events.log.parquet.writing import Writer
 from equipoise.replay.simulation.fleet import Fleet, make_group
 from equipoise.replay.spark.groups import Unit, units_of
@@ -177,7 +178,7 @@ class Run:
         stage = self._stage("fleet")
         if stage.over:
             return
-        make_archive(self.archive)
+        make_archive(store_at(self.archive))
         sizes = [(f"g{index:03}", index, size) for index, size in enumerate(self.fleet.sizes())]
         tasks = ((group, size, make_group, (self.fleet, index, size, self.archive)) for group, index, size in sizes if group not in stage.done)
         for _ in self._work("fleet", "simulating", sum(self.fleet.sizes()), tasks):
@@ -194,9 +195,9 @@ class Run:
         if stage.over:
             return
         partition = self.fleet.groups // 2
-        parts = by_partition(all_parts(self.archive))[partition]
+        parts = by_partition(all_parts(store_at(self.archive)))[partition]
         part = parts[len(parts) // 2]
-        writer = Writer(self.archive, partition, part.first_row, part.first_offset, 0, hidden="poison")
+        writer = Writer(store_at(self.archive), partition, part.first_row, part.first_offset, 0, hidden="poison")
         changed = False
         for batch in batches(part):
             rows = batch.to_pylist()
@@ -206,7 +207,7 @@ class Run:
                 changed = True
             writer.add_batch(pa.RecordBatch.from_pylist(rows, schema=archive_schema()), part.day)
         writer.publish()
-        part.path.unlink()
+        (self.archive / part.name).unlink()
         stage.over = True
         self._note()
 

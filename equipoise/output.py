@@ -25,6 +25,7 @@ from urllib.parse import quote
 from equipoise.events.errors import EquipoiseError, InputError, StorageError
 from equipoise.events.log import Log, is_archive_location, open_log
 from equipoise.events.log.parquet.files import MARK, foreign_files
+from equipoise.events.log.parquet.stores import is_object_location, store_at
 from equipoise.events.log.storage import cannot_write
 from equipoise.replay.interrupts import undisturbed
 
@@ -184,6 +185,8 @@ def new_log(location: str, *, option: str = "--to") -> Iterator[Log]:
     anything besides a log; the errors of `open_log`; StorageError when the disk is full.
     """
     scheme = _SQLITE if location.startswith(_SQLITE) else ""
+    if is_object_location(location):
+        raise InputError(f"{option} {location}: write to a file, as group.db, and copy it: equipoise archive group.db --to {location}")
     if "://" in location.removeprefix(scheme):
         open_log(location, "w").close()  # raises: only files are written
     given = Path(location.removeprefix(scheme))
@@ -218,7 +221,7 @@ def _check_log(option: str, location: str, place: Path, *, is_archive: bool) -> 
         if not any(place.iterdir()) and location.endswith(("/", ".parquet")):
             return  # the archive is created here
         open_log(f"{place}/" if is_archive else location, "r").close()
-        others = foreign_files(place)
+        others = foreign_files(store_at(place))
         if others:
             raise InputError(f"{option} {location}: holds {others[0]} beside the archive, which would be lost; name another folder, or remove it")
     elif place.is_file():

@@ -1,4 +1,4 @@
-"""`equipoise archive LOG --to LOG2` copies a log into a file or a Parquet archive and can be
+"""`equipoise archive LOG --to LOG2` copies a log into a file or a Parquet archive, and can be
 resumed. `equipoise compact ARCHIVE` merges small files.
 """
 
@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import attrs
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 Advance = Callable[[int], None]
 _ROUND_S = 2.0
+_FACTS_A_TRANSACTION = 1_000
 _FACTS_A_FILE = 100_000
 EXIT_UNREAD = 1
 
@@ -49,7 +50,7 @@ class _Done:
     "location",
     required=True,
     metavar="LOG2",
-    help="Target: a file (group.db) or an archive (archive/). One that already holds LOG's beginning is continued.",
+    help="Target: a file (group.db) or an archive (archive/, s3://bucket/archive/). One that already holds LOG's beginning is continued.",
 )
 @click.option("--follow", is_flag=True, help="Keep copying new records until interrupted.")
 def archive(screen: Screen, log: Log, location: str, follow: bool) -> int:
@@ -67,11 +68,12 @@ def archive(screen: Screen, log: Log, location: str, follow: bool) -> int:
     \b
     Examples:
       equipoise archive kafka://127.0.0.1:9092 --to archive/
+      equipoise archive kafka://127.0.0.1:9092 --to s3://bucket/archive/
       equipoise archive 'kafka://127.0.0.1:9092/equipoise?partition=3' --to groups.p3.db --follow
       equipoise archive group.db --to archive/
     """
     if location.startswith("kafka://"):
-        raise InputError("--to: name a file, as group.db, or an archive, as archive/")
+        raise InputError("--to: name a file, as group.db, or an archive, as archive/ or s3://bucket/archive/")
     if same_place(log.location, location):
         raise InputError(f"--to {location}: that is the log to read; name another one")
     done = _Done()
@@ -79,9 +81,10 @@ def archive(screen: Screen, log: Log, location: str, follow: bool) -> int:
     def there() -> str:
         return f"{location} holds what was copied so far; the same command resumes there"
 
-    with resumable(location, there), screen.progress("copying") as advance:
+    with ExitStack() as opened, resumable(location, there), screen.progress("copying") as advance:
+        pairs: list[tuple[KafkaLog, Log]] = []
         while True:
-            _round(log, location, done, advance)
+            _round(log, location, done, advance, pairs, opened)
             if not follow:
                 break
             time.sleep(_ROUND_S)
@@ -102,12 +105,23 @@ def archive(screen: Screen, log: Log, location: str, follow: bool) -> int:
     return EXIT_UNREAD if unread else 0
 
 
-def _round(log: Log, location: str, done: _Done, advance: Advance) -> None:
+def _round(log: Log, location: str, done: _Done, advance: Advance, pairs: list[tuple[KafkaLog, Log]], opened: ExitStack) -> None:
+    """`pairs`: partitions of a log in Kafka and of an archive, which the first round opens, and
+    `opened` closes.
+    """
     from equipoise.events.log.kafka.log import KafkaLog
 
     done.waiting = 0
-    if isinstance(log, KafkaLog):
-        _from_kafka(log, location, done, advance)
+    if isinstance(log, KafkaLog) and is_archive_location(location):
+        if not pairs:
+            for partition in log.partitions():
+                source = opened.enter_context(KafkaLog(log.location_of(partition)))
+                pairs.append((source, opened.enter_context(open_log(f"{location}?partition={partition}", "a"))))
+        for source, target in pairs:
+            _from_kafka(source, target, done, advance, facts_a_transaction=_FACTS_A_FILE)
+    elif isinstance(log, KafkaLog):
+        with open_log(location, "a") as target:
+            _from_kafka(log, target, done, advance, facts_a_transaction=_FACTS_A_TRANSACTION)
     elif isinstance(log, StoredLog):
         from equipoise.events.log.copying import copy_log
 
@@ -122,28 +136,18 @@ def _round(log: Log, location: str, done: _Done, advance: Advance) -> None:
         )
 
 
-def _from_kafka(log: KafkaLog, location: str, done: _Done, advance: Advance) -> None:
+def _from_kafka(source: KafkaLog, target: Log, done: _Done, advance: Advance, *, facts_a_transaction: int) -> None:
     from equipoise.events.log.kafka.archive import archive
-    from equipoise.events.log.kafka.log import KafkaLog
 
-    if not is_archive_location(location):
-        with open_log(location, "a") as target:
-            archived = archive(log, target, advance=advance)
-        done.facts, done.decisions, done.waiting = done.facts + archived.facts, done.decisions + archived.decisions, archived.waiting
-        done.next_offsets[log.only_partition()] = archived.position
-        done.unread += archived.unread
-        return
-    for partition in log.partitions():
-        with KafkaLog(log.location_of(partition)) as source, open_log(f"{location}?partition={partition}", "a") as target:
-            archived = archive(source, target, facts_a_transaction=_FACTS_A_FILE, advance=advance)
-        done.facts, done.decisions, done.waiting = done.facts + archived.facts, done.decisions + archived.decisions, done.waiting + archived.waiting
-        done.next_offsets[partition] = archived.position
-        done.unread += archived.unread
+    archived = archive(source, target, facts_a_transaction=facts_a_transaction, advance=advance)
+    done.facts, done.decisions, done.waiting = done.facts + archived.facts, done.decisions + archived.decisions, done.waiting + archived.waiting
+    done.next_offsets[source.only_partition()] = archived.position
+    done.unread += archived.unread
 
 
 @command("compact", short_help="Merge the small files of a Parquet archive.")
-@click.argument("location", metavar="ARCHIVE", type=click.Path(file_okay=False, path_type=Path))
-def compact(screen: Screen, location: Path) -> None:
+@click.argument("location", metavar="ARCHIVE", type=click.Path(file_okay=False))
+def compact(screen: Screen, location: str) -> None:
     """Merge files of ARCHIVE that hold the same partition and day into few large ones. Other
     processes may read the archive and append to it meanwhile. If the command is killed, no record
     is lost and none is doubled.
@@ -151,12 +155,14 @@ def compact(screen: Screen, location: Path) -> None:
     \b
     Examples:
       equipoise compact archive/
+      equipoise compact s3://bucket/archive/
     """
     from equipoise.events.log.parquet.compact import compact
+    from equipoise.events.log.parquet.stores import store_at
 
     def there() -> str:
         return f"nothing in {location} is lost; the same command merges the rest"
 
-    with resumable(str(location), there), screen.progress("compacting, in partitions") as advance:
-        done = compact(location, advance=advance)
+    with resumable(location, there), screen.progress("compacting, in partitions") as advance:
+        done = compact(store_at(location), advance=advance)
     screen.answer(attrs.asdict(done), f"{counted(done.before, 'file')} -> {done.after:,}: {counted(done.merged_rows, 'record')} merged")

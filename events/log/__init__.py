@@ -22,6 +22,7 @@ from typing import Protocol, Self, runtime_checkable
 from equipoise.events.errors import InputError
 from equipoise.events.facts import Fact
 from equipoise.events.log.jsonl import JsonLinesLog
+from equipoise.events.log.parquet.stores import is_object_location
 from equipoise.events.log.rows import Row
 from equipoise.events.log.sqlite import SqliteLog
 from equipoise.events.log.stored import Mode
@@ -127,8 +128,8 @@ class PartitionedLog(Protocol):
 
 def open_log(location: str | PathLike[str], mode: Mode = "r", *, check_structure: bool = False) -> Log:
     """Opens the log at a location: ``group.db`` or ``sqlite:///group.db``
-    (``sqlite:////absolute.db``), ``group.jsonl``, ``archive/`` (a Parquet dataset), or
-    ``kafka://host:port[/prefix]`` (read-only).
+    (``sqlite:////absolute.db``), ``group.jsonl``, ``archive/`` or
+    ``s3://bucket/archive/`` (a Parquet dataset), or ``kafka://host:port[/prefix]`` (read-only).
 
     `mode`: "r" reads; "w" makes a new log and replaces a log that is there, but nothing else; "a"
     appends, and makes the log if there is none. `check_structure`: the store first checks its own
@@ -153,7 +154,7 @@ def open_log(location: str | PathLike[str], mode: Mode = "r", *, check_structure
 
         return ArchiveLog(text, mode)
     if "://" in text:
-        forms = "SQLite (group.db, sqlite:///group.db), JSON Lines (group.jsonl), Parquet (archive/) and kafka://host:port[/prefix]"
+        forms = "SQLite (group.db, sqlite:///group.db), JSON Lines (group.jsonl), Parquet (archive/, s3://, gs://, abfs://) and kafka://host:port[/prefix]"
         raise InputError(f"{text}: this build reads {forms}")
     if text.endswith(".db"):
         return SqliteLog(Path(text), mode, check_structure=check_structure)
@@ -164,7 +165,9 @@ def open_log(location: str | PathLike[str], mode: Mode = "r", *, check_structure
 
 def is_archive_location(location: str) -> bool:
     """Returns whether the location names an archive, which is a folder: ``archive/``,
-    ``group.parquet``, ``archive/?partition=3``, or an existing folder.
+    ``group.parquet``, ``archive/?partition=3``, an existing folder, or a place in an object store.
     """
+    if is_object_location(location):
+        return True
     folder = location.partition("?partition=")[0]
     return "://" not in location and (folder.endswith(("/", ".parquet")) or Path(folder).is_dir())

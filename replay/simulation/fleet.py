@@ -20,6 +20,7 @@ from equipoise.events.errors import FieldError, InputError
 from equipoise.events.facts import Fact, GroupConfigured, LogOpened, Subtopology, TopologyDeclared
 from equipoise.events.log.parquet.files import MOST_PARTITIONS, all_parts, by_partition, covering, is_archive, make_archive
 from equipoise.events.log.parquet.log import ArchiveLog, clear
+from equipoise.events.log.parquet.stores import store_at
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.events.settings import GroupSettings
 from equipoise.replay.parallel import in_processes
@@ -91,15 +92,15 @@ def make_fleet(fleet: Fleet, location: Path, *, processes: int = 1, advance: Cal
 
 def groups_there(fleet: Fleet, location: Path) -> dict[int, int]:
     """Returns index -> records of the fleet's groups that the archive `location` has as a whole."""
-    found = {index: covering(parts)[-1].next_row for index, parts in by_partition(all_parts(location)).items() if parts[0].first_row == 0}
+    found = {index: covering(parts)[-1].next_row for index, parts in by_partition(all_parts(store_at(location))).items() if parts[0].first_row == 0}
     sizes = fleet.sizes()
     return {index: records for index, records in sorted(found.items()) if index < len(sizes) and records >= sizes[index]}
 
 
 def _prepare_archive(fleet: Fleet, location: Path) -> None:
     """Creates the archive, or checks the existing one."""
-    if not is_archive(location):
-        make_archive(location)
+    if not is_archive(store_at(location)):
+        make_archive(store_at(location))
         return
     with ArchiveLog(str(location), "r") as archive:
         ids = {_log_id(archive, partition) for partition in archive.partitions()}
@@ -107,7 +108,7 @@ def _prepare_archive(fleet: Fleet, location: Path) -> None:
     if others:
         raise InputError(f"--to {location}: is an archive of log {others[0]!r}, which is no fleet; name another folder")
     if ids - {fleet.log_id}:
-        clear(location)
+        clear(store_at(location))
 
 
 def _log_id(archive: ArchiveLog, partition: int) -> str:

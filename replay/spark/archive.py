@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -108,13 +107,13 @@ def _columns_of(partition: int, seq: int, row: Row) -> list[Any]:
     return [partition, seq, row.group, None, None, *what, row.number, row.caused_by, row.index, row.checksum]
 
 
-def spark_archive(records: Any, archive: Path, checkpoint: Path, *, trigger: dict[str, Any] | None = None) -> Any:
+def spark_archive(records: Any, archive: str, checkpoint: str, *, trigger: dict[str, Any] | None = None) -> Any:
     """Starts the query and returns it. `records`: `equipoise.replay.spark.kafka.records`;
-    `archive`: a folder that every worker sees. Raises InputError when the archive is of another
-    log.
+    `archive`: a folder that every worker sees, or a place in an object store. `checkpoint`: a
+    folder as Spark names it. Raises InputError when the archive is of another log.
     """
-    location = str(archive.resolve())
-    ArchiveLog(location, "a").close()  # that it is there, and can be written to
+    with ArchiveLog(archive, "a") as log:  # that it is there, and can be written to
+        location = log.absolute_location
     records.sparkSession.conf.set("spark.sql.streaming.stateStore.providerClass", STATE_STORE)
     settled = records.groupBy("partition").transformWithStateInPandas(
         statefulProcessor=processor(), outputStructType=_COLUMNS, outputMode="Append", timeMode="None"
@@ -132,7 +131,7 @@ def spark_archive(records: Any, archive: Path, checkpoint: Path, *, trigger: dic
         ordered = batch.repartition("partition").sortWithinPartitions("partition", "seq")
         ordered.mapInArrow(append, "partition bigint, records bigint").collect()
 
-    writer = settled.writeStream.outputMode("append").foreachBatch(write).option("checkpointLocation", str(checkpoint))
+    writer = settled.writeStream.outputMode("append").foreachBatch(write).option("checkpointLocation", checkpoint)
     return writer.queryName("equipoise archive").trigger(**(trigger or {"processingTime": "10 seconds"})).start()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -66,7 +65,7 @@ def units_of(locations: Sequence[str]) -> list[Unit]:
 
 
 def _units_in(log: ArchiveLog, partition: int) -> list[Unit]:
-    location = f"{Path(log.root).resolve()}?partition={partition}"
+    location = f"{log.absolute_location}?partition={partition}"
     groups, problems = log.part(partition).readable_groups()
     units = [Unit(location=location, group=group, records=records) for group, records in groups.items()]
     return units + [Unit(location=location, group="", records=0, problem=problem) for problem in problems]

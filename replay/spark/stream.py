@@ -108,9 +108,9 @@ def watched(records: Any) -> Any:
     )
 
 
-def spark_stream(records: Any, alerts: Path, checkpoint: Path, *, trigger: dict[str, Any] | None = None) -> Any:
+def spark_stream(records: Any, alerts: Path, checkpoint: str, *, trigger: dict[str, Any] | None = None) -> Any:
     """Starts the query and returns it. `alerts`: a folder for Parquet files, one for each trigger
-    with alerts; `checkpoint`: the query's own folder.
+    with alerts; `checkpoint`: the query's own folder, as Spark names it.
 
     `trigger`: as of DataStreamWriter.trigger; default: one after the other. Each trigger's counts
     are in ``query.lastProgress["observedMetrics"]``. Raises InputError when a folder cannot be
@@ -132,7 +132,7 @@ def spark_stream(records: Any, alerts: Path, checkpoint: Path, *, trigger: dict[
         query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")  # the same however often the query is started
         write_alerts(batch.toArrow(), alerts, query, number)
 
-    writer = alerts_found.writeStream.outputMode("append").foreachBatch(write).option("checkpointLocation", str(checkpoint))
+    writer = alerts_found.writeStream.outputMode("append").foreachBatch(write).option("checkpointLocation", checkpoint)
     return writer.queryName("equipoise verify").trigger(**(trigger or {"processingTime": "0 seconds"})).start()
 
 

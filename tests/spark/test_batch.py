@@ -26,6 +26,7 @@ from equipoise.events.facts import ProbingTick
 from equipoise.events.log import open_log
 from equipoise.events.log.parquet.files import all_parts
 from equipoise.events.log.parquet.store import ArchivePartition
+from equipoise.events.log.parquet.stores import store_at
 from equipoise.events.log.parquet.writing import Writer
 from equipoise.events.log.rows import DecisionRow, FactRow, Row
 from equipoise.replay.spark.groups import Unit, Work, dealt, over_groups, units_of
@@ -45,16 +46,16 @@ pytestmark = pytest.mark.xdist_group("spark")
 
 
 def rows_of(archive: Path, partition: int) -> list[Row]:
-    with ArchivePartition(archive, partition, "r", str(archive)) as log:
+    with ArchivePartition(store_at(archive), partition, "r", str(archive)) as log:
         return list(log._rows(0))
 
 
 def put_rows(archive: Path, partition: int, rows: Sequence[Row]) -> None:
     """Replaces the partition's rows, valid or not, in a well-formed file."""
-    for part in all_parts(archive):
+    for part in all_parts(store_at(archive)):
         if part.partition == partition:
-            part.path.unlink()
-    writer = Writer(archive, partition, 0, 0, 0)
+            (archive / part.name).unlink()
+    writer = Writer(store_at(archive), partition, 0, 0, 0)
     for row in rows:
         writer.add(row)
     writer.publish()
@@ -96,10 +97,10 @@ def damaged(fleet: Path, tmp_path: Path) -> Path:
     assert isinstance(rows[100], FactRow)
     put_rows(archive, 0, [*rows[:100], attrs.evolve(rows[100], append_ms=1), *rows[101:]])
     put_rows(archive, 1, with_another_decision(rows_of(archive, 1)))
-    (part,) = (part for part in all_parts(archive) if part.partition == 2)
-    changed = bytearray(part.path.read_bytes())
+    (part,) = (part for part in all_parts(store_at(archive)) if part.partition == 2)
+    changed = bytearray((archive / part.name).read_bytes())
     changed[len(changed) // 2] ^= 1
-    part.path.write_bytes(changed)
+    (archive / part.name).write_bytes(changed)
     return archive
 
 

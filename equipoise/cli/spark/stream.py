@@ -29,7 +29,7 @@ class _Streaming:
     location: str
     master: str | None
     settings: tuple[str, ...]
-    checkpoint: Path
+    checkpoint: str
     once: bool
     most_records: int
     metrics_port: int | None
@@ -49,7 +49,7 @@ def _streaming(run: Callable[..., int | None]) -> Callable[..., int | None]:
     with_streaming.__click_params__ = getattr(run, "__click_params__", [])  # type: ignore[attr-defined]
     where_it_is = "Folder for the query's position; one for each query."
     made = click.argument("location", metavar="KAFKA")(with_streaming)
-    made = click.option("--checkpoint", required=True, metavar="FOLDER", type=click.Path(path_type=Path), help=where_it_is)(made)
+    made = click.option("--checkpoint", required=True, metavar="FOLDER", help=where_it_is)(made)
     made = click.option("--once", is_flag=True, help="Process the records that are there now, and exit.")(made)
     made = click.option("--most-records", type=click.IntRange(1), default=200_000, show_default=True, help="Most records of one trigger.")(made)
     made = click.option("--metrics-port", type=click.IntRange(1, 65_535), metavar="PORT", help="Serve counts to Prometheus on this port.")(made)
@@ -90,10 +90,9 @@ def stream(screen: Screen, streaming: _Streaming, alerts: Path) -> int:
     "archive_folder",
     required=True,
     metavar="ARCHIVE",
-    type=click.Path(path_type=Path),
     help="Archive to write; an existing one is continued.",
 )
-def archive(screen: Screen, streaming: _Streaming, archive_folder: Path) -> None:
+def archive(screen: Screen, streaming: _Streaming, archive_folder: str) -> None:
     """Copy every partition of KAFKA (kafka://host:port[/prefix]) to the Parquet archive ARCHIVE,
     each fact when all its decisions are written. If the query is killed, the next run resumes, and
     no record is in the archive twice. Merge its small files from time to time with `equipoise
@@ -110,11 +109,11 @@ def archive(screen: Screen, streaming: _Streaming, archive_folder: Path) -> None
     with spark_session(streaming.master, streaming.settings) as spark:
         query = spark_archive(_records(spark, streaming), archive_folder, streaming.checkpoint, trigger=streaming.trigger)
         _follow(screen, query, streaming.metrics_port)
-    with ArchiveLog(str(archive_folder), "r") as log:
+    with ArchiveLog(archive_folder, "r") as log:
         offsets = [(partition, log.part(partition).position()) for partition in log.partitions()]
         count = log.count()
     where = ", ".join(f"offset {offset} of partition {partition}" for partition, offset in offsets)
-    document = {"archive": str(archive_folder), "records": count, "next_offsets": [{"partition": each, "offset": offset} for each, offset in offsets]}
+    document = {"archive": archive_folder, "records": count, "next_offsets": [{"partition": each, "offset": offset} for each, offset in offsets]}
     screen.answer(document, f"{count:,} records in {archive_folder}, up to {where or 'nothing yet'}")
 
 

@@ -8,14 +8,13 @@ order and bytes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import attrs
 
-from equipoise.events.errors import DamagedError, StorageError
-from equipoise.events.log.parquet.files import Part, all_parts, batches, by_partition, check_archive, covering
+from equipoise.events.errors import DamagedError, InputError, StorageError
+from equipoise.events.log.parquet.files import Part, all_parts, batches, by_partition, check_archive, covering, from_row, last_numbers
+from equipoise.events.log.parquet.stores import Store
 from equipoise.events.log.parquet.writing import MOST_FILE_ROWS, Writer
-from equipoise.events.log.storage import FileLock
 from equipoise.events.log.stored import BrokenStoreError, FullStoreError
 
 _HIDDEN = "compaction"
@@ -32,42 +31,46 @@ class Compacted:
     merged_rows: int
 
 
-def compact(root: Path, *, most_rows: int = MOST_FILE_ROWS, advance: Callable[[int], None] = lambda partitions: None) -> Compacted:
+def compact(store: Store, *, most_rows: int = MOST_FILE_ROWS, advance: Callable[[int], None] = lambda partitions: None) -> Compacted:
     """Merges consecutive files of the same partition and day up to `most_rows` rows each, and
     removes files that others cover.
 
-    Raises InputError when `root` is not an archive or another process compacts it; DamagedError
+    Raises InputError when `store` is not an archive or another process compacts it; DamagedError
     when a partition cannot be read, which then stays unchanged.
     """
-    check_archive(root)
-    lock = FileLock(root / ".lock-compaction", f"{root}: another process compacts it; let it end")
+    check_archive(store)
+    another = f"{store.location}: another process compacts it; let it end"
+    lock = store.lock(_HIDDEN, another)
     try:
-        for path in root.glob(f"date=*/.{_HIDDEN}.*"):  # what a killed compaction left
-            path.unlink(missing_ok=True)
-        parts = by_partition(all_parts(root))
+        store.sweep(_HIDDEN)
+        parts = by_partition(all_parts(store))
         merged_rows = 0
         for partition in sorted(parts):
             try:
-                merged_rows += _compact_partition(root, parts[partition], most_rows)
+                merged_rows += _compact_partition(store, parts[partition], most_rows)
+            except FileNotFoundError:
+                raise InputError(another) from None
             except FullStoreError as error:
-                raise StorageError(str(root), str(error), "make room there and run it again: it goes on from here, and nothing is lost") from None
+                fix = "make room there and run it again: it goes on from here, and nothing is lost"
+                raise StorageError(store.location, str(error), fix) from None
             except BrokenStoreError as error:
-                raise DamagedError(-1, f"partition {partition} of {root} cannot be read: {error}; restore it from a copy") from None
+                raise DamagedError(-1, f"partition {partition} of {store.location} cannot be read: {error}; restore it from a copy") from None
             advance(1)
-        return Compacted(partitions=len(parts), before=sum(map(len, parts.values())), after=len(all_parts(root)), merged_rows=merged_rows)
+        return Compacted(partitions=len(parts), before=sum(map(len, parts.values())), after=len(all_parts(store)), merged_rows=merged_rows)
     finally:
-        lock.release()
+        if lock is not None:
+            lock.release()
 
 
-def _compact_partition(root: Path, parts: list[Part], most_rows: int) -> int:
+def _compact_partition(store: Store, parts: list[Part], most_rows: int) -> int:
     kept = covering(parts)
     for part in parts:
         if part not in kept:
-            part.path.unlink(missing_ok=True)
+            store.remove(part.name)
     merged_rows = 0
     for run in _runs(kept, most_rows):
         if len(run) > 1:
-            _merge(root, run)
+            _merge(store, run)
             merged_rows += sum(part.rows for part in run)
     return merged_rows
 
@@ -77,7 +80,7 @@ def _runs(parts: list[Part], most_rows: int) -> list[list[Part]]:
     runs: list[list[Part]] = []
     rows = 0
     for part in parts:
-        if runs and runs[-1][-1].day == part.day and rows + part.rows <= most_rows and runs[-1][-1].next_row == part.first_row:
+        if runs and runs[-1][-1].day == part.day and rows + part.rows <= most_rows:
             runs[-1].append(part)
             rows += part.rows
         else:
@@ -86,18 +89,18 @@ def _runs(parts: list[Part], most_rows: int) -> list[list[Part]]:
     return runs
 
 
-def _merge(root: Path, run: list[Part]) -> None:
+def _merge(store: Store, run: list[Part]) -> None:
     """Replaces several files by one, which is there before they are removed."""
     first = run[0]
-    writer = Writer(root, first.partition, first.first_row, first.first_offset, 0, hidden=_HIDDEN)
+    writer = Writer(store, first.partition, first.first_row, first.first_offset, 0, hidden=_HIDDEN, numbers=last_numbers(run[-1]))
     try:
         for part in run:
-            for batch in batches(part, batch_rows=32_768):
+            for batch in from_row(batches(part, batch_rows=32_768), writer.next_row - part.first_row):
                 writer.add_batch(batch, part.day)
         merged = writer.publish()
     except BaseException:
         writer.discard()
         raise
     for part in run:
-        if part.path not in merged:
-            part.path.unlink(missing_ok=True)
+        if part.name not in merged:
+            store.remove(part.name)

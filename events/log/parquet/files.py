@@ -14,46 +14,49 @@ CRC-32 of the whole file, which detects any changed byte before the file is pars
 
 `date`: day (UTC) of the latest append time up to the file's first fact. So the rows of a file are
 of one day, as far as the log's clock moved forward. Readers of Parquet datasets ignore names that
-begin with ``_`` or ``.``.
+begin with ``_`` or ``.``. The folder may be in an object store
+(`equipoise.events.log.parquet.stores`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
-import os
 import re
-import zlib
 from collections.abc import Iterator
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import attrs
 
 from equipoise.events.errors import InputError
+from equipoise.events.log.parquet.stores import MISSING, Store
 from equipoise.events.log.storage import cannot_write
 from equipoise.events.log.stored import BrokenStoreError, MissingRowError
 
-MISSING = "a Parquet archive needs the extra: pip install 'equipoise[spark]'"
 MARK = "_equipoise.json"
 FORM = "equipoise archive"
 SCHEMA_VERSION = 1
 COLUMNS = ("group", "partition", "offset", "append_ms", "kind", "version", "payload", "number", "caused_by", "index", "checksum")
+NUMBERS = "equipoise.numbers"
+"""In the metadata of a file: JSON, group -> number of its last decision up to the end of the file.
+Older files have none.
+"""
 MOST_PARTITIONS = 100_000
 DAY_MS = 86_400_000
 
 _NAME = re.compile(r"p(\d{5})\.r(\d{12})-(\d{12})\.o(\d{12})-(\d{12})\.([0-9a-f]{8})\.parquet")
 _HIDDEN = re.compile(r"\.\w+\.[0-9a-f]{32}")
 _DATE = "date="
-_CHUNK_BYTES = 1 << 20
 
 
 @attrs.frozen(kw_only=True, order=False)
 class Part:
-    """One file. Rows and offsets are ``[first, next)``."""
+    """One file. `name`: relative to the archive. Rows and offsets are ``[first, next)``."""
 
-    path: Path
+    store: Store
+    name: str
     partition: int
     first_row: int
     next_row: int
@@ -64,17 +67,27 @@ class Part:
     @property
     def day(self) -> str:
         """``2026-03-01``."""
-        return self.path.parent.name.removeprefix(_DATE)
+        return self.name.partition("/")[0].removeprefix(_DATE)
+
+    @property
+    def file_name(self) -> str:
+        """Its name in its folder, for messages."""
+        return self.name.rpartition("/")[2]
 
     @property
     def rows(self) -> int:
         return self.next_row - self.first_row
 
 
-def part_path(root: Path, day: str, partition: int, rows: tuple[int, int], offsets: tuple[int, int], crc32: int) -> Path:
-    """Returns the path of a file with these contents."""
+def folder_of(day: str) -> str:
+    """Returns the folder of a day's files."""
+    return f"{_DATE}{day}"
+
+
+def part_name(day: str, partition: int, rows: tuple[int, int], offsets: tuple[int, int], crc32: int) -> str:
+    """Returns the name of a file with these contents."""
     name = f"p{partition:05}.r{rows[0]:012}-{rows[1]:012}.o{offsets[0]:012}-{offsets[1]:012}.{crc32:08x}.parquet"
-    return root / f"{_DATE}{day}" / name
+    return f"{folder_of(day)}/{name}"
 
 
 def day_of(append_ms: int) -> str:
@@ -88,91 +101,81 @@ def day_of(append_ms: int) -> str:
 # ------------------------------------------------------------------------------------------ listing
 
 
-def is_archive(root: Path) -> bool:
-    return (root / MARK).is_file()
+def is_archive(store: Store) -> bool:
+    return MARK in store.names()
 
 
-def make_archive(root: Path) -> None:
-    """Marks `root` as an archive, and makes the folder if needed. Raises InputError when it is
+def make_archive(store: Store) -> None:
+    """Marks the place as an archive, and makes the folder if needed. Raises InputError when it is
     another folder with something in it.
     """
+    store.create()
+    names = store.names()
+    if MARK in names:
+        return
+    if any(not name.startswith(".") for name in names):
+        raise InputError(f"{store.location}: is a folder with something else in it; name another one for the archive")
     try:
-        root.mkdir(parents=False, exist_ok=True)
-        if is_archive(root):
-            return
-        if any(not name.name.startswith(".") for name in root.iterdir()):
-            raise InputError(f"{root}: is a folder with something else in it; name another one for the archive")
-        part = root / f".{MARK}.{os.getpid()}"
-        try:
-            part.write_text(json.dumps({"form": FORM, "schema_version": SCHEMA_VERSION}) + "\n")
-            os.replace(part, root / MARK)
-        finally:
-            part.unlink(missing_ok=True)
-    except FileNotFoundError:
-        raise InputError(f"{root}: there is no such folder; make it, or correct the path") from None
+        store.write_text(MARK, json.dumps({"form": FORM, "schema_version": SCHEMA_VERSION}) + "\n")
     except OSError as error:
-        raise cannot_write(root, error) from None
+        raise cannot_write(store.location, error) from None
 
 
-def check_archive(root: Path) -> None:
-    """Raises InputError unless `root` is an archive that this build reads."""
+def check_archive(store: Store) -> None:
+    """Raises InputError unless `store` holds an archive that this build reads."""
+    root = store.location
     try:
-        mark = json.loads((root / MARK).read_text())
+        mark = json.loads(store.read_text(MARK))
         version = mark["schema_version"]
         is_another = mark.get("form", FORM) != FORM
     except FileNotFoundError:
-        found = "is a folder, but not an archive of equipoise" if root.is_dir() else "there is no such log"
+        found = "is a folder, but not an archive of equipoise" if store.exists() else "there is no such log"
         raise InputError(f"{root}: {found}; make one with `equipoise archive`, or correct the path") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise InputError(f"{root / MARK}: cannot be read; restore it from a copy") from None
+        raise InputError(f"{root}/{MARK}: cannot be read; restore it from a copy") from None
     if is_another:
         raise InputError(f"{root}: is a folder, but not an archive of equipoise; make one with `equipoise archive`, or correct the path")
     if version != SCHEMA_VERSION:
         raise InputError(f"{root}: is an archive of schema {version}, this build reads {SCHEMA_VERSION}; use the build that wrote it")
 
 
-def foreign_files(root: Path) -> list[str]:
+def foreign_files(store: Store) -> list[str]:
     """Returns what is in the folder of an archive but not part of it, as relative paths in rising
     order. Hidden files of writers are part of it.
     """
-    found = []
-    for path in sorted(root.iterdir()):
-        if path.is_dir() and path.name.startswith(_DATE):
-            found += [f"{path.name}/{name}" for name in _names(path) if _NAME.fullmatch(name) is None and _HIDDEN.match(name) is None]
-        elif path.name != MARK and not path.name.startswith((f".{MARK}.", ".lock-")):
-            found.append(path.name)
-    return found
+    return [name for name in store.names() if not _is_part_of_it(name)]
 
 
-def all_parts(root: Path) -> list[Part]:
+def _is_part_of_it(name: str) -> bool:
+    folder, _, file = name.rpartition("/")
+    if folder.startswith(_DATE):
+        return _NAME.fullmatch(file) is not None or _HIDDEN.match(file) is not None
+    return name == MARK or name.startswith((f".{MARK}.", ".lock-"))
+
+
+def all_parts(store: Store) -> list[Part]:
     """Returns every file, including those that others cover, by partition and row. Of two with the
     same first row, the longer comes first.
     """
     found = []
-    for folder in sorted(root.glob(f"{_DATE}*")):
-        for name in _names(folder):
-            match = _NAME.fullmatch(name)
-            if match is not None:
-                partition, first_row, next_row, first_offset, next_offset = (int(match[at]) for at in range(1, 6))
-                found.append(
-                    Part(
-                        path=folder / name,
-                        partition=partition,
-                        first_row=first_row,
-                        next_row=next_row,
-                        first_offset=first_offset,
-                        next_offset=next_offset,
-                        crc32=int(match[6], 16),
-                    )
+    for name in store.names():
+        folder, _, file = name.rpartition("/")
+        match = _NAME.fullmatch(file)
+        if match is not None and folder.startswith(_DATE) and "/" not in folder:
+            partition, first_row, next_row, first_offset, next_offset = (int(match[at]) for at in range(1, 6))
+            found.append(
+                Part(
+                    store=store,
+                    name=name,
+                    partition=partition,
+                    first_row=first_row,
+                    next_row=next_row,
+                    first_offset=first_offset,
+                    next_offset=next_offset,
+                    crc32=int(match[6], 16),
                 )
-    return sorted(found, key=lambda part: (part.partition, part.first_row, -part.next_row, part.path.name))
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
+            )
+    return sorted(found, key=lambda part: (part.partition, part.first_row, -part.next_row, part.name))
 
 
 def covering(parts: list[Part]) -> list[Part]:
@@ -224,20 +227,6 @@ def schema() -> Any:
     return pa.schema([pa.field(name, kind, name in nullable) for name, kind in zip(COLUMNS, kinds, strict=True)])
 
 
-def crc32_of(path: Path) -> int:
-    """Returns the CRC-32 of a file. Raises OSError."""
-    found = 0
-    with open(path, "rb", buffering=0) as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            found = zlib.crc32(chunk, found)
-    return found
-
-
-@lru_cache(100_000)
-def _is_whole(path: Path, crc32: int, size: int, changed_ns: int) -> bool:
-    return crc32_of(path) == crc32
-
-
 def batches(part: Part, columns: tuple[str, ...] = COLUMNS, batch_rows: int = 2_048) -> Iterator[Any]:
     """Yields the rows of a file as pyarrow.RecordBatch, in order. Memory does not grow with the
     file.
@@ -246,21 +235,44 @@ def batches(part: Part, columns: tuple[str, ...] = COLUMNS, batch_rows: int = 2_
     removed the file meanwhile.
     """
     _, parquet = pyarrow()
-    status = part.path.stat()
-    if not _is_whole(part.path, part.crc32, status.st_size, status.st_mtime_ns):
-        raise BrokenStoreError(f"the bytes of {part.path.name} differ from the checksum in its name")
+    source = part.store.fetch(part.name, part.crc32)
     found = 0
-    try:
-        with parquet.ParquetFile(part.path, memory_map=False, pre_buffer=False, read_dictionary=["group"]) as file:
-            missing = [name for name in COLUMNS if name not in file.schema_arrow.names]
-            if missing:
-                raise BrokenStoreError(f"{part.path.name} has no column {missing[0]}")
-            for batch in file.iter_batches(batch_rows, columns=list(columns), use_threads=False):
-                found += batch.num_rows
-                yield batch
-    except (OSError, ValueError, KeyError, NotImplementedError) as error:  # what pyarrow raises: ArrowInvalid is a ValueError
-        if isinstance(error, FileNotFoundError):
-            raise
-        raise BrokenStoreError(f"{part.path.name}: {' '.join(str(error).split())[:200]}") from None
+    with _as_broken(part), parquet.ParquetFile(source, memory_map=False, pre_buffer=False, read_dictionary=["group"]) as file:
+        missing = [name for name in COLUMNS if name not in file.schema_arrow.names]
+        if missing:
+            raise BrokenStoreError(f"{part.file_name} has no column {missing[0]}")
+        for batch in file.iter_batches(batch_rows, columns=list(columns), use_threads=False):
+            found += batch.num_rows
+            yield batch
     if found != part.rows:
-        raise BrokenStoreError(f"{part.path.name} has {found} rows; its name says {part.rows}")
+        raise BrokenStoreError(f"{part.file_name} has {found} rows; its name says {part.rows}")
+
+
+@contextlib.contextmanager
+def _as_broken(part: Part) -> Iterator[None]:
+    """Turns what pyarrow raises into BrokenStoreError, but FileNotFoundError."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, KeyError, NotImplementedError) as error:  # ArrowInvalid is a ValueError
+        raise BrokenStoreError(f"{part.file_name}: {' '.join(str(error).split())[:200]}") from None
+
+
+def from_row(batches: Iterator[Any], skip: int) -> Iterator[Any]:
+    """Yields the batches without their first `skip` rows, which another file has too."""
+    for batch in batches:
+        if skip < batch.num_rows:
+            yield batch.slice(skip)
+        skip = max(0, skip - batch.num_rows)
+
+
+def last_numbers(part: Part) -> dict[str, int] | None:
+    """Returns group -> number of its last decision up to the end of a file; None: the file does not
+    say. Raises what `batches` raises.
+    """
+    _, parquet = pyarrow()
+    source = part.store.fetch(part.name, part.crc32)
+    with _as_broken(part), parquet.ParquetFile(source, memory_map=False, pre_buffer=False) as file:
+        saved = (file.metadata.metadata or {}).get(NUMBERS.encode())
+        return None if saved is None else {str(group): int(number) for group, number in json.loads(saved).items()}

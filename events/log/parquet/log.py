@@ -1,5 +1,6 @@
 """An archive as a log: ``archive/[?partition=N]``, a Parquet dataset
-(`equipoise.events.log.parquet.files`) that any other reader of Parquet can read.
+(`equipoise.events.log.parquet.files`) that any other reader of Parquet can read, in a folder or in
+an object store (``s3://bucket/archive/``).
 
 It may hold several partitions of one log, as Kafka does. They are read one after the other; a group
 is in one of them. Appends go to the named partition; default: partition 0.
@@ -8,27 +9,18 @@ is in one of them. Appends go to the named partition; default: partition 0.
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from equipoise.events.errors import InputError, LogError
+from equipoise.events.errors import GapError, InputError, LogError
 from equipoise.events.facts import Fact, LogOpened
-from equipoise.events.log.parquet.files import MOST_PARTITIONS, all_parts, by_partition, check_archive, is_archive, make_archive, pyarrow
+from equipoise.events.log.parquet.files import MOST_PARTITIONS, all_parts, by_partition, check_archive, covering, is_archive, make_archive, pyarrow
 from equipoise.events.log.parquet.store import ArchivePartition
+from equipoise.events.log.parquet.stores import Store, split_location, store_at
 from equipoise.events.log.rows import Row
-from equipoise.events.log.stored import Mode
+from equipoise.events.log.stored import MissingRowError, Mode
 from equipoise.events.records import DecisionRecord, Entry, Record
-
-_QUERY = re.compile(r"(.*)\?partition=(\d{1,5})")
-
-
-def split_location(location: str) -> tuple[Path, int | None]:
-    """Splits ``archive/?partition=3`` into its folder and the named partition."""
-    match = _QUERY.fullmatch(location)
-    return (Path(match[1]), int(match[2])) if match else (Path(location), None)
 
 
 class ArchiveLog:
@@ -37,20 +29,21 @@ class ArchiveLog:
     def __init__(self, location: str, mode: Mode) -> None:
         pyarrow()
         self.location = location
-        self.root, self._named = split_location(location)
+        place, self._named = split_location(location)
+        self.store = store_at(place)
         self.mode = mode
         self._appended: ArchivePartition | None = None
         self._groups: dict[str, tuple[int, int]] | None = None
         self._closed = False
         if mode == "r":
-            check_archive(self.root)
+            check_archive(self.store)
             self._partition_of_one()
             return
-        if is_archive(self.root):
-            check_archive(self.root)
+        if is_archive(self.store):
+            check_archive(self.store)
             if mode == "w" and self._named is None:
-                clear(self.root)
-        make_archive(self.root)
+                clear(self.store)
+        make_archive(self.store)
         self._appended = self.part(self._named or 0, mode)
 
     def part(self, partition: int, mode: Mode = "r") -> ArchivePartition:
@@ -58,12 +51,17 @@ class ArchiveLog:
         if partition >= MOST_PARTITIONS:
             raise InputError(f"{self.location}: partition {partition}; an archive has at most {MOST_PARTITIONS}")
         location = self.location if self._named is not None else f"{self.location}?partition={partition}"
-        return ArchivePartition(self.root, partition, mode, location)
+        return ArchivePartition(self.store, partition, mode, location)
+
+    @property
+    def absolute_location(self) -> str:
+        """Its location without a partition, for processes in other folders."""
+        return self.store.absolute
 
     def partitions(self) -> list[int]:
         """Returns the partitions to read, in rising order."""
         self._must_be_open()
-        there = sorted(by_partition(all_parts(self.root)))
+        there = sorted(by_partition(all_parts(self.store)))
         return [each for each in there if self._named in (None, each)]
 
     def _partition_of_one(self) -> None:
@@ -197,10 +195,24 @@ class ArchiveLog:
             raise InputError(f"{self.location}: is closed; open it again")
 
 
-def clear(root: Path) -> None:
+def clear(store: Store) -> None:
     """Removes every row of an archive and folders that become empty; leaves other files alone."""
-    for part in all_parts(root):
-        part.path.unlink(missing_ok=True)
-    for folder in root.glob("date=*"):
-        with contextlib.suppress(OSError):
-            folder.rmdir()
+    for part in all_parts(store):
+        store.remove(part.name)
+    store.remove_empty_folders()
+
+
+def next_offsets(location: str) -> dict[int, int]:
+    """Returns partition -> offset of the next fact to archive: everything before it is stored, and
+    will stay. Reads names only. An archive that is not there yet has nothing.
+
+    Raises InputError when another thing is there, GapError when a file is missing.
+    """
+    store = store_at(split_location(location)[0])
+    if not store.exists():
+        return {}
+    check_archive(store)
+    try:
+        return {partition: covering(parts)[-1].next_offset for partition, parts in sorted(by_partition(all_parts(store)).items())}
+    except MissingRowError as error:
+        raise GapError(-1, f"{location}: {error}; restore the archive from a copy") from None

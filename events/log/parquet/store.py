@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 from functools import reduce
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from equipoise.events.errors import DamagedError, GapError, InputError, RepeatError
 from equipoise.events.fields import INT64_MAX
-from equipoise.events.log.parquet.files import COLUMNS, Part, all_parts, batches, by_partition, covering, pyarrow
+from equipoise.events.log.parquet.files import COLUMNS, Part, all_parts, batches, by_partition, covering, from_row, last_numbers, pyarrow
+from equipoise.events.log.parquet.stores import Lock, Store
 from equipoise.events.log.parquet.writing import Writer, appender
 from equipoise.events.log.rows import DecisionRow, FactRow, Order, Row
-from equipoise.events.log.storage import FileLock
 from equipoise.events.log.stored import BrokenStoreError, MissingRowError, Mode, StoredLog
 from equipoise.events.records import Entry
 
+T = TypeVar("T")
 _MOST_LISTINGS = 1_000
 """Most times that a reader lists the files again because a compaction removed one."""
 
@@ -27,16 +28,16 @@ class ArchivePartition(StoredLog):
     rows does not keep others from being read.
     """
 
-    def __init__(self, root: Path, partition: int, mode: Mode, location: str) -> None:
+    def __init__(self, store: Store, partition: int, mode: Mode, location: str) -> None:
         super().__init__(location, mode)
-        self.root = root
+        self.store = store
         self.partition: int = partition
-        self._lock: FileLock | None = None
+        self._lock: Lock | None = None
         self._writer: Writer | None = None
         try:
             if mode != "r":
                 refusal = f"{location}: another process appends to it; a log has one writer, so close the other one"
-                self._lock = FileLock(root / f".lock-p{partition:05}", refusal)
+                self._lock = store.lock(appender(partition), refusal)
                 self._sweep(everything=mode == "w")
             self._parts: list[Part] = []
             with self._as_damage():
@@ -48,17 +49,16 @@ class ArchivePartition(StoredLog):
             raise
 
     def _list(self) -> list[Part]:
-        return covering(by_partition(all_parts(self.root)).get(self.partition, []))
+        return covering(by_partition(all_parts(self.store)).get(self.partition, []))
 
     def _sweep(self, *, everything: bool) -> None:
         """Removes unfinished files of a killed writer; with `everything`, also all rows, for a new
         log.
         """
-        for path in self.root.glob(f"date=*/.{appender(self.partition)}.*"):
-            path.unlink(missing_ok=True)
+        self.store.sweep(appender(self.partition))
         if everything:
-            for part in by_partition(all_parts(self.root)).get(self.partition, []):
-                part.path.unlink(missing_ok=True)
+            for part in by_partition(all_parts(self.store)).get(self.partition, []):
+                self.store.remove(part.name)
 
     # -------------------------------------------------------------------------------------- reading
 
@@ -88,7 +88,7 @@ class ArchivePartition(StoredLog):
             except FileNotFoundError:
                 listings += 1
                 if listings > _MOST_LISTINGS:
-                    raise BrokenStoreError(f"its files change faster than they can be read, {part.path.name} among them") from None
+                    raise BrokenStoreError(f"its files change faster than they can be read, {part.file_name} among them") from None
                 self._parts = self._list()
 
     def _rows(self, from_offset: int) -> Iterator[Row]:
@@ -140,9 +140,11 @@ class ArchivePartition(StoredLog):
         pa, _ = pyarrow()
         counts: dict[str, int] = {}
         problems: list[str] = []
+        row = 0
         for part in self._parts:
+            skip, row = row - part.first_row, part.next_row
             try:
-                for batch in batches(part, ("group",), 65_536):
+                for batch in from_row(batches(part, ("group",), 65_536), skip):
                     for each in pa.chunked_array([batch.column(0)]).value_counts().to_pylist():
                         if each["values"]:
                             counts[each["values"]] = counts.get(each["values"], 0) + each["counts"]
@@ -157,13 +159,19 @@ class ArchivePartition(StoredLog):
         order = self._order = Order(position - 1, self._log_id())
         for row in self._rows(position - 1):
             order.take(row)
-        for part in self._parts:
-            for batch in batches(part, ("group", "number"), 65_536):
-                for group, number in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
-                    if number is not None:
-                        order.numbers[group] = number
+        order.numbers = self._of_files(_numbers)
         order.from_the_middle = False
         return order
+
+    def _of_files(self, read: Callable[[list[Part]], T]) -> T:
+        """Returns what `read` finds in the files, and lists them again when a compaction removes
+        one.
+        """
+        for _ in range(_MOST_LISTINGS):
+            with contextlib.suppress(FileNotFoundError):
+                return read(self._parts)
+            self._parts = self._list()
+        raise BrokenStoreError("its files change faster than they can be read")
 
     def _stored_position(self) -> int:
         if self._writer is not None:
@@ -177,17 +185,10 @@ class ArchivePartition(StoredLog):
 
     # ------------------------------------------------------------------------------------ appending
 
-    def _latest_ms(self) -> int:
-        """The latest append time, or a later time of the last file's day."""
-        latest = 0
-        if self._parts:
-            for batch in batches(self._parts[-1], ("append_ms",), 65_536):
-                latest = max(latest, *(each for each in batch.column(0).to_pylist() if each is not None), 0)
-        return latest
-
     def _begin(self) -> None:
         self._parts = self._list()
-        self._writer = Writer(self.root, self.partition, self._count(), self._stored_position(), self._latest_ms())
+        latest_ms = self._of_files(_latest_ms)
+        self._writer = Writer(self.store, self.partition, self._count(), self._stored_position(), latest_ms, numbers=self._order.numbers)
 
     def _store(self, row: Row) -> None:
         assert self._writer is not None, "rows are stored within a transaction"
@@ -210,6 +211,35 @@ class ArchivePartition(StoredLog):
             self._writer.discard()
         if self._lock is not None:
             self._lock.release()
+
+
+def _latest_ms(parts: list[Part]) -> int:
+    """The latest append time, or a later time of the last file's day."""
+    latest = 0
+    for part in parts[-1:]:
+        for batch in batches(part, ("append_ms",), 65_536):
+            latest = max(latest, *(each for each in batch.column(0).to_pylist() if each is not None), 0)
+    return latest
+
+
+def _numbers(parts: list[Part]) -> dict[str, int]:
+    """Group -> number of its last decision: as the last file says, or the last one that says it and
+    the rows behind that.
+    """
+    numbers: dict[str, int] = {}
+    rest: list[Part] = []
+    for part in reversed(parts):
+        saved = last_numbers(part)
+        if saved is not None:
+            numbers = saved
+            break
+        rest.append(part)
+    for part in reversed(rest):
+        for batch in batches(part, ("group", "number"), 65_536):
+            for group, number in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
+                if number is not None:
+                    numbers[group] = number
+    return numbers
 
 
 def _rows_of(batch: Any, partition: int) -> Iterator[Row]:

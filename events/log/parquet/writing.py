@@ -1,26 +1,27 @@
 """Writes files of an archive: collects rows into row groups and row groups into files. A file
-becomes visible when it is complete on the disk.
+becomes visible when it is complete.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import uuid
-from pathlib import Path
+import json
+from collections.abc import Mapping
 from typing import Any
 
-from equipoise.events.log.parquet.files import COLUMNS, DAY_MS, crc32_of, day_of, part_path, pyarrow, schema
+from equipoise.events.log.parquet.files import COLUMNS, DAY_MS, NUMBERS, day_of, folder_of, part_name, pyarrow, schema
+from equipoise.events.log.parquet.stores import Staged, Store
 from equipoise.events.log.rows import FactRow, Row
 from equipoise.events.log.stored import BrokenStoreError, failed_write
 
 MOST_FILE_ROWS = 1_000_000
 """Most rows of a file: some 50 MB of reports."""
+_MOST_FILE_BYTES = 256 << 20
+"""Most bytes of events in a file, before compression."""
 _GROUP_ROWS = 32_768
 _GROUP_BYTES = 8 << 20
 """A row group is closed at either limit. A reader holds one at a time."""
 _LEVEL = 3  # zstd's own default
-_MOST_ATTEMPTS = 10
 
 
 def appender(partition: int) -> str:
@@ -35,26 +36,39 @@ class Writer:
     `discard` removes them.
 
     `hidden`: the word in the names of its unfinished files; default: that of the partition's
-    appender.
+    appender. `numbers`: group -> number of its last decision so far, which each file repeats, so
+    that an appender reads the last file only; None: unknown.
     """
 
-    def __init__(self, root: Path, partition: int, first_row: int, first_offset: int, latest_ms: int, *, hidden: str = "") -> None:
+    def __init__(
+        self,
+        store: Store,
+        partition: int,
+        first_row: int,
+        first_offset: int,
+        latest_ms: int,
+        *,
+        hidden: str = "",
+        numbers: Mapping[str, int] | None = None,
+    ) -> None:
         self._hidden = hidden or appender(partition)
-        self._root = root
+        self._store = store
         self._partition = partition
         self.next_row = first_row
         self.next_offset = first_offset
         self.latest_ms = latest_ms
         self._file: _OpenFile | None = None
-        self._done: list[tuple[Path, Path]] = []
+        self._done: list[tuple[Staged, str]] = []
         self._columns: list[list[Any]] = [[] for _ in COLUMNS]
         self._bytes = 0
+        self._file_bytes = 0
+        self._numbers = None if numbers is None else dict(numbers)
 
     def add(self, row: Row) -> None:
         """Adds a row. Raises BrokenStoreError."""
         if isinstance(row, FactRow):
             day_before, self.latest_ms = self.latest_ms // DAY_MS, max(self.latest_ms, row.append_ms)
-            if self._file is not None and (self.latest_ms // DAY_MS != day_before or self.next_row - self._file.first_row >= MOST_FILE_ROWS):
+            if self._file is not None and (self.latest_ms // DAY_MS != day_before or self._is_full(self._file)):
                 self._end_file()
             what = (row.kind, row.version, row.payload)
             values: tuple[Any, ...] = (row.group, self._partition, row.offset, row.append_ms, *what, None, None, None, row.checksum)
@@ -63,11 +77,14 @@ class Writer:
             about = (row.number, row.caused_by, row.index, row.checksum)
             values = (row.group, self._partition, None, None, row.kind, row.version, row.payload, *about)
             offsets = 0
+            if self._numbers is not None:
+                self._numbers[row.group] = row.number
         if self._file is None:
-            self._file = _OpenFile(self._root, self._hidden, day_of(self.latest_ms), self.next_row, self.next_offset)
+            self._file = _OpenFile(self._store, self._hidden, day_of(self.latest_ms), self.next_row, self.next_offset)
         for column, value in zip(self._columns, values, strict=True):
             column.append(value)
         self._bytes += len(row.payload)
+        self._file_bytes += len(row.payload)
         self.next_row += 1
         self.next_offset += offsets
         if self._bytes >= _GROUP_BYTES or len(self._columns[0]) >= _GROUP_ROWS:
@@ -77,35 +94,38 @@ class Writer:
         """Adds rows as a pyarrow.RecordBatch, for compaction: unchanged, for `day`, into one file.
         """
         if self._file is None:
-            self._file = _OpenFile(self._root, self._hidden, day, self.next_row, self.next_offset)
+            self._file = _OpenFile(self._store, self._hidden, day, self.next_row, self.next_offset)
         self.next_row += batch.num_rows
         self.next_offset += batch.num_rows - batch.column("offset").null_count
         self._file.write(batch.cast(schema()))
 
-    def publish(self) -> list[Path]:
-        """Publishes the files in order, so that a writer that is killed leaves a shorter log, never
-        a gap.
+    def publish(self) -> list[str]:
+        """Publishes the files in order, and returns their names. A writer that is killed or fails
+        meanwhile leaves a shorter log, never a gap.
         """
         self._end_file()
-        try:
-            for part, path in self._done:
-                os.replace(part, path)
-                _make_lasting(path.parent)
-        except OSError as error:
-            raise failed_write(error) from None
-        done, self._done = self._done, []
-        return [path for _, path in done]
+        names = []
+        while self._done:
+            staged, name = self._done[0]
+            try:
+                staged.publish(name)
+            except OSError as error:
+                raise failed_write(error) from None
+            names.append(name)
+            del self._done[0]
+        return names
 
     def discard(self) -> None:
-        """Removes everything unpublished, the last file first, so that no gap is visible."""
+        """Removes everything unpublished."""
         if self._file is not None:
             self._file.discard()
             self._file = None
-        for part, path in reversed(self._done):
-            for name in (part, path):
-                name.unlink(missing_ok=True)
-            _remove_if_empty(part.parent)
+        for staged, _ in self._done:
+            staged.discard()
         self._done = []
+
+    def _is_full(self, file: _OpenFile) -> bool:
+        return self.next_row - file.first_row >= MOST_FILE_ROWS or self._file_bytes >= _MOST_FILE_BYTES
 
     def _end_group(self) -> None:
         if self._columns[0]:
@@ -123,36 +143,28 @@ class Writer:
         file = self._file
         if file is not None:
             rows, offsets = (file.first_row, self.next_row), (file.first_offset, self.next_offset)
-            self._done.append((file.part, part_path(self._root, file.day, self._partition, rows, offsets, file.close())))
-            self._file = None
+            crc32 = file.close(self._numbers)
+            self._done.append((file.staged, part_name(file.day, self._partition, rows, offsets, crc32)))
+            self._file, self._file_bytes = None, 0
 
 
 class _OpenFile:
-    """A file that readers do not see yet: its name begins with a dot."""
+    """A file that is being written."""
 
-    def __init__(self, root: Path, hidden: str, day: str, first_row: int, first_offset: int) -> None:
+    def __init__(self, store: Store, hidden: str, day: str, first_row: int, first_offset: int) -> None:
         self.day, self.first_row, self.first_offset = day, first_row, first_offset
-        folder = root / f"date={day}"
-        self.part = folder / f".{hidden}.{uuid.uuid4().hex}"
-        try:
-            self._writer = self._open(folder)
-        except OSError as error:
-            self.part.unlink(missing_ok=True)
-            _remove_if_empty(folder)
-            raise failed_write(error) from None
-
-    def _open(self, folder: Path) -> Any:
         _, parquet = pyarrow()
-        for attempt in range(_MOST_ATTEMPTS):
-            folder.mkdir(exist_ok=True)
-            try:
-                return parquet.ParquetWriter(
-                    self.part, schema(), compression="zstd", compression_level=_LEVEL, use_dictionary=["group", "kind", "version", "partition"]
-                )
-            except FileNotFoundError:  # another partition's writer found the folder empty, and removed it
-                if attempt == _MOST_ATTEMPTS - 1:
-                    raise
-        raise AssertionError("the last attempt returns or raises")
+        try:
+            self.staged = store.stage(folder_of(day), hidden)
+        except OSError as error:
+            raise failed_write(error) from None
+        try:
+            self._writer = parquet.ParquetWriter(
+                self.staged.file, schema(), compression="zstd", compression_level=_LEVEL, use_dictionary=["group", "kind", "version", "partition"]
+            )
+        except OSError as error:
+            self.staged.discard()
+            raise failed_write(error) from None
 
     def write(self, batch: Any) -> None:
         try:
@@ -160,32 +172,17 @@ class _OpenFile:
         except (OSError, ValueError) as error:
             raise failed_write(error) from None
 
-    def close(self) -> int:
-        """Returns the file's CRC-32, once its bytes are on the disk."""
+    def close(self, numbers: Mapping[str, int] | None) -> int:
+        """Returns the file's CRC-32."""
         try:
+            if numbers is not None:
+                self._writer.add_key_value_metadata({NUMBERS: json.dumps(numbers, ensure_ascii=False, sort_keys=True, separators=(",", ":"))})
             self._writer.close()
-            with open(self.part, "rb") as file:
-                os.fsync(file.fileno())
-            return crc32_of(self.part)
+            return self.staged.finish()
         except OSError as error:
             raise failed_write(error) from None
 
     def discard(self) -> None:
         with contextlib.suppress(OSError):
             self._writer.close()
-        self.part.unlink(missing_ok=True)
-        _remove_if_empty(self.part.parent)
-
-
-def _remove_if_empty(folder: Path) -> None:
-    with contextlib.suppress(OSError):
-        folder.rmdir()
-
-
-def _make_lasting(folder: Path) -> None:
-    for each in (folder, folder.parent):
-        descriptor = os.open(each, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        self.staged.discard()

@@ -23,6 +23,7 @@ import pytest
 from equipoise.events.errors import LogError
 from equipoise.events.log import open_log
 from equipoise.events.log.parquet.files import all_parts, by_partition
+from equipoise.events.log.parquet.stores import store_at
 from equipoise.replay.parallel import ProcessDiedError, in_processes
 from equipoise.replay.simulation.fleet import Fleet, make_fleet
 from tests.unit.equipoise.test_output import contents
@@ -153,15 +154,15 @@ def test_fleet_resumes_with_the_missing_groups(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         make_fleet(fleet, tmp_path / "fleet", advance=advance)
-    first = {part.path: part.path.stat().st_mtime_ns for part in all_parts(tmp_path / "fleet")}
-    assert list(by_partition(all_parts(tmp_path / "fleet"))) == [0]
+    first = {part.name: (tmp_path / "fleet" / part.name).stat().st_mtime_ns for part in all_parts(store_at(tmp_path / "fleet"))}
+    assert list(by_partition(all_parts(store_at(tmp_path / "fleet")))) == [0]
     written = make_fleet(fleet, tmp_path / "fleet", advance=steps.append)
     assert steps[2] == steps[1]
-    assert {path: path.stat().st_mtime_ns for path in first} == first, "finished groups are not made again"
+    assert {name: (tmp_path / "fleet" / name).stat().st_mtime_ns for name in first} == first, "finished groups are not made again"
     assert written == make_fleet(fleet, tmp_path / "whole")
     assert contents(tmp_path / "fleet") == contents(tmp_path / "whole")
     make_fleet(Fleet(groups=1, records=300), tmp_path / "fleet")
-    assert list(by_partition(all_parts(tmp_path / "fleet"))) == [0], "another fleet takes its place"
+    assert list(by_partition(all_parts(store_at(tmp_path / "fleet")))) == [0], "another fleet takes its place"
 
 
 def test_ended_compaction_loses_nothing(folder: Path, tmp_path: Path) -> None:
@@ -276,7 +277,7 @@ def test_fleet_on_a_full_disk_counts_its_groups(folder: Path, small: SmallDisk, 
     told = r"equipoise: \S+/fleet: .+; make room there; \S+/fleet holds (\d) of 4 groups; the same command makes the others\n"
     said = re.fullmatch(told, done.stderr)
     assert said is not None, done.stderr
-    assert len(by_partition(all_parts(small.folder / "fleet"))) == int(said[1])
+    assert len(by_partition(all_parts(store_at(small.folder / "fleet")))) == int(said[1])
     assert not [name for name in contents(small.folder) if re.search(r"/\.", name)]
 
 

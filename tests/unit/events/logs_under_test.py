@@ -15,6 +15,7 @@ from equipoise.events.log import open_log
 from equipoise.events.log.jsonl import JsonLinesLog, render
 from equipoise.events.log.parquet.log import ArchiveLog
 from equipoise.events.log.parquet.store import ArchivePartition
+from equipoise.events.log.parquet.stores import store_at
 from equipoise.events.log.parquet.writing import Writer
 from equipoise.events.log.rows import DecisionRow, FactRow, Row
 from equipoise.events.log.sqlite import SqliteLog
@@ -65,7 +66,7 @@ def rows_of(path: Path) -> list[Row]:
     """Returns the rows of a log as stored."""
     log: StoredLog
     if path.suffix == ".parquet":
-        log = ArchivePartition(path, 0, "r", str(path))
+        log = ArchivePartition(store_at(path), 0, "r", str(path))
     else:
         log = SqliteLog(path, "r") if path.suffix == ".db" else JsonLinesLog(path, "r")
     with log:
@@ -76,7 +77,7 @@ def put(path: Path, rows: Iterable[Row]) -> None:
     """Makes `path` a log of exactly these rows, sound or not."""
     if path.suffix == ".parquet":
         ArchiveLog(str(path), "w").close()
-        writer = Writer(path, 0, 0, 0, 0)
+        writer = Writer(store_at(path), 0, 0, 0, 0)
         for row in rows:
             writer.add(row)
         writer.publish()

@@ -22,8 +22,9 @@ from equipoise.events.log import open_log
 from equipoise.events.log.copying import copy_log
 from equipoise.events.log.jsonl import JsonLinesLog
 from equipoise.events.log.parquet.compact import compact
-from equipoise.events.log.parquet.files import COLUMNS, all_parts, covering, part_path
+from equipoise.events.log.parquet.files import COLUMNS, all_parts, covering, part_name
 from equipoise.events.log.parquet.log import ArchiveLog
+from equipoise.events.log.parquet.stores import store_at
 from equipoise.events.log.rows import FactRow
 from equipoise.events.log.sqlite import SqliteLog
 from equipoise.events.records import DecisionRecord, Entry, Record
@@ -48,7 +49,7 @@ def ticks(location: str, *append_ms: int, group: str = "g") -> None:
 
 
 def names(path: Path) -> list[str]:
-    return [str(part.path.relative_to(path)) for part in all_parts(path)]
+    return [part.name for part in all_parts(store_at(path))]
 
 
 # --------------------------------------------------------------------------------------------- form
@@ -72,7 +73,7 @@ def test_archive_files_hold_one_day_when_the_clock_went_back(path: Path) -> None
         log.append_fact("", 5, LogOpened(log_id="a1"))
         for at_ms in (6, DAY_MS, DAY_MS + 1, 7, 3 * DAY_MS):
             log.append_fact("g", at_ms, ProbingTick())
-    assert [(part.day, part.first_offset, part.next_offset) for part in all_parts(path)] == [
+    assert [(part.day, part.first_offset, part.next_offset) for part in all_parts(store_at(path))] == [
         ("1970-01-01", 0, 2),
         ("1970-01-02", 2, 5),
         ("1970-01-04", 5, 6),
@@ -216,22 +217,22 @@ def test_read_group_missing_offset_is_a_gap(path: Path, group: str) -> None:
 
 def test_read_missing_file_is_a_gap(path: Path) -> None:
     ticks(str(path), 1, 2, 3)
-    all_parts(path)[1].path.unlink()
+    (path / all_parts(store_at(path))[1].name).unlink()
     with pytest.raises(GapError, match="row 1 of partition 0"), open_log(path) as log:
         list(log.read())
 
 
 def test_part_file_flipped_bit_is_damage(path: Path) -> None:
     fill(path)
-    part = all_parts(path)[2]
-    sound = part.path.read_bytes()
+    part = path / all_parts(store_at(path))[2].name
+    sound = part.read_bytes()
     for at in range(0, len(sound) * 8, 61):
         changed = bytearray(sound)
         changed[at // 8] ^= 1 << at % 8
-        part.path.write_bytes(changed)
+        part.write_bytes(changed)
         with pytest.raises(DamagedError, match="offset 2"):
             read_all(path)
-    part.path.write_bytes(sound[:-9])
+    part.write_bytes(sound[:-9])
     with pytest.raises(DamagedError, match="differ from the checksum in its name"):
         read_all(path)
 
@@ -242,9 +243,9 @@ def test_part_file_flipped_bit_is_damage(path: Path) -> None:
 def test_compact_merges_small_files_by_day(path: Path) -> None:
     ticks(str(path), 1, 2, DAY_MS, DAY_MS + 1, 3 * DAY_MS)
     before = read_all(path)
-    done = compact(path)
+    done = compact(store_at(path))
     assert (done.before, done.after, done.merged_rows) == (6, 3, 5)
-    assert [(part.day, part.first_row, part.next_row) for part in all_parts(path)] == [
+    assert [(part.day, part.first_row, part.next_row) for part in all_parts(store_at(path))] == [
         ("1970-01-01", 0, 3),
         ("1970-01-02", 3, 5),
         ("1970-01-04", 5, 6),
@@ -254,13 +255,13 @@ def test_compact_merges_small_files_by_day(path: Path) -> None:
         assert list(log.read(4)) == before[4:]
     ticks(str(path), 3 * DAY_MS)
     assert read_all(path)[:-1] == before
-    assert compact(path, most_rows=1).merged_rows == 0
+    assert compact(store_at(path), most_rows=1).merged_rows == 0
 
 
 def test_compact_files_keep_the_requested_size(path: Path) -> None:
     ticks(str(path), *range(1, 8))
-    compact(path, most_rows=3)
-    assert [part.rows for part in all_parts(path)] == [3, 3, 2]
+    compact(store_at(path), most_rows=3)
+    assert [part.rows for part in all_parts(store_at(path))] == [3, 3, 2]
 
 
 def test_compaction_killed_before_removal_duplicates_nothing(path: Path, tmp_path: Path) -> None:
@@ -268,13 +269,13 @@ def test_compaction_killed_before_removal_duplicates_nothing(path: Path, tmp_pat
     before = read_all(path)
     copy = tmp_path / "copy"
     shutil.copytree(path, copy)
-    compact(path)
+    compact(store_at(path))
     for name in names(path):
         shutil.copy(path / name, copy / name)
-    assert len(all_parts(copy)) == 5
+    assert len(all_parts(store_at(copy))) == 5
     assert read_all(copy) == before
-    assert len(covering(all_parts(copy))) == 1
-    assert compact(copy).before == 5
+    assert len(covering(all_parts(store_at(copy)))) == 1
+    assert compact(store_at(copy)).before == 5
     assert names(copy) == names(path)
 
 
@@ -285,18 +286,18 @@ def test_archive_read_during_compaction_continues(path: Path) -> None:
         reading = log.read()
         got = [next(reading) for _ in range(11)]
         ticks(str(path), 50)
-        compact(path)
+        compact(store_at(path))
         got += reading
     assert got == expected
 
 
 def test_compact_damaged_partition_is_refused(path: Path) -> None:
     ticks(str(path), 1, 2)
-    part = all_parts(path)[1]
-    part.path.rename(part_path(path, part.day, 0, (1, 2), (1, 2), 0))
+    part = all_parts(store_at(path))[1]
+    (path / part.name).rename(path / part_name(part.day, 0, (1, 2), (1, 2), 0))
     before = names(path)
     with pytest.raises(DamagedError, match="partition 0"):
-        compact(path)
+        compact(store_at(path))
     assert names(path) == before
 
 

@@ -12,6 +12,7 @@ from equipoise.events.errors import FieldError, InputError
 from equipoise.events.log import open_log
 from equipoise.events.log.parquet.files import all_parts
 from equipoise.events.log.parquet.log import ArchiveLog
+from equipoise.events.log.parquet.stores import store_at
 from equipoise.replay.simulation.fleet import Fleet, check_location, make_fleet
 from equipoise.replay.verification import verify
 
@@ -30,8 +31,10 @@ def test_fleet_is_same_for_any_processes(tmp_path: Path) -> None:
     alone, together = tmp_path / "alone", tmp_path / "together"
     written = make_fleet(fleet, alone)
     assert make_fleet(fleet, together, processes=2) == written
-    assert [part.path.name for part in all_parts(alone)] == [part.path.name for part in all_parts(together)]
-    assert [part.path.read_bytes() for part in all_parts(alone)] == [part.path.read_bytes() for part in all_parts(together)]
+    assert [part.name for part in all_parts(store_at(alone))] == [part.name for part in all_parts(store_at(together))]
+    assert [(alone / part.name).read_bytes() for part in all_parts(store_at(alone))] == [
+        (together / part.name).read_bytes() for part in all_parts(store_at(together))
+    ]
     with ArchiveLog(str(alone), "r") as log:
         groups = log.groups()
     assert list(groups) == ["g000", "g001", "g002"]
