@@ -43,7 +43,7 @@ def _broker(bootstrap: str | None) -> Iterator[str]:
     if bootstrap is not None:
         yield bootstrap
         return
-    with Brokers(java=FAST_JAVA) as brokers:
+    with Brokers(java=FAST_JAVA, **{"group.initial.rebalance.delay.ms": "3000"}) as brokers:  # Kafka's default
         yield brokers.bootstrap
 
 

@@ -81,7 +81,7 @@ def test_tasks_with_standbys_are_silent_for_a_moment_only_when_their_member_rest
     config = configured(num_standbys=1, initial_delay_ms=1_000, acceptable_recovery_lag=1_000)
     group = Group(
         note, sources="orders", state="log", outputs="counts", key_serde=StringSerde(), value_serde=JsonSerde(),
-        guarantee=guarantee, group_config=config, partitions=tasks,  # type: ignore[arg-type]
+        guarantee=guarantee, group_config=config, partitions=tasks,
     )  # fmt: skip
     with group:
         group.join(*members)
