@@ -473,7 +473,7 @@ class MemberHost:
             MemberProof(
                 connection=self._connection, topic=self._link.facts.topic, partition=self._link.facts.partition, group=self._group,
                 member_id=self._member_id, incarnations=self._begun, lock=None if self._directory is None else self._directory.lock,
-                within_s=self._options.session_timeout_ms / 1_000,
+                within_s=self._options.session_timeout_ms / 1_000, leader=self._link.leader_of_facts, topic_id=self._link.id_of_facts,
             )
         )  # fmt: skip
 

@@ -140,6 +140,16 @@ class Link:
         """Where the group's facts are."""
         return TopicPartition(self._topics.facts, self._partition)
 
+    @property
+    def leader_of_facts(self) -> tuple[str, int] | None:
+        """Host and port of the broker that leads that partition; None: unknown."""
+        return self._producer.leader(self.facts)
+
+    @property
+    def id_of_facts(self) -> str:
+        """Id of the topic of facts when the reader was placed; "": unknown."""
+        return self._topic_ids[0] if self._topic_ids else ""
+
     def _failed(self, what: str, error: Exception) -> None:
         """Writes a line, unless the next ones would say the same."""
         if not self._brokers.noted(what, error):

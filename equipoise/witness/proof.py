@@ -9,8 +9,10 @@ from typing import Any, Protocol
 import attrs
 
 from equipoise.events.facts import MemberEnded
+from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import group_key, pack_fact
+from equipoise.witness.child import request_timeout_ms
 
 
 class Proof(Protocol):
@@ -27,7 +29,8 @@ class Proof(Protocol):
 class MemberProof:
     """The end of incarnations of one member. `topic`, `partition`: of the group's facts. `lock`:
     path of the lock that the process holds, with its device and inode; None: it has none.
-    `within_s`: after that time the leader knows by itself.
+    `within_s`: after that time the leader knows by itself. `leader`: host and port of the broker
+    that leads the partition, and `topic_id`: in hexadecimal; None and "": unknown.
     """
 
     connection: Connection
@@ -38,6 +41,8 @@ class MemberProof:
     incarnations: Sequence[int]
     lock: tuple[str, Sequence[int]] | None
     within_s: float
+    leader: tuple[str, int] | None = None
+    topic_id: str = ""
 
     def facts(self, seen: str) -> list[str]:
         """The records to append, in hexadecimal. `seen`: how the end was seen."""
@@ -46,7 +51,18 @@ class MemberProof:
     def message(self, pid: int) -> bytes:
         facts = self.facts(f"process {pid} has ended")
         append = {"topic": self.topic, "partition": self.partition, "key": group_key(self.group).hex(), "facts": facts}
-        return _line(f"group {self.group}: member {self.member_id}, process {pid}", self.connection, self.within_s, lock=self.lock, append=append)
+        who = f"group {self.group}: member {self.member_id}, process {pid}"
+        return _line(who, self.connection, self.within_s, lock=self.lock, append=append, prepared=self._prepared(facts))
+
+    def _prepared(self, facts: Sequence[str]) -> dict[str, Any] | None:
+        """The same append as bytes; None: it takes Kafka's client."""
+        if self.leader is None or not self.topic_id or self.connection.security_protocol != "PLAINTEXT":
+            return None
+        from equipoise.events.log.kafka.prepared_append import prepared_append
+
+        place, values = TopicPartition(self.topic, self.partition), list(map(bytes.fromhex, facts))
+        made = prepared_append(self.leader, place, self.topic_id, group_key(self.group), values, timeout_ms=request_timeout_ms(self.within_s))
+        return {name: value.hex() if isinstance(value, bytes) else value for name, value in attrs.asdict(made).items()}
 
 
 @attrs.frozen(kw_only=True)

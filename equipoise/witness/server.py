@@ -88,7 +88,9 @@ class WitnessServer:
     async def _prove(self, said: dict[str, Any]) -> None:
         began_s = time.monotonic()
         by_s = began_s + said["within_s"]
-        problem = await asyncio.to_thread(child.why_unproven, said, by_s) or await child.tell(said, by_s)
+        problem = await asyncio.to_thread(child.why_unproven, said, by_s)
+        if not problem and not await asyncio.to_thread(child.was_appended, said):
+            problem = await child.tell(said, by_s)
         child.say_how_it_went(said, began_s, problem)
 
 

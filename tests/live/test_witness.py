@@ -5,6 +5,7 @@ session lasts for a minute.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -19,10 +20,19 @@ import pytest
 
 from equipoise.events.decisions import MemberExpired
 from equipoise.events.facts import MemberEnded
+from equipoise.events.log.kafka.client import TopicPartition
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.envelope import fact_record, fact_row
+from equipoise.events.log.kafka.opening import ensure_topics
+from equipoise.events.log.kafka.topics import Topics
 from equipoise.events.settings import GroupSettings
+from equipoise.witness import child
+from equipoise.witness.proof import MemberProof
 from tests.live.brokers import Brokers
 from tests.live.cut import Network
+from tests.live.kafka import reader, writer
 from tests.live.leader import leading
+from tests.live.test_log_replaced import delete_log
 from tests.live.test_member import BOTH, PARTITIONS, Application
 from tests.live.test_restorer import until
 
@@ -138,6 +148,44 @@ async def test_process_that_leaves_proves_nothing(
         await asyncio.sleep(1)
         assert not [record for record in leader.facts if isinstance(record.event, MemberEnded)]
         assert "proven" not in (tmp_path / "said").read_text()
+
+
+async def test_prepared_append_reaches_the_topic_and_not_one_that_was_made_again(
+    bootstrap: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child, "PREPARED_S", SOON_S)
+    connection, topics = Connection(bootstrap=bootstrap), Topics(prefix)
+    place = TopicPartition(topics.facts, 1)
+
+    async def said() -> dict[str, Any]:
+        async with writer(connection) as producer:
+            await producer.partitions_for(topics.facts)
+            (topic_id,) = await producer.topic_ids((topics.facts,), place)
+            proof = MemberProof(
+                connection=connection, topic=place.topic, partition=place.partition, group="g", member_id="m1", incarnations=[3, 4], lock=None,
+                within_s=5.0, leader=producer.leader(place), topic_id=topic_id,
+            )  # fmt: skip
+        return json.loads(proof.message(7))
+
+    async def found() -> list[Any]:
+        async with reader(connection) as consumer:
+            consumer.assign([place])
+            consumer.seek(place, 0)
+            records = (await consumer.getmany(place, timeout_ms=2_000)).get(place, [])
+            return [fact_record(fact_row(each.key, each.value, each.offset, each.timestamp)) for each in records]
+
+    await ensure_topics(connection, topics, partitions=2)
+    prepared = await said()
+    assert await asyncio.to_thread(child.was_appended, prepared)
+    records = await found()
+    assert [record.group for record in records] == ["g", "g"]
+    assert [record.event for record in records] == [
+        MemberEnded(member_id="m1", incarnation=each, proof="process 7 has ended") for each in (3, 4)
+    ]  # fmt: skip
+    await delete_log(bootstrap, prefix)
+    await ensure_topics(connection, topics, partitions=2)
+    assert not await asyncio.to_thread(child.was_appended, prepared)
+    assert await found() == []
 
 
 def worker(processes: list[subprocess.Popen[bytes]], said: Path, bootstrap: str, prefix: str) -> subprocess.Popen[bytes]:

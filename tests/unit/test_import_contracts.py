@@ -105,7 +105,7 @@ def test_pure_package_has_no_impure_builtin() -> None:
 HOST_PACKAGES = ("member", "worker", "operations")
 OF_THE_RUNTIME = {"aiokafka", "concurrent", "datetime", "fcntl", "random", "secrets", "threading", "time", "uuid"}
 ALLOWED_IN_HOSTS = {"aiokafka.errors", "aiokafka.partitioner", "threading.Lock"}  # they reach no broker and no clock
-ADAPTER = {"aiokafka_client.py", "topic_ids.py"}
+ADAPTER = {"aiokafka_client.py", "prepared_append.py", "topic_ids.py"}
 OTHER_THREADS = {"new_event_loop", "run_in_executor", "to_thread"}
 
 

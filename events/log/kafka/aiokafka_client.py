@@ -152,6 +152,9 @@ class DeployedConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # aiok
     async def topic_ids(self, topics: Sequence[str], leads: TopicPartition) -> tuple[str, ...] | None:
         return await topic_ids(self._client, topics, leads)
 
+    def leader(self, partition: TopicPartition) -> tuple[str, int] | None:
+        return _leader(self._client, partition)
+
 
 class _QuietSender(Sender):  # type: ignore[misc]
     """Its routine ends at the first of its tasks that fails, and leaves the errors of others."""
@@ -253,6 +256,9 @@ class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
     async def topic_ids(self, topics: Sequence[str], leads: TopicPartition) -> tuple[str, ...] | None:
         return await topic_ids(self.client, topics, leads)
 
+    def leader(self, partition: TopicPartition) -> tuple[str, int] | None:
+        return _leader(self.client, partition)
+
     async def stop(self, *, within_s: float = CLOSE_S) -> None:
         await _stop(self, super().stop, within_s)
 
@@ -320,6 +326,11 @@ class DeployedAdmin(AIOKafkaAdminClient):  # type: ignore[misc]
 def _retrieve_error(sent: asyncio.Future[Any]) -> BaseException | None:
     """The error. Once retrieved, asyncio does not warn when nobody waits for it any more."""
     return None if sent.cancelled() else sent.exception()
+
+
+def _leader(client: Any, partition: TopicPartition) -> tuple[str, int] | None:
+    broker = client.cluster.broker_metadata(client.cluster.leader_for_partition(partition))
+    return None if broker is None else (broker.host, broker.port)
 
 
 def _theirs(partition: TopicPartition) -> Any:

@@ -114,6 +114,10 @@ class DataClient(Client, Protocol):
         """
         ...
 
+    def leader(self, partition: TopicPartition) -> tuple[str, int] | None:
+        """Host and port of its leader, as last heard; None: unknown."""
+        ...
+
 
 class Consumer(DataClient, Protocol):
     """Reads partitions that are assigned to it by hand. Fetches ahead what is assigned and not

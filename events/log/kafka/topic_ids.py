@@ -77,6 +77,16 @@ class _TopicIdsRequest(Request[_TopicIdsStruct]):  # type: ignore[misc]
         return request_struct_class([(_NO_ID, topic, {}) for topic in self._topics], False, False, {})
 
 
+def request_bytes(request: RequestStruct) -> bytes:
+    """A request as it is sent, without its length."""
+    return bytes(request.build_request_header(0, "equipoise").encode() + request.encode())
+
+
+def topic_ids_request(topics: Sequence[str]) -> bytes:
+    """Asks a broker for the ids of `topics`. The answer contains each as 16 bytes."""
+    return request_bytes(_TopicIdsRequest(topics).build(_TopicIdsStruct))
+
+
 async def topic_ids(client: AIOKafkaClient, topics: Sequence[str], leads: TopicPartition) -> tuple[str, ...] | None:
     """Returns the ids of `topics`, in the same order, from the leader of the partition `leads`.
     None: the brokers have no topic ids. Raises KafkaError when a topic does not exist or the leader

@@ -214,3 +214,7 @@ class ConnectedClient:
             self._refresh()
             raise errors.UnknownTopicOrPartitionError(next(topic for topic in topics if answer[topic] is None))
         return tuple(answer[topic].topic_id for topic in topics)
+
+    def leader(self, partition: TopicPartition) -> tuple[str, int] | None:
+        """See `client.DataClient`. Simulated brokers have no addresses."""
+        return None

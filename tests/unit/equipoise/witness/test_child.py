@@ -4,18 +4,23 @@ the witness says, so what it says shows what it would have proven.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from equipoise.events.errors import InputError
+from equipoise.witness import child
 from equipoise.witness.parent import ChildWitness
 
 PATIENCE_S = 20.0
@@ -156,6 +161,59 @@ def test_witness_takes_little_memory(watched: Any) -> None:
     status = Path(f"/proc/{process.numbers[-1]}/status").read_text().splitlines()
     (peak,) = (int(line.split()[1]) for line in status if line.startswith("VmHWM:"))
     assert peak < 15 * 1_024, f"{peak} kB"
+
+
+TOPIC_ID = "00112233445566778899aabbccddeeff"
+
+
+@pytest.mark.parametrize(
+    ("answers", "appended", "requests"),
+    [
+        ([bytes.fromhex(TOPIC_ID), bytes(40)], True, 2),
+        ([bytes(40), bytes(40)], False, 1),
+        ([bytes.fromhex(TOPIC_ID), bytes(23) + b"\x00\x06" + bytes(20)], False, 2),
+        ([bytes.fromhex(TOPIC_ID), bytes(10)], False, 2),
+        ([bytes.fromhex(TOPIC_ID)], False, 2),
+        ([], False, 1),
+    ],
+    ids=["the same topic", "another topic of that name", "an error", "a short answer", "no answer", "no answers"],
+)
+def test_prepared_append_is_sent_to_the_same_topic_only_and_counts_when_it_is_answered_without_error(
+    answers: list[bytes], appended: bool, requests: int
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        asked: list[bytes] = []
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                for given in (*answers, None):
+                    size = connection.recv(4, socket.MSG_WAITALL)
+                    if size:
+                        asked.append(connection.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL))
+                    if given is None or not size:
+                        return
+                    connection.sendall(len(given).to_bytes(4, "big") + given)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        made = attrs.evolve(proof(), leader=server.getsockname(), topic_id=TOPIC_ID)
+        said = json.loads(made.message(7))
+        assert child.was_appended(said) == appended
+        thread.join(PATIENCE_S)
+    assert len(asked) == requests
+    assert bytes.fromhex(said["prepared"]["ask"]) == asked[0]
+    assert all(bytes.fromhex(fact) in bytes.fromhex(said["prepared"]["append"]) for fact in said["append"]["facts"])
+
+
+def test_append_is_not_prepared_without_a_leader_or_over_an_encrypted_connection() -> None:
+    known = attrs.evolve(proof(), leader=("127.0.0.1", 9), topic_id=TOPIC_ID)
+    for given in (
+        attrs.evolve(known, leader=None), attrs.evolve(known, topic_id=""),
+        attrs.evolve(known, connection=attrs.evolve(known.connection, security_protocol="SSL")),
+    ):  # fmt: skip
+        assert json.loads(given.message(7))["prepared"] is None
+    assert not child.was_appended(json.loads(known.message(7))), "nobody listens there"
 
 
 def test_witness_that_was_killed_is_replaced(tmp_path: Path) -> None:
