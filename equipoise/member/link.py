@@ -142,7 +142,9 @@ class Link:
 
     @property
     def leader_of_facts(self) -> tuple[str, int] | None:
-        """Host and port of the broker that leads that partition; None: unknown."""
+        """Host and port of the broker that leads that partition, when the reader was placed; None:
+        unknown.
+        """
         return self._producer.leader(self.facts)
 
     @property
@@ -197,6 +199,7 @@ class Link:
                 self._consumer.resume(self._decisions)
             number = await self._highest_number(begin, end)
             self._consumer.pause(self._decisions)
+            await self._producer.partitions_for(self._topics.facts)
             if ids != await self._ask_topic_ids():
                 raise StaleMetadata(f"the topics of {self._topics.prefix} were created again just now")
             self._topic_ids = ids
