@@ -34,6 +34,8 @@ class ArchivePartition(StoredLog):
         self.partition: int = partition
         self._lock: Lock | None = None
         self._writer: Writer | None = None
+        self._known_rows = 0
+        """Rows after which `_order` is the order."""
         try:
             if mode != "r":
                 refusal = f"{location}: another process appends to it; a log has one writer, so close the other one"
@@ -153,9 +155,15 @@ class ArchivePartition(StoredLog):
         return dict(sorted(counts.items())), problems
 
     def _last_order(self) -> Order:
-        if not self._parts or not self._stored_position():
+        while True:
+            self._known_rows = self._count()
+            order = self._order = self._order_after(self._stored_position())
+            if self._count() == self._known_rows:  # else files were listed again meanwhile, and another process has appended
+                return order
+
+    def _order_after(self, position: int) -> Order:
+        if not position:
             return Order()
-        position = self._stored_position()
         order = self._order = Order(position - 1, self._log_id())
         for row in self._rows(position - 1):
             order.take(row)
@@ -187,6 +195,8 @@ class ArchivePartition(StoredLog):
 
     def _begin(self) -> None:
         self._parts = self._list()
+        if self._count() != self._known_rows:  # in a store without locks another process archives the same log
+            self._order = self._last_order()
         latest_ms = self._of_files(_latest_ms)
         self._writer = Writer(self.store, self.partition, self._count(), self._stored_position(), latest_ms, numbers=self._order.numbers)
 
@@ -197,6 +207,7 @@ class ArchivePartition(StoredLog):
     def _commit(self) -> None:
         assert self._writer is not None, "a transaction has begun"
         self._writer.publish()
+        self._known_rows = self._writer.next_row
         self._writer = None
         self._parts = self._list()
 
