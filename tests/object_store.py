@@ -68,7 +68,8 @@ def serving() -> Iterator[ObjectStoreServer]:
     """A server with an empty bucket, BUCKET."""
     command = [sys.executable, "-W", "ignore", "-m", "tests.object_store"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=_ROOT)
-    assert process.stdin is not None and process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout is not None
     try:
         port = process.stdout.readline().strip()
         assert port, "the server has not started: python -m tests.object_store"
@@ -120,7 +121,8 @@ class _Recording:
         if self._failing and self._failing["containing"] in request:
             time.sleep(self._failing["after_s"])
             body = b"<Error><Code>AccessDenied</Code><Message>not today</Message></Error>"
-            start_response(self._failing["status"], [("Content-Type", "application/xml"), ("Content-Length", str(len(body))), ("Connection", "close")])
+            headers = [("Content-Type", "application/xml"), ("Content-Length", str(len(body))), ("Connection", "close")]
+            start_response(self._failing["status"], headers)
             return [body]
         answer: Iterable[bytes] = self._application(environ, start_response)
         return answer

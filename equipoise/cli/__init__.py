@@ -39,6 +39,7 @@ COMMANDS = {
     "shadow": "equipoise.cli.shadow:shadow",
     "archive": "equipoise.cli.archive:archive",
     "compact": "equipoise.cli.archive:compact",
+    "restore": "equipoise.cli.restore:restore",
     "fleet": "equipoise.cli.fleet:fleet",
     "spark": "equipoise.cli.spark:spark",
 }
@@ -53,7 +54,7 @@ main = CommandGroup(
     decision to a log, and answers from that log: what was decided, why, and what other settings would have cost.
 
     Start with `equipoise demo`. A LOG is a path or URL: group.db or sqlite:///... (SQLite), group.jsonl (JSON Lines),
-    archive/ (a Parquet dataset), kafka://host:port[/prefix] (Kafka).
+    archive/ or s3://bucket/archive/ (a Parquet dataset), kafka://host:port[/prefix] (Kafka).
     """,
     epilog="`equipoise COMMAND --help` shows examples. Exit codes: 0 it holds or is done, 1 the answer is no, 2 bad input or usage.",
 )

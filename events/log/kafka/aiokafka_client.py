@@ -305,6 +305,12 @@ class DeployedAdmin(AIOKafkaAdminClient):  # type: ignore[misc]
         answers = await self.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic) for topic in topics])
         return {resource[3]: {entry[0]: entry[1] for entry in resource[4]} for answer in answers for resource in answer.resources}
 
+    async def set_topic_configs(self, topic: str, configs: Mapping[str, str]) -> None:
+        for answer in await self.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, dict(configs))]):
+            for code, message, *_ in answer.resources:
+                if code:
+                    raise for_code(code)(message)
+
     async def committed_offsets(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
         found = await self.list_consumer_group_offsets(group, partitions=list(partitions))
         if not found.keys() >= set(partitions):  # aiokafka passes over an error of the whole answer, which then names no partition

@@ -279,6 +279,10 @@ class Admin(Client, Protocol):
         """Topic -> setting -> value, defaults included. Raises KafkaError."""
         ...
 
+    async def set_topic_configs(self, topic: str, configs: Mapping[str, str]) -> None:
+        """Gives a topic exactly these settings, beside the brokers' defaults. Raises KafkaError."""
+        ...
+
     async def committed_offsets(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
         """Offsets committed by a consumer group, for all of `partitions`; None: there is none.
         Raises KafkaError.

@@ -25,7 +25,7 @@ from equipoise.events import codec
 from equipoise.events.errors import DamagedError, InputError, UnknownEventError, UnknownKindError, UnsoundError
 from equipoise.events.facts import Fact, Undecodable
 from equipoise.events.log.kafka.client import partition_of_key
-from equipoise.events.log.rows import LOG_OPENED, DecisionRow, FactRow, is_group, record_of
+from equipoise.events.log.rows import LOG_OPENED, UNDECODABLE, DecisionRow, FactRow, is_group, record_of
 from equipoise.events.records import DecisionRecord, Record, UnreadDecision
 
 _LOG = logging.getLogger(__name__)
@@ -91,6 +91,9 @@ def fact_row(key: bytes | None, value: bytes | None, offset: int, append_ms: int
     if offset > 0 and split is not None and split[0][0] == LOG_OPENED:
         return _foreign("", offset, append_ms, "opened_again", bytes_)
     if group is None:
+        place = None if key or split is None else _restored_place(*split)
+        if place is not None:
+            return FactRow("", offset, append_ms, *place, codec.fact_checksum("", offset, append_ms, *place))
         return _foreign("", offset, append_ms, "no_group", bytes_)
     if split is None:
         return _foreign(group, offset, append_ms, "no_envelope", bytes_)
@@ -106,6 +109,27 @@ def _foreign(group: str, offset: int, append_ms: int, code: str, value: bytes, o
     event = Undecodable(code=code, kind=of_kind, length_bytes=len(value), crc32=zlib.crc32(value))
     kind, version, payload = codec.encode(event)
     return FactRow(group, offset, append_ms, kind, version, payload, codec.fact_checksum(group, offset, append_ms, kind, version, payload))
+
+
+def _restored_place(head: list[Any], payload: bytes) -> tuple[int, int, bytes] | None:
+    """Returns kind, version and payload of a record that `equipoise restore` wrote in the place of
+    one without a group (`fact_value`); None: it is another record.
+    """
+    kind, version = head
+    if kind != UNDECODABLE:
+        return None
+    try:
+        found = codec.encode(codec.decode(kind, version, payload))
+    except (UnknownEventError, UnsoundError):
+        return None
+    return found if found == (kind, version, payload) else None
+
+
+def fact_value(row: FactRow) -> tuple[bytes, bytes]:
+    """Returns key and value of a record that `fact_row` reads as `row`, at the same offset and with
+    the same append time.
+    """
+    return row.group.encode(), pack_payload(row.kind, row.version, row.payload)
 
 
 @attrs.frozen
@@ -180,8 +204,8 @@ def pack_decision(record: DecisionRecord) -> bytes:
     kind, version, payload = codec.encode(record.decision)
     place = (record.log_id, record.group, record.number, record.caused_by, record.index, record.fact_checksum)
     checksum = codec.decision_checksum(*place, kind, version, payload)
-    head = (record.log_id, record.number, record.caused_by, record.index, record.fact_checksum, checksum, kind, version)
-    return b"".join((_array(_DECISION_FIELDS), *map(_pack, head), payload))
+    row = DecisionRow(record.group, record.number, record.caused_by, record.index, kind, version, payload, checksum)
+    return decision_value(StoredDecision(row, record.log_id, record.fact_checksum))[1]
 
 
 def stored_decision(key: bytes | None, value: bytes | None, place: str) -> StoredDecision:
@@ -238,6 +262,13 @@ def member_decision(stored: StoredDecision) -> DecisionRecord | UnreadDecision:
         member_id, incarnation = named or (None, None)
         return UnreadDecision(stored.log_id, row.group, row.number, row.kind, row.version, binding, member_id, incarnation, str(error))
     return DecisionRecord(stored.log_id, row.group, row.number, row.caused_by, row.index, stored.fact_checksum, event)
+
+
+def decision_value(stored: StoredDecision) -> tuple[bytes, bytes]:
+    """Returns key and value of the record of a stored decision."""
+    row = stored.row
+    head = (stored.log_id, row.number, row.caused_by, row.index, stored.fact_checksum, row.checksum, row.kind, row.version)
+    return row.group.encode(), b"".join((_array(_DECISION_FIELDS), *map(_pack, head), row.payload))
 
 
 # ------------------------------------------------------------------------------------------- arrays

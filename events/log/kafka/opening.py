@@ -101,24 +101,30 @@ async def ensure_topics(connection: Connection, topics: Topics, *, partitions: i
     """
     async with admin_client(connection) as admin:
         with reaching(connection):
-            await _make(admin, topics, partitions, replication)
-            await _check(admin, topics)
+            await make_topics(admin, await new_topics(admin, topics, partitions, replication))
+            await check_topics(admin, topics)
 
 
-async def _make(admin: Admin, topics: Topics, partitions: int, replication: int) -> None:
+async def new_topics(admin: Admin, topics: Topics, partitions: int, replication: int) -> list[NewTopic]:
+    """Returns the topics of a log as `ensure_topics` makes them. Raises KafkaError."""
     copies = replication or min(3, len((await admin.describe_cluster())["brokers"]))
     insync = {"min.insync.replicas": str(min(2, max(1, copies - 1)))}  # with three copies, one broker may be away
     wanted = []
     for what, must in MUST_BE.items():
         count = 1 if what == "rejected" else partitions
         wanted.append(NewTopic(topics.name_of(what), count, copies, {**insync, **MADE_WITH[what], **must}))
+    return wanted
+
+
+async def make_topics(admin: Admin, wanted: Sequence[NewTopic]) -> None:
+    """Makes those that do not exist. Raises InputError, KafkaError."""
     there = {each["topic"] for each in await admin.describe_topics([topic.name for topic in wanted]) if not each["error_code"]}
     missing = [topic for topic in wanted if topic.name not in there]
     for name, why in (await admin.create_topics(missing)).items() if missing else ():
         raise InputError(f"topic {name} cannot be made: {why}; make it yourself, or give the client the right to")
 
 
-async def _check(admin: Admin, topics: Topics) -> None:
+async def check_topics(admin: Admin, topics: Topics) -> None:
     described = await _described(admin, [topics.name_of(what) for what in MUST_BE])
     counts = {name: len(each["partitions"]) for name, each in described.items()}
     for what in ("decisions", "checkpoints"):
@@ -268,10 +274,17 @@ async def _must_hold_nothing(connection: Connection, topic: str, partition: int,
                         raise GapError(start, f"was skipped by a reader of topic {topic}/{partition}, which holds offset {record.offset}")
 
 
+RESTORED = "equipoise.restored"
+"""Header of a fact that `equipoise restore` wrote with its former append time, while its topic took
+the sender's. A topic that takes the broker's only takes no such record.
+"""
+
+
 def check_append_time(record: ConsumedRecord) -> None:
-    """Raises InputError when the time of a fact's record is not the broker's (docs/protocol.md#l2).
+    """Raises InputError when the time of a fact's record is not that of a broker
+    (docs/protocol.md#l2).
     """
-    if record.timestamp_type != APPEND_TIME:
+    if record.timestamp_type != APPEND_TIME and all(name != RESTORED for name, _ in record.headers):
         raise InputError(
             f"topic {record.topic}/{record.partition}, offset {record.offset}: its time is its sender's; set message.timestamp.type=LogAppendTime"
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -58,6 +58,11 @@ class SimulatedAdmin(ConnectedClient):
             if configs is None:
                 raise UnknownTopicOrPartitionError(name)
         return dict(answer)
+
+    async def set_topic_configs(self, topic: str, configs: Mapping[str, str]) -> None:
+        answer = await self._ask_any("AlterConfigs", partial(self._cluster.set_configs, topic, configs))
+        if answer is not None:
+            raise answer(topic)
 
     async def committed_offsets(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
         coordinators = self._cluster.coordinators

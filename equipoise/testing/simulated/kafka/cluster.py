@@ -471,3 +471,9 @@ class Cluster:
     def configs(self, topics: Sequence[str], broker: Broker, reply: Reply) -> None:
         """Replies with topic -> its settings; None: it does not exist."""
         reply({name: None if name not in self.topics else dict(self.topics[name].configs) for name in topics})
+
+    def set_configs(self, topic: str, configs: Mapping[str, str], broker: Broker, reply: Reply) -> None:
+        """Replies with an error, or None."""
+        if topic in self.topics:
+            self.topics[topic].configs = {**DEFAULTS, **configs}
+        reply(None if topic in self.topics else errors.UnknownTopicOrPartitionError)
