@@ -1,0 +1,163 @@
+"""A log is backed up to an object store and restored into new topics, and a worker goes on leading
+from it: on a real broker and a real S3 API.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from equipoise.events.errors import InputError
+from equipoise.events.facts import LogOpened
+from equipoise.events.log.kafka.client import TopicPartition
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.envelope import StoredDecision, fact_record, pack_fact, pack_payload, partition_of
+from equipoise.events.log.kafka.log import KafkaLog
+from equipoise.events.log.kafka.opening import ensure_topics, partition_count, reader, writer
+from equipoise.events.log.kafka.restore import stored_rows
+from equipoise.events.log.kafka.topics import Topics
+from equipoise.events.log.parquet.log import ArchiveLog, next_offsets
+from equipoise.events.log.rows import FactRow
+from equipoise.worker.app import Worker
+from equipoise.worker.settings import WorkerSettings
+from tests.groups import configured
+from tests.json_schemas import check
+from tests.live.swarm import Swarm, topology
+from tests.live.test_kafka_log import document, equipoise
+from tests.object_store import BUCKET, serving
+from tests.spark.leading import Leader, facts_of
+
+ROOT = Path(__file__).parents[2]
+SOON = {"session_timeout_ms": 6_000, "lease_margin_ms": 1_000}
+Rows = list[FactRow | StoredDecision]
+
+
+def rows_in(location: str) -> dict[int, Rows]:
+    def read() -> dict[int, Rows]:
+        if location.startswith("kafka://"):
+            with KafkaLog(location) as log:
+                return {partition: list(log.rows(partition)) for partition in log.partitions()}
+        with ArchiveLog(location, "r") as archive:
+            return {partition: list(stored_rows(archive.part(partition))) for partition in archive.partitions()}
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(read).result()
+
+
+async def lived(settings: WorkerSettings, group: str) -> None:
+    """Two members, rubbish in between, and a third."""
+    async with Worker(settings), Swarm(settings, settings.topics) as swarm:
+        await swarm.configure(group, configured(initial_delay_ms=200, acceptable_recovery_lag=100, checkpoint_every_records=5), topology(6))
+        swarm.add(group, ["m1", "m2"], **SOON)
+        swarm.start()
+        await swarm.until_all_run(group, 6, ["m1", "m2"])
+        async with writer(settings) as producer:
+            facts, partition = settings.topics.facts, partition_of(group, settings.partitions)
+            await producer.send_and_wait(facts, b"no fact at all", partition=partition)
+            await producer.send_and_wait(facts, b"no fact at all", key=group.encode(), partition=partition)
+            await producer.send_and_wait(facts, pack_payload(11, 1, b"\x91\xa1m"), key=group.encode(), partition=partition)
+            await producer.send_and_wait(facts, pack_fact(LogOpened(log_id="another")), key=b"", partition=partition)
+        swarm.add(group, ["m3"], **SOON)
+        await swarm.until_all_run(group, 6, ["m1", "m2", "m3"])
+
+
+def settings_of(bootstrap: str, prefix: str) -> WorkerSettings:
+    return WorkerSettings(bootstrap=bootstrap, prefix=prefix, partitions=2, http_port=0)
+
+
+@pytest.mark.smoke
+async def test_restored_log_is_led_on_to_the_byte(bootstrap: str, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    group, place = f"{prefix}g", f"kafka://{bootstrap}/{prefix}-2"
+    await lived(settings_of(bootstrap, prefix), group)
+    with serving() as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        backup = f"s3://{BUCKET}/{prefix}/"
+        document("archive", f"kafka://{bootstrap}/{prefix}", "--to", backup)
+        archived, position = rows_in(backup), next_offsets(backup)
+        done = document("restore", backup, place)
+        again = equipoise("restore", backup, place)
+    check("restore", done)
+    assert (again.exit_code, "exists and may be led" in again.stderr) == (2, True)
+    partition = partition_of(group, 2)
+    assert list(archived) == [partition], "the other partition has no group"
+    kinds = [isinstance(row, FactRow) for row in archived[partition]]
+    assert (done["facts"], done["decisions"], done["written"]) == (kinds.count(True), kinds.count(False), len(kinds) + 1)
+    restored = rows_in(place)
+    assert restored[partition] == archived[partition]
+    assert len(restored[1 - partition]) == 1
+    codes = [fact_record(row).event.code for row in restored[partition] if isinstance(row, FactRow) and row.belongs_to_no_group]  # type: ignore[union-attr]
+    assert codes == ["no_group", "opened_again"]
+
+    settings = settings_of(bootstrap, f"{prefix}-2")
+    async with Worker(settings), Swarm(settings, settings.topics) as swarm:
+        swarm.add(group, ["m4", "m5"], **SOON)
+        swarm.start()
+        await swarm.until_all_run(group, 6, ["m4", "m5"])
+        assert not swarm.overlaps
+    assert document("verify", place)["verdict"] == "identical"
+    led = rows_in(place)[partition]
+    assert led[: len(kinds)] == archived[partition]
+    times_ms = [row.append_ms for row in led if isinstance(row, FactRow)]
+    assert len(times_ms) > position[partition]
+    assert max(times_ms[: position[partition]]) < times_ms[position[partition]]
+
+
+RESTORER = """
+import sys
+from equipoise.events.log.kafka import restore
+restore._ROWS_A_BATCH = 3
+from equipoise.__main__ import run
+sys.argv = ["equipoise", "restore", *sys.argv[1:]]
+run()
+"""
+
+
+async def test_killed_restore_is_not_led_and_resumes(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+    Leader(bootstrap, prefix).publish(facts_of(0, 80))
+    backup, place = f"{tmp_path / 'backup'}/", f"kafka://{bootstrap}/{prefix}-2"
+    document("archive", f"kafka://{bootstrap}/{prefix}", "--to", backup)
+    archived, topics = rows_in(backup), Topics(f"{prefix}-2")
+    connection = Connection(bootstrap=bootstrap)
+    kills = 0
+    while True:
+        process = subprocess.Popen([sys.executable, "-c", RESTORER, backup, place], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: ASYNC220
+        at = await written(connection, topics)
+        while process.poll() is None and kills < 3 and await written(connection, topics) <= at:
+            pass
+        if kills < 3:
+            process.kill()
+        if process.wait() == 0:
+            break
+        kills += 1
+        if kills < 3:
+            with pytest.raises(InputError, match=r"message.timestamp.type=CreateTime and needs LogAppendTime"):
+                await ensure_topics(connection, topics, partitions=2)
+    assert kills == 3
+    assert rows_in(place) == archived
+    await ensure_topics(connection, topics, partitions=2)
+    assert document("verify", place)["verdict"] == "identical"
+
+
+async def written(connection: Connection, topics: Topics) -> int:
+    """Number of records in the topic of facts; 0: it is not there yet."""
+    if not await partition_count(connection, topics.facts):
+        return 0
+    places = [TopicPartition(topics.facts, partition) for partition in (0, 1)]
+    async with reader(connection) as consumer:
+        return sum((await consumer.end_offsets(places)).values())
+
+
+async def test_restore_over_another_log_is_refused(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+    Leader(bootstrap, prefix).publish(facts_of(0, 40))
+    document("archive", f"kafka://{bootstrap}/{prefix}", "--to", f"{tmp_path / 'backup'}/")
+    refused = equipoise("restore", f"{tmp_path / 'backup'}/", f"kafka://{bootstrap}/{prefix}")
+    assert (refused.exit_code, refused.stderr) == (
+        2,
+        f"equipoise: topic {prefix}.facts exists and may be led; restore to another prefix, or delete all four topics of this one\n",
+    )
+    assert equipoise("restore", f"{tmp_path / 'backup'}/", str(tmp_path / "other.db")).exit_code == 2
