@@ -53,14 +53,16 @@ class _Done:
     help="Target: a file (group.db) or an archive (archive/, s3://bucket/archive/). One that already holds LOG's beginning is continued.",
 )
 @click.option("--follow", is_flag=True, help="Keep copying new records until interrupted.")
-def archive(screen: Screen, log: Log, location: str, follow: bool) -> int:
+@click.option("--final", is_flag=True, help="No worker leads LOG any more: copy the facts after the last decision, too.")
+def archive(screen: Screen, log: Log, location: str, follow: bool, final: bool) -> int:
     """Copy facts and decisions of LOG into a file, or into a Parquet archive, that every other
     command reads. The command may be killed at any time; the next run resumes, and copies no record
     twice.
 
     From a log in Kafka (kafka://host:port[/prefix][?partition=N]) it copies a fact only when all
     its decisions are written; later facts wait for the next run. A file holds one partition, an
-    archive holds all.
+    archive holds all. When the log's workers are stopped for good, --final copies the facts that
+    wait, too.
 
     Exit code 1: everything is copied byte for byte, but this build cannot read some group's records
     (unknown kind or version).
@@ -76,6 +78,8 @@ def archive(screen: Screen, log: Log, location: str, follow: bool) -> int:
         raise InputError("--to: name a file, as group.db, or an archive, as archive/ or s3://bucket/archive/")
     if same_place(log.location, location):
         raise InputError(f"--to {location}: that is the log to read; name another one")
+    if final and follow:
+        raise InputError("--final: is for a log that is not led any more, which --follow would wait for; leave one of them out")
     done = _Done()
 
     def there() -> str:
@@ -84,7 +88,7 @@ def archive(screen: Screen, log: Log, location: str, follow: bool) -> int:
     with ExitStack() as opened, resumable(location, there), screen.progress("copying") as advance:
         pairs: list[tuple[KafkaLog, Log]] = []
         while True:
-            _round(log, location, done, advance, pairs, opened)
+            _round(log, location, done, advance, pairs, opened, final=final)
             if not follow:
                 break
             time.sleep(_ROUND_S)
@@ -105,7 +109,7 @@ def archive(screen: Screen, log: Log, location: str, follow: bool) -> int:
     return EXIT_UNREAD if unread else 0
 
 
-def _round(log: Log, location: str, done: _Done, advance: Advance, pairs: list[tuple[KafkaLog, Log]], opened: ExitStack) -> None:
+def _round(log: Log, location: str, done: _Done, advance: Advance, pairs: list[tuple[KafkaLog, Log]], opened: ExitStack, *, final: bool) -> None:
     """`pairs`: partitions of a log in Kafka and of an archive, which the first round opens, and
     `opened` closes.
     """
@@ -118,10 +122,10 @@ def _round(log: Log, location: str, done: _Done, advance: Advance, pairs: list[t
                 source = opened.enter_context(KafkaLog(log.location_of(partition)))
                 pairs.append((source, opened.enter_context(open_log(f"{location}?partition={partition}", "a"))))
         for source, target in pairs:
-            _from_kafka(source, target, done, advance, facts_a_transaction=_FACTS_A_FILE)
+            _from_kafka(source, target, done, advance, facts_a_transaction=_FACTS_A_FILE, final=final)
     elif isinstance(log, KafkaLog):
         with open_log(location, "a") as target:
-            _from_kafka(log, target, done, advance, facts_a_transaction=_FACTS_A_TRANSACTION)
+            _from_kafka(log, target, done, advance, facts_a_transaction=_FACTS_A_TRANSACTION, final=final)
     elif isinstance(log, StoredLog):
         from equipoise.events.log.copying import copy_log
 
@@ -136,10 +140,10 @@ def _round(log: Log, location: str, done: _Done, advance: Advance, pairs: list[t
         )
 
 
-def _from_kafka(source: KafkaLog, target: Log, done: _Done, advance: Advance, *, facts_a_transaction: int) -> None:
+def _from_kafka(source: KafkaLog, target: Log, done: _Done, advance: Advance, *, facts_a_transaction: int, final: bool) -> None:
     from equipoise.events.log.kafka.archive import archive
 
-    archived = archive(source, target, facts_a_transaction=facts_a_transaction, advance=advance)
+    archived = archive(source, target, facts_a_transaction=facts_a_transaction, final=final, advance=advance)
     done.facts, done.decisions, done.waiting = done.facts + archived.facts, done.decisions + archived.decisions, done.waiting + archived.waiting
     done.next_offsets[source.only_partition()] = archived.position
     done.unread += archived.unread

@@ -76,21 +76,22 @@ async def test_restored_log_is_led_on_to_the_byte(bootstrap: str, prefix: str, m
     with serving() as server:
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
-        backup = f"s3://{BUCKET}/{prefix}/"
-        document("archive", f"kafka://{bootstrap}/{prefix}", "--to", backup)
-        archived, position = rows_in(backup), next_offsets(backup)
+        backup, source = f"s3://{BUCKET}/{prefix}/", f"kafka://{bootstrap}/{prefix}"
+        running = document("archive", source, "--to", backup)
+        assert running["waiting"] > 0
+        assert next_offsets(backup) == {each["partition"]: each["offset"] for each in running["next_offsets"] if each["offset"]}
+        document("archive", source, "--to", backup, "--final")
+        position = next_offsets(backup)
         done = document("restore", backup, place)
         again = equipoise("restore", backup, place)
     check("restore", done)
     assert (again.exit_code, "exists and may be led" in again.stderr) == (2, True)
     partition = partition_of(group, 2)
-    assert list(archived) == [partition], "the other partition has no group"
-    kinds = [isinstance(row, FactRow) for row in archived[partition]]
-    assert (done["facts"], done["decisions"], done["written"]) == (kinds.count(True), kinds.count(False), len(kinds) + 1)
-    restored = rows_in(place)
-    assert restored[partition] == archived[partition]
-    assert len(restored[1 - partition]) == 1
-    codes = [fact_record(row).event.code for row in restored[partition] if isinstance(row, FactRow) and row.belongs_to_no_group]  # type: ignore[union-attr]
+    former = rows_in(source)
+    assert rows_in(place) == former, "every fact and every decision, with offsets and times, to the byte"
+    rows = [isinstance(row, FactRow) for each in former.values() for row in each]
+    assert (done["facts"], done["decisions"], done["written"]) == (rows.count(True), rows.count(False), len(rows))
+    codes = [fact_record(row).event.code for row in former[partition] if isinstance(row, FactRow) and row.belongs_to_no_group]  # type: ignore[union-attr]
     assert codes == ["no_group", "opened_again"]
 
     settings = settings_of(bootstrap, f"{prefix}-2")
@@ -101,7 +102,7 @@ async def test_restored_log_is_led_on_to_the_byte(bootstrap: str, prefix: str, m
         assert not swarm.overlaps
     assert document("verify", place)["verdict"] == "identical"
     led = rows_in(place)[partition]
-    assert led[: len(kinds)] == archived[partition]
+    assert led[: len(former[partition])] == former[partition]
     times_ms = [row.append_ms for row in led if isinstance(row, FactRow)]
     assert len(times_ms) > position[partition]
     assert max(times_ms[: position[partition]]) < times_ms[position[partition]]

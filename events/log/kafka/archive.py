@@ -8,6 +8,7 @@ decision wait for the next run or, when following, for the next pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 import attrs
 
@@ -37,11 +38,18 @@ class Archived:
 
 
 def archive(
-    source: KafkaLog, target: Log, *, facts_a_transaction: int = _FACTS_A_TRANSACTION, advance: Callable[[int], None] = lambda records: None
+    source: KafkaLog,
+    target: Log,
+    *,
+    facts_a_transaction: int = _FACTS_A_TRANSACTION,
+    final: bool = False,
+    advance: Callable[[int], None] = lambda records: None,
 ) -> Archived:
     """Copies the settled records of `source` that are not in `target`, which is open for appending.
 
     `facts_a_transaction`: larger values suit a target that makes a new file for each transaction.
+    `final`: no worker leads the log any more, so every fact is settled, and is copied with the
+    decisions that it has.
 
     Resumes after its last transaction when it was killed. Raises InputError when `target` holds
     another log, or when `source` has several partitions and none is named; LogError when decisions
@@ -54,7 +62,7 @@ def archive(
     batch: list[Settled] = []
     settled = Settling()
     unread: dict[str, UnreadRecord] = {}
-    for each in settled.over(source.rows(partition, begin)):
+    for each in chain(settled.over(source.rows(partition, begin)), settled.rest() if final else ()):
         batch.append(each)
         rows: list[Row] = [each.fact, *(stored.row for stored in each.decisions)]
         for row in rows:
@@ -103,6 +111,11 @@ class Settling:
             self.pending[decision.caused_by - first].decisions.append(row)
             yield from self.pending[: decision.caused_by - first]
             del self.pending[: decision.caused_by - first]
+
+    def rest(self) -> Iterator[Settled]:
+        """Yields the facts that wait, when no further decision will come."""
+        yield from self.pending
+        self.pending.clear()
 
 
 def _must_be_the_same(source: KafkaLog, target: Log) -> None:
