@@ -98,7 +98,10 @@ class Settling:
     def over(self, rows: Iterator[FactRow | StoredDecision]) -> Iterator[Settled]:
         for row in rows:
             if isinstance(row, FactRow):
-                self.pending.append(Settled(row, []))
+                if row.offset == 0:
+                    yield Settled(row, [])  # LogOpened causes no decision; so a partition without groups is archived, too
+                else:
+                    self.pending.append(Settled(row, []))
                 continue
             decision = row.row
             if decision.number <= self.numbers.get(decision.group, 0):

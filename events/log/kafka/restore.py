@@ -18,12 +18,13 @@ from equipoise.events.errors import InputError, LogError
 from equipoise.events.facts import LogOpened
 from equipoise.events.log.kafka.client import NewTopic, SentBatch, TopicPartition, Unsent, acknowledged
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.envelope import StoredDecision, decision_value, fact_record, fact_value
+from equipoise.events.log.kafka.envelope import StoredDecision, decision_value, fact_value
 from equipoise.events.log.kafka.log import KafkaLog, Loop, Place
 from equipoise.events.log.kafka.opening import RESTORED, admin_client, check_topics, make_topics, new_topics, reaching, reader, writer
 from equipoise.events.log.kafka.topics import Topics
 from equipoise.events.log.rows import FactRow
 from equipoise.events.log.stored import StoredLog
+from equipoise.events.records import Record
 
 _ROWS_A_BATCH = 5_000
 _BATCH_BYTES = 1_000_000
@@ -44,7 +45,7 @@ class Restored:
 def restore(
     sources: Mapping[int, StoredLog], location: str, *, replication: int = 0, advance: Callable[[int], None] = lambda records: None
 ) -> Restored:
-    """Writes the log of which `sources` has the partitions into new topics at `location`, and reads
+    """Writes the log of which `sources` has all partitions into new topics at `location`, and reads
     it back. Goes on where a run that was killed ended. `replication`: as of `ensure_topics`.
 
     Raises InputError when the topics exist and are not of an unfinished restore of this log;
@@ -53,15 +54,13 @@ def restore(
     place = Place.parse(location)
     if place.partition is not None:
         raise InputError(f"{location}: a log is restored with all its partitions; leave out ?partition={place.partition}")
-    opening, opened = _opening(sources)
+    opened = _opening(sources)
     loop = Loop()
     try:
         made = loop.run(_make_topics(place.connection, place.topics, opened.partitions, replication))
         written = 0
         for partition in range(opened.partitions):
-            # A partition without groups has nothing but its opening, which was not archived.
-            rows = stored_rows(sources[partition]) if partition in sources else iter([opening])
-            written += loop.run(_write(place.connection, place.topics, partition, rows, advance))
+            written += loop.run(_write(place.connection, place.topics, partition, stored_rows(sources[partition]), advance))
         facts, decisions = _read_back(sources, location)
         loop.run(_take_brokers_time(place.connection, place.topics, made))
     finally:
@@ -69,15 +68,16 @@ def restore(
     return Restored(partitions=opened.partitions, facts=facts, decisions=decisions, written=written)
 
 
-def _opening(sources: Mapping[int, StoredLog]) -> tuple[FactRow, LogOpened]:
-    for source in sources.values():
-        for row in stored_rows(source):
-            if isinstance(row, FactRow) and isinstance(event := fact_record(row).event, LogOpened):
-                if max(sources) >= event.partitions:
-                    raise InputError(f"{source.location}: has a partition {max(sources)}; the log has {event.partitions}; make the archive again")
-                return row, event
-            break
-    raise InputError("the archive holds no fact of the log; name another one")
+def _opening(sources: Mapping[int, StoredLog]) -> LogOpened:
+    """Returns what opened the log. Raises InputError unless every partition of it is there."""
+    first = next((record for source in sources.values() for record in source.read()), None)
+    if not isinstance(first, Record) or not isinstance(first.event, LogOpened):
+        raise InputError("the archive holds no fact of the log; name another one")
+    missing = set(range(first.event.partitions)) ^ set(sources)
+    if missing or any(source.partition not in (None, partition) for partition, source in sources.items()):
+        has = f"the log has {first.event.partitions} partitions, and this is not all of it: see partition {min(missing, default=0)}"
+        raise InputError(f"{has}; name an archive of all partitions, as `equipoise archive kafka://... --to archive/` makes it")
+    return first.event
 
 
 def stored_rows(source: StoredLog) -> Iterator[FactRow | StoredDecision]:
