@@ -14,6 +14,7 @@ import pytest
 
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.member import ends
+from equipoise.member import restorer as restorer_module
 from equipoise.member.directory import StateDirectory
 from equipoise.member.restorer import ChangelogRestorer
 from equipoise.member.stores import MemoryStore, OpenStore, RocksStore
@@ -36,6 +37,12 @@ def lowest(said: list[Lag]) -> int:
     return min(lag for lag in said if isinstance(lag, int))
 
 
+@pytest.fixture
+def long_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fetch that was sent while a task opened is still held when the task runs."""
+    monkeypatch.setattr(restorer_module, "OPENING_FETCH_WAIT_MS", 5_000)
+
+
 async def until_fetched(restorer: ChangelogRestorer) -> None:
     """Returns when the consumer holds fetched records that were not taken yet."""
     consumer: Any = restorer._consumer
@@ -43,6 +50,7 @@ async def until_fetched(restorer: ChangelogRestorer) -> None:
 
 
 @pytest.mark.smoke
+@pytest.mark.usefixtures("long_fetches")
 async def test_lag_of_a_copy_ignores_fetches_for_a_former_copy(bootstrap: str, prefix: str) -> None:
     """A task ran here, then elsewhere, and is followed again. The consumer still holds the first
     record of the next owner, fetched with an old end of the changelog.
@@ -64,6 +72,7 @@ async def test_lag_of_a_copy_ignores_fetches_for_a_former_copy(bootstrap: str, p
             assert lowest(said) > MANY // 2
 
 
+@pytest.mark.usefixtures("long_fetches")
 async def test_copy_that_ran_here_meanwhile_keeps_its_position(bootstrap: str, prefix: str) -> None:
     """It is not set back to the consumer's position."""
     topic = f"{prefix}-log"
