@@ -18,6 +18,7 @@ from equipoise.events.log.kafka import envelope
 from equipoise.events.log.kafka.connection import Connection, connection_to
 from equipoise.events.log.kafka.settings import build
 from equipoise.events.log.kafka.topics import Topics
+from equipoise.events.log.rows import UNDECODABLE
 from equipoise.events.records import DecisionRecord
 
 LEFT = MemberLeft(member_id="m1", incarnation=3)
@@ -35,31 +36,58 @@ def test_fact_unpacked_equals_other_logs_record() -> None:
     assert [kind, version, event] == [11, 1, ["m1", 3]]
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "group", "code"),
-    [
-        (b"orders", b"", "orders", "no_envelope"),
-        (b"orders", None, "orders", "no_envelope"),
-        (b"orders", b"rubbish", "orders", "no_envelope"),
-        (b"orders", msgpack.packb(["11", 1, []]), "orders", "no_envelope"),
-        (b"orders", msgpack.packb([-1, 1, []]), "orders", "no_envelope"),
-        (b"orders", msgpack.packb([11, 1, ["m1"]]), "orders", "misshapen"),
-        (b"orders", msgpack.packb([11, 1, ["m1", -3]]), "orders", "unsound_field"),
-        (b"orders", envelope.pack_payload(11, 1, b"\xc1"), "orders", "not_msgpack"),
-        (b"orders", envelope.pack_payload(*codec.encode(DECISION.decision)), "orders", "not_a_fact"),
-        (None, envelope.pack_fact(LEFT), "", "no_group"),
-        (b"", envelope.pack_fact(LEFT), "", "no_group"),
-        (b"\xff", envelope.pack_fact(LEFT), "", "no_group"),
-        (b"", envelope.pack_fact(LogOpened(log_id="late")), "", "opened_again"),
-        (b"orders", envelope.pack_fact(LogOpened(log_id="late")), "", "opened_again"),
-    ],
-)
+UNSOUND = [
+    (b"orders", b"", "orders", "no_envelope"),
+    (b"orders", None, "orders", "no_envelope"),
+    (b"orders", b"rubbish", "orders", "no_envelope"),
+    (b"orders", msgpack.packb(["11", 1, []]), "orders", "no_envelope"),
+    (b"orders", msgpack.packb([-1, 1, []]), "orders", "no_envelope"),
+    (b"orders", msgpack.packb([11, 1, ["m1"]]), "orders", "misshapen"),
+    (b"orders", msgpack.packb([11, 1, ["m1", -3]]), "orders", "unsound_field"),
+    (b"orders", envelope.pack_payload(11, 1, b"\xc1"), "orders", "not_msgpack"),
+    (b"orders", envelope.pack_payload(*codec.encode(DECISION.decision)), "orders", "not_a_fact"),
+    (None, envelope.pack_fact(LEFT), "", "no_group"),
+    (b"", envelope.pack_fact(LEFT), "", "no_group"),
+    (b"\xff", envelope.pack_fact(LEFT), "", "no_group"),
+    (b"", envelope.pack_fact(LogOpened(log_id="late")), "", "opened_again"),
+    (b"orders", envelope.pack_fact(LogOpened(log_id="late")), "", "opened_again"),
+]
+"""Key, value, and the group and the code of the Undecodable that it is folded as."""
+
+
+@pytest.mark.parametrize(("key", "value", "group", "code"), UNSOUND)
 def test_fact_row_of_unsound_record_is_undecodable(key: bytes | None, value: bytes | None, group: str, code: str) -> None:
     record = record_of(key, value)
     assert (record.group, record.offset) == (group, 5)
     assert isinstance(record.event, Undecodable)
     assert record.event.code == code
     assert code in codec.UNDECODABLE_CODES
+
+
+@pytest.mark.parametrize(("key", "value"), [(b"orders", envelope.pack_fact(LEFT)), *((key, value) for key, value, _, _ in UNSOUND)])
+def test_restored_fact_is_read_as_the_same_row(key: bytes | None, value: bytes | None) -> None:
+    row = envelope.fact_row(key, value, 5, 1_000)
+    assert envelope.fact_row(*envelope.fact_value(row), 5, 1_000) == row
+    opened = envelope.fact_row(b"", envelope.pack_fact(LogOpened(log_id="a1")), 0, 1_000)
+    assert envelope.fact_row(*envelope.fact_value(opened), 0, 1_000) == opened
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        envelope.pack_payload(UNDECODABLE, 1, b"\xc1"),
+        envelope.pack_payload(UNDECODABLE, 99, codec.encode(Undecodable(code="no_group", kind=None, length_bytes=1, crc32=1))[2]),
+        envelope.pack_payload(UNDECODABLE, 1, msgpack.packb(["no_group"])),
+    ],
+)
+def test_place_of_no_group_that_restore_does_not_write_is_a_record_without_a_group(value: bytes) -> None:
+    event = record_of(b"", value).event
+    assert event == Undecodable(code="no_group", kind=None, length_bytes=len(value), crc32=zlib.crc32(value))
+
+
+def test_restored_decision_has_the_bytes_of_the_published_one() -> None:
+    value = envelope.pack_decision(DECISION)
+    assert envelope.decision_value(envelope.stored_decision(b"orders", value, "topic/0@1")) == (b"orders", value)
 
 
 def test_fact_of_unknown_kind_raises_with_offset() -> None:
