@@ -31,6 +31,7 @@ COMMANDS = {
     "run": "equipoise.cli.run:run",
     "witness": "equipoise.cli.run:witness",
     "remove-member": "equipoise.cli.remove_member:remove_member",
+    "doctor": "equipoise.cli.doctor:doctor",
     "groups": "equipoise.cli.groups:groups",
     "status": "equipoise.cli.groups:status",
     "configure": "equipoise.cli.configure:configure",

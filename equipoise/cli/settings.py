@@ -5,7 +5,7 @@ default of each.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,14 @@ from equipoise.worker.settings import read_settings
 
 
 def settings_options(
-    shape: type[Connection], *, table: str = "", only_with: str = "", again: bool = False
+    shape: type[Connection], *, table: str = "", only_with: str = "", again: bool = False, options: Collection[str] | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorator: passes `settings` to the command, read from ``--settings FILE``, the environment,
     and an option for each setting that is not secret. `only_with`: an option of the command;
     without it nothing is read and `settings` is None. `again`: passes `read_again` too, a function
-    that reads the same sources once more.
+    that reads the same sources once more. `options`: settings that have one; None: all.
     """
-    named = [field for field in attrs.fields(shape) if not field.metadata["secret"]]
+    named = [field for field in attrs.fields(shape) if not field.metadata["secret"] and (options is None or field.name in options)]
     secret = [variable(field.name) for field in attrs.fields(shape) if field.metadata["secret"]]
 
     def decorate(run: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import subprocess
 import time
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from equipoise.replay.verification import Verdict
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
 from tests.live.brokers import Brokers
+from tests.live.secured import certificate, with_tls
 from tests.live.swarm import Swarm, topology
 from tests.live.test_worker import CONFIG, MOST_S, until, verified
 
@@ -77,19 +76,6 @@ def unavailable_s(worker: Worker) -> float:
     return worker.metrics.registry.get_sample_value("equipoise_unavailable_task_seconds_total", {"group": "g"}) or 0.0
 
 
-def certificate(folder: Path) -> tuple[Path, Path]:
-    """A self-signed certificate for 127.0.0.1: certificate and key, PEM."""
-    if shutil.which("openssl") is None:
-        pytest.fail("openssl makes the test's certificate: apt-get install -y openssl")
-    chain, key = folder / "broker.pem", folder / "broker.key"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1",
-         "-keyout", str(key), "-out", str(chain)],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    return chain, key
-
-
 @pytest.mark.smoke
 async def test_worker_connects_with_tls_and_a_password(tmp_path: Path) -> None:
     chain, key = certificate(tmp_path)
@@ -100,11 +86,7 @@ async def test_worker_connects_with_tls_and_a_password(tmp_path: Path) -> None:
         "sasl.enabled.mechanisms": "PLAIN",
         "sasl.mechanism.inter.broker.protocol": "PLAIN",
         "listener.name.plaintext.plain.sasl.jaas.config": jaas,
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.certificate.chain": chain.read_text().replace("\n", "\\n"),
-        "ssl.keystore.key": key.read_text().replace("\n", "\\n"),
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.certificates": chain.read_text().replace("\n", "\\n"),
+        **with_tls(chain, key),
     }
     with Brokers(1, **secured) as brokers:
         settings = WorkerSettings(

@@ -303,7 +303,12 @@ class DeployedAdmin(AIOKafkaAdminClient):  # type: ignore[misc]
 
     async def topic_configs(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
         answers = await self.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic) for topic in topics])
-        return {resource[3]: {entry[0]: entry[1] for entry in resource[4]} for answer in answers for resource in answer.resources}
+        found = {}
+        for code, _, _, topic, entries in (resource for answer in answers for resource in answer.resources):
+            if code:
+                raise for_code(code)(f"the settings of topic {topic} cannot be read")
+            found[topic] = {entry[0]: entry[1] for entry in entries}
+        return found
 
     async def set_topic_configs(self, topic: str, configs: Mapping[str, str]) -> None:
         for answer in await self.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, dict(configs))]):

@@ -18,6 +18,7 @@ from equipoise.events.log.kafka.envelope import NoRecord, fact_record, fact_row,
 from equipoise.events.log.kafka.topics import MADE_WITH, MUST_BE, Topics
 
 _WAIT_S = 0.2
+_NOT_ALLOWED = 29  # Kafka's error TOPIC_AUTHORIZATION_FAILED
 APPEND_TIME = 1  # timestamp_type of a record: LogAppendTime
 
 
@@ -143,9 +144,14 @@ async def check_topics(admin: Admin, topics: Topics) -> None:
 
 
 async def _described(admin: Admin, names: list[str]) -> dict[str, dict[str, Any]]:
-    """Retries for a moment: new topics are not known everywhere at once."""
+    """Retries for a moment: new topics are not known everywhere at once. Raises InputError for a
+    topic that this user may not see.
+    """
     while True:
         described = {each["topic"]: each for each in await admin.describe_topics(names)}
+        hidden = [name for name, each in described.items() if each["error_code"] == _NOT_ALLOWED]
+        if hidden:
+            raise InputError(f"topic {hidden[0]}: this user may not read it; `equipoise doctor` names the ACLs that are missing")
         if all(not each["error_code"] and all(part["leader"] >= 0 for part in each["partitions"]) for each in described.values()):
             return described
         await asyncio.sleep(_WAIT_S)

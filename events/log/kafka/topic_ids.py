@@ -1,7 +1,7 @@
 """Asks brokers for the ids of topics (KIP-516).
 
-aiokafka asks for metadata in a version without topic ids, so the request is declared here in its
-style.
+aiokafka asks for metadata in a version without topic ids and without the operations that the user
+is allowed (KIP-430), so the request is declared here in its style.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Uuid:
 _TEXT, _TAGS = CompactString("utf-8"), ("tags", TaggedFields)
 
 
-class _TopicIdsResponse(Response):  # type: ignore[misc]  # aiokafka ships no types
+class _DescribedTopics(Response):  # type: ignore[misc]  # aiokafka ships no types
     API_KEY = 3
     API_VERSION = 11
     SCHEMA = Schema(
@@ -56,25 +56,27 @@ class _TopicIdsResponse(Response):  # type: ignore[misc]  # aiokafka ships no ty
     )  # fmt: skip
 
 
-class _TopicIdsStruct(RequestStruct):  # type: ignore[misc]
+class _DescribeTopicsStruct(RequestStruct):  # type: ignore[misc]
     API_KEY = 3
     API_VERSION = 11
     FLEXIBLE_VERSION = True
-    RESPONSE_TYPE = _TopicIdsResponse
+    RESPONSE_TYPE = _DescribedTopics
     SCHEMA = Schema(
         ("topics", CompactArray(("topic_id", _Uuid), ("name", _TEXT), _TAGS)),
         ("allow_auto_topic_creation", Boolean), ("include_topic_authorized_operations", Boolean), _TAGS,
     )  # fmt: skip
 
 
-class _TopicIdsRequest(Request[_TopicIdsStruct]):  # type: ignore[misc]
+class DescribeTopics(Request[_DescribeTopicsStruct]):  # type: ignore[misc]
+    """Metadata of `topics`, and of all brokers. `operations`: with what the user may do."""
+
     API_KEY = 3
 
-    def __init__(self, topics: Sequence[str]) -> None:
-        self._topics = topics
+    def __init__(self, topics: Sequence[str], *, operations: bool = False) -> None:
+        self._topics, self._operations = topics, operations
 
     def build(self, request_struct_class: Any) -> Any:
-        return request_struct_class([(_NO_ID, topic, {}) for topic in self._topics], False, False, {})
+        return request_struct_class([(_NO_ID, topic, {}) for topic in self._topics], False, self._operations, {})
 
 
 def request_bytes(request: RequestStruct) -> bytes:
@@ -101,7 +103,7 @@ async def topic_ids(client: AIOKafkaClient, topics: Sequence[str], leads: TopicP
             there = client.cluster.partitions_for_topic(leads.topic)
             raise (NodeNotReadyError if there else UnknownTopicOrPartitionError)(f"{leads.topic}/{leads.partition} has no leader")
     try:
-        answer = await client.send(node_id, _TopicIdsRequest(topics))
+        answer = await client.send(node_id, DescribeTopics(topics))
     except NotImplementedError:  # aiokafka: the broker has no version of the request that is declared here
         return None
     found = {}

@@ -136,9 +136,10 @@ def write_log(path: Path, entries: Any = None) -> None:
 
 ON_SPARK = {f"spark-{name}" for name in SPARK_COMMANDS}
 """Checked in tests/spark, where there is a session."""
-LIVE = {"configure", "deal", "groups", "remove-member", "restore", "shadow", "status", "tail", "worker"}
+LIVE = {"configure", "deal", "doctor", "groups", "remove-member", "restore", "shadow", "status", "tail", "worker"}
 """Checked in tests/live (test_kafka_log.py, test_streams_import.py, test_configure.py,
-test_lag_aware.py, test_group_members.py, test_outage.py, test_restore.py), where there is a broker.
+test_lag_aware.py, test_group_members.py, test_outage.py, test_restore.py, test_doctor.py), where
+there is a broker.
 """
 COMMANDS_WITH_JSON = {*COMMANDS, *ON_SPARK} - {"assign", "run", "spark", "witness"}
 

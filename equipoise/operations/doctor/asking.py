@@ -1,0 +1,153 @@
+"""What only the doctor asks brokers: whether each one answers, which versions of requests it knows,
+what the user may do (KIP-430), settings of brokers, and how long a transaction takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Collection, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import attrs
+from aiokafka import errors
+from aiokafka.admin.config_resource import ConfigResourceType
+from aiokafka.client import AIOKafkaClient, CoordinationType
+from aiokafka.conn import create_conn
+from aiokafka.protocol.admin import ApiVersionRequest, DescribeConfigsRequest
+
+from equipoise.events.log.kafka.client import TopicPartition
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.topic_ids import DescribeTopics
+from equipoise.witness.group_requests import DescribeGroups
+
+OPERATIONS = {3: "Read", 4: "Write", 5: "Create", 8: "Describe", 10: "DescribeConfigs"}
+"""Kafka's codes of operations, by which bits of an answer are numbered."""
+_NOT_TOLD = -(2**31)
+_TOPIC_FORBIDDEN, _UNKNOWN_TOPIC = 29, 3
+
+
+@attrs.frozen
+class BrokerAddress:
+    node_id: int
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@attrs.frozen(kw_only=True)
+class TopicFound:
+    """`allowed`: operations; None: the broker does not say. `partitions`: of each the replicas and
+    those in sync; empty: there is no such topic, or the user may not see it.
+    """
+
+    is_hidden: bool
+    allowed: Collection[str] | None
+    partitions: Sequence[tuple[Sequence[int], Sequence[int]]]
+
+
+async def refusal(connection: Connection, host: str, port: int, within_s: float) -> str | None:
+    """Why no connection is made to a broker; None: it is made, with TLS and SASL as set."""
+    options = connection.options()
+    del options["bootstrap_servers"]
+    try:
+        made = await asyncio.wait_for(create_conn(host, port, request_timeout_ms=int(within_s * 1_000), **options), within_s)
+    except ssl.SSLCertVerificationError as error:
+        return f"its certificate is not accepted: {error.verify_message}"
+    except errors.KafkaError as error:
+        return f"{type(error).__name__} {error}".strip()
+    except TimeoutError:
+        return f"no answer within {within_s:.0f} s"
+    except OSError as error:  # ssl.SSLError is one
+        return f"{type(error).__name__}: {error}"
+    made.close()
+    return None
+
+
+class Asking:
+    """A client of `connection`. An asynchronous context manager. Methods raise KafkaError."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._client = AIOKafkaClient(**connection.options())
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._client.bootstrap()
+        except BaseException:
+            await self._client.close()
+            raise
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._client.close()
+
+    def brokers(self) -> list[BrokerAddress]:
+        """All brokers, as they advertise themselves."""
+        return sorted(BrokerAddress(each.nodeId, each.host, each.port) for each in self._client.cluster.brokers())
+
+    async def versions(self, node_id: int) -> dict[int, tuple[int, int]]:
+        """Key of a request -> its lowest and highest version."""
+        answer = await self._client.send(node_id, ApiVersionRequest())
+        return {key: (lowest, highest) for key, lowest, highest in answer.api_versions}
+
+    async def topics(self, names: Sequence[str]) -> dict[str, TopicFound]:
+        answer = await self._client.send(self._node(), DescribeTopics(names, operations=True))
+        found = {}
+        for code, name, _, _, partitions, operations, *_ in answer.topics:
+            if code not in (0, _TOPIC_FORBIDDEN, _UNKNOWN_TOPIC):
+                raise errors.for_code(code)(name)
+            found[name] = TopicFound(
+                is_hidden=code == _TOPIC_FORBIDDEN, allowed=_named(operations), partitions=[(each[4], each[5]) for each in partitions]
+            )
+        return found
+
+    async def group_operations(self, group: str) -> Collection[str] | None:
+        """What the user may do with a consumer group; None: the broker does not say."""
+        try:
+            coordinator = await self._client.coordinator_lookup(CoordinationType.GROUP, group)
+        except errors.GroupAuthorizationFailedError:
+            return ()
+        answer = (await self._client.send(coordinator, DescribeGroups(group, operations=True))).to_object()["groups"][0]
+        if answer["error_code"]:
+            raise errors.for_code(answer["error_code"])(group)
+        return _named(answer["authorized_operations"])
+
+    async def settings(self, topics: Sequence[str] = (), broker: int | None = None) -> dict[str, Mapping[str, str]]:
+        """Settings of topics, or of one broker, by name, defaults included. Those that the user may
+        not read are absent.
+        """
+        kind, names = (ConfigResourceType.TOPIC, list(topics)) if broker is None else (ConfigResourceType.BROKER, [str(broker)])
+        request = DescribeConfigsRequest([(kind, name, None) for name in names], include_synonyms=False)
+        answer = await self._client.send(self._node() if broker is None else broker, request)
+        return {name: {entry[0]: entry[1] for entry in entries} for code, _, _, name, entries in answer.resources if not code}
+
+    def _node(self) -> int:
+        node: int = self._client.get_random_node()
+        return node
+
+
+async def transaction_s(connection: Connection, transactional_id: str, group: str, place: TopicPartition, within_s: float) -> float:
+    """Seconds for a transaction that commits an offset of `place` for `group`, and is aborted, so
+    that nothing remains of it. Raises KafkaError, TimeoutError.
+    """
+    producer: Any = connection.clients.producer(transactional_id=transactional_id, request_timeout_ms=int(within_s * 1_000))
+    try:
+        async with asyncio.timeout(within_s):
+            await producer.start()
+            began_s = time.monotonic()
+            await producer.begin_transaction()
+            await producer.send_offsets_to_transaction({place: 0}, group)
+            await producer.abort_transaction()
+            return time.monotonic() - began_s
+    finally:
+        await producer.abandon()
+
+
+def _named(operations: int) -> Collection[str] | None:
+    return None if operations == _NOT_TOLD else {name for bit, name in OPERATIONS.items() if operations >> bit & 1}
+
+

@@ -1,0 +1,190 @@
+"""`equipoise doctor` on a real broker with TLS, SCRAM-SHA-512 and ACLs. Worker, member and reader
+work with the ACLs of docs/operations.md, and the doctor names each one that is taken away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from click.testing import CliRunner, Result
+
+from equipoise import Connection, Member, Record, TaskContext
+from equipoise.cli import main
+from equipoise.events.log.kafka.client import TopicPartition
+from equipoise.events.log.kafka.opening import reader, writer
+from equipoise.events.log.kafka.topics import Topics
+from equipoise.operations.doctor import examination
+from equipoise.operations.doctor.access import Application, Need, needs
+from equipoise.operations.doctor.examination import Examined, examine
+from equipoise.operations.doctor.finding import CHECKS, Finding
+from equipoise.worker.app import Worker
+from equipoise.worker.settings import WorkerSettings
+from tests.groups import configured
+from tests.live.secured import SecuredBroker, secured_broker
+from tests.live.test_restorer import until
+
+GROUP = "orders"
+APPLICATION = Application(group=GROUP, sources=("orders.in",), changelogs=("orders.counts",), outputs=("orders.totals",))
+CONFIG = configured(initial_delay_ms=200, acceptable_recovery_lag=100)
+MOST_S = 10.0
+UNSEEN = {"worker": {"disk"}, "member": set(), "reader": {"changelogs", "disk"}}
+"""Role -> checks of which there is nothing to say."""
+
+
+def needed(role: str) -> list[Need]:
+    return list(needs(role, Topics(), APPLICATION))
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
+    with secured_broker(tmp_path_factory.mktemp("tls"), "worker", "member", "reader", "nobody") as secured:
+        for role in ("worker", "member", "reader"):
+            secured.allow(role, [need.acl for need in needed(role)])
+        yield secured
+
+
+def examined(broker: SecuredBroker, role: str, **changed: Any) -> Examined:
+    """With the names that the log does not have."""
+    settings = WorkerSettings(**broker.settings(role))  # type: ignore[arg-type]
+    outputs = APPLICATION.outputs if role == "member" else ()
+    return attrs.evolve(Examined(settings=settings, role=role, group=GROUP, outputs=outputs), **changed)
+
+
+async def ran(broker: SecuredBroker, user: str, *arguments: str) -> Result:
+    environment = {f"EQUIPOISE_{name.upper()}": value for name, value in broker.settings(user).items()}
+    return await asyncio.to_thread(lambda: CliRunner().invoke(main, list(arguments), env=environment))
+
+
+async def count(record: Record, context: TaskContext) -> None:
+    total = int(context.state.get(record.key) or b"0") + 1
+    context.state.put(record.key, b"%d" % total)
+    context.send("orders.totals", b"%d" % total, key=record.key)
+
+
+async def committed(broker: SecuredBroker) -> bytes | None:
+    """The first output."""
+    places = [TopicPartition("orders.totals", partition) for partition in range(2)]
+    async with reader(Connection(bootstrap=broker.inside), read_committed=True, auto_offset_reset="earliest") as consumer:
+        consumer.assign(places)
+        async with asyncio.timeout(MOST_S):
+            while not (found := await consumer.getmany(timeout_ms=500)):
+                pass
+    return next(iter(found.values()))[0].value
+
+
+def of(findings: list[Finding], check: str, status: str) -> list[Finding]:
+    return [each for each in findings if (each.check, each.status) == (check, status)]
+
+
+@asynccontextmanager
+async def application(broker: SecuredBroker, folder: Path) -> AsyncIterator[Worker]:
+    """A worker, and a member that runs all tasks."""
+    connection = Connection(**broker.settings("member"))  # type: ignore[arg-type]
+    member = Member(
+        GROUP, count, sources="orders.in", state="orders.counts", outputs="orders.totals", create_topics=True, partitions=2, member_id="m1",
+        connection=connection, guarantee="exactly_once", state_directory=folder, group_config=CONFIG, heartbeat_interval_ms=200,
+    )  # fmt: skip
+    async with Worker(WorkerSettings(**broker.settings("worker"), http_port=0, observe_interval_ms=500)) as worker, member:  # type: ignore[arg-type]
+        await until(lambda: len(member.running) == 2)
+        yield worker
+
+
+@pytest.mark.smoke
+async def test_users_work_with_the_listed_acls_and_the_doctor_finds_everything_fine(
+    broker: SecuredBroker, tmp_path: Path
+) -> None:
+    async with application(broker, tmp_path) as worker:
+        async with writer(Connection(bootstrap=broker.inside)) as producer:
+            await producer.send("orders.in", b"1", key=b"k")
+        assert await committed(broker) == b"1"
+        lead = {lead.name: lead for _, lead in worker.groups()}[GROUP]
+        await until(lambda: "orders.in" in lead.observed_ends)
+        kafka = f"kafka://{broker.bootstrap}"
+        for command in (["groups"], ["status", "--group", GROUP], ["tail", kafka], ["verify", kafka]):
+            result = await ran(broker, "reader", *command)
+            assert result.exit_code == 0, (command, result.output)
+            assert GROUP in result.stdout
+        refused = await ran(broker, "nobody", "groups")
+        assert refused.exit_code == 2
+
+        options = {"member": ["--output", "orders.totals", "--state-directory", str(tmp_path)], "worker": [], "reader": []}
+        for role, more in options.items():
+            result = await ran(broker, role, "doctor", "--as", role, "--group", GROUP, *more, "--json")
+            assert result.exit_code == 0, result.output
+            document = json.loads(result.stdout)
+            findings = [Finding(**each) for each in document["findings"]]
+            assert (document["role"], document["problems"]) == (role, 0)
+            assert {each.check for each in findings} == set(CHECKS) - UNSEEN[role]
+            rights = f"{role} has what it needs: {len(needed(role))} ACLs, or it is a super user"
+            assert [each.text for each in findings if each.check == "rights"] == [rights]
+            assert of(findings, "clock", "fine"), findings
+            assert len(of(findings, "times", "fine")) == (2 if role == "member" else 1)
+            assert of(findings, "versions", "fine")
+            assert [each.text for each in findings if each.status == "warning"] == [
+                f"1 broker ({broker.bootstrap}): when one is away, nobody stands in for it"
+            ]
+            (timeouts,) = of(findings, "timeouts", "fine")
+            assert timeouts.text.startswith("group orders: the shortest lease is 27000 ms (m1), and brokers fail over within 12000 ms")
+            if role != "reader":
+                assert of(findings, "changelogs", "fine" if role == "member" else "unknown")
+            assert bool(of(findings, "topics", "fine")) is (role == "worker")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("role", ["worker", "member", "reader"])
+async def test_doctor_names_each_acl_that_is_taken_away(
+    broker: SecuredBroker, role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with application(broker, tmp_path):
+        pass  # it has made the topics, and ends before its users lose their rights
+    monkeypatch.setattr(examination, "CLOCK_S", 0.0)
+    given = {"sources": APPLICATION.sources, "changelogs": APPLICATION.changelogs} if role != "reader" else {}
+    for need in needed(role):
+        broker.forbid(role, need.acl)
+        try:
+            findings = await missing(examined(broker, role, **given), need)
+        finally:
+            broker.allow(role, [need.acl])
+        (named,) = findings
+        assert named.text == f"{need.acl} is missing; without it: {need.without}"
+        assert named.status == ("warning" if need.is_optional else "problem")
+        assert named.fix == need.acl.command(broker.bootstrap, role)
+
+
+async def missing(what: Examined, need: Need) -> list[Finding]:
+    """What the doctor finds once the broker has forgotten the ACL."""
+    by_s = time.monotonic() + MOST_S
+    while True:
+        found = [each for each in await examine(what) if each.check == "rights" and each.status in ("problem", "warning")]
+        if found:
+            return found
+        assert time.monotonic() < by_s, need
+
+
+@pytest.mark.slow
+async def test_doctor_says_why_no_connection_is_made(broker: SecuredBroker) -> None:
+    right = examined(broker, "reader")
+    (host, port), inside = broker.bootstrap.split(":"), broker.inside
+    for changed, text, fix in (
+        ({"sasl_password": "wrong"}, "SaslAuthenticationFailed", "correct sasl_username and EQUIPOISE_SASL_PASSWORD"),
+        ({"sasl_mechanism": "SCRAM-SHA-256"}, "UnsupportedSaslMechanism", "sasl.enabled.mechanisms"),
+        ({"ssl_ca_file": None}, "its certificate is not accepted: self-signed certificate", "set ssl_ca_file"),
+        ({"bootstrap": f"localhost:{port}"}, "Hostname mismatch", "subjectAltName"),
+        ({"security_protocol": "SASL_PLAINTEXT"}, "closed", "SASL_SSL"),
+        ({"security_protocol": "SSL"}, "the connection is closed at the first request", "SASL_SSL"),
+        ({"bootstrap": inside}, "", "it may be without TLS"),
+        ({"bootstrap": f"{host}:1"}, "ConnectionRefused", "start the broker"),
+    ):
+        settings = attrs.evolve(right.settings, **changed)
+        (finding,) = await examine(attrs.evolve(right, settings=settings))
+        assert (finding.check, finding.status) == ("brokers", "problem")
+        assert text in finding.text
+        assert fix in (finding.fix or ""), finding
