@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import attrs
 
-from equipoise.broker_watch import BrokerWatch
+from equipoise.broker_watch import AGAIN_S, BrokerWatch
 from equipoise.events.errors import DamagedError
 from equipoise.events.facts import Fact, LogOpened
 from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, Producer, TopicPartition, call_off
@@ -91,6 +91,8 @@ class Link:
         self._went_back = went_back
         self._replaced = replaced
         self._opening: LogOpened | None = None
+        self._said = "", "", 0.0
+        """The last line about a failure, and when it was written (monotonic, s)."""
         self._topic_ids: tuple[str, ...] | None = ()
         """Ids of the topics of facts and decisions when the reader was placed; None: the brokers
         give topics no ids; (): not placed yet.
@@ -153,9 +155,17 @@ class Link:
         return self._topic_ids[0] if self._topic_ids else ""
 
     def _failed(self, what: str, error: Exception) -> None:
-        """Writes a line, unless the next ones would say the same."""
-        if not self._brokers.noted(what, error):
-            _LOG.info("group %s: %s, retrying: %r", self._group, what, error)
+        """Writes a line, unless the last one said the same just now. What no retry mends, as a
+        missing right, is a warning.
+        """
+        from aiokafka.errors import KafkaError
+
+        now_s = self._runtime.monotonic_s()
+        if self._brokers.noted(what, error) or (self._said[:2] == (what, repr(error)) and now_s - self._said[2] < AGAIN_S):
+            return
+        self._said = what, repr(error), now_s
+        level = logging.WARNING if isinstance(error, KafkaError) and not error.retriable else logging.INFO
+        _LOG.log(level, "group %s: %s, retrying: %r", self._group, what, error)
 
     async def close(self) -> None:
         """Closes the connections."""

@@ -9,10 +9,11 @@ from equipoise.events.errors import InputError
 from equipoise.events.facts import Subtopology, TopologyDeclared
 from equipoise.events.log.kafka.client import Admin, NewTopic
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.opening import admin_client, reaching
+from equipoise.events.log.kafka.opening import NOT_ALLOWED, NOT_SEEN, admin_client, reaching
 from equipoise.member.processing import Processor
 
 DEFAULT_PARTITIONS = 6
+HIDDEN = -1
 _CHANGELOG = {"cleanup.policy": "compact"}
 _LOOK_S = 0.2
 _LOOKS = 50
@@ -47,6 +48,8 @@ async def source_partitions(connection: Connection, processors: Sequence[Process
                 await _make(admin, processors, others, counts, make)
                 counts = await _made(admin, wanted)
     for topic in wanted:
+        if counts[topic] == HIDDEN:
+            raise InputError(f"topic {topic}: {NOT_SEEN}")
         if not counts[topic]:
             raise InputError(f"topic {topic} does not exist; create it, or give Member create_topics=True")
     for each in processors:
@@ -64,6 +67,8 @@ async def check_topics(connection: Connection, topology: TopologyDeclared) -> No
             counts = await partition_counts(admin, [topic for part in topology.subtopologies for topic in part.source_topics] + changelogs)
             for part in topology.subtopologies:
                 for topic in (*part.source_topics, *(part.changelog_topics if part.stateful else ())):
+                    if counts[topic] == HIDDEN:
+                        raise InputError(f"topic {topic}: {NOT_SEEN}")
                     if counts[topic] < part.partitions:
                         says = f"topic {topic} has {counts[topic]} partitions" if counts[topic] else f"topic {topic} does not exist"
                         raise InputError(f"{says}, and sub-topology {part.subtopology} has {part.partitions} tasks; give it as many partitions")
@@ -78,9 +83,12 @@ async def check_topics(connection: Connection, topology: TopologyDeclared) -> No
 
 
 async def partition_counts(admin: Admin, topics: Iterable[str]) -> dict[str, int]:
-    """Topic -> partitions; 0: it does not exist. Raises KafkaError."""
+    """Topic -> partitions; 0: it does not exist; HIDDEN: the user may not see whether it does.
+    Raises KafkaError.
+    """
     described = await admin.describe_topics(list(dict.fromkeys(topics)))
-    return {each["topic"]: 0 if each["error_code"] else len(each["partitions"]) for each in described}
+    codes = {NOT_ALLOWED: HIDDEN}
+    return {each["topic"]: codes.get(each["error_code"], 0) if each["error_code"] else len(each["partitions"]) for each in described}
 
 
 async def _make(admin: Admin, processors: Sequence[Processor], others: Iterable[str], counts: dict[str, int], partitions: int) -> None:
@@ -88,12 +96,12 @@ async def _make(admin: Admin, processors: Sequence[Processor], others: Iterable[
     insync = {"min.insync.replicas": str(min(2, max(1, copies - 1)))}  # with three copies, one broker may be away
     new: dict[str, NewTopic] = {}
     for each in processors:
-        count = max(counts[topic] for topic in each.sources) or partitions
+        count = max(0, *(counts[topic] for topic in each.sources)) or partitions
         for topic in (*each.sources, *each.state, *each.outputs):
             new.setdefault(topic, NewTopic(topic, count, copies, {**insync, **(_CHANGELOG if topic in each.state else {})}))
     for topic in others:
         new.setdefault(topic, NewTopic(topic, partitions, copies, insync))
-    missing = [topic for name, topic in new.items() if not counts[name]]
+    missing = [topic for name, topic in new.items() if counts[name] <= 0]
     for name, why in (await admin.create_topics(missing)).items() if missing else ():
         raise InputError(f"topic {name} cannot be made: {why}; make it yourself, or give the client the right to")
 
@@ -102,7 +110,7 @@ async def _made(admin: Admin, topics: Sequence[str]) -> dict[str, int]:
     """Waits for a moment: new topics are not known everywhere at once."""
     for _ in range(_LOOKS):
         counts = await partition_counts(admin, topics)
-        if all(counts.values()):
+        if all(count > 0 for count in counts.values()):
             break
         await asyncio.sleep(_LOOK_S)
     return counts

@@ -18,7 +18,7 @@ import contextlib
 import logging
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -31,7 +31,7 @@ from equipoise.events.fact_parts import observed_in_parts
 from equipoise.events.facts import LogOpened
 from equipoise.events.log.kafka.client import Consumer
 from equipoise.events.log.kafka.connection import MISSING
-from equipoise.events.log.kafka.opening import NotNowError, NotThereError, ensure_topics, open_partitions, partition_count, reaching, reader
+from equipoise.events.log.kafka.opening import NOT_SEEN, NotNowError, NotThereError, ensure_topics, open_partitions, partition_count, reaching, reader
 from equipoise.events.log.kafka.topics import MUST_BE
 from equipoise.runtime import DEPLOYED, Runtime, Witness
 from equipoise.statemachine.partition import GroupLead
@@ -46,6 +46,7 @@ _LOG = logging.getLogger(__name__)
 _LAST_CHECKPOINTS_S = 2.0
 """Time for last checkpoints when a partition is revoked."""
 _STOP_FAUST_S = 2.0
+_SLOW_START_S = 10.0
 _WATCH_S = 0.5
 _HEARTBEAT_S = 0.5
 """Longest time between two heartbeats to the consumer group: so late a worker learns that another
@@ -86,6 +87,8 @@ class Worker:
         self._app: Any = None
         self._server: Server | None = None
         self._observer = Observer(settings)
+        self._hidden: frozenset[str] = frozenset()
+        """Topics of groups that this user may not see."""
         self._brokers = BrokerWatch(f"worker of {settings.prefix}", runtime.monotonic_s)
         self._asked_s = 0.0
         """When the last request about the log began that the brokers have answered (monotonic, s).
@@ -277,7 +280,7 @@ class Worker:
         app.on_partitions_revoked.connect(revoked, weak=False)
         app.finalize()
         self._app = app
-        await app.start()
+        await _started(app.start(), f"{settings.prefix}.worker")
 
     def _watch_its_end(self) -> None:
         """The witness is told under which id the worker is in its consumer group now."""
@@ -418,7 +421,12 @@ class Worker:
     async def _observe(self, wanted: list[tuple[PartitionHost, GroupLead]]) -> None:
         """Appends what has changed for each of these groups. See docs/protocol.md#d6."""
         topics = {lead.name: topics_of(lead.machine.state.topologies.values()) for _, lead in wanted}
-        ends, racks = await self._observer.look(set().union(*topics.values()))
+        asked = set().union(*topics.values())
+        ends, racks = await self._observer.look(asked)
+        hidden = self._observer.hidden & asked
+        if hidden - self._hidden:
+            _LOG.warning("end offsets and racks of %s are not observed: %s", ", ".join(sorted(hidden)), NOT_SEEN)
+        self._hidden = (self._hidden - asked) | hidden
         for host, lead in wanted:
             mine = topics[lead.name]
             lags = await self._source_lags(lead) if lead.machine.deals_by_lag else {}
@@ -445,6 +453,18 @@ class Worker:
             if not self._brokers.noted(f"group {lead.name}: cannot read its source lags", error):
                 _LOG.warning("group %s: cannot read its source lags: %r", lead.name, error)
             return {}
+
+
+async def _started(starting: Coroutine[Any, Any, None], group: str) -> None:
+    """Starts Faust, which says nothing where it waits for ever."""
+    task = asyncio.ensure_future(starting)
+    try:
+        while not (await asyncio.wait((task,), timeout=_SLOW_START_S))[0]:
+            _LOG.warning("Faust has not started yet: consumer group %s has no coordinator, or this user may not Read on it (equipoise doctor)", group)
+        task.result()
+    finally:
+        if task.cancel():
+            await asyncio.wait((task,), timeout=_STOP_FAUST_S)
 
 
 async def _stop_with_checkpoint(host: PartitionHost) -> None:

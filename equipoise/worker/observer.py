@@ -11,7 +11,7 @@ from equipoise.assignors.adapters.lags import source_lags
 from equipoise.events.facts import TopologyDeclared
 from equipoise.events.log.kafka.client import Admin, Consumer, TopicPartition
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.opening import admin_client, reader
+from equipoise.events.log.kafka.opening import NOT_ALLOWED, admin_client, reader
 from equipoise.events.log.kafka.topics import Topics
 from equipoise.statemachine.state import GroupState
 
@@ -33,6 +33,8 @@ class Observer:
         self._connection = connection
         self._stack = contextlib.AsyncExitStack()
         self._clients: tuple[Admin, Consumer] | None = None
+        self.hidden: frozenset[str] = frozenset()
+        """Topics of the last look that this user may not see."""
 
     async def close(self) -> None:
         """Closes the connections; the next question makes new ones."""
@@ -59,7 +61,9 @@ class Observer:
             return {}, {}
         admin, consumer = await self._connect()
         rack_of = {broker["node_id"]: broker["rack"] for broker in (await admin.describe_cluster())["brokers"]}
-        described = [each for each in await admin.describe_topics(sorted(topics)) if not each["error_code"]]
+        answers = await admin.describe_topics(sorted(topics))
+        self.hidden = frozenset(each["topic"] for each in answers if each["error_code"] == NOT_ALLOWED)
+        described = [each for each in answers if not each["error_code"]]
         places = [TopicPartition(each["topic"], part["partition"]) for each in described for part in each["partitions"] if part["leader"] >= 0]
         ends: dict[str, dict[int, int]] = {}
         for place, end in (await consumer.end_offsets(places) if places else {}).items():

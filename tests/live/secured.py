@@ -66,8 +66,16 @@ class SecuredBroker:
         for future in self._admin.create_acls([_binding(user, acl) for acl in acls]).values():
             future.result()
 
-    def forbid(self, user: str, acl: Acl) -> None:
-        """Takes one ACL away."""
+    @contextmanager
+    def without(self, user: str, acl: Acl) -> Iterator[None]:
+        """Takes one ACL away for a while."""
+        self._forbid(user, acl)
+        try:
+            yield
+        finally:
+            self.allow(user, [acl])
+
+    def _forbid(self, user: str, acl: Acl) -> None:
         binding = _binding(user, acl)
         gone = kafka.AclBindingFilter(binding.restype, binding.name, binding.resource_pattern_type, binding.principal, "*", binding.operation,
                                 kafka.AclPermissionType.ALLOW)  # fmt: skip

@@ -5,7 +5,9 @@ work with the ACLs of docs/operations.md, and the doctor names each one that is 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import logging
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -18,11 +20,12 @@ from click.testing import CliRunner, Result
 
 from equipoise import Connection, Member, Record, TaskContext
 from equipoise.cli import main
+from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.opening import reader, writer
 from equipoise.events.log.kafka.topics import Topics
 from equipoise.operations.doctor import examination
-from equipoise.operations.doctor.access import Application, Need, needs
+from equipoise.operations.doctor.access import Acl, Application, Need, needs
 from equipoise.operations.doctor.examination import Examined, examine
 from equipoise.operations.doctor.finding import CHECKS, Finding
 from equipoise.worker.app import Worker
@@ -148,11 +151,8 @@ async def test_doctor_names_each_acl_that_is_taken_away(
     monkeypatch.setattr(examination, "CLOCK_S", 0.0)
     given = {"sources": APPLICATION.sources, "changelogs": APPLICATION.changelogs} if role != "reader" else {}
     for need in needed(role):
-        broker.forbid(role, need.acl)
-        try:
+        with broker.without(role, need.acl):
             findings = await missing(examined(broker, role, **given), need)
-        finally:
-            broker.allow(role, [need.acl])
         (named,) = findings
         assert named.text == f"{need.acl} is missing; without it: {need.without}"
         assert named.status == ("warning" if need.is_optional else "problem")
@@ -167,6 +167,26 @@ async def missing(what: Examined, need: Need) -> list[Finding]:
         if found:
             return found
         assert time.monotonic() < by_s, need
+
+
+@pytest.mark.slow
+async def test_missing_right_is_said_by_the_process_in_a_few_lines(broker: SecuredBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "equipoise")
+    async with application(broker, tmp_path):
+        pass  # it has made the topics
+    caplog.clear()
+    with broker.without("worker", Acl("Topic", "orders.in", "Describe")):
+        async with application(broker, tmp_path) as worker:
+            await until(lambda: any("end offsets and racks of orders.in are not observed" in line for line in caplog.messages))
+            assert not worker.unready()
+    with broker.without("member", Acl("Topic", "orders.in", "Read")), pytest.raises(InputError, match=r"topic orders\.in: this user may not see it"):
+        async with application(broker, tmp_path):
+            pass
+    caplog.clear()
+    with broker.without("member", Acl("Topic", "equipoise.decisions", "Read")), contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(8), application(broker, tmp_path):
+            pass
+    assert 1 <= sum("Topic equipoise.decisions is not authorized" in line for line in caplog.messages) <= 2
 
 
 @pytest.mark.slow

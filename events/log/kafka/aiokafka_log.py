@@ -1,5 +1,6 @@
 """Holds back what aiokafka logs about brokers that do not answer: several lines a second, from each
-of its clients. Others say it in one line.
+of its clients. Others say it in one line. Of everything else that it repeats, as of a right that is
+missing, a line comes once each 10 s.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ LOGGERS = tuple(
     logging.getLogger(name)
     for name in ("aiokafka", "aiokafka.cluster", "aiokafka.consumer.fetcher", "aiokafka.consumer.group_coordinator", "aiokafka.producer.sender")
 )
+AGAIN_S = 10.0
+_MOST_REMEMBERED = 1_000
 _LOG = logging.getLogger(__name__)
 
 
@@ -57,14 +60,26 @@ class _HoldBack(logging.Filter):
         super().__init__()
         self.lock = threading.Lock()
         self.heard_by: list[BrokerFailures] = []
+        self._said_s: dict[tuple[str, str], float] = {}
+        """Logger and line -> when it was let through."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.msg in FAILURES:
             for each in tuple(self.heard_by):
                 each.failed(record.getMessage())
-        elif record.msg not in CONSEQUENCES or not any(each.is_away for each in tuple(self.heard_by)):
+        elif (record.msg not in CONSEQUENCES or not any(each.is_away for each in tuple(self.heard_by))) and not self._is_repeated(record):
             return True
         return _LOG.isEnabledFor(logging.DEBUG) or logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
+
+    def _is_repeated(self, record: logging.LogRecord) -> bool:
+        line = record.name, record.getMessage()
+        with self.lock:
+            if record.created - self._said_s.get(line, 0.0) < AGAIN_S:
+                return True
+            if len(self._said_s) >= _MOST_REMEMBERED:
+                self._said_s.clear()
+            self._said_s[line] = record.created
+        return False
 
 
 _FILTER = _HoldBack()

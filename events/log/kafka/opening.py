@@ -18,7 +18,8 @@ from equipoise.events.log.kafka.envelope import NoRecord, fact_record, fact_row,
 from equipoise.events.log.kafka.topics import MADE_WITH, MUST_BE, Topics
 
 _WAIT_S = 0.2
-_NOT_ALLOWED = 29  # Kafka's error TOPIC_AUTHORIZATION_FAILED
+NOT_ALLOWED = 29  # Kafka's error TOPIC_AUTHORIZATION_FAILED
+NOT_SEEN = "this user may not see it; `equipoise doctor` names the ACLs that are missing"
 APPEND_TIME = 1  # timestamp_type of a record: LogAppendTime
 
 
@@ -149,9 +150,9 @@ async def _described(admin: Admin, names: list[str]) -> dict[str, dict[str, Any]
     """
     while True:
         described = {each["topic"]: each for each in await admin.describe_topics(names)}
-        hidden = [name for name, each in described.items() if each["error_code"] == _NOT_ALLOWED]
+        hidden = [name for name, each in described.items() if each["error_code"] == NOT_ALLOWED]
         if hidden:
-            raise InputError(f"topic {hidden[0]}: this user may not read it; `equipoise doctor` names the ACLs that are missing")
+            raise InputError(f"topic {hidden[0]}: {NOT_SEEN}")
         if all(not each["error_code"] and all(part["leader"] >= 0 for part in each["partitions"]) for each in described.values()):
             return described
         await asyncio.sleep(_WAIT_S)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import ast
 import importlib
 import logging
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,20 @@ def test_lines_of_aiokafka_are_held_back_while_a_member_runs(lines: pytest.LogCa
         "Fetch offset out of range",
         "Unable connect to node with id 1: after",
     ]
+
+
+def test_line_that_aiokafka_repeats_comes_once_each_ten_seconds(lines: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, said = logging.getLogger("aiokafka.cluster"), "Topic %s is not authorized for this client"
+    now_s = time.time()
+    with hold_back_log(Watch()):
+        for tenth in range(250):
+            monkeypatch.setattr(time, "time", lambda tenth=tenth: now_s + tenth / 10)
+            monkeypatch.setattr(time, "time_ns", lambda tenth=tenth: int((now_s + tenth / 10) * 1e9))
+            cluster.error(said, "facts")
+            if not tenth:
+                cluster.error(said, "decisions")
+    texts = [record.getMessage() for record in lines.records]
+    assert texts == [said % "facts", said % "decisions", said % "facts", said % "facts"]
 
 
 @pytest.mark.parametrize("debugged", ["aiokafka", "equipoise"])
