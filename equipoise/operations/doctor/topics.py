@@ -107,10 +107,11 @@ def of_application(application: Application, found: Found, settings: Settings, b
             why = f"{name} has cleanup.policy={policy}: state in it would be lost after its retention, and members refuse it"
             wrong.append(problem("changelogs", why, _set(bootstrap, name, "cleanup.policy", "compact")))
     yield from wrong
-    hidden = [name for name in application.changelogs if name not in settings and found[name].partitions]
+    unseen = [name for name in application.changelogs if name not in settings]
+    hidden = [name for name in unseen if found[name].partitions]
     if hidden:
         yield unknown("changelogs", f"settings of {', '.join(hidden)}: this user may not read them", "run the doctor as the members' user")
-    elif application.changelogs and not any(each.check == "changelogs" for each in wrong):
+    elif application.changelogs and not unseen and not any(each.check == "changelogs" for each in wrong):
         kept = min((int(settings[name].get("delete.retention.ms", DELETIONS_KEPT_MS)) for name in application.changelogs), default=DELETIONS_KEPT_MS)
         away = f"a member that was away for longer than {span_text(kept)} must begin without its state directory"
         yield fine("changelogs", f"group {application.group}: {', '.join(application.changelogs)}: compacted; {away}")

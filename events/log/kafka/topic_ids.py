@@ -86,7 +86,7 @@ def request_bytes(request: RequestStruct) -> bytes:
 
 def topic_ids_request(topics: Sequence[str]) -> bytes:
     """Asks a broker for the ids of `topics`. The answer contains each as 16 bytes."""
-    return request_bytes(_TopicIdsRequest(topics).build(_TopicIdsStruct))
+    return request_bytes(DescribeTopics(topics).build(_DescribeTopicsStruct))
 
 
 async def topic_ids(client: AIOKafkaClient, topics: Sequence[str], leads: TopicPartition) -> tuple[str, ...] | None:

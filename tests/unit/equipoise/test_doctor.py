@@ -231,6 +231,10 @@ def test_changelog_that_differs_is_named(found: Any, settings: Any, status: str,
     assert finding.text.startswith(text)
 
 
+def test_changelog_that_may_not_be_described_is_left_to_the_rights() -> None:
+    assert application({**THERE, "log": HIDDEN}, {}) == []
+
+
 def test_source_that_is_not_there_is_a_problem_and_a_hidden_one_is_left_to_the_rights() -> None:
     missing, fine = application({**THERE, "in": NOWHERE, "out": HIDDEN})
     assert (missing.status, missing.check, missing.text) == ("problem", "topics", "in, of group g, is not there")
