@@ -42,8 +42,8 @@ kafka: Any = admin  # it ships no types
 
 
 class SecuredBroker:
-    """Everybody may do what ACLs allow. `inside`: address without TLS and passwords, where everybody
-    may do everything.
+    """Everybody may do what ACLs allow. `inside`: an address without TLS and passwords, where
+    everybody may do everything.
     """
 
     def __init__(self, brokers: Brokers, inside: str, chain: Path) -> None:
