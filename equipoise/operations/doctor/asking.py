@@ -21,10 +21,12 @@ from aiokafka.protocol.admin import ApiVersionRequest, DescribeConfigsRequest
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.topic_ids import DescribeTopics
+from equipoise.witness.consumer_groups import repeated
 from equipoise.witness.group_requests import DescribeGroups
 
 OPERATIONS = {3: "Read", 4: "Write", 5: "Create", 8: "Describe", 10: "DescribeConfigs"}
 """Kafka's codes of operations, by which bits of an answer are numbered."""
+_COORDINATOR_S = 30.0
 _NOT_TOLD = -(2**31)
 _TOPIC_FORBIDDEN, _UNKNOWN_TOPIC = 29, 3
 
@@ -107,8 +109,8 @@ class Asking:
 
     async def group_operations(self, group: str) -> Collection[str] | None:
         """What the user may do with a consumer group; None: the broker does not say."""
-        try:
-            coordinator = await self._client.coordinator_lookup(CoordinationType.GROUP, group)
+        try:  # a new cluster makes the topic of groups at the first question
+            coordinator = await repeated(lambda: self._client.coordinator_lookup(CoordinationType.GROUP, group), _COORDINATOR_S)
         except errors.GroupAuthorizationFailedError:
             return ()
         answer = (await self._client.send(coordinator, DescribeGroups(group, operations=True))).to_object()["groups"][0]

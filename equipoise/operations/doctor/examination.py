@@ -72,6 +72,8 @@ async def _of_brokers(examined: Examined) -> AsyncIterator[Finding]:
                 yield finding
     except errors.KafkaConnectionError:
         yield brokers.refused(settings.bootstrap, "the connection is closed at the first request")
+    except errors.KafkaError as error:
+        yield problem("brokers", f"a request fails: {error!r}", "look at the brokers' own logs, and run the doctor again")
 
 
 async def _refusal(settings: WorkerSettings, address: str) -> str | None:
