@@ -218,13 +218,14 @@ class Link:
             self._placements += 1
         return ReaderPosition(self._opening.log_id, number, asked_ms)
 
-    async def _ask_topic_ids(self, over: Producer | None = None) -> tuple[str, ...] | None:
+    async def _ask_topic_ids(self, over: Producer | None = None, leads: TopicPartition | None = None) -> tuple[str, ...] | None:
         """Present ids of the topics of facts and decisions; None: the brokers give topics no ids.
-        `over`: asks over its connection; None: over that of the reader. Raises KafkaError.
+        `over`: asks over its connection, which no fetch holds; None: over that of the reader.
+        `leads`: asks the leader of this partition; None: that of the decisions. Raises KafkaError.
         """
         asked_s = self._runtime.monotonic_s()
-        client, leads = (self._consumer, self._decisions) if over is None else (over, self.facts)
-        ids = await client.topic_ids((self._topics.facts, self._topics.decisions), leads)
+        client = self._consumer if over is None else over
+        ids = await client.topic_ids((self._topics.facts, self._topics.decisions), leads or self._decisions)
         self._brokers.answered(asked_s)
         if ids == self._topic_ids:
             self._seen_same_s = asked_s
@@ -349,7 +350,7 @@ class Link:
             placements, read_to, asked_ms = self._placements, self._read_to, self._runtime.boot_ms()
             try:
                 end = (await self._consumer.end_offsets([self._decisions]))[self._decisions]
-                ids = await self._ask_topic_ids()
+                ids = await self._ask_topic_ids(self._producer)
             except KafkaError as error:
                 self._failed("cannot read the end of the decisions", error)
                 await asyncio.sleep(RETRY_S)
@@ -431,11 +432,14 @@ class Link:
             return
         placements = self._placements
         try:
-            ids = await self._ask_topic_ids(over)
+            ids = await self._ask_topic_ids(over, None if over is None else self.facts)
         except UnknownTopicOrPartitionError:
             raise
         except KafkaError as error:
-            _LOG.debug("group %s: cannot read the topics' ids: %r", self._group, error)
+            if over is not None:
+                await self._check_same_log()  # the reader may still reach a broker
+            else:
+                _LOG.debug("group %s: cannot read the topics' ids: %r", self._group, error)
             return
         if placements == self._placements and ids != self._topic_ids:
             self._replaced()

@@ -341,8 +341,12 @@ class ChangelogRestorer:
         self._consumer.resume(*sorted(self._held - held))
         self._consumer.pause(*sorted(held - self._held))
         self._held = held
-        for tp in held.intersection(self._consumer.ready()):
-            self._consumer.seek(tp, self._place_of(tp))
+        fetched = held.intersection(self._consumer.ready())
+        if fetched:
+            for task, copy in self._copies.items():
+                for tp, store in self._partitions(task, copy).items():
+                    if tp in fetched:
+                        self._consumer.seek(tp, store.position)
 
     def _rest(self) -> None:
         """Fetches nothing while there is no copy: else it would fetch, and keep, what the running
@@ -435,10 +439,6 @@ class ChangelogRestorer:
     def _partitions(self, task: TaskId, copy: _RestoredCopy | None = None) -> dict[TopicPartition, FencedStore]:
         stores: Mapping[str, Any] = dict.fromkeys(self._changelogs[task]) if copy is None else copy.stores
         return {TopicPartition(topic, task.partition): store for topic, store in stores.items()}
-
-    def _place_of(self, tp: TopicPartition) -> int:
-        """Offset of the record that the copy needs next."""
-        return next(store.position for task, copy in self._copies.items() for each, store in self._partitions(task, copy).items() if each == tp)
 
     def _served(self) -> dict[TopicPartition, tuple[TaskId, _RestoredCopy]]:
         opening = [task for task, copy in self._copies.items() if copy.opening]
