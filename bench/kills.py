@@ -43,7 +43,7 @@ from equipoise.member.origin import read_origin
 from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured
 from tests.live.brokers import FAST_JAVA, Brokers
-from tests.live.cut import Network
+from tests.live.cut import Relays
 from tests.live.storm.checks import decisions
 
 MEMBERS = 3
@@ -131,7 +131,7 @@ async def measured(bootstrap: str, folder: Path, *, kills: int, tasks: int, guar
         await end_all(list(members.values()))
 
 
-async def survivors(bootstrap: str, folder: Path, network: Network | None, *, count: int, tasks: int, guarantee: str) -> tuple[int, int]:
+async def survivors(bootstrap: str, folder: Path, network: Relays | None, *, count: int, tasks: int, guarantee: str) -> tuple[int, int]:
     """Stops members with SIGSTOP `count` times, or with `network` cuts them off from the brokers;
     each EVERY_LONG-th time for longer than their session. They have witnesses. Returns how often a
     member was proven dead, and how often its session was over.
@@ -247,7 +247,7 @@ def main(kills: int, tasks: int, guarantees: str, standbys: int, workers: int, s
             print(f"| {name} | {kills} | {len(found)} | {quantile(found, 0.5)} | {quantile(found, 0.99)} | {max(found)} |", flush=True)
     for what, count in (("stops", stops), ("cuts", cuts)):
         for guarantee in guarantees.split(",") if count else ():
-            network = Network([f"m{number}" for number in range(MEMBERS)]) if what == "cuts" else None
+            network = Relays([f"m{number}" for number in range(MEMBERS)]) if what == "cuts" else None
             with tempfile.TemporaryDirectory(prefix="equipoise-kills-") as home, contextlib.ExitStack() as stack:
                 bootstrap = stack.enter_context(Brokers(1, network.listeners if network else (), java=FAST_JAVA)).bootstrap
                 worker = stack.enter_context(WorkerProcess(WorkerSettings(bootstrap=bootstrap, prefix=DEFAULT_PREFIX)))

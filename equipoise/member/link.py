@@ -14,7 +14,7 @@ import attrs
 from equipoise.broker_watch import AGAIN_S, BrokerWatch
 from equipoise.events.errors import DamagedError
 from equipoise.events.facts import Fact, LogOpened
-from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, Producer, TopicPartition, call_off
+from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, Producer, TopicPartition, call_off, unless_abandoned
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import group_key, group_of, member_decision, pack_fact, partition_of, stored_decision
 from equipoise.events.log.kafka.opening import reaching, read_opening
@@ -209,7 +209,7 @@ class Link:
                 self._consumer.resume(self._decisions)
             number = await self._highest_number(begin, end)
             self._consumer.pause(self._decisions)
-            await self._producer.partitions_for(self._topics.facts)
+            await unless_abandoned(self._producer.partitions_for(self._topics.facts))
             if ids != await self._ask_topic_ids():
                 raise StaleMetadata(f"the topics of {self._topics.prefix} were created again just now")
             self._topic_ids = ids
@@ -225,7 +225,7 @@ class Link:
         """
         asked_s = self._runtime.monotonic_s()
         client = self._consumer if over is None else over
-        ids = await client.topic_ids((self._topics.facts, self._topics.decisions), leads or self._decisions)
+        ids = await unless_abandoned(client.topic_ids((self._topics.facts, self._topics.decisions), leads or self._decisions))
         self._brokers.answered(asked_s)
         if ids == self._topic_ids:
             self._seen_same_s = asked_s

@@ -81,7 +81,7 @@ class Relay:
                 await target.drain()
 
 
-class Network:
+class Relays:
     """Relays from each client of `names` to `brokers` brokers. Pass `listeners` to `Brokers`."""
 
     def __init__(self, names: Sequence[str], brokers: int = 1) -> None:

@@ -29,7 +29,7 @@ from equipoise.events.settings import GroupSettings
 from equipoise.witness import child
 from equipoise.witness.proof import MemberProof
 from tests.live.brokers import Brokers
-from tests.live.cut import Network
+from tests.live.cut import Relays
 from tests.live.kafka import reader, writer
 from tests.live.leader import leading
 from tests.live.test_log_replaced import delete_log
@@ -111,7 +111,7 @@ async def test_tasks_of_a_killed_process_run_elsewhere_at_once(
 async def test_member_that_is_cut_off_is_expired_by_its_session_timeout_and_not_proven_dead(
     prefix: str, tmp_path: Path, processes: list[subprocess.Popen[bytes]]
 ) -> None:
-    network = Network(["m1"])
+    network = Relays(["m1"])
     with Brokers(1, network.listeners) as brokers:
         application = application_of(brokers.bootstrap, prefix)
         await application.make_topics()

@@ -53,4 +53,4 @@ def _of_members(state: GroupState, failover_ms: int, source: str, brokers: int) 
     fix = f"set session_timeout_ms of members above {failover_ms + margin_ms}, or broker.session.timeout.ms below {lasts_ms - ELECTION_MS}"
     if brokers == 1:
         return warning("timeouts", f"{text}: every restart of the broker stops the tasks", fix)
-    return problem("timeouts", f"{text}: a broker that dies stops the tasks of all members, and the group is dealt anew", fix)
+    return problem("timeouts", f"{text}: when a broker fails, leases this short expire and their tasks move", fix)

@@ -37,7 +37,7 @@ def of_state_directory(folder: Path) -> Iterable[Finding]:
     usage, used = shutil.disk_usage(there), _bytes_in(folder)
     text = f"{folder}: {_size(used)} of state, {_size(usage.free)} free of {_size(usage.total)}"
     if usage.free < used or usage.free < LEAST_FREE * usage.total:
-        yield warning("disk", f"{text}: stores that are compacted need their size again for a while", "make room, or use a larger disk")
+        yield warning("disk", f"{text}: compaction of a store needs as much space again while it runs", "free disk space, or use a larger disk")
     else:
         yield fine("disk", text)
 

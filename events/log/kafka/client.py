@@ -8,13 +8,14 @@ those of `aiokafka.errors`, on simulated brokers too.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import attrs
 
+T = TypeVar("T")
 Headers = Sequence[tuple[str, bytes]]
 SentHeaders = list[tuple[str, bytes]]
 Unsent = tuple[bytes | None, bytes | None, SentHeaders, int | None]
@@ -357,6 +358,24 @@ async def acknowledged(batches: Iterable[SentBatch]) -> None:
         done, _ = await asyncio.wait(futures, return_when=asyncio.FIRST_EXCEPTION)  # cancels no batch, unlike `gather`
         for future in done:
             future.result()
+
+
+async def unless_abandoned(request: Coroutine[Any, Any, T]) -> T:
+    """Returns what `request` returns, a request of a client that another task may close meanwhile.
+    Closing cancels requests, which must not look like a cancellation of the caller: then this
+    raises KafkaConnectionError. Raises what `request` raises.
+    """
+    from aiokafka.errors import KafkaConnectionError
+
+    asked = asyncio.ensure_future(request)
+    try:
+        await asyncio.wait((asked,))
+    finally:
+        await call_off(asked)
+    if asked.cancelled():
+        closed: Exception = KafkaConnectionError("a request was cancelled, because its client was closed")
+        raise closed
+    return asked.result()
 
 
 async def call_off(*tasks: asyncio.Future[Any]) -> None:

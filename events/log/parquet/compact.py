@@ -51,7 +51,7 @@ def compact(store: Store, *, most_rows: int = MOST_FILE_ROWS, advance: Callable[
             except FileNotFoundError:
                 raise InputError(another) from None
             except FullStoreError as error:
-                fix = "make room there and run it again: it goes on from here, and nothing is lost"
+                fix = "free disk space and run the command again: it resumes here, and no record is lost"
                 raise StorageError(store.location, str(error), fix) from None
             except BrokenStoreError as error:
                 raise DamagedError(-1, f"partition {partition} of {store.location} cannot be read: {error}; restore it from a copy") from None

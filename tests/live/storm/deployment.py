@@ -29,7 +29,7 @@ from equipoise.member.fencing import AT_LEAST_ONCE, EXACTLY_ONCE
 from tests import faults
 from tests.customers import placed_customers
 from tests.live.brokers import Brokers
-from tests.live.cut import Network
+from tests.live.cut import Relays
 from tests.live.kafka import admin_client
 from tests.live.orders import ENDS_WITH_ITS_STARTER, Orders
 from tests.live.storm.faults import (
@@ -124,7 +124,7 @@ class Deployment:
 
     def __init__(self, folder: Path, guarantee: str) -> None:
         self._folder = folder
-        self.network = Network(CUTTABLE, len(BROKERS))
+        self.network = Relays(CUTTABLE, len(BROKERS))
         self._relaying = contextlib.AsyncExitStack()
         self.brokers = Brokers(len(BROKERS), self.network.listeners, **{"broker.session.timeout.ms": "6000"})
         self.orders = Orders(

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgpack
 import pytest
+from aiokafka.errors import KafkaConnectionError
 
 from equipoise.events import codec
 from equipoise.events.decisions import MemberAssigned
@@ -100,3 +101,32 @@ def test_decision_of_another_log_has_no_number_here() -> None:
     other = link()
     other._opening = LogOpened(log_id="another")
     assert (link()._number_of(record()), other._number_of(record())) == (4, 0)
+
+
+async def asking(made: Link) -> tuple[asyncio.Task[Any], asyncio.Future[Any]]:
+    """A request for the topics' ids over the link's producer, and what it waits for."""
+    answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    async def topic_ids(*_: Any) -> Any:
+        return await answer
+
+    made._producer = SimpleNamespace(topic_ids=topic_ids)
+    task = asyncio.create_task(made._ask_topic_ids(made._producer))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    return task, answer
+
+
+async def test_request_of_an_abandoned_producer_fails_and_does_not_cancel_the_job_that_asks() -> None:
+    task, answer = await asking(link())
+    answer.cancel()  # as closing a client does
+    with pytest.raises(KafkaConnectionError, match="its client was closed"):
+        await task
+
+
+async def test_cancelled_job_cancels_its_request() -> None:
+    task, answer = await asking(link())
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert answer.cancelled()
