@@ -20,7 +20,7 @@ from equipoise.events.facts import LogOpened
 from equipoise.events.log.kafka.archive import Settled, Settling
 from equipoise.events.log.kafka.envelope import StoredDecision, fact_record
 from equipoise.events.log.parquet.log import ArchiveLog
-from equipoise.events.log.rows import DecisionRow, FactRow, Row
+from equipoise.events.log.rows import BASE_KIND, BASE_NUMBER, BASE_VERSION, BaseRow, DecisionRow, FactRow, Row
 from equipoise.events.records import Record
 from equipoise.replay.spark.stream import STATE_STORE, arrived
 from equipoise.replay.watch import InOrder
@@ -102,6 +102,9 @@ _KINDS = dict.fromkeys(("offset", "append_ms", "number", "caused_by", "index"), 
 
 
 def _columns_of(partition: int, seq: int, row: Row) -> list[Any]:
+    if isinstance(row, BaseRow):
+        about = [BASE_NUMBER, row.offset, 0, row.checksum]
+        return [partition, seq, row.group, None, row.append_ms, BASE_KIND, BASE_VERSION, row.payload, *about]
     what = [row.kind, row.version, row.payload]
     if isinstance(row, FactRow):
         return [partition, seq, row.group, row.offset, row.append_ms, *what, None, None, None, row.checksum]
@@ -140,7 +143,9 @@ def _rows_of(batches: Iterator[Any]) -> Iterator[tuple[int, Row]]:
     for batch in batches:
         columns = [batch.column(name).to_pylist() for name in _NAMES]
         for partition, _, group, offset, append_ms, kind, version, payload, number, caused_by, index, checksum in zip(*columns, strict=True):
-            if number is None:
+            if number == BASE_NUMBER:
+                yield partition, BaseRow(group, caused_by, append_ms, payload, checksum)
+            elif number is None:
                 yield partition, FactRow(group, offset, append_ms, kind, version, payload, checksum)
             else:
                 yield partition, DecisionRow(group, number, caused_by, index, kind, version, payload, checksum)

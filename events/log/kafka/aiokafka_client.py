@@ -21,6 +21,7 @@ from typing import Any
 import aiokafka
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.admin.records_to_delete import RecordsToDelete
 from aiokafka.client import CoordinationType
 from aiokafka.consumer.subscription_state import TopicPartitionState
 from aiokafka.errors import (
@@ -295,6 +296,10 @@ class DeployedAdmin(AIOKafkaAdminClient):  # type: ignore[misc]
     async def topic_configs(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
         answers = await self.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic) for topic in topics])
         return {resource[3]: {entry[0]: entry[1] for entry in resource[4]} for answer in answers for resource in answer.resources}
+
+    async def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
+        places = {_theirs(place): RecordsToDelete(before_offset=offset) for place, offset in before.items()}
+        await super().delete_records(places, timeout_ms=_CREATE_TIMEOUT_MS)
 
     async def committed_offsets(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
         found = await self.list_consumer_group_offsets(group, partitions=list(partitions))

@@ -16,7 +16,7 @@ from equipoise.events.facts import LogOpened
 from equipoise.events.log import Log
 from equipoise.events.log.kafka.envelope import StoredDecision
 from equipoise.events.log.kafka.log import KafkaLog
-from equipoise.events.log.rows import FactRow, Row, note_unread
+from equipoise.events.log.rows import BaseRow, FactRow, Row, note_unread
 from equipoise.events.records import UnreadRecord
 
 _FACTS_A_TRANSACTION = 1_000
@@ -50,11 +50,15 @@ def archive(
     partition = source.only_partition()
     begin = target.position()
     _must_be_the_same(source, target)
+    states: list[BaseRow] = []
     facts = decisions = 0
     batch: list[Settled] = []
     settled = Settling()
     unread: dict[str, UnreadRecord] = {}
-    for each in settled.over(source.rows(partition, begin)):
+    for each in settled.over(_without_bases(source.rows(partition, begin), states)):
+        if states and each.fact.offset > 0:
+            facts += len(batch)
+            _write_bases(target, states, batch)
         batch.append(each)
         rows: list[Row] = [each.fact, *(stored.row for stored in each.decisions)]
         for row in rows:
@@ -68,6 +72,26 @@ def archive(
     return Archived(
         facts=facts, decisions=decisions, position=target.position(), waiting=len(settled.pending), unread=tuple(unread.values())
     )
+
+
+def _without_bases(rows: Iterator[FactRow | StoredDecision | BaseRow], states: list[BaseRow]) -> Iterator[FactRow | StoredDecision]:
+    """The facts and decisions; adds the states that the log begins with to `states`."""
+    for row in rows:
+        if isinstance(row, BaseRow):
+            states.append(row)
+        else:
+            yield row
+
+
+def _write_bases(target: Log, states: list[BaseRow], opening: list[Settled]) -> None:
+    """Writes LogOpened and the states behind it, together."""
+    with target.transaction():
+        for settled in opening:
+            target.append_row(settled.fact)
+        for state in states:
+            target.append_row(state)
+    opening.clear()
+    states.clear()
 
 
 @attrs.frozen
@@ -90,6 +114,9 @@ class Settling:
     def over(self, rows: Iterator[FactRow | StoredDecision]) -> Iterator[Settled]:
         for row in rows:
             if isinstance(row, FactRow):
+                if self.pending and row.offset > self.pending[-1].fact.offset + 1:  # behind LogOpened, in a log that begins at a base
+                    yield from self.pending
+                    self.pending.clear()
                 self.pending.append(Settled(row, []))
                 continue
             decision = row.row

@@ -25,6 +25,7 @@ import attrs
 
 from equipoise.events.errors import DamagedError, GapError, InputError
 from equipoise.events.facts import Fact
+from equipoise.events.log.kafka.bases import Bases, beginning
 from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, TopicPartition
 from equipoise.events.log.kafka.connection import MISSING, Connection, connection_to
 from equipoise.events.log.kafka.envelope import (
@@ -35,9 +36,9 @@ from equipoise.events.log.kafka.envelope import (
     partition_of,
     published,
 )
-from equipoise.events.log.kafka.opening import check_append_time, fill_holes, reaching, read_opening, reader
+from equipoise.events.log.kafka.opening import check_append_time, fill_holes, reaching, read_bases, read_opening, reader
 from equipoise.events.log.kafka.topics import DEFAULT_PREFIX, Topics
-from equipoise.events.log.rows import FactRow, Order, Row, entry_of, is_count
+from equipoise.events.log.rows import BaseRow, FactRow, Order, Row, entry_of, is_count
 from equipoise.events.records import DecisionRecord, Entry, Record
 
 T = TypeVar("T")
@@ -132,6 +133,18 @@ class KafkaLog:
             raise InputError(f"{self.location}: offsets count in each of its {len(partitions)} partitions; name one with ?partition=N, or a group")
         return self._read(partitions, from_offset, group)
 
+    def read_partition(self, partition: int, from_offset: int, group: str | None = None) -> Iterator[Entry]:
+        """Yields the records of one partition from the fact at `from_offset` on, and with `group`
+        only that group's.
+        """
+        self._must_be_open()
+        return self._read([partition], from_offset, group)
+
+    def begins(self, partition: int) -> int:
+        """Returns the offset of the first fact that is still there."""
+        self._must_be_open()
+        return self._loop.run(self._begin(self._place.topics.facts, partition))
+
     def read_beside(self, group: str) -> Iterator[Entry]:
         """Yields every record of the partition that holds `group`, so that offsets are those of one
         partition.
@@ -142,16 +155,19 @@ class KafkaLog:
     def _read(self, partitions: list[int], from_offset: int, group: str | None) -> Iterator[Entry]:
         """Yields LogOpened once, although every partition begins with it."""
         for partition in partitions:
-            for row in self.rows(partition, from_offset):
-                if isinstance(row, StoredDecision):
+            for row in self.rows(partition, from_offset, group):
+                if isinstance(row, BaseRow):
+                    yield row.entry()
+                elif isinstance(row, StoredDecision):
                     if group is None or row.row.group == group:
                         yield entry_of(row.row, row.log_id, row.fact_checksum, partition)
                 elif (row.group == "" and row.offset == 0 and partition == partitions[0]) or (row.group and group in (None, row.group)):
                     yield entry_of(row, "", 0, partition)
 
-    def rows(self, partition: int, from_offset: int = 0) -> Iterator[FactRow | StoredDecision]:
+    def rows(self, partition: int, from_offset: int = 0, group: str | None = None) -> Iterator[FactRow | StoredDecision | BaseRow]:
         """Yields the facts and decisions of a partition that are there now, merged, also those
-        without a group.
+        without a group. From offset 0 on, a log that begins at a base yields LogOpened and the
+        states at the base first, with `group` only that group's.
 
         Raises GapError, RepeatError, DamagedError.
         """
@@ -163,9 +179,26 @@ class KafkaLog:
             raise InputError(f"{self.location}: offset {from_offset} is past the end of the log (next offset {ends[topics.facts]})")
         order = Order(from_offset, self.opened.log_id)
         numbers: dict[str, int] = {}
+        in_base: dict[str, int] = {}
+        begin = self._loop.run(self._begin(topics.facts, partition))
+        decisions_begin = self._loop.run(self._begin(topics.decisions, partition))
+        if from_offset == 0 and (begin or decisions_begin):
+            bases = self.bases(partition)
+            base = beginning(bases, begin, decisions_begin, f"{topics.facts}/{partition}")
+            assert bases.opened is not None, "checked with the base"
+            order.take(bases.opened)
+            yield bases.opened
+            for state in bases.rows(base, None if group is None else {group}):
+                yield state
+            from_offset, in_base = base.facts_offset, {name: place[1] for name, place in base.groups.items()}
+            numbers.update(in_base)
+            order = Order(from_offset, self.opened.log_id)
+            decided = self._records_from(base.decisions_offset, partition, from_offset, ends[topics.decisions])
+        else:
+            decided = self._decisions(partition, from_offset, ends[topics.decisions])
         with (
             contextlib.closing(self._records(topics.facts, partition, from_offset, ends[topics.facts])) as facts,
-            contextlib.closing(self._decisions(partition, from_offset, ends[topics.decisions])) as decisions,
+            contextlib.closing(decided) as decisions,
         ):
             head = next(decisions, None)
             for fact in facts:
@@ -173,8 +206,9 @@ class KafkaLog:
                 order.take(row)
                 yield row
                 while head is not None and head.row.caused_by <= row.offset:
-                    self._check_number(numbers, head, from_offset)
-                    yield head
+                    if head.row.number > in_base.get(head.row.group, 0):
+                        self._check_number(numbers, head, 0 if in_base else from_offset)
+                        yield head
                     head = next(decisions, None)
             if head is not None:
                 raise GapError(order.position, f"is missing: decision {head.row.number} was caused by offset {head.row.caused_by}")
@@ -191,8 +225,13 @@ class KafkaLog:
 
     def _decisions(self, partition: int, from_offset: int, end: int) -> Generator[StoredDecision, None, None]:
         """Decisions that were caused by the fact at `from_offset` or later facts."""
-        marks = self._marks.setdefault(partition, [(-1, 0)])
+        marks = self._marks.setdefault(partition, [(-1, self._loop.run(self._begin(self._place.topics.decisions, partition)))])
         start = next(offset for caused_by, offset in reversed(marks) if caused_by < from_offset)
+        yield from self._records_from(start, partition, from_offset, end)
+
+    def _records_from(self, start: int, partition: int, from_offset: int, end: int) -> Generator[StoredDecision, None, None]:
+        """The same, from the offset `start` of the decisions on."""
+        marks = self._marks.setdefault(partition, [(-1, start)])
         for record in self._records(self._place.topics.decisions, partition, start, end):
             stored = published(record)
             if stored is None:
@@ -211,7 +250,7 @@ class KafkaLog:
         try:
             begin = self._loop.run(_seek(consumer, topic, partition, start))
             if begin > start:
-                raise GapError(start, f"topic {topic}/{partition} begins at offset {begin}; earlier records were deleted by topic retention")
+                raise GapError(start, f"topic {topic}/{partition} begins at offset {begin}: earlier records were deleted; read the archive")
             position = start
             while position < end:
                 with reaching(self._place.connection):
@@ -226,6 +265,18 @@ class KafkaLog:
                 position = next_position
         finally:
             self._loop.run(context.__aexit__(None, None, None))
+
+    def bases(self, partition: int, *, keep_states: bool = True) -> Bases:
+        """Returns the bases of a partition. `keep_states`: see `Bases`."""
+        bases = Bases(self.opened.log_id, keep_states=keep_states)
+        self._loop.run(read_bases(self._place.connection, self._place.topics, partition, bases))
+        return bases
+
+    async def _begin(self, topic: str, partition: int) -> int:
+        tp = TopicPartition(topic, partition)
+        async with reader(self._place.connection) as consumer:
+            with reaching(self._place.connection):
+                return int((await consumer.beginning_offsets([tp]))[tp])
 
     async def _end(self, topic: str, partition: int) -> int:
         tp = TopicPartition(topic, partition)
@@ -242,7 +293,8 @@ class KafkaLog:
         """Returns the number of records, facts and decisions, without decoding them."""
         self._must_be_open()
         topics = self._place.topics
-        return sum(self._loop.run(self._end(topic, partition)) for topic in (topics.facts, topics.decisions) for partition in self._partitions(None))
+        places = [(topic, partition) for topic in (topics.facts, topics.decisions) for partition in self._partitions(None)]
+        return sum(self._loop.run(self._end(*place)) - self._loop.run(self._begin(*place)) for place in places)
 
     def position(self) -> int:
         """Returns the offset of the next fact."""

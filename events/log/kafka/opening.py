@@ -7,17 +7,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, cast
 
 from equipoise.events.errors import EquipoiseError, GapError, InputError
 from equipoise.events.facts import LogOpened
+from equipoise.events.log.kafka.bases import Base, Bases, opening_row
 from equipoise.events.log.kafka.client import Admin, ConsumedRecord, Consumer, NewTopic, Producer, TopicPartition
 from equipoise.events.log.kafka.connection import MISSING, Connection
 from equipoise.events.log.kafka.envelope import NoRecord, fact_record, fact_row, pack_fact
-from equipoise.events.log.kafka.topics import MADE_WITH, MUST_BE, Topics
+from equipoise.events.log.kafka.topics import BASES_MUST_BE, MADE_WITH, MUST_BE, Topics
+from equipoise.events.log.rows import FactRow
 
 _WAIT_S = 0.2
+_FIRST_LOOK_BACK = 300
+"""Last records of the bases' topic that are searched first for a base."""
 APPEND_TIME = 1  # timestamp_type of a record: LogAppendTime
 
 
@@ -93,23 +97,29 @@ async def writer(connection: Connection, **options: Any) -> AsyncIterator[Produc
 # ------------------------------------------------------------------------------------------- topics
 
 
-async def ensure_topics(connection: Connection, topics: Topics, *, partitions: int = 1, replication: int = 0) -> None:
+async def ensure_topics(connection: Connection, topics: Topics, *, partitions: int = 1, replication: int = 0, bases: bool = False) -> None:
     """Makes missing topics and checks the settings of all. `replication` 0: three copies, or as
-    many as there are brokers.
+    many as there are brokers. `bases`: also the topic of bases, with as many partitions as the
+    facts have.
 
     Raises InputError that names a topic, its setting and the fix. Never changes existing topics.
     """
     async with admin_client(connection) as admin:
         with reaching(connection):
-            await _make(admin, topics, partitions, replication)
+            await _make(admin, topics, MUST_BE, partitions, replication)
             await _check(admin, topics)
+            if bases:
+                count = len((await _described(admin, [topics.facts]))[topics.facts]["partitions"])
+                await _make(admin, topics, {"bases": BASES_MUST_BE}, count, replication)
+                await _described(admin, [topics.bases])
+                await _check_settings(admin, topics, {"bases": BASES_MUST_BE})
 
 
-async def _make(admin: Admin, topics: Topics, partitions: int, replication: int) -> None:
+async def _make(admin: Admin, topics: Topics, must_be: Mapping[str, Mapping[str, str]], partitions: int, replication: int) -> None:
     copies = replication or min(3, len((await admin.describe_cluster())["brokers"]))
     insync = {"min.insync.replicas": str(min(2, max(1, copies - 1)))}  # with three copies, one broker may be away
     wanted = []
-    for what, must in MUST_BE.items():
+    for what, must in must_be.items():
         count = 1 if what == "rejected" else partitions
         wanted.append(NewTopic(topics.name_of(what), count, copies, {**insync, **MADE_WITH[what], **must}))
     there = {each["topic"] for each in await admin.describe_topics([topic.name for topic in wanted]) if not each["error_code"]}
@@ -125,8 +135,12 @@ async def _check(admin: Admin, topics: Topics) -> None:
         if counts[topics.name_of(what)] < counts[topics.facts]:
             has = f"topic {topics.name_of(what)} has {counts[topics.name_of(what)]} partitions"
             raise InputError(f"{has} and {topics.facts} has {counts[topics.facts]}; give it as many")
-    found = await admin.topic_configs([topics.name_of(what) for what in MUST_BE])
-    for what, must in MUST_BE.items():
+    await _check_settings(admin, topics, MUST_BE)
+
+
+async def _check_settings(admin: Admin, topics: Topics, must_be: Mapping[str, Mapping[str, str]]) -> None:
+    found = await admin.topic_configs([topics.name_of(what) for what in must_be])
+    for what, must in must_be.items():
         name = topics.name_of(what)
         for key, value in must.items():
             if found[name].get(key) != value:
@@ -208,8 +222,9 @@ async def read_opening(
 
 
 async def first_record(connection: Connection, topics: Topics, partition: int) -> LogOpened | None:
-    """Returns LogOpened of one partition; None while it is empty. Raises InputError when the first
-    record is something else, or its time is not the broker's.
+    """Returns LogOpened of one partition; None while it is empty. When its first records were
+    deleted, LogOpened is in the topic of bases. Raises InputError when the first record is
+    something else, or its time is not the broker's.
     """
     tp = TopicPartition(topics.facts, partition)
     async with reader(connection) as consumer:
@@ -220,7 +235,11 @@ async def first_record(connection: Connection, topics: Topics, partition: int) -
             if begin >= end and begin == 0:
                 return None
             if begin > 0:
-                raise InputError(f"topic {topics.facts}/{partition} begins at offset {begin}: its first records are gone; set retention.ms=-1 for it")
+                row = await opening_in_bases(connection, topics, partition)
+                if row is None:
+                    gone = f"topic {topics.facts}/{partition} begins at offset {begin}, and no base has its first record"
+                    raise InputError(f"{gone}: set retention.ms=-1 for it, and let workers delete records (docs/operations.md, \"Retention\")")
+                return cast(LogOpened, fact_record(row).event)
             consumer.seek(tp, 0)
             while not (found := (await consumer.getmany(tp, timeout_ms=1_000, max_records=1)).get(tp)):
                 pass
@@ -236,6 +255,68 @@ async def first_record(connection: Connection, topics: Topics, partition: int) -
             f"{topics.prefix} were deleted while members ran, delete them again: a member was faster than the worker, and has stopped by now"
         )
     return event
+
+
+async def opening_in_bases(connection: Connection, topics: Topics, partition: int) -> FactRow | None:
+    """Returns LogOpened as the first fact of a partition, which is the first record of the topic of
+    bases; None: it is not there.
+    """
+    async for record in _records_of_bases(connection, topics, partition, 0):
+        return opening_row(record.key, record.value)
+    return None
+
+
+async def read_bases(connection: Connection, topics: Topics, partition: int, bases: Bases, start: int = 0) -> int:
+    """Gives `bases` the records of its topic from offset `start` to the present end, and returns
+    the offset behind the last one. A log without the topic has none. Raises KafkaError.
+    """
+    async for record in _records_of_bases(connection, topics, partition, start):
+        bases.take(record.key, record.value)
+        start = record.offset + 1
+    return start
+
+
+async def newest_base(connection: Connection, topics: Topics, log_id: str, partition: int) -> Base | None:
+    """Returns the newest base that is stored; None: there is none. Searches from the end, so it
+    does not read all states. Raises KafkaError.
+    """
+    if not await partition_count(connection, topics.bases):
+        return None
+    tp = TopicPartition(topics.bases, partition)
+    async with reader(connection) as consumer:
+        consumer.assign([tp])
+        begin, end = (await consumer.beginning_offsets([tp]))[tp], (await consumer.end_offsets([tp]))[tp]
+        back = _FIRST_LOOK_BACK
+        while True:
+            start = max(begin, end - back)
+            bases = Bases(log_id, keep_states=False)
+            async for record in _to_end(consumer, tp, start, end):
+                bases.take(record.key, record.value)
+            if bases.stored or start == begin:
+                return bases.stored[-1] if bases.stored else None
+            back *= 8
+
+
+async def _records_of_bases(connection: Connection, topics: Topics, partition: int, start: int) -> AsyncIterator[ConsumedRecord]:
+    if not await partition_count(connection, topics.bases):
+        return
+    tp = TopicPartition(topics.bases, partition)
+    async with reader(connection, max_poll_records=1_000) as consumer:
+        consumer.assign([tp])
+        with reaching(connection):
+            begin, end = (await consumer.beginning_offsets([tp]))[tp], (await consumer.end_offsets([tp]))[tp]
+            async for record in _to_end(consumer, tp, max(begin, start), end):
+                yield record
+
+
+async def _to_end(consumer: Consumer, tp: TopicPartition, start: int, end: int) -> AsyncIterator[ConsumedRecord]:
+    consumer.seek(tp, start)
+    position = start
+    while position < end:
+        for record in (await consumer.getmany(tp, timeout_ms=1_000)).get(tp, ()):
+            if record.offset < end:
+                yield record
+        position = await consumer.position(tp)
 
 
 async def fill_holes(connection: Connection, due: int, records: Sequence[ConsumedRecord]) -> list[ConsumedRecord | NoRecord]:

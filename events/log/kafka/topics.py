@@ -23,11 +23,14 @@ MUST_BE = {
 (docs/protocol.md#l2). No unclean election: an acknowledged record stays. No compaction of facts and
 decisions: it would leave gaps.
 """
+BASES_MUST_BE = {**_ALWAYS, "cleanup.policy": "compact"}
+"""Required settings of the topic of bases, which only a log with retention has."""
 MADE_WITH = {
     "facts": {"retention.ms": "-1", "retention.bytes": "-1"},
     "decisions": {"retention.ms": "-1", "retention.bytes": "-1"},
     "checkpoints": {"min.cleanable.dirty.ratio": "0.1", "segment.ms": "3600000"},
     "rejected": {"retention.ms": str(30 * 24 * 3_600_000)},
+    "bases": {"min.cleanable.dirty.ratio": "0.1", "segment.ms": "3600000"},
 }
 """Further settings of topics that a worker makes. Operators may change them (docs/operations.md,
 "Retention").
@@ -59,6 +62,13 @@ class Topics:
     def checkpoints(self) -> str:
         """Compacted, with as many partitions as `facts`."""
         return f"{self.prefix}.checkpoints"
+
+    @property
+    def bases(self) -> str:
+        """Compacted, with as many partitions as `facts`: see `equipoise.events.log.kafka.bases`. A
+        log without retention has none.
+        """
+        return f"{self.prefix}.bases"
 
     @property
     def rejected(self) -> str:

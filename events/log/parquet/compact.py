@@ -93,7 +93,7 @@ def _merge(root: Path, run: list[Part]) -> None:
     try:
         for part in run:
             for batch in batches(part, batch_rows=32_768):
-                writer.add_batch(batch, part.day)
+                writer.add_batch(batch, part.day, part.next_offset)
         merged = writer.publish()
     except BaseException:
         writer.discard()

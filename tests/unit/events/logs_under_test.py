@@ -16,7 +16,7 @@ from equipoise.events.log.jsonl import JsonLinesLog, render
 from equipoise.events.log.parquet.log import ArchiveLog
 from equipoise.events.log.parquet.store import ArchivePartition
 from equipoise.events.log.parquet.writing import Writer
-from equipoise.events.log.rows import DecisionRow, FactRow, Row
+from equipoise.events.log.rows import BaseRow, DecisionRow, FactRow, Row
 from equipoise.events.log.sqlite import SqliteLog
 from equipoise.events.log.stored import StoredLog
 from equipoise.events.records import DecisionRecord, Entry
@@ -89,6 +89,7 @@ def put(path: Path, rows: Iterable[Row]) -> None:
     with sqlite3.connect(path) as database:
         loosen(database)
         for at, row in enumerate(rows, 1):
+            assert not isinstance(row, BaseRow)
             what = (row.kind, row.version, row.payload)
             values: tuple[object, ...]
             if isinstance(row, FactRow):

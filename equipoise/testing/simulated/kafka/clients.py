@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -58,6 +58,12 @@ class SimulatedAdmin(ConnectedClient):
             if configs is None:
                 raise UnknownTopicOrPartitionError(name)
         return dict(answer)
+
+    async def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
+        answer = await self._ask_any("DeleteRecords", partial(self._cluster.answer_delete_records, dict(before)))
+        for place, error in answer.items():
+            if error is not None:
+                raise error(place)
 
     async def committed_offsets(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
         coordinators = self._cluster.coordinators
