@@ -61,6 +61,11 @@ class UnreadFormError(InputError):
         self.form = form
 
 
+def is_read(form: int) -> bool:
+    """Whether this build reads snapshots in this form."""
+    return form == FORM or form in UPCASTERS
+
+
 def is_of_another_form(decision: object) -> bool:
     """Whether it is a `Checkpointed` whose hash this build cannot compare with its own."""
     return isinstance(decision, Checkpointed) and decision.form != FORM
@@ -83,7 +88,7 @@ def load(checkpoint: bytes) -> GroupState:
         if not isinstance(wire, list) or wire[:1] != [FORMAT]:
             raise InputError("these bytes are no checkpoint of a group")
         form = wire[1]
-        if form != FORM and (form.__class__ is not int or form > FORM or form not in UPCASTERS):
+        if form.__class__ is not int or not is_read(form):
             raise UnreadFormError(form)
         checksum, content = wire[2:]
         if zlib.crc32(content) != checksum:

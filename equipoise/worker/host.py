@@ -26,6 +26,7 @@ from equipoise.runtime import DEPLOYED, Runtime
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.partition import PartitionLead
 from equipoise.statemachine.rejections import refused_fact, rejection_text
+from equipoise.worker.bases import BaseKeeper, Written
 from equipoise.worker.checkpoints import Index, checkpoint_records, index_records
 from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.reading import FactReader, PartitionReading, next_fact
@@ -51,6 +52,8 @@ SAME_FOR_S = 1.0
 """How long an answer that the topics are still those of the log is valid."""
 _FACTS_A_TURN = 100
 """Facts folded before other coroutines run."""
+_RECORD_BYTES = 12
+"""About what Kafka adds to a record of a batch."""
 _MARK_EVERY = 500
 """Published decisions between two remembered offsets of decisions."""
 
@@ -143,6 +146,9 @@ class PartitionHost:
         self._published_to = 0
         """Offset up to which the published decisions were read."""
         self._checkpointed_at = 0
+        self._written = Written()
+        self._bases: BaseKeeper | None = None
+        """Stores bases; None: this worker deletes nothing."""
         self._read_s = 0.0
         """When a fact was last read, or none was found to read (monotonic, s)."""
 
@@ -219,7 +225,10 @@ class PartitionHost:
                 async with self._lock:
                     await self._check_same_log(facts)
                     await self._run_jobs(self._failed, self._take_over(facts), self._watch_log(facts))
-                await self._run_jobs(self._failed, self._read_facts(facts), self._run_periodic_jobs(facts), self._watch_log(facts))
+                jobs = [self._read_facts(facts), self._run_periodic_jobs(facts), self._watch_log(facts)]
+                if self._bases is not None:
+                    jobs.append(self._bases.run())
+                await self._run_jobs(self._failed, *jobs)
         except (LogReplacedError, UnknownTopicOrPartitionError):
             await self._producer.abandon()  # unsent records must not reach new topics of the same names
             raise
@@ -275,6 +284,8 @@ class PartitionHost:
         self._slots = dict(begun.found.slots)
         self._rejected_from = begun.found.index.position
         self._published_to = begun.published_to
+        self._written = Written(decisions_offset=begun.published_to, since=lead.position)
+        self._bases = self._base_keeper(lead) if self._settings.has_retention else None
         await facts.place(lead.position)
         end = await facts.end()
         if end < lead.position:
@@ -295,6 +306,16 @@ class PartitionHost:
         self._metrics.takeover_seconds.observe(self._monotonic_s() - began_s)
         values = (self.partition, lead.position, len(lead.groups), confirmed, self._monotonic_s() - began_s)
         _LOG.info("partition %d taken over at offset %d: %d groups, %d published decisions verified, %.2f s", *values)
+
+    def _base_keeper(self, lead: PartitionLead) -> BaseKeeper:
+        async def store_index() -> None:
+            async with self._lock:
+                await self._write_index()
+
+        return BaseKeeper(
+            self._settings, self._opened, self.partition, lead, self._written, self._metrics,
+            append=self.append, send=self._send, store_index=store_index, monotonic_s=self._monotonic_s,
+        )  # fmt: skip
 
     # Leading
 
@@ -357,6 +378,9 @@ class PartitionHost:
     async def _fold(self, fact: ConsumedRecord | NoRecord) -> None:
         """Folds the next fact and publishes its decisions."""
         lead = self.lead
+        self._written.append_ms = fact.timestamp
+        if not isinstance(fact, NoRecord):
+            self._written.bytes_ += fact.serialized_key_size + fact.serialized_value_size + _RECORD_BYTES
         record = next_fact(lead, fact)
         if record is None:
             self._log_halted()
@@ -407,7 +431,9 @@ class PartitionHost:
     # Publishing
 
     async def _publish(self, decision: DecisionRecord) -> None:
-        future = await self._send(self._topics.decisions, group_key(decision.group), pack_decision(decision))
+        key, value = group_key(decision.group), pack_decision(decision)
+        self._written.bytes_ += len(key) + len(value) + _RECORD_BYTES
+        future = await self._send(self._topics.decisions, key, value)
         lead = self.lead
         future.add_done_callback(lambda done: self._published(lead, decision, done))
 
@@ -415,6 +441,7 @@ class PartitionHost:
         if done.cancelled() or done.exception() is not None or lead is not self.lead:
             return  # `_send` reports the failure
         self._mark(decision.caused_by, done.result().offset)
+        self._written.decisions_offset = max(self._written.decisions_offset, done.result().offset + 1)
         group = lead.groups[decision.group]
         if group.waiting and group.waiting[0].number <= decision.number:
             task = asyncio.ensure_future(self._store(lead, decision.group, decision.number))
@@ -452,6 +479,8 @@ class PartitionHost:
         if lead is not self.lead:
             return  # of an earlier session
         for checkpoint in lead.acknowledged(group, number):
+            if checkpoint.is_base and self._bases is not None:
+                await self._bases.store_state(checkpoint)
             self._slots[group] = 1 - self._slots.get(group, 1)
             for key, value in checkpoint_records(self._opened.log_id, checkpoint, self._slots[group]):
                 await self._send(self._topics.checkpoints, key, value)

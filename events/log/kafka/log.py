@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Coroutine, Generator, Iterable, Iterator, Sequence
+from itertools import chain
 from types import TracebackType
 from typing import Any, Never, Self, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -45,6 +46,8 @@ T = TypeVar("T")
 SCHEME = "kafka://"
 _MOST_A_FETCH = 5_000
 _MARK_EVERY = 1_000
+_MOST_STARTS = 3
+"""Attempts to begin at a base before a worker deletes it."""
 
 
 @attrs.frozen
@@ -67,6 +70,19 @@ class Place:
         if partition and not (partition.isascii() and partition.isdigit()):
             raise InputError(f"{location}: partition={partition} is not the number of a partition")
         return cls(connection_to(parts.netloc), Topics(path or DEFAULT_PREFIX), int(partition) if partition else None)
+
+
+@attrs.frozen
+class _Start:
+    """Where a reading begins. `rows`: LogOpened and the states of a base; empty: there are none.
+    `numbers`: group -> number of its last decision by then.
+    """
+
+    facts: Iterator[ConsumedRecord | NoRecord]
+    decisions: Iterator[StoredDecision]
+    facts_offset: int = 0
+    rows: tuple[FactRow | BaseRow, ...] = ()
+    numbers: dict[str, int] = attrs.field(factory=dict)
 
 
 class Loop:
@@ -177,41 +193,61 @@ class KafkaLog:
         ends = {topic: self._loop.run(self._end(topic, partition)) for topic in (topics.decisions, topics.facts)}
         if from_offset > ends[topics.facts]:
             raise InputError(f"{self.location}: offset {from_offset} is past the end of the log (next offset {ends[topics.facts]})")
-        order = Order(from_offset, self.opened.log_id)
-        numbers: dict[str, int] = {}
-        in_base: dict[str, int] = {}
-        begin = self._loop.run(self._begin(topics.facts, partition))
-        decisions_begin = self._loop.run(self._begin(topics.decisions, partition))
-        if from_offset == 0 and (begin or decisions_begin):
-            bases = self.bases(partition)
-            base = beginning(bases, begin, decisions_begin, f"{topics.facts}/{partition}")
-            assert bases.opened is not None, "checked with the base"
-            order.take(bases.opened)
-            yield bases.opened
-            for state in bases.rows(base, None if group is None else {group}):
-                yield state
-            from_offset, in_base = base.facts_offset, {name: place[1] for name, place in base.groups.items()}
-            numbers.update(in_base)
+        with contextlib.ExitStack() as stack:
+            start = None if from_offset else self._at_base(stack, partition, ends, group)
+            if start is None:
+                start = _Start(
+                    stack.enter_context(contextlib.closing(self._records(topics.facts, partition, from_offset, ends[topics.facts]))),
+                    stack.enter_context(contextlib.closing(self._decisions(partition, from_offset, ends[topics.decisions]))),
+                )
+            else:
+                from_offset = start.facts_offset
+            yield from start.rows
             order = Order(from_offset, self.opened.log_id)
-            decided = self._records_from(base.decisions_offset, partition, from_offset, ends[topics.decisions])
-        else:
-            decided = self._decisions(partition, from_offset, ends[topics.decisions])
-        with (
-            contextlib.closing(self._records(topics.facts, partition, from_offset, ends[topics.facts])) as facts,
-            contextlib.closing(decided) as decisions,
-        ):
+            numbers = dict(start.numbers)
+            decisions = start.decisions
             head = next(decisions, None)
-            for fact in facts:
+            for fact in start.facts:
                 row = _fact(fact)
                 order.take(row)
                 yield row
                 while head is not None and head.row.caused_by <= row.offset:
-                    if head.row.number > in_base.get(head.row.group, 0):
-                        self._check_number(numbers, head, 0 if in_base else from_offset)
+                    if head.row.number > start.numbers.get(head.row.group, 0):
+                        self._check_number(numbers, head, 0 if start.rows else from_offset)
                         yield head
                     head = next(decisions, None)
             if head is not None:
                 raise GapError(order.position, f"is missing: decision {head.row.number} was caused by offset {head.row.caused_by}")
+
+    def _at_base(self, stack: contextlib.ExitStack, partition: int, ends: dict[str, int], group: str | None) -> _Start | None:
+        """Begins at the oldest base; None: the log begins with its first record. Fetches the first
+        records before it returns, because a worker may delete them at the same time.
+        """
+        topics = self._place.topics
+        for attempt in range(1, _MOST_STARTS + 1):
+            begin, decisions_begin = (self._loop.run(self._begin(topic, partition)) for topic in (topics.facts, topics.decisions))
+            if not begin and not decisions_begin:
+                return None
+            bases = self.bases(partition)
+            base = beginning(bases, begin, decisions_begin, f"{topics.facts}/{partition}")
+            assert bases.opened is not None, "checked with the base"
+            facts = stack.enter_context(contextlib.closing(self._records(topics.facts, partition, base.facts_offset, ends[topics.facts])))
+            decided = self._records_from(base.decisions_offset, partition, base.facts_offset, ends[topics.decisions])
+            decisions = stack.enter_context(contextlib.closing(decided))
+            try:
+                firsts = next(facts, None), next(decisions, None)
+            except GapError:
+                if attempt == _MOST_STARTS:
+                    raise
+                continue
+            return _Start(
+                chain(() if firsts[0] is None else (firsts[0],), facts),
+                chain(() if firsts[1] is None else (firsts[1],), decisions),
+                facts_offset=base.facts_offset,
+                rows=(bases.opened, *bases.rows(base, None if group is None else {group})),
+                numbers={name: place[1] for name, place in base.groups.items()},
+            )
+        raise AssertionError("the last attempt returns or raises")
 
     def _check_number(self, numbers: dict[str, int], stored: StoredDecision, from_offset: int) -> None:
         """Checks that numbers are dense. A lower number is a second copy (docs/protocol.md#l4)."""
@@ -389,5 +425,11 @@ async def _some(consumer: Consumer, tp: TopicPartition) -> tuple[Sequence[Consum
     """The next records of its only partition, and the next position: a transaction may have ended
     after the last record.
     """
-    records = (await consumer.getmany(tp, timeout_ms=10_000)).get(tp, [])
+    from aiokafka.errors import OffsetOutOfRangeError
+
+    try:
+        records = (await consumer.getmany(tp, timeout_ms=10_000)).get(tp, [])
+    except OffsetOutOfRangeError:
+        problem = f"topic {tp.topic}/{tp.partition} no longer has it: it was deleted while the log was read. Read it again, or the archive"
+        raise GapError(int(await consumer.position(tp)), problem) from None
     return records, int(await consumer.position(tp))

@@ -257,6 +257,17 @@ async def first_record(connection: Connection, topics: Topics, partition: int) -
     return event
 
 
+async def first_append_ms(connection: Connection, topics: Topics, partition: int) -> int:
+    """Returns the time of the first record of a partition of the facts, which is there."""
+    tp = TopicPartition(topics.facts, partition)
+    async with reader(connection) as consumer:
+        consumer.assign([tp])
+        with reaching(connection):
+            async for record in _to_end(consumer, tp, 0, 1):
+                return record.timestamp
+    raise NotThereError(f"topic {topics.facts}/{partition} is empty")
+
+
 async def opening_in_bases(connection: Connection, topics: Topics, partition: int) -> FactRow | None:
     """Returns LogOpened as the first fact of a partition, which is the first record of the topic of
     bases; None: it is not there.
