@@ -18,9 +18,10 @@ import attrs
 
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import BaseRequested, Fact, LogOpened
-from equipoise.events.log.kafka.bases import Base, Bases, Place, opening_record, state_records
+from equipoise.events.log.kafka.bases import Base, Bases, Place, state_records
 from equipoise.events.log.kafka.client import TopicPartition
-from equipoise.events.log.kafka.opening import admin_client, first_append_ms, read_bases, reader
+from equipoise.events.log.kafka.envelope import fact_record
+from equipoise.events.log.kafka.opening import admin_client, open_bases, read_bases, reader
 from equipoise.statemachine.partition import PartitionLead, StoredCheckpoint
 from equipoise.statemachine.snapshots import FORM
 from equipoise.worker.metrics import WorkerMetrics
@@ -145,12 +146,11 @@ class BaseKeeper:
         """Reads the topic, and writes its first record when there is none."""
         await self._read()
         if self._bases.opened is None:
-            if self._read_to > 0:
-                where = f"topic {self._topics.bases}/{self._partition}"
-                raise EquipoiseError(f"{where} does not begin with LogOpened of this log: delete it, if it is of another log")
-            append_ms = await first_append_ms(self._settings, self._topics, self._partition)
-            await (await self._send(self._topics.bases, *opening_record(append_ms, self._opened)))
+            await open_bases(self._settings, self._topics, self._partition)
             await self._read()
+        opened = None if self._bases.opened is None else fact_record(self._bases.opened).event
+        if opened != self._opened:
+            raise EquipoiseError(f"topic {self._topics.bases}/{self._partition} is of another log: delete it, and start the worker again")
         stored = self._bases.stored
         if stored:
             self._places = {**stored[-1].groups, **self._places}

@@ -47,7 +47,7 @@ def begins(settings: WorkerSettings) -> int:
 
 
 async def until_deleted(settings: WorkerSettings, beyond: int = 0) -> int:
-    for _ in range(200):
+    for _ in range(100):
         begin = await asyncio.to_thread(begins, settings)
         if begin > beyond:
             return begin
@@ -105,3 +105,43 @@ async def test_worker_deletes_behind_bases_and_every_reader_begins_there(setting
 async def delete(settings: WorkerSettings, topic: str, before: int) -> None:
     async with admin_client(settings) as admin:
         await admin.delete_records({TopicPartition(topic, 0): before})
+
+
+async def led(settings: WorkerSettings, swarm: Swarm, groups: tuple[str, ...] = ("a",)) -> None:
+    """Groups with two members each that all run."""
+    for group in groups:
+        await swarm.configure(group, CONFIG, topology(4))
+        swarm.add(group, ["m1", "m2"], heartbeat_interval_ms=100)
+    swarm.start()
+    for group in groups:
+        await swarm.until_all_run(group, 4, ["m1", "m2"])
+
+
+async def test_declared_archive_is_waited_for_and_archive_and_log_verify_as_one(settings: WorkerSettings, tmp_path: Path) -> None:
+    where, archive = location(settings), str(tmp_path / "archive.db")
+    async with Worker(settings) as worker, Swarm(settings, settings.topics) as swarm:
+        await led(settings, swarm)
+        copied = json.loads((await said("archive", "--json", where, "--to", archive, "--declare", "nightly")).stdout)
+        await until(lambda: worker.metrics.retention_held.labels("0")._value.get() == 1.0, "the archive holds records")
+        await asyncio.sleep(1.0)
+        assert await asyncio.to_thread(begins, settings) <= copied["next_offset"]  # the archive does not run
+        again = json.loads((await said("archive", "--json", where, "--to", archive, "--declare", "nightly")).stdout)
+        assert await until_deleted(settings) <= again["next_offset"]
+        whole = await asyncio.to_thread(verified, settings, archive)
+        assert (whole.verdict, whole.begins, whole.problems) == (Verdict.IDENTICAL, None, [])
+        assert all(each.bases >= 2 for each in whole.groups)
+        answer = await said("verify", where, "--archive", archive)
+        assert answer.exit_code == 0, answer.output
+        assert "in bases equal the recomputed ones" in answer.stdout
+        withdrawn = await said("archive", where, "--withdraw", "nightly")
+        assert withdrawn.exit_code == 0, withdrawn.output
+        assert await until_deleted(settings, again["next_offset"]) > again["next_offset"]
+        for target in ("late.db", "late.jsonl", "late/"):  # a copy of what is left begins at the base, in every form
+            late = str(tmp_path / target) + ("/" if target.endswith("/") else "")
+            assert (await said("archive", where, "--to", late)).exit_code == 0
+            copy = await said("verify", "--json", late)
+            assert copy.exit_code == 0, copy.output
+            assert json.loads(copy.stdout)["begins"]["offset"] > 0
+        behind = await said("verify", where, "--archive", archive)
+        assert behind.exit_code == 2
+        assert "the archive ends here, and the log begins at" in behind.stderr

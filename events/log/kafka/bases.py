@@ -109,12 +109,6 @@ def archive_record(log_id: str, name: str, position: int, at_ms: int) -> tuple[b
     return msgpack.packb(["archive", name]), msgpack.packb([log_id, position, at_ms])
 
 
-def archive_key(name: str) -> bytes:
-    """Key of the position of an archive."""
-    key: bytes = msgpack.packb(["archive", name])
-    return key
-
-
 class Bases:
     """The bases of one partition, from the records of its topic in order. `log_id`: records of
     other logs are ignored. `keep_states`: False forgets the bytes of states, and then takes each

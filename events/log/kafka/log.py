@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Coroutine, Generator, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from types import TracebackType
 from typing import Any, Never, Self, TypeVar
@@ -37,7 +37,7 @@ from equipoise.events.log.kafka.envelope import (
     partition_of,
     published,
 )
-from equipoise.events.log.kafka.opening import check_append_time, fill_holes, reaching, read_bases, read_opening, reader
+from equipoise.events.log.kafka.opening import check_append_time, declare_archive, fill_holes, reaching, read_bases, read_opening, reader
 from equipoise.events.log.kafka.topics import DEFAULT_PREFIX, Topics
 from equipoise.events.log.rows import BaseRow, FactRow, Order, Row, entry_of, is_count
 from equipoise.events.records import DecisionRecord, Entry, Record
@@ -307,6 +307,13 @@ class KafkaLog:
         bases = Bases(self.opened.log_id, keep_states=keep_states)
         self._loop.run(read_bases(self._place.connection, self._place.topics, partition, bases))
         return bases
+
+    def declare_archive(self, name: str, positions: Mapping[int, int | None], at_ms: int) -> None:
+        """Says that the archive `name` has the facts before these positions, by partition, so that
+        workers delete no others; None: that it is no longer an archive. Raises InputError.
+        """
+        self._must_be_open()
+        self._loop.run(declare_archive(self._place.connection, self._place.topics, self.opened.log_id, positions, name, at_ms))
 
     async def _begin(self, topic: str, partition: int) -> int:
         tp = TopicPartition(topic, partition)

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from equipoise.events.errors import EquipoiseError, GapError, InputError
 from equipoise.events.facts import LogOpened
-from equipoise.events.log.kafka.bases import Base, Bases, opening_row
+from equipoise.events.log.kafka.bases import Base, Bases, archive_record, opening_record, opening_row
 from equipoise.events.log.kafka.client import Admin, ConsumedRecord, Consumer, NewTopic, Producer, TopicPartition
 from equipoise.events.log.kafka.connection import MISSING, Connection
 from equipoise.events.log.kafka.envelope import NoRecord, fact_record, fact_row, pack_fact
@@ -257,24 +257,47 @@ async def first_record(connection: Connection, topics: Topics, partition: int) -
     return event
 
 
-async def first_append_ms(connection: Connection, topics: Topics, partition: int) -> int:
-    """Returns the time of the first record of a partition of the facts, which is there."""
-    tp = TopicPartition(topics.facts, partition)
-    async with reader(connection) as consumer:
-        consumer.assign([tp])
-        with reaching(connection):
-            async for record in _to_end(consumer, tp, 0, 1):
-                return record.timestamp
-    raise NotThereError(f"topic {topics.facts}/{partition} is empty")
-
-
 async def opening_in_bases(connection: Connection, topics: Topics, partition: int) -> FactRow | None:
-    """Returns LogOpened as the first fact of a partition, which is the first record of the topic of
+    """Returns LogOpened as the first fact of a partition, which is at the beginning of the topic of
     bases; None: it is not there.
     """
     async for record in _records_of_bases(connection, topics, partition, 0):
-        return opening_row(record.key, record.value)
+        row = opening_row(record.key, record.value)
+        if row is not None:
+            return row
     return None
+
+
+async def open_bases(connection: Connection, topics: Topics, partition: int) -> None:
+    """Writes LogOpened into a partition of the topic of bases, unless it is there. Raises
+    InputError, KafkaError.
+    """
+    opened = await first_record(connection, topics, partition)
+    if opened is None:
+        raise NotThereError(f"topic {topics.facts}/{partition} is empty")
+    if await opening_in_bases(connection, topics, partition) is not None:
+        return
+    tp = TopicPartition(topics.facts, partition)
+    async with reader(connection) as consumer:
+        consumer.assign([tp])
+        async for record in _to_end(consumer, tp, 0, 1):
+            key, value = opening_record(record.timestamp, opened)
+            async with writer(connection) as producer:
+                await producer.send_and_wait(topics.bases, value, key=key, partition=partition)
+
+
+async def declare_archive(connection: Connection, topics: Topics, log_id: str, positions: Mapping[int, int | None], name: str, at_ms: int) -> None:
+    """Says that the archive `name` has the facts before these positions, by partition; None: that
+    there is no such archive any longer. Makes the topic of bases if there is none.
+    """
+    await ensure_topics(connection, topics, bases=True)
+    with reaching(connection):
+        for partition in positions:
+            await open_bases(connection, topics, partition)
+        async with writer(connection) as producer:
+            for partition, position in positions.items():
+                key, value = archive_record(log_id, name, position or 0, at_ms)
+                await producer.send_and_wait(topics.bases, None if position is None else value, key=key, partition=partition)
 
 
 async def read_bases(connection: Connection, topics: Topics, partition: int, bases: Bases, start: int = 0) -> int:
