@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, cast
 
 from equipoise.events.errors import EquipoiseError, GapError, InputError
@@ -16,7 +17,7 @@ from equipoise.events.log.kafka.bases import Base, Bases, archive_record, openin
 from equipoise.events.log.kafka.client import Admin, ConsumedRecord, Consumer, NewTopic, Producer, TopicPartition
 from equipoise.events.log.kafka.connection import MISSING, Connection
 from equipoise.events.log.kafka.envelope import NoRecord, fact_record, fact_row, pack_fact
-from equipoise.events.log.kafka.topics import BASES_MUST_BE, MADE_WITH, MUST_BE, Topics
+from equipoise.events.log.kafka.topics import BASES_MUST_BE, MADE_WITH, MUST_BE, SEGMENTS_WITH_RETENTION, Topics
 from equipoise.events.log.rows import FactRow
 
 _WAIT_S = 0.2
@@ -106,7 +107,7 @@ async def ensure_topics(connection: Connection, topics: Topics, *, partitions: i
     """
     async with admin_client(connection) as admin:
         with reaching(connection):
-            await _make(admin, topics, MUST_BE, partitions, replication)
+            await _make(admin, topics, MUST_BE, partitions, replication, SEGMENTS_WITH_RETENTION if bases else {})
             await _check(admin, topics)
             if bases:
                 count = len((await _described(admin, [topics.facts]))[topics.facts]["partitions"])
@@ -115,13 +116,21 @@ async def ensure_topics(connection: Connection, topics: Topics, *, partitions: i
                 await _check_settings(admin, topics, {"bases": BASES_MUST_BE})
 
 
-async def _make(admin: Admin, topics: Topics, must_be: Mapping[str, Mapping[str, str]], partitions: int, replication: int) -> None:
+async def _make(
+    admin: Admin,
+    topics: Topics,
+    must_be: Mapping[str, Mapping[str, str]],
+    partitions: int,
+    replication: int,
+    segments: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     copies = replication or min(3, len((await admin.describe_cluster())["brokers"]))
     insync = {"min.insync.replicas": str(min(2, max(1, copies - 1)))}  # with three copies, one broker may be away
     wanted = []
     for what, must in must_be.items():
         count = 1 if what == "rejected" else partitions
-        wanted.append(NewTopic(topics.name_of(what), count, copies, {**insync, **MADE_WITH[what], **must}))
+        more = segments if what in ("facts", "decisions") else {}
+        wanted.append(NewTopic(topics.name_of(what), count, copies, {**insync, **MADE_WITH[what], **more, **must}))
     there = {each["topic"] for each in await admin.describe_topics([topic.name for topic in wanted]) if not each["error_code"]}
     missing = [topic for topic in wanted if topic.name not in there]
     for name, why in (await admin.create_topics(missing)).items() if missing else ():

@@ -35,6 +35,8 @@ MADE_WITH = {
 """Further settings of topics that a worker makes. Operators may change them (docs/operations.md,
 "Retention").
 """
+SEGMENTS_WITH_RETENTION = {"segment.bytes": str(128 * 2**20), "segment.ms": str(6 * 3_600_000)}
+"""The same, of facts and decisions whose records are deleted: brokers free whole segments only."""
 
 
 def _sound_prefix(_: object, field: object, value: object) -> None:
