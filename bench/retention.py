@@ -83,7 +83,7 @@ def simulated_time(clock: Clock) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(aiokafka_client, "DeployedProducer", Producer))
         for module in (reading, log, opening):
-            stack.enter_context(mock.patch.object(module, "check_append_time", lambda record: None))
+            stack.enter_context(mock.patch.object(module, "check_append_time"))
         stack.enter_context(mock.patch.dict(topics.MUST_BE, senders))
         stack.enter_context(mock.patch.dict(topics.BASES_MUST_BE, {"message.timestamp.type": "CreateTime"}))
         stack.enter_context(mock.patch.object(bases, "_LOOK_S", 0.02))
@@ -97,7 +97,7 @@ async def make_topics(settings: WorkerSettings) -> None:
         quick_of = {**quick, "cleanup.policy": "delete", "retention.ms": "-1"}
         await make(settings, settings.topics.name_of(name), quick_of)
     for name in ("checkpoints", "bases"):
-        compact = {**quick, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1", "max.compaction.lag.ms": "5000"}
+        compact = {**quick, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"}
         await make(settings, settings.topics.name_of(name), compact)
 
 

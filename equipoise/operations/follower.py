@@ -66,7 +66,7 @@ class Follower:
                     await facts.place(lead.position)
                 except DamagedError:  # it was slow, and what it has not read is deleted: begin again at the last checkpoints
                     await self._start(reading)
-                    lead = self._leads[reading]  # noqa: PLW2901
+                    lead = self._leads[reading]
                     await facts.place(lead.position)
                 async for record in facts.until(await facts.end()):
                     fact = next_fact(lead, record)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import attrs
 
@@ -61,7 +62,7 @@ def _due(bases: Sequence[Base], now_ms: int, running_bytes: int, retention: Rete
     found = None
     most_ms = MOST_INTERVALS * retention.interval_ms
     times_ms = [*(base.append_ms for base in bases), now_ms]
-    steps_ms = [min(max(0, after - before), most_ms) for before, after in zip(times_ms, times_ms[1:], strict=False)]
+    steps_ms = [min(max(0, after - before), most_ms) for before, after in pairwise(times_ms)]
     sizes = [*(base.interval_bytes for base in bases), running_bytes]
     for index, base in enumerate(bases[:-1]):
         is_old = retention.retention_ms > 0 and sum(steps_ms[index:]) >= retention.retention_ms

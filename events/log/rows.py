@@ -168,6 +168,8 @@ class Order:
         if _base_checksum(row.group, row.offset, row.append_ms, row.payload) != row.checksum:
             raise DamagedError(row.offset, f"the state of group {row.group!r} differs from its checksum; restore the log from a copy")
         state = row.entry()
+        if self.begins_offset is None and 1 < self.position < state.begins_offset:
+            raise GapError(self.position, f"is missing; the log that is copied begins at the base at offset {state.begins_offset}")
         if row.group in self.bases or self.position != (1 if self.begins_offset is None else self.begins_offset) or not self.log_id:
             raise RepeatError(row.offset, f"the state of group {row.group!r} comes where offset {self.position} was due; restore the log from a copy")
         if self.begins_offset not in (None, state.begins_offset):

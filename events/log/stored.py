@@ -227,7 +227,8 @@ class StoredLog(abc.ABC):
         if isinstance(row, FactRow):
             is_there = row.offset < order.position
         elif isinstance(row, BaseRow):
-            is_there = row.group in order.bases
+            begins = row.entry().begins_offset
+            is_there = row.group in order.bases or (order.begins_offset != begins and order.position >= begins)
         else:
             is_there = row.caused_by < order.position - 1 or (row.caused_by == order.position - 1 and row.index < order.index)
         if is_there:

@@ -109,6 +109,18 @@ def archive_record(log_id: str, name: str, position: int, at_ms: int) -> tuple[b
     return msgpack.packb(["archive", name]), msgpack.packb([log_id, position, at_ms])
 
 
+@attrs.frozen
+class BaseStart:
+    """Where a reading of a partition begins: LogOpened, the states of a base, and the first fact
+    and decision after them.
+    """
+
+    opened: FactRow
+    states: tuple[BaseRow, ...]
+    facts_offset: int
+    decisions_offset: int
+
+
 class Bases:
     """The bases of one partition, from the records of its topic in order. `log_id`: records of
     other logs are ignored. `keep_states`: False forgets the bytes of states, and then takes each

@@ -26,7 +26,7 @@ import attrs
 
 from equipoise.events.errors import DamagedError, GapError, InputError
 from equipoise.events.facts import Fact
-from equipoise.events.log.kafka.bases import Bases, beginning
+from equipoise.events.log.kafka.bases import Bases, BaseStart, beginning
 from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, TopicPartition
 from equipoise.events.log.kafka.connection import MISSING, Connection, connection_to
 from equipoise.events.log.kafka.envelope import (
@@ -301,6 +301,20 @@ class KafkaLog:
                 position = next_position
         finally:
             self._loop.run(context.__aexit__(None, None, None))
+
+    def base_start(self, partition: int) -> BaseStart | None:
+        """Where a reading of the partition begins now; None: at its first record. Raises
+        DamagedError when records were deleted behind every base.
+        """
+        self._must_be_open()
+        topics = self._place.topics
+        begin, decisions_begin = (self._loop.run(self._begin(topic, partition)) for topic in (topics.facts, topics.decisions))
+        if not begin and not decisions_begin:
+            return None
+        bases = self.bases(partition)
+        base = beginning(bases, begin, decisions_begin, f"{topics.facts}/{partition}")
+        assert bases.opened is not None, "checked with the base"
+        return BaseStart(bases.opened, tuple(bases.rows(base)), base.facts_offset, base.decisions_offset)
 
     def bases(self, partition: int, *, keep_states: bool = True) -> Bases:
         """Returns the bases of a partition. `keep_states`: see `Bases`."""
