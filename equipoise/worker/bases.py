@@ -30,11 +30,13 @@ from equipoise.worker.settings import WorkerSettings
 
 _LOG = logging.getLogger(__name__)
 _LOOK_S = 0.1
+_ASK_S = 0.02
 _DELETE_EVERY_S = 60.0
 """Longest time between two looks whether records can be deleted."""
 _RETRY_S = 5.0
-_REQUESTS_A_TURN = 50
-"""Requests sent before other coroutines run."""
+_MOST_ASKED = 20
+"""Groups that are asked at a time, so that their states do not hold up what is decided meanwhile.
+"""
 
 Send = Callable[[str, bytes, "bytes | None"], Awaitable["asyncio.Future[Any]"]]
 """Sends key and value to a topic, in the order of the calls."""
@@ -60,7 +62,10 @@ class Written:
 
 @attrs.define
 class _Round:
+    waiting: list[str]
+    """Groups that are not asked yet, the next one last."""
     asked: set[str]
+    """Groups that were asked and have not answered."""
     begin: int
     """Offset of the next fact when the first group was asked."""
     decisions_offset: int
@@ -116,14 +121,16 @@ class BaseKeeper:
         began_s, tried_s = self._monotonic_s(), 0.0
         while True:
             if self._round is None and self._is_due(began_s):
-                await self._begin_round()
-            if self._round is not None and self._is_complete(self._round):
-                await self._store_base(self._round)
-                self._round, began_s, tried_s = None, self._monotonic_s(), 0.0
+                self._round = self._begin_round()
+            if self._round is not None:
+                await self._go_on(self._round)
+                if not self._round.asked:
+                    await self._store_base(self._round)
+                    self._round, began_s, tried_s = None, self._monotonic_s(), 0.0
             if self._monotonic_s() - tried_s > min(_DELETE_EVERY_S, self._retention.interval_ms / 1_000):
                 await self._repeat(self._delete)
                 tried_s = self._monotonic_s()
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_LOOK_S if self._round is None else _ASK_S)
 
     async def _repeat(self, work: Callable[[], Awaitable[None]]) -> None:
         """Repeats `work` while the brokers do not do it."""
@@ -169,25 +176,28 @@ class BaseKeeper:
             return True
         return (self._monotonic_s() - began_s) * 1_000 >= interval_ms
 
-    async def _begin_round(self) -> None:
+    def _begin_round(self) -> _Round:
         lead = self._lead
-        asked = sorted(name for name, group in lead.groups.items() if group.halted is None)
-        self._round = _Round(set(asked), lead.position, self._written.decisions_offset)
-        for name in asked:
-            self._places.setdefault(name, (-1, 0, FORM, ""))
-        for number, name in enumerate(asked, 1):
-            await self._append(name, BaseRequested())
-            if number % _REQUESTS_A_TURN == 0:
-                await asyncio.sleep(0)
+        wanted = sorted((name for name, group in lead.groups.items() if group.halted is None), reverse=True)
+        return _Round(wanted, set(), lead.position, self._written.decisions_offset)
 
-    def _is_complete(self, begun: _Round) -> bool:
-        return all(self._places[name][0] >= begun.begin or self._lead.groups[name].halted is not None for name in begun.asked)
+    async def _go_on(self, begun: _Round) -> None:
+        """Asks the next groups, as others have answered or halted."""
+        groups = self._lead.groups
+        begun.asked -= {
+            name for name in begun.asked if groups[name].halted is not None or (name in self._places and self._places[name][0] >= begun.begin)
+        }
+        while begun.waiting and len(begun.asked) < _MOST_ASKED:
+            name = begun.waiting.pop()
+            if groups[name].halted is None:
+                begun.asked.add(name)
+                await self._append(name, BaseRequested())
 
     async def _store_base(self, begun: _Round) -> None:
         """Stores the base of a complete round, and an index of the checkpoints of the same states.
         """
         lead, newest = self._lead, self._newest
-        groups = {name: self._places[name] for name in sorted(lead.groups) if self._places.get(name, (-1,))[0] >= 0}
+        groups = {name: self._places[name] for name in sorted(lead.groups) if name in self._places}
         firsts = [groups[name][0] + 1 if name in groups else group.from_offset for name, group in lead.groups.items()]
         facts_offset = min(firsts, default=lead.position)
         # Of a group that has halted the state is an older one, and so are the decisions behind it.
