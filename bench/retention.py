@@ -54,15 +54,16 @@ from tests.live.swarm import topology
 MEMBERS, TASKS = 20, 40
 DAY_MS = 86_400_000
 SLOT_MS = 120_000
-REPORT_MS = 45 * SLOT_MS
-SESSION_MS, MARGIN_MS, STEP_MS = 4 * 3_600_000, 3_600_000, 600_000
+REPORT_MS = 90 * SLOT_MS
+AWAY_MS = 12 * 3_600_000
+SESSION_MS, MARGIN_MS, STEP_MS = 8 * 3_600_000, 3_600_000, 600_000
 START_MS = 1_767_225_600_000  # 2026-01-01
 COPY_MS = DAY_MS // 4
 MOST_AHEAD = 2_000
 """Facts that are sent before the worker has folded those before."""
 
 
-CONFIG = configured(max_step_ms=STEP_MS, initial_delay_ms=1_000, checkpoint_every_records=10_000)
+CONFIG = configured(max_step_ms=STEP_MS, revocation_timeout_ms=SESSION_MS, initial_delay_ms=1_000, checkpoint_every_records=10_000)
 
 
 class Clock:
@@ -144,7 +145,7 @@ class Life:
             if number % a_day == (place * 7) % a_day and number > a_day // 2:
                 member = (number // a_day + place) % MEMBERS
                 if (group, member) not in self.away:
-                    self.away[group, member] = now_ms + 6 * 3_600_000
+                    self.away[group, member] = now_ms + AWAY_MS
                     if place % 4:
                         name = f"m{member:02d}"
                         yield group, MemberLeft(member_id=name, incarnation=self.incarnations[group, member])

@@ -73,7 +73,8 @@ class _Round:
 
 class BaseKeeper:
     """Keeps the bases of the partition that `lead` leads. `append`: appends a fact of a group.
-    `store_index`: stores an index of the checkpoints, so that the next worker begins there.
+    `mark`: remembers where decisions end now. `store_index`: stores an index of the checkpoints, so
+    that the next worker begins there.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class BaseKeeper:
         *,
         append: Callable[[str, Fact], Awaitable[None]],
         send: Send,
+        mark: Callable[[], None],
         store_index: Callable[[], Awaitable[None]],
         monotonic_s: Callable[[], float],
     ) -> None:
@@ -100,7 +102,7 @@ class BaseKeeper:
         self._lead = lead
         self._written = written
         self._metrics = metrics
-        self._append, self._send, self._store_index = append, send, store_index
+        self._append, self._send, self._mark, self._store_index = append, send, mark, store_index
         self._monotonic_s = monotonic_s
         self._bases = Bases(opened.log_id, keep_states=False)
         self._read_to = 0
@@ -178,6 +180,7 @@ class BaseKeeper:
 
     def _begin_round(self) -> _Round:
         lead = self._lead
+        self._mark()
         wanted = sorted((name for name, group in lead.groups.items() if group.halted is None), reverse=True)
         return _Round(wanted, set(), lead.position, self._written.decisions_offset)
 

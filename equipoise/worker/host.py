@@ -314,7 +314,7 @@ class PartitionHost:
 
         return BaseKeeper(
             self._settings, self._opened, self.partition, lead, self._written, self._metrics,
-            append=self.append, send=self._send, store_index=store_index, monotonic_s=self._monotonic_s,
+            append=self.append, send=self._send, mark=self._mark_now, store_index=store_index, monotonic_s=self._monotonic_s,
         )  # fmt: skip
 
     # Leading
@@ -497,7 +497,14 @@ class PartitionHost:
                 await self._store(lead, name, group.last_published)
                 await asyncio.sleep(0)
 
+    def _mark_now(self) -> None:
+        """What the facts from here on cause is published behind what is published."""
+        now = self.lead.position - 1
+        if not self._marks or now > self._marks[-1][0]:
+            self._marks.append((now, self._written.decisions_offset))
+
     async def _write_index(self) -> None:
+        self._mark_now()
         recovery = self.lead.recovery_offset
         while len(self._marks) > 1 and self._marks[1][0] < recovery:
             self._marks.popleft()

@@ -5,7 +5,13 @@ when records are deleted, by the worker or by hand, and who goes on.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +19,26 @@ import pytest
 from click.testing import CliRunner
 
 from equipoise.cli import main
+from equipoise.events.errors import UnknownKindError
+from equipoise.events.facts import ProbingTick
 from equipoise.events.log import open_log
+from equipoise.events.log.kafka.bases import Bases, state_records
 from equipoise.events.log.kafka.client import TopicPartition
+from equipoise.events.log.kafka.envelope import fact_record, pack_fact, pack_payload
 from equipoise.events.log.kafka.log import KafkaLog
-from equipoise.events.log.kafka.opening import admin_client
+from equipoise.events.log.kafka.opening import admin_client, ensure_topics, open_partitions, writer
+from equipoise.events.log.rows import FactRow
+from equipoise.events.records import Record
+from equipoise.member.link import Link
+from equipoise.operations.follower import Follower
 from equipoise.replay.bases import read_as_one, stored_bases
 from equipoise.replay.verification import Verdict, verify
+from equipoise.worker import reading as worker_reading
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
-from tests.live.swarm import Swarm, topology
+from tests.live.other_form import other_form
+from tests.live.swarm import Swarm, everything, topology
+from tests.live.test_member import PARTITIONS, Application
 from tests.live.test_worker import CONFIG, until
 
 GROUPS = ("a", "b", "idle")
@@ -35,6 +52,10 @@ def settings_of(bootstrap: str, prefix: str, **more: Any) -> WorkerSettings:
 @pytest.fixture
 def settings(bootstrap: str, prefix: str) -> WorkerSettings:
     return settings_of(bootstrap, prefix)
+
+
+def rises(value: Callable[[], float], before: float) -> bool:
+    return value() > before
 
 
 def location(settings: WorkerSettings) -> str:
@@ -146,3 +167,187 @@ async def test_declared_archive_is_waited_for_and_archive_and_log_verify_as_one(
         behind = await said("verify", where, "--archive", archive)
         assert behind.exit_code == 2
         assert "the archive ends here, and the log begins at" in behind.stderr
+
+
+async def sent_to(settings: WorkerSettings, topic: str, *records: tuple[bytes, bytes | None]) -> None:
+    async with writer(settings) as producer:
+        for key, value in records:
+            await producer.send_and_wait(topic, value, key=key, partition=0)
+
+
+async def without_checkpoints(settings: WorkerSettings) -> None:
+    """Checkpoints are a cache: an operator deletes them."""
+    keys = {record.key for record in await everything(settings, settings.topics.checkpoints)}
+    await sent_to(settings, settings.topics.checkpoints, *((key, None) for key in keys))
+
+
+def of_log(settings: WorkerSettings) -> Bases:
+    with KafkaLog(location(settings)) as log:
+        return log.bases(0)
+
+
+@pytest.mark.slow
+async def test_records_deleted_by_hand_are_missed_by_every_reader_and_none_goes_on_wrongly(settings: WorkerSettings, tmp_path: Path) -> None:
+    where, facts = location(settings), settings.topics.facts
+    kept = settings_of(settings.bootstrap, settings.prefix, retention_ms=3_600_000)
+    async with Worker(kept) as worker, Swarm(settings, settings.topics) as swarm:
+        await led(settings, swarm)
+        await until(lambda: worker.metrics.bases._value.get() >= 4, "four bases")
+    first, second, *_, last = (await asyncio.to_thread(of_log, settings)).stored
+
+    await delete(settings, facts, first.facts_offset + 1)  # in the middle of the first base: the second one is whole
+    found = await asyncio.to_thread(verified, settings)
+    assert found.verdict is Verdict.IDENTICAL
+    assert found.begins == (second.facts_offset, second.append_ms)
+    await delete(settings, settings.topics.decisions, second.decisions_offset + 1)  # decisions alone
+    found = await asyncio.to_thread(verified, settings)
+    assert found.begins is not None
+    assert (found.verdict, found.begins[0] > second.facts_offset) == (Verdict.IDENTICAL, True)
+
+    key = next(key for key, _ in state_records(of_opened(settings), "a", last.groups["a"][0], last.groups["a"][2], b"x"))
+    await sent_to(settings, settings.topics.bases, (key, None))  # a state, by hand
+    found = await asyncio.to_thread(verified, settings)
+    assert found.verdict is Verdict.IDENTICAL  # an earlier base is whole
+
+    await delete(settings, facts, last.facts_offset)  # behind every whole base
+    gone = "records behind every base were deleted"
+    of_a = ("--group", "a")
+    for command in (("verify", where), ("explain", where, *of_a, "--task", "0_1"), ("timeline", where, *of_a), ("show", where, *of_a), ("tail", where),
+                    ("archive", where, "--to", str(tmp_path / "late.db"))):  # fmt: skip
+        answer = await said(*command)
+        assert answer.exit_code == 2, (command, answer.output)
+        assert gone in answer.stderr, (command, answer.stderr)
+    status = ("status", "--bootstrap", settings.bootstrap, "--prefix", settings.prefix, "--group", "a")
+    assert (await said(*status)).exit_code == 0  # checkpoints are newer than what was deleted
+    await without_checkpoints(settings)
+    lost = await said(*status)
+    assert lost.exit_code == 2
+    assert gone in lost.stderr
+    async with Worker(kept) as worker:
+        await until(lambda: gone in worker.unready(), "the worker says what is gone")
+        assert not list(worker.groups())
+
+
+def of_opened(settings: WorkerSettings) -> str:
+    with KafkaLog(location(settings)) as log:
+        return log.opened.log_id
+
+
+async def test_builds_with_two_forms_of_the_state_take_turns_without_the_old_records(settings: WorkerSettings) -> None:
+    async with Worker(settings), Swarm(settings, settings.topics) as swarm:
+        await led(settings, swarm)
+        begin = await until_deleted(settings)
+    for turn in range(4):  # an upgrade, a rollback, and both once more without checkpoints
+        if turn >= 2:
+            await without_checkpoints(settings)
+        with other_form() if turn % 2 == 0 else contextlib.nullcontext():
+            async with Worker(settings) as worker:
+                await until(lambda: not worker.unready(), "it leads")
+                (lead,) = (lead for _, lead in worker.groups())
+                assert lead.halted is None
+                stored = worker.metrics.bases._value.get
+                await worker._hosts[0].append("a", CONFIG)
+                await until(functools.partial(rises, stored, stored()), "a base in its form")
+                assert lead.halted is None
+                assert lead.last_published == lead.machine.state.number
+    assert begin > 0
+    found = await asyncio.to_thread(verified, settings)
+    assert found.verdict is Verdict.IDENTICAL, found.problems
+
+
+async def test_group_that_has_halted_keeps_its_facts_until_a_build_can_read_them(settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def newer(row: FactRow) -> Record:
+        try:
+            return fact_record(row)
+        except UnknownKindError:
+            return Record(row.group, row.offset, row.append_ms, ProbingTick(), row.checksum)
+
+    async with Worker(settings) as worker, Swarm(settings, settings.topics) as swarm:
+        await led(settings, swarm, ("a", "b"))
+        await until_deleted(settings)
+        await sent_to(settings, settings.topics.facts, (b"b", pack_payload(60, 1, b"\x90")))
+        await until(lambda: any(lead.halted is not None for _, lead in worker.groups()), "b halts")
+        (at,) = (lead.halted.offset for _, lead in worker.groups() if lead.halted is not None)
+        await until(lambda: worker.metrics.retention_held.labels("0")._value.get() == 1.0, "b holds records")
+        stored = worker.metrics.bases._value.get()
+        await until(lambda: worker.metrics.bases._value.get() > stored + 3, "the others go on")
+        assert await asyncio.to_thread(begins, settings) <= at
+        await without_checkpoints(settings)  # before the next one stores new ones
+    await without_checkpoints(settings)
+    with monkeypatch.context() as patch:
+        patch.setattr(worker_reading, "fact_record", newer)
+        async with Worker(settings) as worker:
+            await until(lambda: not worker.unready(), "the newer build leads")
+            assert {lead.name: lead.halted for _, lead in worker.groups()} == {"a": None, "b": None}
+            await worker._hosts[0].append("b", CONFIG)
+            await until_deleted(settings, at)
+
+
+async def gone_back(link: Link) -> None:
+    link._go_to(0)
+
+
+async def test_member_and_follower_whose_place_is_gone_begin_again(bootstrap: str, prefix: str) -> None:
+    settings = settings_of(bootstrap, prefix)
+    application = Application(bootstrap, prefix)
+    await application.make_topics()
+    async with Worker(settings) as worker:
+        await until(lambda: not worker.unready(), "it leads")
+        await sent_to(settings, settings.topics.facts, (prefix.encode(), pack_fact(application.config)))
+        async with application.member("m1", None, "at_least_once") as member:
+            await until(lambda: len(member.running) == PARTITIONS, "m1 runs everything")
+            follower = Follower(settings, settings.topics)
+            await follower.catch_up()
+            (lead,) = (lead for _, lead in follower.groups())
+            begin = await until_deleted(settings, lead.machine.state.last_offset)
+            await follower.catch_up()
+            (lead,) = (lead for _, lead in follower.groups())
+            assert lead.machine.state.last_offset > begin
+            incarnation = member.incarnation
+            assert member._host is not None
+            member._host._thread.start(gone_back(member._host._link))  # it was that slow
+            await until(lambda: member.incarnation > incarnation and len(member.running) == PARTITIONS, "m1 joins anew")
+        async with application.member("m2", None, "at_least_once") as member:  # the log no longer has the group's first decisions
+            await until(lambda: len(member.running) == PARTITIONS, "m2 runs everything")
+            await application.order(40)
+            await application.until_counted(exactly=True)
+
+
+@pytest.mark.slow
+async def test_worker_archive_and_members_killed_while_records_are_deleted_lose_nothing(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+    settings, archive = settings_of(bootstrap, prefix), str(tmp_path / "archive.db")
+    python, logs = [sys.executable, "-m", "equipoise"], (tmp_path / "processes.log").open("ab")
+    where = ["--bootstrap", bootstrap, "--prefix", prefix, "--http-port", "0", "--worker-session-timeout-ms", "6000"]
+    commands = (
+        [*python, "worker", *where, "--retention-ms", "2000", "--base-interval-ms", "500"],
+        [*python, "archive", location(settings), "--to", archive, "--follow", "--declare", "all"],
+    )
+    await ensure_topics(settings, settings.topics)
+    await open_partitions(settings, settings.topics)
+    running = [subprocess.Popen(command, stderr=logs, stdout=logs) for command in commands]
+    try:
+        async with Swarm(settings, settings.topics) as swarm:
+            await led(settings, swarm, ("a", "b"))
+            begin = await until_deleted(settings)
+            for turn in range(4):
+                swarm.add("a", [f"n{turn}"], heartbeat_interval_ms=100, session_timeout_ms=6_000, lease_margin_ms=2_000)
+                await asyncio.sleep(0.3 + 0.4 * turn)
+                for place in (0, 1) if turn % 2 else (turn // 2,):
+                    running[place].kill()
+                    running[place].wait()
+                    running[place] = subprocess.Popen(commands[place], stderr=logs, stdout=logs)
+                swarm.members[-1].killed = turn < 3
+                begin = await until_deleted(settings, begin)
+            await swarm.until_all_run("a", 4, ["m1", "m2", "n3"], timeout_s=60)
+            assert swarm.overlaps == []
+        running[1].send_signal(signal.SIGINT)
+        running[1].wait()
+        assert (await said("archive", location(settings), "--to", archive, "--declare", "all")).exit_code == 0
+        whole = await asyncio.to_thread(verified, settings, archive)
+        assert (whole.verdict, whole.begins, whole.problems) == (Verdict.IDENTICAL, None, [])
+        assert sum(group.bases for group in whole.groups) >= 4
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+        logs.close()
