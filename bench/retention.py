@@ -2,9 +2,9 @@
 
 Groups with twenty members each, on real topics of a real broker, led by the deployed worker. The
 times of all records are simulated: facts carry the sender's time instead of the broker's, which the
-worker here accepts. Members report every REPORT_MS and do at once what they are asked. Each day one
-member of each group leaves or dies and returns as another incarnation. An archive copies the log
-every COPY_MS and declares its position.
+worker here accepts. Members report every REPORT_MS and do at once what they are asked. Every third
+day one member of each group leaves or dies, and returns as another incarnation. An archive copies
+the log every COPY_MS and declares its position.
 
 Prints the size of the log on the broker's disk after each day. Then it measures and checks what a
 log of a month with retention has to hold: a worker takes over, also one whose build has another
@@ -54,11 +54,13 @@ from tests.live.swarm import topology
 MEMBERS, TASKS = 20, 40
 DAY_MS = 86_400_000
 SLOT_MS = 120_000
-REPORT_MS = 90 * SLOT_MS
-AWAY_MS = 12 * 3_600_000
-SESSION_MS, MARGIN_MS, STEP_MS = 8 * 3_600_000, 3_600_000, 600_000
+REPORT_MS = 180 * SLOT_MS
+GOES_EVERY = 3
+"""Days between two departures from a group."""
+AWAY_MS = 24 * 3_600_000
+SESSION_MS, MARGIN_MS, STEP_MS = 16 * 3_600_000, 3_600_000, 1_800_000
 START_MS = 1_767_225_600_000  # 2026-01-01
-COPY_MS = DAY_MS // 4
+COPY_MS = DAY_MS // 2
 MOST_AHEAD = 2_000
 """Facts that are sent before the worker has folded those before."""
 
@@ -134,7 +136,7 @@ class Life:
         )  # fmt: skip
 
     def slot(self, number: int, now_ms: int, lead: PartitionLead) -> Iterator[tuple[str, Fact]]:
-        """The facts of SLOT_MS: reports, and once a day who goes and who returns."""
+        """The facts of SLOT_MS: reports, and who goes and who returns."""
         for who, back_ms in list(self.away.items()):
             if back_ms <= now_ms:
                 del self.away[who]
@@ -142,15 +144,15 @@ class Life:
                 yield who[0], self._join(*who)
         a_day = DAY_MS // SLOT_MS
         for place, group in enumerate(self.groups):
-            if number % a_day == (place * 7) % a_day and number > a_day // 2:
-                member = (number // a_day + place) % MEMBERS
+            if number % a_day == (place * 7) % a_day and number > a_day // 2 and (number // a_day + place) % GOES_EVERY == 0:
+                member = (number // a_day // GOES_EVERY + place) % MEMBERS
                 if (group, member) not in self.away:
                     self.away[group, member] = now_ms + AWAY_MS
                     if place % 4:
                         name = f"m{member:02d}"
                         yield group, MemberLeft(member_id=name, incarnation=self.incarnations[group, member])
             for member in range(MEMBERS):
-                if (place + member * 2 + number) % (REPORT_MS // SLOT_MS) == 0 and (group, member) not in self.away:
+                if (place + member * 9 + number) % (REPORT_MS // SLOT_MS) == 0 and (group, member) not in self.away:
                     found = lead.groups[group].machine.state.members.get(f"m{member:02d}") if group in lead.groups else None
                     if found is not None and found.incarnation == self.incarnations[group, member]:
                         yield group, self._report(group, member, found)

@@ -25,6 +25,7 @@ from equipoise.replay.bases import as_kafka
 from equipoise.replay.wording import counted
 
 if TYPE_CHECKING:
+    from equipoise.events.log.kafka.archive import Archived
     from equipoise.events.log.kafka.log import KafkaLog
 
 Advance = Callable[[int], None]
@@ -39,6 +40,8 @@ class _Done:
     facts: int = 0
     decisions: int = 0
     waiting: int = 0
+    held_by: dict[int, str] = attrs.field(factory=dict)
+    """Partition -> a group that has halted, behind which nothing is copied."""
     unread: list[UnreadRecord] = attrs.field(factory=list)
     next_offsets: dict[int, int] = attrs.field(factory=dict)
     """Partition -> offset of the next fact to copy."""
@@ -100,6 +103,7 @@ def archive(screen: Screen, log: Log, location: str | None, follow: bool, declar
     if same_place(log.location, location):
         raise InputError(f"--to {location}: that is the log to read; name another one")
     done = _Done()
+    declared: dict[int, int] = {}
     kafka = as_kafka(log)
     if declare is not None:
         _check_name(declare)
@@ -113,8 +117,9 @@ def archive(screen: Screen, log: Log, location: str | None, follow: bool, declar
     with resumable(location, there), screen.progress("copying") as advance:
         while True:
             _round(log, location, done, advance)
-            if declare is not None and kafka is not None:
-                kafka.declare_archive(declare, done.next_offsets, _now_ms())
+            if declare is not None and kafka is not None and done.next_offsets != declared:
+                declared = dict(done.next_offsets)
+                kafka.declare_archive(declare, declared, _now_ms())
             if not follow:
                 break
             time.sleep(_ROUND_S)
@@ -124,7 +129,8 @@ def archive(screen: Screen, log: Log, location: str | None, follow: bool, declar
     waiting = f"; {counted(done.waiting, 'fact')} after the last decision wait for the next run" if done.waiting else ""
     document = done.document()
     unread = [f"copied, but this build cannot read it: {each.error()}" for each in done.unread]
-    screen.answer(document, summary + waiting, *unread)
+    held = [f"partition {partition} is copied up to where group {group} has halted" for partition, group in sorted(done.held_by.items())]
+    screen.answer(document, summary + waiting, *held, *unread)
     return EXIT_UNREAD if unread else 0
 
 
@@ -165,6 +171,7 @@ def _round(log: Log, location: str, done: _Done, advance: Advance) -> None:
     from equipoise.events.log.kafka.log import KafkaLog
 
     done.waiting = 0
+    done.held_by.clear()
     if isinstance(log, KafkaLog):
         _from_kafka(log, location, done, advance)
     elif isinstance(log, StoredLog):
@@ -189,15 +196,20 @@ def _from_kafka(log: KafkaLog, location: str, done: _Done, advance: Advance) -> 
         with open_log(location, "a") as target:
             archived = archive(log, target, advance=advance)
         done.facts, done.decisions, done.waiting = done.facts + archived.facts, done.decisions + archived.decisions, archived.waiting
-        done.next_offsets[log.only_partition()] = archived.position
-        done.unread += archived.unread
+        _note(done, log.only_partition(), archived)
         return
     for partition in log.partitions():
         with KafkaLog(log.location_of(partition)) as source, open_log(f"{location}?partition={partition}", "a") as target:
             archived = archive(source, target, facts_a_transaction=_FACTS_A_FILE, advance=advance)
         done.facts, done.decisions, done.waiting = done.facts + archived.facts, done.decisions + archived.decisions, done.waiting + archived.waiting
-        done.next_offsets[partition] = archived.position
-        done.unread += archived.unread
+        _note(done, partition, archived)
+
+
+def _note(done: _Done, partition: int, archived: Archived) -> None:
+    done.next_offsets[partition] = archived.position
+    done.unread += archived.unread
+    if archived.held_by:
+        done.held_by[partition] = archived.held_by
 
 
 @command("compact", short_help="Merge the small files of a Parquet archive.")

@@ -18,7 +18,7 @@ import attrs
 
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import BaseRequested, Fact, LogOpened
-from equipoise.events.log.kafka.bases import Base, Bases, Place, state_records
+from equipoise.events.log.kafka.bases import Base, Bases, Place, halted_record, state_records
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.envelope import fact_record
 from equipoise.events.log.kafka.opening import admin_client, open_bases, read_bases, reader
@@ -108,6 +108,8 @@ class BaseKeeper:
         self._read_to = 0
         self._places: dict[str, Place] = {}
         """Group -> place of its last stored state."""
+        self._halted: set[str] = set()
+        """Groups that have halted here."""
         self._round: _Round | None = None
         self._said_held = ""
 
@@ -117,11 +119,29 @@ class BaseKeeper:
             await self._send(self._topics.bases, key, value)
         self._places[checkpoint.group] = checkpoint.offset, checkpoint.number, FORM, hashlib.sha256(checkpoint.state).hexdigest()
 
+    async def note_halted(self, group: str, offset: int) -> None:
+        """Says where a group has halted, and returns when the brokers have that. No decision of a
+        later fact may be published before, so that no archive goes on.
+        """
+        if group not in self._halted:
+            self._halted.add(group)
+            await (await self._send(self._topics.bases, *halted_record(self._opened.log_id, group, offset)))
+
+    async def _note_led(self) -> None:
+        """Takes that back for groups that are led again, once their decisions are acknowledged."""
+        for name in sorted(self._bases.halted.keys() - self._halted):
+            group = self._lead.groups.get(name)
+            if group is not None and group.halted is None and group.last_published >= group.machine.state.number:
+                await self._send(self._topics.bases, *halted_record(self._opened.log_id, name, None))
+                del self._bases.halted[name]
+
     async def run(self) -> None:
         """Stores bases and deletes records, for ever. Raises what `append` and `send` raise."""
-        await self._repeat(self._open)
+        while not await self._done(self._open):
+            await asyncio.sleep(_RETRY_S)
         began_s, tried_s = self._monotonic_s(), 0.0
         while True:
+            await self._note_led()
             if self._round is None and self._is_due(began_s):
                 self._round = self._begin_round()
             if self._round is not None:
@@ -130,21 +150,20 @@ class BaseKeeper:
                     await self._store_base(self._round)
                     self._round, began_s, tried_s = None, self._monotonic_s(), 0.0
             if self._monotonic_s() - tried_s > min(_DELETE_EVERY_S, self._retention.interval_ms / 1_000):
-                await self._repeat(self._delete)
+                await self._done(self._delete)
                 tried_s = self._monotonic_s()
             await asyncio.sleep(_LOOK_S if self._round is None else _ASK_S)
 
-    async def _repeat(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Repeats `work` while the brokers do not do it."""
+    async def _done(self, work: Callable[[], Awaitable[None]]) -> bool:
+        """Whether the brokers have done `work`; it is tried again later."""
         from aiokafka.errors import KafkaError
 
-        while True:
-            try:
-                await work()
-                return
-            except (KafkaError, EquipoiseError, TimeoutError) as error:
-                _LOG.warning("partition %d: cannot store bases or delete records, retrying: %r", self._partition, error)
-            await asyncio.sleep(_RETRY_S)
+        try:
+            await work()
+        except (KafkaError, EquipoiseError, TimeoutError) as error:
+            _LOG.warning("partition %d: cannot store bases or delete records, retrying: %r", self._partition, error)
+            return False
+        return True
 
     # Bases
 
@@ -215,7 +234,8 @@ class BaseKeeper:
             await sent
         self._written.bytes_, self._written.since = 0, lead.position
         await self._store_index()
-        await self._repeat(self._read)
+        while not await self._done(self._read):
+            await asyncio.sleep(_RETRY_S)
         self._metrics.bases.inc()
         values = (self._partition, base.position, len(groups), facts_offset)
         _LOG.info("partition %d: stored a base at offset %d: %d groups, facts from %d on", *values)

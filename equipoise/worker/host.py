@@ -286,6 +286,7 @@ class PartitionHost:
         self._published_to = begun.published_to
         self._written = Written(decisions_offset=begun.published_to, since=lead.position)
         self._bases = self._base_keeper(lead) if self._settings.has_retention else None
+        await self._note_halted()
         await facts.place(lead.position)
         end = await facts.end()
         if end < lead.position:
@@ -363,7 +364,7 @@ class PartitionHost:
                 async with self._lock:
                     await self._checkpoint_all()
                     await self._write_index()
-                self._log_halted()
+                await self._note_halted()
                 self._read_s = self._monotonic_s()  # it could not fold meanwhile
             if self._monotonic_s() - self._read_s > _LOOK_AFTER_S:
                 position = max(self.lead.position, await facts.position())
@@ -383,7 +384,7 @@ class PartitionHost:
             self._written.bytes_ += fact.serialized_key_size + fact.serialized_value_size + _RECORD_BYTES
         record = next_fact(lead, fact)
         if record is None:
-            self._log_halted()
+            await self._note_halted()
             return
         if not record.group and record.offset >= max(1, self._rejected_from) and not isinstance(fact, NoRecord):
             await self._reject(fact.key, fact.value, record)
@@ -403,9 +404,16 @@ class PartitionHost:
                 _LOG.warning("partition %d: group %s: %s", self.partition, record.group, warning)
         if group is not None:
             if group.halted is not None:
-                self._log_halted()
+                await self._note_halted()
             if group.waiting and group.waiting[0].number <= group.last_published:  # no acknowledgement is under way that would store it
                 await self._store(lead, group.name, group.last_published)
+
+    async def _note_halted(self) -> None:
+        """Says for archives where groups have halted, before anything else is decided."""
+        for name, group in self.lead.groups.items():
+            if group.halted is not None and name not in self._logged_halted and self._bases is not None:
+                await self._bases.note_halted(name, group.halted.offset)
+        self._log_halted()
 
     def _log_halted(self) -> None:
         """Logs each halted group once."""

@@ -212,8 +212,8 @@ async def test_records_deleted_by_hand_are_missed_by_every_reader_and_none_goes_
     await delete(settings, facts, last.facts_offset)  # behind every whole base
     gone = "records behind every base were deleted"
     of_a = ("--group", "a")
-    for command in (("verify", where), ("explain", where, *of_a, "--task", "0_1"), ("timeline", where, *of_a), ("show", where, *of_a), ("tail", where),
-                    ("archive", where, "--to", str(tmp_path / "late.db"))):  # fmt: skip
+    commands = [("verify", where), ("explain", where, *of_a, "--task", "0_1"), ("timeline", where, *of_a), ("show", where, *of_a), ("tail", where)]
+    for command in (*commands, ("archive", where, "--to", str(tmp_path / "late.db"))):
         answer = await said(*command)
         assert answer.exit_code == 2, (command, answer.output)
         assert gone in answer.stderr, (command, answer.stderr)
@@ -255,7 +255,11 @@ async def test_builds_with_two_forms_of_the_state_take_turns_without_the_old_rec
     assert found.verdict is Verdict.IDENTICAL, found.problems
 
 
-async def test_group_that_has_halted_keeps_its_facts_until_a_build_can_read_them(settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_group_that_has_halted_keeps_its_facts_until_a_build_can_read_them(
+    settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    archive = ("archive", location(settings), "--to", str(tmp_path / "archive.db"), "--declare", "all")
+
     def newer(row: FactRow) -> Record:
         try:
             return fact_record(row)
@@ -264,13 +268,18 @@ async def test_group_that_has_halted_keeps_its_facts_until_a_build_can_read_them
 
     async with Worker(settings) as worker, Swarm(settings, settings.topics) as swarm:
         await led(settings, swarm, ("a", "b"))
+        assert (await said(*archive)).exit_code == 0
         await until_deleted(settings)
+        assert (await said(*archive)).exit_code == 0
         await sent_to(settings, settings.topics.facts, (b"b", pack_payload(60, 1, b"\x90")))
         await until(lambda: any(lead.halted is not None for _, lead in worker.groups()), "b halts")
         (at,) = (lead.halted.offset for _, lead in worker.groups() if lead.halted is not None)
         await until(lambda: worker.metrics.retention_held.labels("0")._value.get() == 1.0, "b holds records")
         stored = worker.metrics.bases._value.get()
         await until(lambda: worker.metrics.bases._value.get() > stored + 3, "the others go on")
+        held = await said(*archive)
+        assert (held.exit_code, "is copied up to where group b has halted" in held.stdout) == (0, True), held.output
+        assert f"up to offset {at}" in held.stdout
         assert await asyncio.to_thread(begins, settings) <= at
         await without_checkpoints(settings)  # before the next one stores new ones
     await without_checkpoints(settings)
@@ -280,7 +289,22 @@ async def test_group_that_has_halted_keeps_its_facts_until_a_build_can_read_them
             await until(lambda: not worker.unready(), "the newer build leads")
             assert {lead.name: lead.halted for _, lead in worker.groups()} == {"a": None, "b": None}
             await worker._hosts[0].append("b", CONFIG)
-            await until_deleted(settings, at)
+            keeper = worker._hosts[0]._bases
+            assert keeper is not None
+            await until(lambda: not keeper._bases.halted, "it says that b is led")
+            for _ in range(40):  # while things happen, and the archive follows
+                await worker._hosts[0].append("a", CONFIG)
+                copied = await said(*archive)
+                assert "has halted" not in copied.stdout
+                if await asyncio.to_thread(begins, settings) > at:
+                    break
+                await asyncio.sleep(0.3)
+            else:
+                raise AssertionError("nothing was deleted")
+            whole = await asyncio.to_thread(verified, settings, archive[3])
+            a, b = whole.groups
+            assert (a.verdict, a.problem) == (Verdict.IDENTICAL, "")
+            assert b.offset == at
 
 
 async def gone_back(link: Link) -> None:
@@ -306,7 +330,7 @@ async def test_member_and_follower_whose_place_is_gone_begin_again(bootstrap: st
             incarnation = member.incarnation
             assert member._host is not None
             member._host._thread.start(gone_back(member._host._link))  # it was that slow
-            await until(lambda: member.incarnation > incarnation and len(member.running) == PARTITIONS, "m1 joins anew")
+            await until(lambda: member.incarnation > incarnation and len(member.running) == PARTITIONS, "m1 joins again")
         async with application.member("m2", None, "at_least_once") as member:  # the log no longer has the group's first decisions
             await until(lambda: len(member.running) == PARTITIONS, "m2 runs everything")
             await application.order(40)

@@ -7,7 +7,7 @@ decision wait for the next run or, when following, for the next pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import attrs
 
@@ -20,6 +20,7 @@ from equipoise.events.log.rows import BaseRow, FactRow, Row, note_unread
 from equipoise.events.records import UnreadRecord
 
 _FACTS_A_TRANSACTION = 1_000
+_NEVER = 2**63
 
 
 @attrs.frozen(kw_only=True)
@@ -32,6 +33,8 @@ class Archived:
     """Offset of the next fact to copy."""
     waiting: int
     """Facts that are not settled yet."""
+    held_by: str
+    """The group that has halted, behind whose last decision nothing is copied; "": none has."""
     unread: tuple[UnreadRecord, ...]
     """The first copied record of each group that this build cannot read."""
 
@@ -43,9 +46,10 @@ def archive(
 
     `facts_a_transaction`: larger values suit a target that makes a new file for each transaction.
 
-    Resumes after its last transaction when it was killed. Raises InputError when `target` holds
-    another log, or when `source` has several partitions and none is named; LogError when decisions
-    came so late (of a group that had been halted) that they have no place left.
+    Resumes after its last transaction when it was killed. Waits where a group has halted, in a log
+    with a topic of bases. Raises InputError when `target` holds another log, or when `source` has
+    several partitions and none is named; LogError when decisions came so late (of a group that had
+    been halted) that they have no place left.
     """
     partition = source.only_partition()
     begin = target.position()
@@ -55,7 +59,19 @@ def archive(
     batch: list[Settled] = []
     settled = Settling()
     unread: dict[str, UnreadRecord] = {}
+    before = source.bases(partition, keep_states=False).halted
+    settled.expect(source.late_decisions(partition, begin))
+    halted: tuple[int, str] | None = None
+    held_by = ""
     for each in settled.over(_without_bases(source.rows(partition, begin), states)):
+        # Read before the decisions' end and after: a worker says that a group has halted before it
+        # decides on, and takes that back after it has published what was missing.
+        if halted is None:
+            found = {**source.bases(partition, keep_states=False).halted, **before}
+            halted = min(((offset, group) for group, offset in found.items()), default=(_NEVER, ""))
+        if each.fact.offset >= halted[0]:
+            held_by = halted[1]
+            break
         if states and each.fact.offset > 0:
             facts += len(batch)
             _write_bases(target, states, batch)
@@ -70,7 +86,7 @@ def archive(
     facts, decisions = facts + len(batch), decisions + _write(target, batch)
     advance(len(batch))
     return Archived(
-        facts=facts, decisions=decisions, position=target.position(), waiting=len(settled.pending), unread=tuple(unread.values())
+        facts=facts, decisions=decisions, position=target.position(), waiting=len(settled.pending), held_by=held_by, unread=tuple(unread.values())
     )
 
 
@@ -110,26 +126,42 @@ class Settling:
     def __init__(self) -> None:
         self.pending: list[Settled] = []
         self.numbers: dict[str, int] = {}
+        self._late: dict[int, list[StoredDecision]] = {}
+        """Fact -> its decisions, of a group that had halted."""
+        self._known_late: set[tuple[str, int]] = set()
+
+    def expect(self, late: Iterable[StoredDecision]) -> None:
+        """Takes decisions that will come behind those of later facts, to put them to their facts.
+        """
+        for decision in late:
+            self._late.setdefault(decision.row.caused_by, []).append(decision)
+            self._known_late.add((decision.row.group, decision.row.number))
+
+    def _settle(self, count: int) -> Iterator[Settled]:
+        for settled in self.pending[:count]:
+            settled.decisions.extend(self._late.pop(settled.fact.offset, ()))
+            yield settled
+        del self.pending[:count]
 
     def over(self, rows: Iterator[FactRow | StoredDecision]) -> Iterator[Settled]:
         for row in rows:
             if isinstance(row, FactRow):
                 if self.pending and row.offset > self.pending[-1].fact.offset + 1:  # behind LogOpened, in a log that begins at a base
-                    yield from self.pending
-                    self.pending.clear()
+                    yield from self._settle(len(self.pending))
                 self.pending.append(Settled(row, []))
                 continue
             decision = row.row
             if decision.number <= self.numbers.get(decision.group, 0):
                 continue  # a second copy
             self.numbers[decision.group] = decision.number
+            if (decision.group, decision.number) in self._known_late:
+                continue
             if not self.pending or decision.caused_by < self.pending[0].fact.offset:
                 problem = f"its decision {decision.number} of group {decision.group!r} came after later ones: the group had been halted"
                 raise LogError(decision.caused_by, f"{problem}; make the archive again")
             first = self.pending[0].fact.offset
             self.pending[decision.caused_by - first].decisions.append(row)
-            yield from self.pending[: decision.caused_by - first]
-            del self.pending[: decision.caused_by - first]
+            yield from self._settle(decision.caused_by - first)
 
 
 def _must_be_the_same(source: KafkaLog, target: Log) -> None:

@@ -9,9 +9,11 @@ The topic is compacted and has the partitions of the facts. Keys and values are 
     ["state", group, offset, form, part]    [log_id, parts, CRC-32 of the whole, bytes]
     ["base", position, SHA-256, part]       [log_id, parts, bytes]: a part of a `Base`
     ["archive", name]                       [log_id, position, time (ms)]
+    ["halted", group]                       [log_id, offset]
 
 The first record is that of LogOpened. Facts before the position of an archive are in it, with their
-decisions.
+decisions. A group that has halted may get decisions of the fact at that offset and of later ones,
+whatever is decided for other groups meanwhile; an archive waits there.
 
 Keys follow from the contents, so two workers that store the same state store the same bytes. A base
 is stored after its states. Other records are ignored.
@@ -121,6 +123,11 @@ class BaseStart:
     decisions_offset: int
 
 
+def halted_record(log_id: str, group: str, offset: int | None) -> tuple[bytes, bytes | None]:
+    """Key and value that say where a group has halted; None: nowhere."""
+    return msgpack.packb(["halted", group]), None if offset is None else msgpack.packb([log_id, offset])
+
+
 class Bases:
     """The bases of one partition, from the records of its topic in order. `log_id`: records of
     other logs are ignored. `keep_states`: False forgets the bytes of states, and then takes each
@@ -133,6 +140,8 @@ class Bases:
         self.opened: FactRow | None = None
         self.archives: dict[str, tuple[int, int]] = {}
         """Name of a declared archive -> (its position, when it said so in ms)."""
+        self.halted: dict[str, int] = {}
+        """Group that has halted -> the first fact whose decisions may be missing."""
         self._states: dict[tuple[str, int, int], dict[int, tuple[int, int, bytes]]] = {}
         """(group, offset, form) -> part -> (parts, checksum, bytes)."""
         self._bases: dict[tuple[int, str], dict[int, tuple[int, bytes]]] = {}
@@ -157,6 +166,11 @@ class Bases:
                 self.archives[name[1]] = content[1], content[2]
             elif not value:
                 self.archives.pop(name[1], None)
+        elif what == "halted" and _is(name[1:], (str,)):
+            if _is(content, (str, int)) and content[0] == self._log_id:
+                self.halted[name[1]] = content[1]
+            elif not value:
+                self.halted.pop(name[1], None)
 
     def _note(self, key: tuple[int, str]) -> None:
         """Reads the base when all its parts are there and have its hash."""

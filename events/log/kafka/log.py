@@ -37,7 +37,7 @@ from equipoise.events.log.kafka.envelope import (
     partition_of,
     published,
 )
-from equipoise.events.log.kafka.opening import check_append_time, declare_archive, fill_holes, reaching, read_bases, read_opening, reader
+from equipoise.events.log.kafka.opening import check_append_time, declare_archive, fill_holes, make_bases, reaching, read_bases, read_opening, reader
 from equipoise.events.log.kafka.topics import DEFAULT_PREFIX, Topics
 from equipoise.events.log.rows import BaseRow, FactRow, Order, Row, entry_of, is_count
 from equipoise.events.records import DecisionRecord, Entry, Record
@@ -123,6 +123,8 @@ class KafkaLog:
             pass  # without the extra, say so before anything is begun
         self._loop = Loop()
         self._closed = False
+        self._has_bases = False
+        """The topic of bases is known to be there."""
         self._marks: dict[int, list[tuple[int, int]]] = {}
         """Partition -> (fact, offset of a decision it caused), rising: where to begin to read
         decisions, from earlier readings.
@@ -249,6 +251,24 @@ class KafkaLog:
             )
         raise AssertionError("the last attempt returns or raises")
 
+    def late_decisions(self, partition: int, from_offset: int) -> list[StoredDecision]:
+        """The decisions of facts from `from_offset` on that come behind decisions of later facts,
+        each once: of groups that had halted, or that two workers led at once.
+        """
+        latest = -1
+        numbers: dict[str, int] = {}
+        late: list[StoredDecision] = []
+        begin = self._loop.run(self._begin(self._place.topics.facts, partition))
+        end = self._loop.run(self._end(self._place.topics.decisions, partition))
+        for stored in self._decisions(partition, max(begin, from_offset), end):
+            row = stored.row
+            if row.number > numbers.get(row.group, 0):
+                numbers[row.group] = row.number
+                if row.caused_by < latest:
+                    late.append(stored)
+                latest = max(latest, row.caused_by)
+        return late
+
     def _check_number(self, numbers: dict[str, int], stored: StoredDecision, from_offset: int) -> None:
         """Checks that numbers are dense. A lower number is a second copy (docs/protocol.md#l4)."""
         row = stored.row
@@ -327,6 +347,9 @@ class KafkaLog:
         workers delete no others; None: that it is no longer an archive. Raises InputError.
         """
         self._must_be_open()
+        if not self._has_bases:
+            self._loop.run(make_bases(self._place.connection, self._place.topics, positions))
+            self._has_bases = True
         self._loop.run(declare_archive(self._place.connection, self._place.topics, self.opened.log_id, positions, name, at_ms))
 
     async def _begin(self, topic: str, partition: int) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -295,14 +295,21 @@ async def open_bases(connection: Connection, topics: Topics, partition: int) -> 
                 await producer.send_and_wait(topics.bases, value, key=key, partition=partition)
 
 
-async def declare_archive(connection: Connection, topics: Topics, log_id: str, positions: Mapping[int, int | None], name: str, at_ms: int) -> None:
-    """Says that the archive `name` has the facts before these positions, by partition; None: that
-    there is no such archive any longer. Makes the topic of bases if there is none.
+async def make_bases(connection: Connection, topics: Topics, partitions: Iterable[int]) -> None:
+    """Makes the topic of bases, and opens these partitions of it, unless it is there. Raises
+    InputError.
     """
     await ensure_topics(connection, topics, bases=True)
     with reaching(connection):
-        for partition in positions:
+        for partition in partitions:
             await open_bases(connection, topics, partition)
+
+
+async def declare_archive(connection: Connection, topics: Topics, log_id: str, positions: Mapping[int, int | None], name: str, at_ms: int) -> None:
+    """Says that the archive `name` has the facts before these positions, by partition; None: that
+    there is no such archive any longer. The topic of bases is there. Raises InputError.
+    """
+    with reaching(connection):
         async with writer(connection) as producer:
             for partition, position in positions.items():
                 key, value = archive_record(log_id, name, position or 0, at_ms)

@@ -12,7 +12,7 @@ import pytest
 from equipoise.events.errors import DamagedError, GapError, RepeatError
 from equipoise.events.facts import LogOpened, ProbingTick
 from equipoise.events.log.kafka import bases as module
-from equipoise.events.log.kafka.bases import Base, Bases, archive_record, beginning, opening_record, opening_row, state_records
+from equipoise.events.log.kafka.bases import Base, Bases, archive_record, beginning, halted_record, opening_record, opening_row, state_records
 from equipoise.events.log.kafka.envelope import pack_fact
 from equipoise.events.log.rows import BaseRow, Order
 
@@ -143,6 +143,12 @@ def test_positions_of_archives_are_the_last_ones() -> None:
     pairs = [archive_record("log-1", "nightly", 5, 1), archive_record("log-1", "nightly", 9, 2), archive_record("log-1", "other", 3, 3)]
     assert found(pairs).archives == {"nightly": (9, 2), "other": (3, 3)}
     assert found([*pairs, (pairs[0][0], None)]).archives == {"other": (3, 3)}
+
+
+def test_groups_that_have_halted_are_known_until_they_are_led_again() -> None:
+    pairs = [halted_record("log-1", "a", 7), halted_record("log-1", "b", 5), halted_record("log-2", "c", 4)]
+    assert found(pairs).halted == {"a": 7, "b": 5}
+    assert found([*pairs, halted_record("log-1", "b", None)]).halted == {"a": 7}
 
 
 def test_records_of_another_log_and_other_bytes_are_ignored() -> None:
