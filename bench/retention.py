@@ -15,6 +15,7 @@ archive and the log verify as one.
 from __future__ import annotations
 
 import asyncio
+import functools
 import shutil
 import sys
 import tempfile
@@ -65,7 +66,7 @@ MOST_AHEAD = 2_000
 """Facts that are sent before the worker has folded those before."""
 
 
-CONFIG = configured(max_step_ms=STEP_MS, revocation_timeout_ms=SESSION_MS, initial_delay_ms=1_000, checkpoint_every_records=10_000)
+CONFIG = configured(max_step_ms=STEP_MS, revocation_timeout_ms=SESSION_MS, probing_interval_ms=DAY_MS, initial_delay_ms=1_000)
 
 
 class Clock:
@@ -183,6 +184,10 @@ async def until(condition: Callable[[], bool], what: str, timeout_s: float = 300
         await asyncio.sleep(0.02)
 
 
+def has_risen(value: Callable[[], float], before: float) -> bool:
+    return value() > before
+
+
 def lead_of(worker: Worker) -> PartitionLead:
     return worker._hosts[0].lead
 
@@ -215,6 +220,7 @@ async def live(settings: WorkerSettings, life: Life, days: int, disk: Path, fold
     worker, _ = await leading(settings)
     print("| day | facts | first fact | facts MB | decisions MB | bases MB | checkpoints MB | s |\n|--:|--:|--:|--:|--:|--:|--:|--:|", flush=True)
     sent = 1
+    based_ms, stored = START_MS, worker.metrics.bases._value.get
     async with writer(settings, linger_ms=5, max_batch_size=2**19) as producer:
 
         async def send(facts: Iterator[tuple[str, Fact]]) -> None:
@@ -225,12 +231,17 @@ async def live(settings: WorkerSettings, life: Life, days: int, disk: Path, fold
 
         await send(life.first())
         await until(lambda: lead_of(worker).position >= sent, "the first facts are folded")
+        await until(functools.partial(has_risen, stored, 0), "the first base is stored")
+        bases_before = stored()
         for day in range(1, days + 1):
             began_s = time.monotonic()
             for number in range((day - 1) * DAY_MS // SLOT_MS, day * DAY_MS // SLOT_MS):
                 Clock.now_ms = START_MS + number * SLOT_MS
                 await send(life.slot(number, Clock.now_ms, lead_of(worker)))
                 await until(lambda: lead_of(worker).position >= sent - MOST_AHEAD, "the worker keeps up")
+                if Clock.now_ms - based_ms > settings.time_between_bases_ms:  # a day passes in seconds, and a base takes one
+                    await until(functools.partial(has_risen, stored, bases_before), "a base is stored")
+                    based_ms, bases_before = Clock.now_ms, stored()
                 if (number + 1) % (COPY_MS // SLOT_MS) == 0:
                     await asyncio.to_thread(copy, where, folder)
             await asyncio.sleep(2.5)  # for the broker to free what was deleted
