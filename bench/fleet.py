@@ -205,7 +205,7 @@ class Run:
                 row = next(row for row in rows[len(rows) // 2 :] if row["append_ms"] is not None)
                 row["append_ms"] += 1
                 changed = True
-            writer.add_batch(pa.RecordBatch.from_pylist(rows, schema=archive_schema()), part.day)
+            writer.add_batch(pa.RecordBatch.from_pylist(rows, schema=archive_schema()), part.day, part.next_offset)
         writer.publish()
         (self.archive / part.name).unlink()
         stage.over = True

@@ -77,6 +77,7 @@ KINDS: Mapping[int, tuple[int, type]] = {
     17: (1, facts.TaskParked),
     18: (1, facts.MemberEnded),
     19: (1, facts.RestartIntended),
+    20: (1, facts.BaseRequested),
     100: (1, decisions.MemberExpired),
     101: (1, decisions.BalanceEvaluated),
     102: (1, decisions.AssignmentIssued),

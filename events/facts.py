@@ -406,6 +406,13 @@ class ProbingTick:
 
 
 @attrs.frozen(kw_only=True)
+class BaseRequested:
+    """The leader's worker asks for the hash of the group's state, to store that state as a part of
+    a base (docs/protocol.md#l10). Changes nothing else than a `ProbingTick` would.
+    """
+
+
+@attrs.frozen(kw_only=True)
 class ObservedMember:
     """What an external leader assigned to one member."""
 
@@ -476,6 +483,7 @@ Fact = (
     | MemberEnded
     | RestartIntended
     | ProbingTick
+    | BaseRequested
     | AssignmentObserved
     | Undecodable
 )

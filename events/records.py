@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from equipoise.events.decisions import Decision
-from equipoise.events.errors import UnknownKindError
+from equipoise.events.errors import EquipoiseError, InputError, UnknownKindError
 from equipoise.events.facts import Fact
 
 
@@ -80,8 +80,35 @@ class UnreadRecord:
         return UnknownKindError(self.offset, f"{where}group {self.group!r}: {what}{self.problem}")
 
 
-Entry = Record | DecisionRecord | UnreadRecord
-"""What a log is read as: facts, each followed by its decisions, in stored order."""
+@attrs.frozen(slots=True, kw_only=True)
+class BaseState:
+    """The state of a group at which a log begins (docs/protocol.md#l10). Such entries come between
+    LogOpened and the first fact.
+
+    `offset`: the last fact in the state; later ones of the group that are before it in the log are
+    part of it, too. `number`: of the last decision by then; 0: none. `begins_offset`, `append_ms`:
+    the log's first fact, and the time of the base. `state`: a snapshot, in any form.
+    """
+
+    group: str
+    offset: int
+    number: int
+    begins_offset: int
+    append_ms: int
+    state: bytes
+
+
+def from_the_start(entry: UnreadRecord | BaseState) -> EquipoiseError:
+    """Returns the error for a reader that needs the log from its first record, and every record."""
+    if isinstance(entry, UnreadRecord):
+        return entry.error()
+    return InputError(f"the log begins at a base (offset {entry.begins_offset}), and this needs it from its first record; read the archive")
+
+
+Entry = Record | DecisionRecord | UnreadRecord | BaseState
+"""What a log is read as: facts, each followed by its decisions, in stored order. A log that begins
+at a base has the states of its groups before.
+"""
 
 
 @attrs.frozen(slots=True)

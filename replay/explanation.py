@@ -140,9 +140,9 @@ def explain(
     """
     replayer = Replayer(group, load=load)
     history = History(only=task)
-    state = replayer.machine.state
     for step in replayer.follow(entries, until_offset=at_offset):
-        history.observe(step, state)
+        history.observe(step, replayer.machine.state)
+    state = replayer.machine.state
     row = next(iter(task_rows(state, task)), None)
     if row is None:
         parts = () if state.topology is None else state.topology.subtopologies
@@ -200,7 +200,9 @@ class _Explaining:
             return [f"Nobody has {self.task}: {self._why_nobody()}."], None
         moves = [move for move in self.history.moves if move.outcome == "granted" and move.destination == owner]
         if not moves:
-            return [f"{self.task} is on {owner}."], None
+            base = self.replayer.base
+            before = "" if base is None else f", since before the base at offset {base.offset}, where this log begins; the archive has why"
+            return [f"{self.task} is on {owner}{before}."], None
         move = moves[-1]
         last = move.steps[-1]
         if last.state == "observed":

@@ -17,7 +17,7 @@ from typing import Any
 from equipoise.events.log import Log, PartitionedLog, open_log
 from equipoise.events.records import Entry
 from equipoise.events.tasks import TaskId, parse_task
-from equipoise.replay import explanation, group_view, recorded_inputs, timelines, verification
+from equipoise.replay import bases, explanation, group_view, recorded_inputs, timelines, verification
 from equipoise.replay.simulation import run
 from equipoise.replay.simulation.restore import RestoreModel
 from equipoise.replay.whatif import evaluate, recording
@@ -26,14 +26,16 @@ from equipoise.replay.whatif.fit import fit
 Location = str | PathLike[str] | Log
 
 
-def verify(log: Location, *, group: str | None = None) -> verification.Verification:
+def verify(log: Location, *, group: str | None = None, archive: str | None = None) -> verification.Verification:
     """Recomputes every decision of a log and compares it with the stored one, byte for byte.
 
-    `group` None: every group. Damage of the log is part of the answer, not an error. Raises
-    InputError when the location is wrong.
+    `group` None: every group. `archive`: an archive of `log`, which is in Kafka; the two are
+    verified as one. Damage of the log is part of the answer, not an error. Raises InputError when
+    the location is wrong.
     """
     with _opened(log) as opened:
-        return verification.verify(opened.read(group=group))
+        entries = opened.read(group=group) if archive is None else bases.read_as_one(archive, opened, group)
+        return verification.verify(entries, bases=bases.stored_bases(opened))
 
 
 def explain(log: Location, task: TaskId | str, *, group: str | None = None, at_offset: int | None = None) -> explanation.Explanation:

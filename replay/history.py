@@ -200,6 +200,10 @@ class History:
         """Takes one step. `state`: after the step."""
         record = step.record
         event = record.event
+        if step.base is not None:
+            self._silences.begin(state, record.append_ms)
+            self._note_owners(step, state, {})
+            return
         self._note_waiting(step, state)
         self._note_declared(record, state)
         for decision in step.decisions:

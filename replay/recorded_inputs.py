@@ -36,7 +36,7 @@ from equipoise.events.facts import (
     TasksRevoked,
     TopologyDeclared,
 )
-from equipoise.events.records import DecisionRecord, Entry, Record, UnreadRecord
+from equipoise.events.records import BaseState, DecisionRecord, Entry, Record, UnreadRecord, from_the_start
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.replay.replayer import ConfigurationAnswers
 from equipoise.replay.wording import groups_text
@@ -484,8 +484,8 @@ class RecordedInputsReader:
 
     def _known(self, records: Iterable[Entry]) -> None:
         for record in records:
-            if isinstance(record, UnreadRecord):
-                raise record.error()
+            if isinstance(record, UnreadRecord | BaseState):
+                raise from_the_start(record)
             if isinstance(record, DecisionRecord):
                 self._reading.decision(record)
             else:

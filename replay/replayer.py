@@ -19,8 +19,8 @@ from equipoise.assignors import AssignmentProblem, Assignor, DelegatingAssignor,
 from equipoise.events import codec
 from equipoise.events.decisions import Decision, MemberExpired
 from equipoise.events.errors import DamagedError, InputError
-from equipoise.events.facts import GroupConfigured, LogOpened
-from equipoise.events.records import DecisionRecord, Entry, Record, UnreadRecord
+from equipoise.events.facts import BaseRequested, GroupConfigured, LogOpened
+from equipoise.events.records import BaseState, DecisionRecord, Entry, Record, UnreadRecord
 from equipoise.replay.wording import groups_text
 from equipoise.statemachine.machine import AssignorLoader, GroupMachine
 from equipoise.statemachine.published import Match, compare
@@ -64,6 +64,10 @@ class ReplayStep:
     record: Record
     decisions: list[DecisionRecord]
     assignor_call: AssignorCall | None
+    base: BaseState | None = None
+    """The state at which the log begins, in the first step of such a log. `record` is then the
+    request of that state, which was folded before.
+    """
 
 
 class Replayer:
@@ -86,6 +90,8 @@ class Replayer:
         """Offset of the first fact whose stored decisions differ from the recomputed ones; None:
         none so far. `verify` reports the differences.
         """
+        self.base: BaseState | None = None
+        """The state at which the log begins; None: it begins with its first record."""
         self._uncompared: deque[DecisionRecord] = deque(maxlen=MOST_UNCOMPARED)
         self._answers = ConfigurationAnswers()
 
@@ -114,11 +120,21 @@ class Replayer:
         others: set[str] = set()
         for entry in entries:
             if isinstance(entry, DecisionRecord):
-                if entry.group == self._group:
+                if entry.group == self._group and (self.base is None or entry.number > self.base.number):
                     yield from self._known(self._answers.take(entry))
+                continue
+            if isinstance(entry, BaseState):
+                if self._group is None or entry.group == self._group:
+                    yield self._begin(entry)
+                elif self._takes_any:
+                    raise InputError(f"--group: the log holds several groups, {self._group!r} and {entry.group!r} among them; name one")
+                else:
+                    others.add(entry.group)
                 continue
             if until_offset is not None and entry.offset > until_offset:
                 break
+            if self.base is not None and entry.group == self._group and entry.offset <= self.base.offset:
+                continue
             if isinstance(entry, UnreadRecord):
                 if entry.group == self._group:
                     yield from self._known(self._answers.take(entry))
@@ -141,12 +157,24 @@ class Replayer:
                 continue
             yield from self._known(self._answers.take(entry))
         yield from self._known(self._answers.rest())
-        if not self.facts:
+        if self.base is not None and until_offset is not None and until_offset < self.base.offset:
+            begins = f"the log begins at the base at offset {self.base.offset}, which has all facts of the group up to there"
+            raise InputError(f"--at: {begins}; name one from there on, or read the archive")
+        if not self.facts and self.base is None:
             if self._group is None:
                 raise InputError("the log holds no fact of any group; import or simulate one")
             raise InputError(f"--group: the log holds no fact of group {self._group!r}; {groups_text(others)}")
-        if until_offset is not None and last_offset < until_offset:
+        if until_offset is not None and max(last_offset, -1 if self.base is None else self.base.offset) < until_offset:
             raise InputError(f"--at: the log ends at offset {last_offset}; name one up to that")
+
+    def _begin(self, base: BaseState) -> ReplayStep:
+        """Continues from the state at which the log begins. Raises InputError for a form that this
+        build does not read.
+        """
+        self._group, self.base = base.group, base
+        self.machine = GroupMachine.restore(base.state, load=self._listen, any_solver=True)
+        self.first_append_ms = self.last_append_ms = base.append_ms
+        return ReplayStep(Record(base.group, base.offset, base.append_ms, BaseRequested()), [], None, base)
 
     def _known(self, entries: Iterable[Entry]) -> Iterator[ReplayStep]:
         for entry in entries:
@@ -154,6 +182,8 @@ class Replayer:
                 yield self._step(entry)
             elif isinstance(entry, DecisionRecord):
                 self._compare(entry)
+            elif isinstance(entry, BaseState):
+                continue
             elif entry.number is None:
                 raise entry.error()
             elif self.first_divergence is None:

@@ -44,6 +44,10 @@ class SilenceFinder:
         self._heard: dict[str, tuple[int, int]] = {}
         """Member -> (incarnation, append time of its last fact in ms)."""
 
+    def begin(self, state: GroupState, append_ms: int) -> None:
+        """Begins with the members of a stored state, as if they were heard at that time."""
+        self._heard = {name: (member.incarnation, append_ms) for name, member in state.members.items()}
+
     def note(self, record: Record, decisions: Iterable[DecisionRecord], state: GroupState) -> list[SilentPeriod]:
         """Returns the silent periods that this step ends. `state`: after the step."""
         event = record.event

@@ -14,6 +14,9 @@ of three:
   plan where the optimum is not unique (docs/architecture.md, "Determinism").
 
 Facts at the end of the log whose decisions are not stored yet are counted and are no divergence.
+
+A log that begins at a base is verified from there on: the states of its groups are taken as they
+are stored. Other bases are compared with the recomputed states (docs/protocol.md#l10).
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 import attrs
@@ -30,9 +33,10 @@ import msgpack
 from equipoise.assignors import Assignor, registry
 from equipoise.events import codec
 from equipoise.events.decisions import AssignmentIssued, AssignmentProposed, Checkpointed, Decision
-from equipoise.events.errors import DamagedError, GroupHalted, InputError, LogError
+from equipoise.events.errors import DamagedError, EquipoiseError, GroupHalted, InputError, LogError
 from equipoise.events.facts import LogOpened
-from equipoise.events.records import DecisionRecord, Entry, Record
+from equipoise.events.records import BaseState, DecisionRecord, Entry, Record, UnreadRecord
+from equipoise.replay.bases import BaseHash, StoredBases
 from equipoise.replay.differences import Difference, differences
 from equipoise.replay.replayer import ConfigurationAnswers
 from equipoise.statemachine.machine import AssignorLoader, GroupMachine
@@ -122,6 +126,11 @@ class GroupVerification:
     """Decisions that are stored twice, identically."""
     not_yet_written: int
     """Recomputed decisions at the end that the log does not have yet."""
+    bases: int = 0
+    """States stored in bases that are the recomputed ones."""
+    begins_offset: int | None = None
+    """The fact after which its first state is, where the log begins at a base; None: it does not.
+    """
     divergence: Divergence | None = None
     problem: str = ""
     """Why the group cannot be verified; "": it can."""
@@ -140,6 +149,8 @@ class GroupVerification:
             "checkpoints_not_compared": self.not_compared,
             "repeated": self.repeated,
             "not_yet_written": self.not_yet_written,
+            "bases_identical": self.bases,
+            "begins_offset": self.begins_offset,
             "offset": self.offset,
             "problem": self.problem or None,
             "divergence": None if self.divergence is None else self.divergence.document(),
@@ -159,6 +170,10 @@ class Verification:
     problem: str = ""
     """Why the log cannot be read to its end, with the offset; "": it can."""
     offset: int | None = None
+    begins: tuple[int, int] | None = None
+    """First fact and time (ms) of the base at which the log begins, the earliest of its partitions;
+    None: it begins with its first record.
+    """
 
     @property
     def verdict(self) -> Verdict:
@@ -177,26 +192,35 @@ class Verification:
             "verdict": self.verdict.value,
             "log_id": self.log_id,
             "records": self.records,
+            "begins": None if self.begins is None else {"offset": self.begins[0], "append_ms": self.begins[1]},
             "problem": self.problem or None,
             "offset": self.offset,
             "groups": [group.document() for group in self.groups],
         }
 
 
-def verify(entries: Iterable[Entry], *, load: AssignorLoader = registry.load, advance: Callable[[int], None] = lambda records: None) -> Verification:
+def verify(
+    entries: Iterable[Entry],
+    *,
+    load: AssignorLoader = registry.load,
+    advance: Callable[[int], None] = lambda records: None,
+    bases: StoredBases | None = None,
+) -> Verification:
     """Replays and compares every group of a log.
 
     `entries`: facts and decisions in stored order, as `equipoise.events.log` reads them. A record
     of a newer build ends the verification of its group only. Errors of the reader (damage, a gap)
     end the pass and are part of the answer, as is an empty log. `load`: see `GroupMachine`.
-    `advance` is called with the number of records read since the last call. Raises nothing for a
-    damaged log.
+    `advance` is called with the number of records read since the last call. `bases`: those of the
+    log, to be compared. Raises nothing for a damaged log.
     """
     groups: dict[str, GroupVerifier] = {}
     opened: Record | None = None
     log_id = ""
     records = 0
-    problem, offset = "", None
+    problem, offset = ("" if bases is None else bases.problem), None
+    hashes = {} if bases is None else bases.hashes
+    begins: tuple[int, int] | None = None
     try:
         for entry in entries:
             records += 1
@@ -205,20 +229,25 @@ def verify(entries: Iterable[Entry], *, load: AssignorLoader = registry.load, ad
             if isinstance(entry, Record) and isinstance(entry.event, LogOpened):
                 opened, log_id = entry, entry.event.log_id
             else:
-                _group(groups, entry.group, opened, load).take(entry)
+                if isinstance(entry, BaseState):
+                    at = entry.begins_offset, entry.append_ms
+                    begins = at if begins is None else min(begins, at, key=lambda each: each[1])
+                _group(groups, entry.group, opened, load, hashes).take(entry)
     except LogError as error:
         problem, offset = str(error), error.offset
     advance(records % 256)
     if not records and not problem:
         problem, offset = "offset 0: the log is empty, so there is nothing to verify; import or simulate one", 0
     answers = tuple(groups[name].answer() for name in sorted(groups))
-    return Verification(log_id=log_id, groups=answers, records=records, problem=problem, offset=offset)
+    return Verification(log_id=log_id, groups=answers, records=records, problem=problem, offset=offset, begins=begins)
 
 
-def _group(groups: dict[str, GroupVerifier], name: str, opened: Record | None, load: AssignorLoader) -> GroupVerifier:
+def _group(
+    groups: dict[str, GroupVerifier], name: str, opened: Record | None, load: AssignorLoader, bases: Mapping[tuple[str, int], BaseHash]
+) -> GroupVerifier:
     group = groups.get(name)
     if group is None:
-        group = groups[name] = GroupVerifier(name, load)
+        group = groups[name] = GroupVerifier(name, load, bases=bases)
         if opened is not None:
             group.machine.step(opened)
     return group
@@ -232,7 +261,7 @@ class _Waiting:
     fact: Record
 
 
-_SAVED = 3
+_SAVED = 4
 """Form of a saved verification."""
 _DIGEST_BYTES = 8
 _OF_A_HASH = b"\1"
@@ -259,10 +288,26 @@ class GroupVerifier:
     point and restored elsewhere.
 
     `remembered`: number of latest stored decisions with which a stored duplicate is compared.
+    `bases`: hashes of `StoredBases`.
     """
 
-    def __init__(self, name: str, load: AssignorLoader = registry.load, *, remembered: int = MOST_REMEMBERED) -> None:
+    def __init__(
+        self,
+        name: str,
+        load: AssignorLoader = registry.load,
+        *,
+        remembered: int = MOST_REMEMBERED,
+        bases: Mapping[tuple[str, int], BaseHash] | None = None,
+    ) -> None:
         self.name = name
+        self._bases = bases or {}
+        self._bases_identical = 0
+        self._base_offset: int | None = None
+        """The fact after which the state is that the log begins with; None: it begins with its
+        first record.
+        """
+        self._base_number = 0
+        """Number of the last decision by then."""
         self._load = load
         self._assignor: Assignor | None = None
         self.machine = GroupMachine(load=self._remember, any_solver=True)
@@ -292,7 +337,14 @@ class GroupVerifier:
         return bool(self._problem) or self._divergence is not None
 
     def take(self, entry: Entry) -> None:
-        """Takes the next fact or stored decision of the group."""
+        """Takes the next fact or stored decision of the group, or its state at the base at which
+        the log begins.
+        """
+        if isinstance(entry, BaseState):
+            self._begin(entry)
+            return
+        if self._base_offset is not None and self._is_in_base(entry, self._base_offset):
+            return
         try:
             known = self._answers.take(entry)
         except DamagedError as error:
@@ -301,12 +353,32 @@ class GroupVerifier:
         for each in known:
             self._take_known(each)
 
+    def _begin(self, base: BaseState) -> None:
+        try:
+            self.machine = GroupMachine.restore(base.state, load=self._remember, any_solver=True)
+        except EquipoiseError as error:
+            self.cannot_go_on(base.offset, f"offset {base.offset}: the state at the base: {error}")
+            return
+        state = self.machine.state
+        if (state.group, state.last_offset, state.number) != (base.group, base.offset, base.number):
+            self.cannot_go_on(base.offset, f"offset {base.offset}: the state at the base is of group {state.group!r} at offset {state.last_offset}")
+        self._base_offset, self._base_number = base.offset, base.number
+        self._passed = base.number
+        config = state.config
+        if config is not None and self._assignor is not None and config.solver != self._assignor.solver:
+            self._other_solver = config.solver
+
+    def _is_in_base(self, entry: Entry, base_offset: int) -> bool:
+        """Whether the state that the log begins with has it already."""
+        number = entry.number if isinstance(entry, DecisionRecord | UnreadRecord) else None
+        return number <= self._base_number if number is not None else isinstance(entry, Record | UnreadRecord) and entry.offset <= base_offset
+
     def _take_known(self, entry: Entry) -> None:
         if isinstance(entry, Record):
             self._fact(entry)
         elif isinstance(entry, DecisionRecord):
             self._stored(entry)
-        else:
+        elif isinstance(entry, UnreadRecord):
             self.cannot_go_on(entry.offset, str(entry.error()))
 
     def _fact(self, record: Record) -> None:
@@ -322,12 +394,25 @@ class GroupVerifier:
         if config is not None and self._assignor is not None and config.solver != self._assignor.solver:
             self._other_solver = config.solver
         self._recomputed += len(decisions)
+        self._compare_base(record, decisions)
         for decision in decisions:
             self._note_solver(decision)
             if len(self._waiting) < MOST_WAITING:
                 self._waiting.append(_Waiting(decision, record))
             else:
                 self._overflowed = True
+
+    def _compare_base(self, record: Record, decisions: list[DecisionRecord]) -> None:
+        """Compares the state with the one that a base of the log has for this fact."""
+        stored = self._bases.get((record.group, record.offset))
+        if stored is None:
+            return
+        for each in decisions:
+            if isinstance(each.decision, Checkpointed) and each.decision.form == stored[0]:
+                if each.decision.state_sha256 == stored[1]:
+                    self._bases_identical += 1
+                else:
+                    self._diverge("the base of the log has another state after this fact", record, each, each)
 
     def _note_solver(self, record: DecisionRecord) -> None:
         """Notes a plan with several optima under another solver. That solver may have chosen
@@ -412,11 +497,12 @@ class GroupVerifier:
         waiting = [] if over else [_save_waiting(each) for each in self._waiting]
         answers = (ConfigurationAnswers() if over else self._answers).save()
         counts = [self._facts, self._passed, self._checkpoints, self._not_compared, self._repeated, self._recomputed]
+        base = [self._base_offset, self._base_number]
         flags = [self._overflowed, self._other_solver, self._other_optimum]
         problem = self._problem or ("" if self._divergence is None else self._divergence.problem)
         machine = b"" if over else self.machine.snapshot()
         digests = b"".join(self._digests)
-        saved: bytes = msgpack.packb([_SAVED, self.name, counts, flags, problem, self._offset, machine, waiting, answers, digests])
+        saved: bytes = msgpack.packb([_SAVED, self.name, counts, flags, problem, self._offset, machine, waiting, answers, digests, base])
         return saved
 
     @classmethod
@@ -427,13 +513,14 @@ class GroupVerifier:
         form = msgpack.unpackb(saved)
         if form[0] != _SAVED:
             raise InputError(f"the saved state of the verification has form {form[0]}, this build reads {_SAVED}; start it again")
-        _, name, counts, flags, problem, offset, machine, waiting, answers, digests = form
+        _, name, counts, flags, problem, offset, machine, waiting, answers, digests, base = form
         group = cls(name, load, remembered=remembered)
         if machine:
             group.machine = GroupMachine.restore(machine, load=group._remember, any_solver=True)
         group._facts, group._passed, group._checkpoints, group._not_compared, group._repeated, group._recomputed = counts
         group._overflowed, group._other_solver, group._other_optimum = flags
         group._problem, group._offset = problem, offset
+        group._base_offset, group._base_number = base
         group._answers = ConfigurationAnswers.restore(answers)
         group._waiting.extend(_restore_waiting(name, group.machine.state.log_id, each) for each in waiting)
         group._digests.extend(digests[at : at + _DIGEST_BYTES] for at in range(0, len(digests), _DIGEST_BYTES))
@@ -459,11 +546,13 @@ class GroupVerifier:
             group=self.name,
             verdict=verdict,
             facts=self._facts,
-            compared=self._passed - self._not_compared,
+            compared=self._passed - self._base_number - self._not_compared,
             checkpoints=self._checkpoints,
             not_compared=self._not_compared,
             repeated=self._repeated,
-            not_yet_written=0 if self.is_over else self._recomputed - self._passed,
+            not_yet_written=0 if self.is_over else self._recomputed - (self._passed - self._base_number),
+            bases=self._bases_identical,
+            begins_offset=self._base_offset,
             divergence=divergence,
             problem=self._problem,
             offset=self._offset,

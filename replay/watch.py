@@ -17,6 +17,7 @@ import msgpack
 from equipoise.assignors import registry
 from equipoise.events.errors import EquipoiseError, InputError, LogError
 from equipoise.events.facts import LogOpened
+from equipoise.events.log.kafka.bases import BaseStart
 from equipoise.events.log.kafka.envelope import StoredDecision, decision_record, fact_record, fact_row, stored_decision
 from equipoise.events.log.rows import FactRow, Order
 from equipoise.replay.verification import GroupVerifier, Verdict
@@ -61,8 +62,8 @@ class InOrder:
     A decision may arrive far behind its fact. It is returned after that fact.
     """
 
-    def __init__(self) -> None:
-        self.next_fact = self.next_decision = 0
+    def __init__(self, next_fact: int = 0, next_decision: int = 0) -> None:
+        self.next_fact, self.next_decision = next_fact, next_decision
         self._facts: dict[int, Arrived] = {}
         self._decisions: dict[int, Arrived] = {}
 
@@ -114,10 +115,13 @@ class Watch:
     """Watches one partition. `groups`: saved verifications by group, kept by the caller between
     calls of `feed`.
 
-    `facts`, `decisions`: numbers verified so far.
+    `start`: the base at which the partition begins; None: its first record. `facts`, `decisions`:
+    numbers verified so far.
     """
 
-    def __init__(self, groups: MutableMapping[str, bytes], *, load: AssignorLoader = registry.load) -> None:
+    def __init__(
+        self, groups: MutableMapping[str, bytes], *, start: BaseStart | None = None, load: AssignorLoader = registry.load
+    ) -> None:
         self._groups = groups
         self._load = load
         self._order = InOrder()
@@ -125,6 +129,13 @@ class Watch:
         self._told_missing: list[str] = []
         self._broken = False
         self.facts = self.decisions = 0
+        if start is not None:
+            self._order = InOrder(start.facts_offset, start.decisions_offset)
+            self._opened = start.opened
+            for state in start.states:
+                group = self._begin(state.group)
+                group.take(state.entry())
+                groups[state.group] = group.save()
 
     def feed(self, arrived: Iterable[Arrived]) -> list[Alert]:
         """Takes records and returns new problems. Each group is reported once, with its first

@@ -173,6 +173,11 @@ def day_text(append_ms: int) -> str:
     return _utc(append_ms).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
+def begins_text(begins_offset: int, append_ms: int) -> str:
+    """Says that a log begins at a base."""
+    return f"read from the base at offset {begins_offset}, {day_text(append_ms)}; before it: the archive"
+
+
 def _utc(append_ms: int) -> dt.datetime:
     return dt.datetime.fromtimestamp(append_ms // 1_000, tz=dt.UTC)
 

@@ -13,7 +13,7 @@ from equipoise.assignors import Assignor, LoadBalance, PlanCost, check_settings,
 from equipoise.events.codec import MOST_EVENT_BYTES, kind_of
 from equipoise.events.decisions import Checkpointed, Decision, EventRejected
 from equipoise.events.errors import EquipoiseError, GroupHalted, InputError, RepeatError
-from equipoise.events.facts import GroupConfigured, LogOpened
+from equipoise.events.facts import BaseRequested, GroupConfigured, LogOpened
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.statemachine import actions, leader, restarts, snapshots
 from equipoise.statemachine.context import StepContext
@@ -118,7 +118,8 @@ class GroupMachine:
         elif context.causes or context.changed or context.moves:
             self._lead(context, record)
         settings = state.settings
-        if settings.checkpoint_every_records and (state.seq + 1) % settings.checkpoint_every_records == 0:
+        is_due = settings.checkpoint_every_records and (state.seq + 1) % settings.checkpoint_every_records == 0
+        if is_due or event.__class__ is BaseRequested:
             context.emitted.append(self._checkpoint(len(context.emitted) + 1))
         return self._number(record, context.emitted) if context.emitted else []
 

@@ -30,7 +30,7 @@ import attrs
 from equipoise.events import codec
 from equipoise.events.decisions import Checkpointed
 from equipoise.events.errors import GapError, GroupHalted, RepeatError
-from equipoise.events.facts import GroupConfigured, LogOpened, PartitionsObserved, ProbingTick
+from equipoise.events.facts import BaseRequested, GroupConfigured, LogOpened, PartitionsObserved, ProbingTick
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.statemachine.machine import GroupMachine, defect_text
 from equipoise.statemachine.published import PublishedDecisions, PublishedProblem
@@ -65,6 +65,8 @@ class StoredCheckpoint:
     offset: int
     number: int
     state: bytes
+    is_base: bool = False
+    """A `BaseRequested` asked for it (docs/protocol.md#l10)."""
 
 
 class GroupLead:
@@ -243,7 +245,7 @@ class PartitionLead:
             problem = f"{what}; an event has at most {codec.MOST_EVENT_BYTES}: a defect of equipoise, please report it"
             self._halt(group, record.offset, "decision_too_large", problem)
         if group.halted is None and any(isinstance(decision.decision, Checkpointed) for decision in decisions):
-            self.take_checkpoint(group.name)
+            self.take_checkpoint(group.name, is_base=isinstance(record.event, BaseRequested))
         if group.halted is not None:
             return []
         if isinstance(record.event, ProbingTick):
@@ -285,9 +287,10 @@ class PartitionLead:
 
     # Checkpoints
 
-    def take_checkpoint(self, group_name: str) -> None:
+    def take_checkpoint(self, group_name: str, *, is_base: bool = False) -> None:
         """Takes a checkpoint of the group, to be stored once its decisions are acknowledged
-        (docs/protocol.md#l7). Halts a group whose state cannot be written.
+        (docs/protocol.md#l7). `is_base`: of `StoredCheckpoint`. Halts a group whose state cannot be
+        written.
         """
         group = self.groups[group_name]
         state = group.machine.state
@@ -296,7 +299,8 @@ class PartitionLead:
         except Exception as error:  # noqa: BLE001 as in `fold`
             self._halt_for(group, state.last_offset, error)
             return
-        group.waiting.append(StoredCheckpoint(group=group_name, offset=state.last_offset, number=state.number, state=snapshot))
+        taken = StoredCheckpoint(group=group_name, offset=state.last_offset, number=state.number, state=snapshot, is_base=is_base)
+        group.waiting.append(taken)
 
     def acknowledged(self, group_name: str, number: int) -> list[StoredCheckpoint]:
         """Every decision of the group up to `number` is in the log. Returns the checkpoints that

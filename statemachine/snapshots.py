@@ -20,6 +20,7 @@ from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.facts import GroupConfigured, TopologyDeclared
 from equipoise.events.tasks import PARSED_TASKS, Lag, LagSentinel, TaskId
 from equipoise.statemachine import actions
+from equipoise.statemachine.snapshot_forms import UPCASTERS, upcast
 from equipoise.statemachine.state import (
     Backoff,
     Crashes,
@@ -47,9 +48,22 @@ FORMAT = "equipoise-state"
 FORM = 4
 """Form of the content. Raise it whenever the same state gives other bytes, including the bytes of
 the configuration and topologies in it. `Checkpointed` names it beside its hash, and hashes of
-another form are not compared (docs/protocol.md#l7). ``tests/data/logs`` has a log that shows a
-change.
+another form are not compared (docs/protocol.md#l7). Earlier forms are read
+(`equipoise.statemachine.snapshot_forms`). ``tests/data/logs`` has a log that shows a change.
 """
+
+
+class UnreadFormError(InputError):
+    """A snapshot in a form that this build does not read. `form`: the form."""
+
+    def __init__(self, form: object) -> None:
+        super().__init__(f"the snapshot has form {form!r:.80}, this build reads forms {min(UPCASTERS)} to {FORM}; use the build that wrote it")
+        self.form = form
+
+
+def is_read(form: int) -> bool:
+    """Whether this build reads snapshots in this form."""
+    return form == FORM or form in UPCASTERS
 
 
 def is_of_another_form(decision: object) -> bool:
@@ -66,19 +80,21 @@ def dump(state: GroupState) -> bytes:
 
 
 def load(checkpoint: bytes) -> GroupState:
-    """The state from the bytes of `dump`. Raises InputError when the bytes are damaged or have
-    another form.
+    """The state from the bytes of `dump`, in this build's form or an earlier one. Raises InputError
+    when the bytes are damaged, UnreadFormError when they have another form.
     """
     try:
         wire = msgpack.unpackb(checkpoint)
         if not isinstance(wire, list) or wire[:1] != [FORMAT]:
             raise InputError("these bytes are no checkpoint of a group")
-        if wire[1] != FORM:
-            raise InputError(f"the checkpoint has form {wire[1]!r:.80}, this build reads form {FORM}; fold the log from its start")
+        form = wire[1]
+        if form.__class__ is not int or not is_read(form):
+            raise UnreadFormError(form)
         checksum, content = wire[2:]
         if zlib.crc32(content) != checksum:
             raise InputError("the checkpoint is damaged: its bytes differ from their checksum; take an earlier one, or fold the log from its start")
-        return _state_from_wire(msgpack.unpackb(content, strict_map_key=False, use_list=False))
+        parts = msgpack.unpackb(content, strict_map_key=False, use_list=False)
+        return _state_from_wire(parts if form == FORM else upcast(form, list(parts), FORM))
     except EquipoiseError:
         raise
     except (ValueError, TypeError, IndexError, KeyError, AttributeError, msgpack.exceptions.ExtraData, msgpack.exceptions.UnpackException) as error:

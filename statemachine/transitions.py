@@ -15,6 +15,7 @@ from equipoise.assignors import MovementState
 from equipoise.events.decisions import MemberAsked
 from equipoise.events.facts import (
     AssignmentObserved,
+    BaseRequested,
     DealRequested,
     Fact,
     GroupConfigured,
@@ -366,6 +367,10 @@ def probing_tick(context: StepContext, fact: ProbingTick) -> None:
     """Changes nothing: time was moved and due deadlines were handled before."""
 
 
+def base_requested(context: StepContext, fact: BaseRequested) -> None:
+    """Changes nothing: the machine answers every request with the hash of its state."""
+
+
 def undecodable(context: StepContext, fact: Undecodable) -> None:
     raise Rejected("undecodable", fact.length_bytes, fact.crc32)
 
@@ -503,6 +508,7 @@ _ALWAYS: dict[type, Transition] = {
     TopologyDeclared: topology_declared,
     PartitionsObserved: partitions_observed,
     ProbingTick: probing_tick,
+    BaseRequested: base_requested,
     Undecodable: undecodable,
 }
 _OF_MEMBERS: dict[type, Transition] = {

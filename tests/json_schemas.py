@@ -151,9 +151,10 @@ NOT_MET: dict[str, set[Key]] = {
     },
     "explain": {("explain#candidate", each) for each in ("rack", "traffic_cost", "load_share", "task_share")},
     "timeline": {("timeline#lifeline", "rack")},
-    "verify": {("verify#fact", "event")},
+    "verify": {("verify#fact", "event"), ("verify", "begins"), ("verify#group", "begins_offset")},
     "archive": {
         ("archive", "unread"),
+        ("archive", "withdrawn"),
         *(("archive#unread", each) for each in ("group", "partition", "offset", "number", "kind", "version", "problem")),
     },
     "scale-down": {("scale-down#followed", each) for each in ("group", "outcome", "members", "seconds", "picked")},
@@ -161,5 +162,7 @@ NOT_MET: dict[str, set[Key]] = {
 }
 """Properties that the tests' logs have no value for: in them no member names a rack or a limit of
 its own, prepares, is leaving or keeps crashing, the fact that diverges is a tick without fields, no
-scenario disagrees with itself, and no record is of a newer build (test_newer_events.py has some).
+scenario disagrees with itself, no log begins at a base, no declared archive is withdrawn
+(tests/live/test_bases.py has both), and no record is of a newer build (test_newer_events.py has
+some).
 """

@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
@@ -21,6 +21,7 @@ from equipoise.events.log import Log, is_archive_location, open_log
 from equipoise.events.log.stored import StoredLog
 from equipoise.events.records import UnreadRecord
 from equipoise.output import same_place
+from equipoise.replay.bases import as_kafka
 from equipoise.replay.wording import counted
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ Advance = Callable[[int], None]
 _ROUND_S = 2.0
 _FACTS_A_TRANSACTION = 1_000
 _FACTS_A_FILE = 100_000
+_MOST_NAME_CHARS = 200
 EXIT_UNREAD = 1
 
 
@@ -38,9 +40,23 @@ class _Done:
     facts: int = 0
     decisions: int = 0
     waiting: int = 0
+    held_by: dict[int, str] = attrs.field(factory=dict)
+    """Partition -> a group that has halted, behind which nothing is copied."""
     unread: list[UnreadRecord] = attrs.field(factory=list)
     next_offsets: dict[int, int] = attrs.field(factory=dict)
     """Partition -> offset of the next fact to copy."""
+
+    def document(self, withdrawn: str | None = None) -> dict[str, Any]:
+        offsets = sorted(self.next_offsets.items())
+        return {
+            "facts": self.facts,
+            "decisions": self.decisions,
+            "next_offset": offsets[0][1] if len(offsets) == 1 else None,
+            "next_offsets": [{"partition": each, "offset": offset} for each, offset in offsets],
+            "waiting": self.waiting,
+            "unread": [attrs.asdict(each) for each in self.unread],
+            "withdrawn": withdrawn,
+        }
 
 
 @command("archive", short_help="Copy a log into a file or a Parquet archive; resumes where the last run ended.")
@@ -48,13 +64,14 @@ class _Done:
 @click.option(
     "--to",
     "location",
-    required=True,
     metavar="LOG2",
     help="Target: a file (group.db) or an archive (archive/, s3://bucket/archive/). One that already holds LOG's beginning is continued.",
 )
 @click.option("--follow", is_flag=True, help="Keep copying new records until interrupted.")
 @click.option("--final", is_flag=True, help="No worker leads LOG any more: copy the facts after the last decision, too.")
-def archive(screen: Screen, log: Log, location: str, follow: bool, final: bool) -> int:
+@click.option("--declare", metavar="NAME", help="Declare this archive of a log in Kafka under NAME: workers delete no record that it lacks.")
+@click.option("--withdraw", metavar="NAME", help="Withdraw an archive that was declared under NAME, and copy nothing.")
+def archive(screen: Screen, log: Log, location: str | None, follow: bool, final: bool, declare: str | None, withdraw: str | None) -> int:
     """Copy facts and decisions of LOG into a file, or into a Parquet archive, that every other
     command reads. The command may be killed at any time; the next run resumes, and copies no record
     twice.
@@ -63,6 +80,10 @@ def archive(screen: Screen, log: Log, location: str, follow: bool, final: bool) 
     its decisions are written; later facts wait for the next run. A file holds one partition, an
     archive holds all. When the log's workers are stopped for good, --final copies the facts that
     wait, too.
+
+    Workers with retention delete old records of a log in Kafka, whether they are archived or not.
+    With --declare they keep what this archive lacks, also while it does not run, until it is
+    withdrawn. Declare the same NAME each time.
 
     Exit code 1: everything is copied byte for byte, but this build cannot read some group's records
     (unknown kind or version).
@@ -73,7 +94,13 @@ def archive(screen: Screen, log: Log, location: str, follow: bool, final: bool) 
       equipoise archive kafka://127.0.0.1:9092 --to s3://bucket/archive/
       equipoise archive 'kafka://127.0.0.1:9092/equipoise?partition=3' --to groups.p3.db --follow
       equipoise archive group.db --to archive/
+      equipoise archive kafka://127.0.0.1:9092 --to archive/ --follow --declare nightly
+      equipoise archive kafka://127.0.0.1:9092 --withdraw nightly
     """
+    if withdraw is not None:
+        return _withdraw(screen, log, withdraw, [name for name, given in (("--to", location), ("--declare", declare), ("--follow", follow)) if given])
+    if location is None:
+        raise InputError("--to: name the file or the archive to copy to")
     if location.startswith("kafka://"):
         raise InputError("--to: name a file, as group.db, or an archive, as archive/ or s3://bucket/archive/")
     if same_place(log.location, location):
@@ -81,6 +108,13 @@ def archive(screen: Screen, log: Log, location: str, follow: bool, final: bool) 
     if final and follow:
         raise InputError("--final: is for a log that is not led any more, which --follow would wait for; leave one of them out")
     done = _Done()
+    declared: dict[int, int] = {}
+    kafka = as_kafka(log)
+    if declare is not None:
+        _check_name(declare)
+        if kafka is None:
+            raise InputError(f"--declare: {log.location} is not in Kafka, so nothing deletes its records")
+        kafka.declare_archive(declare, _positions(kafka, location), _now_ms())
 
     def there() -> str:
         return f"{location} holds what was copied so far; the same command resumes there"
@@ -89,6 +123,9 @@ def archive(screen: Screen, log: Log, location: str, follow: bool, final: bool) 
         pairs: list[tuple[KafkaLog, Log]] = []
         while True:
             _round(log, location, done, advance, pairs, opened, final=final)
+            if declare is not None and kafka is not None and done.next_offsets != declared:
+                declared = dict(done.next_offsets)
+                kafka.declare_archive(declare, declared, _now_ms())
             if not follow:
                 break
             time.sleep(_ROUND_S)
@@ -96,17 +133,44 @@ def archive(screen: Screen, log: Log, location: str, follow: bool, final: bool) 
     where = f"offset {offsets[0][1]}" if len(offsets) == 1 else ", ".join(f"offset {offset} of partition {each}" for each, offset in offsets)
     summary = f"{counted(done.facts, 'fact')} and {counted(done.decisions, 'decision')} copied to {location}, up to {where}"
     waiting = f"; {counted(done.waiting, 'fact')} after the last decision wait for the next run" if done.waiting else ""
-    document = {
-        "facts": done.facts,
-        "decisions": done.decisions,
-        "next_offset": offsets[0][1] if len(offsets) == 1 else None,
-        "next_offsets": [{"partition": each, "offset": offset} for each, offset in offsets],
-        "waiting": done.waiting,
-        "unread": [attrs.asdict(each) for each in done.unread],
-    }
+    document = done.document()
     unread = [f"copied, but this build cannot read it: {each.error()}" for each in done.unread]
-    screen.answer(document, summary + waiting, *unread)
+    held = [f"partition {partition} is copied up to where group {group} has halted" for partition, group in sorted(done.held_by.items())]
+    screen.answer(document, summary + waiting, *held, *unread)
     return EXIT_UNREAD if unread else 0
+
+
+def _withdraw(screen: Screen, log: Log, name: str, others: list[str]) -> int:
+    if others:
+        raise InputError(f"--withdraw: copies nothing, so leave out {others[0]}")
+    _check_name(name)
+    kafka = as_kafka(log)
+    if kafka is None:
+        raise InputError(f"--withdraw: {log.location} is not in Kafka, so it has no declared archive")
+    known = [partition for partition in kafka.partitions() if name in kafka.bases(partition, keep_states=False).archives]
+    if not known:
+        raise InputError(f"--withdraw {name}: the log has no declared archive of that name")
+    kafka.declare_archive(name, dict.fromkeys(known), _now_ms())
+    screen.answer(_Done().document(name), f"archive {name} is withdrawn: workers may delete what it lacks")
+    return 0
+
+
+def _positions(log: KafkaLog, location: str) -> dict[int, int]:
+    """Partition -> offset of the next fact to copy."""
+    positions = {}
+    for partition in log.partitions():
+        with open_log(f"{location}?partition={partition}" if is_archive_location(location) else location, "a") as target:
+            positions[partition] = target.position()
+    return positions
+
+
+def _check_name(name: str) -> None:
+    if not 0 < len(name) <= _MOST_NAME_CHARS:
+        raise InputError(f"a declared archive has a name of 1 to {_MOST_NAME_CHARS} characters; name a shorter one")
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _round(log: Log, location: str, done: _Done, advance: Advance, pairs: list[tuple[KafkaLog, Log]], opened: ExitStack, *, final: bool) -> None:
@@ -116,6 +180,7 @@ def _round(log: Log, location: str, done: _Done, advance: Advance, pairs: list[t
     from equipoise.events.log.kafka.log import KafkaLog
 
     done.waiting = 0
+    done.held_by.clear()
     if isinstance(log, KafkaLog) and is_archive_location(location):
         if not pairs:
             for partition in log.partitions():
@@ -147,6 +212,8 @@ def _from_kafka(source: KafkaLog, target: Log, done: _Done, advance: Advance, *,
     done.facts, done.decisions, done.waiting = done.facts + archived.facts, done.decisions + archived.decisions, done.waiting + archived.waiting
     done.next_offsets[source.only_partition()] = archived.position
     done.unread += archived.unread
+    if archived.held_by:
+        done.held_by[source.only_partition()] = archived.held_by
 
 
 @command("compact", short_help="Merge the small files of a Parquet archive.")

@@ -13,7 +13,7 @@ import click
 from equipoise.cli.screen import Screen
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.log import Log, PartitionedLog, open_log
-from equipoise.events.records import Entry
+from equipoise.events.records import BaseState, Entry
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId, parse_task
 
@@ -62,7 +62,19 @@ def read(screen: Screen, log: Log, label: str, group: str | None = None) -> Iter
     records = log.read()
     if group is not None and isinstance(log, PartitionedLog):
         records = log.read_beside(group)
-    return screen.track(records, label, log.count())
+    return _remarked(screen, screen.track(records, label, log.count()))
+
+
+def _remarked(screen: Screen, records: Iterator[Entry]) -> Iterator[Entry]:
+    """The records; says when the log begins at a base."""
+    is_said = False
+    for entry in records:
+        if isinstance(entry, BaseState) and not is_said:
+            from equipoise.replay.wording import begins_text
+
+            is_said = True
+            screen.remark(begins_text(entry.begins_offset, entry.append_ms))
+        yield entry
 
 
 def with_settings(settings: GroupSettings, changes: Iterable[str]) -> GroupSettings:

@@ -17,8 +17,8 @@ from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import InputError
 from equipoise.events.facts import GroupConfigured
 from equipoise.events.log import Log
-from equipoise.events.records import DecisionRecord, Entry, Record, UnreadRecord
-from equipoise.replay.wording import clock_text, groups_text
+from equipoise.events.records import BaseState, DecisionRecord, Entry, Record, UnreadRecord
+from equipoise.replay.wording import begins_text, clock_text, groups_text
 
 _ROUND_S = 0.5
 _MOST_CHARS = 300
@@ -44,8 +44,15 @@ def tail(screen: Screen, log: Log, group: str | None, lines: int, facts: bool, f
     numbers: dict[str, int] = {}
     asked: dict[tuple[str, int], GroupConfigured] = {}
     is_there = group is None
+    is_said = False
     for entry in log.read(group=group):
         is_there = is_there or entry.group == group
+        if isinstance(entry, BaseState):
+            if not is_said:
+                screen.remark(begins_text(entry.begins_offset, entry.append_ms))
+            is_said, position = True, max(position, entry.begins_offset)
+            begin = max(begin, entry.begins_offset)
+            continue
         if _number(entry) is None:
             position = max(position, _offset(entry) + 1)
         else:
@@ -94,7 +101,7 @@ def _remember(asked: dict[tuple[str, int], GroupConfigured], entry: Entry) -> No
 
 def _number(entry: Entry) -> int | None:
     """Of a decision; None: it is a fact."""
-    return None if isinstance(entry, Record) else entry.number
+    return None if isinstance(entry, Record | BaseState) else entry.number
 
 
 def _offset(entry: Entry) -> int:
@@ -114,6 +121,7 @@ def _is_wanted(entry: Entry, numbers: dict[str, int], *, facts: bool) -> bool:
 
 
 def _print(screen: Screen, entry: Entry, asked: dict[tuple[str, int], GroupConfigured]) -> None:
+    assert not isinstance(entry, BaseState), "a base has no line"
     if isinstance(entry, UnreadRecord):
         form = {"kind": codec.kind_name(entry.kind), "event": {"version": entry.version, "problem": entry.problem}}
     else:

@@ -17,7 +17,7 @@ from equipoise.events import codec
 from equipoise.events.errors import InputError
 from equipoise.events.log import Log, open_log
 from equipoise.events.records import Entry
-from equipoise.replay.wording import clock_text, counted, groups_text
+from equipoise.replay.wording import begins_text, clock_text, counted, groups_text
 
 if TYPE_CHECKING:
     from equipoise.replay.verification import Divergence, Verification
@@ -30,7 +30,8 @@ _MOST_CHARS = 600
 @command("verify", short_help="Recompute every decision of a log and show the first that differs.")
 @click.argument("log", type=LOG)
 @click.option("--group", "names", metavar="GROUP", multiple=True, help="Verify only this group; may be repeated. Default: every group.")
-def verify(screen: Screen, log: Log, names: tuple[str, ...]) -> int:
+@click.option("--archive", metavar="ARCHIVE", help="An archive of LOG, which is in Kafka: both are verified as one, so also what LOG no longer has.")
+def verify(screen: Screen, log: Log, names: tuple[str, ...], archive: str | None) -> int:
     """Fold every group of LOG with the machine that decides live, recompute each decision and
     compare it with the stored one, byte for byte. LOG is a log of equipoise; a Kafka Streams group
     is imported first (`equipoise import`).
@@ -40,16 +41,20 @@ def verify(screen: Screen, log: Log, names: tuple[str, ...]) -> int:
     events); the offset is on stderr, and other groups are still verified. Facts at the end that no
     decision answers yet are no divergence.
 
+    A log in Kafka whose first records were deleted is verified from its oldest base on.
+
     \b
     Examples:
       equipoise verify group.db
       equipoise verify archive/ --group orders --group clicks
       equipoise verify --json group.jsonl | jq .verdict
+      equipoise verify kafka://127.0.0.1:9092 --archive archive/
     """
+    from equipoise.replay.bases import stored_bases
     from equipoise.replay.verification import verify  # loads the solver
 
     with open_log(log.location, check_structure=True) as checked, screen.progress("verifying", checked.count()) as advance:
-        verification = verify(_entries(checked, names), advance=advance)
+        verification = verify(_entries(checked, names, archive), advance=advance, bases=stored_bases(checked))
         missing = sorted(set(names) - {each.group for each in verification.groups}) if not verification.problem else []
         if missing:
             there = {entry.group for entry in checked.read() if entry.group}
@@ -61,8 +66,12 @@ def verify(screen: Screen, log: Log, names: tuple[str, ...]) -> int:
     return verification.verdict.exit_code
 
 
-def _entries(log: Log, names: Sequence[str]) -> Iterator[Entry]:
+def _entries(log: Log, names: Sequence[str], archive: str | None) -> Iterator[Entry]:
     """The records of all groups, or of `names` one after the other."""
+    if archive is not None:
+        from equipoise.replay.bases import read_as_one
+
+        return chain.from_iterable(read_as_one(archive, log, name) for name in (dict.fromkeys(names) or (None,)))
     return chain.from_iterable(log.read(group=name) for name in dict.fromkeys(names)) if names else log.read()
 
 
@@ -74,6 +83,10 @@ def verification_parts(verification: Verification) -> list[Part]:
     verdict = Styled(verification.verdict.value, bold=True, colour=_COLOURS[verification.verdict.exit_code])
     summary = f"{counted(compared, 'decision')} of {counted(facts, 'fact')} recomputed and compared byte for byte"
     parts: list[Part] = [Line(verdict, f": {summary}" if verification.verdict.exit_code == 0 else f", after {summary}")]
+    if verification.begins is not None:
+        parts.append(begins_text(*verification.begins))
+    bases = sum(group.bases for group in groups)
+    parts += [f"{counted(bases, 'state')} in bases equal the recomputed ones"] if bases else []
     columns = ("group", "verdict", "facts", "decisions identical", "state hashes", "repeated", "not yet written")
     rows = [(each.group, each.verdict.value, each.facts, each.compared, each.checkpoints, each.repeated, each.not_yet_written) for each in groups]
     parts += [Table(columns=columns, rows=rows)] if rows else []

@@ -17,7 +17,7 @@ from equipoise.events.facts import Fact, LogOpened
 from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, Producer, TopicPartition, call_off, unless_abandoned
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import group_key, group_of, member_decision, pack_fact, partition_of, stored_decision
-from equipoise.events.log.kafka.opening import reaching, read_opening
+from equipoise.events.log.kafka.opening import newest_base, reaching, read_opening
 from equipoise.events.log.kafka.topics import Topics
 from equipoise.events.records import DecisionRecord, UnreadDecision
 from equipoise.member.options import MemberOptions
@@ -208,6 +208,8 @@ class Link:
             if begin < end:
                 self._consumer.resume(self._decisions)
             number = await self._highest_number(begin, end)
+            if not number and begin > 0:
+                number = await self._number_at_base()
             self._consumer.pause(self._decisions)
             await unless_abandoned(self._producer.partitions_for(self._topics.facts))
             if ids != await self._ask_topic_ids():
@@ -264,6 +266,13 @@ class Link:
             if number:
                 return number
         return 0
+
+    async def _number_at_base(self) -> int:
+        """The number of the group's last decision before the newest base; 0: none. A group that has
+        halted may have no later one.
+        """
+        base = await newest_base(self._connection, self._topics, self.log_id, self._partition)
+        return 0 if base is None or self._group not in base.groups else base.groups[self._group][1]
 
     def _go_to(self, position: int) -> None:
         self._consumer.seek(self._decisions, position)

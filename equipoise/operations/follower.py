@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from equipoise.events import codec
 from equipoise.events.decisions import EventRejected
+from equipoise.events.errors import DamagedError
 from equipoise.events.facts import GroupConfigured, LogOpened
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import partition_of, published
@@ -59,9 +60,14 @@ class Follower:
             await self._start(reading)
         self._unanswered.clear()
         clock = asyncio.get_running_loop().time
-        for reading, lead in self._leads.items():
+        for reading, lead in list(self._leads.items()):
             async with reading.facts() as facts:
-                await facts.place(lead.position)
+                try:
+                    await facts.place(lead.position)
+                except DamagedError:  # it was slow, and what it has not read is deleted: begin again at the last checkpoints
+                    await self._start(reading)
+                    lead = self._leads[reading]
+                    await facts.place(lead.position)
                 async for record in facts.until(await facts.end()):
                     fact = next_fact(lead, record)
                     if fact is None:

@@ -14,6 +14,7 @@ from equipoise.events.errors import FieldError, InputError, UnknownEventError
 from equipoise.events.facts import (
     READINESS,
     AssignmentObserved,
+    BaseRequested,
     DealRequested,
     GroupConfigured,
     LeaveCancelled,
@@ -477,6 +478,12 @@ def tick(context: Context, parsed: ParsedDirective) -> None:
         context.group_harness.append_ms += parsed.get("every_ms", 1_000)
         silent += not context.append(ProbingTick(), quiet=True)
     context.say(f"({silent} of {count} ticks decided nothing)")
+
+
+@directive("base", "", "BaseRequested: the worker asks for the hash of the group's state ([L10](protocol.md#l10)).", **TIME)
+def base(context: Context, parsed: ParsedDirective) -> None:
+    context.move_clock(parsed)
+    context.append(BaseRequested())
 
 
 @directive(

@@ -27,6 +27,7 @@ from equipoise.replay.wording import names_text
 from equipoise.runtime import DEPLOYED, Runtime
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.partition import PartitionLead
+from equipoise.worker.bases import BaseKeeper, Written
 from equipoise.worker.checkpoints import Index, checkpoint_records, index_records
 from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.reading import FactReader, PartitionReading, next_fact
@@ -54,6 +55,8 @@ SAME_FOR_S = 1.0
 """How long an answer that the topics are still those of the log is valid."""
 _FACTS_A_TURN = 100
 """Facts folded before other coroutines run."""
+_RECORD_BYTES = 12
+"""About what Kafka adds to a record of a batch."""
 _MARK_EVERY = 500
 """Published decisions between two remembered offsets of decisions."""
 
@@ -146,6 +149,9 @@ class PartitionHost:
         self._published_to = 0
         """Offset up to which the published decisions were read."""
         self._checkpointed_at = 0
+        self._written = Written()
+        self._bases: BaseKeeper | None = None
+        """Stores bases; None: this worker deletes nothing."""
         self._read_s = 0.0
         """When a fact was last read, or none was found to read (monotonic, s)."""
 
@@ -232,7 +238,10 @@ class PartitionHost:
                 async with self._lock:
                     await self._check_same_log(facts)
                     await self._run_jobs(self._failed, self._take_over(facts), self._watch_log(facts))
-                await self._run_jobs(self._failed, self._read_facts(facts), self._run_periodic_jobs(facts), self._watch_log(facts))
+                jobs = [self._read_facts(facts), self._run_periodic_jobs(facts), self._watch_log(facts)]
+                if self._bases is not None:
+                    jobs.append(self._bases.run())
+                await self._run_jobs(self._failed, *jobs)
         except (LogReplacedError, UnknownTopicOrPartitionError):
             await self._producer.abandon()  # unsent records must not reach new topics of the same names
             raise
@@ -288,6 +297,9 @@ class PartitionHost:
         self._slots = dict(begun.found.slots)
         self._rejected_from = begun.found.index.position
         self._published_to = begun.published_to
+        self._written = Written(decisions_offset=begun.published_to, since=lead.position)
+        self._bases = self._base_keeper(lead) if self._settings.has_retention else None
+        await self._note_halted()
         await facts.place(lead.position)
         end = await facts.end()
         if end < lead.position:
@@ -308,6 +320,16 @@ class PartitionHost:
         self._metrics.takeover_seconds.observe(self._monotonic_s() - began_s)
         values = (self.partition, lead.position, names_text(lead.groups), confirmed, self._monotonic_s() - began_s)
         _LOG.info("partition %d taken over at offset %d: leads %s, %d published decisions verified, %.2f s", *values)
+
+    def _base_keeper(self, lead: PartitionLead) -> BaseKeeper:
+        async def store_index() -> None:
+            async with self._lock:
+                await self._write_index()
+
+        return BaseKeeper(
+            self._settings, self._opened, self.partition, lead, self._written, self._metrics,
+            append=self.append, send=self._send, mark=self._mark_now, store_index=store_index, monotonic_s=self._monotonic_s,
+        )  # fmt: skip
 
     # Leading
 
@@ -355,7 +377,7 @@ class PartitionHost:
                 async with self._lock:
                     await self._checkpoint_all()
                     await self._write_index()
-                self._log_halted()
+                await self._note_halted()
                 self._read_s = self._monotonic_s()  # it could not fold meanwhile
             if self._monotonic_s() - self._read_s > _LOOK_AFTER_S:
                 position = max(self.lead.position, await facts.position())
@@ -370,9 +392,12 @@ class PartitionHost:
     async def _fold(self, fact: ConsumedRecord | NoRecord) -> None:
         """Folds the next fact and publishes its decisions."""
         lead = self.lead
+        self._written.append_ms = fact.timestamp
+        if not isinstance(fact, NoRecord):
+            self._written.bytes_ += fact.serialized_key_size + fact.serialized_value_size + _RECORD_BYTES
         record = next_fact(lead, fact)
         if record is None:
-            self._log_halted()
+            await self._note_halted()
             return
         if not record.group and record.offset >= max(1, self._rejected_from) and not isinstance(fact, NoRecord):
             await self._reject(fact.key, fact.value, record)
@@ -390,10 +415,16 @@ class PartitionHost:
                 _LOG.warning("partition %d: group %s: %s", self.partition, record.group, warning)
         if group is not None:
             if group.halted is not None:
-                self._log_halted()
+                await self._note_halted()
             if group.waiting and group.waiting[0].number <= group.last_published:  # no acknowledgement is under way that would store it
                 await self._store(lead, group.name, group.last_published)
 
+    async def _note_halted(self) -> None:
+        """Says for archives where groups have halted, before anything else is decided."""
+        for name, group in self.lead.groups.items():
+            if group.halted is not None and name not in self._logged_halted and self._bases is not None:
+                await self._bases.note_halted(name, group.halted.offset)
+        self._log_halted()
     def _say(self, record: Record, decisions: list[DecisionRecord]) -> None:
         """Logs what was decided here for the first time, and why."""
         if not self._is_new(record):
@@ -431,7 +462,9 @@ class PartitionHost:
     # Publishing
 
     async def _publish(self, decision: DecisionRecord) -> None:
-        future = await self._send(self._topics.decisions, group_key(decision.group), pack_decision(decision))
+        key, value = group_key(decision.group), pack_decision(decision)
+        self._written.bytes_ += len(key) + len(value) + _RECORD_BYTES
+        future = await self._send(self._topics.decisions, key, value)
         lead = self.lead
         future.add_done_callback(lambda done: self._published(lead, decision, done))
 
@@ -439,6 +472,7 @@ class PartitionHost:
         if done.cancelled() or done.exception() is not None or lead is not self.lead:
             return  # `_send` reports the failure
         self._mark(decision.caused_by, done.result().offset)
+        self._written.decisions_offset = max(self._written.decisions_offset, done.result().offset + 1)
         group = lead.groups[decision.group]
         if group.waiting and group.waiting[0].number <= decision.number:
             task = asyncio.ensure_future(self._store(lead, decision.group, decision.number))
@@ -476,6 +510,8 @@ class PartitionHost:
         if lead is not self.lead:
             return  # of an earlier session
         for checkpoint in lead.acknowledged(group, number):
+            if checkpoint.is_base and self._bases is not None:
+                await self._bases.store_state(checkpoint)
             self._slots[group] = 1 - self._slots.get(group, 1)
             for key, value in checkpoint_records(self._opened.log_id, checkpoint, self._slots[group]):
                 await self._send(self._topics.checkpoints, key, value)
@@ -492,7 +528,14 @@ class PartitionHost:
                 await self._store(lead, name, group.last_published)
                 await asyncio.sleep(0)
 
+    def _mark_now(self) -> None:
+        """What the facts from here on cause is published behind what is published."""
+        now = self.lead.position - 1
+        if not self._marks or now > self._marks[-1][0]:
+            self._marks.append((now, self._written.decisions_offset))
+
     async def _write_index(self) -> None:
+        self._mark_now()
         recovery = self.lead.recovery_offset
         while len(self._marks) > 1 and self._marks[1][0] < recovery:
             self._marks.popleft()

@@ -10,7 +10,7 @@ import logging
 from collections import Counter as Tasks
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -39,6 +39,16 @@ class WorkerMetrics:
         self.takeovers_failed = Counter("equipoise_takeovers_failed", "Takeover sessions that failed and were retried.", registry=registry)
         self.ticks = Counter("equipoise_ticks", "Ticks sent.", registry=registry)
         self.checkpoints = Counter("equipoise_checkpoints", "Checkpoints stored.", registry=registry)
+        self.bases = Counter("equipoise_bases", "Bases stored.", registry=registry)
+        self.first_offset = Gauge(
+            "equipoise_log_first_offset", "First fact of a partition, where this worker deletes records.", ["partition"], registry=registry
+        )
+        self.retention_held = Gauge(
+            "equipoise_retention_held",
+            "1: records that are due to be deleted are kept, because a group has halted or an archive does not have them.",
+            ["partition"],
+            registry=registry,
+        )
         self.rejected = Counter("equipoise_rejected_records", "Records that belong to no group, put into the rejected topic.", registry=registry)
         self.unavailable = Counter(
             "equipoise_unavailable_task_seconds",

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Sequence
+from typing import cast
 
 import attrs
 
@@ -14,15 +15,17 @@ from equipoise.events import codec
 from equipoise.events.decisions import Checkpointed, EventRejected
 from equipoise.events.errors import DamagedError, InputError, UnknownEventError, UnknownKindError, UnsoundError
 from equipoise.events.facts import LogOpened
+from equipoise.events.log.kafka.bases import Bases, beginning
 from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, TopicPartition
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import NoRecord, StoredDecision, fact_record, fact_row, no_record_row, pack_fact, published
-from equipoise.events.log.kafka.opening import check_append_time, fill_holes, reader
+from equipoise.events.log.kafka.opening import check_append_time, fill_holes, read_bases, reader
 from equipoise.events.log.kafka.topics import Topics
 from equipoise.events.records import DecisionRecord, Record
-from equipoise.statemachine.partition import Folded, PartitionLead
+from equipoise.statemachine.partition import Folded, PartitionLead, StoredCheckpoint
 from equipoise.statemachine.published import UnreadIdentity, identity_of
 from equipoise.statemachine.rejections import refused_fact
+from equipoise.statemachine.snapshots import is_read
 from equipoise.worker.checkpoints import FoundCheckpoints, Index, find
 
 _LOG = logging.getLogger(__name__)
@@ -57,20 +60,55 @@ class PartitionReading:
         `folded`: as for `PartitionLead`. `mark` is called with (offset of the fact, offset of the
         decision) for each published decision.
 
-        When this build cannot read a checkpoint, all are ignored: the fold from the log's start
-        gives the same bytes (docs/protocol.md#l7). Raises DamagedError when records are missing or
+        When there is none that this build can read, or records that it needs were deleted, the
+        newest base takes their place, or the log's start: the fold gives the same bytes
+        (docs/protocol.md#l7, docs/protocol.md#l10). Raises DamagedError when records are missing or
         belong to another log, KafkaError.
         """
         async with contextlib.aclosing(self.records(self.topics.checkpoints, 0)) as records:
             found = find(self.opened.log_id, [(record.key, record.value) async for record in records])
-        try:
-            lead = self._restored(found, answers, folded)
-        except InputError as error:
-            _LOG.warning("partition %d: ignoring its checkpoints, folding the log from its start: %s", self.partition, error)
-            found = FoundCheckpoints(checkpoints={}, slots={}, index=Index())
+        begins = await self._begins()
+        index, lead = found.index, None
+        if index.recovery_offset >= begins[0] and index.decisions_offset >= begins[1]:
+            try:
+                lead = self._restored(found, answers, folded)
+            except InputError as error:
+                _LOG.warning("partition %d: ignoring its checkpoints, beginning at a base or at the log's start: %s", self.partition, error)
+        if lead is None:
+            found = await self._from_base(*begins, found.slots)
             lead = self._restored(found, answers, folded)
         published_to = await self.read_published(lead, found.index.decisions_offset, mark)
         return StartedLead(lead=lead, found=found, published_to=published_to)
+
+    async def _begins(self) -> tuple[int, int]:
+        """First offsets of facts and decisions."""
+        facts, decisions = self._place(self.topics.facts), self._place(self.topics.decisions)
+        async with self._reader() as consumer:
+            begins = await consumer.beginning_offsets([facts, decisions])
+        return begins[facts], begins[decisions]
+
+    async def _from_base(self, facts_begin: int, decisions_begin: int, slots: dict[str, int]) -> FoundCheckpoints:
+        """The states of the newest base that this build reads; none where the log begins with its
+        first record and has no base. Raises DamagedError.
+        """
+        bases = Bases(self.opened.log_id)
+        await read_bases(self.connection, self.topics, self.partition, bases)
+        base = bases.last(facts_begin, decisions_begin, reads=is_read)
+        if base is None:
+            if not facts_begin and not decisions_begin:
+                return FoundCheckpoints(checkpoints={}, slots={}, index=Index())
+            there = beginning(bases, facts_begin, decisions_begin, f"{self.topics.facts}/{self.partition}")
+            forms = ", ".join(str(form) for form in sorted({place[2] for place in there.groups.values()}))
+            problem = f"every base from here on has states in a form ({forms}) that this build does not read; upgrade it"
+            raise DamagedError(there.facts_offset, problem)
+        _LOG.info("partition %d: beginning at the base at offset %d", self.partition, base.position)
+        states = {group: bases.state(group, place) for group, place in base.groups.items()}
+        checkpoints = {
+            group: StoredCheckpoint(group=group, offset=offset, number=number, state=cast(bytes, states[group]))
+            for group, (offset, number, _, _) in base.groups.items()
+        }
+        index = Index(position=base.position, recovery_offset=base.facts_offset, decisions_offset=base.decisions_offset)
+        return FoundCheckpoints(checkpoints=checkpoints, slots=slots, index=index)
 
     async def read_published(self, lead: PartitionLead, start: int, mark: Callable[[int, int], None] = lambda fact, offset: None) -> int:
         """Gives the lead the decisions published from offset `start` on, and returns the offset
@@ -192,7 +230,12 @@ class FactReader:
         Raises InputError when a record's time is not the broker's (docs/protocol.md#l2), GapError
         when the client has skipped a record.
         """
-        records = (await self._consumer.getmany(timeout_ms=1_000)).get(self._place, ())
+        from aiokafka.errors import OffsetOutOfRangeError
+
+        try:
+            records = (await self._consumer.getmany(timeout_ms=1_000)).get(self._place, ())
+        except OffsetOutOfRangeError:
+            raise DamagedError(self._due, "was deleted before it was read here, or the brokers have lost it; beginning again") from None
         for record in records:
             check_append_time(record)
         if not records:
@@ -212,7 +255,7 @@ async def _place_at(consumer: Consumer, tp: TopicPartition, start: int, *, compa
     consumer.assign([tp])
     begin, end = (await consumer.beginning_offsets([tp]))[tp], (await consumer.end_offsets([tp]))[tp]
     if begin > start and not compacted:
-        raise DamagedError(start, f"{tp.topic}/{tp.partition} begins at {begin}: required records were deleted by topic retention")
+        raise DamagedError(start, f"{tp.topic}/{tp.partition} begins at {begin}: required records were deleted")
     consumer.seek(tp, max(begin, start))
     return end
 

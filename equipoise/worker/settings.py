@@ -61,8 +61,29 @@ class WorkerSettings(LiveSettings):
     )
     observe_interval_ms: int = setting(10_000, "Time between two reads of the end offsets of the groups' topics.", validator=fields.integer(100))
     checkpoint_facts: int = setting(20_000, "Facts in a partition between two checkpoints of all its groups.", validator=fields.integer(1))
+    retention_ms: int = setting(
+        0, "Facts and decisions are kept so long, and then deleted behind a base; 0: for ever.", validator=fields.integer(0, 10 * 365 * 86_400_000)
+    )
+    retention_bytes: int = setting(
+        0, "Above about so many bytes of facts and decisions in a partition, older ones are deleted behind a base; 0: no limit.",
+        validator=fields.integer(0, 2**60),
+    )
+    base_interval_ms: int = setting(
+        0, "Time between two bases of a log with retention; 0: a quarter of retention_ms, or an hour.", validator=fields.integer(0, 30 * 86_400_000)
+    )
     log_level: str = setting("INFO", "DEBUG, INFO, WARNING or ERROR.", validator=fields.one_of("DEBUG", "INFO", "WARNING", "ERROR"))
     log_format: str = setting("text", "text, or json: one JSON document a line (docs/json.md).", validator=fields.one_of("text", "json"))
+
+
+    @property
+    def has_retention(self) -> bool:
+        """Whether this worker stores bases and deletes records behind them."""
+        return bool(self.retention_ms or self.retention_bytes)
+
+    @property
+    def time_between_bases_ms(self) -> int:
+        """`base_interval_ms`, or what its 0 stands for."""
+        return self.base_interval_ms or self.retention_ms // 4 or 3_600_000
 
 
 L = TypeVar("L", bound=Connection)

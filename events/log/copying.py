@@ -40,7 +40,7 @@ def copy_log(source: StoredLog, target: Log, *, advance: Callable[[int], None] =
     _must_be_the_same(source, target)
     facts = decisions = 0
     unread: dict[str, UnreadRecord] = {}
-    rows = source.checked_rows(max(0, target.position() - 1))
+    rows = source.checked_rows(source.before(target.position()))
     while True:
         seen = 0
         with target.transaction():

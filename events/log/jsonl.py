@@ -24,9 +24,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
+
 from equipoise.events import codec
 from equipoise.events.errors import FieldError, InputError, UnknownEventError, UnknownKindError
-from equipoise.events.log.rows import DecisionRow, FactRow, Order, Row
+from equipoise.events.log.rows import BaseRow, DecisionRow, FactRow, Order, Row
 from equipoise.events.log.storage import cannot_write
 from equipoise.events.log.stored import BrokenStoreError, Mode, StoredLog, failed_write
 
@@ -130,7 +132,15 @@ class JsonLinesLog(StoredLog):
         return order
 
     def _stored_position(self) -> int:
-        return sum(line.startswith(b'{"offset":') for _, line in self._lines(0))
+        position = 0
+        for _, line in self._lines(0):
+            if line.startswith(b'{"offset":'):
+                position += 1
+            elif line.startswith(b'{"base":') and position == 1:
+                state = parse(line)
+                assert isinstance(state, BaseRow), "the line begins so"
+                position = state.entry().begins_offset
+        return position
 
     def _count(self) -> int:
         with open(self._path, "rb", buffering=0) as file:
@@ -185,11 +195,15 @@ def _dump(form: dict[str, Any]) -> bytes:
 
 def render(row: Row) -> bytes:
     """Returns the line of a row, without its end."""
-    return _render(row, codec.payload_to_json(row.kind, row.version, row.payload))
+    return _render(row, None if isinstance(row, BaseRow) else codec.payload_to_json(row.kind, row.version, row.payload))
 
 
 def _render(row: Row, event: dict[str, Any] | None) -> bytes:
     place: dict[str, Any]
+    if isinstance(row, BaseRow):
+        state = row.entry()
+        about = {"number": state.number, "begins": state.begins_offset, "state": state.state.hex(), "checksum": f"{row.checksum:08x}"}
+        return _dump({"base": row.offset, "group": row.group, "append_ms": row.append_ms, **about})
     if isinstance(row, FactRow):
         place = {"offset": row.offset, "group": row.group, "append_ms": row.append_ms}
     else:
@@ -227,6 +241,9 @@ def parse(line: bytes) -> Row:
 
 
 def _row(form: dict[str, Any]) -> Row:
+    if "base" in form:
+        row = BaseRow.of(form["group"], form["base"], form["number"], form["begins"], form["append_ms"], bytes.fromhex(form["state"]))
+        return attrs.evolve(row, checksum=int(form["checksum"], 16))
     version = form["version"]
     if "event" in form:
         kind, payload = codec.payload_from_json(form["kind"], version, form["event"])

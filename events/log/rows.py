@@ -10,13 +10,14 @@ from __future__ import annotations
 from typing import Any, cast
 
 import attrs
+import msgpack
 
 from equipoise.events import codec
 from equipoise.events.decisions import Decision
 from equipoise.events.errors import DamagedError, GapError, RepeatError, UnknownEventError, UnknownKindError, UnsoundError
 from equipoise.events.facts import LogOpened, Undecodable
 from equipoise.events.fields import INT64_MAX, MOST_TEXT_CHARS
-from equipoise.events.records import DecisionRecord, Entry, Record, UnreadRecord
+from equipoise.events.records import BaseState, DecisionRecord, Entry, Record, UnreadRecord
 
 LOG_OPENED = codec.kind_of(LogOpened)
 UNDECODABLE = codec.kind_of(Undecodable)
@@ -59,7 +60,49 @@ class DecisionRow:
     checksum: int
 
 
-Row = FactRow | DecisionRow
+BASE_KIND = 0
+"""Kind, in the column of kinds, of a state at which a log begins."""
+BASE_VERSION = 1
+BASE_NUMBER = -1
+"""Number, in the column of decisions' numbers, of such a state."""
+
+
+@attrs.frozen(slots=True)
+class BaseRow:
+    """The state of a group at which a log begins, in stored form: `BaseState` has the fields.
+    `payload`: msgpack [number, begins_offset, state]. `checksum`: as of a fact of BASE_KIND.
+    """
+
+    group: str
+    offset: int
+    append_ms: int
+    payload: bytes
+    checksum: int
+
+    @classmethod
+    def of(cls, group: str, offset: int, number: int, begins_offset: int, append_ms: int, state: bytes) -> BaseRow:
+        """The row of a state."""
+        payload = msgpack.packb([number, begins_offset, state])
+        return cls(group, offset, append_ms, payload, _base_checksum(group, offset, append_ms, payload))
+
+    def entry(self) -> BaseState:
+        """Returns what a reader gets. Raises DamagedError."""
+        try:
+            number, begins_offset, state = msgpack.unpackb(self.payload)
+        except (ValueError, TypeError, msgpack.UnpackException):
+            number = begins_offset = state = None
+        if not (is_count(number) and is_count(begins_offset) and begins_offset > 0 and state.__class__ is bytes):
+            raise DamagedError(self.offset, f"the state of group {self.group!r} at which the log begins is damaged; restore the log from a copy")
+        return BaseState(
+            group=self.group, offset=self.offset, number=number, begins_offset=begins_offset, append_ms=self.append_ms, state=state
+        )
+
+
+def _base_checksum(group: str, offset: int, append_ms: int, payload: bytes) -> int:
+    return codec.fact_checksum(group, offset, append_ms, BASE_KIND, BASE_VERSION, payload)
+
+
+Row = FactRow | DecisionRow | BaseRow
 
 
 def is_count(value: Any) -> bool:
@@ -72,7 +115,7 @@ def is_group(value: Any) -> bool:
     return value.__class__ is str and 1 <= len(value) <= MOST_TEXT_CHARS and not any("\ud800" <= char <= "\udfff" for char in value)
 
 
-def _is_sound(row: Row) -> bool:
+def _is_sound(row: FactRow | DecisionRow) -> bool:
     """Whether all columns hold valid values. A damaged file may hold anything."""
     if not (is_count(row.kind) and is_count(row.version) and is_count(row.checksum) and row.checksum < _CHECKSUMS and row.payload.__class__ is bytes):
         return False
@@ -100,6 +143,10 @@ class Order:
         """Group -> number of its last decision."""
         self.from_the_middle = position > 0
         """Earlier numbers are unknown, so the first number of each group is accepted."""
+        self.begins_offset: int | None = None
+        """First fact of a log that begins at a base; None: it does not."""
+        self.bases: set[str] = set()
+        """Groups whose state at the base was taken."""
 
     def take(self, row: Row) -> None:
         """Accepts `row` as the next one.
@@ -109,8 +156,27 @@ class Order:
         """
         if isinstance(row, FactRow):
             self._take_fact(row)
-        else:
+        elif isinstance(row, DecisionRow):
             self._take_decision(row)
+        else:
+            self._take_base(row)
+
+    def _take_base(self, row: BaseRow) -> None:
+        """A state comes behind LogOpened, and moves the position to the log's first fact."""
+        if not (is_group(row.group) and is_count(row.offset) and is_count(row.append_ms) and row.payload.__class__ is bytes):
+            raise DamagedError(self.position, "row of a base: invalid column value; restore the log from a copy")
+        if _base_checksum(row.group, row.offset, row.append_ms, row.payload) != row.checksum:
+            raise DamagedError(row.offset, f"the state of group {row.group!r} differs from its checksum; restore the log from a copy")
+        state = row.entry()
+        if self.begins_offset is None and 1 < self.position < state.begins_offset:
+            raise GapError(self.position, f"is missing; the log that is copied begins at the base at offset {state.begins_offset}")
+        if row.group in self.bases or self.position != (1 if self.begins_offset is None else self.begins_offset) or not self.log_id:
+            raise RepeatError(row.offset, f"the state of group {row.group!r} comes where offset {self.position} was due; restore the log from a copy")
+        if self.begins_offset not in (None, state.begins_offset):
+            raise DamagedError(row.offset, f"the state of group {row.group!r} is of another base; restore the log from a copy")
+        self.begins_offset = self.position = state.begins_offset
+        self.bases.add(row.group)
+        self.numbers[row.group] = state.number
 
     def _take_fact(self, row: FactRow) -> None:
         if not _is_sound(row):
@@ -146,7 +212,7 @@ class Order:
         self.numbers[row.group] = row.number
         self.index += 1
 
-    def record(self, row: Row) -> Record | DecisionRecord:
+    def record(self, row: FactRow | DecisionRow) -> Record | DecisionRecord:
         """Returns the record of the row just taken. Raises what `record_of` raises."""
         return record_of(row, self.log_id, self.fact_checksum)
 
@@ -157,7 +223,7 @@ class Order:
         return entry_of(row, self.log_id, self.fact_checksum, partition)
 
 
-def record_of(row: Row, log_id: str, fact_checksum: int) -> Record | DecisionRecord:
+def record_of(row: FactRow | DecisionRow, log_id: str, fact_checksum: int) -> Record | DecisionRecord:
     """Decodes a row. `log_id`, `fact_checksum`: not stored in the row of a decision.
 
     A fact that no constructor accepts becomes `Undecodable`, and its group goes on
@@ -176,6 +242,8 @@ def entry_of(row: Row, log_id: str, fact_checksum: int, partition: int | None) -
 
     Raises DamagedError; UnknownKindError for a LogOpened, on which all groups depend.
     """
+    if isinstance(row, BaseRow):
+        return row.entry()
     try:
         return record_of(row, log_id, fact_checksum)
     except UnknownKindError as error:
@@ -189,13 +257,13 @@ def entry_of(row: Row, log_id: str, fact_checksum: int, partition: int | None) -
 
 def note_unread(row: Row, partition: int | None, found: dict[str, UnreadRecord]) -> None:
     """Adds to `found` the first row of each group that this build cannot read."""
-    if row.group and row.group not in found and not codec.is_known(row.kind, row.version, row.payload):
+    if not isinstance(row, BaseRow) and row.group and row.group not in found and not codec.is_known(row.kind, row.version, row.payload):
         entry = entry_of(row, "", 0, partition)
         assert isinstance(entry, UnreadRecord), "what is not known cannot be read"
         found[row.group] = entry
 
 
-def _decode(row: Row) -> codec.Event:
+def _decode(row: FactRow | DecisionRow) -> codec.Event:
     offset = row.offset if isinstance(row, FactRow) else row.caused_by
     try:
         if isinstance(row, FactRow) and row.offset > 0:

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from equipoise.events.errors import DamagedError, InputError, StorageError
 from equipoise.events.log import seal
-from equipoise.events.log.rows import DecisionRow, FactRow, Order, Row
+from equipoise.events.log.rows import BASE_KIND, BASE_NUMBER, BASE_VERSION, BaseRow, DecisionRow, FactRow, Order, Row
 from equipoise.events.log.storage import cannot_write, is_out_of_space, reason_of
 from equipoise.events.log.stored import BrokenStoreError, MissingRowError, Mode, StoredLog, failed_write
 
@@ -42,6 +42,8 @@ _SCHEMA = (
 _FACT = f"INSERT INTO records (id, {_COLUMNS}) VALUES (?, ?, 0, ?, ?, ?, ?, ?, NULL, NULL, NULL, ?)"
 _DECISION = f"INSERT INTO records (id, {_COLUMNS}) VALUES (?, ?, 0, NULL, NULL, ?, ?, ?, ?, ?, ?, ?)"
 
+
+_BASE = f"INSERT INTO records (id, {_COLUMNS}) VALUES (?, ?, 0, NULL, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 _COUNTS = """SELECT coalesce((SELECT max(id) FROM records), 0),
     (SELECT count(*) FROM records INDEXED BY facts WHERE offset IS NOT NULL),
@@ -161,17 +163,33 @@ class SqliteLog(StoredLog):
         position = self._stored_position()
         if position == 0:
             return Order()
+        if self._first_id(position - 1) > self._last_id():  # nothing follows the base yet
+            order = Order()
+            for row in self._rows(0):
+                order.take(row)
+            return order
         order = Order(position - 1, self._log_id())
         for row in self._rows(position - 1):
             order.take(row)
         with _failing():
             numbers = self._db.execute('SELECT "group", max(number) FROM records WHERE number IS NOT NULL GROUP BY "group"')
             order.numbers, order.from_the_middle = dict(numbers), False
+            for state in map(BaseRow.entry, self._bases()):
+                order.begins_offset = state.begins_offset
+                order.bases.add(state.group)
+                order.numbers[state.group] = max(order.numbers[state.group], state.number)
         return order
+
+    def _bases(self) -> list[BaseRow]:
+        """The states that the log begins with."""
+        found = self._db.execute(f"SELECT id, {_COLUMNS} FROM records WHERE number = ?", (BASE_NUMBER,)).fetchall()
+        return [row for row in map(_row, found) if isinstance(row, BaseRow)]
 
     def _stored_position(self) -> int:
         with _failing():
             last = self._one("SELECT max(offset) FROM records WHERE offset IS NOT NULL")
+            if last == 0:
+                return next((row.entry().begins_offset for row in self._bases()), 1)
             return last + 1 if isinstance(last, int) else 0
 
     def _count(self) -> int:
@@ -184,6 +202,9 @@ class SqliteLog(StoredLog):
         if isinstance(row, FactRow):
             columns = (self._next_id, row.group, row.offset, row.append_ms, row.kind, row.version, row.payload, row.checksum)
             self._write(_FACT, columns)
+        elif isinstance(row, BaseRow):
+            what = (BASE_KIND, BASE_VERSION, row.payload, BASE_NUMBER, row.offset, 0, row.checksum)
+            self._write(_BASE, (self._next_id, row.group, row.append_ms, *what))
         else:
             about = (row.number, row.caused_by, row.index, row.checksum)
             self._write(_DECISION, (self._next_id, row.group, row.kind, row.version, row.payload, *about))
@@ -241,6 +262,8 @@ def _row(columns: tuple[Any, ...]) -> Row:
         raise BrokenStoreError(f"it is of partition {partition!r:.20}, and the file holds one, 0")
     if (number, caused_by, index) == (None, None, None):
         return FactRow(group, offset, append_ms, kind, version, payload, checksum)
+    if (offset, kind, version, number, index) == (None, BASE_KIND, BASE_VERSION, BASE_NUMBER, 0):
+        return BaseRow(group, caused_by, append_ms, payload, checksum)
     if (offset, append_ms) == (None, None):
         return DecisionRow(group, number, caused_by, index, kind, version, payload, checksum)
     raise BrokenStoreError("it is neither a fact nor a decision")

@@ -11,7 +11,7 @@ from typing import Literal, Self, cast
 from equipoise.events import codec
 from equipoise.events.errors import DamagedError, EquipoiseError, GapError, InputError, LogError, StorageError
 from equipoise.events.facts import Fact
-from equipoise.events.log.rows import LOG_OPENED, UNDECODABLE, DecisionRow, FactRow, Order, Row, is_count, is_group
+from equipoise.events.log.rows import LOG_OPENED, UNDECODABLE, BaseRow, DecisionRow, FactRow, Order, Row, is_count, is_group
 from equipoise.events.log.storage import is_out_of_space, reason_of
 from equipoise.events.records import DecisionRecord, Entry, Record
 
@@ -126,6 +126,19 @@ class StoredLog(abc.ABC):
                 order.take(row)
                 yield row, order
 
+    def before(self, position: int) -> int:
+        """Returns the offset of the fact before the one at `position`; 0: there is none, or the log
+        begins at a base there.
+        """
+        begins = 0
+        with self._as_damage(order := Order()):
+            for row in self._rows(0):
+                if isinstance(row, DecisionRow) or (isinstance(row, FactRow) and row.offset > 0):
+                    break
+                order.take(row)
+                begins = order.begins_offset or 0
+        return 0 if position <= begins else max(0, position - 1)
+
     def _log_id(self) -> str:
         order = Order()
         for row in self._rows(0):
@@ -213,6 +226,9 @@ class StoredLog(abc.ABC):
         order = self._order
         if isinstance(row, FactRow):
             is_there = row.offset < order.position
+        elif isinstance(row, BaseRow):
+            begins = row.entry().begins_offset
+            is_there = row.group in order.bases or (order.begins_offset != begins and order.position >= begins)
         else:
             is_there = row.caused_by < order.position - 1 or (row.caused_by == order.position - 1 and row.index < order.index)
         if is_there:

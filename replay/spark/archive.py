@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -17,11 +18,12 @@ import msgpack
 from equipoise.events.errors import InputError
 from equipoise.events.facts import LogOpened
 from equipoise.events.log.kafka.archive import Settled, Settling
+from equipoise.events.log.kafka.bases import BaseStart
 from equipoise.events.log.kafka.envelope import StoredDecision, fact_record
 from equipoise.events.log.parquet.log import ArchiveLog
-from equipoise.events.log.rows import DecisionRow, FactRow, Row
+from equipoise.events.log.rows import BASE_KIND, BASE_NUMBER, BASE_VERSION, BaseRow, DecisionRow, FactRow, Row
 from equipoise.events.records import Record
-from equipoise.replay.spark.stream import STATE_STORE, arrived
+from equipoise.replay.spark.stream import STATE_STORE, Starts, arrived
 from equipoise.replay.watch import InOrder
 
 _COLUMNS = (
@@ -36,10 +38,15 @@ class Settle:
     that wait for their decisions.
     """
 
-    def __init__(self) -> None:
-        self._order = InOrder()
+    def __init__(self, start: BaseStart | None = None) -> None:
+        self._order = InOrder() if start is None else InOrder(start.facts_offset, start.decisions_offset)
         self._settling = Settling()
         self._next_row = 0
+        self._first: list[Row] = []
+        """LogOpened and the states at which the partition begins, until they are settled."""
+        if start is not None:
+            self._first = [start.opened, *start.states]
+            self._settling.numbers = {state.group: state.entry().number for state in start.states}
 
     def feed(self, records: Iterator[Any]) -> list[tuple[int, Row]]:
         """Takes new records. Returns (place in the partition's archive, row) of those that are
@@ -47,7 +54,7 @@ class Settle:
         """
         for each in records:
             self._order.add(each)
-        settled: list[Row] = []
+        settled, self._first = self._first, []
         for done in self._settling.over(self._order.due()):
             settled += [done.fact, *(stored.row for stored in done.decisions)]
         first, self._next_row = self._next_row, self._next_row + len(settled)
@@ -73,7 +80,7 @@ class Settle:
         return settle
 
 
-def processor() -> Any:
+def processor(starts: Starts) -> Any:
     """Returns the stateful processor, keyed by partition."""
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
@@ -84,7 +91,7 @@ def processor() -> Any:
         def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803 - Spark's names
             import pandas as pd
 
-            settle = Settle.restore(bytes(self._state.get()[0])) if self._state.exists() else Settle()
+            settle = Settle.restore(bytes(self._state.get()[0])) if self._state.exists() else Settle(starts.get(int(key[0])))
             settled = settle.feed(arrived(rows))
             self._state.update((settle.save(),))
             if settled:
@@ -101,22 +108,28 @@ _KINDS = dict.fromkeys(("offset", "append_ms", "number", "caused_by", "index"), 
 
 
 def _columns_of(partition: int, seq: int, row: Row) -> list[Any]:
+    if isinstance(row, BaseRow):
+        about = [BASE_NUMBER, row.offset, 0, row.checksum]
+        return [partition, seq, row.group, None, row.append_ms, BASE_KIND, BASE_VERSION, row.payload, *about]
     what = [row.kind, row.version, row.payload]
     if isinstance(row, FactRow):
         return [partition, seq, row.group, row.offset, row.append_ms, *what, None, None, None, row.checksum]
     return [partition, seq, row.group, None, None, *what, row.number, row.caused_by, row.index, row.checksum]
 
 
-def spark_archive(records: Any, archive: str, checkpoint: str, *, trigger: dict[str, Any] | None = None) -> Any:
+def spark_archive(
+    records: Any, archive: str, checkpoint: str, *, trigger: dict[str, Any] | None = None, starts: Starts = MappingProxyType({})
+) -> Any:
     """Starts the query and returns it. `records`: `equipoise.replay.spark.kafka.records`;
     `archive`: a folder that every worker sees, or a place in an object store. `checkpoint`: a
-    folder as Spark names it. Raises InputError when the archive is of another log.
+    folder as Spark names it. `starts`: as of `spark_stream`. Raises InputError when the archive is
+    of another log.
     """
     with ArchiveLog(archive, "a") as log:  # that it is there, and can be written to
         location = log.absolute_location
     records.sparkSession.conf.set("spark.sql.streaming.stateStore.providerClass", STATE_STORE)
     settled = records.groupBy("partition").transformWithStateInPandas(
-        statefulProcessor=processor(), outputStructType=_COLUMNS, outputMode="Append", timeMode="None"
+        statefulProcessor=processor(starts), outputStructType=_COLUMNS, outputMode="Append", timeMode="None"
     )
 
     def append(batches: Iterator[Any]) -> Iterator[Any]:
@@ -139,7 +152,9 @@ def _rows_of(batches: Iterator[Any]) -> Iterator[tuple[int, Row]]:
     for batch in batches:
         columns = [batch.column(name).to_pylist() for name in _NAMES]
         for partition, _, group, offset, append_ms, kind, version, payload, number, caused_by, index, checksum in zip(*columns, strict=True):
-            if number is None:
+            if number == BASE_NUMBER:
+                yield partition, BaseRow(group, caused_by, append_ms, payload, checksum)
+            elif number is None:
                 yield partition, FactRow(group, offset, append_ms, kind, version, payload, checksum)
             else:
                 yield partition, DecisionRow(group, number, caused_by, index, kind, version, payload, checksum)

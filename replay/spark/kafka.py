@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from equipoise.events.errors import InputError
+from equipoise.events.log.kafka.bases import BaseStart
 from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.log import KafkaLog
 from equipoise.events.log.kafka.topics import Topics
 
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
@@ -39,6 +41,15 @@ def records(spark: Any, connection: Connection, topics: Topics, *, most_records:
     return frame.select(
         "partition", (f.col("topic") == topics.facts).alias("is_fact"), "offset", "key", "value", f.unix_millis("timestamp").alias("append_ms")
     )
+
+
+def starts(location: str) -> dict[int, BaseStart]:
+    """Returns where the partitions begin whose first records were deleted: at a base. Raises
+    DamagedError when there is none to begin at.
+    """
+    with KafkaLog(location) as log:
+        found = {partition: log.base_start(partition) for partition in log.partitions()}
+    return {partition: start for partition, start in found.items() if start is not None}
 
 
 def _options(connection: Connection) -> dict[str, str]:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from equipoise.events.errors import InputError
+from equipoise.events.log.kafka.bases import BaseStart
 from equipoise.replay.watch import Alert, Arrived, Watch
 
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -27,7 +29,11 @@ _ROWS = f"{ALERT_COLUMNS}, facts bigint, decisions bigint"
 """Rows for each partition and trigger: its alerts, and one row of counts without a verdict."""
 
 
-def processor() -> Any:
+Starts = Mapping[int, BaseStart]
+"""Partition -> the base at which it begins; other partitions begin with their first record."""
+
+
+def processor(starts: Starts) -> Any:
     """Returns the stateful processor. It is defined here so that this module can be imported
     without Spark.
     """
@@ -46,7 +52,8 @@ def processor() -> Any:
             import pandas as pd
 
             groups = _Groups(self._groups)
-            watch = Watch.restore(bytes(self._watch.get()[0]), groups) if self._watch.exists() else Watch(groups)
+            start = starts.get(int(key[0]))
+            watch = Watch.restore(bytes(self._watch.get()[0]), groups) if self._watch.exists() else Watch(groups, start=start)
             facts, decisions = watch.facts, watch.decisions
             alerts = watch.feed(arrived(rows))
             self._watch.update((watch.save(),))
@@ -99,27 +106,29 @@ class _Groups(MutableMapping[str, bytes]):
         return sum(1 for _ in self)
 
 
-def watched(records: Any) -> Any:
+def watched(records: Any, starts: Starts) -> Any:
     """Returns the streaming DataFrame of alerts and counts, from
     `equipoise.replay.spark.kafka.records`.
     """
     return records.groupBy("partition").transformWithStateInPandas(
-        statefulProcessor=processor(), outputStructType=_ROWS, outputMode="Append", timeMode="None"
+        statefulProcessor=processor(starts), outputStructType=_ROWS, outputMode="Append", timeMode="None"
     )
 
 
-def spark_stream(records: Any, alerts: Path, checkpoint: str, *, trigger: dict[str, Any] | None = None) -> Any:
+def spark_stream(
+    records: Any, alerts: Path, checkpoint: str, *, trigger: dict[str, Any] | None = None, starts: Starts = MappingProxyType({})
+) -> Any:
     """Starts the query and returns it. `alerts`: a folder for Parquet files, one for each trigger
     with alerts; `checkpoint`: the query's own folder, as Spark names it.
 
     `trigger`: as of DataStreamWriter.trigger; default: one after the other. Each trigger's counts
     are in ``query.lastProgress["observedMetrics"]``. Raises InputError when a folder cannot be
-    created.
+    created. `starts`: `equipoise.replay.spark.kafka.starts`, for a query that begins.
     """
     from pyspark.sql import functions as f
 
     records.sparkSession.conf.set("spark.sql.streaming.stateStore.providerClass", STATE_STORE)
-    counted = watched(records).observe(
+    counted = watched(records, starts).observe(
         METRIC,
         f.sum("facts").alias("facts"),
         f.sum("decisions").alias("decisions"),

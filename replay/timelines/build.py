@@ -202,7 +202,8 @@ def build_timeline(
 
 @attrs.define
 class _OpenLife:
-    joined: MemberJoined
+    capacity: int
+    rack: str | None
     joined_ms: int
     heard_ms: int
 
@@ -217,7 +218,6 @@ class _OpenCopy:
 class _Builder:
     def __init__(self, replayer: Replayer) -> None:
         self._replayer = replayer
-        self._state: GroupState = replayer.machine.state
         self._history = History()
         self._tasks: dict[TaskId, bool] = {}
         self._lives: dict[tuple[str, int], _OpenLife] = {}
@@ -234,11 +234,25 @@ class _Builder:
         self._rejections = 0
         self._topology: TopologyDeclared | None = None
 
+    @property
+    def _state(self) -> GroupState:
+        return self._replayer.machine.state
+
+    def _begin(self, at_ms: int) -> None:
+        """Begins with the members and copies of the state at which the log begins."""
+        for member in self._state.members.values():
+            life = _OpenLife(member.capacity, member.rack, at_ms, at_ms)
+            self._lives[member.member_id, member.incarnation] = life
+        self._note_change(at_ms)
+
     def observe(self, step: ReplayStep) -> None:
         state, record = self._state, step.record
         event, at_ms = record.event, record.append_ms
         moves_before = len(self._history.moves)
         self._history.observe(step, state)
+        if step.base is not None:
+            self._begin(at_ms)
+            return
         changed = False
         for decided in step.decisions:
             decision = decided.decision
@@ -304,14 +318,14 @@ class _Builder:
     def _note_join(self, event: MemberJoined, at_ms: int) -> None:
         member = self._state.members.get(event.member_id)
         if member is not None and member.incarnation == event.incarnation:  # else it was rejected
-            self._lives.setdefault((event.member_id, event.incarnation), _OpenLife(event, at_ms, at_ms))
+            self._lives.setdefault((event.member_id, event.incarnation), _OpenLife(event.capacity, event.rack, at_ms, at_ms))
 
     def _end(self, member_id: str, incarnation: int, at_ms: int, how: str, silent_ms: int | None = None) -> None:
         """`silent_ms` None: the time of its last report, unless it ended in order."""
         life = self._lives.pop((member_id, incarnation), None)
         if life is not None:
             silent_ms = life.heard_ms if silent_ms is None and how not in ("left", "restarting") else silent_ms
-            self._lifelines.append(_lifeline(life, at_ms, how, silent_ms))
+            self._lifelines.append(_lifeline((member_id, incarnation), life, at_ms, how, silent_ms))
 
     def _note_report(self, event: LagReported, at_ms: int) -> None:
         state = self._state
@@ -376,7 +390,7 @@ class _Builder:
         replayer, state = self._replayer, self._state
         end_ms = replayer.last_append_ms
         for who in sorted(self._lives):
-            self._lifelines.append(_lifeline(self._lives[who], None, "", None))
+            self._lifelines.append(_lifeline(who, self._lives[who], None, "", None))
         for key in sorted(self._open_copies):
             self._close_copy(key, end_ms)
         self._history.finish(end_ms)
@@ -431,12 +445,12 @@ def _imbalance(state: GroupState) -> int:
     return sum(outside_shares(shares_of(members, count, slack_of(members, count, factor, having)), having) for count, having in kinds)
 
 
-def _lifeline(life: _OpenLife, ended_ms: int | None, how: str, silent_ms: int | None) -> Lifeline:
+def _lifeline(who: tuple[str, int], life: _OpenLife, ended_ms: int | None, how: str, silent_ms: int | None) -> Lifeline:
     return Lifeline(
-        member_id=life.joined.member_id,
-        incarnation=life.joined.incarnation,
-        capacity=life.joined.capacity,
-        rack=life.joined.rack,
+        member_id=who[0],
+        incarnation=who[1],
+        capacity=life.capacity,
+        rack=life.rack,
         joined_ms=life.joined_ms,
         ended_ms=ended_ms,
         silent_ms=silent_ms,

@@ -34,7 +34,7 @@ from equipoise.events.facts import (
     TaskReady,
     TopologyDeclared,
 )
-from equipoise.events.records import DecisionRecord, Entry, Record, UnreadRecord
+from equipoise.events.records import BaseState, DecisionRecord, Entry, Record, UnreadRecord, from_the_start
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.replay.history import FAR_BEHIND
 from equipoise.replay.recorded_inputs import read_manifest
@@ -215,8 +215,8 @@ class Fitting:
 
     def _known(self, records: Iterable[Entry]) -> None:
         for record in records:
-            if isinstance(record, UnreadRecord):
-                raise record.error()
+            if isinstance(record, UnreadRecord | BaseState):
+                raise from_the_start(record)
             if isinstance(record, DecisionRecord):
                 self._decision(record)
             else:

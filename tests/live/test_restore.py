@@ -21,7 +21,7 @@ from equipoise.events.log.kafka.opening import ensure_topics, partition_count, r
 from equipoise.events.log.kafka.restore import stored_rows
 from equipoise.events.log.kafka.topics import Topics
 from equipoise.events.log.parquet.log import ArchiveLog, next_offsets
-from equipoise.events.log.rows import FactRow
+from equipoise.events.log.rows import BaseRow, FactRow
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured
@@ -33,7 +33,7 @@ from tests.spark.leading import Leader, facts_of
 
 ROOT = Path(__file__).parents[2]
 SOON = {"session_timeout_ms": 6_000, "lease_margin_ms": 1_000}
-Rows = list[FactRow | StoredDecision]
+Rows = list[FactRow | StoredDecision | BaseRow]
 
 
 def rows_in(location: str) -> dict[int, Rows]:

@@ -21,6 +21,7 @@ from equipoise.events.decisions import AssignmentIssued, Checkpointed, EventReje
 from equipoise.events.facts import (
     READINESS,
     AssignmentObserved,
+    BaseRequested,
     DealRequested,
     Fact,
     LagReported,
@@ -367,6 +368,11 @@ class Storm(RuleBasedStateMachine):
     @rule()
     def is_to_be_dealt_anew(self) -> None:
         self.group.fact(DealRequested())
+
+    @rule()
+    def base(self) -> None:
+        decided = self.group.fact(BaseRequested())
+        assert isinstance(decided[-1], Checkpointed)
 
     @rule(lie=lies(), after_ms=steps_ms)
     def hears_lies(self, lie: Fact, after_ms: int) -> None:

@@ -113,6 +113,7 @@ def with_another_decision(rows: list[Row]) -> list[Row]:
     decision = codec.decode(row.kind, row.version, row.payload)
     assert isinstance(decision, MemberAssigned)
     kind, version, payload = codec.encode(attrs.evolve(decision, tokens=tuple(token + 1 for token in decision.tokens)))
+    assert isinstance(rows[0], FactRow)
     opened = codec.decode(rows[0].kind, rows[0].version, rows[0].payload)
     place = (opened.log_id, row.group, row.number, row.caused_by, row.index, fact.checksum)  # type: ignore[union-attr] # LogOpened
     checksum = codec.decision_checksum(*place, kind, version, payload)

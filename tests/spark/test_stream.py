@@ -4,6 +4,7 @@ started again.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -18,9 +19,16 @@ from equipoise.cli import main
 from equipoise.cli.spark.stream import _metrics
 from equipoise.events.log import open_log
 from equipoise.events.log.kafka.envelope import partition_of
+from equipoise.replay.spark.groups import units_of
+from equipoise.replay.spark.timeline import spark_timeline
+from equipoise.replay.spark.verify import spark_verify
 from equipoise.replay.verification import verify
+from equipoise.worker.app import Worker
+from equipoise.worker.settings import WorkerSettings
 from tests.json_schemas import check
 from tests.live.brokers import free_ports
+from tests.live.swarm import Swarm
+from tests.live.test_bases import led, settings_of, until_deleted
 from tests.spark.leading import GROUPS, PARTITIONS, Leader, alerts_in, facts_of
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -75,6 +83,33 @@ def test_restarted_queries_verify_and_archive_a_live_log(spark: Any, bootstrap: 
             assert len(ours) > 50
             assert ours == theirs[: len(ours)]
         assert copy.count() == written["records"]
+
+
+async def bounded(settings: WorkerSettings) -> None:
+    """A log whose worker has deleted its first records."""
+    async with Worker(settings), Swarm(settings, settings.topics) as swarm:
+        await led(settings, swarm, ("a", "b"))
+        await until_deleted(settings)
+
+
+def test_queries_of_a_log_that_begins_at_a_base_begin_there(spark: Any, bootstrap: str, tmp_path: Path) -> None:
+    settings = settings_of(bootstrap, "bounded")
+    asyncio.run(bounded(settings))
+    location, alerts, archive = f"kafka://{bootstrap}/bounded", tmp_path / "alerts", tmp_path / "archive"
+    streamed = run("stream", location, "--alerts", str(alerts), "--checkpoint", str(tmp_path / "stream"))
+    with open_log(location) as log:
+        expected = verify(log.read())
+    assert expected.begins is not None
+    compared = sum(each.compared for each in expected.groups)
+    assert (streamed["facts"], streamed["alerts"]) == (expected.records - 1 - len(expected.groups) - compared, 0)
+    run("archive", location, "--to", str(archive), "--checkpoint", str(tmp_path / "archiving"))
+    with open_log(archive) as copy:
+        assert verify(copy.read()).begins == expected.begins
+    rows = {row["group"]: row for row in spark_verify(spark, units_of([str(archive)])).collect()}
+    assert {name: row["verdict"] for name, row in rows.items()} == {"a": "identical", "b": "identical"}
+    assert all(json.loads(row["document"])["begins"] is not None for row in rows.values())
+    tables = spark_timeline(spark, units_of([str(archive)]))
+    assert {row["member_id"] for row in tables["members"].collect()} == {"m1", "m2"}
 
 
 def test_stream_location_that_is_no_live_log_is_refused_first(spark: Any, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
@@ -18,6 +18,9 @@ from equipoise.cli.screen import Screen
 from equipoise.cli.spark.shared import spark_options, spark_session
 from equipoise.events.errors import InputError
 from equipoise.replay.wording import counted
+
+if TYPE_CHECKING:
+    from equipoise.events.log.kafka.bases import BaseStart
 
 _LOOK_S = 1
 
@@ -76,7 +79,8 @@ def stream(screen: Screen, streaming: _Streaming, alerts: Path) -> int:
     from equipoise.replay.spark.stream import spark_stream
 
     with spark_session(streaming.master, streaming.settings) as spark:
-        query = spark_stream(_records(spark, streaming), alerts, streaming.checkpoint, trigger=streaming.trigger)
+        records, begins = _records(spark, streaming)
+        query = spark_stream(records, alerts, streaming.checkpoint, trigger=streaming.trigger, starts=begins)
         totals = _follow(screen, query, streaming.metrics_port)
     summary = f"{counted(totals['facts'], 'fact')} and {counted(totals['decisions'], 'decision')} verified, {counted(totals['alerts'], 'alert')}"
     screen.answer({"alerts_folder": str(alerts), **totals}, f"{summary} in {alerts}" if totals["alerts"] else summary)
@@ -107,7 +111,8 @@ def archive(screen: Screen, streaming: _Streaming, archive_folder: str) -> None:
     from equipoise.replay.spark.archive import spark_archive
 
     with spark_session(streaming.master, streaming.settings) as spark:
-        query = spark_archive(_records(spark, streaming), archive_folder, streaming.checkpoint, trigger=streaming.trigger)
+        records, begins = _records(spark, streaming)
+        query = spark_archive(records, archive_folder, streaming.checkpoint, trigger=streaming.trigger, starts=begins)
         _follow(screen, query, streaming.metrics_port)
     with ArchiveLog(archive_folder, "r") as log:
         offsets = [(partition, log.part(partition).position()) for partition in log.partitions()]
@@ -117,9 +122,10 @@ def archive(screen: Screen, streaming: _Streaming, archive_folder: str) -> None:
     screen.answer(document, f"{count:,} records in {archive_folder}, up to {where or 'nothing yet'}")
 
 
-def _records(spark: Any, streaming: _Streaming) -> Any:
+def _records(spark: Any, streaming: _Streaming) -> tuple[Any, dict[int, BaseStart]]:
+    """The log's records, and where its partitions begin."""
     from equipoise.events.log.kafka.log import SCHEME, Place
-    from equipoise.replay.spark.kafka import records
+    from equipoise.replay.spark.kafka import records, starts
 
     location = streaming.location
     if not location.startswith(SCHEME):
@@ -127,7 +133,7 @@ def _records(spark: Any, streaming: _Streaming) -> Any:
     place = Place.parse(location)
     if place.partition is not None:
         raise InputError(f"{location}: a stream reads all partitions; leave out ?partition")
-    return records(spark, place.connection, place.topics, most_records=streaming.most_records)
+    return records(spark, place.connection, place.topics, most_records=streaming.most_records), starts(location)
 
 
 def _follow(screen: Screen, query: Any, metrics_port: int | None) -> dict[str, int]:

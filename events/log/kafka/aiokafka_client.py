@@ -21,6 +21,7 @@ from typing import Any
 import aiokafka
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.admin.records_to_delete import RecordsToDelete
 from aiokafka.client import CoordinationType
 from aiokafka.consumer.subscription_state import TopicPartitionState
 from aiokafka.errors import (
@@ -315,6 +316,10 @@ class DeployedAdmin(AIOKafkaAdminClient):  # type: ignore[misc]
             for code, message, *_ in answer.resources:
                 if code:
                     raise for_code(code)(message)
+
+    async def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
+        places = {_theirs(place): RecordsToDelete(before_offset=offset) for place, offset in before.items()}
+        await super().delete_records(places, timeout_ms=_CREATE_TIMEOUT_MS)
 
     async def committed_offsets(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
         found = await self.list_consumer_group_offsets(group, partitions=list(partitions))

@@ -284,6 +284,12 @@ class Admin(Client, Protocol):
         """Gives a topic exactly these settings, beside the brokers' defaults. Raises KafkaError."""
         ...
 
+    async def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
+        """Deletes the records before these offsets: each partition begins there, at least. Raises
+        KafkaError.
+        """
+        ...
+
     async def committed_offsets(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
         """Offsets committed by a consumer group, for all of `partitions`; None: there is none.
         Raises KafkaError.

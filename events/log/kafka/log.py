@@ -16,7 +16,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Coroutine, Generator, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from types import TracebackType
 from typing import Any, Never, Self, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -25,6 +26,7 @@ import attrs
 
 from equipoise.events.errors import DamagedError, GapError, InputError
 from equipoise.events.facts import Fact
+from equipoise.events.log.kafka.bases import Bases, BaseStart, beginning
 from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, TopicPartition
 from equipoise.events.log.kafka.connection import MISSING, Connection, connection_to
 from equipoise.events.log.kafka.envelope import (
@@ -35,15 +37,17 @@ from equipoise.events.log.kafka.envelope import (
     partition_of,
     published,
 )
-from equipoise.events.log.kafka.opening import check_append_time, fill_holes, reaching, read_opening, reader
+from equipoise.events.log.kafka.opening import check_append_time, declare_archive, fill_holes, make_bases, reaching, read_bases, read_opening, reader
 from equipoise.events.log.kafka.topics import DEFAULT_PREFIX, Topics
-from equipoise.events.log.rows import FactRow, Order, Row, entry_of, is_count
+from equipoise.events.log.rows import BaseRow, FactRow, Order, Row, entry_of, is_count
 from equipoise.events.records import DecisionRecord, Entry, Record
 
 T = TypeVar("T")
 SCHEME = "kafka://"
 _MOST_A_FETCH = 5_000
 _MARK_EVERY = 1_000
+_MOST_STARTS = 3
+"""Attempts to begin at a base before a worker deletes it."""
 
 
 @attrs.frozen
@@ -66,6 +70,19 @@ class Place:
         if partition and not (partition.isascii() and partition.isdigit()):
             raise InputError(f"{location}: partition={partition} is not the number of a partition")
         return cls(connection_to(parts.netloc), Topics(path or DEFAULT_PREFIX), int(partition) if partition else None)
+
+
+@attrs.frozen
+class _Start:
+    """Where a reading begins. `rows`: LogOpened and the states of a base; empty: there are none.
+    `numbers`: group -> number of its last decision by then.
+    """
+
+    facts: Iterator[ConsumedRecord | NoRecord]
+    decisions: Iterator[StoredDecision]
+    facts_offset: int = 0
+    rows: tuple[FactRow | BaseRow, ...] = ()
+    numbers: dict[str, int] = attrs.field(factory=dict)
 
 
 class Loop:
@@ -106,6 +123,8 @@ class KafkaLog:
             pass  # without the extra, say so before anything is begun
         self._loop = Loop()
         self._closed = False
+        self._has_bases = False
+        """The topic of bases is known to be there."""
         self._marks: dict[int, list[tuple[int, int]]] = {}
         """Partition -> (fact, offset of a decision it caused), rising: where to begin to read
         decisions, from earlier readings.
@@ -132,6 +151,18 @@ class KafkaLog:
             raise InputError(f"{self.location}: offsets count in each of its {len(partitions)} partitions; name one with ?partition=N, or a group")
         return self._read(partitions, from_offset, group)
 
+    def read_partition(self, partition: int, from_offset: int, group: str | None = None) -> Iterator[Entry]:
+        """Yields the records of one partition from the fact at `from_offset` on, and with `group`
+        only that group's.
+        """
+        self._must_be_open()
+        return self._read([partition], from_offset, group)
+
+    def begins(self, partition: int) -> int:
+        """Returns the offset of the first fact that is still there."""
+        self._must_be_open()
+        return self._loop.run(self._begin(self._place.topics.facts, partition))
+
     def read_beside(self, group: str) -> Iterator[Entry]:
         """Yields every record of the partition that holds `group`, so that offsets are those of one
         partition.
@@ -142,16 +173,19 @@ class KafkaLog:
     def _read(self, partitions: list[int], from_offset: int, group: str | None) -> Iterator[Entry]:
         """Yields LogOpened once, although every partition begins with it."""
         for partition in partitions:
-            for row in self.rows(partition, from_offset):
-                if isinstance(row, StoredDecision):
+            for row in self.rows(partition, from_offset, group):
+                if isinstance(row, BaseRow):
+                    yield row.entry()
+                elif isinstance(row, StoredDecision):
                     if group is None or row.row.group == group:
                         yield entry_of(row.row, row.log_id, row.fact_checksum, partition)
                 elif (row.group == "" and row.offset == 0 and partition == partitions[0]) or (row.group and group in (None, row.group)):
                     yield entry_of(row, "", 0, partition)
 
-    def rows(self, partition: int, from_offset: int = 0) -> Iterator[FactRow | StoredDecision]:
+    def rows(self, partition: int, from_offset: int = 0, group: str | None = None) -> Iterator[FactRow | StoredDecision | BaseRow]:
         """Yields the facts and decisions of a partition that are there now, merged, also those
-        without a group.
+        without a group. From offset 0 on, a log that begins at a base yields LogOpened and the
+        states at the base first, with `group` only that group's.
 
         Raises GapError, RepeatError, DamagedError.
         """
@@ -161,23 +195,79 @@ class KafkaLog:
         ends = {topic: self._loop.run(self._end(topic, partition)) for topic in (topics.decisions, topics.facts)}
         if from_offset > ends[topics.facts]:
             raise InputError(f"{self.location}: offset {from_offset} is past the end of the log (next offset {ends[topics.facts]})")
-        order = Order(from_offset, self.opened.log_id)
-        numbers: dict[str, int] = {}
-        with (
-            contextlib.closing(self._records(topics.facts, partition, from_offset, ends[topics.facts])) as facts,
-            contextlib.closing(self._decisions(partition, from_offset, ends[topics.decisions])) as decisions,
-        ):
+        with contextlib.ExitStack() as stack:
+            start = None if from_offset else self._at_base(stack, partition, ends, group)
+            if start is None:
+                start = _Start(
+                    stack.enter_context(contextlib.closing(self._records(topics.facts, partition, from_offset, ends[topics.facts]))),
+                    stack.enter_context(contextlib.closing(self._decisions(partition, from_offset, ends[topics.decisions]))),
+                )
+            else:
+                from_offset = start.facts_offset
+            yield from start.rows
+            order = Order(from_offset, self.opened.log_id)
+            numbers = dict(start.numbers)
+            decisions = start.decisions
             head = next(decisions, None)
-            for fact in facts:
+            for fact in start.facts:
                 row = _fact(fact)
                 order.take(row)
                 yield row
                 while head is not None and head.row.caused_by <= row.offset:
-                    self._check_number(numbers, head, from_offset)
-                    yield head
+                    if head.row.number > start.numbers.get(head.row.group, 0):
+                        self._check_number(numbers, head, 0 if start.rows else from_offset)
+                        yield head
                     head = next(decisions, None)
             if head is not None:
                 raise GapError(order.position, f"is missing: decision {head.row.number} was caused by offset {head.row.caused_by}")
+
+    def _at_base(self, stack: contextlib.ExitStack, partition: int, ends: dict[str, int], group: str | None) -> _Start | None:
+        """Begins at the oldest base; None: the log begins with its first record. Fetches the first
+        records before it returns, because a worker may delete them at the same time.
+        """
+        topics = self._place.topics
+        for attempt in range(1, _MOST_STARTS + 1):
+            begin, decisions_begin = (self._loop.run(self._begin(topic, partition)) for topic in (topics.facts, topics.decisions))
+            if not begin and not decisions_begin:
+                return None
+            bases = self.bases(partition)
+            base = beginning(bases, begin, decisions_begin, f"{topics.facts}/{partition}")
+            assert bases.opened is not None, "checked with the base"
+            facts = stack.enter_context(contextlib.closing(self._records(topics.facts, partition, base.facts_offset, ends[topics.facts])))
+            decided = self._records_from(base.decisions_offset, partition, base.facts_offset, ends[topics.decisions])
+            decisions = stack.enter_context(contextlib.closing(decided))
+            try:
+                firsts = next(facts, None), next(decisions, None)
+            except GapError:
+                if attempt == _MOST_STARTS:
+                    raise
+                continue
+            return _Start(
+                chain(() if firsts[0] is None else (firsts[0],), facts),
+                chain(() if firsts[1] is None else (firsts[1],), decisions),
+                facts_offset=base.facts_offset,
+                rows=(bases.opened, *bases.rows(base, None if group is None else {group})),
+                numbers={name: place[1] for name, place in base.groups.items()},
+            )
+        raise AssertionError("the last attempt returns or raises")
+
+    def late_decisions(self, partition: int, from_offset: int) -> list[StoredDecision]:
+        """The decisions of facts from `from_offset` on that come behind decisions of later facts,
+        each once: of groups that had halted, or that two workers led at once.
+        """
+        latest = -1
+        numbers: dict[str, int] = {}
+        late: list[StoredDecision] = []
+        begin = self._loop.run(self._begin(self._place.topics.facts, partition))
+        end = self._loop.run(self._end(self._place.topics.decisions, partition))
+        for stored in self._decisions(partition, max(begin, from_offset), end):
+            row = stored.row
+            if row.number > numbers.get(row.group, 0):
+                numbers[row.group] = row.number
+                if row.caused_by < latest:
+                    late.append(stored)
+                latest = max(latest, row.caused_by)
+        return late
 
     def _check_number(self, numbers: dict[str, int], stored: StoredDecision, from_offset: int) -> None:
         """Checks that numbers are dense. A lower number is a second copy (docs/protocol.md#l4)."""
@@ -191,8 +281,13 @@ class KafkaLog:
 
     def _decisions(self, partition: int, from_offset: int, end: int) -> Generator[StoredDecision, None, None]:
         """Decisions that were caused by the fact at `from_offset` or later facts."""
-        marks = self._marks.setdefault(partition, [(-1, 0)])
+        marks = self._marks.setdefault(partition, [(-1, self._loop.run(self._begin(self._place.topics.decisions, partition)))])
         start = next(offset for caused_by, offset in reversed(marks) if caused_by < from_offset)
+        yield from self._records_from(start, partition, from_offset, end)
+
+    def _records_from(self, start: int, partition: int, from_offset: int, end: int) -> Generator[StoredDecision, None, None]:
+        """The same, from the offset `start` of the decisions on."""
+        marks = self._marks.setdefault(partition, [(-1, start)])
         for record in self._records(self._place.topics.decisions, partition, start, end):
             stored = published(record)
             if stored is None:
@@ -212,7 +307,7 @@ class KafkaLog:
             with reaching(self._place.connection):
                 begin = self._loop.run(_seek(consumer, topic, partition, start))
             if begin > start:
-                raise GapError(start, f"topic {topic}/{partition} begins at offset {begin}; earlier records were deleted by topic retention")
+                raise GapError(start, f"topic {topic}/{partition} begins at offset {begin}: earlier records were deleted; read the archive")
             position = start
             while position < end:
                 with reaching(self._place.connection):
@@ -227,6 +322,42 @@ class KafkaLog:
                 position = next_position
         finally:
             self._loop.run(context.__aexit__(None, None, None))
+
+    def base_start(self, partition: int) -> BaseStart | None:
+        """Where a reading of the partition begins now; None: at its first record. Raises
+        DamagedError when records were deleted behind every base.
+        """
+        self._must_be_open()
+        topics = self._place.topics
+        begin, decisions_begin = (self._loop.run(self._begin(topic, partition)) for topic in (topics.facts, topics.decisions))
+        if not begin and not decisions_begin:
+            return None
+        bases = self.bases(partition)
+        base = beginning(bases, begin, decisions_begin, f"{topics.facts}/{partition}")
+        assert bases.opened is not None, "checked with the base"
+        return BaseStart(bases.opened, tuple(bases.rows(base)), base.facts_offset, base.decisions_offset)
+
+    def bases(self, partition: int, *, keep_states: bool = True) -> Bases:
+        """Returns the bases of a partition. `keep_states`: see `Bases`."""
+        bases = Bases(self.opened.log_id, keep_states=keep_states)
+        self._loop.run(read_bases(self._place.connection, self._place.topics, partition, bases))
+        return bases
+
+    def declare_archive(self, name: str, positions: Mapping[int, int | None], at_ms: int) -> None:
+        """Says that the archive `name` has the facts before these positions, by partition, so that
+        workers delete no others; None: that it is no longer an archive. Raises InputError.
+        """
+        self._must_be_open()
+        if not self._has_bases:
+            self._loop.run(make_bases(self._place.connection, self._place.topics, positions))
+            self._has_bases = True
+        self._loop.run(declare_archive(self._place.connection, self._place.topics, self.opened.log_id, positions, name, at_ms))
+
+    async def _begin(self, topic: str, partition: int) -> int:
+        tp = TopicPartition(topic, partition)
+        async with reader(self._place.connection) as consumer:
+            with reaching(self._place.connection):
+                return int((await consumer.beginning_offsets([tp]))[tp])
 
     async def _end(self, topic: str, partition: int) -> int:
         tp = TopicPartition(topic, partition)
@@ -243,7 +374,8 @@ class KafkaLog:
         """Returns the number of records, facts and decisions, without decoding them."""
         self._must_be_open()
         topics = self._place.topics
-        return sum(self._loop.run(self._end(topic, partition)) for topic in (topics.facts, topics.decisions) for partition in self._partitions(None))
+        places = [(topic, partition) for topic in (topics.facts, topics.decisions) for partition in self._partitions(None)]
+        return sum(self._loop.run(self._end(*place)) - self._loop.run(self._begin(*place)) for place in places)
 
     def position(self) -> int:
         """Returns the offset of the next fact."""
@@ -338,5 +470,11 @@ async def _some(consumer: Consumer, tp: TopicPartition) -> tuple[Sequence[Consum
     """The next records of its only partition, and the next position: a transaction may have ended
     after the last record.
     """
-    records = (await consumer.getmany(tp, timeout_ms=10_000)).get(tp, [])
+    from aiokafka.errors import OffsetOutOfRangeError
+
+    try:
+        records = (await consumer.getmany(tp, timeout_ms=10_000)).get(tp, [])
+    except OffsetOutOfRangeError:
+        problem = f"topic {tp.topic}/{tp.partition} no longer has it: it was deleted while the log was read. Read it again, or the archive"
+        raise GapError(int(await consumer.position(tp)), problem) from None
     return records, int(await consumer.position(tp))

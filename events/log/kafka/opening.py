@@ -7,19 +7,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, cast
 
 from equipoise.events.errors import EquipoiseError, GapError, InputError
 from equipoise.events.facts import LogOpened
+from equipoise.events.log.kafka.bases import Base, Bases, archive_record, opening_record, opening_row
 from equipoise.events.log.kafka.client import Admin, ConsumedRecord, Consumer, NewTopic, Producer, TopicPartition
 from equipoise.events.log.kafka.connection import MISSING, Connection
 from equipoise.events.log.kafka.envelope import NoRecord, fact_record, fact_row, pack_fact
-from equipoise.events.log.kafka.topics import MADE_WITH, MUST_BE, Topics
+from equipoise.events.log.kafka.topics import BASES_MUST_BE, MADE_WITH, MUST_BE, SEGMENTS_WITH_RETENTION, Topics
+from equipoise.events.log.rows import FactRow
 
 _WAIT_S = 0.2
 NOT_ALLOWED = 29  # Kafka's error TOPIC_AUTHORIZATION_FAILED
 NOT_SEEN = "this user may not see it; `equipoise doctor` names the ACLs that are missing"
+_FIRST_LOOK_BACK = 300
+"""Last records of the bases' topic that are searched first for a base."""
 APPEND_TIME = 1  # timestamp_type of a record: LogAppendTime
 
 
@@ -95,26 +100,42 @@ async def writer(connection: Connection, **options: Any) -> AsyncIterator[Produc
 # ------------------------------------------------------------------------------------------- topics
 
 
-async def ensure_topics(connection: Connection, topics: Topics, *, partitions: int = 1, replication: int = 0) -> None:
+async def ensure_topics(connection: Connection, topics: Topics, *, partitions: int = 1, replication: int = 0, bases: bool = False) -> None:
     """Makes missing topics and checks the settings of all. `replication` 0: three copies, or as
-    many as there are brokers.
+    many as there are brokers. `bases`: also the topic of bases, with as many partitions as the
+    facts have.
 
     Raises InputError that names a topic, its setting and the fix. Never changes existing topics.
     """
     async with admin_client(connection) as admin:
         with reaching(connection):
-            await make_topics(admin, await new_topics(admin, topics, partitions, replication))
+            await make_topics(admin, await new_topics(admin, topics, partitions, replication, MUST_BE, SEGMENTS_WITH_RETENTION if bases else {}))
             await check_topics(admin, topics)
+            if bases:
+                count = len((await _described(admin, [topics.facts]))[topics.facts]["partitions"])
+                await make_topics(admin, await new_topics(admin, topics, count, replication, {"bases": BASES_MUST_BE}))
+                await _described(admin, [topics.bases])
+                await _check_settings(admin, topics, {"bases": BASES_MUST_BE})
 
 
-async def new_topics(admin: Admin, topics: Topics, partitions: int, replication: int) -> list[NewTopic]:
-    """Returns the topics of a log as `ensure_topics` makes them. Raises KafkaError."""
+async def new_topics(
+    admin: Admin,
+    topics: Topics,
+    partitions: int,
+    replication: int,
+    must_be: Mapping[str, Mapping[str, str]] = MUST_BE,
+    segments: Mapping[str, str] = MappingProxyType({}),
+) -> list[NewTopic]:
+    """Returns the topics of a log as `ensure_topics` makes them. `segments`: settings of facts and
+    decisions, beside those that each must have. Raises KafkaError.
+    """
     copies = replication or min(3, len((await admin.describe_cluster())["brokers"]))
     insync = {"min.insync.replicas": str(min(2, max(1, copies - 1)))}  # with three copies, one broker may be away
     wanted = []
-    for what, must in MUST_BE.items():
+    for what, must in must_be.items():
         count = 1 if what == "rejected" else partitions
-        wanted.append(NewTopic(topics.name_of(what), count, copies, {**insync, **MADE_WITH[what], **must}))
+        more = segments if what in ("facts", "decisions") else {}
+        wanted.append(NewTopic(topics.name_of(what), count, copies, {**insync, **MADE_WITH[what], **more, **must}))
     return wanted
 
 
@@ -133,8 +154,12 @@ async def check_topics(admin: Admin, topics: Topics) -> None:
         if counts[topics.name_of(what)] < counts[topics.facts]:
             has = f"topic {topics.name_of(what)} has {counts[topics.name_of(what)]} partitions"
             raise InputError(f"{has} and {topics.facts} has {counts[topics.facts]}; give it as many")
-    found = await admin.topic_configs([topics.name_of(what) for what in MUST_BE])
-    for what, must in MUST_BE.items():
+    await _check_settings(admin, topics, MUST_BE)
+
+
+async def _check_settings(admin: Admin, topics: Topics, must_be: Mapping[str, Mapping[str, str]]) -> None:
+    found = await admin.topic_configs([topics.name_of(what) for what in must_be])
+    for what, must in must_be.items():
         name = topics.name_of(what)
         for key, value in must.items():
             if found[name].get(key) != value:
@@ -221,8 +246,9 @@ async def read_opening(
 
 
 async def first_record(connection: Connection, topics: Topics, partition: int) -> LogOpened | None:
-    """Returns LogOpened of one partition; None while it is empty. Raises InputError when the first
-    record is something else, or its time is not the broker's.
+    """Returns LogOpened of one partition; None while it is empty. When its first records were
+    deleted, LogOpened is in the topic of bases. Raises InputError when the first record is
+    something else, or its time is not the broker's.
     """
     tp = TopicPartition(topics.facts, partition)
     async with reader(connection) as consumer:
@@ -233,7 +259,11 @@ async def first_record(connection: Connection, topics: Topics, partition: int) -
             if begin >= end and begin == 0:
                 return None
             if begin > 0:
-                raise InputError(f"topic {topics.facts}/{partition} begins at offset {begin}: its first records are gone; set retention.ms=-1 for it")
+                row = await opening_in_bases(connection, topics, partition)
+                if row is None:
+                    gone = f"topic {topics.facts}/{partition} begins at offset {begin}, and no base has its first record"
+                    raise InputError(f"{gone}: set retention.ms=-1 for it, and let workers delete records (docs/operations.md, \"Retention\")")
+                return cast(LogOpened, fact_record(row).event)
             consumer.seek(tp, 0)
             while not (found := (await consumer.getmany(tp, timeout_ms=1_000, max_records=1)).get(tp)):
                 pass
@@ -249,6 +279,109 @@ async def first_record(connection: Connection, topics: Topics, partition: int) -
             f"{topics.prefix} were deleted while members ran, delete them again: a member was faster than the worker, and has stopped by now"
         )
     return event
+
+
+async def opening_in_bases(connection: Connection, topics: Topics, partition: int) -> FactRow | None:
+    """Returns LogOpened as the first fact of a partition, which is at the beginning of the topic of
+    bases; None: it is not there.
+    """
+    async for record in _records_of_bases(connection, topics, partition, 0):
+        row = opening_row(record.key, record.value)
+        if row is not None:
+            return row
+    return None
+
+
+async def open_bases(connection: Connection, topics: Topics, partition: int) -> None:
+    """Writes LogOpened into a partition of the topic of bases, unless it is there. Raises
+    InputError, KafkaError.
+    """
+    opened = await first_record(connection, topics, partition)
+    if opened is None:
+        raise NotThereError(f"topic {topics.facts}/{partition} is empty")
+    if await opening_in_bases(connection, topics, partition) is not None:
+        return
+    tp = TopicPartition(topics.facts, partition)
+    async with reader(connection) as consumer:
+        consumer.assign([tp])
+        async for record in _to_end(consumer, tp, 0, 1):
+            key, value = opening_record(record.timestamp, opened)
+            async with writer(connection) as producer:
+                await producer.send_and_wait(topics.bases, value, key=key, partition=partition)
+
+
+async def make_bases(connection: Connection, topics: Topics, partitions: Iterable[int]) -> None:
+    """Makes the topic of bases, and opens these partitions of it, unless it is there. Raises
+    InputError.
+    """
+    await ensure_topics(connection, topics, bases=True)
+    with reaching(connection):
+        for partition in partitions:
+            await open_bases(connection, topics, partition)
+
+
+async def declare_archive(connection: Connection, topics: Topics, log_id: str, positions: Mapping[int, int | None], name: str, at_ms: int) -> None:
+    """Says that the archive `name` has the facts before these positions, by partition; None: that
+    there is no such archive any longer. The topic of bases is there. Raises InputError.
+    """
+    with reaching(connection):
+        async with writer(connection) as producer:
+            for partition, position in positions.items():
+                key, value = archive_record(log_id, name, position or 0, at_ms)
+                await producer.send_and_wait(topics.bases, None if position is None else value, key=key, partition=partition)
+
+
+async def read_bases(connection: Connection, topics: Topics, partition: int, bases: Bases, start: int = 0) -> int:
+    """Gives `bases` the records of its topic from offset `start` to the present end, and returns
+    the offset behind the last one. A log without the topic has none. Raises KafkaError.
+    """
+    async for record in _records_of_bases(connection, topics, partition, start):
+        bases.take(record.key, record.value)
+        start = record.offset + 1
+    return start
+
+
+async def newest_base(connection: Connection, topics: Topics, log_id: str, partition: int) -> Base | None:
+    """Returns the newest base that is stored; None: there is none. Searches from the end, so it
+    does not read all states. Raises KafkaError.
+    """
+    if not await partition_count(connection, topics.bases):
+        return None
+    tp = TopicPartition(topics.bases, partition)
+    async with reader(connection) as consumer:
+        consumer.assign([tp])
+        begin, end = (await consumer.beginning_offsets([tp]))[tp], (await consumer.end_offsets([tp]))[tp]
+        back = _FIRST_LOOK_BACK
+        while True:
+            start = max(begin, end - back)
+            bases = Bases(log_id, keep_states=False)
+            async for record in _to_end(consumer, tp, start, end):
+                bases.take(record.key, record.value)
+            if bases.stored or start == begin:
+                return bases.stored[-1] if bases.stored else None
+            back *= 8
+
+
+async def _records_of_bases(connection: Connection, topics: Topics, partition: int, start: int) -> AsyncIterator[ConsumedRecord]:
+    if not await partition_count(connection, topics.bases):
+        return
+    tp = TopicPartition(topics.bases, partition)
+    async with reader(connection, max_poll_records=1_000) as consumer:
+        consumer.assign([tp])
+        with reaching(connection):
+            begin, end = (await consumer.beginning_offsets([tp]))[tp], (await consumer.end_offsets([tp]))[tp]
+            async for record in _to_end(consumer, tp, max(begin, start), end):
+                yield record
+
+
+async def _to_end(consumer: Consumer, tp: TopicPartition, start: int, end: int) -> AsyncIterator[ConsumedRecord]:
+    consumer.seek(tp, start)
+    position = start
+    while position < end:
+        for record in (await consumer.getmany(tp, timeout_ms=1_000)).get(tp, ()):
+            if record.offset < end:
+                yield record
+        position = await consumer.position(tp)
 
 
 async def fill_holes(connection: Connection, due: int, records: Sequence[ConsumedRecord]) -> list[ConsumedRecord | NoRecord]:

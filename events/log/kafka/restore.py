@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice, zip_longest
+from typing import cast
 
 import attrs
 
@@ -22,9 +23,9 @@ from equipoise.events.log.kafka.envelope import StoredDecision, decision_value, 
 from equipoise.events.log.kafka.log import KafkaLog, Loop, Place
 from equipoise.events.log.kafka.opening import RESTORED, admin_client, check_topics, make_topics, new_topics, reaching, reader, writer
 from equipoise.events.log.kafka.topics import Topics
-from equipoise.events.log.rows import FactRow
+from equipoise.events.log.rows import DecisionRow, FactRow
 from equipoise.events.log.stored import StoredLog
-from equipoise.events.records import Record
+from equipoise.events.records import BaseState, Record
 
 _ROWS_A_BATCH = 5_000
 _BATCH_BYTES = 1_000_000
@@ -77,13 +78,18 @@ def _opening(sources: Mapping[int, StoredLog]) -> LogOpened:
     if missing or any(source.partition not in (None, partition) for partition, source in sources.items()):
         has = f"the log has {first.event.partitions} partitions, and this is not all of it: see partition {min(missing, default=0)}"
         raise InputError(f"{has}; name an archive of all partitions, as `equipoise archive kafka://... --to archive/` makes it")
+    for partition, source in sources.items():
+        state = next((entry for entry in islice(source.read(), 1, 2) if isinstance(entry, BaseState)), None)
+        if state is not None:
+            begins = f"partition {partition} of the archive begins at the base at offset {state.begins_offset}"
+            raise InputError(f"{begins}, and a log is restored from its first record; name an archive that has it")
     return first.event
 
 
 def stored_rows(source: StoredLog) -> Iterator[FactRow | StoredDecision]:
     """Yields the rows of a log as those of a log in Kafka."""
     for row, order in source.checked_rows():
-        yield row if isinstance(row, FactRow) else StoredDecision(row, order.log_id, order.fact_checksum)
+        yield row if isinstance(row, FactRow) else StoredDecision(cast(DecisionRow, row), order.log_id, order.fact_checksum)  # it has no base
 
 
 async def _make_topics(connection: Connection, topics: Topics, partitions: int, replication: int) -> NewTopic:
@@ -156,7 +162,7 @@ def _read_back(sources: Mapping[int, StoredLog], location: str) -> tuple[int, in
         for partition, source in sorted(sources.items()):
             for theirs, ours in zip_longest(stored_rows(source), log.rows(partition)):
                 if theirs != ours:
-                    at = next(each.offset if isinstance(each, FactRow) else each.row.caused_by for each in (theirs, ours) if each is not None)
+                    at = next(each.row.caused_by if isinstance(each, StoredDecision) else each.offset for each in (theirs, ours) if each is not None)
                     raise LogError(at, f"partition {partition} of {location} differs from the archive here; delete its four topics and run it again")
                 counts[type(ours)] += 1
     return counts[FactRow], counts[StoredDecision]

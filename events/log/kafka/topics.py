@@ -23,15 +23,20 @@ MUST_BE = {
 (docs/protocol.md#l2). No unclean election: an acknowledged record stays. No compaction of facts and
 decisions: it would leave gaps.
 """
+BASES_MUST_BE = {**_ALWAYS, "cleanup.policy": "compact"}
+"""Required settings of the topic of bases, which only a log with retention has."""
 MADE_WITH = {
     "facts": {"retention.ms": "-1", "retention.bytes": "-1"},
     "decisions": {"retention.ms": "-1", "retention.bytes": "-1"},
     "checkpoints": {"min.cleanable.dirty.ratio": "0.1", "segment.ms": "3600000"},
     "rejected": {"retention.ms": str(30 * 24 * 3_600_000)},
+    "bases": {"min.cleanable.dirty.ratio": "0.1", "segment.ms": "3600000"},
 }
 """Further settings of topics that a worker makes. Operators may change them (docs/operations.md,
 "Retention").
 """
+SEGMENTS_WITH_RETENTION = {"segment.bytes": str(128 * 2**20), "segment.ms": str(6 * 3_600_000)}
+"""The same, of facts and decisions whose records are deleted: brokers free whole segments only."""
 
 
 def _sound_prefix(_: object, field: object, value: object) -> None:
@@ -59,6 +64,13 @@ class Topics:
     def checkpoints(self) -> str:
         """Compacted, with as many partitions as `facts`."""
         return f"{self.prefix}.checkpoints"
+
+    @property
+    def bases(self) -> str:
+        """Compacted, with as many partitions as `facts`: see `equipoise.events.log.kafka.bases`. A
+        log without retention has none.
+        """
+        return f"{self.prefix}.bases"
 
     @property
     def rejected(self) -> str:

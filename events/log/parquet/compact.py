@@ -96,7 +96,7 @@ def _merge(store: Store, run: list[Part]) -> None:
     try:
         for part in run:
             for batch in from_row(batches(part, batch_rows=32_768), writer.next_row - part.first_row):
-                writer.add_batch(batch, part.day)
+                writer.add_batch(batch, part.day, part.next_offset)
         merged = writer.publish()
     except BaseException:
         writer.discard()

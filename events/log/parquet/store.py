@@ -12,7 +12,7 @@ from equipoise.events.fields import INT64_MAX
 from equipoise.events.log.parquet.files import COLUMNS, Part, all_parts, batches, by_partition, covering, from_row, last_numbers, pyarrow
 from equipoise.events.log.parquet.stores import Lock, Store
 from equipoise.events.log.parquet.writing import Writer, appender
-from equipoise.events.log.rows import DecisionRow, FactRow, Order, Row
+from equipoise.events.log.rows import BASE_KIND, BASE_NUMBER, BASE_VERSION, BaseRow, DecisionRow, FactRow, Order, Row
 from equipoise.events.log.stored import BrokenStoreError, MissingRowError, Mode, StoredLog
 from equipoise.events.records import Entry
 
@@ -164,11 +164,24 @@ class ArchivePartition(StoredLog):
     def _order_after(self, position: int) -> Order:
         if not position:
             return Order()
+        begun = self._begun()
+        if position == begun.position:
+            return begun
         order = self._order = Order(position - 1, self._log_id())
         for row in self._rows(position - 1):
             order.take(row)
-        order.numbers = self._of_files(_numbers)
+        order.begins_offset, order.bases = begun.begins_offset, begun.bases
+        order.numbers = {**begun.numbers, **self._of_files(_numbers)}
         order.from_the_middle = False
+        return order
+
+    def _begun(self) -> Order:
+        """The order behind LogOpened and the states that the partition begins with."""
+        order = Order()
+        for row in self._rows(0):
+            if isinstance(row, DecisionRow) or (isinstance(row, FactRow) and row.offset > 0):
+                break
+            order.take(row)
         return order
 
     def _of_files(self, read: Callable[[list[Part]], T]) -> T:
@@ -248,7 +261,7 @@ def _numbers(parts: list[Part]) -> dict[str, int]:
     for part in reversed(rest):
         for batch in batches(part, ("group", "number"), 65_536):
             for group, number in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
-                if number is not None:
+                if number is not None and number != BASE_NUMBER:
                     numbers[group] = number
     return numbers
 
@@ -263,6 +276,8 @@ def _rows_of(batch: Any, partition: int) -> Iterator[Row]:
             raise BrokenStoreError(f"a row of partition {of!r:.20} is in a file of partition {partition}")
         if number is None and caused_by is None and index is None:
             yield FactRow(group, offset, append_ms, kind, version, payload, checksum)
+        elif (offset, kind, version, number, index) == (None, BASE_KIND, BASE_VERSION, BASE_NUMBER, 0):
+            yield BaseRow(group, caused_by, append_ms, payload, checksum)
         elif offset is None and append_ms is None:
             yield DecisionRow(group, number, caused_by, index, kind, version, payload, checksum)
         else:
@@ -289,6 +304,8 @@ class _Offsets:
         self._from_offset = from_offset
         self._due: int | None = None if from_offset else 0
         """None: not reached yet; a file may begin before the first requested fact."""
+        self._begins: int | None = None
+        """First fact of a log that begins at a base, which follows LogOpened."""
 
     def check(self, batch: Any) -> tuple[Any, GapError | RepeatError | None]:
         """Returns the batch up to the first wrong offset, and the error there."""
@@ -300,14 +317,28 @@ class _Offsets:
         offsets = np.frombuffer(there.buffers()[1], np.int64, len(there), there.offset * 8)  # to_numpy() would import pandas, for its 60 MB
         if self._due is None:
             self._due = int(offsets[0])
-        wrong = np.flatnonzero(offsets != self._due + np.arange(len(offsets)))
+        if self._begins is None and self._due <= 1:
+            self._begins = _begins_in(batch)
+        due_offsets = self._due + np.arange(len(offsets))
+        if self._begins is not None and self._due <= 1:
+            due_offsets[1 - self._due :] += self._begins - 1
+        wrong = np.flatnonzero(offsets != due_offsets)
         if not len(wrong):
             self._due = min(int(offsets[-1]) + 1, INT64_MAX)
             return batch, None
         first = int(wrong[0])
-        due, came = self._due + first, int(offsets[first])
+        due, came = int(due_offsets[first]), int(offsets[first])
         at = [row for row, offset in enumerate(batch.column("offset").to_pylist()) if offset is not None]
         kept = batch.slice(0, at[first])
         if came > due:
             return kept, GapError(due, f"is missing; the next record has offset {came}. Restore the log from a copy")
         return kept, RepeatError(came, f"came again where offset {due} was due; restore the log from a copy")
+
+
+def _begins_in(batch: Any) -> int | None:
+    """First fact of the log whose states at a base are in the batch; None: there is none."""
+    numbers = batch.column("number").to_pylist()
+    if BASE_NUMBER not in numbers:
+        return None
+    row = next(_rows_of(batch.slice(numbers.index(BASE_NUMBER), 1), batch.column("partition")[0].as_py()))
+    return row.entry().begins_offset if isinstance(row, BaseRow) else None

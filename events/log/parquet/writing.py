@@ -11,7 +11,7 @@ from typing import Any
 
 from equipoise.events.log.parquet.files import COLUMNS, DAY_MS, NUMBERS, day_of, folder_of, part_name, pyarrow, schema
 from equipoise.events.log.parquet.stores import Staged, Store
-from equipoise.events.log.rows import FactRow, Row
+from equipoise.events.log.rows import BASE_KIND, BASE_NUMBER, BASE_VERSION, BaseRow, FactRow, Row
 from equipoise.events.log.stored import BrokenStoreError, failed_write
 
 MOST_FILE_ROWS = 1_000_000
@@ -72,11 +72,19 @@ class Writer:
                 self._end_file()
             what = (row.kind, row.version, row.payload)
             values: tuple[Any, ...] = (row.group, self._partition, row.offset, row.append_ms, *what, None, None, None, row.checksum)
-            offsets = 1
+            next_offset = row.offset + 1
+        elif isinstance(row, BaseRow):
+            values = (
+                row.group, self._partition, None, row.append_ms, BASE_KIND, BASE_VERSION, row.payload, BASE_NUMBER, row.offset, 0, row.checksum
+            )  # fmt: skip
+            state = row.entry()
+            next_offset = state.begins_offset
+            if self._numbers is not None:
+                self._numbers[row.group] = state.number
         else:
             about = (row.number, row.caused_by, row.index, row.checksum)
             values = (row.group, self._partition, None, None, row.kind, row.version, row.payload, *about)
-            offsets = 0
+            next_offset = self.next_offset
             if self._numbers is not None:
                 self._numbers[row.group] = row.number
         if self._file is None:
@@ -86,17 +94,18 @@ class Writer:
         self._bytes += len(row.payload)
         self._file_bytes += len(row.payload)
         self.next_row += 1
-        self.next_offset += offsets
+        self.next_offset = next_offset
         if self._bytes >= _GROUP_BYTES or len(self._columns[0]) >= _GROUP_ROWS:
             self._end_group()
 
-    def add_batch(self, batch: Any, day: str) -> None:
+    def add_batch(self, batch: Any, day: str, next_offset: int) -> None:
         """Adds rows as a pyarrow.RecordBatch, for compaction: unchanged, for `day`, into one file.
+        `next_offset`: of the fact behind the file that they come from.
         """
         if self._file is None:
             self._file = _OpenFile(self._store, self._hidden, day, self.next_row, self.next_offset)
         self.next_row += batch.num_rows
-        self.next_offset += batch.num_rows - batch.column("offset").null_count
+        self.next_offset = next_offset
         self._file.write(batch.cast(schema()))
 
     def publish(self) -> list[str]:

@@ -195,6 +195,6 @@ def test_check_finds_a_key_too_many_a_key_too_few_and_a_wrong_value() -> None:
 
 def test_coverage_notes_properties_that_have_a_value() -> None:
     coverage = Coverage("archive")
-    coverage.check({"facts": 1, "decisions": 0, "next_offset": None, "next_offsets": [], "waiting": 0, "unread": []})
+    coverage.check({"facts": 1, "decisions": 0, "next_offset": None, "next_offsets": [], "waiting": 0, "unread": [], "withdrawn": None})
     assert {("archive", "next_offset"), ("archive", "next_offsets"), ("archive#unread", "kind")} <= coverage.never_met()
     assert ("archive", "facts") not in coverage.never_met()

@@ -17,7 +17,7 @@ from equipoise.events.log.parquet.log import ArchiveLog
 from equipoise.events.log.parquet.store import ArchivePartition
 from equipoise.events.log.parquet.stores import store_at
 from equipoise.events.log.parquet.writing import Writer
-from equipoise.events.log.rows import DecisionRow, FactRow, Row
+from equipoise.events.log.rows import BaseRow, DecisionRow, FactRow, Row
 from equipoise.events.log.sqlite import SqliteLog
 from equipoise.events.log.stored import StoredLog
 from equipoise.events.records import DecisionRecord, Entry
@@ -90,6 +90,7 @@ def put(path: Path, rows: Iterable[Row]) -> None:
     with sqlite3.connect(path) as database:
         loosen(database)
         for at, row in enumerate(rows, 1):
+            assert not isinstance(row, BaseRow)
             what = (row.kind, row.version, row.payload)
             values: tuple[object, ...]
             if isinstance(row, FactRow):

@@ -25,7 +25,7 @@ from equipoise.events.log.parquet.compact import compact
 from equipoise.events.log.parquet.files import COLUMNS, all_parts, covering, part_name
 from equipoise.events.log.parquet.log import ArchiveLog
 from equipoise.events.log.parquet.stores import store_at
-from equipoise.events.log.rows import FactRow
+from equipoise.events.log.rows import BaseRow, FactRow
 from equipoise.events.log.sqlite import SqliteLog
 from equipoise.events.records import DecisionRecord, Entry, Record
 from tests.unit.events.logs_under_test import fill, put, read_all, rows_of
@@ -65,6 +65,7 @@ def test_archive_read_as_plain_parquet_has_a_row_per_record(path: Path) -> None:
         (each.group, each.caused_by, each.index) for each in written if isinstance(each, DecisionRecord)
     ]
     for row, stored in zip(rows, rows_of(path), strict=True):
+        assert not isinstance(stored, BaseRow)
         assert (row["kind"], row["version"], row["payload"], row["checksum"]) == (stored.kind, stored.version, stored.payload, stored.checksum)
 
 

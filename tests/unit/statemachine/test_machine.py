@@ -591,7 +591,7 @@ def test_snapshot_of_another_form_raises_with_its_form():
     snapshot = bytearray(GroupMachine().snapshot())
     place = snapshot.index(b"equipoise-state") + len(b"equipoise-state")
     snapshot[place] = 99
-    with pytest.raises(InputError, match=f"has form 99, this build reads form {FORM}"):
+    with pytest.raises(InputError, match=f"has form 99, this build reads forms 1 to {FORM}"):
         GroupMachine.restore(bytes(snapshot))
 
 

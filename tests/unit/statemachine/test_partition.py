@@ -4,6 +4,7 @@ published decisions, ticks.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from equipoise.events.codec import checksum_of, make_record
 from equipoise.events.decisions import Checkpointed
 from equipoise.events.errors import GapError, RepeatError
-from equipoise.events.facts import Fact, LogOpened, MemberLeft, PartitionsObserved, ProbingTick, Undecodable
+from equipoise.events.facts import BaseRequested, Fact, LogOpened, MemberLeft, PartitionsObserved, ProbingTick, Undecodable
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.partition import GroupLead, PartitionLead, StoredCheckpoint
@@ -577,3 +578,32 @@ def test_only_a_configuration_that_this_build_lacks_asks_for_what_is_published()
     assert not lead.must_read_published(make_record("a", 3, 2_000, missing)), "it was folded before"
     assert lead.must_read_published(make_record("new", 4, 2_000, missing))
     assert lead.groups["new"].from_offset == 4
+
+
+def test_base_that_is_asked_for_is_the_state_behind_the_request() -> None:
+    lead = PartitionLead()
+    folded(lead, history())
+    for group in ("a", "b"):
+        (decision,) = lead.fold(make_record(group, lead.position, 20_000, BaseRequested()), 0)
+        assert isinstance(decision.decision, Checkpointed)
+        state = lead.groups[group].machine.state
+        assert lead.groups[group].waiting[-1].is_base
+        (*_, ripe) = lead.acknowledged(group, decision.number)
+        assert (ripe.offset, ripe.number, ripe.is_base) == (lead.position - 1, state.number, True)
+        assert hashlib.sha256(ripe.state).hexdigest() == decision.decision.state_sha256
+    assert not any(each.is_base for each in checkpoints_of(history()))
+
+
+def checkpoints_of(records: list[Record]) -> list[StoredCheckpoint]:
+    lead = PartitionLead()
+    folded(lead, records)
+    return [checkpoint for group in lead.groups.values() for checkpoint in group.waiting]
+
+
+def test_request_of_a_base_changes_what_a_tick_would() -> None:
+    asked, ticked = PartitionLead(), PartitionLead()
+    for lead, fact in ((asked, BaseRequested()), (ticked, ProbingTick())):
+        folded(lead, history())
+        lead.fold(make_record("a", lead.position, 20_000, fact), 0)
+    assert attrs.evolve(asked.groups["a"].machine.state, number=0) == attrs.evolve(ticked.groups["a"].machine.state, number=0)
+    assert asked.groups["a"].tick_at_ms == ticked.groups["a"].tick_at_ms

@@ -64,6 +64,12 @@ class SimulatedAdmin(ConnectedClient):
         if answer is not None:
             raise answer(topic)
 
+    async def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
+        answer = await self._ask_any("DeleteRecords", partial(self._cluster.answer_delete_records, dict(before)))
+        for place, error in answer.items():
+            if error is not None:
+                raise error(place)
+
     async def committed_offsets(self, group: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
         coordinators = self._cluster.coordinators
         broker = await self._ask_any("FindCoordinator", partial(coordinators.find, GROUP, group))

@@ -457,6 +457,22 @@ class Cluster:
                 answers[place] = found[2] if committed else found[1]
         reply(answers)
 
+    def answer_delete_records(self, before: Mapping[TopicPartition, int], broker: Broker, reply: Reply) -> None:
+        """Replies with partition -> error, or None. Any broker passes it on to the leader."""
+        answers: dict[TopicPartition, ErrorClass | None] = {}
+        for place, offset in before.items():
+            topic = self.topics.get(place.topic)
+            if topic is None:
+                answers[place] = errors.UnknownTopicOrPartitionError
+            elif topic.partitions[place.partition].leader < 0:
+                answers[place] = errors.LeaderNotAvailableError
+            elif offset > topic.partitions[place.partition].log.high_watermark:
+                answers[place] = errors.OffsetOutOfRangeError
+            else:
+                self.delete_records(place, offset)
+                answers[place] = None
+        reply(answers)
+
     def create(self, topics: Sequence[NewTopic], broker: Broker, reply: Reply) -> None:
         """Replies with topic -> error, or None."""
         if broker.view is not None:
