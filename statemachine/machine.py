@@ -111,7 +111,8 @@ class GroupMachine:
             context.emitted.append(_rejection(record, rejected))
         if state.restarts or state.lent:
             restarts.go_on(context)
-        context.begin_if_lags_known()
+        if state.awaiting_lags:
+            context.begin_if_lags_known()
         if context.observed is not None:
             self._decide(leader.propose, context, record)
             actions.observe_assignment(state, context.observed)
@@ -126,7 +127,8 @@ class GroupMachine:
         """How far group time moves: as far as the log's clock, at most max_step_ms
         (docs/protocol.md#l2).
         """
-        return min(max(0, append_ms - previous_append_ms), self.state.settings.max_step_ms)
+        passed_ms = append_ms - previous_append_ms
+        return 0 if passed_ms <= 0 else min(passed_ms, self.state.settings.max_step_ms)
 
     def _find_assignor(self, config: GroupConfigured, offset: int) -> Assignor:
         group = self.state.group
@@ -219,6 +221,12 @@ class GroupMachine:
         timer runs.
         """
         return self._deadlines.next_ms()
+
+    def has_deadline_before(self, at_ms: int) -> bool:
+        """Whether `next_deadline_ms` may be before this group time; costs less to ask. False: it is
+        not.
+        """
+        return self._deadlines.may_be_before(at_ms)
 
     def timers(self) -> set[tuple[int, Timer, Key]]:
         """Every timer that runs, as (due time in group ms, timer, key). Costs time in the group's

@@ -17,6 +17,11 @@ from equipoise.member.fencing import AT_LEAST_ONCE, EXACTLY_ONCE
 from equipoise.member.serdes import BytesSerde, Serde
 from equipoise.member.stores import MemoryStore, OpenStore, RocksStore
 
+SURVIVED_OUTAGE_MS = 15_000
+"""A broker that crashed has successors in 10 s or so (its controller's broker.session.timeout.ms is
+9 s). A member at rest whose last fact was long ago must not lose its lease by that.
+"""
+
 
 @attrs.frozen(kw_only=True)
 class RestartIntent:
@@ -48,7 +53,7 @@ class MemberOptions:
     """
     tags: Mapping[str, str] = attrs.field(factory=dict)
     """Names and values by which standbys are spread, as the group's `rack_aware_tags` say."""
-    session_timeout_ms: int = attrs.field(default=30_000, validator=fields.integer(1))
+    session_timeout_ms: int = attrs.field(default=45_000, validator=fields.integer(1))
     """The leader takes the tasks of a member that was silent for this time. Choose more than the
     brokers' failover time, else each failover expires the whole group.
     """
@@ -57,7 +62,13 @@ class MemberOptions:
     `max_step_ms`.
     """
     heartbeat_interval_ms: int = attrs.field(default=3_000, validator=fields.integer(1))
-    """Time between two heartbeats; at most half of `lease_ms`."""
+    """How often the member looks whether it has something to report, and proves that it has read
+    the decisions to their end; at most half of `lease_ms`.
+    """
+    keepalive_interval_ms: int | None = attrs.field(default=None, validator=fields.optional(fields.integer(1)))
+    """Time between two facts of a member that has nothing to report; at most three quarters of
+    `lease_ms`. None: what `keepalive_ms` says. See docs/protocol.md#m2.
+    """
     advertised: str | None = attrs.field(default=None, validator=fields.optional(fields.name))
     """Where other processes reach this application, as ``host:port``, for `Member.owner`. None:
     nowhere.
@@ -147,6 +158,19 @@ class MemberOptions:
         if self.heartbeat_interval_ms * 2 > self.lease_ms:
             raise FieldError("heartbeat_interval_ms", f"{self.heartbeat_interval_ms} is over half of the lease, {self.lease_ms}; lower it")
 
+        if self.keepalive_ms * 4 > self.lease_ms * 3:
+            raise FieldError("keepalive_interval_ms", f"{self.keepalive_ms} is over three quarters of the lease, {self.lease_ms}; lower it")
+
+    @property
+    def keepalive_ms(self) -> int:
+        """`keepalive_interval_ms`, or its default: so long that the lease outlasts brokers that are
+        away for SURVIVED_OUTAGE_MS, and at most three fifths of the lease. At least
+        `heartbeat_interval_ms`.
+        """
+        if self.keepalive_interval_ms is not None:
+            return self.keepalive_interval_ms
+        return max(self.heartbeat_interval_ms, min(self.lease_ms - SURVIVED_OUTAGE_MS, self.lease_ms * 3 // 5))
+
     @property
     def lease_ms(self) -> int:
         """How long the member may process without having read the log to its end."""
@@ -178,6 +202,7 @@ class MemberKeywords(TypedDict, total=False):
     session_timeout_ms: int
     lease_margin_ms: int
     heartbeat_interval_ms: int
+    keepalive_interval_ms: int | None
     advertised: str | None
     ready_lag_records: int | None
     declares_ready: bool
