@@ -17,6 +17,7 @@ from aiokafka import TopicPartition
 
 from equipoise.events.facts import Fact, GroupConfigured, LagReported, Subtopology, TopologyDeclared
 from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer, DeployedProducer
+from equipoise.events.log.kafka.client import LOG_COMPRESSION
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import group_key, member_decision, pack_fact, partition_of, published
 from equipoise.events.log.kafka.opening import read_opening, reader
@@ -53,12 +54,12 @@ async def everything(connection: Connection, topic: str, partition: int = 0) -> 
 class SwarmMember:
     """One member: incarnation after incarnation, until it is stopped."""
 
-    def __init__(self, group: str, member_id: str, **settings: Any) -> None:
+    def __init__(self, group: str, member_id: str, *, incarnations: int = 0, **settings: Any) -> None:
         self.group = group
         self.member_id = member_id
         self.settings = settings
         self.session: MemberSession | None = None
-        self.incarnations = 0
+        self.incarnations = incarnations
         self.killed = False
         self.calm_until_ms = 0
         """Before this it has nothing to do or say, unless a decision arrives."""
@@ -99,9 +100,12 @@ class SwarmMember:
 class Swarm:
     """Members of any number of groups. `tick` as often as there is time; `owners` says who runs
     what.
+
+    They share a producer. `alone`: each fact is in a batch of its own, as when each has one.
     """
 
-    def __init__(self, connection: Connection, topics: Topics) -> None:
+    def __init__(self, connection: Connection, topics: Topics, *, alone: bool = False) -> None:
+        self._alone = alone
         self.connection, self.topics = connection, topics
         self.members: list[SwarmMember] = []
         self.last_number: dict[str, int] = {}
@@ -118,7 +122,8 @@ class Swarm:
     async def __aenter__(self) -> Swarm:
         opened = await read_opening(self.connection, self.topics, timeout_s=60)
         self._partitions, self._log_id = opened.partitions, opened.log_id
-        self._producer = DeployedProducer(**self.connection.options(), enable_idempotence=True)
+        batches = {"max_batch_size": 1} if self._alone else {}
+        self._producer = DeployedProducer(**self.connection.options(), enable_idempotence=True, compression_type=LOG_COMPRESSION, **batches)
         self._consumer = DeployedConsumer(**self.connection.options(), auto_offset_reset="earliest", enable_auto_commit=False, fetch_max_wait_ms=50)
         await self._producer.start()
         await self._consumer.start()
