@@ -109,7 +109,7 @@ class WorkerProcess:
 
 class Groups:
     """Groups with simulated members, in a separate process, so that their cost is not measured.
-    They exist as long as the context. `alone`: see `Swarm`.
+    They exist as long as the context. `alone`: see `Swarm.send_alone`.
     """
 
     def __init__(self, settings: WorkerSettings, groups: int, members: int, tasks: int, *, alone: bool = False, **member: Any) -> None:
@@ -145,7 +145,7 @@ def _live(settings: WorkerSettings, groups: int, members: int, tasks: int, alone
 
 
 async def _run_groups(settings: WorkerSettings, groups: int, members: int, tasks: int, alone: bool, member: dict[str, Any], pipe: Pipe) -> None:
-    async with Swarm(settings, settings.topics, alone=alone) as swarm:
+    async with Swarm(settings, settings.topics) as swarm:
         names = [group_name(number) for number in range(groups)]
         for name in names:
             await swarm.configure(name, configured(initial_delay_ms=500), topology(tasks, prefix=f"{name}-"))
@@ -154,6 +154,8 @@ async def _run_groups(settings: WorkerSettings, groups: int, members: int, tasks
         while any(len(swarm.owners(name)) < tasks for name in names):  # many sessions, so poll instead of waiting for an event
             swarm.look()
             await asyncio.sleep(0.5)
+        if alone:
+            swarm.send_alone()
         pipe.send("running")
         while True:
             swarm.look()

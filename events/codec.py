@@ -195,6 +195,8 @@ def decode(kind: int, version: int, payload: bytes) -> Event:
     with a code of UNDECODABLE_CODES and the field, for bytes that are not a sound event. Raises
     nothing else, whatever the bytes are.
     """
+    if kind == _UNCHANGED and len(payload) <= _MOST_KEPT_BYTES:
+        return _decode_kept(kind, version, payload)
     return _decode(kind, version, payload, with_appended=False)
 
 
@@ -252,12 +254,6 @@ def addressee(kind: int, payload: bytes) -> tuple[str, int] | None:
 
 
 def _decode(kind: int, version: int, payload: bytes, *, with_appended: bool) -> Event:
-    if kind == _UNCHANGED and len(payload) <= _MOST_KEPT_BYTES:
-        return _decode_kept(kind, version, payload)
-    return _decode_anew(kind, version, payload, with_appended=with_appended)
-
-
-def _decode_anew(kind: int, version: int, payload: bytes, *, with_appended: bool) -> Event:
     known = _BY_CODE.get(kind)
     if known is None:
         raise _unknown(kind, version)
@@ -298,7 +294,7 @@ def _decode_kept(kind: int, version: int, payload: bytes) -> Event:
     """A member at rest sends the same bytes again and again, so what they mean is kept: at most
     some 30 MB. The event has no field that could be changed in place.
     """
-    return _decode_anew(kind, version, payload, with_appended=False)
+    return _decode(kind, version, payload, with_appended=False)
 
 
 def _unknown(kind: int, version: int) -> UnknownEventError:

@@ -100,12 +100,9 @@ class SwarmMember:
 class Swarm:
     """Members of any number of groups. `tick` as often as there is time; `owners` says who runs
     what.
-
-    They share a producer. `alone`: each fact is in a batch of its own, as when each has one.
     """
 
-    def __init__(self, connection: Connection, topics: Topics, *, alone: bool = False) -> None:
-        self._alone = alone
+    def __init__(self, connection: Connection, topics: Topics) -> None:
         self.connection, self.topics = connection, topics
         self.members: list[SwarmMember] = []
         self.last_number: dict[str, int] = {}
@@ -122,8 +119,7 @@ class Swarm:
     async def __aenter__(self) -> Swarm:
         opened = await read_opening(self.connection, self.topics, timeout_s=60)
         self._partitions, self._log_id = opened.partitions, opened.log_id
-        batches = {"max_batch_size": 1} if self._alone else {}
-        self._producer = DeployedProducer(**self.connection.options(), enable_idempotence=True, compression_type=LOG_COMPRESSION, **batches)
+        self._producer = DeployedProducer(**self.connection.options(), enable_idempotence=True, compression_type=LOG_COMPRESSION)
         self._consumer = DeployedConsumer(**self.connection.options(), auto_offset_reset="earliest", enable_auto_commit=False, fetch_max_wait_ms=50)
         await self._producer.start()
         await self._consumer.start()
@@ -156,6 +152,10 @@ class Swarm:
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def send_alone(self) -> None:
+        """From now on each fact is in a batch of its own, as when each member has a producer."""
+        self._producer._message_accumulator._batch_size = 1
 
     def look(self) -> None:
         """Raises what has ended it."""
