@@ -81,7 +81,7 @@ def _is_sound(row: Row) -> bool:
         return False
     if not (0 <= kind <= INT64_MAX and 0 <= version <= INT64_MAX and 0 <= checksum < _CHECKSUMS):
         return False
-    if row.__class__ is FactRow:
+    if isinstance(row, FactRow):
         return is_count(row.offset) and is_count(row.append_ms) and (is_group(row.group) or row.group == "")
     return is_count(row.number) and is_count(row.caused_by) and is_count(row.index) and is_group(row.group)
 

@@ -182,6 +182,8 @@ class Swarm:
         for member in self.members:
             if member.killed or member.calm_until_ms > now:
                 continue
+            if now_ms() - sent_ms > 5_000:
+                return  # reads on first: what it knows of the log grows old
             session = member.session
             if session is None or (session.ended is not None and not session.stopping and not session.closing):
                 self.lost += session is not None

@@ -187,6 +187,8 @@ class _SparingBatch(BatchBuilder):  # type: ignore[misc]
 
     plain: Any
     """The same batch without compression."""
+    _buffer: Any
+    """What is sent; None: not built yet."""
 
     def append(self, *, timestamp: Any, key: bytes | None, value: bytes | None, headers: Any = ()) -> Any:
         added = super().append(timestamp=timestamp, key=key, value=value, headers=headers or [])
