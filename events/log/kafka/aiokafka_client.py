@@ -202,9 +202,8 @@ class _SparingBatch(BatchBuilder):  # type: ignore[misc]
 
     def _build(self) -> Any:
         if self._buffer is None:
-            super()._build()
-            if self.plain.size() < len(self._buffer):
-                self._buffer = self.plain.build()
+            compressed: Any = super()._build()
+            self._buffer = self.plain.build() if self.plain.size() < len(compressed) else compressed
             del self.plain
         return self._buffer
 
