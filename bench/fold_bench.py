@@ -1,5 +1,5 @@
 """The cost of one lag report: decoding and folding it, relative to a bare unpack of the same bytes,
-and as the group grows.
+and as the group grows; and of a heartbeat that changes nothing, relative to such a report.
 
 Baselines in the same run: `msgpack.unpackb` of the same payload (a floor: it checks nothing), and
 the same group with fewer members.
@@ -15,7 +15,7 @@ import msgpack
 
 from equipoise.assignors import registry
 from equipoise.events import codec
-from equipoise.events.facts import Fact, GroupConfigured, LagReported, MemberJoined, Subtopology, TopologyDeclared
+from equipoise.events.facts import Fact, GroupConfigured, LagReported, MemberJoined, MemberUnchanged, Subtopology, TopologyDeclared
 from equipoise.events.records import Record
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, TaskId
@@ -46,6 +46,13 @@ def _group(members: int, tasks: int) -> tuple[GroupMachine, int]:
 def _payloads() -> list[codec.Encoded]:
     reports = (LagReported(member_id="m0", incarnation=1, number=number, assignment_epoch=0, lags=LAGS) for number in range(REPORTS * ROUNDS))
     return [codec.encode(report) for report in reports]
+
+
+def _unchanged() -> list[codec.Encoded]:
+    """Heartbeats of 3 members, after one report of each."""
+    reports = [codec.encode(LagReported(member_id=f"m{index}", incarnation=1, number=0, assignment_epoch=0, lags=LAGS)) for index in range(3)]
+    said = [codec.encode(MemberUnchanged(member_id=f"m{index}", incarnation=1, report=0)) for index in range(3)]
+    return [*reports, *(said[number % 3] for number in range(REPORTS * ROUNDS - 3))]
 
 
 def _best_us(run: Callable[[int], None]) -> float:
@@ -83,10 +90,16 @@ def run() -> list[tuple[str, float, str]]:
         bare_us = _best_us(bare)
         small_us = _folding_us(3, 60, payloads)
         large_us = _folding_us(3_000, 60_000, payloads)
+        unchanged_us = _folding_us(3, 60, _unchanged())
     finally:
         gc.enable()
     grown = f"{large_us:.1f} us over {small_us:.1f} us; goal: at most 1.3"
     return [
         ("decode + fold a 20-lag report / bare unpackb", small_us / bare_us, f"{small_us:.1f} us over {bare_us:.1f} us; goal: at most 8"),
+        (
+            "decode + fold a heartbeat that changes nothing / a 20-lag report",
+            unchanged_us / small_us,
+            f"{unchanged_us:.1f} us over {small_us:.1f} us; goal: at most 0.35",
+        ),
         ("a report in 3,000 members and 60,000 tasks / in 3 and 60", large_us / small_us, grown),
     ]

@@ -19,12 +19,21 @@ from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import Any, Self
 
+from equipoise.member.options import MemberOptions
 from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured
 from tests.live.brokers import FAST_JAVA, Brokers
 from tests.live.swarm import Swarm, topology
 
 Row = tuple[str, float, str]
+KEEPALIVE_MS = 25_200
+AS_DEPLOYED = {
+    "heartbeat_interval_ms": MemberOptions().heartbeat_interval_ms,
+    "keepalive_interval_ms": KEEPALIVE_MS,
+    "session_timeout_ms": 45_000,
+    "lease_margin_ms": MemberOptions().lease_margin_ms,
+}
+"""Members without a process that write little at rest (docs/operations.md#sizing)."""
 PATIENCE_S = 120.0
 
 
@@ -100,13 +109,13 @@ class WorkerProcess:
 
 class Groups:
     """Groups with simulated members, in a separate process, so that their cost is not measured.
-    They exist as long as the context.
+    They exist as long as the context. `alone`: see `Swarm.send_alone`.
     """
 
-    def __init__(self, settings: WorkerSettings, groups: int, members: int, tasks: int, **member: Any) -> None:
+    def __init__(self, settings: WorkerSettings, groups: int, members: int, tasks: int, *, alone: bool = False, **member: Any) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_live, args=(settings, groups, members, tasks, member, theirs), daemon=True)
+        self._process = context.Process(target=_live, args=(settings, groups, members, tasks, alone, member, theirs), daemon=True)
 
     def __enter__(self) -> Self:
         """Returns when every task of every group has a running owner."""
@@ -131,20 +140,22 @@ def group_name(number: int) -> str:
     return f"group-{number:03d}"
 
 
-def _live(settings: WorkerSettings, groups: int, members: int, tasks: int, member: dict[str, Any], pipe: Pipe) -> None:
-    asyncio.run(_run_groups(settings, groups, members, tasks, member, pipe))
+def _live(settings: WorkerSettings, groups: int, members: int, tasks: int, alone: bool, member: dict[str, Any], pipe: Pipe) -> None:
+    asyncio.run(_run_groups(settings, groups, members, tasks, alone, member, pipe))
 
 
-async def _run_groups(settings: WorkerSettings, groups: int, members: int, tasks: int, member: dict[str, Any], pipe: Pipe) -> None:
+async def _run_groups(settings: WorkerSettings, groups: int, members: int, tasks: int, alone: bool, member: dict[str, Any], pipe: Pipe) -> None:
     async with Swarm(settings, settings.topics) as swarm:
         names = [group_name(number) for number in range(groups)]
         for name in names:
             await swarm.configure(name, configured(initial_delay_ms=500), topology(tasks, prefix=f"{name}-"))
-            swarm.add(name, [f"m{each}" for each in range(members)], heartbeat_interval_ms=3_000, session_timeout_ms=30_000, **member)
+            swarm.add(name, [f"m{each}" for each in range(members)], incarnations=time.time_ns() // 1_000, **{**AS_DEPLOYED, **member})
         swarm.start()
         while any(len(swarm.owners(name)) < tasks for name in names):  # many sessions, so poll instead of waiting for an event
             swarm.look()
             await asyncio.sleep(0.5)
+        if alone:
+            swarm.send_alone()
         pipe.send("running")
         while True:
             swarm.look()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from aiokafka import TopicPartition
@@ -24,6 +25,7 @@ from equipoise.events.decisions import EventRejected, MemberAssigned
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import Fact, MemberJoined, MemberLeft
 from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer, DeployedProducer
+from equipoise.events.log.kafka.client import acknowledged
 from equipoise.events.log.kafka.envelope import decision_record, group_key, pack_fact, stored_decision
 from equipoise.worker.settings import WorkerSettings
 
@@ -108,6 +110,13 @@ class Prober:
         """Sends a packed fact; the future is done when it is appended."""
         posted: asyncio.Future[Any] = await self._producer.send(self._settings.topics.facts, value, key=group_key(group), partition=0)
         return posted
+
+
+    async def post_all(self, group: str, values: Sequence[bytes]) -> None:
+        """Sends packed facts, in as few batches as possible; returns when they are appended."""
+        place, key = TopicPartition(self._settings.topics.facts, 0), group_key(group)
+        await self._producer.partitions_for(place.topic)
+        await acknowledged(self._producer.send_batches(place, [(key, value, [], None) for value in values]))
 
 
 def joining(number: int) -> MemberJoined:

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
 import attrs
@@ -78,6 +79,7 @@ KINDS: Mapping[int, tuple[int, type]] = {
     18: (1, facts.MemberEnded),
     19: (1, facts.RestartIntended),
     20: (1, facts.BaseRequested),
+    21: (1, facts.MemberUnchanged),
     100: (1, decisions.MemberExpired),
     101: (1, decisions.BalanceEvaluated),
     102: (1, decisions.AssignmentIssued),
@@ -194,6 +196,8 @@ def decode(kind: int, version: int, payload: bytes) -> Event:
     with a code of UNDECODABLE_CODES and the field, for bytes that are not a sound event. Raises
     nothing else, whatever the bytes are.
     """
+    if kind == _UNCHANGED and len(payload) <= _MOST_KEPT_BYTES:
+        return _decode_kept(kind, version, payload)
     return _decode(kind, version, payload, with_appended=False)
 
 
@@ -280,6 +284,18 @@ def _decode(kind: int, version: int, payload: bytes, *, with_appended: bool) -> 
         raise UnsoundError("unsound_field", error.field, error.problem) from None
     except RecursionError:
         raise UnsoundError("misshapen", shape.__name__, "is nested too deeply") from None
+
+
+_UNCHANGED = kind_of(facts.MemberUnchanged)
+_MOST_KEPT_BYTES = 300
+
+
+@lru_cache(maxsize=2**16)
+def _decode_kept(kind: int, version: int, payload: bytes) -> Event:
+    """A member at rest sends the same bytes again and again, so what they mean is kept: at most
+    some 30 MB. The event has no field that could be changed in place.
+    """
+    return _decode(kind, version, payload, with_appended=False)
 
 
 def _unknown(kind: int, version: int) -> UnknownEventError:

@@ -275,6 +275,16 @@ class LagReported:
 
 
 @attrs.frozen(kw_only=True)
+class MemberUnchanged:
+    """The member is alive, and its last LagReported still says how it is (docs/protocol.md#m2)."""
+
+    member_id: str = _member
+    incarnation: int = _incarnation
+    report: int = attrs.field(validator=fields.integer())
+    """Number of that report."""
+
+
+@attrs.frozen(kw_only=True)
 class TaskReady:
     """Copies have been restored and may become active. Announces early what the next LagReported
     has in `ready`.
@@ -472,6 +482,7 @@ Fact = (
     | PartitionsObserved
     | MemberJoined
     | LagReported
+    | MemberUnchanged
     | TaskReady
     | TasksRevoked
     | TaskParked

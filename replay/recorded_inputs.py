@@ -29,6 +29,7 @@ from equipoise.events.facts import (
     MemberEnded,
     MemberJoined,
     MemberLeft,
+    MemberUnchanged,
     PartitionsObserved,
     RestartIntended,
     TaskParked,
@@ -45,6 +46,8 @@ HOLLOW_MS = 60_000
 """A task that wrote nothing for up to this long was stopped, not idle."""
 TAIL_MS = 60_000
 """After its last sample a curve grows as it did during this much time before."""
+Heard = LagReported | MemberUnchanged | TaskReady | TasksRevoked | TaskParked | LeaveIntended | RestartIntended | LeaveCancelled | MemberLeft
+"""What only a living member says, after its join."""
 
 
 @attrs.frozen
@@ -385,7 +388,7 @@ class _Reading:
                 life.ends(life.restart[1], "restarting", inferred=False, removed_ms=self.now_ms, back_within_ms=life.restart[0])
             elif life is not None:  # a proof that comes after its removal says nothing of when it ended
                 life.ends(self.now_ms, "witnessed", inferred=False, removed_ms=self.now_ms)
-        elif isinstance(event, LagReported | TaskReady | TasksRevoked | TaskParked | LeaveIntended | RestartIntended | LeaveCancelled | MemberLeft):
+        elif isinstance(event, Heard):
             life = self._life(event.member_id, event.incarnation)
             if life is not None:
                 self._heard(life, event)
@@ -418,11 +421,7 @@ class _Reading:
     def _life(self, member_id: str, incarnation: int) -> _Incarnation | None:
         return self.known.get((member_id, incarnation))
 
-    def _heard(
-        self,
-        life: _Incarnation,
-        event: LagReported | TaskReady | TasksRevoked | TaskParked | LeaveIntended | RestartIntended | LeaveCancelled | MemberLeft,
-    ) -> None:
+    def _heard(self, life: _Incarnation, event: Heard) -> None:
         life.heard_ms = self.now_ms
         if isinstance(event, RestartIntended):
             life.restart = (event.back_within_ms, self.now_ms if life.restart is None else life.restart[1])

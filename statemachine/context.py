@@ -111,6 +111,22 @@ class StepContext:
         destination.
         """
 
+    def is_untouched(self) -> bool:
+        """Whether the step had no effect but on the state itself, so that the context can serve the
+        next one.
+        """
+        return not (
+            self.emitted
+            or self.causes
+            or self.changed
+            or self.moves
+            or self.promised
+            or self.lifted
+            or self.rescheduled
+            or self.plan is not None
+            or self.observed is not None
+        )
+
     def note(self, move: Move) -> None:
         """Records a move. The last move of a task in one state counts."""
         self.moves[move.task, _PLACE[move.state]] = move

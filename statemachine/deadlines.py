@@ -197,6 +197,12 @@ class Deadlines:
                 due.add((at_ms, timer, key))
         return [(timer, key) for _, timer, key in sorted(due)]
 
+    def may_be_before(self, at_ms: int) -> bool:
+        """Whether the next deadline may be before this group time: entries are never later than
+        their timers.
+        """
+        return bool(self._heap) and self._heap[0][0] < at_ms
+
     def next_ms(self) -> int | None:
         """Group time of the next deadline, in ms; None: no timer runs. Drops stale entries."""
         heap = self._heap

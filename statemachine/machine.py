@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import attrs
 
-from equipoise.assignors import Assignor, LoadBalance, PlanCost, check_settings, deals_by_lag, registry
+from equipoise.assignors import Assignor, Guarantee, LoadBalance, PlanCost, check_settings, deals_by_lag, registry
 from equipoise.events.codec import MOST_EVENT_BYTES, kind_of
 from equipoise.events.decisions import Checkpointed, Decision, EventRejected
 from equipoise.events.errors import EquipoiseError, GroupHalted, InputError, RepeatError
@@ -54,6 +54,12 @@ class GroupMachine:
         self._any_solver = any_solver
         self._most_event_bytes = most_event_bytes
         self._assignor: Assignor | None = None
+        self._context: StepContext | None = None
+        """That of the last step, which left it untouched: the next one takes it. Most facts change
+        no more than a lease or a lag, and to make a context takes longer than that.
+        """
+        self._record: Record | None = None
+        """The last fact."""
         self.last_evaluation: Evaluation | None = None
         self.halted: GroupHalted | None = None
         """Why the group halted; None: it did not."""
@@ -92,14 +98,10 @@ class GroupMachine:
         event = record.event
         last_append_ms = state.last_append_ms
         actions.advance(state, record, 0 if last_append_ms is None else self._time_step_ms(last_append_ms, record.append_ms))
-        context = StepContext(
-            state,
-            self._deadlines,
-            lambda config: self._refusal_of(config, record),
-            lambda config: self._find_assignor(config, record.offset).guarantees,
-            self._most_event_bytes,
-        )
-        context.deals_by_lag = self.deals_by_lag
+        context, self._context, self._record = self._context, None, record
+        if context is None or context.state is not state:
+            context = StepContext(state, self._deadlines, self._refusal, self._guarantees, self._most_event_bytes)
+            context.deals_by_lag = self.deals_by_lag
         for timer, key in self._deadlines.take_due():
             deadline_passed(context, timer, key)
         try:
@@ -111,7 +113,8 @@ class GroupMachine:
             context.emitted.append(_rejection(record, rejected))
         if state.restarts or state.lent:
             restarts.go_on(context)
-        context.begin_if_lags_known()
+        if state.awaiting_lags:
+            context.begin_if_lags_known()
         if context.observed is not None:
             self._decide(leader.propose, context, record)
             actions.observe_assignment(state, context.observed)
@@ -121,13 +124,24 @@ class GroupMachine:
         is_due = settings.checkpoint_every_records and (state.seq + 1) % settings.checkpoint_every_records == 0
         if is_due or event.__class__ is BaseRequested:
             context.emitted.append(self._checkpoint(len(context.emitted) + 1))
+        if context.is_untouched():
+            self._context = context
+            return []
         return self._number(record, context.emitted) if context.emitted else []
+
+    def _refusal(self, config: GroupConfigured) -> str | None:
+        assert self._record is not None, "a fact is folded"
+        return self._refusal_of(config, self._record)
+
+    def _guarantees(self, config: GroupConfigured) -> frozenset[Guarantee]:
+        return self._find_assignor(config, self.state.last_offset).guarantees
 
     def _time_step_ms(self, previous_append_ms: int, append_ms: int) -> int:
         """How far group time moves: as far as the log's clock, at most max_step_ms
         (docs/protocol.md#l2).
         """
-        return min(max(0, append_ms - previous_append_ms), self.state.settings.max_step_ms)
+        passed_ms = append_ms - previous_append_ms
+        return 0 if passed_ms <= 0 else min(passed_ms, self.state.settings.max_step_ms)
 
     def _find_assignor(self, config: GroupConfigured, offset: int) -> Assignor:
         group = self.state.group
@@ -220,6 +234,12 @@ class GroupMachine:
         timer runs.
         """
         return self._deadlines.next_ms()
+
+    def has_deadline_before(self, at_ms: int) -> bool:
+        """Whether `next_deadline_ms` may be before this group time; costs less to ask. False: it is
+        not.
+        """
+        return self._deadlines.may_be_before(at_ms)
 
     def timers(self) -> set[tuple[int, Timer, Key]]:
         """Every timer that runs, as (due time in group ms, timer, key). Costs time in the group's

@@ -23,8 +23,11 @@ class.
 from __future__ import annotations
 
 import enum
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+import attrs
 
 from equipoise.assignors.common.ranking import lag_within
 from equipoise.events.decisions import Decision, EventRejected, MemberAsked, MemberAssigned, MemberAssignedPart, MemberExpired
@@ -38,6 +41,7 @@ from equipoise.events.facts import (
     Load,
     MemberJoined,
     MemberLeft,
+    MemberUnchanged,
     RestartIntended,
     TaskReady,
     TasksRevoked,
@@ -59,6 +63,16 @@ class Reception(enum.Enum):
     """A decision of this number was read before."""
     GAP = "gap"
     """Its number is too high: read from `next_number` on first, then hand this one in again."""
+
+
+class News(enum.Enum):
+    """How soon what changed must be reported."""
+
+    AT_ONCE = "at once"
+    """At the next heartbeat."""
+    LATER = "later"
+    """With the next fact that keeps the lease alive."""
+    NONE = "none"
 
 
 FATAL_REJECTIONS = frozenset(
@@ -83,6 +97,31 @@ is one of them, because only a live process reads its own end; or the proof was 
 
 LOOK_AGAIN_MS = 1_000
 """Least time, in ms, between the two reads that must both find the log shorter than before."""
+
+
+SMALL_SHARE = 0.02
+"""Difference of a share of the host, such as its CPU, that is not worth a report."""
+SMALL_RATE = 10
+"""The same of a rate or count: this, or a tenth of it."""
+
+
+def differs(load: Load, before: Load) -> bool:
+    """Whether the loads of a host differ by so much that the leader should know."""
+    shares = ((load.cpu, before.cpu), (load.memory, before.memory), (load.disk, before.disk))
+    rates: list[tuple[float, float]] = [
+        (load.records_per_s, before.records_per_s),
+        (load.restored_records_per_s, before.restored_records_per_s),
+        *((of.get(task, 0), old.get(task, 0)) for of, old in _by_task(load, before) for task in (*of, *(old.keys() - of))),
+    ]
+    return any(abs(now - then) > SMALL_SHARE for now, then in shares) or any(
+        abs(now - then) > max(SMALL_RATE, max(now, then) / 10) for now, then in rates
+    )
+
+
+def _by_task(load: Load, before: Load) -> Iterator[tuple[Mapping[TaskId, int], Mapping[TaskId, int]]]:
+    yield load.tasks, before.tasks
+    yield load.behind, before.behind
+    yield load.busy, before.busy
 
 
 MOST_PREPARING = 100
@@ -407,7 +446,7 @@ class MemberSession(SessionState):
 
     def poll(self, now_ms: int) -> list[Fact]:
         """Facts to send now, in this order, through one ordered producer: urgent ones first, then a
-        report when one is due.
+        report when one is due, or that nothing has changed.
 
         Readiness follows its report directly, so that a reader who asks why a task moved finds the
         lag of that moment.
@@ -422,7 +461,7 @@ class MemberSession(SessionState):
             ready, self._newly_ready = [task for task in self._newly_ready if task in self._ready], []
             if ready or now_ms >= self._next_report_ms:
                 facts += () if self.restart is None else (self.restart,)
-                facts.append(self._report(now_ms))
+                facts += self._say(now_ms)
             facts += self._sooner(TaskReady, ready)
         return facts
 
@@ -480,6 +519,14 @@ class MemberSession(SessionState):
         """
         return self._lease_rests_on(self._heartbeat_ms, self._fetch_ms) + self.lease_lasts_ms()
 
+    def unanswered_ms(self, now_ms: int) -> int:
+        """For how long the brokers have answered no fetch, or no heartbeat, in ms. A member at rest
+        sends heartbeats seldom: what a longer interval explains does not count.
+        """
+        given = self.settings
+        rests_ms = max(0, (given.keepalive_interval_ms or 0) - given.heartbeat_interval_ms)
+        return now_ms - min(self._fetch_ms, self._heartbeat_ms + rests_ms)
+
     def lease_lasts_ms(self) -> int:
         return self.settings.session_timeout_ms - self.settings.lease_margin_ms
 
@@ -526,6 +573,7 @@ class MemberSession(SessionState):
             if self._is_mine(decision.member_id, decision.incarnation):
                 self._take_part(decision, now_ms)
         elif isinstance(decision, EventRejected) and self._is_mine(decision.member_id, decision.incarnation):
+            self._told = None  # whatever it was: a report that the leader refuses must be made again
             if decision.code == "report_base_unknown":
                 self._reported = None
                 self._next_report_ms = now_ms
@@ -614,35 +662,103 @@ class MemberSession(SessionState):
         if self._joined:
             self._urgent = [*pending, MemberLeft]
 
-    def _report(self, now_ms: int) -> LagReported:
-        """The complete report, as a delta when the last report is known to have arrived
-        (docs/protocol.md#m2). What does not fit goes into the next report, which is due as soon as
-        this one is acknowledged. Assigned copies come first, so that none of them seems to be lost.
+    def _say(self, now_ms: int) -> Iterator[Fact]:
+        """What a heartbeat says: a report, that nothing has changed, or nothing at all while a
+        member at rest has been heard of recently (docs/protocol.md#m2).
         """
+        lags, content, keepalive_ms = self._lags_to_report(now_ms), self._content(now_ms), self.settings.keepalive_interval_ms
+        if keepalive_ms is None:
+            yield self._report(content, lags, now_ms)
+            return
+        self._next_report_ms = now_ms + self.settings.heartbeat_interval_ms
+        news, is_known = self._news(content, lags), self._heartbeat_ms >= self._said_ms
+        if news is not News.AT_ONCE and is_known and now_ms < self._keepalive_due_ms:
+            self._next_report_ms = min(self._next_report_ms, self._keepalive_due_ms)
+            return
+        self._said_ms = now_ms
+        self._keepalive_due_ms = now_ms + (self._first_keepalive_ms(keepalive_ms) if news is News.AT_ONCE else keepalive_ms)
+        if news is News.NONE:
+            yield MemberUnchanged(member_id=self.member_id, incarnation=self.incarnation, report=self._report_number)
+        else:
+            self._told = content
+            yield self._report(content, lags, now_ms)
+
+    def _first_keepalive_ms(self, most_ms: int) -> int:
+        """Time from a report with news to the first fact of a member at rest. The members of a
+        group often come to rest together. Spread over time they save the worker's ticks.
+        """
+        least_ms = self.settings.heartbeat_interval_ms
+        return least_ms + zlib.crc32(f"{self.member_id} {self.incarnation}".encode()) % max(1, most_ms - least_ms + 1)
+
+    def _lags_to_report(self, now_ms: int) -> dict[TaskId, Lag]:
         lags: dict[TaskId, Lag] = dict(self._lags)
         for task, grant in self.grants.items():
             runs = grant.restored and grant.start_ms <= now_ms and (task in self._prepared or not self.settings.prepares)
             if runs and task.subtopology in self.settings.stateful_subtopologies:
                 lags[task] = LagSentinel.ACTIVE
+        return lags
+
+    def _content(self, now_ms: int) -> LagReported:
+        """The complete report without its number and lags."""
+        return LagReported(
+            member_id=self.member_id,
+            incarnation=self.incarnation,
+            number=0,
+            assignment_epoch=self.assignment_epoch,
+            held=tuple(self.held(now_ms)),
+            ready=tuple(sorted(self._ready)),
+            leaving=self.leaving,
+            load=self._load,
+            preparing=dict(sorted(self._preparing.items(), key=lambda item: (item[0] not in self.warmup, item[0]))[:MOST_PREPARING]),
+            failed=tuple(sorted(self._failed)[:MOST_PREPARING]),
+        )
+
+    def _news(self, content: LagReported, lags: Mapping[TaskId, Lag]) -> News:
+        """What changed since the last report. A member that moves, restores or prepares something,
+        or goes, has news at each heartbeat; see docs/protocol.md#m2 for what is none.
+        """
+        told, reported = self._told, self._reported
+        if told is None or reported is None or not self._report_known or self._more_to_report:
+            return News.AT_ONCE
+        if self.leaving or self.restart is not None or self.stopping or self.closing or self.warmup:
+            return News.AT_ONCE
+        if not all(grant.restored for grant in self.grants.values()) or attrs.evolve(content, load=told.load) != told:
+            return News.AT_ONCE
+        news, acceptable, kept = News.NONE, self.acceptable_lag, self._keeps()
+        if lags != reported:
+            if lags.keys() != reported.keys():
+                return News.AT_ONCE
+            for task, lag in lags.items():
+                before = reported[task]
+                if lag == before:
+                    continue
+                if not (isinstance(lag, int) and isinstance(before, int)):
+                    return News.AT_ONCE
+                if task in kept and (acceptable is None or max(lag, before) > acceptable):
+                    return News.AT_ONCE  # it restores
+                news = News.LATER
+        if content.load == told.load:
+            return news
+        if content.load is None or told.load is None or content.load.behind.keys() != told.load.behind.keys():
+            return News.AT_ONCE
+        return News.LATER if differs(content.load, told.load) else news
+
+    def _report(self, content: LagReported, lags: dict[TaskId, Lag], now_ms: int) -> LagReported:
+        """The complete report, as a delta when the last report is known to have arrived
+        (docs/protocol.md#m2). What does not fit goes into the next report, which is due as soon as
+        this one is acknowledged. Assigned copies come first, so that none of them seems to be lost.
+        """
         base: int | None = None
         before: dict[TaskId, Lag] = {}
         if self._reported is not None and self._report_known:
             base, before = self._report_number, self._reported
         self._report_number += 1
-        whole = LagReported(
-            member_id=self.member_id,
-            incarnation=self.incarnation,
+        whole = attrs.evolve(
+            content,
             number=self._report_number,
-            assignment_epoch=self.assignment_epoch,
-            held=tuple(self.held(now_ms)),
-            ready=tuple(sorted(self._ready)),
             lags={task: lag for task, lag in sorted(lags.items()) if before.get(task) != lag},
             base=base,
             forgotten=tuple(sorted(task for task in before if task not in lags)),
-            leaving=self.leaving,
-            load=self._load,
-            preparing=dict(sorted(self._preparing.items(), key=lambda item: (item[0] not in self.warmup, item[0]))[:MOST_PREPARING]),
-            failed=tuple(sorted(self._failed)[:MOST_PREPARING]),
         )
         report = shortened_report(whole, self._first_told, self.most_event_bytes)
         if report is not whole:

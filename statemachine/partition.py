@@ -190,7 +190,7 @@ class PartitionLead:
         fact, because this build would refuse it, and another worker that leads the partition by now
         may have answered it otherwise.
         """
-        return isinstance(record.event, GroupConfigured) and self._own_refusal(self.group(record.group), record) is not None
+        return record.event.__class__ is GroupConfigured and self._own_refusal(self.group(record.group), record) is not None
 
     def _own_refusal(self, group: GroupLead, record: Record) -> GroupHalted | None:
         """Why this worker refuses a fact that no published decision refuses; None: it does not."""
@@ -206,7 +206,8 @@ class PartitionLead:
         `GroupLead.halted`.
         """
         self._take_place(record.offset)
-        if isinstance(record.event, LogOpened):
+        event = record.event
+        if event.__class__ is LogOpened:
             self._opened = record
             for group in self.groups.values():
                 if group.halted is None and group.machine.state.last_offset < record.offset:
@@ -214,11 +215,11 @@ class PartitionLead:
             return []
         if not record.group:
             return []
-        group = self.group(record.group, record.offset)
+        group = self.groups.get(record.group) or self.group(record.group, record.offset)
         machine = group.machine
         if group.halted is not None or record.offset <= machine.state.last_offset:
             return []
-        lack = self._own_refusal(group, record)
+        lack = self._own_refusal(group, record) if event.__class__ is GroupConfigured else None
         if lack is not None or record.offset in group.refused:
             group.refused.discard(record.offset)
             record = attrs.evolve(record, refused=True)
@@ -231,6 +232,18 @@ class PartitionLead:
             self._halt(group, record.offset, lack.code, lack.problem)
             return []
         self._folded(record, decisions, machine)
+        missing = self._to_publish(group, record, decisions) if decisions else []
+        if group.halted is not None:
+            return []
+        if event.__class__ is ProbingTick:
+            group.tick_under_way = False
+        self._plan_tick(group, now_ms)
+        return missing
+
+    def _to_publish(self, group: GroupLead, record: Record, decisions: list[DecisionRecord]) -> list[DecisionRecord]:
+        """The decisions of a fact that are not published yet. Halts the group if one of them cannot
+        be published, or a published one differs. Takes the checkpoint that they announce.
+        """
         try:
             missing = group.published.missing(decisions)
             too_large = next((each for each in missing if not codec.fits(each.decision)), None)
@@ -246,11 +259,6 @@ class PartitionLead:
             self._halt(group, record.offset, "decision_too_large", problem)
         if group.halted is None and any(isinstance(decision.decision, Checkpointed) for decision in decisions):
             self.take_checkpoint(group.name, is_base=isinstance(record.event, BaseRequested))
-        if group.halted is not None:
-            return []
-        if isinstance(record.event, ProbingTick):
-            group.tick_under_way = False
-        self._plan_tick(group, now_ms)
         return missing
 
     def pass_over(self, group_name: str, offset: int, code: str, problem: str) -> None:
@@ -335,9 +343,9 @@ class PartitionLead:
             group.tick_at_ms = None
             return
         wait_ms = state.settings.max_step_ms
-        deadline_ms = group.machine.next_deadline_ms
-        if deadline_ms is not None:
-            wait_ms = min(wait_ms, deadline_ms - state.now_ms)
+        if group.machine.has_deadline_before(state.now_ms + wait_ms):
+            deadline_ms = group.machine.next_deadline_ms
+            wait_ms = wait_ms if deadline_ms is None else min(wait_ms, deadline_ms - state.now_ms)
         group.tick_at_ms = now_ms + max(1, wait_ms)
 
     def plan_ticks(self, now_ms: int) -> None:

@@ -15,7 +15,7 @@ from equipoise.events import codec, fields
 from equipoise.events.codec import MOST_EVENT_BYTES
 from equipoise.events.decisions import MemberAssignedPart
 from equipoise.events.errors import FieldError
-from equipoise.events.facts import LeaveCancelled, LeaveIntended, Load, MemberLeft, RestartIntended
+from equipoise.events.facts import LagReported, LeaveCancelled, LeaveIntended, Load, MemberLeft, RestartIntended
 from equipoise.events.tasks import PARSED_TASKS, Lag, LagSentinel, TaskId
 
 
@@ -45,6 +45,10 @@ class MemberSettings:
     there was none.
     """
     heartbeat_interval_ms: int = attrs.field(default=3_000, validator=fields.integer(1))
+    keepalive_interval_ms: int | None = attrs.field(default=None, validator=fields.optional(fields.integer(1)))
+    """Longest time between two facts of a member that has nothing new to report. None: it reports
+    at each heartbeat interval, whatever there is to say.
+    """
     stateful_subtopologies: frozenset[int] = frozenset()
     """Sub-topologies whose tasks must be restored before they process records."""
     partitions: Mapping[int, int] | None = None
@@ -174,6 +178,14 @@ class SessionState:
         """Whether the broker acknowledged the last report."""
         self._more_to_report = False
         """Whether the last report had no space for everything."""
+        self._told: LagReported | None = None
+        """The last report, without its number and lags, while the leader is known to have it; None:
+        the next must be a report.
+        """
+        self._said_ms = 0
+        """When it last sent a report, or that nothing has changed."""
+        self._keepalive_due_ms = 0
+        """When the next of these is due, with or without news."""
         self._parts: list[MemberAssignedPart] = []
         """Parts read so far of an assignment whose last part is still to come
         (docs/protocol.md#l8).
@@ -216,6 +228,8 @@ class SessionState:
         session._reported = None if state["reported"] is None else _lags(state["reported"])
         session._report_known = state["report_known"]
         session._more_to_report = state["more_to_report"]
+        session._told = None if state["told"] is None else cast(LagReported, codec.from_json(state["told"]))
+        session._said_ms, session._keepalive_due_ms = state["said_ms"], state["keepalive_due_ms"]
         session._parts = [cast(MemberAssignedPart, codec.from_json(part)) for part in state["parts"]]
         return session
 
@@ -257,6 +271,9 @@ class SessionState:
             "reported": None if self._reported is None else _lag_texts(self._reported),
             "report_known": self._report_known,
             "more_to_report": self._more_to_report,
+            "told": None if self._told is None else codec.to_json(self._told),
+            "said_ms": self._said_ms,
+            "keepalive_due_ms": self._keepalive_due_ms,
             "parts": [codec.to_json(part) for part in self._parts],
         }
 

@@ -26,6 +26,7 @@ from equipoise.events.facts import (
     MemberEnded,
     MemberJoined,
     MemberLeft,
+    MemberUnchanged,
     PartitionsObserved,
     ProbingTick,
     RestartIntended,
@@ -216,6 +217,17 @@ def lag_reported(context: StepContext, fact: LagReported) -> None:
             context.cancel_drain(member, "leave_cancelled")
     if member.warmup or member.incoming:
         _note_progress(context, member, declared=member.ready - before, had=had)
+
+
+def member_unchanged(context: StepContext, fact: MemberUnchanged) -> None:
+    """The last report still holds (docs/protocol.md#m2). What its lags are compared with may have
+    changed, so copies that are on their way to run are judged again.
+    """
+    member = _renew(context, fact.member_id, fact.incarnation)
+    if fact.report != member.report_number:
+        raise Rejected("report_base_unknown", fact.report, member.report_number)
+    if (member.warmup or member.incoming) and context.state.phase is not GroupPhase.SHADOWING:
+        _note_progress(context, member, declared=frozenset())
 
 
 def task_ready(context: StepContext, fact: TaskReady) -> None:
@@ -513,6 +525,7 @@ _ALWAYS: dict[type, Transition] = {
 }
 _OF_MEMBERS: dict[type, Transition] = {
     LagReported: lag_reported,
+    MemberUnchanged: member_unchanged,
     TaskReady: task_ready,
     TasksRevoked: tasks_revoked,
     TaskParked: task_parked,
@@ -542,6 +555,7 @@ TRANSITIONS: dict[GroupPhase, dict[type, Transition]] = {
         DealRequested: _reject("external"),
         MemberJoined: member_joined,
         LagReported: lag_reported,
+        MemberUnchanged: member_unchanged,
         MemberLeft: member_left,
         MemberEnded: member_ended,
         AssignmentObserved: assignment_observed,

@@ -22,6 +22,7 @@ from equipoise.events.facts import (
     LogOpened,
     MemberJoined,
     MemberLeft,
+    MemberUnchanged,
     PartitionsObserved,
     ProbingTick,
     RestartIntended,
@@ -197,6 +198,8 @@ class Truthful:
     ended: bool = False
     load: ReportedLoad | None = None
     """The load in each of its reports."""
+    reported: LagReported | None = None
+    """Its last report."""
     inbox: list[Decision] = attrs.field(factory=list)
     answer: list[Decision] = attrs.field(factory=list)
     """The decisions that its last fact caused."""
@@ -231,6 +234,16 @@ class Truthful:
     def report(self) -> LagReported:
         """The complete report of this moment."""
         self.number += 1
+        self.reported = self._report()
+        return self.reported
+
+    def unchanged(self) -> MemberUnchanged | None:
+        """That its last report still holds; None: it does not."""
+        if self.reported is None or self._report() != self.reported:
+            return None
+        return MemberUnchanged(member_id=self.member_id, incarnation=self.incarnation, report=self.number)
+
+    def _report(self) -> LagReported:
         lags: dict[TaskId, Lag] = {}
         for task in sorted(self.copies):
             behind = self.copies[task]

@@ -110,6 +110,8 @@ class MemberHost:
         self._begun: list[int] = []
         """Incarnations of this process that may be members, or waited for."""
         self._clock_conflicts = 0
+        self._repeats_ms = 0
+        """When what may have been lost is said again."""
         self._connection = connection
         self._group = group
         self._member_id = member_id
@@ -398,6 +400,7 @@ class MemberHost:
                 ended_incarnation=self._proven_dead,
                 former_log_id=self._log_id,
                 heartbeat_interval_ms=given.heartbeat_interval_ms,
+                keepalive_interval_ms=given.keepalive_interval_ms,
                 ready_lag_records=given.ready_lag_records,
                 advertised=given.advertised,
                 prepares=self._prepares,
@@ -496,7 +499,8 @@ class MemberHost:
                 restored = [task for task, grant in self.session.grants.items() if grant.restored]
             for fact in facts:
                 self._link.queue(fact)
-            if any(isinstance(fact, LagReported) for fact in facts):
+            if now_ms >= self._repeats_ms:
+                self._repeats_ms = now_ms + self._options.heartbeat_interval_ms
                 self.work.say_parked()
                 if self._witness is not None:
                     self._witness.look()

@@ -103,7 +103,7 @@ class MemberServer(HttpServer):
             if not session.joined:
                 return "it joins the group"
             left_ms = session.lease_ends_ms - now_ms
-            silent_ms = session.lease_lasts_ms() - left_ms
+            silent_ms = session.unanswered_ms(now_ms)
         if left_ms <= 0:
             return "its lease is over"
         if silent_ms > self._options.heartbeat_interval_ms + LATE_S * 1_000:

@@ -14,7 +14,7 @@ import attrs
 from equipoise.broker_watch import AGAIN_S, BrokerWatch
 from equipoise.events.errors import DamagedError
 from equipoise.events.facts import Fact, LogOpened
-from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, Producer, TopicPartition, call_off, unless_abandoned
+from equipoise.events.log.kafka.client import LOG_COMPRESSION, ConsumedRecord, Consumer, Producer, TopicPartition, call_off, unless_abandoned
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import group_key, group_of, member_decision, pack_fact, partition_of, stored_decision
 from equipoise.events.log.kafka.opening import newest_base, reaching, read_opening
@@ -174,7 +174,9 @@ class Link:
                 await client.stop()
 
     async def _new_producer(self) -> None:
-        self._producer = self._connection.clients.producer(request_timeout_ms=self._options.request_timeout_ms)
+        self._producer = self._connection.clients.producer(
+            request_timeout_ms=self._options.request_timeout_ms, compression_type=LOG_COMPRESSION
+        )  # fmt: skip
         await self._producer.start()
 
     # The end of the decisions

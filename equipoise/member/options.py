@@ -17,7 +17,6 @@ from equipoise.member.fencing import AT_LEAST_ONCE, EXACTLY_ONCE
 from equipoise.member.serdes import BytesSerde, Serde
 from equipoise.member.stores import MemoryStore, OpenStore, RocksStore
 
-
 @attrs.frozen(kw_only=True)
 class RestartIntent:
     """A member that stops will be back, `back_within_ms` later at most; None: it does not know.
@@ -57,7 +56,14 @@ class MemberOptions:
     `max_step_ms`.
     """
     heartbeat_interval_ms: int = attrs.field(default=3_000, validator=fields.integer(1))
-    """Time between two heartbeats; at most half of `lease_ms`."""
+    """How often the member looks whether it has something to report, and proves that it has read
+    the decisions to their end; at most half of `lease_ms`.
+    """
+    keepalive_interval_ms: int | None = attrs.field(default=None, validator=fields.optional(fields.integer(1)))
+    """Time between two facts of a member that has nothing to report; at most three quarters of
+    `lease_ms`, see docs/protocol.md#m4. None: it reports at each heartbeat. Workers of builds that
+    do not know `MemberUnchanged` halt its group: upgrade them first.
+    """
     advertised: str | None = attrs.field(default=None, validator=fields.optional(fields.name))
     """Where other processes reach this application, as ``host:port``, for `Member.owner`. None:
     nowhere.
@@ -146,6 +152,9 @@ class MemberOptions:
             raise FieldError("lease_margin_ms", f"{self.lease_margin_ms} leaves nothing of session_timeout_ms {self.session_timeout_ms}; lower it")
         if self.heartbeat_interval_ms * 2 > self.lease_ms:
             raise FieldError("heartbeat_interval_ms", f"{self.heartbeat_interval_ms} is over half of the lease, {self.lease_ms}; lower it")
+        if self.keepalive_interval_ms is not None and self.keepalive_interval_ms * 4 > self.lease_ms * 3:
+            problem = f"{self.keepalive_interval_ms} is over three quarters of the lease, {self.lease_ms}; lower it"
+            raise FieldError("keepalive_interval_ms", problem)
 
     @property
     def lease_ms(self) -> int:
@@ -178,6 +187,7 @@ class MemberKeywords(TypedDict, total=False):
     session_timeout_ms: int
     lease_margin_ms: int
     heartbeat_interval_ms: int
+    keepalive_interval_ms: int | None
     advertised: str | None
     ready_lag_records: int | None
     declares_ready: bool

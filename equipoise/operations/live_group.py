@@ -12,6 +12,7 @@ from equipoise.events import codec
 from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import InputError
 from equipoise.events.facts import DealRequested, Fact, GroupConfigured, ProbingTick
+from equipoise.events.log.kafka.client import LOG_COMPRESSION
 from equipoise.events.log.kafka.envelope import group_key, pack_fact, partition_of
 from equipoise.events.log.kafka.opening import reaching
 from equipoise.events.records import DecisionRecord, Record
@@ -39,7 +40,7 @@ class LiveGroup:
         self._follower = Follower(settings, settings.topics, group, folded=folded)
 
     async def __aenter__(self) -> Self:
-        self._producer = self._settings.clients.producer()
+        self._producer = self._settings.clients.producer(compression_type=LOG_COMPRESSION)
         with reaching(self._settings):
             await self._producer.start()
         return self

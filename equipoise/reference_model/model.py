@@ -26,6 +26,7 @@ from equipoise.events.facts import (
     MemberEnded,
     MemberJoined,
     MemberLeft,
+    MemberUnchanged,
     PartitionsObserved,
     RestartIntended,
     Subtopology,
@@ -40,7 +41,7 @@ from equipoise.events.records import DecisionRecord, Record
 from equipoise.events.tasks import Lag, LagSentinel, TaskId, tasks_text
 from equipoise.statemachine.state import ASKED_MEMORY_MS, CRASH_MEMORY_MS, REMEMBERED_TOPOLOGIES
 
-_OF_A_MEMBER = (LagReported, TaskReady, TasksRevoked, TaskParked, LeaveIntended, LeaveCancelled, RestartIntended, MemberLeft)
+_OF_A_MEMBER = (LagReported, MemberUnchanged, TaskReady, TasksRevoked, TaskParked, LeaveIntended, LeaveCancelled, RestartIntended, MemberLeft)
 
 
 @attrs.define

@@ -24,6 +24,7 @@ from equipoise.events.facts import (
     MemberEnded,
     MemberJoined,
     MemberLeft,
+    MemberUnchanged,
     ObservedMember,
     PartitionsObserved,
     ProbingTick,
@@ -367,6 +368,18 @@ def _say_of_tasks(context: Context, parsed: ParsedDirective, kind: type[TaskRead
         actor.ready = tuple(sorted({*actor.ready, *of}))
     epoch = parsed.get("epoch", actor.granted.assignment_epoch if actor.granted else 0)
     context.append(kind(member_id=actor.member_id, incarnation=actor.incarnation, assignment_epoch=epoch, tasks=of))
+
+
+@directive(
+    "unchanged", "MEMBER...", "MemberUnchanged: the member's last report still says how it is ([M2](protocol.md#m2)).", incarnation=INCARNATION,
+    number=Argument(WHOLE, "number of that report; default: the last one that was sent"), **TIME,
+)  # fmt: skip
+def unchanged(context: Context, parsed: ParsedDirective) -> None:
+    context.move_clock(parsed)
+    for member_id in context.live_members(parsed):
+        actor = context.actor(parsed, member_id)
+        report = parsed.get("number", max(0, actor.report_number))
+        context.append(MemberUnchanged(member_id=member_id, incarnation=actor.incarnation, report=report))
 
 
 @directive(

@@ -19,7 +19,7 @@ from equipoise.broker_watch import BrokerWatch
 from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import DamagedError, EquipoiseError
 from equipoise.events.facts import Fact, GroupConfigured, LogOpened, ProbingTick
-from equipoise.events.log.kafka.client import ConsumedRecord, Producer
+from equipoise.events.log.kafka.client import LOG_COMPRESSION, ConsumedRecord, Producer
 from equipoise.events.log.kafka.envelope import NoRecord, group_key, pack_decision, pack_fact, rejected_record
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.replay.sentences import tell
@@ -230,7 +230,7 @@ class PartitionHost:
 
         self._failed = asyncio.get_running_loop().create_future()
         self._failed.add_done_callback(lambda future: future.exception())  # retrieved here, so that asyncio does not warn
-        self._producer = self._settings.clients.producer(request_timeout_ms=int(_ANSWER_S * 1_000))
+        self._producer = self._settings.clients.producer(request_timeout_ms=int(_ANSWER_S * 1_000), compression_type=LOG_COMPRESSION)
         try:
             await self._producer.start()
             async with self._reading.facts() as facts:
@@ -357,13 +357,15 @@ class PartitionHost:
     async def _read_facts(self, facts: FactReader) -> None:
         while True:
             records = await facts.batch()
-            for number, record in enumerate(records, 1):
-                await self._check_same_log(facts)
+            for start in range(0, len(records), _FACTS_A_TURN):
                 async with self._lock:
-                    await self._fold(record)
+                    for record in records[start : start + _FACTS_A_TURN]:
+                        self._read_s = now_s = self._monotonic_s()
+                        if now_s - self._same_s >= SAME_FOR_S:
+                            await self._check_same_log(facts)
+                        await self._fold(record)
                 self._read_s = self._monotonic_s()
-                if number % _FACTS_A_TURN == 0:
-                    await asyncio.sleep(0)
+                await asyncio.sleep(0)
 
     async def _run_periodic_jobs(self, facts: FactReader) -> None:
         seen_end = 0
@@ -404,13 +406,13 @@ class PartitionHost:
         if lead.must_read_published(record):
             self._published_to = await answered(self._reading.read_published(lead, self._published_to))
         began_s = self._monotonic_s()
-        decisions = lead.fold(record, self._now_ms())
+        decisions = lead.fold(record, int(began_s * 1_000))
         self._metrics.fold_seconds.observe(self._monotonic_s() - began_s)
         self._say(record, decisions)
         for decision in decisions:
             await self._publish(decision)
         group = lead.groups.get(record.group)
-        if isinstance(record.event, GroupConfigured) and not any(isinstance(each.decision, EventRejected) for each in decisions):
+        if record.event.__class__ is GroupConfigured and not any(isinstance(each.decision, EventRejected) for each in decisions):
             for warning in record.event.knobs.warnings():
                 _LOG.warning("partition %d: group %s: %s", self.partition, record.group, warning)
         if group is not None:

@@ -112,12 +112,17 @@ def is_count(value: Any) -> bool:
 
 def is_group(value: Any) -> bool:
     """Whether `value` is a group's name: 1 to 1,000 characters that UTF-8 can encode."""
-    return value.__class__ is str and 1 <= len(value) <= MOST_TEXT_CHARS and not any("\ud800" <= char <= "\udfff" for char in value)
+    if value.__class__ is not str or not 1 <= len(value) <= MOST_TEXT_CHARS:
+        return False
+    return value.isascii() or not any("\ud800" <= char <= "\udfff" for char in value)
 
 
 def _is_sound(row: FactRow | DecisionRow) -> bool:
     """Whether all columns hold valid values. A damaged file may hold anything."""
-    if not (is_count(row.kind) and is_count(row.version) and is_count(row.checksum) and row.checksum < _CHECKSUMS and row.payload.__class__ is bytes):
+    kind, version, checksum = row.kind, row.version, row.checksum
+    if not (kind.__class__ is version.__class__ is checksum.__class__ is int and row.payload.__class__ is bytes):
+        return False
+    if not (0 <= kind <= INT64_MAX and 0 <= version <= INT64_MAX and 0 <= checksum < _CHECKSUMS):
         return False
     if isinstance(row, FactRow):
         return is_count(row.offset) and is_count(row.append_ms) and (is_group(row.group) or row.group == "")

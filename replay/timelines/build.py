@@ -14,7 +14,7 @@ import attrs
 from equipoise.assignors import registry
 from equipoise.assignors.common.shares import outside_shares, shares_of, slack_of
 from equipoise.events.decisions import AssignmentIssued, BalanceEvaluated, EventRejected, MemberExpired
-from equipoise.events.facts import AssignmentObserved, LagReported, MemberEnded, MemberJoined, MemberLeft, TopologyDeclared
+from equipoise.events.facts import AssignmentObserved, LagReported, MemberEnded, MemberJoined, MemberLeft, MemberUnchanged, TopologyDeclared
 from equipoise.events.records import Entry
 from equipoise.events.tasks import TaskId
 from equipoise.replay.history import Condition, History, Interval, MoveStory
@@ -295,7 +295,7 @@ class _Builder:
                 self._end(event.member_id, event.incarnation, at_ms, "restarting")
         elif isinstance(event, MemberJoined):
             self._note_join(event, at_ms)
-        elif isinstance(event, LagReported):
+        elif isinstance(event, LagReported | MemberUnchanged):
             self._note_report(event, at_ms)
         if changed:
             self._note_change(at_ms)
@@ -327,7 +327,7 @@ class _Builder:
             silent_ms = life.heard_ms if silent_ms is None and how not in ("left", "restarting") else silent_ms
             self._lifelines.append(_lifeline((member_id, incarnation), life, at_ms, how, silent_ms))
 
-    def _note_report(self, event: LagReported, at_ms: int) -> None:
+    def _note_report(self, event: LagReported | MemberUnchanged, at_ms: int) -> None:
         state = self._state
         member = state.members.get(event.member_id)
         if member is None or member.incarnation != event.incarnation:
@@ -335,7 +335,7 @@ class _Builder:
         life = self._lives.get((event.member_id, event.incarnation))
         if life is not None:
             life.heard_ms = at_ms
-        for task, lag in event.lags.items():
+        for task, lag in event.lags.items() if isinstance(event, LagReported) else ():
             if isinstance(lag, int) and (task, event.member_id) in self._open_copies:
                 _add_point(self._lags.setdefault((task, event.member_id), []), at_ms, lag)
         for task, warmup in member.warmup.items():

@@ -175,6 +175,13 @@ class Brokers:
         process.wait()
         process.stdout.close()
 
+    def written_bytes(self, topic: str) -> int:
+        """Size of a topic's segments and of what is used of their indexes, on the disks of all
+        brokers.
+        """
+        found = [path for index in range(self.count) for path in self._disk(index).glob(f"{topic}-*/*")]
+        return sum(path.stat().st_size if path.suffix == ".log" else min(path.stat().st_size, path.stat().st_blocks * 512) for path in found)
+
     def close(self) -> None:
         """Ends all of them and removes what they wrote."""
         for index in list(self._running):

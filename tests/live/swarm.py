@@ -17,6 +17,7 @@ from aiokafka import TopicPartition
 
 from equipoise.events.facts import Fact, GroupConfigured, LagReported, Subtopology, TopologyDeclared
 from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer, DeployedProducer
+from equipoise.events.log.kafka.client import LOG_COMPRESSION
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import group_key, member_decision, pack_fact, partition_of, published
 from equipoise.events.log.kafka.opening import read_opening, reader
@@ -53,12 +54,12 @@ async def everything(connection: Connection, topic: str, partition: int = 0) -> 
 class SwarmMember:
     """One member: incarnation after incarnation, until it is stopped."""
 
-    def __init__(self, group: str, member_id: str, **settings: Any) -> None:
+    def __init__(self, group: str, member_id: str, *, incarnations: int = 0, **settings: Any) -> None:
         self.group = group
         self.member_id = member_id
         self.settings = settings
         self.session: MemberSession | None = None
-        self.incarnations = 0
+        self.incarnations = incarnations
         self.killed = False
         self.calm_until_ms = 0
         """Before this it has nothing to do or say, unless a decision arrives."""
@@ -118,7 +119,7 @@ class Swarm:
     async def __aenter__(self) -> Swarm:
         opened = await read_opening(self.connection, self.topics, timeout_s=60)
         self._partitions, self._log_id = opened.partitions, opened.log_id
-        self._producer = DeployedProducer(**self.connection.options(), enable_idempotence=True)
+        self._producer = DeployedProducer(**self.connection.options(), enable_idempotence=True, compression_type=LOG_COMPRESSION)
         self._consumer = DeployedConsumer(**self.connection.options(), auto_offset_reset="earliest", enable_auto_commit=False, fetch_max_wait_ms=50)
         await self._producer.start()
         await self._consumer.start()
@@ -152,6 +153,10 @@ class Swarm:
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
+    def send_alone(self) -> None:
+        """From now on each fact is in a batch of its own, as when each member has a producer."""
+        self._producer._message_accumulator._batch_size = 1
+
     def look(self) -> None:
         """Raises what has ended it."""
         if self._task is not None and self._task.done():
@@ -177,6 +182,8 @@ class Swarm:
         for member in self.members:
             if member.killed or member.calm_until_ms > now:
                 continue
+            if now_ms() - sent_ms > 5_000:
+                return  # reads on first: what it knows of the log grows old
             session = member.session
             if session is None or (session.ended is not None and not session.stopping and not session.closing):
                 self.lost += session is not None

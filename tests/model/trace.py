@@ -36,6 +36,7 @@ from equipoise.events.facts import (
     MemberEnded,
     MemberJoined,
     MemberLeft,
+    MemberUnchanged,
     RestartIntended,
     TaskParked,
     TaskReady,
@@ -48,7 +49,7 @@ from tests.model.configurations import Configuration, Process
 from tests.model.lease import FENCED, LIVE, NOT_STARTED, OUT, OVER, RUNS, At, Lease, NotAllowed, NotWaitedFor, TwoOwners
 
 Incarnation = tuple[str, int]
-OF_A_MEMBER = (LagReported, LeaveCancelled, LeaveIntended, MemberLeft, RestartIntended, TaskParked, TaskReady, TasksRevoked)
+OF_A_MEMBER = (LagReported, LeaveCancelled, LeaveIntended, MemberLeft, MemberUnchanged, RestartIntended, TaskParked, TaskReady, TasksRevoked)
 
 
 class Refused(EquipoiseError):

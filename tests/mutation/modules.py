@@ -15,7 +15,7 @@ _MACHINE = _statemachine(
     "transitions",
 )  # fmt: skip
 _PARTITION = _statemachine("partition", "published", "refused_configuration")
-_SESSION = _statemachine("member", "member_boundaries", "session_state")
+_SESSION = _statemachine("keepalive", "member", "member_boundaries", "session_state")
 _RANKING = ("tests/unit/assignors/test_ranking.py",)
 _STANDBYS = ("tests/unit/assignors/test_standbys.py", "tests/unit/assignors/test_rack_standbys.py")
 _ASSIGNORS = tuple(

@@ -31,6 +31,7 @@ from equipoise.events.facts import (
     Load,
     MemberJoined,
     MemberLeft,
+    MemberUnchanged,
     ObservedMember,
     PartitionsObserved,
     RestartIntended,
@@ -89,6 +90,7 @@ def lies(draw: st.DrawFn) -> Fact:
             ),
             st.builds(TaskReady, **{key: st.just(value) for key, value in who.items()}, assignment_epoch=st.just(epoch), tasks=task_sets),
             st.builds(TasksRevoked, **{key: st.just(value) for key, value in who.items()}, assignment_epoch=st.just(epoch), tasks=task_sets),
+            st.builds(MemberUnchanged, **{key: st.just(value) for key, value in who.items()}, report=st.integers(0, 60)),
             st.just(LeaveIntended(**who)),
             st.just(LeaveCancelled(**who)),
             st.builds(
@@ -252,6 +254,12 @@ class Storm(RuleBasedStateMachine):
     def reports(self, member: Truthful, after_ms: int) -> None:
         """Reports by the decisions that it has read, perhaps long ago."""
         self.group.fact(member.report(), after_ms)
+
+    @rule(member=live, after_ms=steps_ms)
+    def says_that_nothing_has_changed(self, member: Truthful, after_ms: int) -> None:
+        unchanged = member.unchanged()
+        if unchanged is not None:
+            self.group.fact(unchanged, after_ms)
 
     @rule(member=live, after_ms=steps_ms)
     def reads_restores_and_reports(self, member: Truthful, after_ms: int) -> None:

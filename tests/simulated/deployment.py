@@ -278,6 +278,7 @@ class Deployment:
             guarantee=self.present_guarantee, most_uncommitted_records=MOST_UNCOMMITTED, prefix=self.prefix, group_config=CONFIG,
             session_timeout_ms=seat.session_ms, lease_margin_ms=seat.margin_ms,
             heartbeat_interval_ms=min(HEARTBEAT_MS, (seat.session_ms - seat.margin_ms) // 2), start_timeout_ms=20_000,
+            keepalive_interval_ms=(seat.session_ms - seat.margin_ms) * 3 // 4 if self.seed % 5 == 3 else None,
             rack=f"rack-{seat.name}" if self.seed % 4 == 1 else None, witness=self.seed % 3 == 2,
             state_directory=seat.folder, open_store=lambda folder: DiskStore(seat.machine, folder),
         )  # fmt: skip

@@ -308,6 +308,12 @@ class BrokerFailures(Protocol):
         """A request failed, or no connection was made. `what`: on one line."""
 
 
+LOG_COMPRESSION = "gzip"
+"""Compression of what is written to the log. Every build can read it: the other codecs of Kafka
+need a library in each reader (cramjam).
+"""
+
+
 class Clients(Protocol):
     """Makes clients, which are not started yet."""
 
@@ -344,7 +350,10 @@ class Clients(Protocol):
         request_timeout_ms: int = 40_000,
         retry_backoff_ms: int = 100,
         max_batch_size: int = 16_384,
-    ) -> Producer: ...
+        compression_type: str | None = None,
+    ) -> Producer:
+        """`compression_type`: of batches that it makes smaller; None: none is compressed."""
+        ...
 
     def admin(self) -> Admin: ...
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import logging
 import zlib
+from functools import lru_cache
 from typing import Any, cast
 
 import attrs
@@ -58,11 +59,19 @@ def group_key(group: str) -> bytes:
 
 def group_of(key: bytes | None) -> str | None:
     """Returns the group of a record; None: the key is not a group's name."""
+    return _known_group(key) if key is not None and len(key) <= _MOST_KEPT_KEY_BYTES else _group_of(key)
+
+
+def _group_of(key: bytes | None) -> str | None:
     try:
         group = "" if key is None else key.decode()
     except UnicodeDecodeError:
         return None
     return group if is_group(group) else None
+
+
+_MOST_KEPT_KEY_BYTES = 300
+_known_group = lru_cache(maxsize=2**14)(_group_of)
 
 
 # -------------------------------------------------------------------------------------------- facts
@@ -284,6 +293,8 @@ def _split(value: bytes, length: int) -> tuple[list[Any], bytes] | None:
     """
     if not value or value[0] != 0x90 | length:
         return None
+    if length == _FACT_FIELDS and len(value) > _FACT_FIELDS and value[1] < 0x80 and value[2] < 0x80:  # numbers of one byte each
+        return [value[1], value[2]], value[3:]
     unpacker = msgpack.Unpacker(max_buffer_size=max(len(value), 1))
     unpacker.feed(value)
     try:

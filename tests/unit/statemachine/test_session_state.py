@@ -9,7 +9,7 @@ import pytest
 
 from equipoise.events.decisions import MemberAssignedPart
 from equipoise.events.errors import FieldError
-from equipoise.events.facts import LeaveCancelled, LeaveIntended, Load, MemberLeft, RestartIntended
+from equipoise.events.facts import LagReported, LeaveCancelled, LeaveIntended, Load, MemberLeft, RestartIntended
 from equipoise.events.tasks import LagSentinel, TaskId
 from equipoise.statemachine.member import MemberSession
 from equipoise.statemachine.session_state import End, Grant, MemberSettings
@@ -55,6 +55,9 @@ NEW: dict[str, Any] = {
     "_reported": None,
     "_report_known": False,
     "_more_to_report": False,
+    "_told": None,
+    "_said_ms": 0,
+    "_keepalive_due_ms": 0,
     "_parts": [],
 }
 PART = MemberAssignedPart(member_id="m1", incarnation=7, part=1, parts=2, assigned=assigned(3, (A,)))
@@ -98,6 +101,9 @@ USED: dict[str, Any] = {
     "_reported": {B: 27, A: LagSentinel.UNKNOWN},
     "_report_known": True,
     "_more_to_report": True,
+    "_told": LagReported("m1", 7, 0, 3, (A,), load=Load(cpu=0.5)),
+    "_said_ms": 20,
+    "_keepalive_due_ms": 21,
     "_parts": [PART],
 }
 

@@ -20,6 +20,7 @@ from equipoise.events.facts import (
     Load,
     MemberEnded,
     MemberLeft,
+    MemberUnchanged,
     ObservedMember,
     PartitionsObserved,
     TaskParked,
@@ -105,6 +106,35 @@ def test_report_out_of_order_is_rejected():
     assert rejects(context, report(10)) == ("report_repeated", 10, 10)
     assert rejects(context, report(11, base=9)) == ("report_base_unknown", 9, 10)
     happens(context, report(11, base=10))
+
+
+def test_unchanged_names_the_last_report_and_renews_the_lease():
+    context = happens(step("m1"), report(10, lags={A: 7}))
+    context.state.now_ms += 7_000
+    kept = attrs.asdict(member_of(context, "m1"), recurse=False)
+    happens(context, MemberUnchanged(member_id="m1", incarnation=1, report=10))
+    assert attrs.asdict(member_of(context, "m1"), recurse=False) == {**kept, "last_heard_ms": context.state.now_ms}
+    assert (context.causes, context.changed, context.emitted) == (set(), set(), [])
+    for number in (9, 11):
+        assert rejects(context, MemberUnchanged(member_id="m1", incarnation=1, report=number)) == ("report_base_unknown", number, 10)
+    context.state.now_ms += 1
+    assert rejects(context, MemberUnchanged(member_id="m1", incarnation=1, report=11)) == ("report_base_unknown", 11, 10)
+    assert member_of(context, "m1").last_heard_ms == context.state.now_ms, "also when it is refused"
+
+
+def test_unchanged_of_an_unknown_member_or_another_incarnation_is_rejected():
+    unchanged = MemberUnchanged(member_id="m1", incarnation=1, report=10)
+    assert rejects(step("m2"), unchanged) == ("unknown_member",)
+    assert rejects(happens(step("m1"), report(10)), attrs.evolve(unchanged, incarnation=4)) == ("stale_incarnation", 4, 1)
+
+
+def test_unchanged_judges_again_what_is_on_its_way_to_the_member():
+    context = happens(step("m1", "m2"), report(10, lags={A: 50}))
+    owns(context.state, "m2", A)
+    member = member_of(context, "m1")
+    actions.begin_warmup(context.state, member, A, caught_up=False)
+    happens(context, MemberUnchanged(member_id="m1", incarnation=1, report=10))
+    assert (member.warmup[A].caught_up, context.causes) == (True, {"ready"})
 
 
 def test_report_names_as_held_what_it_was_granted_alone():

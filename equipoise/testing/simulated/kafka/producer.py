@@ -96,6 +96,7 @@ class SimulatedProducer(ConnectedClient):
         request_timeout_ms: int = 40_000,
         retry_backoff_ms: int = 100,
         max_batch_size: int = 16_384,
+        compression_type: str | None = None,  # sizes are of what is not compressed, as the brokers' limits are here
     ) -> None:
         super().__init__(cluster, process, request_timeout_ms=request_timeout_ms, retry_backoff_ms=retry_backoff_ms)
         self._transactional_id = transactional_id

@@ -229,6 +229,7 @@ def test_bytes_are_limited_by_what_records_weigh() -> None:
         ({"guarantee": "maybe"}, "guarantee"),
         ({"session_timeout_ms": 3_000}, "lease_margin_ms"),
         ({"heartbeat_interval_ms": 14_000}, "heartbeat_interval_ms"),
+        ({"keepalive_interval_ms": 20_251}, "keepalive_interval_ms"),
         ({"capacity": 0}, "capacity"),
         ({"auto_offset_reset": "none"}, "auto_offset_reset"),
     ],
