@@ -17,6 +17,7 @@ from equipoise.member.fencing import AT_LEAST_ONCE, EXACTLY_ONCE
 from equipoise.member.serdes import BytesSerde, Serde
 from equipoise.member.stores import MemoryStore, OpenStore, RocksStore
 
+
 @attrs.frozen(kw_only=True)
 class RestartIntent:
     """A member that stops will be back, `back_within_ms` later at most; None: it does not know.
