@@ -70,6 +70,15 @@ class MemberProcess:
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_be_member, args=(application, member_id, options, theirs), daemon=True)
         self._process.start()
+        self.asked_s = self.ended_s = 0.0
+        """After `leave` or `restart`: when it was asked to, and when its code had ended
+        (CLOCK_MONOTONIC).
+        """
+
+    def began_s(self) -> float:
+        """When its code began (CLOCK_MONOTONIC)."""
+        began_s: float = self._asked("began")
+        return began_s
 
     def running(self) -> int:
         """Number of tasks it processes now."""
@@ -83,13 +92,16 @@ class MemberProcess:
 
     def leave(self) -> list[Turn]:
         """Lets it hand over its tasks and leave; returns the records it processed."""
-        turns: list[Turn] = self._asked("leave")
-        self._process.join(PATIENCE_S)
-        return turns
+        return self._ended("leave")
 
     def restart(self) -> list[Turn]:
         """As `leave`, but it says that it will be back. Start the next process with this name."""
-        turns: list[Turn] = self._asked("restart")
+        return self._ended("restart")
+
+    def _ended(self, how: str) -> list[Turn]:
+        turns: list[Turn]
+        self.asked_s = time.monotonic()
+        turns, self.ended_s = self._asked(how)
         self._process.join(PATIENCE_S)
         return turns
 
@@ -113,6 +125,7 @@ def _be_member(application: Application, member_id: str, options: dict[str, Any]
 
 async def _run_member(application: Application, member_id: str, options: dict[str, Any], pipe: Pipe) -> None:
     turns: list[Turn] = []
+    began_s = time.monotonic()
     filling = bytes(application.value_bytes)
 
     async def add_up(record: Record, context: TaskContext) -> None:
@@ -133,10 +146,10 @@ async def _run_member(application: Application, member_id: str, options: dict[st
                 if what in ("leave", "restart"):
                     leaving = asyncio.create_task(member.leave(back_within_s=BACK_WITHIN_S if what == "restart" else None))
                 else:
-                    pipe.send(turns if what == "turns" else len(member.running))
+                    pipe.send({"turns": turns, "began": began_s}.get(what, len(member.running)))
             await asyncio.sleep(0.02)
         await leaving
-    pipe.send(turns)
+    pipe.send((turns, time.monotonic()))
 
 
 async def until_running(members: Iterable[MemberProcess], tasks: int, each: int = 1) -> None:

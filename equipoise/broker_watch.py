@@ -1,5 +1,5 @@
 """Says in the log that brokers do not answer: one line, one more every 10 s, and one when they
-answer again.
+answer again. Brokers that fail again soon after that are said when it lasts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from equipoise.events.log.kafka.opening import NotNowError, UnreachableError
 
 _LOG = logging.getLogger(__name__)
 AGAIN_S = 10.0
-"""Time between two lines while brokers do not answer."""
+"""Time between two lines while brokers do not answer, or fail again and again."""
 CALM_S = 1.0
 """Brokers answer again when a request is answered that began this long after the last failure:
 connections fail one after the other.
@@ -28,7 +28,10 @@ class BrokerWatch:
         self._who, self._monotonic_s, self._say = who, monotonic_s, say
         self._lock = threading.Lock()
         self._since_s: float | None = None
-        self._failed_s = self._said_s = 0.0
+        self._failed_s = 0.0
+        self._said_s = -AGAIN_S
+        self._is_said = False
+        """Whether a line has said that a broker does not answer."""
 
     @property
     def is_away(self) -> bool:
@@ -43,9 +46,9 @@ class BrokerWatch:
             since_s = self._since_s
             if since_s is None:
                 self._since_s = now_s
-            elif now_s - self._said_s < AGAIN_S:
+            if now_s - self._said_s < AGAIN_S:
                 return
-            self._said_s = now_s
+            self._said_s, self._is_said = now_s, True
         if since_s is None:
             self._say(f"{self._who}: a broker does not answer: {what}")
         else:
@@ -69,6 +72,9 @@ class BrokerWatch:
             if since_s is None or asked_s < self._failed_s + CALM_S:
                 return
             self._since_s = None
+            if not self._is_said:
+                return
+            self._said_s, self._is_said = self._monotonic_s(), False
         self._say(f"{self._who}: the brokers answer again, after {self._monotonic_s() - since_s:.1f} s")
 
 

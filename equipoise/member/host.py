@@ -161,10 +161,13 @@ class MemberHost:
         """Connects, and starts the member's thread. Raises InputError when no broker or log is
         found.
         """
+        connecting = asyncio.ensure_future(self._thread.run(self._link.open()))  # meanwhile, because its tasks may be waiting
         try:
             await self._restore_thread.run(self._restorer.start())
-            await self._thread.run(self._link.open())
+            await connecting
         except BaseException:
+            connecting.cancel()
+            await asyncio.gather(connecting, return_exceptions=True)
             await self._close_all()
             raise
         self._running = self._thread.start(self._run())

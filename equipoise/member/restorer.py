@@ -115,6 +115,7 @@ class ChangelogRestorer:
         self._open_store = open_store
         self._directory = directory
         self._monotonic_s = runtime.monotonic_s
+        self._run_blocking = runtime.run_blocking
         self._throttle = throttle
         self.ready_lag_records = 0
         """Lag with which a copy is ready. The member sets it, from any thread."""
@@ -174,8 +175,9 @@ class ChangelogRestorer:
             for consumer in (self._consumer, self._asker):
                 await consumer.start()
         if self._directory is not None:
-            self._open_all(self._directory.stores())
-        await self._learn_ends()
+            stored = [(task, topic) for task, topic in self._directory.stores() if topic in self._changelogs.get(task, ())]
+            asking = self._ends.learn(self._asker.end_offsets, [TopicPartition(topic, task.partition) for task, topic in stored])
+            await asyncio.gather(self._run_blocking(self._open_all, stored), asking)
         self._report(now=True)
         self._tasks = [asyncio.create_task(self._run(), name="restore"), asyncio.create_task(self._keep_ends(), name="changelog ends")]
         for each in self._tasks:
@@ -185,8 +187,7 @@ class ChangelogRestorer:
         """They stay open: a member that is back goes on with most of them."""
         found: dict[TaskId, dict[str, FencedStore]] = {}
         for task, topic in stored:
-            if topic in self._changelogs.get(task, ()):
-                found.setdefault(task, {})[topic] = self._open_one(task, topic)
+            found.setdefault(task, {})[topic] = self._open_one(task, topic)
         for task, stores in found.items():
             if len(stores) == len(self._changelogs[task]):
                 self._kept[task] = stores

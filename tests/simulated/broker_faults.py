@@ -8,7 +8,7 @@ from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.topics import MADE_WITH, MUST_BE
 from equipoise.events.tasks import TaskId
 from equipoise.testing.simulated.process import SimulatedProcess
-from tests.simulated.deployment import BROKERS, LOG_PARTITIONS, SESSION_MS, TOPIC, Deployment, Seat, WorkerSeat
+from tests.simulated.deployment import BROKERS, LATEST_S, LOG_PARTITIONS, SESSION_MS, TOPIC, Deployment, Seat, WorkerSeat
 from tests.simulated.faults import fault
 from tests.simulated.stores import store_faults
 
@@ -169,7 +169,10 @@ def small_fetches(deployment: Deployment, random: Random) -> float | None:
 @fault("network")
 def late_produce(deployment: Deployment, random: Random) -> float | None:
     """Some of what a process produces arrives late; the process may have sent it again by then."""
-    return _odd_produce(deployment, random, deployment.network.late)
+    length_s = _odd_produce(deployment, random, deployment.network.late)
+    if length_s is not None:
+        deployment.network.late_until_s = max(deployment.network.late_until_s, deployment.now_s + length_s + LATEST_S)
+    return length_s
 
 
 @fault("network")
@@ -258,11 +261,12 @@ def _odd_produce(deployment: Deployment, random: Random, where: set[str]) -> flo
 
 @fault("log")
 def log_created_again(deployment: Deployment, random: Random) -> float | None:
-    """An operator deletes the log's topics and creates them again, while no process hangs: one that
-    hangs may still have something to send.
+    """An operator deletes the log's topics and creates them again, while no process hangs and
+    nothing is late: what is sent and not yet there would be in the new topics before LogOpened.
     """
     seats = deployment.seats()
-    if deployment.failover_from_s > deployment.now_s or deployment.new_logs or any(seat.busy for seat in seats):
+    is_away = max(deployment.failover_from_s, deployment.network.late_until_s) > deployment.now_s
+    if is_away or deployment.new_logs or any(seat.busy for seat in seats):
         return None
     deployment.new_logs += 1
     names = {what: deployment.topics.name_of(what) for what in MUST_BE}

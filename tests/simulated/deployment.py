@@ -50,6 +50,8 @@ TASKS = 4
 LOG_PARTITIONS = 2
 CUSTOMERS = 12
 BROKERS = 3
+LATEST_S = 12
+"""So much later than others a late produce request may arrive."""
 ORDER_S = 0.03
 """Mean time between two orders."""
 MOST_MISSING = 30
@@ -77,15 +79,17 @@ MOST_UNCOMMITTED = 8
 
 
 class FaultyNetwork(Network):
-    """`late`: processes of which every fifth produce request arrives late. `unheard`: of which
-    every fifth answer to one is lost. `kept`: process -> (connection, arrival) of requests that
-    wait for `deliver`: a produce request, and what follows it. Every second one is kept, because
-    the changelog's is sent when that of the outputs is answered.
+    """`late`: processes of which every fifth produce request arrives late; the last of these has
+    arrived by `late_until_s`. `unheard`: processes of which every fifth answer to one is lost.
+    `kept`: process -> (connection, arrival) of requests that wait for `deliver`: a produce request,
+    and what follows it. Every second one is kept, because the changelog's is sent when that of the
+    outputs is answered.
     """
 
     def __init__(self, random: Random) -> None:
         super().__init__(random)
         self.late: set[str] = set()
+        self.late_until_s = 0.0
         self.kept: dict[str, list[tuple[Connection, Callable[[], None]]]] = {}
         self.unheard: set[str] = set()
 
@@ -93,7 +97,7 @@ class FaultyNetwork(Network):
         trip_us = super().trip_us(process, broker, request, back=back)
         if trip_us is None or request != "Produce" or process not in (self.unheard if back else self.late) or self.random.random() > 0.2:
             return trip_us
-        return None if back else trip_us + self.random.randrange(12_000_000)
+        return None if back else trip_us + self.random.randrange(LATEST_S * 1_000_000)
 
     def keeps(self, process: str, connection: Connection, request: str, arrive: Callable[[], None]) -> bool:
         kept = self.kept.get(process)

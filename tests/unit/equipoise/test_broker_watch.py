@@ -53,8 +53,25 @@ def test_broker_that_is_away_is_one_line_and_one_each_ten_seconds(lines: pytest.
         f"group g: member m1: a broker has not answered for {2 * AGAIN_S:.0f} s: no connection",
         "group g: member m1: the brokers answer again, after 26.0 s",
     ]
+    lines.clear()
+    for _ in range(3):  # one connection after the other fails once more
+        watch.failed("no connection")
+        assert watch.is_away
+        watch.now_s += CALM_S
+        watch.answered(watch.now_s)
+        assert not watch.is_away
+    for _ in range(80):
+        watch.failed("no connection")
+        watch.now_s += 0.1
+    watch.now_s += CALM_S
+    watch.answered(watch.now_s)
+    watch.now_s += AGAIN_S
     watch.failed("no connection")
-    assert len(lines.records) == 5
+    assert [record.getMessage() for record in lines.records] == [
+        "group g: member m1: a broker has not answered for 7 s: no connection",
+        "group g: member m1: the brokers answer again, after 9.0 s",
+        "group g: member m1: a broker does not answer: no connection",
+    ]
 
 
 def test_lines_of_aiokafka_are_held_back_while_a_member_runs(lines: pytest.LogCaptureFixture) -> None:
