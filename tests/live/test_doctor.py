@@ -95,7 +95,8 @@ async def application(broker: SecuredBroker, folder: Path) -> AsyncIterator[Work
         GROUP, count, sources="orders.in", state="orders.counts", outputs="orders.totals", create_topics=True, partitions=2, member_id="m1",
         connection=connection, guarantee="exactly_once", state_directory=folder, group_config=CONFIG, heartbeat_interval_ms=200,
     )  # fmt: skip
-    async with Worker(WorkerSettings(**broker.settings("worker"), http_port=0, observe_interval_ms=500)) as worker, member:  # type: ignore[arg-type]
+    settings = WorkerSettings(**broker.settings("worker"), http_port=0, observe_interval_ms=500, retention_ms=3_600_000)  # type: ignore[arg-type]
+    async with Worker(settings) as worker, member:
         await until(lambda: len(member.running) == 2)
         yield worker
 

@@ -55,6 +55,7 @@ class Application:
 def needs(role: str, topics: Topics, application: Application | None) -> Iterator[Need]:
     """The ACLs of a role, each once. `application`: None: of the log alone."""
     yield from {"worker": _worker, "member": _member, "reader": _reader}[role](topics, application)
+    yield _topic(topics.bases, "Read", f"with a retention, no {role} can read a log whose first records are deleted", is_optional=True)
 
 
 def _worker(topics: Topics, application: Application | None) -> Iterator[Need]:
@@ -67,6 +68,10 @@ def _worker(topics: Topics, application: Application | None) -> Iterator[Need]:
     yield Need(Acl("Group", f"{topics.prefix}.worker", "Read"), "no partition is assigned to the worker")
     create = Acl("Topic", f"{topics.prefix}.", "Create", is_prefix=True)
     yield Need(create, "workers cannot make the log's topics; an administrator can", is_optional=True)
+    for operation in ("Write", "DescribeConfigs"):
+        yield _topic(topics.bases, operation, "workers with a retention store no bases", is_optional=True)
+    for topic in (topics.facts, topics.decisions):
+        yield _topic(topic, "Delete", "workers with a retention delete no records", is_optional=True)
     if application is None:
         return
     for topic in dict.fromkeys((*application.sources, *application.changelogs)):

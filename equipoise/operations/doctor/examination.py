@@ -105,7 +105,9 @@ class _Examination:
             yield finding
 
         names = [self._topics.name_of(what) for what in MUST_BE]
-        found = await self._asking.topics(names)
+        found = await self._asking.topics([*names, self._topics.bases])
+        if not found[self._topics.bases].is_hidden and not found[self._topics.bases].partitions:
+            del found[self._topics.bases]  # no worker has had a retention
         machines, unread = await self._read(found)
         if unread is not None:
             yield unread
@@ -187,6 +189,8 @@ class _Examination:
         wanted: Sequence[Application | None] = applications or [None]
         for application in wanted:
             needed |= {each.acl: each for each in needs(self._examined.role, self._topics, application)}
+        if self._topics.bases not in found:
+            needed = {acl: need for acl, need in needed.items() if acl.name != self._topics.bases}
         groups = {acl.name: await self._asking.group_operations(acl.name) for acl in needed if acl.resource == "Group"}
 
         def is_allowed(acl: Acl) -> bool | None:

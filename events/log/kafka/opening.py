@@ -183,11 +183,15 @@ async def _described(admin: Admin, names: list[str]) -> dict[str, dict[str, Any]
         await asyncio.sleep(_WAIT_S)
 
 
-async def partition_count(connection: Connection, topic: str) -> int:
-    """Returns the number of partitions of a topic; 0: it does not exist."""
+async def partition_count(connection: Connection, topic: str, *, must_be_seen: bool = False) -> int:
+    """Returns the number of partitions of a topic; 0: it does not exist, or this user may not see
+    it. `must_be_seen`: raises InputError when the user may not.
+    """
     async with admin_client(connection) as admin:
         with reaching(connection):
             (described,) = await admin.describe_topics([topic])
+    if must_be_seen and described["error_code"] == NOT_ALLOWED:
+        raise InputError(f"topic {topic}: {NOT_SEEN}")
     return 0 if described["error_code"] else len(described["partitions"])
 
 
@@ -259,6 +263,7 @@ async def first_record(connection: Connection, topics: Topics, partition: int) -
             if begin >= end and begin == 0:
                 return None
             if begin > 0:
+                await partition_count(connection, topics.bases, must_be_seen=True)
                 row = await opening_in_bases(connection, topics, partition)
                 if row is None:
                     gone = f"topic {topics.facts}/{partition} begins at offset {begin}, and no base has its first record"
@@ -343,9 +348,9 @@ async def read_bases(connection: Connection, topics: Topics, partition: int, bas
 
 async def newest_base(connection: Connection, topics: Topics, log_id: str, partition: int) -> Base | None:
     """Returns the newest base that is stored; None: there is none. Searches from the end, so it
-    does not read all states. Raises KafkaError.
+    does not read all states. Raises KafkaError, InputError.
     """
-    if not await partition_count(connection, topics.bases):
+    if not await partition_count(connection, topics.bases, must_be_seen=True):
         return None
     tp = TopicPartition(topics.bases, partition)
     async with reader(connection) as consumer:
