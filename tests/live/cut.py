@@ -39,13 +39,12 @@ class Relay:
         connections: set[asyncio.Task[None]] = set()
 
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.current_task()
-            assert task is not None, "asyncio runs this in a task"
-            connections.add(task)
-            try:
-                await self._relay(reader, writer)
-            finally:
-                connections.discard(task)
+            relay = asyncio.ensure_future(self._relay(reader, writer))  # so that this task ends in order: asyncio logs one that is cancelled
+            connections.add(relay)
+            relay.add_done_callback(connections.discard)
+            (error,) = await asyncio.gather(relay, return_exceptions=True)
+            if isinstance(error, Exception):
+                raise error
 
         server = await asyncio.start_server(accept, "127.0.0.1", self.port)
         try:
