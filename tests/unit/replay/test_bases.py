@@ -223,6 +223,13 @@ def test_every_form_of_log_may_begin_at_a_base(tmp_path: Path, name: str) -> Non
         assert CliRunner().invoke(main, ["verify", str(tmp_path / "again.db")]).exit_code == 0
 
 
+def test_archive_that_begins_at_a_base_is_not_restored(tmp_path: Path) -> None:
+    begins = place()[0] + 1
+    restoring = CliRunner().invoke(main, ["restore", copied(tmp_path, "archive/"), "kafka://127.0.0.1:1"])
+    assert restoring.exit_code == 2
+    assert f"partition 0 of the archive begins at the base at offset {begins}, and a log is restored from its first record" in restoring.stderr
+
+
 def test_compacted_archive_still_begins_at_its_base(tmp_path: Path) -> None:
     target = copied(tmp_path, "archive/")
     with open_log(target) as log:
