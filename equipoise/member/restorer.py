@@ -115,7 +115,7 @@ class ChangelogRestorer:
         self._open_store = open_store
         self._directory = directory
         self._monotonic_s = runtime.monotonic_s
-        self._run_blocking = runtime.run_blocking
+        self._runtime = runtime
         self._throttle = throttle
         self.ready_lag_records = 0
         """Lag with which a copy is ready. The member sets it, from any thread."""
@@ -177,7 +177,7 @@ class ChangelogRestorer:
         if self._directory is not None:
             stored = [(task, topic) for task, topic in self._directory.stores() if topic in self._changelogs.get(task, ())]
             asking = self._ends.learn(self._asker.end_offsets, [TopicPartition(topic, task.partition) for task, topic in stored])
-            await asyncio.gather(self._run_blocking(self._open_all, stored), asking)
+            await asyncio.gather(self._runtime.run_blocking(self._open_all, stored), asking)
         self._report(now=True)
         self._tasks = [asyncio.create_task(self._run(), name="restore"), asyncio.create_task(self._keep_ends(), name="changelog ends")]
         for each in self._tasks:

@@ -43,6 +43,7 @@ class Relay:
             connections.add(relay)
             relay.add_done_callback(connections.discard)
             (error,) = await asyncio.gather(relay, return_exceptions=True)
+            writer.close()
             if isinstance(error, Exception):
                 raise error
 

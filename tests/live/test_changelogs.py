@@ -64,13 +64,12 @@ class Lives:
 async def forget_sources(application: Application) -> None:
     """Deletes all orders so far, as retention does."""
     from aiokafka import TopicPartition
-    from aiokafka.admin import RecordsToDelete
 
     partitions = [TopicPartition(application.source, partition) for partition in range(PARTITIONS)]
     async with reader(Connection(bootstrap=application.bootstrap)) as consumer:
         ends = await consumer.end_offsets(partitions)
     async with admin_client(Connection(bootstrap=application.bootstrap)) as admin:
-        await admin.delete_records({tp: RecordsToDelete(before_offset=end) for tp, end in ends.items()})
+        await admin.delete_records(ends)
 
 
 async def changelog(application: Application) -> dict[int, list[ChangelogRecord]]:

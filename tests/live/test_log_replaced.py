@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.admin import RecordsToDelete
 
 from equipoise.events.facts import MemberLeft
 from equipoise.events.log.kafka.connection import Connection
@@ -127,7 +126,7 @@ async def test_member_whose_next_decision_was_deleted_rejoins(bootstrap: str, pr
         incarnation = member.incarnation
         place = TopicPartition(leader.topics.decisions, leader.partition)
         async with admin_client(Connection(bootstrap=bootstrap)) as admin:
-            await admin.delete_records({place: RecordsToDelete(before_offset=-1)})
+            await admin.delete_records({place: -1})
         assert member._host is not None
         link = member._host._link
         member._host._call(link._go_to, 0)  # as if its reader were that far behind

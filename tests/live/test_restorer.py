@@ -223,7 +223,6 @@ async def test_restorer_keeps_its_rate_limit(bootstrap: str, prefix: str, limit:
 
 async def test_copy_out_of_its_changelogs_range_is_restored_from_scratch(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     from aiokafka import TopicPartition
-    from aiokafka.admin import RecordsToDelete
 
     topic = f"{prefix}-log"
     await make_topic(bootstrap, topic)
@@ -239,7 +238,7 @@ async def test_copy_out_of_its_changelogs_range_is_restored_from_scratch(bootstr
                 restorer.put_back(TASKS[0])
             await fill(producer, topic, 0, 20)
         async with admin_client(Connection(bootstrap=bootstrap)) as admin:
-            await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(before_offset=25)})
+            await admin.delete_records({TopicPartition(topic, 0): 25})
         async with restoring(bootstrap, topic, RocksStore, directory) as restorer:
             stores = await restored(restorer, TASKS[0])
             assert (stores[topic].position, len(items(stores[topic]))) == (30, 5)

@@ -16,6 +16,7 @@ from pyarrow.fs import FileSystem, LocalFileSystem, copy_files
 
 from equipoise.cli import main
 from equipoise.events.log import open_log
+from equipoise.events.log.parquet import objects
 from equipoise.events.log.parquet.files import all_parts
 from equipoise.events.log.parquet.log import next_offsets
 from equipoise.events.log.parquet.stores import store_at
@@ -37,6 +38,7 @@ def bucket(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     spark.executorEnv.AWS_...`` makes it.
     """
     with serving() as server:
+        objects._file_system.cache_clear()  # another server had the same location
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
             monkeypatch.setitem(spark.sparkContext.environment, name, value)
