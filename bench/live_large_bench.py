@@ -1,8 +1,9 @@
 """Large groups on a real broker: 1,000 tasks on 100 members, and 10,000 on 500. Each starts, rests,
 gets one member more, loses one by its silence, and restarts ten one after the other.
 
-The members are real sessions (`tests/live/swarm.py`) in this process; they restore at once. The
-worker is a process of its own. Times are the broker's: a decision's latency is the time from the
+The members are real sessions (`tests/live/swarm.py`) in this process; they restore at once, and
+each of their facts is in a batch of its own, as of a process for each member. The worker is a
+process of its own. Times are the broker's: a decision's latency is the time from the
 append of a fact that caused a generation to the append of the last decision that it caused.
 
 `GROUPS_MEASURED` in the environment measures others: "1000/100/0 1000/100/1" are the tasks, members
@@ -199,6 +200,7 @@ class Large:
 async def measure(brokers: Brokers, settings: WorkerSettings, worker: WorkerProcess, tasks: int, members: int, standbys: int) -> list[Row]:
     """The rows of one group."""
     async with Swarm(settings, settings.topics) as swarm:
+        swarm.send_alone()
         large = Large(brokers, settings, worker, swarm, tasks, members)
         await large.start(standbys)
         await large.rest()
