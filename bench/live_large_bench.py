@@ -3,8 +3,8 @@ gets one member more, loses one by its silence, and restarts ten one after the o
 
 The members are real sessions (`tests/live/swarm.py`) in this process; they restore at once, and
 each of their facts is in a batch of its own, as of a process for each member. The worker is a
-process of its own. Times are the broker's: a decision's latency is the time from the
-append of a fact that caused a generation to the append of the last decision that it caused.
+process of its own. Times are the broker's: the latency of a round is the time from the append of
+the fact that caused it to the append of the last decision that it caused.
 
 `GROUPS_MEASURED` in the environment measures others: "1000/100/0 1000/100/1" are the tasks, members
 and standbys of two groups. KAFKA_BOOTSTRAP is not used, because the files must be seen.
@@ -26,6 +26,7 @@ from bench.live import AS_DEPLOYED, KEEPALIVE_MS, Row, WorkerProcess, quantile
 from equipoise.events.decisions import AssignmentIssued
 from equipoise.events.facts import PartitionsObserved
 from equipoise.events.log.kafka.envelope import member_decision, published
+from equipoise.events.records import DecisionRecord
 from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured
 from tests.live.brokers import FAST_JAVA, Brokers
@@ -35,7 +36,7 @@ DEFAULT_GROUPS = "1000/100/0 1000/100/1 10000/500/0 10000/500/1"
 """Tasks, members and standbys of each group."""
 STATE_RECORDS = 50_000
 """End offset of each task: a copy restores that much before it can take over."""
-SETTINGS: dict[str, Any] = {"initial_delay_ms": 10_000, "join_delay_ms": 1_000, "max_warmups": 50, "max_warmups_per_member": 20}
+SETTINGS: dict[str, Any] = {"initial_delay_ms": 30_000, "join_delay_ms": 1_000, "max_warmups": 50, "max_warmups_per_member": 20}
 RESTARTS = 10
 REST_S = 2 * KEEPALIVE_MS / 1_000
 QUIET_S = 3.0
@@ -185,6 +186,7 @@ class Large:
             if stored is None:
                 continue
             decision = member_decision(stored)
+            assert isinstance(decision, DecisionRecord), "of this build"
             phase = next(phase for phase in reversed(self.phases) if phase.first_fact <= decision.caused_by)
             phase.decisions += 1
             decided_ms[decision.caused_by] = record.timestamp
