@@ -189,7 +189,8 @@ def borrowers(state: GroupState, home: MemberState) -> dict[TaskId, str]:
         stateful = state.is_stateful(task)
         if not stateful and not state.settings.num_standbys:
             continue
-        ready = [member for member in able if knows(state, member, task) and (not stateful or member.is_caught_up(task, limits[member.member_id]))]
+        having = [member for member in able if task in member.lags or task in member.ready] if stateful else able  # few of very many members
+        ready = [member for member in having if knows(state, member, task) and (not stateful or member.is_caught_up(task, limits[member.member_id]))]
         if ready:
             best = min(ready, key=lambda member: (owned[member.member_id] * 1_000_000 // member.capacity, member.member_id))
             found[task] = best.member_id

@@ -46,7 +46,7 @@ def moves_lower_bound(
     """
     count = _Count(indexed)
     settled_moves = 0
-    together = indexed.settled if settled.keys().isdisjoint(indexed.settled) else {}
+    together = indexed.staying if settled.keys().isdisjoint(indexed.staying) else {}
     for kind, kept in ((True, indexed.stateful_of(together)), (False, indexed.stateless_of(together))):
         for member, tasks in kept.items():
             count.kept[kind][member] += tasks

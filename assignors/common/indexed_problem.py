@@ -91,7 +91,7 @@ class IndexedProblem:
     """
 
     def __init__(self, problem: AssignmentProblem, *, announced: bool = False, crash_loops: bool = True, behaviour: Behaviour = NEWEST) -> None:
-        self._announced = announced
+        self.announced = announced
         self.now_ms = problem.now_ms
         self.behaviour = behaviour
         self.settings = problem.settings
@@ -137,32 +137,34 @@ class IndexedProblem:
         self.equivalence_classes = self._equivalence_classes()
         self.others = [task for task in self.tasks if task not in self.class_of] if self.class_of else list(self.tasks)
         """Tasks that are in no equivalence class."""
-        self.settled = self._settled()
+        self.staying = self._staying()
+        self.copied = self.staying.keys() & {task for task, held in self.copies.items() if len(held) > 1}
+        """Those tasks of `staying` of which other members have copies."""
+        self.settled = {task: owner for task, owner in self.staying.items() if task not in self.copied} if self.copied else self.staying
+        """Those of which none has: only their owner has a reason to run them."""
 
     @cached_property
     def places(self) -> Places:
         """Which members are apart."""
         return Places(self.settings, self.members.values())
 
-    def _settled(self) -> dict[TaskId, str]:
-        """Task -> owner, in rising order, of tasks that only their owner has a reason to run: it
-        may keep the task, no other member has a copy or owned it before, no movement is in flight
-        and no warm-up is blocked.
+    def _staying(self) -> dict[TaskId, str]:
+        """Task -> owner, in rising order, of tasks that their owner may keep, no other member owned
+        before, no movement is in flight and no warm-up is blocked.
 
         In a large group these are nearly all, and steps that treat each task alone treat them
         together. None where racks count, or where some members know only part of a sub-topology.
         """
         if self.racks.counts or self._of_task:
             return {}
-        settled = dict(self.owner)
-        of_others = [task for task, held in self.copies.items() if len(held) > 1]
+        staying = dict(self.owner)
         displaced = [task.id for task in self.tasks.values() if task.displaced]
-        for task in itertools.chain(self.in_flight, self.blocked, self._previous_owners, of_others, displaced):
-            settled.pop(task, None)
+        for task in itertools.chain(self.in_flight, self.blocked, self._previous_owners, displaced):
+            staying.pop(task, None)
         for member in self.members.values():
             for task in member.active if member.leaving or member.subtopologies is not None else ():
-                settled.pop(task, None)
-        return settled
+                staying.pop(task, None)
+        return staying
 
     def _equivalence_classes(self) -> list[EquivalenceClass]:
         """Classes by sub-topology, eligible members, kind and traffic."""
@@ -303,7 +305,7 @@ class IndexedProblem:
         """
         if not self.tasks[task].stateful:
             return True
-        return self.caught_up(member, task) and (not self._announced or task in self.members[member].ready)
+        return self.caught_up(member, task) and (not self.announced or task in self.members[member].ready)
 
     def caught_up(self, member: str, task: TaskId) -> bool:
         """Whether the member's copy has rank 0."""

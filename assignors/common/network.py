@@ -249,6 +249,26 @@ class AssignmentNetwork:
         self._offers.last += [records for records in more for _ in range(each)]
         self._offers.offer += numbers * len(tasks)
 
+    def some_or_pooled(self, task: TaskId, ends: Iterable[tuple[str, tuple[int, ...]]], offer: Offer, more: int) -> None:
+        """For a new task of the offer's lane: `direct` to each of these members at its cost, then
+        `pooled` with the offer at `more`.
+        """
+        arcs, nodes = self._direct, self._member_node[offer.lane]
+        node = self._task_node[task] = self._new_node()
+        for member, cost in ends:
+            head = nodes.get(member)
+            arcs.node.append(node)
+            arcs.head.append(self._member(member, offer.lane) if head is None else head)
+            arcs.row.append(self._row(cost))
+            arcs.last.append(cost[-1])
+            arcs.name.append(self._hash[member])
+            arcs.task.append(task)
+            arcs.member.append(member)
+        offers = self._offers
+        offers.node.append(node)
+        offers.last.append(more)
+        offers.offer.append(self._number(offer))
+
     def kept_or_pooled(self, tasks: Sequence[TaskId], owners: Sequence[str], cost: Sequence[int], offer: Offer, more: Sequence[int]) -> None:
         """For new tasks of the offer's lane, each in turn: `direct` to its owner at `cost`, then
         `pooled` with the offer at `more`.

@@ -150,6 +150,7 @@ def copies(tasks: Mapping[TaskId, Task], members: Iterable[MemberSpec], settings
         owned = frozenset(member.active)
         lags, ready = member.lags, member.ready
         acceptable = acceptable_lag(tasks, member, settings)
+        by_lag = member.readiness != "word_and_lag"
         reports_all = owned <= lags.keys() and not (member.standby or member.warmup or ready)
         for task_id in lags if reports_all else {**lags, **dict.fromkeys((*member.active, *member.standby, *member.warmup, *sorted(ready)))}:
             task = tasks.get(task_id)
@@ -157,7 +158,9 @@ def copies(tasks: Mapping[TaskId, Task], members: Iterable[MemberSpec], settings
                 continue
             lag = lags.get(task_id)
             copy = _UP_TO_DATE
-            if lag is not LagSentinel.ACTIVE or task_id not in owned:
+            if lag == 0 and (by_lag or task_id in ready):
+                pass  # as `copy_of` would find; in a large group at rest nearly all standbys
+            elif lag is not LagSentinel.ACTIVE or task_id not in owned:
                 copy = copy_of(task, lag, owns=task_id in owned, ready=task_id in ready, acceptable=acceptable, readiness=member.readiness)
             others = held.get(task_id)
             if others is None:

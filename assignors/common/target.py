@@ -256,7 +256,7 @@ def adopted_target(
     must_change = (
         bool(settled)
         or bool(indexed.unowned)
-        or any(indexed.members[indexed.owner[task]].leaving or indexed.must_move(task) for task in indexed.owner.keys() - indexed.settled.keys())
+        or any(indexed.members[indexed.owner[task]].leaving or indexed.must_move(task) for task in indexed.owner.keys() - indexed.staying.keys())
     )
     if must_change:
         return propose_balanced_assignment(indexed, shares, candidates, settled, even_parts=even_parts)
@@ -310,6 +310,7 @@ def propose_balanced_assignment(
     )
     arcs = _TargetArcs(network, indexed)
     together = indexed.settled if settled.keys().isdisjoint(indexed.settled) and candidates.keys().isdisjoint(indexed.settled) else {}
+    copied = indexed.copied.difference(settled, candidates)
     for is_together, run in itertools.groupby(indexed.tasks, together.__contains__):
         if is_together:
             for _, of_subtopology in itertools.groupby(run, operator.itemgetter(0)):
@@ -321,7 +322,9 @@ def propose_balanced_assignment(
                 arcs.add_class(same, list(tasks), candidates.get(same.first.id))
                 continue
             for task in tasks:
-                if task in settled:
+                if task in copied:
+                    arcs.add_copied(task)
+                elif task in settled:
                     network.direct(task, settled[task], STAYS)
                 elif indexed.eligible(task):
                     arcs.add(task, indexed.tasks[task], candidates.get(task))
@@ -361,6 +364,8 @@ class _TargetArcs:
         self.network = network
         self.indexed = indexed
         self.known: dict[tuple[Pool, Lane, Traffic, int, int], Offer] = {}
+        self.of_copied: dict[int, Offer] = {}
+        """Sub-topology -> the offer of its tasks in `IndexedProblem.copied`."""
         self.offers_of: dict[EquivalenceClass, tuple[list[Offer], Iterator[int]]] = {}
         """The offers of all tasks of a class, and the records of those still to come."""
 
@@ -379,6 +384,22 @@ class _TargetArcs:
         records = list(map(whole, tasks)) if tasks[0].stateful else [0] * len(tasks)
         names = [task.id for task in tasks]
         self.network.kept_or_pooled(names, list(map(self.indexed.owner.__getitem__, names)), STAYS, offer, records)
+
+    def add_copied(self, task: TaskId) -> None:
+        """`add` for a task of `IndexedProblem.copied`."""
+        indexed = self.indexed
+        of_task, owner, held = indexed.tasks[task], indexed.owner[task], indexed.copies[task]
+        offer = self.of_copied.get(task.subtopology)
+        if offer is None:
+            (offer,) = self._offers(of_task, None)
+            self.of_copied[task.subtopology] = offer
+        taken_over = (0, 0, 0, 1, 0, NEUTRAL if held[owner].caught_up else PREFERRED, 0)
+        ends = [(owner, STAYS)]
+        for member, copy in held.items():
+            if member != owner and member in offer.pool.as_set:
+                ready = copy.caught_up and (not indexed.announced or task in indexed.members[member].ready)
+                ends.append((member, taken_over if ready else (0, 0, 0, 1, 0, NEUTRAL, copy.records)))
+        self.network.some_or_pooled(task, ends, offer, whole(of_task))
 
     def add_class(self, same: EquivalenceClass, tasks: Sequence[TaskId], candidates: Candidates | None) -> None:
         """Arcs of the next tasks of a class, in rising order."""

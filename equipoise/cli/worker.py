@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import sys
@@ -79,6 +80,10 @@ async def _lead(screen: Screen, settings: WorkerSettings, read_again: Callable[[
     loop.add_signal_handler(signal.SIGHUP, reload)
     is_text = settings.log_format == "text"
     async with running:
+        # What was imported stays, and what a round makes is freed without a collection; one took
+        # 0.1 s in a group of 10,000 tasks.
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 20)
         if is_text:
             screen.remark(f"leading log {running.log_id}; http://{settings.http_host}:{running.http_port}")
         await stop.wait()

@@ -15,6 +15,7 @@ from typing import Any
 
 from aiokafka import TopicPartition
 
+from equipoise.events.decisions import BalanceEvaluated
 from equipoise.events.facts import Fact, GroupConfigured, LagReported, Subtopology, TopologyDeclared
 from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer, DeployedProducer
 from equipoise.events.log.kafka.client import LOG_COMPRESSION
@@ -22,8 +23,10 @@ from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import group_key, member_decision, pack_fact, partition_of, published
 from equipoise.events.log.kafka.opening import read_opening, reader
 from equipoise.events.log.kafka.topics import Topics
+from equipoise.events.records import DecisionRecord
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine.member import MemberSession, MemberSettings, Reception
+from equipoise.statemachine.session_state import End
 
 _NONCES = itertools.count(1)
 
@@ -61,6 +64,9 @@ class SwarmMember:
         self.session: MemberSession | None = None
         self.incarnations = incarnations
         self.killed = False
+        self.restarting = False
+        """Its session is to end, and the next one has the copies of this one."""
+        self.copies: set[TaskId] = set()
         self.calm_until_ms = 0
         """Before this it has nothing to do or say, unless a decision arrives."""
 
@@ -76,6 +82,10 @@ class SwarmMember:
             **{"heartbeat_interval_ms": 500, "session_timeout_ms": 20_000, "lease_margin_ms": 5_000, **self.settings},
         )
         self.session = MemberSession(given)
+        if self.restarting:
+            for task in self.copies:
+                self.session.copy_progress(task, 0, now_ms())
+        self.restarting, self.copies = False, set()
         self.session.reader_placed(log_id=log_id, last_number=last_number, sent_ms=sent_ms, answered_ms=now_ms())
         return self.session.join(now_ms())
 
@@ -85,11 +95,19 @@ class SwarmMember:
         assert session is not None
         for task in sorted(session.closing):
             session.task_closed(task, now)
-        for task in sorted({*session.grants, *session.standby, *session.warmup}):
+        kept = {*session.grants, *session.standby, *session.warmup}
+        for task in sorted(kept):
             session.copy_progress(task, 0, now)
+        self.copies |= kept
         facts = session.poll(now)
         self.calm_until_ms = session.next_poll_ms or 0
         return facts
+
+    def restart(self) -> None:
+        """Stops when the leader lets it, and is back at once, with its copies."""
+        assert self.session is not None, "it has joined"
+        self.restarting, self.calm_until_ms = True, 0
+        self.session.intend_restart(now_ms())
 
     def running(self) -> list[TaskId]:
         if self.session is None or self.killed:
@@ -111,6 +129,10 @@ class Swarm:
         self.lost = 0
         """Incarnations that ended by themselves: expired, refused, or without a lease."""
         self.overlaps: list[str] = []
+        self.verdicts: dict[str, str] = {}
+        """Group -> the leader's last verdict on its balance."""
+        self.decided_s: dict[str, float] = {}
+        """Group -> when its last decision was read (monotonic, s)."""
         self._reached_end_ms = 0
         self._partitions, self._log_id = 0, ""
         self._task: asyncio.Task[None] | None = None
@@ -143,6 +165,12 @@ class Swarm:
     async def send(self, group: str, fact: Fact) -> asyncio.Future[Any]:
         self.sent += 1
         return await self._producer.send(self.topics.facts, pack_fact(fact), key=group_key(group), partition=partition_of(group, self._partitions))
+
+    async def end_of_facts(self, group: str) -> int:
+        """Offset of the next fact in the group's partition."""
+        place = TopicPartition(self.topics.facts, partition_of(group, self._partitions))
+        ends: dict[TopicPartition, int] = await self._consumer.end_offsets([place])
+        return ends[place]
 
     def add(self, group: str, names: Iterable[str], **settings: Any) -> list[SwarmMember]:
         added = [SwarmMember(group, name, **settings) for name in names]
@@ -185,8 +213,11 @@ class Swarm:
             if now_ms() - sent_ms > 5_000:
                 return  # reads on first: what it knows of the log grows old
             session = member.session
-            if session is None or (session.ended is not None and not session.stopping and not session.closing):
-                self.lost += session is not None
+            if session is None or (session.ended is not None and not session.closing and (member.restarting or not session.stopping)):
+                if session is not None:
+                    self.lost += session.ended not in (End.RELEASED, End.LEFT)
+                    for fact in session.poll(now):  # that it has left
+                        await self._say(member, fact)
                 await self._say(member, member.begin(self._log_id, self.last_number.get(member.group, 0), sent_ms))
                 continue
             session.fetch_completed(sent_ms=self._reached_end_ms, reached_end=True, now_ms=now)
@@ -199,6 +230,9 @@ class Swarm:
             return
         assert decision.number == self.last_number.get(decision.group, 0) + 1, "the topic holds every decision in order"
         self.last_number[decision.group] = decision.number
+        self.decided_s[decision.group] = time.monotonic()
+        if isinstance(decision, DecisionRecord) and isinstance(decision.decision, BalanceEvaluated):
+            self.verdicts[decision.group] = decision.decision.verdict
         for member in self._by_group.get(decision.group, ()):
             if member.session is not None and not member.killed:
                 assert member.session.receive(decision, now_ms()) is not Reception.GAP

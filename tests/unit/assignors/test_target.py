@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from fractions import Fraction
+from typing import Any
 
 import attrs
 import pytest
@@ -355,3 +356,36 @@ def test_target_is_as_proven_as_the_flow(monkeypatch: pytest.MonkeyPatch, optima
     monkeypatch.setattr(AssignmentNetwork, "solve", lambda network: attrs.evolve(solve(network), optimal=optimal, unique=unique))
     indexed = IndexedProblem(problem(ONE, member("m1")))
     assert target.propose_balanced_assignment(indexed, Shares(indexed), {}, {}) == Target(owner={A: "m1"}, optimal=optimal, unique=unique)
+
+
+# Tasks that stay with their owners unless balance needs them, though others have copies
+
+
+@pytest.mark.parametrize("announced", [False, True])
+@pytest.mark.parametrize("lags", [{"0_0": 0, "0_1": 500, "0_2": UNKNOWN}, {"0_0": 100, "0_1": 101, "0_3": 0}, {}])
+def test_tasks_with_copies_elsewhere_are_proposed_as_any_other(lags: dict[str, Lag], announced: bool, monkeypatch: pytest.MonkeyPatch):
+    runs = member("m1", "0_0 0_1 0_2", lags={"0_2": 7_000})
+    copies = member("m2", "0_3", standby="0_0 0_1 0_2", lags=lags, ready="0_0")
+    leaves, misses = member("m4", lags={"0_1": 0}, leaving=True), member("m5", lags={"0_2": 0}, subtopologies={0: 3, 1: 1})
+    indexed = IndexedProblem(problem(tasks("0_0 0_1 0_2 0_3", "1_0"), runs, copies, member("m3", lags={"0_0": 0}), leaves), announced=announced)
+    networks: list[AssignmentNetwork] = []
+    solve = AssignmentNetwork.solve
+
+    def noted(network: AssignmentNetwork) -> Any:
+        networks.append(network)
+        return solve(network)
+
+    monkeypatch.setattr(AssignmentNetwork, "solve", noted)
+    together = target.propose_balanced_assignment(indexed, Shares(indexed), {}, {})
+    assert {A, B, TaskId(0, 2)} <= indexed.copied
+    indexed.copied = set()
+    assert target.propose_balanced_assignment(indexed, Shares(indexed), {}, {}) == together
+    first, second = networks
+    assert (first._direct, first._offers, first._row_of) == (second._direct, second._offers, second._row_of), "so the solver is asked the same"
+    assert not IndexedProblem(problem(tasks("0_0 0_1 0_2 0_3"), runs, copies, misses)).copied, "m5 does not know all of 0"
+
+
+def test_settled_tasks_and_those_that_need_an_owner_are_not_left_to_the_others():
+    indexed = IndexedProblem(problem(tasks("0_0 0_1"), member("m1", "0_0 0_1"), member("m2", standby="0_0 0_1", lags={"0_0": 0, "0_1": 0})))
+    assert indexed.copied == {A, B}
+    assert target.propose_balanced_assignment(indexed, Shares(indexed), {}, {B: "m1"}).owner == {A: "m2", B: "m1"}
