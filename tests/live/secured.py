@@ -87,7 +87,7 @@ class SecuredBroker:
 _TYPES = {"Topic": kafka.ResourceType.TOPIC, "Group": kafka.ResourceType.GROUP, "TransactionalId": kafka.ResourceType.TRANSACTIONAL_ID}
 _OPERATIONS = {
     "Read": kafka.AclOperation.READ, "Write": kafka.AclOperation.WRITE, "Describe": kafka.AclOperation.DESCRIBE, "Create": kafka.AclOperation.CREATE,
-    "DescribeConfigs": kafka.AclOperation.DESCRIBE_CONFIGS,
+    "DescribeConfigs": kafka.AclOperation.DESCRIBE_CONFIGS, "Delete": kafka.AclOperation.DELETE,
 }  # fmt: skip
 
 

@@ -88,14 +88,15 @@ def of(findings: list[Finding], check: str, status: str) -> list[Finding]:
 
 
 @asynccontextmanager
-async def application(broker: SecuredBroker, folder: Path) -> AsyncIterator[Worker]:
+async def application(broker: SecuredBroker, folder: Path, retention_ms: int = 3_600_000) -> AsyncIterator[Worker]:
     """A worker, and a member that runs all tasks."""
     connection = Connection(**broker.settings("member"))  # type: ignore[arg-type]
     member = Member(
         GROUP, count, sources="orders.in", state="orders.counts", outputs="orders.totals", create_topics=True, partitions=2, member_id="m1",
         connection=connection, guarantee="exactly_once", state_directory=folder, group_config=CONFIG, heartbeat_interval_ms=200,
     )  # fmt: skip
-    async with Worker(WorkerSettings(**broker.settings("worker"), http_port=0, observe_interval_ms=500)) as worker, member:  # type: ignore[arg-type]
+    given: Any = {**broker.settings("worker"), "retention_ms": retention_ms, "base_interval_ms": 500}
+    async with Worker(WorkerSettings(**given, http_port=0, observe_interval_ms=500)) as worker, member:
         await until(lambda: len(member.running) == 2)
         yield worker
 
@@ -187,6 +188,20 @@ async def test_missing_right_is_said_by_the_process_in_a_few_lines(broker: Secur
         async with asyncio.timeout(8), application(broker, tmp_path):
             pass
     assert 1 <= sum("Topic equipoise.decisions is not authorized" in line for line in caplog.messages) <= 2
+
+
+@pytest.mark.slow
+async def test_log_whose_records_were_deleted_is_found_with_the_right_to_read_bases(broker: SecuredBroker, tmp_path: Path) -> None:
+    place = TopicPartition("equipoise.facts", 0)
+    async with application(broker, tmp_path, retention_ms=1_000), reader(Connection(bootstrap=broker.inside)) as consumer, asyncio.timeout(30):
+        while not (await consumer.beginning_offsets([place]))[place]:
+            await asyncio.sleep(0.2)
+    async with application(broker, tmp_path):
+        assert (await ran(broker, "reader", "groups")).exit_code == 0
+    for user in ("reader", "member"):
+        with broker.without(user, Acl("Topic", "equipoise.bases", "Read")):
+            result = await ran(broker, user, "groups")
+            assert (result.exit_code, "topic equipoise.bases: this user may not see it" in result.output) == (2, True), result.output
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import attrs
 from equipoise.events.log.kafka.topics import Topics
 
 ROLES = ("worker", "member", "reader")
+_NO_BASES = "the log is not found once workers with a retention have deleted records"
 
 
 @attrs.frozen
@@ -67,6 +68,10 @@ def _worker(topics: Topics, application: Application | None) -> Iterator[Need]:
     yield Need(Acl("Group", f"{topics.prefix}.worker", "Read"), "no partition is assigned to the worker")
     create = Acl("Topic", f"{topics.prefix}.", "Create", is_prefix=True)
     yield Need(create, "workers cannot make the log's topics; an administrator can", is_optional=True)
+    for operation in ("Read", "Write", "DescribeConfigs"):
+        yield _topic(topics.bases, operation, "workers cannot have a retention", is_optional=True)
+    for topic in (topics.facts, topics.decisions):
+        yield _topic(topic, "Delete", "workers with a retention delete nothing", is_optional=True)
     if application is None:
         return
     for topic in dict.fromkeys((*application.sources, *application.changelogs)):
@@ -80,6 +85,7 @@ def _member(topics: Topics, application: Application | None) -> Iterator[Need]:
     yield _topic(topics.facts, "Write", "members cannot join")
     yield _topic(topics.decisions, "Read", "members learn of no assignment")
     yield _topic(topics.checkpoints, "Read", "Member.owner, and the doctor's look at the group", is_optional=True)
+    yield _topic(topics.bases, "Read", _NO_BASES, is_optional=True)
     if application is None:
         return
     for topic in application.sources:
@@ -104,6 +110,7 @@ def _reader(topics: Topics, application: Application | None) -> Iterator[Need]:
         (topics.checkpoints, "groups and status cannot begin"),
     ):
         yield _topic(topic, "Read", without)
+    yield _topic(topics.bases, "Read", _NO_BASES, is_optional=True)
 
 
 def _topic(name: str, operation: str, without: str, *, is_optional: bool = False) -> Need:

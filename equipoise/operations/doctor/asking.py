@@ -24,7 +24,7 @@ from equipoise.events.log.kafka.topic_ids import DescribeTopics
 from equipoise.witness.consumer_groups import repeated
 from equipoise.witness.group_requests import DescribeGroups
 
-OPERATIONS = {3: "Read", 4: "Write", 5: "Create", 8: "Describe", 10: "DescribeConfigs"}
+OPERATIONS = {3: "Read", 4: "Write", 5: "Create", 6: "Delete", 8: "Describe", 10: "DescribeConfigs"}
 """Kafka's codes of operations, by which bits of an answer are numbered."""
 _COORDINATOR_S = 30.0
 _NOT_TOLD = -(2**31)

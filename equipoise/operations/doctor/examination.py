@@ -115,6 +115,8 @@ class _Examination:
                 yield finding
         own = [topic for each in applications for topic in (*each.sources, *each.changelogs, *each.outputs)]
         found |= await self._asking.topics(list(dict.fromkeys(own))) if own else {}
+        bases = await self._asking.topics([self._topics.bases])
+        found |= {name: each for name, each in bases.items() if each.partitions or each.is_hidden}
         transaction = await self._transaction() if self._examined.role == "member" else None
         settings = await self._asking.settings(list(found))
         for finding in await self._rights(applications, found, settings, transaction):
@@ -187,6 +189,7 @@ class _Examination:
         wanted: Sequence[Application | None] = applications or [None]
         for application in wanted:
             needed |= {each.acl: each for each in needs(self._examined.role, self._topics, application)}
+        needed = {acl: each for acl, each in needed.items() if acl.name != self._topics.bases or acl.name in found}
         groups = {acl.name: await self._asking.group_operations(acl.name) for acl in needed if acl.resource == "Group"}
 
         def is_allowed(acl: Acl) -> bool | None:

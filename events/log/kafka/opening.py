@@ -191,6 +191,15 @@ async def partition_count(connection: Connection, topic: str) -> int:
     return 0 if described["error_code"] else len(described["partitions"])
 
 
+async def _must_be_visible(connection: Connection, topic: str) -> None:
+    """Raises InputError when this user may not see the topic, whether it exists or not."""
+    async with admin_client(connection) as admin:
+        with reaching(connection):
+            (described,) = await admin.describe_topics([topic])
+    if described["error_code"] == NOT_ALLOWED:
+        raise InputError(f"topic {topic}: {NOT_SEEN}")
+
+
 # ------------------------------------------------------------------------------------------ opening
 
 
@@ -261,6 +270,7 @@ async def first_record(connection: Connection, topics: Topics, partition: int) -
             if begin > 0:
                 row = await opening_in_bases(connection, topics, partition)
                 if row is None:
+                    await _must_be_visible(connection, topics.bases)
                     gone = f"topic {topics.facts}/{partition} begins at offset {begin}, and no base has its first record"
                     raise InputError(f"{gone}: set retention.ms=-1 for it, and let workers delete records (docs/operations.md, \"Retention\")")
                 return cast(LogOpened, fact_record(row).event)
