@@ -204,7 +204,7 @@ async def test_log_whose_records_were_deleted_is_found_with_the_right_to_read_ba
     for user in ("reader", "member"):
         with broker.without(user, right):
             async with asyncio.timeout(MOST_S):  # until the broker has forgotten the ACL
-                while (result := await ran(broker, user, "groups")).exit_code == 0:
+                while (result := await ran(broker, user, "groups")).exit_code == 0:  # noqa: ASYNC110  # brokers
                     await asyncio.sleep(0.2)
             assert (result.exit_code, "topic equipoise.bases: this user may not see it" in result.output) == (2, True), result.output
 
