@@ -1,7 +1,7 @@
 # Everything here makes its own .venv from a bare clone; Python 3.11 or later is all that must be there.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-live test-slow docs-check coverage check java browser spin model broker bench bench-live bench-member compare-live simulate soak mutation storm states pictures clean .venv
+.PHONY: help demo test test-live test-slow docs-check coverage check java browser spin model broker bench bench-live bench-member compare-live simulate soak mutation storm upgrade states pictures clean .venv
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -91,6 +91,9 @@ mutation: $(READY) ## mutants of the state machine and the assignors that no tes
 
 storm: java $(READY) ## random faults on a real deployment; SEED=7 FAULTS=100 GUARANTEE=exactly_once EVERY=5 KINDS=kill,led_by, or what is left out
 	@$(BIN)/python -m tests.live.storm $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS)) $(if $(GUARANTEE),--guarantee $(GUARANTEE)) $(if $(EVERY),--every $(EVERY)) $(if $(KINDS),--kinds $(KINDS))
+
+upgrade: java $(READY) ## another build to this one and back, under load: OTHER=a git ref or a folder; FIRST=workers or members, RETENTION=yes or no (all four)
+	@$(BIN)/python -m tests.live.upgrade --other $(OTHER) $(if $(FIRST),--first $(FIRST)) $(if $(RETENTION),--retention $(RETENTION))
 
 states: $(READY) ## write docs/states.md from the transition table
 	@$(BIN)/python -c 'from tests.state_diagram import render; print(render(), end="")' >docs/states.md

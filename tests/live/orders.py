@@ -6,10 +6,8 @@ import asyncio
 import contextlib
 import itertools
 import os
-import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -21,19 +19,18 @@ from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.settings import GroupSettings
 from examples.orders.produce import make_topics, produce
 from examples.orders.recount import NOT_COUNTED, Recount, recount
+from tests.live.builds import THIS_BUILD, started
 
 SESSION_MS = 8_000
 LEASE_MARGIN_MS = 2_000
 LEASE_S = (SESSION_MS - LEASE_MARGIN_MS) / 1_000
 PATIENCE_S = 150.0
-ENDS_WITH_ITS_STARTER = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
-"""Linux: even a starter that is killed leaves nothing behind."""
 SETTINGS = GroupSettings(acceptable_recovery_lag=100, initial_delay_ms=500, num_standbys=1, probing_interval_ms=1_000, revocation_timeout_ms=20_000)
 
 
 class Orders:
     """One deployment: topics, group and state folders of its own. Ends every process it has
-    started.
+    started. `prefix`: of the log. `name`: of the group and its topic; "": one after the prefix.
     """
 
     def __init__(
@@ -49,9 +46,11 @@ class Orders:
         heartbeat_ms: int = 1_000,
         commit_ms: int = 50,
         settings: GroupSettings = SETTINGS,
+        name: str = "",
     ) -> None:
         self.connection = Connection(bootstrap=bootstrap)
-        self.topic, self.group, self.prefix, self.guarantee = f"{prefix}-orders", f"{prefix}-orders", prefix, guarantee
+        self.topic = self.group = name or f"{prefix}-orders"
+        self.prefix, self.guarantee = prefix, guarantee
         self._folder = folder
         self._partitions = partitions
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -83,12 +82,14 @@ class Orders:
     def start(
         self, member_id: str, *, folder: str = "state", lead: bool = False, timing: tuple[int, int] | None = None, guarantee: str = "",
         epoch: int = 0, witness: bool = False, back_within_ms: int | None = None, bootstrap: str = "",
+        build: Path = THIS_BUILD,
     ) -> str:
         """A process of `member_id`, with a worker in it if it is to `lead`; gives its name here.
         `timing`: its session timeout and margin in ms; None: those of all. `guarantee`: another
         one. `epoch`: of its topology. `witness`: whether it has one. `bootstrap`: another way to
         the brokers.
         `back_within_ms`: SIGTERM means that it will be back within that time; None: that it leaves.
+        `build`: the repository of the build that it runs.
         """
         name = f"{member_id}.{next(self._numbers)}"
         options = {
@@ -101,15 +102,16 @@ class Orders:
             options |= {"--on-sigterm": "restart", "--back-within-ms": str(back_within_ms)}
         if self.restore_records_per_s:
             options["--restore-records-per-s"] = str(self.restore_records_per_s)
-        command = [*ENDS_WITH_ITS_STARTER, sys.executable, "-m", "examples.orders"]
-        command += ["--bootstrap", bootstrap or self.connection.bootstrap, "--topic", self.topic, "count"]
+        command = ["examples.orders", "--bootstrap", bootstrap or self.connection.bootstrap, "--topic", self.topic, "count"]
         command += [*itertools.chain(*options.items()), *(["--lead"] if lead else []), *(["--witness"] if witness else [])]
-        with open(self._folder / f"{name}.out", "wb") as out:
-            self._processes[name] = subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, "LOG_LEVEL": "INFO"})
+        self._processes[name] = started(command, self._folder / f"{name}.out", build)
         return name
 
     def said(self, name: str) -> str:
         return (self._folder / f"{name}.out").read_text(errors="replace")
+
+    def process(self, name: str) -> subprocess.Popen[bytes]:
+        return self._processes[name]
 
     def ended(self, name: str) -> int | None:
         """The exit code of a process that has come to its end; None: it lives."""

@@ -6,12 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import re
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -29,9 +27,10 @@ from equipoise.member.fencing import AT_LEAST_ONCE, EXACTLY_ONCE
 from tests import faults
 from tests.customers import placed_customers
 from tests.live.brokers import Brokers
+from tests.live.builds import started
 from tests.live.cut import Relays
 from tests.live.kafka import admin_client
-from tests.live.orders import ENDS_WITH_ITS_STARTER, Orders
+from tests.live.orders import Orders
 from tests.live.storm.faults import (
     BROKERS,
     CUTTABLE,
@@ -227,12 +226,11 @@ class Deployment:
 
     def _start_worker(self, name: str) -> None:
         command = [
-            *ENDS_WITH_ITS_STARTER, sys.executable, "-m", "equipoise", "worker",
+            "equipoise", "worker",
             "--bootstrap", self.brokers.bootstrap, "--prefix", PREFIX, "--http-port", "0", "--partitions", str(LOG_PARTITIONS),
             "--worker-session-timeout-ms", str(round(WORKER_SESSION_S * 1_000)), "--observe-interval-ms", "2000", "--witness", "true",
         ]  # fmt: skip
-        with open(self._folder / f"{name}.out", "ab") as out:
-            self._workers[name] = subprocess.Popen(command, stdout=out, stderr=out, env=os.environ)
+        self._workers[name] = started(command, self._folder / f"{name}.out")
 
     async def _restart_who_ended(self) -> None:
         """As whoever runs processes would; and it is written down, because nothing may end by
