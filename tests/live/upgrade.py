@@ -295,6 +295,10 @@ async def main() -> int:
     parser.add_argument("--retention", choices=("yes", "no"), help="whether workers get a retention after the upgrade (each in a run of its own)")
     parser.add_argument("--folder", type=Path, help="for what processes print; kept when something does not hold (a new one)")
     given = parser.parse_args()
+    running = asyncio.current_task()
+    assert running is not None, "this coroutine runs"
+    for which in (signal.SIGINT, signal.SIGTERM):  # what was started is ended, and the work tree removed
+        asyncio.get_running_loop().add_signal_handler(which, running.cancel)
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     folder = (given.folder or Path(tempfile.mkdtemp(prefix="equipoise-upgrade-"))).resolve()
     faults: list[str] = []
