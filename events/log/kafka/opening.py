@@ -112,9 +112,9 @@ async def ensure_topics(connection: Connection, topics: Topics, *, partitions: i
             await make_topics(admin, await new_topics(admin, topics, partitions, replication, MUST_BE, SEGMENTS_WITH_RETENTION if bases else {}))
             await check_topics(admin, topics)
             if bases:
-                count = len((await _described(admin, [topics.facts]))[topics.facts]["partitions"])
+                count = len((await described_topics(admin, [topics.facts]))[topics.facts]["partitions"])
                 await make_topics(admin, await new_topics(admin, topics, count, replication, {"bases": BASES_MUST_BE}))
-                await _described(admin, [topics.bases])
+                await described_topics(admin, [topics.bases])
                 await _check_settings(admin, topics, {"bases": BASES_MUST_BE})
 
 
@@ -148,7 +148,7 @@ async def make_topics(admin: Admin, wanted: Sequence[NewTopic]) -> None:
 
 
 async def check_topics(admin: Admin, topics: Topics) -> None:
-    described = await _described(admin, [topics.name_of(what) for what in MUST_BE])
+    described = await described_topics(admin, [topics.name_of(what) for what in MUST_BE])
     counts = {name: len(each["partitions"]) for name, each in described.items()}
     for what in ("decisions", "checkpoints"):
         if counts[topics.name_of(what)] < counts[topics.facts]:
@@ -169,9 +169,9 @@ async def _check_settings(admin: Admin, topics: Topics, must_be: Mapping[str, Ma
                 )
 
 
-async def _described(admin: Admin, names: list[str]) -> dict[str, dict[str, Any]]:
-    """Retries for a moment: new topics are not known everywhere at once. Raises InputError for a
-    topic that this user may not see.
+async def described_topics(admin: Admin, names: list[str]) -> dict[str, dict[str, Any]]:
+    """Returns topic -> its description, when all are known with their leaders: new topics are not
+    at once. Raises InputError for a topic that this user may not see, KafkaError.
     """
     while True:
         described = {each["topic"]: each for each in await admin.describe_topics(names)}

@@ -21,7 +21,17 @@ from equipoise.events.log.kafka.client import NewTopic, SentBatch, TopicPartitio
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import StoredDecision, decision_value, fact_value
 from equipoise.events.log.kafka.log import KafkaLog, Loop, Place
-from equipoise.events.log.kafka.opening import RESTORED, admin_client, check_topics, make_topics, new_topics, reaching, reader, writer
+from equipoise.events.log.kafka.opening import (
+    RESTORED,
+    admin_client,
+    check_topics,
+    described_topics,
+    make_topics,
+    new_topics,
+    reaching,
+    reader,
+    writer,
+)
 from equipoise.events.log.kafka.topics import Topics
 from equipoise.events.log.rows import DecisionRow, FactRow
 from equipoise.events.log.stored import StoredLog
@@ -106,7 +116,7 @@ async def _make_topics(connection: Connection, topics: Topics, partitions: int, 
                 raise InputError(f"topic {there[0]} exists, and {topics.facts} does not; delete it, or restore to another prefix")
             await make_topics(admin, [made[topics.facts]])  # first, so that no worker leads in between
             await make_topics(admin, list(made.values()))
-            for each in await admin.describe_topics([topics.facts, topics.decisions]):
+            for each in (await described_topics(admin, [topics.facts, topics.decisions])).values():
                 if len(each["partitions"]) != partitions:
                     has = f"topic {each['topic']} has {len(each['partitions'])} partitions, and the log {partitions}"
                     raise InputError(f"{has}; delete the four topics of {topics.prefix} and run it again")
