@@ -26,14 +26,15 @@ from tests.live.brokers import FAST_JAVA, Brokers
 from tests.live.swarm import Swarm, topology
 
 Row = tuple[str, float, str]
-KEEPALIVE_MS = 25_200
+DEFAULTS = MemberOptions()
+KEEPALIVE_MS = DEFAULTS.keepalive_ms or DEFAULTS.heartbeat_interval_ms
 AS_DEPLOYED = {
-    "heartbeat_interval_ms": MemberOptions().heartbeat_interval_ms,
+    "heartbeat_interval_ms": DEFAULTS.heartbeat_interval_ms,
     "keepalive_interval_ms": KEEPALIVE_MS,
-    "session_timeout_ms": 45_000,
-    "lease_margin_ms": MemberOptions().lease_margin_ms,
+    "session_timeout_ms": DEFAULTS.session_timeout_ms,
+    "lease_margin_ms": DEFAULTS.lease_margin_ms,
 }
-"""Members without a process that write little at rest (docs/operations.md#sizing)."""
+"""Members without a process, with the defaults of `Member`."""
 PATIENCE_S = 120.0
 
 

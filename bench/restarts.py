@@ -14,7 +14,6 @@ import shutil
 import tempfile
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 
 import attrs
@@ -100,11 +99,6 @@ def silence(turns: dict[str, list[Turn]], name: str, ended_s: float) -> tuple[fl
     return longest, moved
 
 
-VALUES: tuple[Callable[[Restart], float], ...] = (
-    lambda each: each.away_s, lambda each: each.stopping_s, lambda each: each.silent_s - each.away_s
-)  # fmt: skip
-
-
 def _range(values: list[float]) -> str:
     return f"{min(values):.1f} to {max(values):.1f}"
 
@@ -124,10 +118,10 @@ def main(restarts: int, tasks: int, guarantees: str) -> None:
                 found = asyncio.run(measured(bootstrap, folder, restarts=restarts, tasks=tasks, guarantee=guarantee))
         finally:
             shutil.rmtree(folder)
-        away, stopping, beyond = ([value(each) for each in found] for value in VALUES)
-        moved = sum(each.moved for each in found)
-        row = f"{_range(away)} | {_range(stopping)} | {quantile(beyond, 0.5):.2f} | {max(beyond):.2f}"
-        print(f"| {guarantee} | {restarts} | {moved} | {row} |", flush=True)
+        away, stopping = _range([each.away_s for each in found]), _range([each.stopping_s for each in found])
+        beyond = [each.silent_s - each.away_s for each in found]
+        counts = f"{restarts} | {sum(each.moved for each in found)}"
+        print(f"| {guarantee} | {counts} | {away} | {stopping} | {quantile(beyond, 0.5):.2f} | {max(beyond):.2f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Verifying a long log: memory must not grow with it, and time must not grow faster than it.
 
 Two logs of one group, the second ten times the first, each verified by the command line in a
-process of its own; peak memory is the process's own (`bench.memory`).
+process of its own; peak memory is the process's own (`bench.memory`). Their members report twenty
+lags each time. A third log is that of members at rest, which say that nothing has changed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,17 @@ import time
 from pathlib import Path
 
 from equipoise.assignors import registry
-from equipoise.events.facts import Fact, GroupConfigured, LagReported, LogOpened, MemberJoined, PartitionsObserved, Subtopology, TopologyDeclared
+from equipoise.events.facts import (
+    Fact,
+    GroupConfigured,
+    LagReported,
+    LogOpened,
+    MemberJoined,
+    MemberUnchanged,
+    PartitionsObserved,
+    Subtopology,
+    TopologyDeclared,
+)
 from equipoise.events.log import Log, open_log
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import LagSentinel
@@ -26,6 +37,7 @@ TASKS = 60
 STEP_MS = 100
 FACTS_A_TRANSACTION = 5_000
 JOIN_AGAIN_EVERY = 20_000  # so that decisions go on to the end of the log
+REPORTS_AFTER_JOIN = 100  # of members at rest: they report only then
 
 
 class _Writer:
@@ -43,13 +55,16 @@ class _Writer:
         self.records += 1 + len(decided)
 
 
-def _facts(machine: GroupMachine, turn: int) -> Fact:
-    """A truthful report of the member whose turn it is; every so often one that restarts instead.
+def _facts(machine: GroupMachine, turn: int, at_rest: bool) -> Fact:
+    """What the member whose turn it is says truthfully: a report, or that nothing has changed.
+    Every so often one restarts instead.
     """
     name = f"m{turn % MEMBERS}"
     member = machine.state.members[name]
     if turn % JOIN_AGAIN_EVERY == JOIN_AGAIN_EVERY - 1:
         return _joined(turn % MEMBERS, member.incarnation + 1, ended=member.incarnation)
+    if at_rest and turn % JOIN_AGAIN_EVERY >= REPORTS_AFTER_JOIN:
+        return MemberUnchanged(member_id=name, incarnation=member.incarnation, report=member.report_number)
     return LagReported(
         member_id=name,
         incarnation=member.incarnation,
@@ -64,9 +79,9 @@ def _joined(index: int, incarnation: int, ended: int | None = None) -> MemberJoi
     return MemberJoined(member_id=f"m{index}", incarnation=incarnation, join_nonce=f"m{index}.{incarnation}", ended_incarnation=ended)
 
 
-def write_log(path: Path, records: int) -> None:
+def write_log(path: Path, records: int, *, at_rest: bool = False) -> None:
     """A log of about `records` records: a group of MEMBERS members and TASKS tasks with a standby
-    each, reporting in turn.
+    each, heard in turn. `at_rest`: they report only after somebody has joined.
     """
     with open_log(str(path), mode="w") as log:
         writer = _Writer(log)
@@ -83,7 +98,7 @@ def write_log(path: Path, records: int) -> None:
         while writer.records < records:
             with log.transaction():
                 for turn in range(turn, turn + FACTS_A_TRANSACTION):  # noqa: B020  (goes on where it was)
-                    writer.say(_facts(writer.machine, turn))
+                    writer.say(_facts(writer.machine, turn, at_rest))
             turn += 1
 
 
@@ -113,6 +128,9 @@ def run() -> list[tuple[str, float, str]]:
             write_log(path, records)
             measured.append(_verified(path))
             path.unlink()
+        path = Path(folder) / "rest.db"
+        write_log(path, LONG_RECORDS, at_rest=True)
+        rest_s, _ = _verified(path)
     (short_s, short_mb), (long_s, long_mb) = measured
     tenfold = LONG_RECORDS / SHORT_RECORDS
     return [
@@ -125,5 +143,10 @@ def run() -> list[tuple[str, float, str]]:
             f"time to verify {LONG_RECORDS:,} records / {tenfold:.0f} times {SHORT_RECORDS:,}",
             long_s / short_s / tenfold,
             f"{long_s:.1f} s, {LONG_RECORDS / long_s:,.0f} records/s; goal: at most 1",
+        ),
+        (
+            f"time to verify {LONG_RECORDS:,} records of members at rest / {LONG_RECORDS:,} reports of 20 lags",
+            rest_s / long_s,
+            f"{rest_s:.1f} s, {LONG_RECORDS / rest_s:,.0f} records/s; goal: at most 0.5",
         ),
     ]

@@ -1,5 +1,5 @@
 """Says in the log that brokers do not answer: one line, one more every 10 s, and one when they
-answer again. Brokers that fail again soon after that are said when it lasts.
+answer again. A failure within 10 s of a line is said only if it lasts.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import abc
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from html import escape
 
@@ -22,15 +23,28 @@ Page = Callable[[web.Request], Awaitable[web.Response]]
 
 class HttpServer(abc.ABC):
     """Serves one process on `host`:`port` from `start` to `stop`. `port` 0: any free one. `pages`:
-    further paths, as of aiohttp.
+    further paths, as of aiohttp. `takes`: paths that take a POST, with at most `most_body_bytes`.
+    `tls`: None serves plain HTTP.
     """
 
-    def __init__(self, registry: CollectorRegistry, host: str, port: int, pages: Mapping[str, Page]) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        host: str,
+        port: int,
+        pages: Mapping[str, Page],
+        *,
+        takes: Mapping[str, Page] | None = None,
+        most_body_bytes: int = 1_000_000,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._registry = registry
         self._host, self._port = host, port
-        app = web.Application()
+        self._tls = tls
+        app = web.Application(client_max_size=most_body_bytes)
         own = {"/": self._index, "/health": self._health, "/ready": self._ready, "/metrics": self._metrics}
         app.add_routes([web.get(path, page) for path, page in {**own, **pages}.items()])
+        app.add_routes([web.post(path, page) for path, page in (takes or {}).items()])
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
 
     @abc.abstractmethod
@@ -53,7 +67,7 @@ class HttpServer(abc.ABC):
         """Returns the port. Raises InputError when it cannot listen there."""
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, self._host, self._port).start()
+            await web.TCPSite(self._runner, self._host, self._port, ssl_context=self._tls).start()
         except OSError as error:
             await self._runner.cleanup()
             raise InputError(f"http_host, http_port: cannot listen on {self._host}:{self._port} ({error.strerror}); name another port") from None

@@ -80,6 +80,8 @@ KINDS: Mapping[int, tuple[int, type]] = {
     19: (1, facts.RestartIntended),
     20: (1, facts.BaseRequested),
     21: (1, facts.MemberUnchanged),
+    22: (1, facts.RoundAsked),
+    23: (1, facts.GroupRejoined),
     100: (1, decisions.MemberExpired),
     101: (1, decisions.BalanceEvaluated),
     102: (1, decisions.AssignmentIssued),
@@ -93,6 +95,7 @@ KINDS: Mapping[int, tuple[int, type]] = {
     200: (1, decisions.AssignmentProposedPart),
     201: (1, decisions.RestartPlanned),
     202: (1, decisions.RestartEnded),
+    203: (1, decisions.RoundPlanned),
 }
 """Type code -> (current schema version, class). A code is never reused for another class. A version
 never changes; a change gets the next version.

@@ -216,6 +216,31 @@ class AssignmentProposedPart:
 
 
 @attrs.frozen(kw_only=True)
+class RoundPlanned:
+    """The answer to a RoundAsked: what each member gets in this round, which whoever asked carries
+    out (docs/protocol.md#d12). A long one comes in consecutive parts (docs/protocol.md#l8).
+    """
+
+    round_id: str = attrs.field(validator=fields.text())
+    generation: int = attrs.field(validator=fields.integer())
+    members: tuple[ProposedMember, ...] = attrs.field(validator=fields.tuple_of(fields.instance_of(ProposedMember)))
+    """Every member of the round. `active`: what it runs after the round, also where another member
+    has to give it up first.
+    """
+    moves: tuple[Move, ...] = attrs.field(default=(), validator=fields.tuple_of(fields.instance_of(Move)))
+    """Tasks that get an owner in this round (granted), and movements that begin, go on or end."""
+    probing: bool = attrs.field(validator=fields.boolean)
+    """More movements will follow."""
+    follow_up_ms: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
+    """How long after this round the next one is wanted, in ms of group time. None: none is wanted,
+    or the hand-over itself begins one.
+    """
+    unique: bool = attrs.field(default=True, validator=fields.boolean)
+    part: int = attrs.field(default=1, validator=fields.integer(1))
+    parts: int = attrs.field(default=1, validator=fields.integer(1))
+
+
+@attrs.frozen(kw_only=True)
 class EventRejected:
     """A fact was unsound or too late. It changed nothing except, at most, its member's lease."""
 
@@ -331,4 +356,5 @@ Decision = (
     | AssignmentProposedPart
     | RestartPlanned
     | RestartEnded
+    | RoundPlanned
 )

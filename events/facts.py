@@ -461,6 +461,103 @@ class AssignmentObserved:
     """Wall time of the next round that its leader scheduled."""
 
 
+CARRIERS = ("kafka_streams",)
+"""What carries a plan out where members do not embed equipoise. kafka_streams: an application of
+Kafka Streams whose assignor asks equipoise (KIP-924).
+"""
+
+
+@attrs.frozen(kw_only=True)
+class PresentMember:
+    """A member for which a round was asked. Its last LagReported says what it runs and holds."""
+
+    member_id: str = _member
+    incarnation: int = _incarnation
+
+
+@attrs.frozen(kw_only=True)
+class RoundAsked:
+    """The leader of a group that something else carries out asks for the assignment of all its
+    members (docs/protocol.md#d12). Members that it does not name are gone.
+    """
+
+    round_id: str = attrs.field(validator=fields.text())
+    """Chosen by who asks; the same id is answered once."""
+    members: tuple[PresentMember, ...] = attrs.field(validator=fields.tuple_of(fields.instance_of(PresentMember)))
+    """At least one, in rising order of their ids."""
+    carrier: str = attrs.field(default="kafka_streams", validator=fields.one_of(*CARRIERS))
+
+    def __attrs_post_init__(self) -> None:
+        if not self.members:
+            raise FieldError("RoundAsked.members", "names nobody; name every member of the group")
+        for index, (before, present) in enumerate(itertools.pairwise(self.members)):
+            if before.member_id >= present.member_id:
+                raise FieldError(f"RoundAsked.members[{index + 1}]", "members must be in rising order, each once")
+
+
+@attrs.frozen(kw_only=True)
+class RejoinedMember:
+    """A member as it takes part in one generation of a classic consumer group.
+
+    `client`: the member id that the broker gave it; decisions do not depend on it.
+    `topology_epoch`: the topology of its subscription. `held`: what it had when the generation
+    began. A client of the eager protocol has stopped these tasks already, and gets back what it is
+    assigned.
+    """
+
+    member_id: str = _member
+    incarnation: int = _incarnation
+    client: str = attrs.field(validator=fields.text())
+    topology_epoch: int = attrs.field(default=0, validator=fields.integer())
+    capacity: int = attrs.field(default=1, validator=fields.integer(1, 1_000_000))
+    rack: str | None = attrs.field(default=None, validator=fields.optional(fields.text()))
+    held: tuple[TaskId, ...] = attrs.field(default=(), validator=fields.task_set)
+
+
+@attrs.frozen(kw_only=True)
+class AbsentMember:
+    """A member that is missing in a generation, and is waited for: `back_within_ms` from now on."""
+
+    member_id: str = _member
+    back_within_ms: int = attrs.field(validator=fields.integer(1, 86_400_000))
+
+
+@attrs.frozen(kw_only=True)
+class GroupRejoined:
+    """A generation of a classic consumer group begins, and equipoise has the seat of its leader
+    (docs/protocol.md#d13). `members` is complete: who is missing has left the group, and is waited
+    for only if `absent` names it.
+    """
+
+    generation: int = attrs.field(validator=fields.integer())
+    """The broker's number of the generation."""
+    protocol: str = attrs.field(validator=fields.text())
+    """The group's assignment protocol, as ``range`` or ``cooperative-sticky``."""
+    members: tuple[RejoinedMember, ...] = attrs.field(validator=fields.tuple_of(fields.instance_of(RejoinedMember)))
+    absent: tuple[AbsentMember, ...] = attrs.field(default=(), validator=fields.tuple_of(fields.instance_of(AbsentMember)))
+    topologies: tuple[TopologyDeclared, ...] = attrs.field(default=(), validator=fields.tuple_of(fields.instance_of(TopologyDeclared)))
+    """Topologies that are new, in rising order of their epochs. The last one has all tasks; those
+    before it are subscriptions to a part of them.
+    """
+
+    def __attrs_post_init__(self) -> None:
+        named = [("members", [each.member_id for each in self.members]), ("absent", [each.member_id for each in self.absent])]
+        for field, names in named:
+            for index, (before, name) in enumerate(itertools.pairwise(names)):
+                if before >= name:
+                    raise FieldError(f"GroupRejoined.{field}[{index + 1}]", "members must be in rising order, each once")
+        here = {each.member_id for each in self.members}
+        for index, absent in enumerate(self.absent):
+            if absent.member_id in here:
+                raise FieldError(f"GroupRejoined.absent[{index}]", "the member is among the members")
+        for index, (lower, higher) in enumerate(itertools.pairwise(self.topologies)):
+            if lower.epoch >= higher.epoch:
+                raise FieldError(f"GroupRejoined.topologies[{index + 1}]", "epochs must rise")
+        held = [task for each in self.members for task in each.held]
+        if len(held) != len(set(held)):
+            raise FieldError("GroupRejoined.members", "two members hold the same task; name it for one of them, or for none")
+
+
 @attrs.frozen(kw_only=True)
 class Undecodable:
     """Bytes that are not a sound fact. They are folded in their place, so that live and replay see
@@ -496,5 +593,7 @@ Fact = (
     | ProbingTick
     | BaseRequested
     | AssignmentObserved
+    | GroupRejoined
     | Undecodable
+    | RoundAsked
 )

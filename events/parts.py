@@ -25,6 +25,7 @@ from equipoise.events.decisions import (
     MemberAssignedPart,
     Move,
     ProposedMember,
+    RoundPlanned,
 )
 from equipoise.events.tasks import TaskId
 
@@ -57,17 +58,20 @@ def split(decision: Decision, most_bytes: int = MOST_EVENT_BYTES) -> list[Decisi
         return list(_split_assigned(decision, most_bytes))
     if isinstance(decision, AssignmentProposed):
         return list(_split_proposed(decision, most_bytes))
+    if isinstance(decision, RoundPlanned):
+        return list(_split_round(decision, most_bytes))
     return [decision]
 
 
 def whole(decisions: Iterable[Decision]) -> Iterator[Decision]:
-    """Yields the decisions with every MemberAssigned and AssignmentProposed joined.
+    """Yields the decisions with every MemberAssigned, AssignmentProposed and RoundPlanned joined.
     AssignmentIssued stays in parts.
 
     The parts of a decision are consecutive. Parts without their last one at the end are left out.
     """
     parts: list[MemberAssignedPart] = []
     proposed: list[AssignmentProposedPart] = []
+    planned: list[RoundPlanned] = []
     for decision in decisions:
         if isinstance(decision, MemberAssignedPart):
             parts.append(decision)
@@ -79,6 +83,11 @@ def whole(decisions: Iterable[Decision]) -> Iterator[Decision]:
             if decision.part == decision.parts:
                 yield _join_proposed(proposed)
                 proposed = []
+        elif isinstance(decision, RoundPlanned):
+            planned.append(decision)
+            if decision.part == decision.parts:
+                yield join_round(planned)
+                planned = []
         else:
             yield decision
 
@@ -176,34 +185,51 @@ def join_assigned(parts: Sequence[MemberAssignedPart]) -> MemberAssigned:
     return attrs.evolve(pieces[0], hold_ms={task: hold_ms for piece in pieces for task, hold_ms in piece.hold_ms.items()}, **lists)
 
 
-# ------------------------------------------------------------------------------- AssignmentProposed
+# ----------------------------------------------------------------- AssignmentProposed, RoundPlanned
 
 _LISTS = ("active", "standby", "warmup")
 
 
 def _split_proposed(proposed: AssignmentProposed, most_bytes: int) -> Iterator[AssignmentProposed | AssignmentProposedPart]:
-    if _proposed_bytes(proposed) <= most_bytes or codec.size_bytes(proposed) <= most_bytes:
+    cuts = list(_cuts(proposed, most_bytes, HEAD_BYTES))
+    if len(cuts) == 1:
         yield proposed
+        return
+    for part, (members, moves) in enumerate(cuts, 1):
+        yield AssignmentProposedPart(part=part, parts=len(cuts), proposed=attrs.evolve(proposed, members=members, moves=moves))
+
+
+def _split_round(planned: RoundPlanned, most_bytes: int) -> Iterator[RoundPlanned]:
+    cuts = list(_cuts(planned, most_bytes, HEAD_BYTES + text_bytes(planned.round_id)))
+    if len(cuts) == 1:
+        yield planned
+        return
+    for part, (members, moves) in enumerate(cuts, 1):
+        yield attrs.evolve(planned, members=members, moves=moves, part=part, parts=len(cuts))
+
+
+def _cuts(
+    whole: AssignmentProposed | RoundPlanned, most_bytes: int, head_bytes: int
+) -> Iterator[tuple[tuple[ProposedMember, ...], tuple[Move, ...]]]:
+    """The members and moves of each part; of one part when the whole fits. `head_bytes`: most bytes
+    of all else in a part.
+    """
+    if _proposed_bytes(whole, head_bytes) <= most_bytes or codec.size_bytes(whole) <= most_bytes:
+        yield whole.members, whole.moves
         return
     most_tasks = max(1, min(_MEMBER_TASKS_MOST, most_bytes // 4 // TASK_BYTES))
-    members = [piece for member in proposed.members for piece in _pieces(member, most_tasks)]
-    weights = [*map(_member_bytes, members), *map(_move_bytes, proposed.moves)]
-    runs = list(weighed_runs(weights, most_bytes - HEAD_BYTES))
-    if len(runs) == 1:
-        yield proposed
-        return
+    members = [piece for member in whole.members for piece in _pieces(member, most_tasks)]
+    weights = [*map(_member_bytes, members), *map(_move_bytes, whole.moves)]
     count = len(members)
-    for part, (begin, end) in enumerate(runs, 1):
-        moves = proposed.moves[max(0, begin - count) : max(0, end - count)]
-        piece = attrs.evolve(proposed, members=tuple(members[begin:end]), moves=moves)
-        yield AssignmentProposedPart(part=part, parts=len(runs), proposed=piece)
+    for begin, end in weighed_runs(weights, most_bytes - head_bytes):
+        yield tuple(members[begin:end]), whole.moves[max(0, begin - count) : max(0, end - count)]
 
 
-def _proposed_bytes(proposed: AssignmentProposed) -> int:
+def _proposed_bytes(proposed: AssignmentProposed | RoundPlanned, head_bytes: int) -> int:
     moves = proposed.moves
     names = _longest(name for move in moves for name in (move.source, move.destination))
     return (
-        HEAD_BYTES
+        head_bytes
         + sum(map(_member_bytes, proposed.members))
         + len(moves) * (_MOVE_BYTES + 2 * names + _longest(move.reason for move in moves))
     )
@@ -221,12 +247,23 @@ def _pieces(member: ProposedMember, most_tasks: int) -> Iterator[ProposedMember]
 
 
 def _join_proposed(parts: Sequence[AssignmentProposedPart]) -> AssignmentProposed:
+    members, moves = _joined([part.proposed for part in parts])
+    return attrs.evolve(parts[0].proposed, members=members, moves=moves)
+
+
+def join_round(parts: Sequence[RoundPlanned]) -> RoundPlanned:
+    """Joins all parts of a planned round, in order."""
+    members, moves = _joined(parts)
+    return attrs.evolve(parts[0], members=members, moves=moves, part=1, parts=1)
+
+
+def _joined(parts: Sequence[AssignmentProposed] | Sequence[RoundPlanned]) -> tuple[tuple[ProposedMember, ...], tuple[Move, ...]]:
     pieces: dict[str, list[ProposedMember]] = {}
     for part in parts:
-        for piece in part.proposed.members:
+        for piece in part.members:
             pieces.setdefault(piece.member_id, []).append(piece)
     members = tuple(
         ProposedMember(member_id=name, **{list_: tuple(task for piece in of for task in getattr(piece, list_)) for list_ in _LISTS})
         for name, of in pieces.items()
     )
-    return attrs.evolve(parts[0].proposed, members=members, moves=tuple(move for part in parts for move in part.proposed.moves))
+    return members, tuple(move for part in parts for move in part.moves)

@@ -18,6 +18,7 @@ from equipoise.events.decisions import (
     MemberWarned,
     RestartEnded,
     RestartPlanned,
+    RoundPlanned,
 )
 from equipoise.events.parts import whole
 from equipoise.events.records import DecisionRecord
@@ -77,6 +78,13 @@ def _by_place(records: Iterable[DecisionRecord]) -> dict[str, str]:
             for member in decision.members:
                 for name in ("active", "standby", "warmup"):
                     places[f"{member.member_id}.{name} (proposed)"] = tasks_text(getattr(member, name))
+        elif isinstance(decision, RoundPlanned):
+            places["group.generation"] = f"{decision.generation} (round {decision.round_id}, follow-up {decision.follow_up_ms} ms)"
+            for member in decision.members:
+                for name in ("active", "standby", "warmup"):
+                    places[f"{member.member_id}.{name}"] = tasks_text(getattr(member, name))
+            for move in decision.moves:
+                places[f"task {move.task} to {move.destination}"] = f"{move.source} -> {move.destination} {move.state}: {move.reason}"
         elif isinstance(decision, MemberAsked):
             places[f"{decision.member_id}.asked"] = "to leave" if decision.leave else "to stay after all"
         elif isinstance(decision, RestartPlanned):

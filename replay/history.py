@@ -23,8 +23,8 @@ from equipoise.assignors import AssignmentProblem, Movement, MovementState
 from equipoise.assignors.common.racks import rack_of, traffic_cost
 from equipoise.assignors.common.ranking import acceptable_lag, is_ready
 from equipoise.assignors.load_balanced.weights import weights
-from equipoise.events.decisions import AssignmentIssued, Move
-from equipoise.events.facts import AssignmentObserved, LagReported, MemberJoined, MemberLeft, Subtopology, TaskReady, TopologyDeclared
+from equipoise.events.decisions import AssignmentIssued, Move, RoundPlanned
+from equipoise.events.facts import AssignmentObserved, LagReported, MemberJoined, MemberLeft, RoundAsked, Subtopology, TaskReady, TopologyDeclared
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.replay.replayer import ReplayStep
@@ -207,7 +207,7 @@ class History:
         self._note_waiting(step, state)
         self._note_declared(record, state)
         for decision in step.decisions:
-            if isinstance(decision.decision, AssignmentIssued):
+            if isinstance(decision.decision, AssignmentIssued | RoundPlanned):
                 for move in decision.decision.moves:
                     if self._only in (None, move.task):
                         self._note_move(step, state, decision, decision.decision, move)
@@ -215,7 +215,8 @@ class History:
         self._cut({silence.member_id: silence for silence in silences if not silence.ended})
         # In a group that something else leads, owners are known from its rounds only.
         shadowing = state.phase is GroupPhase.SHADOWING
-        if isinstance(event, AssignmentObserved) if shadowing else step.decisions or isinstance(event, MemberLeft | MemberJoined | TopologyDeclared):
+        by_rounds = isinstance(event, AssignmentObserved | RoundAsked)
+        if by_rounds if shadowing else step.decisions or isinstance(event, MemberLeft | MemberJoined | TopologyDeclared):
             self._note_owners(step, state, {silence.member_id: silence.from_ms for silence in silences if silence.ended})
         member_id = getattr(event, "member_id", None)
         member = None if member_id is None else state.members.get(member_id)
@@ -265,7 +266,7 @@ class History:
             wanted_because=None if reason is None else reason.because,
         )
 
-    def _note_move(self, step: ReplayStep, state: GroupState, decided: DecisionRecord, issued: AssignmentIssued, move: Move) -> None:
+    def _note_move(self, step: ReplayStep, state: GroupState, decided: DecisionRecord, issued: AssignmentIssued | RoundPlanned, move: Move) -> None:
         if move.destination is None or move.reason == "eager":
             return  # deferred lost work and eager regrants have no destination
         task = move.task
@@ -275,7 +276,7 @@ class History:
             number=decided.number,
             append_ms=step.record.append_ms,
             generation=issued.generation,
-            cause=issued.cause,
+            cause="asked" if isinstance(issued, RoundPlanned) else issued.cause,
             reason=move.reason,
             lag_records=move.lag_records,
             position=_position(state, task, move.destination),

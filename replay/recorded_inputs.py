@@ -21,6 +21,7 @@ from equipoise.events.errors import InputError
 from equipoise.events.facts import (
     AssignmentObserved,
     GroupConfigured,
+    GroupRejoined,
     LagReported,
     LeaveCancelled,
     LeaveIntended,
@@ -32,6 +33,7 @@ from equipoise.events.facts import (
     MemberUnchanged,
     PartitionsObserved,
     RestartIntended,
+    RoundAsked,
     TaskParked,
     TaskReady,
     TasksRevoked,
@@ -41,6 +43,7 @@ from equipoise.events.records import BaseState, DecisionRecord, Entry, Record, U
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.replay.replayer import ConfigurationAnswers
 from equipoise.replay.wording import groups_text
+from equipoise.statemachine import rejoining
 
 HOLLOW_MS = 60_000
 """A task that wrote nothing for up to this long was stopped, not idle."""
@@ -238,6 +241,10 @@ class RecordedInputs:
     first_leader: str
     """For an imported group, the `identity` of the first process that joined, which led; else "".
     """
+    carrier: str | None
+    """What carried equipoise's rounds out (`equipoise.assignors.common.carrier`); None: members
+    that embed equipoise, or another leader.
+    """
     announce_closes: bool | None
     """True: every orderly close is ``announced``. False: every orderly close is ``closed``. None:
     as recorded.
@@ -339,6 +346,7 @@ class _Reading:
         self.start_ms: int | None = None
         self.config: GroupConfigured | None = None
         self.topology: TopologyDeclared | None = None
+        self.carrier: str | None = None
         self.changes: list[Happening] = []
         self.samples: dict[tuple[str, int], list[tuple[int, int]]] = {}
         self.lives: list[_Incarnation] = []
@@ -366,10 +374,9 @@ class _Reading:
             else:
                 self.changes.append(ConfigurationChanged(at_ms=self.now_ms, config=event))
         elif isinstance(event, TopologyDeclared):
-            if self.topology is None:
-                self.topology = event
-            else:
-                self.changes.append(TopologyChanged(at_ms=self.now_ms, topology=event))
+            self._declared(event)
+        elif isinstance(event, GroupRejoined):
+            self._rejoined(event, record.offset)
         elif isinstance(event, PartitionsObserved):
             self._partitions(event)
         elif isinstance(event, MemberJoined):
@@ -382,6 +389,12 @@ class _Reading:
                 life = self._life(ended.member_id, ended.incarnation)
                 if life is not None:
                     life.ends(ended.ended_ms, _OBSERVED_ENDS[ended.how], inferred=ended.inferred, removed_ms=self.now_ms, better=True)
+        elif isinstance(event, RoundAsked):
+            self.carrier = event.carrier
+            present = {each.member_id for each in event.members}
+            for name in sorted(self.live.keys() - present):
+                if self.live[name].end is None:  # it may have been closed or killed: nobody said
+                    self.live[name].ends(self.live[name].heard_ms, "killed", inferred=True, removed_ms=self.now_ms)
         elif isinstance(event, MemberEnded):
             life = self._life(event.member_id, event.incarnation)
             if life is not None and life.restart is not None:
@@ -394,6 +407,29 @@ class _Reading:
                 self._heard(life, event)
                 if isinstance(event, LagReported | TaskReady):
                     life.prepares(event, self.now_ms)
+
+    def _declared(self, event: TopologyDeclared) -> None:
+        if self.topology is None:
+            self.topology = event
+        else:
+            self.changes.append(TopologyChanged(at_ms=self.now_ms, topology=event))
+
+    def _rejoined(self, event: GroupRejoined, offset: int) -> None:
+        """A generation of a classic consumer group, as the joins and ends of its members."""
+        for declared in event.topologies:
+            self._declared(declared)
+        here = {(each.member_id, each.incarnation) for each in event.members}
+        absent = {each.member_id: each.back_within_ms for each in event.absent}
+        for name, life in sorted(self.live.items()):
+            if life.end is None and (name, life.join.incarnation) not in here:
+                back_ms = absent.get(name)
+                how = "closed" if back_ms is None else "restarting"
+                life.ends(self.now_ms, how, inferred=False, removed_ms=self.now_ms, back_within_ms=back_ms)
+        for each in event.members:
+            if (each.member_id, each.incarnation) in self.known:
+                self.known[each.member_id, each.incarnation].heard_ms = self.now_ms
+            else:
+                self._joined(rejoining.joined(each), offset)
 
     def _partitions(self, event: PartitionsObserved) -> None:
         for topic, ends in event.end_offsets.items():
@@ -520,6 +556,7 @@ class RecordedInputsReader:
             imported=imported,
             settings=reading.manifest.get("supplied", {}).get("settings", {}).get("values", {}),
             first_leader=reading.manifest.get("observed", {}).get("first_leader", {}).get("process_id", ""),
+            carrier=reading.carrier,
             announce_closes=None,
         ).with_closes(announce_closes)
 

@@ -23,6 +23,7 @@ from equipoise.events.decisions import (
     Move,
     RestartEnded,
     RestartPlanned,
+    RoundPlanned,
 )
 from equipoise.events.facts import (
     Fact,
@@ -72,6 +73,12 @@ def tell(record: Record, decisions: Sequence[DecisionRecord]) -> Iterator[Senten
             yield attrs.evolve(said, values={**place, "number": each.number, "kind": type(each.decision).__name__, **said.values})
 
 
+TOLD_FACTS = frozenset({MemberJoined, MemberLeft, LeaveIntended, LeaveCancelled, TaskParked, TopologyDeclared, GroupConfigured})
+"""Facts of which `of_fact` says something: of others there is only something to tell with their
+decisions.
+"""
+
+
 def of_fact(fact: Fact) -> Sentence | None:
     """What an accepted fact changes by itself; None: nothing, or its decisions say it."""
     match fact:
@@ -113,6 +120,12 @@ def of_decision(decision: Decision, fact: Fact) -> Iterator[Sentence]:
         case AssignmentProposed():
             yield Sentence(f"generation {decision.generation} of its own leader; equipoise would decide:", {"generation": decision.generation})
             yield from _of_moves(f"generation {decision.generation}", decision.moves, {"generation": decision.generation})
+        case RoundPlanned():
+            part = f" (part {decision.part} of {decision.parts})" if decision.parts > 1 else ""
+            values = {"generation": decision.generation}
+            then = "" if decision.follow_up_ms is None else f"; the next one is wanted after {span_text(decision.follow_up_ms)}"
+            yield Sentence(f"round {decision.generation}{part}, asked for by the application{then}", values)
+            yield from _of_moves(f"round {decision.generation}", decision.moves, values)
         case MemberAssigned(released=True):
             end = "what it still runs waits for it" if decision.active else "it runs nothing any more"
             yield Sentence(f"{decision.member_id} may go: {end}", _member(decision))

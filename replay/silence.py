@@ -57,7 +57,7 @@ class SilenceFinder:
     def note(self, record: Record, decisions: Iterable[DecisionRecord], state: GroupState) -> list[SilentPeriod]:
         """Returns the silent periods that this step ends. `state`: after the step."""
         event, now_ms = record.event, record.append_ms
-        found = []
+        found: list[SilentPeriod] = []
         for decision in decisions:
             ended = decision.decision
             if isinstance(ended, MemberExpired):
@@ -66,7 +66,7 @@ class SilenceFinder:
                     heard_ms = max(heard_ms, now_ms - PROVEN_WITHIN_MS)
                 if ended.cause != "revocation_timeout" and incarnation == ended.incarnation:
                     found.append(SilentPeriod(ended.member_id, heard_ms, now_ms, ended=True))
-        if isinstance(event, AssignmentObserved):
+        if event.__class__ is AssignmentObserved:
             found += [SilentPeriod(each.member_id, min(each.ended_ms, now_ms), now_ms, ended=True) for each in event.ended]
         member_id = getattr(event, "member_id", None)
         member = None if member_id is None else state.members.get(member_id)

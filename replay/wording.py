@@ -68,6 +68,7 @@ CAUSES: Mapping[str, str] = {
     "recovered": "a member that had kept crashing ran for its back-off",
     "probing": "the probing interval was over",
     "hold_over": "a former owner was proven to have stopped, so nobody has to wait for it",
+    "asked": "the application asked for it",
     "follow-up": "revoked tasks were to be handed out",
     "unknown": "the log does not say",
 }

@@ -222,12 +222,17 @@ def join(state: GroupState, fact: MemberJoined, *, restore_records_per_s: int, m
         measured_records_per_s=measured_records_per_s,
     )
     state.members[fact.member_id] = member
-    if state.now_ms >= state.nonces_kept_ms:
-        state.nonces = {nonce: until_ms for nonce, until_ms in state.nonces.items() if until_ms > state.now_ms}
-        state.nonces_kept_ms = min(state.nonces.values(), default=state.now_ms)
-    state.nonces[fact.join_nonce] = state.now_ms + NONCE_MEMORY_MS
+    remember_nonce(state, fact.join_nonce)
     state.asked = {name: until_ms for name, until_ms in state.asked.items() if until_ms is None or until_ms > state.now_ms}
     return member
+
+
+def remember_nonce(state: GroupState, nonce: str) -> None:
+    """nonces' = nonces not yet forgotten ∪ {nonce}."""
+    if state.now_ms >= state.nonces_kept_ms:
+        state.nonces = {known: until_ms for known, until_ms in state.nonces.items() if until_ms > state.now_ms}
+        state.nonces_kept_ms = min(state.nonces.values(), default=state.now_ms)
+    state.nonces[nonce] = state.now_ms + NONCE_MEMORY_MS
 
 
 def remove(state: GroupState, member: MemberState) -> None:
@@ -496,6 +501,24 @@ def grant(state: GroupState, member: MemberState, task: TaskId) -> None:
         del state.previous_owners[task]
 
 
+def adopt(state: GroupState, member: MemberState, task: TaskId) -> None:
+    """As `grant`, of a task that the member has already: active' = active ∪ {task: issued_epoch}.
+    """
+    grant(state, member, task)
+    member.active[task] = member.issued_epoch
+
+
+def resubscribe(state: GroupState, member: MemberState, *, topology_epoch: int, capacity: int, rack: str | None) -> bool:
+    """topology_epoch', capacity', rack' = the given; applied_epoch' = issued_epoch; last_heard_ms'
+    = now_ms. Returns whether one of the first three changed.
+    """
+    before = member.topology_epoch, member.capacity, member.rack
+    _note_change(member)
+    member.topology_epoch, member.capacity, member.rack = topology_epoch, capacity, rack
+    member.applied_epoch, member.last_heard_ms = member.issued_epoch, state.now_ms
+    return before != (topology_epoch, capacity, rack)
+
+
 def take_back(state: GroupState, member: MemberState, task: TaskId) -> None:
     """Undoes a grant of this step, which no member has seen: active' = active \\ {task}; owner' =
     owner \\ {task}.
@@ -601,6 +624,33 @@ def observe_assignment(state: GroupState, fact: AssignmentObserved) -> None:
 def observe_generation(state: GroupState, generation: int) -> None:
     """generation' = the generation of another leader."""
     state.generation = generation
+
+
+def take_part(state: GroupState, member: MemberState) -> None:
+    """last_heard_ms' = now_ms; topology_epoch' = the newest epoch, because the leader that asks for
+    a round can give each of its members any task. See docs/protocol.md#d12.
+    """
+    member.last_heard_ms = state.now_ms
+    topology = state.topology
+    if topology is not None:
+        member.topology_epoch = topology.epoch
+    _note_change(member)
+
+
+def observe_owners(state: GroupState, owner: Mapping[TaskId, str]) -> None:
+    """owner' = owner; active' of every member accordingly; lost' = lost \\ owner'. See
+    docs/protocol.md#d12.
+    """
+    active: dict[str, dict[TaskId, int]] = {name: {} for name in state.members}
+    for task in sorted(owner):
+        active[owner[task]][task] = 0
+    for name, member in state.members.items():
+        if member.active.keys() != active[name].keys():
+            _note_change(member)
+        member.active = active[name]
+    state.owner = dict(owner)
+    state.lost = {task: lost for task, lost in state.lost.items() if task not in owner}
+    state.previous_owners = {task: name for task, name in state.previous_owners.items() if owner.get(task) != name}
 
 
 # Movements

@@ -8,7 +8,7 @@ import attrs
 
 from equipoise.assignors import Guarantee, MovementState, Plan
 from equipoise.events.decisions import Decision, MemberAsked, MemberExpired, Move
-from equipoise.events.facts import AssignmentObserved, GroupConfigured
+from equipoise.events.facts import AssignmentObserved, GroupConfigured, RoundAsked
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine import actions
 from equipoise.statemachine.deadlines import NO_TASK, Deadlines, Timer
@@ -100,6 +100,8 @@ class StepContext:
         """The assignor's answer; None: it was not asked."""
         self.observed: AssignmentObserved | None = None
         """The assignment of another leader, observed in this step (docs/protocol.md#d7)."""
+        self.round_asked: RoundAsked | None = None
+        """The round that another leader asked for in this step (docs/protocol.md#d12)."""
         self.lifted = False
         """Whether a hold ended before its time."""
         self.rescheduled = False
@@ -125,6 +127,7 @@ class StepContext:
             or self.rescheduled
             or self.plan is not None
             or self.observed is not None
+            or self.round_asked is not None
         )
 
     def note(self, move: Move) -> None:
@@ -364,6 +367,18 @@ class StepContext:
                 self._source_gone(task)
         actions.remove(state, member)
         self.changed.discard(member.member_id)
+
+    def forget_removed_tasks(self) -> None:
+        """The newest topology was declared: ends what is under way for tasks that it lacks."""
+        state = self.state
+        tasks = state.tasks()
+        for task in sorted(task for task in state.in_flight if task not in tasks):
+            self.cancel(task, "task_gone")
+        for member_id in sorted(filter(state.is_away, state.restarts)):
+            member = state.members[member_id]
+            for task in sorted(member.active.keys() - tasks.keys()):
+                actions.let_go(state, member, task)
+        actions.forget_removed_tasks(state)
 
     def drop_eager_regrant(self, member: MemberState, task: TaskId, reason: str) -> None:
         """Ends an eager regrant: the task goes elsewhere, or reaches the member in another way."""

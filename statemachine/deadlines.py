@@ -73,7 +73,7 @@ def _of_drain(state: GroupState, key: Key) -> int | None:
 def _of_stall(state: GroupState, key: Key) -> int | None:
     member = state.members.get(key[0])
     warmup = None if member is None else member.warmup.get(key[1])
-    if warmup is None:
+    if warmup is None or state.phase is GroupPhase.SHADOWING:  # nobody reports between the rounds of another leader
         return None
     if warmup.caught_up:
         movement = state.in_flight.get(key[1])

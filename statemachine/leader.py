@@ -32,7 +32,7 @@ def decide(context: StepContext, assignor: Assignor, offset: int) -> None:
     problem = build_problem(state, follow_up=context.causes.isdisjoint(NEWS), anew="deal_requested" in context.causes)
     if state.restarts:
         problem = with_all_present(state, problem)
-    plan = context.plan = _ask(state, assignor, problem, offset)
+    plan = context.plan = ask(state, assignor, problem, offset)
     given_up: list[TaskId] = []
     if state.restarts:
         plan, given_up = as_it_is(state, problem, plan)
@@ -54,7 +54,7 @@ def decide(context: StepContext, assignor: Assignor, offset: int) -> None:
         actions.set_probing(state, state.now_ms)  # no report will tell that the movement is complete, so the next record begins a round
         context.deadlines.watch(Timer.PROBING)
     _end_slot_backoffs(context)
-    _note_verdict(context, plan)
+    note_verdict(context, plan)
 
 
 def propose(context: StepContext, assignor: Assignor, offset: int) -> None:
@@ -64,21 +64,22 @@ def propose(context: StepContext, assignor: Assignor, offset: int) -> None:
     Applies nothing. `active` of a member is the target of the plan; `moves` lead there.
     """
     state = context.state
-    plan = context.plan = _ask(state, assignor, build_problem(state), offset)
+    plan = context.plan = ask(state, assignor, build_problem(state), offset)
     proposed = AssignmentProposed(
         generation=state.generation,
         members=tuple(
             ProposedMember(member_id=name, active=plan.target[name], standby=part.standby, warmup=part.warmup)
             for name, part in plan.members.items()
         ),
-        moves=tuple(_move(plan, movement) for movement in sorted(plan.movements, key=lambda movement: movement.task)),
+        moves=tuple(move_of(plan, movement) for movement in sorted(plan.movements, key=lambda movement: movement.task)),
         probing=plan.probing,
         unique=plan.unique,
     )
     context.emitted += parts.split(proposed, context.most_event_bytes)
 
 
-def _ask(state: GroupState, assignor: Assignor, problem: AssignmentProblem, offset: int) -> Plan:
+def ask(state: GroupState, assignor: Assignor, problem: AssignmentProblem, offset: int) -> Plan:
+    """The assignor's plan. Raises GroupHalted when it is invalid."""
     plan = assignor.assign(problem)
     faults = plan_faults(problem, plan, assignor.guarantees)
     if faults:
@@ -117,7 +118,7 @@ def _apply(context: StepContext, plan: Plan) -> bool:
             for task in granted:
                 reason = plan.reasons.get(task)
                 if reason is None or onward.get(task, member_id) != member_id:
-                    reason = _placed(state, member, task, acceptable)  # the plan's reason belongs to the movement that begins at once
+                    reason = placed(state, member, task, acceptable)  # the plan's reason belongs to the movement that begins at once
                 context.grant(member, task)
                 _note_grant(context, reason, member, task)
             _apply_copies(context, member, set(part.standby), set(part.warmup), acceptable)
@@ -204,7 +205,7 @@ def _apply_movements(context: StepContext, plan: Plan) -> None:
             continue
         actions.begin_movement(state, movement)
         if before.get(movement.task) != movement:
-            context.note(_move(plan, movement))
+            context.note(move_of(plan, movement))
             context.deadlines.watch(Timer.STALL, (movement.destination, movement.task))
     for task in sorted(task for task in before if task not in state.in_flight):
         gone = before[task]
@@ -213,7 +214,8 @@ def _apply_movements(context: StepContext, plan: Plan) -> None:
         context.note(Move(task=task, source=gone.source, destination=gone.destination, state="cancelled", reason="not_wanted"))
 
 
-def _move(plan: Plan, movement: Movement) -> Move:
+def move_of(plan: Plan, movement: Movement) -> Move:
+    """The movement with its reason in the plan."""
     reason = plan.reasons[movement.task]
     return Move(
         task=movement.task,
@@ -225,7 +227,7 @@ def _move(plan: Plan, movement: Movement) -> Move:
     )
 
 
-def _placed(state: GroupState, member: MemberState, task: TaskId, acceptable: int) -> Reason:
+def placed(state: GroupState, member: MemberState, task: TaskId, acceptable: int) -> Reason:
     """Why this member gets a task that nobody ran."""
     topology = state.topology
     assert topology is not None, "a granted task is one of the topology"
@@ -262,7 +264,8 @@ def _apply_copies(context: StepContext, member: MemberState, standby: set[TaskId
         context.deadlines.watch(Timer.STALL, (member.member_id, task))
 
 
-def _note_verdict(context: StepContext, plan: Plan) -> None:
+def note_verdict(context: StepContext, plan: Plan) -> None:
+    """Emits the verdict on the balance of the group when it has changed."""
     state = context.state
     in_flight = [movement.state for movement in plan.movements]
     available = in_flight.count(MovementState.REVOKING)

@@ -15,7 +15,7 @@ from equipoise.events.decisions import Checkpointed, Decision, EventRejected
 from equipoise.events.errors import EquipoiseError, GroupHalted, InputError, RepeatError
 from equipoise.events.facts import BaseRequested, GroupConfigured, LogOpened
 from equipoise.events.records import DecisionRecord, Record
-from equipoise.statemachine import actions, leader, restarts, snapshots
+from equipoise.statemachine import actions, leader, restarts, rounds, snapshots
 from equipoise.statemachine.context import StepContext
 from equipoise.statemachine.deadlines import Deadlines, Key, Timer
 from equipoise.statemachine.due import deadline_passed
@@ -118,6 +118,8 @@ class GroupMachine:
         if context.observed is not None:
             self._decide(leader.propose, context, record)
             actions.observe_assignment(state, context.observed)
+        elif context.round_asked is not None:
+            self._decide(rounds.answer, context, record)
         elif context.causes or context.changed or context.moves:
             self._lead(context, record)
         settings = state.settings

@@ -524,7 +524,7 @@ class MemberSession(SessionState):
         sends heartbeats seldom: what a longer interval explains does not count.
         """
         given = self.settings
-        rests_ms = max(0, (given.keepalive_interval_ms or 0) - given.heartbeat_interval_ms)
+        rests_ms = max(0, (given.keepalive_interval_ms or given.heartbeat_interval_ms) - given.heartbeat_interval_ms)
         return now_ms - min(self._fetch_ms, self._heartbeat_ms + rests_ms)
 
     def lease_lasts_ms(self) -> int:

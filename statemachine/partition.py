@@ -89,15 +89,47 @@ class GroupLead:
         """Fact of the last checkpoint that was stored or restored; -1: none."""
         self.from_offset = 0
         """First fact of the group that was folded here without a checkpoint before it."""
-        self.tick_at_ms: int | None = None
-        """When its next tick is due, on the host's clock; None: the group is empty."""
-        self.tick_from_ms = 0
-        """When it may be sent with those of other groups."""
+        self.folded_ms: int | None = None
+        """When its last fact was folded, on the host's clock, if its next tick was not planned
+        since; None: it was. Planned when somebody asks, which is seldom beside facts.
+        """
         self.tick_under_way = False
+        self._tick_at_ms: int | None = None
+        self._tick_from_ms = 0
         self.waiting: list[StoredCheckpoint] = []
         """Checkpoints that were taken and whose decisions are not all acknowledged."""
         self.observed_ends: dict[str, dict[int, int]] = {}
         self.observed_racks: dict[str, dict[int, tuple[str, ...]]] = {}
+
+    @property
+    def tick_at_ms(self) -> int | None:
+        """When its next tick is due, on the host's clock; None: the group is empty, or halted."""
+        self._plan_tick()
+        return self._tick_at_ms
+
+    @property
+    def tick_from_ms(self) -> int:
+        """When that tick may be sent with those of other groups. Meaningless when there is none."""
+        self._plan_tick()
+        return self._tick_from_ms
+
+    def _plan_tick(self) -> None:
+        """Plans the next tick: at the next deadline, and at the latest max_step_ms after the last
+        record of a group with members (docs/protocol.md#l3).
+        """
+        now_ms, self.folded_ms = self.folded_ms, None
+        if now_ms is None:
+            return
+        state = self.machine.state
+        if not state.members or self.halted is not None:
+            self._tick_at_ms = None
+            return
+        wait_ms = longest_ms = state.settings.max_step_ms
+        if self.machine.has_deadline_before(state.now_ms + wait_ms):
+            deadline_ms = self.machine.next_deadline_ms
+            wait_ms = wait_ms if deadline_ms is None else min(wait_ms, deadline_ms - state.now_ms)
+        self._tick_at_ms = now_ms + max(1, wait_ms)
+        self._tick_from_ms = self._tick_at_ms - (longest_ms // EARLIER if wait_ms == longest_ms else 0)
 
     @property
     def last_published(self) -> int:
@@ -242,7 +274,7 @@ class PartitionLead:
             return []
         if event.__class__ is ProbingTick:
             group.tick_under_way = False
-        self._plan_tick(group, now_ms)
+        group.folded_ms = now_ms
         return missing
 
     def _to_publish(self, group: GroupLead, record: Record, decisions: list[DecisionRecord]) -> list[DecisionRecord]:
@@ -294,7 +326,7 @@ class PartitionLead:
 
     def _halt(self, group: GroupLead, offset: int, code: str, problem: str) -> GroupHalted:
         halted = group.halted = group.machine.halted = GroupHalted(group.name, offset, code, problem)
-        group.tick_at_ms = None
+        group.folded_ms = 0  # it has no tick any more
         group.waiting.clear()
         return halted
 
@@ -339,32 +371,16 @@ class PartitionLead:
 
     # Ticks and end offsets
 
-    def _plan_tick(self, group: GroupLead, now_ms: int) -> None:
-        """Plans the next tick: at the next deadline, and at the latest max_step_ms after the last
-        record of a group with members (docs/protocol.md#l3).
-        """
-        state = group.machine.state
-        if not state.members:
-            group.tick_at_ms = None
-            return
-        wait_ms = longest_ms = state.settings.max_step_ms
-        if group.machine.has_deadline_before(state.now_ms + wait_ms):
-            deadline_ms = group.machine.next_deadline_ms
-            wait_ms = wait_ms if deadline_ms is None else min(wait_ms, deadline_ms - state.now_ms)
-        group.tick_at_ms = now_ms + max(1, wait_ms)
-        group.tick_from_ms = group.tick_at_ms - (longest_ms // EARLIER if wait_ms == longest_ms else 0)
-
     def plan_ticks(self, now_ms: int) -> None:
         """Plans the tick of every group from now on, after a takeover that folded old facts."""
         for group in self.groups.values():
-            if group.halted is None:
-                self._plan_tick(group, now_ms)
+            group.folded_ms = now_ms
 
     def ticks_due(self, now_ms: int) -> list[str]:
         """Groups that need a ProbingTick now, each once until its tick was folded; and, if one
         does, those that will soon, because a record in a batch takes a quarter of the bytes.
         """
-        waiting = [(group.tick_at_ms, group) for group in self.groups.values() if group.tick_at_ms is not None and not group.tick_under_way]
+        waiting = [(at_ms, group) for group in self.groups.values() if (at_ms := group.tick_at_ms) is not None and not group.tick_under_way]
         if all(at_ms > now_ms for at_ms, _ in waiting):
             return []
         due = [group for _, group in waiting if group.tick_from_ms <= now_ms]

@@ -21,6 +21,7 @@ REJECTIONS: dict[str, str] = {
     "undecodable": "the bytes are not a valid event",
     "not_configured": "the group has no configuration yet; send GroupConfigured first",
     "not_external": "the group is led by equipoise, which takes no AssignmentObserved; configure led_by=external while it is empty",
+    "round_repeated": "a round with this id was asked before",
     "external": "the group has another leader; only AssignmentObserved changes what its members have",
     "leader_change": "led_by can only change while the group is empty; it has {0} members",
     "step_exceeds_margin": "max_step_ms {0} is over {1}, the smallest lease_margin_ms of members and of fenced incarnations that may still run",

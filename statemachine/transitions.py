@@ -19,6 +19,7 @@ from equipoise.events.facts import (
     DealRequested,
     Fact,
     GroupConfigured,
+    GroupRejoined,
     LagReported,
     LeaveCancelled,
     LeaveIntended,
@@ -30,6 +31,7 @@ from equipoise.events.facts import (
     PartitionsObserved,
     ProbingTick,
     RestartIntended,
+    RoundAsked,
     TaskParked,
     TaskReady,
     TasksRevoked,
@@ -37,7 +39,7 @@ from equipoise.events.facts import (
     Undecodable,
 )
 from equipoise.events.tasks import TaskId
-from equipoise.statemachine import actions, restarts
+from equipoise.statemachine import actions, rejoining, restarts
 from equipoise.statemachine.context import StepContext
 from equipoise.statemachine.deadlines import NO_TASK, Timer
 from equipoise.statemachine.loads import measured_loads
@@ -114,19 +116,11 @@ def _give_back_slots(context: StepContext) -> None:
 
 
 def topology_declared(context: StepContext, fact: TopologyDeclared) -> None:
-    state = context.state
-    newest = state.topology
+    newest = context.state.topology
     if newest is not None and fact.epoch <= newest.epoch:
         raise Rejected("topology_not_newer", fact.epoch, newest.epoch)
-    actions.declare_topology(state, fact)
-    tasks = state.tasks()
-    for task in sorted(task for task in state.in_flight if task not in tasks):
-        context.cancel(task, "task_gone")
-    for member_id in sorted(filter(state.is_away, state.restarts)):
-        member = state.members[member_id]
-        for task in sorted(member.active.keys() - tasks.keys()):
-            actions.let_go(state, member, task)
-    actions.forget_removed_tasks(state)
+    actions.declare_topology(context.state, fact)
+    context.forget_removed_tasks()
     context.causes.add("topology")
 
 
@@ -416,6 +410,25 @@ def assignment_observed(context: StepContext, fact: AssignmentObserved) -> None:
     context.observed = fact
 
 
+def round_asked(context: StepContext, fact: RoundAsked) -> None:
+    """Another leader wants to know who runs what from here on (docs/protocol.md#d12)."""
+    state = context.state
+    if fact.round_id in state.nonces:
+        raise Rejected("round_repeated")
+    for present in fact.members:
+        member = state.members.get(present.member_id)
+        if member is None:
+            raise Rejected("unknown_member")
+        if member.incarnation != present.incarnation:
+            raise Rejected("stale_incarnation", present.incarnation, member.incarnation)
+    names = {present.member_id for present in fact.members}
+    for member_id in sorted(state.members):
+        if member_id not in names:
+            context.remove_member(state.members[member_id], hold_ms=0)
+    actions.remember_nonce(state, fact.round_id)
+    context.round_asked = fact
+
+
 def _renew(context: StepContext, member_id: str, incarnation: int) -> MemberState:
     """Renews the lease of the current incarnation before the content is judged, for any valid
     envelope (docs/protocol.md#m4). Raises Rejected when the incarnation is not the current one.
@@ -541,6 +554,8 @@ _LED: dict[type, Transition] = {
     LeaveRequested: leave_requested,
     DealRequested: deal_requested,
     AssignmentObserved: _reject("not_external"),
+    RoundAsked: _reject("not_external"),
+    GroupRejoined: rejoining.group_rejoined,
 }
 
 TRANSITIONS: dict[GroupPhase, dict[type, Transition]] = {
@@ -553,12 +568,14 @@ TRANSITIONS: dict[GroupPhase, dict[type, Transition]] = {
         **dict.fromkeys((TaskReady, TasksRevoked, TaskParked, LeaveIntended, RestartIntended, LeaveCancelled), _external),
         LeaveRequested: _reject("external"),
         DealRequested: _reject("external"),
+        GroupRejoined: _reject("external"),
         MemberJoined: member_joined,
         LagReported: lag_reported,
         MemberUnchanged: member_unchanged,
         MemberLeft: member_left,
         MemberEnded: member_ended,
         AssignmentObserved: assignment_observed,
+        RoundAsked: round_asked,
     },
 }
 """(phase of the group, fact) -> transition. Every phase has an entry for every fact of a group: an

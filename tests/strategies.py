@@ -88,6 +88,10 @@ def instances(kind: type) -> st.SearchStrategy[Any]:
         return _assigned()
     if kind is facts.LeaveRequested:
         return _requests()
+    if kind is facts.RoundAsked:
+        return _rounds()
+    if kind is facts.GroupRejoined:
+        return _generations()
     if kind in (decisions.MemberAssignedPart, decisions.AssignmentProposedPart):
         return _parts(kind)
     return st.builds(kind, **_fields(kind))
@@ -118,6 +122,32 @@ def _parts(draw: st.DrawFn, kind: Any) -> Any:
 def _requests(draw: st.DrawFn) -> facts.LeaveRequested:
     names = draw(st.lists(_fields(facts.LeaveIntended)["member_id"], min_size=1, max_size=MOST_ITEMS, unique=True))
     return facts.LeaveRequested(members=tuple(sorted(names)), withdrawn=draw(st.booleans()))
+
+
+@st.composite
+def _rounds(draw: st.DrawFn) -> facts.RoundAsked:
+    present = draw(st.lists(instances(facts.PresentMember), min_size=1, max_size=MOST_ITEMS, unique_by=lambda each: each.member_id))
+    others = {name: draw(strategy) for name, strategy in _fields(facts.RoundAsked, "members").items()}
+    return facts.RoundAsked(members=tuple(sorted(present, key=lambda each: each.member_id)), **others)
+
+
+@st.composite
+def _generations(draw: st.DrawFn) -> facts.GroupRejoined:
+    """Names rise and are there once, no task has two holders, and epochs rise."""
+    members = draw(st.lists(instances(facts.RejoinedMember), max_size=MOST_ITEMS, unique_by=lambda member: member.member_id))
+    absent = draw(st.lists(instances(facts.AbsentMember), max_size=MOST_ITEMS, unique_by=lambda member: member.member_id))
+    here, held = {member.member_id for member in members}, set[TaskId]()
+    apart = []
+    for member in sorted(members, key=lambda member: member.member_id):
+        apart.append(attrs.evolve(member, held=tuple(task for task in member.held if task not in held)))
+        held.update(member.held)
+    topologies = draw(st.lists(_topologies(), max_size=2, unique_by=lambda topology: topology.epoch))
+    return facts.GroupRejoined(
+        members=tuple(apart),
+        absent=tuple(sorted((each for each in absent if each.member_id not in here), key=lambda member: member.member_id)),
+        topologies=tuple(sorted(topologies, key=lambda topology: topology.epoch)),
+        **{name: draw(of) for name, of in _fields(facts.GroupRejoined, "members", "absent", "topologies").items()},
+    )
 
 
 @st.composite

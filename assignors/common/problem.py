@@ -13,6 +13,7 @@ from operator import attrgetter
 
 import attrs
 
+from equipoise.assignors.common.carrier import Carrier
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 
@@ -197,6 +198,8 @@ class AssignmentProblem:
     passed); there is no new input.
     """
     memory: Memory = attrs.field(factory=dict)
+    carrier: Carrier | None = None
+    """What carries the plan out; None: members that embed equipoise."""
     anew: bool = False
     """An operator requested a new deal, so partitions that are even may move too. For assignors
     that deal by lag (`deals_by_lag`).

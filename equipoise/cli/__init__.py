@@ -30,6 +30,7 @@ COMMANDS = {
     "worker": "equipoise.cli.worker:worker",
     "run": "equipoise.cli.run:run",
     "witness": "equipoise.cli.run:witness",
+    "lead": "equipoise.cli.lead:lead",
     "remove-member": "equipoise.cli.remove_member:remove_member",
     "doctor": "equipoise.cli.doctor:doctor",
     "groups": "equipoise.cli.groups:groups",

@@ -7,13 +7,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import attrs
 import click
 
 from equipoise.cli.command import command
 from equipoise.cli.exit_codes import resumable
+from equipoise.cli.outage import outages
 from equipoise.cli.params import LOG
 from equipoise.cli.screen import Screen
 from equipoise.events.errors import InputError
@@ -25,6 +26,7 @@ from equipoise.replay.bases import as_kafka
 from equipoise.replay.wording import counted
 
 if TYPE_CHECKING:
+    from equipoise.broker_watch import BrokerWatch
     from equipoise.events.log.kafka.log import KafkaLog
 
 Advance = Callable[[int], None]
@@ -79,7 +81,7 @@ def archive(screen: Screen, log: Log, location: str | None, follow: bool, final:
     From a log in Kafka (kafka://host:port[/prefix][?partition=N]) it copies a fact only when all
     its decisions are written; later facts wait for the next run. A file holds one partition, an
     archive holds all. When the log's workers are stopped for good, --final copies the facts that
-    wait, too.
+    wait, too. --follow waits for brokers that are away.
 
     Workers with retention delete old records of a log in Kafka, whether they are archived or not.
     With --declare they keep what this archive lacks, also while it does not run, until it is
@@ -98,7 +100,8 @@ def archive(screen: Screen, log: Log, location: str | None, follow: bool, final:
       equipoise archive kafka://127.0.0.1:9092 --withdraw nightly
     """
     if withdraw is not None:
-        return _withdraw(screen, log, withdraw, [name for name, given in (("--to", location), ("--declare", declare), ("--follow", follow)) if given])
+        others = {"--to": location, "--declare": declare, "--follow": follow, "--final": final}
+        return _withdraw(screen, log, withdraw, [name for name, given in others.items() if given])
     if location is None:
         raise InputError("--to: name the file or the archive to copy to")
     if location.startswith("kafka://"):
@@ -119,16 +122,17 @@ def archive(screen: Screen, log: Log, location: str | None, follow: bool, final:
     def there() -> str:
         return f"{location} holds what was copied so far; the same command resumes there"
 
+    def copy() -> None:
+        _round(log, location, done, advance, pairs, opened, final=final)
+        if declare is not None and kafka is not None and done.next_offsets != declared:
+            kafka.declare_archive(declare, dict(done.next_offsets), _now_ms())
+            declared.update(done.next_offsets)
+
     with ExitStack() as opened, resumable(location, there), screen.progress("copying") as advance:
         pairs: list[tuple[KafkaLog, Log]] = []
-        while True:
-            _round(log, location, done, advance, pairs, opened, final=final)
-            if declare is not None and kafka is not None and done.next_offsets != declared:
-                declared = dict(done.next_offsets)
-                kafka.declare_archive(declare, declared, _now_ms())
-            if not follow:
-                break
-            time.sleep(_ROUND_S)
+        if follow:
+            _follow(copy, opened.enter_context(outages(screen, log.location)))
+        copy()
     offsets = sorted(done.next_offsets.items())
     where = f"offset {offsets[0][1]}" if len(offsets) == 1 else ", ".join(f"offset {offset} of partition {each}" for each, offset in offsets)
     summary = f"{counted(done.facts, 'fact')} and {counted(done.decisions, 'decision')} copied to {location}, up to {where}"
@@ -138,6 +142,20 @@ def archive(screen: Screen, log: Log, location: str | None, follow: bool, final:
     held = [f"partition {partition} is copied up to where group {group} has halted" for partition, group in sorted(done.held_by.items())]
     screen.answer(document, summary + waiting, *held, *unread)
     return EXIT_UNREAD if unread else 0
+
+
+def _follow(copy: Callable[[], None], brokers: BrokerWatch) -> NoReturn:
+    """Copies again and again, and waits for brokers that are away."""
+    while True:
+        asked_s = time.monotonic()
+        try:
+            copy()
+        except InputError as error:
+            if not brokers.noted("cannot copy", error):
+                raise
+        else:
+            brokers.answered(asked_s)
+        time.sleep(_ROUND_S)
 
 
 def _withdraw(screen: Screen, log: Log, name: str, others: list[str]) -> int:
@@ -183,9 +201,13 @@ def _round(log: Log, location: str, done: _Done, advance: Advance, pairs: list[t
     done.held_by.clear()
     if isinstance(log, KafkaLog) and is_archive_location(location):
         if not pairs:
-            for partition in log.partitions():
-                source = opened.enter_context(KafkaLog(log.location_of(partition)))
-                pairs.append((source, opened.enter_context(open_log(f"{location}?partition={partition}", "a"))))
+            made: list[tuple[KafkaLog, Log]] = []
+            with ExitStack() as opening:  # all of them, or none
+                for partition in log.partitions():
+                    source = opening.enter_context(KafkaLog(log.location_of(partition)))
+                    made.append((source, opening.enter_context(open_log(f"{location}?partition={partition}", "a"))))
+                opened.push(opening.pop_all())
+            pairs += made
         for source, target in pairs:
             _from_kafka(source, target, done, advance, facts_a_transaction=_FACTS_A_FILE, final=final)
     elif isinstance(log, KafkaLog):

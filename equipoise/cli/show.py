@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 import click
@@ -44,7 +44,7 @@ def show(screen: Screen, log: Log, at_offset: int | None, group: str | None) -> 
 def view_parts(view: GroupView) -> list[Part]:
     """The state as text and tables."""
     parts: list[Part] = [*group_lines(view)]
-    parts += ["", members_table(view), "", tasks_table(view.tasks)]
+    parts += ["", members_table(view), "", tasks_table(view.tasks, {each.member_id for each in view.members if each.back_ms is not None})]
     return parts
 
 
@@ -115,12 +115,13 @@ def _ready_at(member: MemberRow) -> str:
     return f"{member.acceptable_lag_records:,}{own}"
 
 
-def tasks_table(tasks: Iterable[TaskRow]) -> Table:
+def tasks_table(tasks: Iterable[TaskRow], away: Collection[str] = ()) -> Table:
+    """`away`: members that restart. What one of them reported last is no longer so."""
     rows = [
         (
             str(task.task),
             f"{task.owner or 'nobody'}{', being learned' if task.is_learned else ''}{_preparing(task.preparing)}{_parked(task.parked)}",
-            _owner_lag(task),
+            "away" if task.owner in away else _owner_lag(task),
             "" if task.destination is None else f"{task.movement} -> {task.destination}",
             _copies(task.warmups),
             _copies(task.standbys),

@@ -43,7 +43,7 @@ MEASURES = (
     "dimensions",
     multiple=True,
     metavar="NAME=V1,V2,...",
-    help="Values of a setting, of assignor or of announce_closes; several: all combinations.",
+    help="Values of a setting, of assignor, announce_closes or carrier; several: all combinations.",
 )
 @click.option(
     "--seeds", type=click.IntRange(1, 100), default=3, show_default=True, help="Simulations of each configuration, with different random seeds."
@@ -77,6 +77,7 @@ def what_if(
     A group imported from Kafka Streams is simulated with Kafka Streams as its leader, protocol
     included, under other settings of its own. With another assignor, equipoise leads. (In
     `equipoise compare` equipoise leads every row, so its row kafka_streams has smaller numbers.)
+    The answer ends in the lines of its properties that are worth a change.
 
     \b
     Examples:
@@ -161,7 +162,7 @@ def swept(dimensions: tuple[str, ...]) -> list[Configuration]:
 
 
 def _value(name: str, text: str) -> Any:
-    if name == "assignor":
+    if name in ("assignor", "carrier"):
         return text
     if name == "announce_closes":
         if text not in ("true", "false"):
@@ -182,13 +183,21 @@ def groups_of(screen: Screen, log: Log) -> list[str]:
 def document(answer: WhatIf, advice: Advice) -> dict[str, Any]:
     """One group for `--json`."""
     from equipoise.replay.whatif.advice import pareto_front
+    from equipoise.replay.whatif.kafka_properties import kafka_properties
 
-    return {**answer.as_json(), "front": pareto_front(answer), "advice": {"change": advice.change, "line": advice.line}}
+    properties = kafka_properties(answer)
+    return {
+        **answer.as_json(),
+        "front": pareto_front(answer),
+        "advice": {"change": advice.change, "line": advice.line},
+        "kafka_properties": None if properties is None else properties.as_json(),
+    }
 
 
 def answer_parts(answer: WhatIf, advice: Advice) -> list[Part]:
-    """The fidelity, the cost of each configuration, and the advice."""
+    """The fidelity, the cost of each configuration, the advice, and Kafka's properties to set."""
     from equipoise.replay.whatif.advice import pareto_front
+    from equipoise.replay.whatif.kafka_properties import kafka_properties
 
     head = Line(bold(answer.group), f"  {span_text(answer.span_ms)}, {counted(answer.facts, 'fact')}, led by {answer.factual.assignor}")
     best = pareto_front(answer)
@@ -200,7 +209,9 @@ def answer_parts(answer: WhatIf, advice: Advice) -> list[Part]:
         rows=[_row(each, each.configuration.name in best) for each in outcomes if not each.error],
         title="what each would have cost; less is better; *: no other configuration beats it",
     )
-    return [head, "", fidelity_table(answer), f"simulated with: {used}", "", costs, *failed, "", Line(bold(advice.line))]
+    properties = kafka_properties(answer)
+    lines = ["", *properties.lines()] if properties is not None and answer.outcomes else []
+    return [head, "", fidelity_table(answer), f"simulated with: {used}", "", costs, *failed, "", Line(bold(advice.line)), *lines]
 
 
 def fidelity_table(answer: WhatIf) -> Table:

@@ -403,7 +403,7 @@ class MemberHost:
                 ended_incarnation=self._proven_dead,
                 former_log_id=self._log_id,
                 heartbeat_interval_ms=given.heartbeat_interval_ms,
-                keepalive_interval_ms=given.keepalive_interval_ms,
+                keepalive_interval_ms=given.keepalive_ms,
                 ready_lag_records=given.ready_lag_records,
                 advertised=given.advertised,
                 prepares=self._prepares,

@@ -13,7 +13,7 @@ import attrs
 
 from equipoise.broker_watch import AGAIN_S, BrokerWatch
 from equipoise.events.errors import DamagedError
-from equipoise.events.facts import Fact, LogOpened
+from equipoise.events.facts import Fact, GroupConfigured, LogOpened, MemberJoined, TopologyDeclared
 from equipoise.events.log.kafka.client import LOG_COMPRESSION, ConsumedRecord, Consumer, Producer, TopicPartition, call_off, unless_abandoned
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import group_key, group_of, member_decision, pack_fact, partition_of, stored_decision
@@ -25,6 +25,8 @@ from equipoise.runtime import Runtime
 from equipoise.statemachine.member import Reception
 
 _LOG = logging.getLogger(__name__)
+_NOT_REPEATED = (GroupConfigured, TopologyDeclared, MemberJoined)
+"""Facts of an incarnation's beginning, which no report repeats."""
 RETRY_S = 0.3
 SAME_FOR_S = 0.1
 """How long an answer that the topics are still the same is valid before a send."""
@@ -396,19 +398,25 @@ class Link:
         """Sends queued facts one after the other, for ever.
 
         A fact that cannot be sent in time is dropped; the next report repeats it
-        (docs/protocol.md#m2). Nothing is sent to topics that were created again: the first record
-        there must be LogOpened.
+        (docs/protocol.md#m2). Those that no report repeats are sent again while the incarnation
+        that queued them lasts: without its join, its reports are rejected. Nothing is sent to
+        topics that were created again: the first record there must be LogOpened.
         """
         from aiokafka.errors import KafkaError
 
         while True:
             fact, queued_ms = await self._outbox.get()
+            placements, is_sent = self._placements, False
             try:
-                await self._send(pack_fact(fact))
-                self._acknowledged(fact, queued_ms)
-            except KafkaError as error:
-                self._failed(f"sending {fact.__class__.__name__} failed", error)
-                await asyncio.sleep(RETRY_S)
+                while not is_sent and placements == self._placements:
+                    try:
+                        await self._send(pack_fact(fact))
+                        self._acknowledged(fact, queued_ms)
+                        is_sent = True
+                    except KafkaError as error:
+                        self._failed(f"sending {fact.__class__.__name__} failed", error)
+                        await asyncio.sleep(RETRY_S)
+                        is_sent = not isinstance(fact, _NOT_REPEATED)
             finally:
                 self._outbox.task_done()
 

@@ -17,6 +17,9 @@ from equipoise.member.fencing import AT_LEAST_ONCE, EXACTLY_ONCE
 from equipoise.member.serdes import BytesSerde, Serde
 from equipoise.member.stores import MemoryStore, OpenStore, RocksStore
 
+FAILOVER_MS = 15_000
+"""Time in which brokers replace one that crashed."""
+
 
 @attrs.frozen(kw_only=True)
 class RestartIntent:
@@ -48,7 +51,7 @@ class MemberOptions:
     """
     tags: Mapping[str, str] = attrs.field(factory=dict)
     """Names and values by which standbys are spread, as the group's `rack_aware_tags` say."""
-    session_timeout_ms: int = attrs.field(default=30_000, validator=fields.integer(1))
+    session_timeout_ms: int = attrs.field(default=45_000, validator=fields.integer(1))
     """The leader takes the tasks of a member that was silent for this time. Choose more than the
     brokers' failover time, else each failover expires the whole group.
     """
@@ -60,10 +63,10 @@ class MemberOptions:
     """How often the member looks whether it has something to report, and proves that it has read
     the decisions to their end; at most half of `lease_ms`.
     """
-    keepalive_interval_ms: int | None = attrs.field(default=None, validator=fields.optional(fields.integer(1)))
-    """Time between two facts of a member that has nothing to report; at most three quarters of
-    `lease_ms`, see docs/protocol.md#m4. None: it reports at each heartbeat. Workers of builds that
-    do not know `MemberUnchanged` halt its group: upgrade them first.
+    keepalive_interval_ms: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
+    """Longest time between two facts of a member that has nothing to report; at most three quarters
+    of `lease_ms`, see docs/protocol.md#m4. None: what leaves brokers 15 s to fail over. 0: it
+    reports at each heartbeat, as workers need it that do not know `MemberUnchanged`.
     """
     advertised: str | None = attrs.field(default=None, validator=fields.optional(fields.name))
     """Where other processes reach this application, as ``host:port``, for `Member.owner`. None:
@@ -161,6 +164,13 @@ class MemberOptions:
     def lease_ms(self) -> int:
         """How long the member may process without having read the log to its end."""
         return self.session_timeout_ms - self.lease_margin_ms
+
+    @property
+    def keepalive_ms(self) -> int | None:
+        """`keepalive_interval_ms`, or its default; None: the member reports at each heartbeat."""
+        if self.keepalive_interval_ms is not None:
+            return self.keepalive_interval_ms or None
+        return max(self.heartbeat_interval_ms, min(self.lease_ms - FAILOVER_MS, self.lease_ms * 3 // 5))
 
     @property
     def transactional(self) -> bool:

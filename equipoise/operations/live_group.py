@@ -12,7 +12,7 @@ from equipoise.events import codec
 from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import InputError
 from equipoise.events.facts import DealRequested, Fact, GroupConfigured, ProbingTick
-from equipoise.events.log.kafka.client import LOG_COMPRESSION
+from equipoise.events.log.kafka.client import LOG_COMPRESSION, Producer
 from equipoise.events.log.kafka.envelope import group_key, pack_fact, partition_of
 from equipoise.events.log.kafka.opening import reaching
 from equipoise.events.records import DecisionRecord, Record
@@ -31,22 +31,22 @@ LOOK_S = 0.5
 
 class LiveGroup:
     """One group of the log that `settings` names. An asynchronous context manager: it holds a
-    producer. `folded`: called for each fact of the group's partition, after it was folded here.
+    producer from the first `append` on, because whoever only looks need not have the right to
+    write. `folded`: called for each fact of the group's partition, after it was folded here.
     """
 
     def __init__(self, settings: LiveSettings, group: str, *, folded: Folded = lambda record, decisions, machine: None) -> None:
         self._settings = settings
         self.group = group
         self._follower = Follower(settings, settings.topics, group, folded=folded)
+        self._producer: Producer | None = None
 
     async def __aenter__(self) -> Self:
-        self._producer = self._settings.clients.producer(compression_type=LOG_COMPRESSION)
-        with reaching(self._settings):
-            await self._producer.start()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self._producer.stop()
+        if self._producer is not None:
+            await self._producer.stop()
 
     async def machine(self) -> GroupMachine:
         """The group's machine after the last fact.
@@ -82,11 +82,22 @@ class LiveGroup:
 
     async def append(self, fact: Fact) -> int:
         """Appends a fact of the group and returns its offset. Raises InputError when no broker
-        answers.
+        answers, or when this user may not write to the topic of facts.
         """
+        from aiokafka.errors import ClusterAuthorizationFailedError, TopicAuthorizationFailedError
+
+        facts = self._settings.topics.facts
         partition = partition_of(self.group, await self._follower.partitions())
         with reaching(self._settings):
-            sent = await self._producer.send_and_wait(self._settings.topics.facts, pack_fact(fact), key=group_key(self.group), partition=partition)
+            try:
+                if self._producer is None:
+                    producer = self._settings.clients.producer(compression_type=LOG_COMPRESSION)
+                    await producer.start()
+                    self._producer = producer
+                sent = await self._producer.send_and_wait(facts, pack_fact(fact), key=group_key(self.group), partition=partition)
+            except (ClusterAuthorizationFailedError, TopicAuthorizationFailedError):  # the first: it may write to no topic at all
+                fix = f"give it Write on Topic {facts} (docs/operations.md#tls-passwords-and-acls)"
+                raise InputError(f"topic {facts}: this user may not write to it; {fix}") from None
         return sent.offset
 
     async def until_next_look(self) -> None:

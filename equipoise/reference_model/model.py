@@ -13,11 +13,22 @@ from typing import Any
 
 import attrs
 
-from equipoise.events.decisions import AssignmentIssued, EventRejected, MemberAsked, MemberAssigned, MemberExpired, Move, RestartEnded, RestartPlanned
+from equipoise.events.decisions import (
+    AssignmentIssued,
+    EventRejected,
+    MemberAsked,
+    MemberAssigned,
+    MemberExpired,
+    Move,
+    RestartEnded,
+    RestartPlanned,
+    RoundPlanned,
+)
 from equipoise.events.errors import InvariantBroken
 from equipoise.events.facts import (
     AssignmentObserved,
     GroupConfigured,
+    GroupRejoined,
     LagReported,
     LeaveCancelled,
     LeaveIntended,
@@ -29,6 +40,7 @@ from equipoise.events.facts import (
     MemberUnchanged,
     PartitionsObserved,
     RestartIntended,
+    RoundAsked,
     Subtopology,
     TaskParked,
     TaskReady,
@@ -58,6 +70,10 @@ class Revocation:
 
     epoch: int
     since_ms: int
+
+
+SEAT_SESSION_MS, SEAT_MARGIN_MS = 315_360_000_000, 86_400_000
+"""Of members whose sessions a broker ends (docs/protocol.md#d13)."""
 
 
 @attrs.define
@@ -535,6 +551,10 @@ class ReferenceModel:
             self._ended(event, answers)
         elif isinstance(event, AssignmentObserved):
             self._observed_generation(event)
+        elif isinstance(event, RoundAsked):
+            self._asked_for_round(event, answers)
+        elif isinstance(event, GroupRejoined):
+            self._rejoined(event, answers)
         elif isinstance(event, _OF_A_MEMBER):
             member = self._renew(event)
             if member is None:
@@ -553,6 +573,94 @@ class ReferenceModel:
         for member_id in sorted(self.members.keys() - present):
             self._out(self.members[member_id], hold_ms=0)
         self.generation = event.generation
+
+    def _asked_for_round(self, event: RoundAsked, answers: list[Any]) -> None:
+        """docs/protocol.md#d12: who is not in it has left; the answer gives each task at most one
+        owner, and nobody a copy of what it runs, or of what has no state.
+        """
+        present = {each.member_id for each in event.members}
+        for member_id in sorted(self.members.keys() - present):
+            self._out(self.members[member_id], hold_ms=0)
+        planned = [answer for answer in whole(answers) if isinstance(answer, RoundPlanned)]
+        if len(planned) != 1 or {each.member_id for each in planned[0].members} != present:
+            raise InvariantBroken(0, f"round {event.round_id} has {len(planned)} answers, or one for other members")
+        if planned[0].generation != self.generation + 1:
+            raise InvariantBroken(0, f"round {event.round_id} has generation {planned[0].generation} after {self.generation}")
+        self.generation = planned[0].generation
+        owner: dict[TaskId, str] = {}
+        for each in planned[0].members:
+            if self.topology_epoch is not None:
+                self.members[each.member_id].topology_epoch = self.topology_epoch
+            for task in each.active:
+                if task in owner or self.part(task) is None:
+                    raise InvariantBroken(1, f"round {event.round_id} gives {task} to {each.member_id}, and to {owner.get(task, 'no topology')}")
+                owner[task] = each.member_id
+            for task in (*each.standby, *each.warmup):
+                if task in each.active or not self.is_stateful(task):
+                    raise InvariantBroken(3, f"round {event.round_id} gives {each.member_id} a copy of {task}, which it runs or which has no state")
+        missing = [
+            TaskId(part.subtopology, partition)
+            for part in self.topologies.get(self.topology_epoch or 0, {}).values()
+            for partition in range(part.partitions)
+            if TaskId(part.subtopology, partition) not in owner
+        ]
+        if missing:
+            raise InvariantBroken(2, f"round {event.round_id} gives {missing[0]} to nobody")
+
+    def _rejoined(self, event: GroupRejoined, answers: list[Any]) -> None:
+        """docs/protocol.md#d13: the members are those of the generation and those that are waited
+        for, and each has what it holds.
+        """
+        for declared in event.topologies:
+            self._topology(declared)
+        here, absent = {each.member_id for each in event.members}, {each.member_id for each in event.absent}
+        for member_id in sorted(self.members.keys() - here):
+            member = self.members[member_id]
+            if member_id in absent and not member.is_away and not member.leaving:
+                member.restart = RestartRecord(wait_turn=False)
+                self._goes_away(member)
+            elif not member.is_away:
+                self._out(member, hold_ms=0)
+                self.asked.pop(member_id, None)
+                self.crashes.pop(member_id, None)
+        for each in event.members:
+            old = self.members.get(each.member_id)
+            if old is not None and not old.is_away and old.incarnation == each.incarnation:
+                old.topology_epoch, old.last_heard_ms = each.topology_epoch, self.now_ms
+                self.touched.add(each.member_id)
+                continue
+            if old is not None and old.is_away:
+                told = [answer.outcome for answer in answers if isinstance(answer, RestartEnded) and answer.member_id == old.member_id]
+                if told != ["returned"]:
+                    raise InvariantBroken(0, f"{old.member_id} incarnation {old.incarnation} is back; the leader said {told}")
+            if old is not None:
+                self._out(old, hold_ms=0)
+            self.members[each.member_id] = MemberRecord(
+                member_id=each.member_id,
+                incarnation=each.incarnation,
+                session_timeout_ms=SEAT_SESSION_MS,
+                lease_margin_ms=SEAT_MARGIN_MS,
+                topology_epoch=each.topology_epoch,
+                last_heard_ms=self.now_ms,
+                lags={},
+            )
+            self.touched.add(each.member_id)
+        holder = {task: each.member_id for each in event.members for task in each.held if self.part(task) is not None}
+        for task, name in sorted(holder.items()):
+            owner = self.owner.get(task)
+            if owner == name:
+                continue
+            if owner is not None:
+                self.members[owner].active.pop(task, None)
+                self.members[owner].revoking.pop(task, None)
+            self.handing_over.pop(task, None)
+            self.owner[task], self.tokens[task] = name, self.tokens.get(task, 0) + 1
+            self.members[name].active[task] = TokenGrant(self.tokens[task], self.members[name].epoch)
+            self.idle.discard(task)
+            self.lost.discard(task)
+        for each in event.members:
+            for task in [task for task in self.members[each.member_id].revoking if holder.get(task) != each.member_id]:
+                self._released(self.members[each.member_id], task)
 
     def _configured(self, event: GroupConfigured) -> None:
         """docs/protocol.md#m4: no lease may end by one step of group time that is longer than the

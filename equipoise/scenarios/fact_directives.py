@@ -13,10 +13,12 @@ from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import FieldError, InputError, UnknownEventError
 from equipoise.events.facts import (
     READINESS,
+    AbsentMember,
     AssignmentObserved,
     BaseRequested,
     DealRequested,
     GroupConfigured,
+    GroupRejoined,
     LeaveCancelled,
     LeaveIntended,
     LeaveRequested,
@@ -27,8 +29,11 @@ from equipoise.events.facts import (
     MemberUnchanged,
     ObservedMember,
     PartitionsObserved,
+    PresentMember,
     ProbingTick,
+    RejoinedMember,
     RestartIntended,
+    RoundAsked,
     Subtopology,
     TaskParked,
     TaskReady,
@@ -45,6 +50,7 @@ from equipoise.scenarios.values import (
     ENDS,
     LAGS,
     NAMES,
+    NUMBER_BY_MEMBER,
     OPTIONS,
     PAIRS,
     PARTITIONS,
@@ -523,6 +529,54 @@ def observe(context: Context, parsed: ParsedDirective) -> None:
         for name in sorted(active.keys() | standby.keys())
     )
     context.append(AssignmentObserved(generation=parsed.get("generation", context.state.generation + 1), members=members))
+
+
+@directive(
+    "ask-round",
+    "MEMBER...",
+    "RoundAsked: the leader of a group with `led_by=external` asks who runs what ([D12](protocol.md#d12)); members it does not name are gone.",
+    id=Argument(TEXT, "id of the round; default: `r` and the next generation"),
+    incarnation=INCARNATION,
+    **TIME,
+)
+def ask_round(context: Context, parsed: ParsedDirective) -> None:
+    context.move_clock(parsed)
+    present = tuple(PresentMember(member_id=name, incarnation=context.actor(parsed, name).incarnation) for name in sorted(parsed.members()))
+    context.append(RoundAsked(round_id=parsed.get("id", f"r{context.state.generation + 1}"), members=present))
+
+
+@directive(
+    "rejoin",
+    "",
+    "GroupRejoined: a generation of a classic consumer group that equipoise leads from its leader's seat ([D13](protocol.md#d13)).",
+    held=Argument(BY_MEMBER, "what each member of the generation has; `m1:` for a member without tasks"),
+    incarnations=Argument(NUMBER_BY_MEMBER, "incarnations other than 1, by member"),
+    absent=Argument(NUMBER_BY_MEMBER, "members that are waited for, with their times in ms"),
+    topology=Argument(SIZES, "new epochs of a topology, each with the number of partitions of sub-topology 0"),
+    epoch=Argument(WHOLE, "topology epoch of all members; default: the newest"),
+    **TIME,
+)
+def rejoin(context: Context, parsed: ParsedDirective) -> None:
+    context.move_clock(parsed)
+    held: dict[str, tuple[TaskId, ...]] = parsed.get("held", {})
+    incarnations: dict[str, int] = parsed.get("incarnations", {})
+    absent: dict[str, int] = parsed.get("absent", {})
+    topologies: dict[int, int] = parsed.get("topology", {})
+    declared = tuple(
+        TopologyDeclared(
+            epoch=epoch, subtopologies=(Subtopology(subtopology=0, partitions=partitions, stateful=False, source_topics=("in",)),)
+        )
+        for epoch, partitions in topologies.items()
+    )
+    newest = declared[-1].epoch if declared else max(context.state.topologies, default=0)
+    members = tuple(
+        RejoinedMember(
+            member_id=name, incarnation=incarnations.get(name, 1), client=f"{name}-id", topology_epoch=parsed.get("epoch", newest), held=held[name]
+        )
+        for name in sorted(held)
+    )
+    away = tuple(AbsentMember(member_id=name, back_within_ms=within_ms) for name, within_ms in sorted(absent.items()))
+    context.append(GroupRejoined(generation=context.state.generation + 1, protocol="range", members=members, absent=away, topologies=declared))
 
 
 @directive(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import attrs
 
@@ -21,8 +21,10 @@ from equipoise.events.decisions import (
     MemberExpired,
     MemberWarned,
     Move,
+    ProposedMember,
     RestartEnded,
     RestartPlanned,
+    RoundPlanned,
 )
 from equipoise.events.facts import Fact
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
@@ -82,6 +84,11 @@ def fact_text(fact: Fact) -> str:
         words.append(f"epoch={fact.epoch}")
     elif isinstance(fact, facts.AssignmentObserved):
         words.append(f"generation={fact.generation}")
+    elif isinstance(fact, facts.RoundAsked):
+        words += [fact.round_id, f"({','.join(member_text(each.member_id, each.incarnation) for each in fact.members)})"]
+    elif isinstance(fact, facts.GroupRejoined):
+        held = ",".join(f"{member_text(each.member_id, each.incarnation)}:{'|'.join(map(str, each.held))}" for each in fact.members)
+        words += [f"generation={fact.generation}", f"held=({held})", *(f"absent={each.member_id}" for each in fact.absent)]
     elif isinstance(fact, facts.Undecodable):
         words.append(f"{fact.code} {fact.field}".strip())
     elif isinstance(fact, facts.GroupConfigured) and fact.led_by == "external":
@@ -137,6 +144,8 @@ def decision_lines(decision: Decision, shown: Shown, fact: Fact | None = None) -
         return proposal_lines(decision, shown)
     if isinstance(decision, AssignmentProposedPart):
         return [f"-> AssignmentProposedPart part={decision.part}/{decision.parts}", *proposal_lines(decision.proposed, shown)[1:]]
+    if isinstance(decision, RoundPlanned):
+        return round_lines(decision, shown)
     if isinstance(decision, Checkpointed):
         return [f"-> Checkpointed seq={decision.seq}"] if shown.checkpoints else []
     raise TypeError(f"{type(decision).__name__} has no text form here")
@@ -154,10 +163,22 @@ def move_lines(moves: Iterable[Move]) -> list[str]:
 def proposal_lines(proposal: AssignmentProposed, shown: Shown) -> list[str]:
     lines = [f"-> AssignmentProposed generation={proposal.generation} probing={'yes' if proposal.probing else 'no'}"]
     lines += move_lines(proposal.moves) if shown.reasons else []
-    for member in proposal.members:
+    return [*lines, *_planned_lines(proposal.members)]
+
+
+def round_lines(planned: RoundPlanned, shown: Shown) -> list[str]:
+    """``-> RoundPlanned r7 gen=7 follow_up_ms=5000``, its moves, and what each member gets."""
+    part = f" part={planned.part}/{planned.parts}" if planned.parts > 1 else ""
+    follow_up = "" if planned.follow_up_ms is None else f" follow_up_ms={planned.follow_up_ms}"
+    lines = [f"-> RoundPlanned {planned.round_id} gen={planned.generation} probing={'yes' if planned.probing else 'no'}{follow_up}{part}"]
+    lines += move_lines(planned.moves) if shown.reasons else []
+    return [*lines, *_planned_lines(planned.members)]
+
+
+def _planned_lines(members: Iterable[ProposedMember]) -> Iterator[str]:
+    for member in members:
         copies = [f" {name}={tasks_text(tasks)}" for name, tasks in (("standby", member.standby), ("warmup", member.warmup)) if tasks]
-        lines.append(f"   {member.member_id} active={tasks_text(member.active)}{''.join(copies)}")
-    return lines
+        yield f"   {member.member_id} active={tasks_text(member.active)}{''.join(copies)}"
 
 
 def member_line(state: GroupState, member: MemberState, shown: Shown) -> str:

@@ -147,6 +147,7 @@ OPTIONS = ValueKind("(cross_topic:yes,most:5)", lambda text: _by_name(text, _opt
 PARTITIONS = ValueKind("(0:5000,1:200)", lambda text: _by_number(text, _whole))
 RACKS = ValueKind("(0:a|b,1:a)", lambda text: _by_number(text, lambda racks: tuple(racks.split("|"))))
 SIZES = ValueKind("(0:3,1:60)", lambda text: _by_number(text, _whole))
+NUMBER_BY_MEMBER = ValueKind("(m1:2,m2:5000)", lambda text: _by_name(text, _whole))
 BY_MEMBER = ValueKind("(m1:0_0|0_1,m2:0_2)", lambda text: _by_name(text, lambda tasks: _tasks(",".join(tasks.split("|")))))
 
 

@@ -97,9 +97,9 @@ class ConsumerGroup:
     request. A request is made once, and raises KafkaError or OSError when it fails; see `repeated`.
     """
 
-    def __init__(self, connection: Connection, group: str) -> None:
+    def __init__(self, connection: Connection, group: str, *, request_timeout_ms: int = REQUEST_TIMEOUT_MS, client_id: str = "equipoise") -> None:
         self.group = group
-        self._options = connection.options() | {"request_timeout_ms": REQUEST_TIMEOUT_MS}
+        self._options = connection.options() | {"request_timeout_ms": request_timeout_ms, "client_id": client_id}
         self._client: Any = None
         self._coordinator: int | None = None
         self._protocol: MemberProtocol = "classic"
@@ -123,13 +123,13 @@ class ConsumerGroup:
     async def remove(self, member: GroupMember) -> bool:
         """Takes the member out of the group. False: this member id was out already."""
         if member.protocol == "consumer":
-            code = (await self._send(LastHeartbeat(self.group, member.member_id, member.instance_id))).error_code
+            code = (await self.send(LastHeartbeat(self.group, member.member_id, member.instance_id))).error_code
         else:
-            answer = await self._send(LeaveGroup(self.group, member.member_id, member.instance_id, REASON))
+            answer = await self.send(LeaveGroup(self.group, [(member.member_id, member.instance_id)], REASON))
             code = answer.error_code or answer.members[0][2]
         if code in _NO_MEMBER_NOW:
             return False
-        self._check(code)
+        self.check(code)
         return True
 
     async def coordinator(self) -> frozenset[tuple[str, int]]:
@@ -144,33 +144,35 @@ class ConsumerGroup:
     async def _classic_members(self) -> list[GroupMember] | None:
         """None: it is no group of the classic protocol."""
         try:
-            answer = await self._send(DescribeGroups(self.group))
+            answer = await self.send(DescribeGroups(self.group))
         except NotImplementedError:
             raise InputError("the brokers do not name static members; Kafka 2.4 or later is needed") from None
         (group,) = answer.to_object()["groups"]
         if group["error_code"] == GROUP_ID_NOT_FOUND or group["state"] == "Dead":
             return None
-        self._check(group["error_code"])
+        self.check(group["error_code"])
         return [_classic_member(each) for each in group["members"]]
 
     async def _consumer_members(self) -> list[GroupMember] | None:
         """None: it is no group of KIP-848."""
         try:
-            answer = await self._send(ConsumerGroupDescribe(self.group))
+            answer = await self.send(ConsumerGroupDescribe(self.group))
         except errors.IncompatibleBrokerVersion:  # brokers before 3.7
             return None
         (group,) = answer.to_object()["groups"]
         if group["error_code"] in _OTHER_PROTOCOL:
             return None
-        self._check(group["error_code"])
+        self.check(group["error_code"])
         return [_consumer_member(each) for each in group["members"]]
 
-    def _check(self, code: int) -> None:
+    def check(self, code: int) -> None:
+        """Raises the KafkaError of an error code; 0 is none."""
         if code:
             self._coordinator = None
             raise _error_of(code)(f"group {self.group}, error code {code}")
 
-    async def _send(self, request: Any) -> Any:
+    async def send(self, request: Any) -> Any:
+        """Sends a request to the coordinator. Raises KafkaError or OSError."""
         node = await self._found_coordinator()
         try:
             return await self._client.send(node, request, group=ConnectionGroup.COORDINATION)

@@ -5,6 +5,7 @@ ConsumerGroupHeartbeat for groups of KIP-848.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from io import BytesIO
 from typing import Any
 
@@ -125,20 +126,59 @@ class LeaveGroupRequestV5(RequestStruct):  # type: ignore[misc]  # aiokafka has 
 
 
 class LeaveGroup(Request[LeaveGroupRequestV3 | LeaveGroupRequestV5]):  # type: ignore[misc]  # aiokafka has no types
-    """Takes one member of the classic protocol out of its group. A static member is out only if
-    `member_id` is still the id that the group knows for its `group_instance_id`. `reason`: for the
-    broker's log (KIP-800).
+    """Takes members of the classic protocol out of their group, each by its id and
+    group.instance.id (None: it has none). A static member is out only if its id is still the one
+    that the group knows for its group.instance.id. `reason`: for the broker's log (KIP-800).
     """
 
     API_KEY = 13
 
-    def __init__(self, group: str, member_id: str, group_instance_id: str | None, reason: str) -> None:
-        self._group, self._member_id, self._group_instance_id, self._reason = group, member_id, group_instance_id, reason
+    def __init__(self, group: str, members: Sequence[tuple[str, str | None]], reason: str) -> None:
+        self._group, self._members, self._reason = group, members, reason
 
     def build(self, request_struct_class: type[Any]) -> Any:
         if request_struct_class is LeaveGroupRequestV3:
-            return LeaveGroupRequestV3(self._group, [(self._member_id, self._group_instance_id)])
-        return LeaveGroupRequestV5(self._group, [(self._member_id, self._group_instance_id, self._reason, {})], {})
+            return LeaveGroupRequestV3(self._group, list(self._members))
+        return LeaveGroupRequestV5(self._group, [(member_id, instance_id, self._reason, {}) for member_id, instance_id in self._members], {})
+
+
+class ListGroupsResponseV5(Response):  # type: ignore[misc]  # aiokafka has no types
+    API_KEY = 16
+    API_VERSION = 5
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        ("error_code", Int16),
+        (
+            "groups",
+            CompactArray(
+                ("group", CompactString("utf-8")),
+                ("protocol_type", CompactString("utf-8")),
+                ("group_state", CompactString("utf-8")),
+                ("group_type", CompactString("utf-8")),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("tags", TaggedFields),
+    )
+
+
+class ListGroupsRequestV5(RequestStruct):  # type: ignore[misc]  # aiokafka has no types
+    API_KEY = 16
+    API_VERSION = 5
+    FLEXIBLE_VERSION = True
+    RESPONSE_TYPE = ListGroupsResponseV5
+    SCHEMA = Schema(
+        ("states_filter", CompactArray(CompactString("utf-8"))), ("types_filter", CompactArray(CompactString("utf-8"))), ("tags", TaggedFields)
+    )
+
+
+class ListGroups(Request[ListGroupsRequestV5]):  # type: ignore[misc]  # aiokafka has no types
+    """The groups of a coordinator with their types (KIP-848, KIP-1099)."""
+
+    API_KEY = 16
+
+    def build(self, request_struct_class: type[ListGroupsRequestV5]) -> ListGroupsRequestV5:
+        return request_struct_class([], [], {})
 
 
 _ASSIGNMENT = Schema(

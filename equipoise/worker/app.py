@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import logging
 import shutil
+import ssl
 import tempfile
 from collections.abc import Coroutine, Iterable, Iterator
 from types import TracebackType
@@ -31,6 +32,7 @@ from equipoise.events.fact_parts import observed_in_parts
 from equipoise.events.facts import LogOpened
 from equipoise.events.log.kafka.client import Consumer
 from equipoise.events.log.kafka.connection import MISSING
+from equipoise.events.log.kafka.envelope import partition_of
 from equipoise.events.log.kafka.opening import NOT_SEEN, NotNowError, NotThereError, ensure_topics, open_partitions, partition_count, reaching, reader
 from equipoise.events.log.kafka.topics import MUST_BE
 from equipoise.runtime import DEPLOYED, Runtime, Witness
@@ -40,6 +42,7 @@ from equipoise.worker.host import PartitionHost, answered
 from equipoise.worker.http import Server
 from equipoise.worker.metrics import GroupCollector, WorkerMetrics
 from equipoise.worker.observer import Observer, sources_of, topics_of
+from equipoise.worker.rounds import Rounds
 from equipoise.worker.settings import RELOADED, WorkerSettings
 
 _LOG = logging.getLogger(__name__)
@@ -76,6 +79,7 @@ class Worker:
         self.settings = settings
         self._runtime = runtime
         self.metrics = WorkerMetrics()
+        self.rounds = Rounds(self._host_of, settings, self.metrics, runtime)
         self.http_port = 0
         self._opened: LogOpened | None = None
         self._topic_ids: tuple[str, ...] | None = None
@@ -118,7 +122,7 @@ class Worker:
             await self._open_with_retries()
             self._folder = tempfile.mkdtemp(prefix="equipoise-worker-")
             self._witness = self._runtime.witness() if settings.witness else None
-            self._server = Server(self, settings.http_host, settings.http_port)
+            self._server = Server(self, settings.http_host, settings.http_port, _tls(settings))
             self.http_port = await self._server.start()
             await self._start_faust()
         except BaseException:
@@ -281,6 +285,9 @@ class Worker:
         app.on_partitions_assigned.connect(assigned, weak=False)
         app.on_partitions_revoked.connect(revoked, weak=False)
         app.finalize()
+        # Its records are read by the host, and a spare worker has none: Faust would take both for
+        # a consumer that is stuck, and log errors about it.
+        app.consumer.verify_event_path = lambda now, place: None
         self._app = app
         await _started(app.start(), f"{settings.prefix}.worker")
 
@@ -379,6 +386,14 @@ class Worker:
     def _note_replaced(self) -> None:
         self._is_replaced = True
 
+    def _host_of(self, group: str) -> PartitionHost | None:
+        """The host that leads this group's partition; None: another worker leads it, or none yet.
+        """
+        if self._opened is None:
+            return None
+        host = self._hosts.get(partition_of(group, self._opened.partitions))
+        return host if host is not None and host.leading else None
+
     def _start_hosts(self, partitions: Iterable[int]) -> None:
         assert self._opened is not None, "the log is opened before Faust starts"
         self._assigned = True
@@ -474,6 +489,18 @@ async def _stop_with_checkpoint(host: PartitionHost) -> None:
         await asyncio.wait_for(host.stop(checkpoint=True), _LAST_CHECKPOINTS_S)
     except TimeoutError:
         await host.stop()
+
+
+def _tls(settings: WorkerSettings) -> ssl.SSLContext | None:
+    """Raises InputError when the certificate or its key cannot be read."""
+    if not settings.http_tls_cert:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(settings.http_tls_cert, settings.http_tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise InputError(f"http_tls_cert, http_tls_key: {error}; name files in PEM form that belong together") from None
+    return context
 
 
 def _credentials(settings: WorkerSettings) -> Any:

@@ -12,17 +12,17 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from equipoise.broker_watch import BrokerWatch
 from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import DamagedError, EquipoiseError
-from equipoise.events.facts import Fact, GroupConfigured, LogOpened, ProbingTick
+from equipoise.events.facts import Fact, GroupConfigured, LogOpened, ProbingTick, RoundAsked
 from equipoise.events.log.kafka.client import LOG_COMPRESSION, ConsumedRecord, Producer
 from equipoise.events.log.kafka.envelope import NoRecord, group_key, pack_decision, pack_fact, rejected_record
 from equipoise.events.records import DecisionRecord, Record
-from equipoise.replay.sentences import tell
+from equipoise.replay.sentences import TOLD_FACTS, tell
 from equipoise.replay.wording import names_text
 from equipoise.runtime import DEPLOYED, Runtime
 from equipoise.statemachine.machine import GroupMachine
@@ -152,6 +152,9 @@ class PartitionHost:
         self._written = Written()
         self._bases: BaseKeeper | None = None
         """Stores bases; None: this worker deletes nothing."""
+        self._asked: dict[tuple[str, str], asyncio.Future[list[DecisionRecord]]] = {}
+        """(group, id of a round that somebody waits for) -> its decisions, once they are published.
+        """
         self._read_s = 0.0
         """When a fact was last read, or none was found to read (monotonic, s)."""
 
@@ -193,6 +196,19 @@ class PartitionHost:
             if task is None or task.cancelling():
                 raise
             # Otherwise the session has failed, and closing its producer has cancelled this send.
+
+    async def ask(self, group: str, facts: Iterable[Fact], round_id: str) -> list[DecisionRecord]:
+        """Appends the facts of a round, the last of which is RoundAsked, and returns the decisions
+        on that, once they are published. Raises SendFailedError.
+        """
+        answered: asyncio.Future[list[DecisionRecord]] = asyncio.get_running_loop().create_future()
+        self._asked[group, round_id] = answered
+        try:
+            for fact in facts:
+                await self.append(group, fact)
+            return await answered
+        finally:
+            del self._asked[group, round_id]
 
     async def append(self, group: str, fact: Fact) -> None:
         """Appends a fact of this worker: a tick or an observation. Raises SendFailedError."""
@@ -403,14 +419,17 @@ class PartitionHost:
             return
         if not record.group and record.offset >= max(1, self._rejected_from) and not isinstance(fact, NoRecord):
             await self._reject(fact.key, fact.value, record)
-        if lead.must_read_published(record):
+        kind = record.event.__class__
+        if kind is GroupConfigured and lead.must_read_published(record):
             self._published_to = await answered(self._reading.read_published(lead, self._published_to))
         began_s = self._monotonic_s()
         decisions = lead.fold(record, int(began_s * 1_000))
         self._metrics.fold_seconds.observe(self._monotonic_s() - began_s)
-        self._say(record, decisions)
-        for decision in decisions:
-            await self._publish(decision)
+        if decisions or kind in TOLD_FACTS:
+            self._say(record, decisions)
+        published = [await self._publish(decision) for decision in decisions]
+        if kind is RoundAsked:
+            self._answer(record, decisions, published)
         group = lead.groups.get(record.group)
         if record.event.__class__ is GroupConfigured and not any(isinstance(each.decision, EventRejected) for each in decisions):
             for warning in record.event.knobs.warnings():
@@ -463,12 +482,32 @@ class PartitionHost:
 
     # Publishing
 
-    async def _publish(self, decision: DecisionRecord) -> None:
+    def _answer(self, record: Record, decisions: list[DecisionRecord], published: list[asyncio.Future[Any]]) -> None:
+        """Tells whoever waits for this round what was decided, once the log has it."""
+        waiting = self._asked.get((record.group, record.event.round_id))  # type: ignore[union-attr]  # a RoundAsked
+        if waiting is None:
+            return
+
+        def tell(done: asyncio.Future[Any]) -> None:
+            if waiting.done() or not all(each.done() for each in published):
+                return
+            if all(not each.cancelled() and each.exception() is None for each in published):
+                waiting.set_result(decisions)
+            else:
+                waiting.set_exception(SendFailedError("the decisions of the round could not be published"))
+
+        for each in published:
+            each.add_done_callback(tell)
+        if not published and not waiting.done():
+            waiting.set_result(decisions)  # the group is halted
+
+    async def _publish(self, decision: DecisionRecord) -> asyncio.Future[Any]:
         key, value = group_key(decision.group), pack_decision(decision)
         self._written.bytes_ += len(key) + len(value) + _RECORD_BYTES
         future = await self._send(self._topics.decisions, key, value)
         lead = self.lead
         future.add_done_callback(lambda done: self._published(lead, decision, done))
+        return future
 
     def _published(self, lead: PartitionLead, decision: DecisionRecord, done: asyncio.Future[Any]) -> None:
         if done.cancelled() or done.exception() is not None or lead is not self.lead:

@@ -3,22 +3,27 @@
 - ``/groups``: JSON, the groups led here
 - ``/groups/NAME``: JSON, the state of one group as `equipoise status --json` gives it; 404 when
   this worker does not lead it
+- POST ``/v1/groups/NAME/rounds``: who runs what, for an application that something else carries
+  out (`equipoise.worker.rounds`)
 
 It is ready when it leads every partition assigned to it.
 """
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 from urllib.parse import quote
 
 from aiohttp import web
 
+from equipoise.bridge.question import MOST_BODY_BYTES
 from equipoise.replay.group_view import view_of
 from equipoise.serving import HttpServer
 from equipoise.statemachine.partition import GroupLead
 from equipoise.worker.metrics import WorkerMetrics
+from equipoise.worker.rounds import Rounds
 
 ENDPOINTS = {
     "/health": "whether this worker does its work",
@@ -32,6 +37,7 @@ class ServedWorker(Protocol):
     """What `Server` reads of a worker."""
 
     metrics: WorkerMetrics
+    rounds: Rounds
 
     @property
     def log_id(self) -> str:
@@ -50,8 +56,16 @@ class ServedWorker(Protocol):
 class Server(HttpServer):
     """Serves `worker` on `host`:`port` from `start` to `stop`. `port` 0: any free one."""
 
-    def __init__(self, worker: ServedWorker, host: str, port: int) -> None:
-        super().__init__(worker.metrics.registry, host, port, {"/groups": self._groups, "/groups/{name:.+}": self._group})
+    def __init__(self, worker: ServedWorker, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(
+            worker.metrics.registry,
+            host,
+            port,
+            {"/groups": self._groups, "/groups/{name:.+}": self._group},
+            takes={"/v1/groups/{name:.+}/rounds": worker.rounds.answer},
+            most_body_bytes=MOST_BODY_BYTES,
+            tls=tls,
+        )
         self._worker = worker
 
     def about(self) -> str:

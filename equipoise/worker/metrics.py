@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections import Counter as Tasks
+from collections import Counter as Multiset
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 
@@ -36,7 +36,8 @@ class WorkerMetrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        self.facts = Counter("equipoise_facts", "Facts folded, by kind; anew: folded again on a takeover.", ["kind", "anew"], registry=registry)
+        about = "Facts folded, by kind; takeover: of a log that is taken over."
+        self.facts = Counter("equipoise_facts", about, ["kind", "takeover"], registry=registry)
         self.decisions = Counter("equipoise_decisions", "Decisions computed live, by kind.", ["kind"], registry=registry)
         self.fold_seconds = FoldSeconds()
         registry.register(self.fold_seconds)
@@ -55,6 +56,8 @@ class WorkerMetrics:
             registry=registry,
         )
         self.rejected = Counter("equipoise_rejected_records", "Records that belong to no group, put into the rejected topic.", registry=registry)
+        self.rounds = Counter("equipoise_rounds_asked", "Rounds asked over HTTP, by status of the answer.", ["status"], registry=registry)
+        self.round_seconds = Histogram("equipoise_round_seconds", "Time to answer a round over HTTP.", buckets=_FOLD_S, registry=registry)
         self.unavailable = Counter(
             "equipoise_unavailable_task_seconds",
             "Task-seconds in which nobody owned a task, its owner waited for a hold, or its owner was silent, by the broker's clock.",
@@ -63,7 +66,7 @@ class WorkerMetrics:
         )
         self._times: dict[str, _UnavailableTime] = {}
         """Group -> what is needed to count its unavailable time."""
-        self._not_counted: tuple[dict[type, int], dict[type, int]] = ({}, {})
+        self._not_counted: tuple[Multiset[type], Multiset[type]] = (Multiset(), Multiset())
         """Of a takeover, and live: class -> facts that `facts` does not count yet. Counting there
         takes about as long as folding one.
         """
@@ -78,13 +81,12 @@ class WorkerMetrics:
         `live`: folded as it came, not on a takeover. `is_new`: live, or later than every fact that
         a published decision answers, so that no earlier worker has counted it.
         """
-        counts = self._not_counted[live]
-        counts[record.event.__class__] = counts.get(record.event.__class__, 0) + 1
+        self._not_counted[live][record.event.__class__] += 1
         of_group = self._times.get(record.group)
         if of_group is None:
             of_group = self._times[record.group] = _UnavailableTime(record, state, self._counted_to.get((state.log_id, record.group), -1))
         task_ms = of_group.pass_to(record, decisions, state)
-        if live:
+        if live and decisions:
             for decision in decisions:
                 self.decisions.labels(decision.decision.__class__.__name__).inc()
         if is_new and record.offset > of_group.counted_to:
@@ -102,9 +104,9 @@ class WorkerMetrics:
 
     def text(self) -> bytes:
         """The answer to a scrape."""
-        for counts, anew in zip(self._not_counted, ("true", "false"), strict=True):
+        for counts, takeover in zip(self._not_counted, ("true", "false"), strict=True):
             for kind, count in counts.items():
-                self.facts.labels(kind.__name__, anew).inc(count)
+                self.facts.labels(kind.__name__, takeover).inc(count)
             counts.clear()
         return generate_latest(self.registry)
 
@@ -114,9 +116,9 @@ def held(state: GroupState) -> int:
     return sum(task in state.owner for task in state.holds)
 
 
-def runnable(state: GroupState) -> Tasks[str]:
+def runnable(state: GroupState) -> Multiset[str]:
     """Member -> number of tasks that it owns without a hold."""
-    return Tasks(owner for task, owner in state.owner.items() if task not in state.holds)
+    return Multiset(owner for task, owner in state.owner.items() if task not in state.holds)
 
 
 class FoldSeconds(Collector):
@@ -153,7 +155,7 @@ class _UnavailableTime:
         self.shown = False
         """Whether the group's counter exists."""
         self._silences = SilenceFinder()
-        self._owned, self._total = Tasks[str](), -1
+        self._owned, self._total = Multiset[str](), -1
         """Member -> tasks that it owned without a hold, after the last fact that changed any; and
         their sum.
         """
@@ -162,7 +164,7 @@ class _UnavailableTime:
         """Tasks that had no owner, or one that waited for a hold, after the last fact."""
         self._topology: TopologyDeclared | None = None
         self._tasks = 0
-        """Number of tasks of that topology."""
+        """Number of tasks of that topology, the newest."""
         self._look(state)
 
     def _look(self, state: GroupState) -> None:
@@ -176,17 +178,16 @@ class _UnavailableTime:
         """
         found = self._silences.note(record, decisions, state)
         task_ms = sum((each.to_ms - each.from_ms) * self._owned[each.member_id] for each in found) if found else 0
-        waiting = held(state) if state.holds else 0
-        if decisions or self._total != len(state.owner) - waiting:
+        waiting, owned = held(state) if state.holds else 0, len(state.owner)
+        if decisions or self._total != owned - waiting:
             self._look(state)
-        now_ms = max(self._since_ms, record.append_ms)
-        task_ms += self._idle * (now_ms - self._since_ms)
-        topology = state.topology
-        if topology is not self._topology:
-            self._topology = topology
+        if record.append_ms > self._since_ms:
+            task_ms += self._idle * (record.append_ms - self._since_ms)
+            self._since_ms = record.append_ms
+        if self._topology is None or record.event.__class__ is TopologyDeclared:
+            self._topology = topology = state.topology
             self._tasks = 0 if topology is None else sum(part.partitions for part in topology.subtopologies)
-        self._since_ms = now_ms
-        self._idle = max(0, self._tasks - len(state.owner)) + waiting  # an older topology may have had more
+        self._idle = waiting + (self._tasks - owned if self._tasks > owned else 0)  # an older topology may have had more
         return task_ms
 
 

@@ -18,8 +18,18 @@ from equipoise.events.facts import LogOpened
 from equipoise.events.log.kafka.bases import Bases, beginning
 from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, TopicPartition
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.envelope import NoRecord, StoredDecision, fact_record, fact_row, no_record_row, pack_fact, published
-from equipoise.events.log.kafka.opening import check_append_time, fill_holes, read_bases, reader
+from equipoise.events.log.kafka.envelope import (
+    NoRecord,
+    StoredDecision,
+    fact_record,
+    fact_row,
+    group_of,
+    no_record_row,
+    pack_fact,
+    published,
+    read_fact,
+)
+from equipoise.events.log.kafka.opening import APPEND_TIME, check_append_time, fill_holes, read_bases, reader
 from equipoise.events.log.kafka.topics import Topics
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.statemachine.partition import Folded, PartitionLead, StoredCheckpoint
@@ -237,7 +247,8 @@ class FactReader:
         except OffsetOutOfRangeError:
             raise DamagedError(self._due, "was deleted before it was read here, or the brokers have lost it; beginning again") from None
         for record in records:
-            check_append_time(record)
+            if record.timestamp_type != APPEND_TIME:
+                check_append_time(record)
         if not records:
             return records
         due, self._due = self._due, records[-1].offset + 1
@@ -264,9 +275,10 @@ def next_fact(lead: PartitionLead, found: ConsumedRecord | NoRecord) -> Record |
     """The record to fold next. None: this build cannot read it, and `lead` has halted its group
     (docs/protocol.md#l6). `found`: from a `FactReader`.
     """
-    row = no_record_row(found) if isinstance(found, NoRecord) else fact_row(found.key, found.value, found.offset, found.timestamp)
+    if isinstance(found, NoRecord):
+        return fact_record(no_record_row(found))
     try:
-        return fact_record(row)
+        return read_fact(found.key, found.value, found.offset, found.timestamp)
     except UnknownKindError as error:
-        lead.pass_over(row.group, row.offset, "event_unknown", error.problem)
+        lead.pass_over(group_of(found.key) or "", found.offset, "event_unknown", error.problem)
         return None

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 import attrs
 
 from equipoise.events import fields
-from equipoise.events.errors import InputError
+from equipoise.events.errors import FieldError, InputError
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.settings import build, from_environment, setting
 from equipoise.events.log.kafka.topics import DEFAULT_PREFIX, Topics
@@ -52,6 +52,11 @@ class WorkerSettings(LiveSettings):
     )
     http_host: str = setting("127.0.0.1", "Address that serves health, metrics and states; 0.0.0.0 for everybody.", validator=fields.text())
     http_port: int = setting(8090, "Port of that address; 0: any free one.", validator=fields.integer(0, 65_535))
+    http_token: str = setting(
+        "", "Who asks for a round must name this token (Authorization: Bearer); needed where http_host is not the loopback.", secret=True
+    )
+    http_tls_cert: str = setting("", "File with the certificate (PEM) by which that address is served over TLS.")
+    http_tls_key: str = setting("", "File with the key of that certificate (PEM).")
     worker_session_timeout_ms: int = setting(
         10_000, "A silent worker's partitions go to another worker after this time.", validator=fields.integer(1_000, 3_600_000)
     )
@@ -60,7 +65,7 @@ class WorkerSettings(LiveSettings):
         validator=fields.boolean,
     )
     observe_interval_ms: int = setting(10_000, "Time between two reads of the end offsets of the groups' topics.", validator=fields.integer(100))
-    checkpoint_facts: int = setting(20_000, "Facts in a partition between two checkpoints of all its groups.", validator=fields.integer(1))
+    checkpoint_facts: int = setting(40_000, "Facts in a partition between two checkpoints of all its groups.", validator=fields.integer(1))
     retention_ms: int = setting(
         0, "Facts and decisions are kept so long, and then deleted behind a base; 0: for ever.", validator=fields.integer(0, 10 * 365 * 86_400_000)
     )
@@ -74,6 +79,11 @@ class WorkerSettings(LiveSettings):
     log_level: str = setting("INFO", "DEBUG, INFO, WARNING or ERROR.", validator=fields.one_of("DEBUG", "INFO", "WARNING", "ERROR"))
     log_format: str = setting("text", "text, or json: one JSON document a line (docs/json.md).", validator=fields.one_of("text", "json"))
 
+
+    def __attrs_post_init__(self) -> None:
+        LiveSettings.__attrs_post_init__(self)
+        if bool(self.http_tls_cert) != bool(self.http_tls_key):
+            raise FieldError("WorkerSettings.http_tls_key", "http_tls_cert and http_tls_key belong together; set both or none")
 
     @property
     def has_retention(self) -> bool:

@@ -275,7 +275,8 @@ def _connect(path: Path, mode: Mode) -> sqlite3.Connection:
         if mode != "r":
             return sqlite3.connect(f"{name}?mode=rwc", uri=True, isolation_level=None)
         # Not mode=ro: that one cannot clear away the -wal and -shm files it needs while it reads.
-        connection = sqlite3.connect(f"{name}?mode=rw", uri=True, isolation_level=None)
+        # Of any thread, one at a time: `restore` reads rows where it sends them.
+        connection = sqlite3.connect(f"{name}?mode=rw", uri=True, isolation_level=None, check_same_thread=False)
         try:
             connection.execute("PRAGMA query_only = ON")
             connection.execute("SELECT count(*) FROM sqlite_schema")
@@ -288,7 +289,7 @@ def _connect(path: Path, mode: Mode) -> sqlite3.Connection:
             # A closed log on a read-only medium or a full disk: nothing writes there, so SQLite can
             # read the file alone.
             connection.close()
-            connection = sqlite3.connect(f"{name}?mode=ro&immutable=1", uri=True, isolation_level=None)
+            connection = sqlite3.connect(f"{name}?mode=ro&immutable=1", uri=True, isolation_level=None, check_same_thread=False)
         except _FAILURES:
             pass  # no database, or a damaged one: `_prepare` meets the same, and says so
         return connection

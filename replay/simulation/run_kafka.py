@@ -1,7 +1,9 @@
-"""`simulate_kafka`: the recorded inputs led by Kafka Streams, by its coordinator and its assignor
-(`equipoise.replay.simulation.kafka`).
+"""`simulate_kafka`: the recorded inputs in a Kafka Streams application, with its coordinator and
+its threads (`equipoise.replay.simulation.kafka`), led by its own assignor or by equipoise, in
+rounds.
 
-What-if uses it for an imported group as it is, and for other settings of Kafka Streams.
+What-if uses it for an imported group as it is, for other settings of Kafka Streams, and for an
+application whose rounds equipoise decides.
 """
 
 from __future__ import annotations
@@ -9,15 +11,30 @@ from __future__ import annotations
 import attrs
 
 from equipoise.assignors import check_settings, registry
+from equipoise.bridge.mapping import with_own_warmups
 from equipoise.events.facts import GroupConfigured
 from equipoise.replay.recorded_inputs import ConfigurationChanged, Happening, ProcessEnded, ProcessStarted, RecordedInputs, TopologyChanged
 from equipoise.replay.simulation.kafka import InstanceSettings, KafkaGroup, KafkaProtocol
+from equipoise.replay.simulation.kafka.rounds import SimulatedRounds
 from equipoise.replay.simulation.measures import ProcessLifetime
-from equipoise.replay.simulation.run import PROGRESS_EVERY_MS, Progress, Simulation, SimulationResult, log_id_of, override, result_of
+from equipoise.replay.simulation.run import (
+    PROGRESS_EVERY_MS,
+    Progress,
+    Simulation,
+    SimulationResult,
+    configuration,
+    log_id_of,
+    override,
+    result_of,
+)
 
 ASSIGNOR = "kafka_streams"
+LEADS_ROUNDS = "high_availability"
+"""The assignor of an application that asks for rounds, if none is named (docs/streams.md)."""
 FIRST_BY_MS = 100
 """The group's first leader began to join this much before the others."""
+MOST_SESSION_MS = 45_000
+"""Kafka's default. Members of an application that asked for rounds do not say theirs."""
 
 
 def kafka_configuration(recorded: GroupConfigured, simulation: Simulation) -> GroupConfigured:
@@ -30,16 +47,35 @@ def kafka_configuration(recorded: GroupConfigured, simulation: Simulation) -> Gr
     return GroupConfigured(assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, led_by="external", knobs=settings)
 
 
-def simulate_kafka(
-    inputs: RecordedInputs, simulation: Simulation, *, protocol: KafkaProtocol | None = None, progress: Progress | None = None
-) -> SimulationResult:
-    """Simulates a Kafka Streams group on the recorded `inputs` and returns what it cost. Of
-    `simulation`, `overrides`, `seed`, `restore` and `start_ms` are used.
+def rounds_configuration(recorded: GroupConfigured, simulation: Simulation) -> GroupConfigured:
+    """Returns the recorded configuration with the simulation's assignor and settings, for an
+    application that asks for rounds. As there, Kafka's default of ``max.warmup.replicas`` counts as
+    not chosen. Raises as `equipoise.replay.simulation.run.configuration` does.
+    """
+    named = simulation.assignor or (LEADS_ROUNDS if recorded.assignor == ASSIGNOR else recorded.assignor)
+    configured = attrs.evolve(configuration(recorded, attrs.evolve(simulation, assignor=named)), led_by="external")
+    return configured if "max_warmups" in simulation.overrides else attrs.evolve(configured, knobs=with_own_warmups(configured.knobs))
 
-    The run has no log, because Kafka writes none. Raises as `kafka_configuration` does.
+
+def simulate_kafka(
+    inputs: RecordedInputs,
+    simulation: Simulation,
+    *,
+    rounds: bool = False,
+    protocol: KafkaProtocol | None = None,
+    progress: Progress | None = None,
+) -> SimulationResult:
+    """Simulates a Kafka Streams application on the recorded `inputs` and returns what it cost. Of
+    `simulation`, `overrides`, `seed`, `restore` and `start_ms` are used, and `assignor` with
+    `rounds`.
+
+    `rounds`: equipoise decides each rebalance, instead of Kafka's assignor. No log is written.
+    Raises as `kafka_configuration` or `rounds_configuration` does, and GroupHalted.
     """
     start, end_ms = inputs.start, inputs.end_ms
-    configured = kafka_configuration(start.config, simulation)
+    configured = (rounds_configuration if rounds else kafka_configuration)(start.config, simulation)
+    log_id = log_id_of(inputs, attrs.evolve(simulation, assignor=configured.assignor), configured)
+    asked = SimulatedRounds(start.group, log_id, configured, start.at_ms) if rounds else None
     given = protocol_of(inputs, configured) if protocol is None else protocol
     group = KafkaGroup(
         settings=configured.knobs,
@@ -48,6 +84,7 @@ def simulate_kafka(
         protocol=given,
         seed=simulation.seed,
         start_ms=start.at_ms,
+        rounds=asked,
     )
     for happening in inputs.happenings:
         group.engine.at(happening.at_ms, _happens, group, happening, simulation, inputs.first_leader)
@@ -64,10 +101,10 @@ def simulate_kafka(
             for each in group.instances
         ),
         configured=configured,
-        log_id=log_id_of(inputs, attrs.evolve(simulation, assignor=ASSIGNOR), configured),
+        log_id=log_id,
         seed=simulation.seed,
-        facts=0,
-        decisions=0,
+        facts=0 if asked is None else asked.facts,
+        decisions=0 if asked is None else asked.decisions,
     )
 
 
@@ -89,7 +126,7 @@ def _happens(group: KafkaGroup, happening: Happening, simulation: Simulation, fi
                 threads=happening.capacity,
                 rack=happening.rack,
                 tags=dict(happening.tags),
-                session_timeout_ms=happening.session_timeout_ms,
+                session_timeout_ms=min(happening.session_timeout_ms, MOST_SESSION_MS) if group.asks else happening.session_timeout_ms,
                 restore=simulation.restore,
                 start_ms=simulation.start_ms - (FIRST_BY_MS if leads else 0),
             ),
@@ -105,7 +142,9 @@ def _happens(group: KafkaGroup, happening: Happening, simulation: Simulation, fi
             else:
                 instance.leave(None if happening.done_ms is None else happening.done_ms - happening.at_ms)
     elif isinstance(happening, ConfigurationChanged):
-        group.settings = override(happening.config.knobs, simulation.overrides)
+        group.configure(
+            rounds_configuration(happening.config, simulation) if group.asks else kafka_configuration(happening.config, simulation)
+        )
     elif isinstance(happening, TopologyChanged):
         group.declare(happening.topology)
     else:

@@ -13,8 +13,18 @@ import attrs
 
 from equipoise.assignors import registry
 from equipoise.assignors.common.shares import outside_shares, shares_of, slack_of
-from equipoise.events.decisions import AssignmentIssued, BalanceEvaluated, EventRejected, MemberExpired
-from equipoise.events.facts import AssignmentObserved, LagReported, MemberEnded, MemberJoined, MemberLeft, MemberUnchanged, TopologyDeclared
+from equipoise.events.decisions import AssignmentIssued, BalanceEvaluated, EventRejected, MemberExpired, RoundPlanned
+from equipoise.events.facts import (
+    AssignmentObserved,
+    GroupRejoined,
+    LagReported,
+    MemberEnded,
+    MemberJoined,
+    MemberLeft,
+    MemberUnchanged,
+    RoundAsked,
+    TopologyDeclared,
+)
 from equipoise.events.records import Entry
 from equipoise.events.tasks import TaskId
 from equipoise.replay.history import Condition, History, Interval, MoveStory
@@ -256,7 +266,7 @@ class _Builder:
         changed = False
         for decided in step.decisions:
             decision = decided.decision
-            if isinstance(decision, AssignmentIssued):
+            if isinstance(decision, AssignmentIssued | RoundPlanned):
                 changed = True
                 self._note_round(at_ms, record.offset, decision)
             elif isinstance(decision, MemberExpired):
@@ -281,6 +291,11 @@ class _Builder:
             )
             for ended in event.ended:
                 self._end(ended.member_id, ended.incarnation, at_ms, ended.how, min(at_ms, ended.ended_ms))
+        elif isinstance(event, RoundAsked):
+            for member_id, incarnation in sorted(self._lives):
+                member = state.members.get(member_id)
+                if member is None or member.incarnation != incarnation:
+                    self._end(member_id, incarnation, at_ms, "left")
         elif isinstance(event, MemberLeft):
             changed = True
             if event.member_id not in state.members:
@@ -295,19 +310,22 @@ class _Builder:
                 self._end(event.member_id, event.incarnation, at_ms, "restarting")
         elif isinstance(event, MemberJoined):
             self._note_join(event, at_ms)
+        elif isinstance(event, GroupRejoined):
+            changed = True
+            self._note_generation(event, at_ms)
         elif isinstance(event, LagReported | MemberUnchanged):
             self._note_report(event, at_ms)
         if changed:
             self._note_change(at_ms)
 
-    def _note_round(self, at_ms: int, offset: int, issued: AssignmentIssued) -> None:
+    def _note_round(self, at_ms: int, offset: int, issued: AssignmentIssued | RoundPlanned) -> None:
         if issued.part == 1:
             self._rounds.append(
                 Round(
                     append_ms=at_ms,
                     offset=offset,
                     generation=issued.generation,
-                    cause=issued.cause,
+                    cause="asked" if isinstance(issued, RoundPlanned) else issued.cause,
                     moves=len(issued.moves),
                     members=len(issued.members),
                 )
@@ -319,6 +337,15 @@ class _Builder:
         member = self._state.members.get(event.member_id)
         if member is not None and member.incarnation == event.incarnation:  # else it was rejected
             self._lives.setdefault((event.member_id, event.incarnation), _OpenLife(event.capacity, event.rack, at_ms, at_ms))
+
+    def _note_generation(self, event: GroupRejoined, at_ms: int) -> None:
+        """Who is not in the generation is away or has left."""
+        here = {(each.member_id, each.incarnation): each for each in event.members}
+        for member_id, incarnation in sorted(self._lives.keys() - here.keys()):
+            self._end(member_id, incarnation, at_ms, "restarting" if self._state.is_away(member_id) else "left")
+        for key, each in here.items():
+            life = self._lives.setdefault(key, _OpenLife(each.capacity, each.rack, at_ms, at_ms))
+            life.heard_ms = at_ms
 
     def _end(self, member_id: str, incarnation: int, at_ms: int, how: str, silent_ms: int | None = None) -> None:
         """`silent_ms` None: the time of its last report, unless it ended in order."""

@@ -112,7 +112,8 @@ def _distance(one: Outcome, factual: Outcome) -> int:
     smallest change is advised.
     """
     changed = sum(getattr(one.settings, field.name) != getattr(factual.settings, field.name) for field in attrs.fields(type(one.settings)))
-    return int(changed + (one.assignor != factual.assignor) + (one.configuration.announce_closes is not None))
+    given = (one.configuration.announce_closes, one.configuration.carrier)
+    return int(changed + (one.assignor != factual.assignor) + sum(each is not None for each in given))
 
 
 def _trades_clearly(one: Outcome, factual: Outcome) -> bool:
@@ -146,6 +147,8 @@ def _changes(one: Outcome, factual: Outcome) -> str:
             changes.append(f"{field.name} from {_number(before)} to {_number(after)}")
     if one.configuration.announce_closes is not None:
         changes.append(f"closes to be {'announced' if one.configuration.announce_closes else 'at once'}")
+    if one.configuration.carrier is not None:
+        changes.append(f"the carrier to {one.configuration.carrier}")
     return " and ".join(changes) or "nothing"
 
 
@@ -156,8 +159,11 @@ def _because(one: Outcome, factual: Outcome) -> str:
 
 
 def _moved(one: Outcome, factual: Outcome, metric: str) -> str:
+    return moved(getattr(factual.metrics, metric), getattr(one.metrics, metric), metric)
+
+
+def moved(before: float, after: float, metric: str) -> str:
     """``unavailability goes from 971.5 to 612.7 task-seconds (-37 %)``."""
-    before, after = getattr(factual.metrics, metric), getattr(one.metrics, metric)
     unit = {"records_restored": " records", "rebalances": ""}.get(metric, " task-seconds")
     return f"{OBJECTIVES[metric]} goes from {_number(before)} to {_number(after)}{unit}" + (f" ({(after - before) / before:+.0%})" if before else "")
 

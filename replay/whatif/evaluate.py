@@ -14,6 +14,8 @@ from typing import Any
 
 import attrs
 
+from equipoise.assignors.common.carrier import KAFKA_STREAMS
+from equipoise.events import fields
 from equipoise.events.errors import EquipoiseError, GroupHalted, InputError
 from equipoise.events.facts import GroupConfigured
 from equipoise.events.records import Entry
@@ -22,7 +24,7 @@ from equipoise.replay.recorded_inputs import RecordedInputs, sum_windows
 from equipoise.replay.simulation import MemorySink, RestoreModel
 from equipoise.replay.simulation.run import Simulation, SimulationResult, configuration, simulate
 from equipoise.replay.simulation.run_kafka import ASSIGNOR as KAFKA
-from equipoise.replay.simulation.run_kafka import kafka_configuration, simulate_kafka
+from equipoise.replay.simulation.run_kafka import kafka_configuration, rounds_configuration, simulate_kafka
 from equipoise.replay.whatif.recording import METRICS, Metrics, Recording, mean, metrics_of, read_recording
 
 FACTUAL = "as it is"
@@ -41,7 +43,9 @@ class Configuration:
     (`equipoise.events.settings.GroupSettings`); `assignor` None: the log's leader.
 
     A group imported from Kafka Streams is led by Kafka Streams with `assignor` None or
-    ``kafka_streams``, and by equipoise with any other.
+    ``kafka_streams``, and by equipoise with any other. `carrier`: then what carries equipoise's
+    plans out: ``kafka_streams``, the application as it is, which asks for rounds (docs/streams.md);
+    ``members``, which embed equipoise. None: as recorded; members where Kafka Streams led.
 
     `announce_closes`: whether a member announces its close (True) or stops at once (False). None:
     as recorded under the log's own leader; announced where equipoise replaces Kafka Streams.
@@ -51,6 +55,7 @@ class Configuration:
     assignor: str | None = None
     settings: Mapping[str, Any] = attrs.field(factory=dict)
     announce_closes: bool | None = None
+    carrier: str | None = attrs.field(default=None, validator=fields.optional(fields.one_of("members", KAFKA_STREAMS.name)))
 
 
 @attrs.frozen(kw_only=True)
@@ -73,6 +78,7 @@ class Outcome:
             "assignor": self.assignor,
             "changes": dict(self.configuration.settings),
             "announce_closes": self.configuration.announce_closes,
+            "carrier": self.configuration.carrier,
             "metrics": None if self.metrics is None else self.metrics.as_json(),
             "runs": [run.as_json() for run in self.runs],
             "error": self.error,
@@ -213,7 +219,7 @@ def check_configurations(inputs: RecordedInputs, configurations: Sequence[Config
         if each.name in names:
             raise InputError(f"configuration {each.name!r}: there are two of that name; give each its own")
         names.add(each.name)
-        found.append(Checked(each, configured_as(inputs, each) == own and each.announce_closes is None))
+        found.append(Checked(each, configured_as(inputs, each) == own and each.announce_closes is None and each.carrier in (None, inputs.carrier)))
     return found
 
 
@@ -221,13 +227,23 @@ def configured_as(inputs: RecordedInputs, each: Configuration) -> GroupConfigure
     """Returns the group's configuration with the changes of `each`. Raises InputError for an
     assignor or a setting that does not exist, FieldError for an invalid value.
     """
+    if each.carrier == KAFKA_STREAMS.name and not inputs.imported:
+        raise InputError(f"carrier {each.carrier}: the group's members embed equipoise; import one that Kafka Streams carries out")
     simulation = _simulation(inputs, each, seed=0, speed=1)
-    return (kafka_configuration if kafka_leads(inputs, each) else configuration)(inputs.start.config, simulation)
+    configured_by = kafka_configuration if kafka_leads(inputs, each) else rounds_configuration if in_rounds(inputs, each) else configuration
+    return configured_by(inputs.start.config, simulation)
 
 
 def kafka_leads(inputs: RecordedInputs, each: Configuration) -> bool:
     """Returns whether Kafka Streams leads under this configuration."""
-    return inputs.imported and each.assignor in (None, KAFKA)
+    return inputs.imported and (each.assignor == KAFKA or (each.assignor is None and not in_rounds(inputs, each)))
+
+
+def in_rounds(inputs: RecordedInputs, each: Configuration) -> bool:
+    """Returns whether a Kafka Streams application asks equipoise for rounds under this
+    configuration.
+    """
+    return each.assignor != KAFKA and (each.carrier or inputs.carrier) == KAFKA_STREAMS.name
 
 
 @attrs.frozen
@@ -273,9 +289,10 @@ def _simulate_once(recording: Recording, each: Configuration, seed: int, speed: 
     memory = None if seen is None or recording.metrics_source == "measured" else MemorySink()
     try:
         result: SimulationResult
-        if kafka_leads(inputs, each):
+        rounds = in_rounds(inputs, each)
+        if rounds or kafka_leads(inputs, each):
             memory = None  # Kafka writes no log
-            result = simulate_kafka(inputs.with_closes(each.announce_closes), simulation, progress=bar)
+            result = simulate_kafka(inputs.with_closes(each.announce_closes), simulation, rounds=rounds, progress=bar)
         else:
             announce = True if each.announce_closes is None and inputs.imported else each.announce_closes
             result = simulate(inputs.with_closes(announce), simulation, sink=memory, progress=bar)

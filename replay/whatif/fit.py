@@ -181,8 +181,8 @@ class _Copies:
     """Last report of one member on its copies, and its assignment by then."""
 
     at_ms: int
-    positions: dict[TaskId, tuple[Lag, int]]
-    """task -> (lag, end offset)"""
+    positions: dict[TaskId, tuple[Lag, int | None]]
+    """task -> (lag, end offset; None: not observed yet)"""
     assigned: frozenset[TaskId]
 
 
@@ -307,14 +307,17 @@ class Fitting:
             join_wait_ms=self.join_wait_ms,
         )
 
-    def _end(self, task: TaskId) -> int:
-        return sum(self.ends.get((topic, task.partition), 0) for topic in self.changelogs.get(task.subtopology, ()))
+    def _end(self, task: TaskId) -> int | None:
+        ends = [self.ends.get((topic, task.partition)) for topic in self.changelogs.get(task.subtopology, ())]
+        known = [end for end in ends if end is not None]
+        return sum(known) if len(known) == len(ends) else None
 
     def _copies(self, key: tuple[str, int]) -> _Copies:
         assigned = self.assigned.get(key, frozenset())
         lags = self.lags.get(key, {})
         tasks = sorted({*lags, *(task for task in assigned if self.changelogs.get(task.subtopology))})
-        return _Copies(self.now_ms, {task: (lags.get(task, self._end(task)), self._end(task)) for task in tasks}, assigned)
+        ends = {task: self._end(task) for task in tasks}
+        return _Copies(self.now_ms, {task: (lags.get(task, end or 0), end) for task, end in ends.items()}, assigned)
 
     def _reported(self, event: LagReported) -> None:
         key = (event.member_id, event.incarnation)
@@ -354,7 +357,7 @@ class Fitting:
             remaining = 0 if later is LagSentinel.ACTIVE else later
             if not isinstance(remaining, int):
                 continue
-            growth = max(0, later_end - end)
+            growth = 0 if end is None or later_end is None else max(0, later_end - end)  # a first observation is no growth
             restored += max(0, lag - remaining + growth)
             copies += 1
             busy = busy or remaining > self.acceptable + growth * self.join_wait_ms // took_ms

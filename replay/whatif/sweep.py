@@ -35,13 +35,16 @@ from equipoise.events.errors import InputError
 from equipoise.replay.whatif.evaluate import Configuration
 
 MOST_CONFIGURATIONS = 1_000
-_KEYS = ("name", "assignor", "announce_closes", "knobs", "sweep", "configuration")
+_OF_THE_LEADER = ("assignor", "announce_closes", "carrier")
+"""Dimensions that are not settings of the group."""
+_KEYS = ("name", *_OF_THE_LEADER, "knobs", "sweep", "configuration")
 
 
 def grid(dimensions: Mapping[str, Sequence[Any]], base: Configuration | None = None) -> list[Configuration]:
     """Returns every combination of these values over `base`, the last dimension varying fastest. A
-    dimension is a setting, ``options.NAME``, ``assignor`` or ``announce_closes``. Raises InputError
-    for a dimension without values and for more than MOST_CONFIGURATIONS combinations.
+    dimension is a setting, ``options.NAME``, ``assignor``, ``announce_closes`` or ``carrier``.
+    Raises InputError for a dimension without values and for more than MOST_CONFIGURATIONS
+    combinations.
     """
     number = 1
     for name, values in dimensions.items():
@@ -71,7 +74,7 @@ def _changed(base: Configuration, name: str, chosen: Mapping[str, Any]) -> Confi
     options = dict(settings.get("options", {}))
     more: dict[str, Any] = {}
     for key, value in chosen.items():
-        if key in ("assignor", "announce_closes"):
+        if key in _OF_THE_LEADER:
             more[key] = value
         elif key.startswith("options."):
             options[key.removeprefix("options.")] = value
@@ -111,7 +114,7 @@ def configurations_of(document: Mapping[str, Any], name: str) -> list[Configurat
         raise InputError("sweep: give each name a list of values, as max_warmups = [1, 2]")
     found = []
     for number, each in enumerate(several, start=1):
-        _known(each, _KEYS[:4], f"configuration {number}: ")
+        _known(each, _KEYS[:5], f"configuration {number}: ")
         if not each.get("name"):
             raise InputError(f"configuration {number}: name is missing")
         found.append(_one(each, attrs.evolve(base, name="")))
@@ -122,12 +125,16 @@ def configurations_of(document: Mapping[str, Any], name: str) -> list[Configurat
 
 def _one(table: Mapping[str, Any], base: Configuration) -> Configuration:
     shapes: dict[str, tuple[type, str]] = {
-        "name": (str, "text"), "assignor": (str, "text"), "announce_closes": (bool, "true or false"), "knobs": (dict, "a table [knobs]")
+        "name": (str, "text"),
+        "assignor": (str, "text"),
+        "announce_closes": (bool, "true or false"),
+        "carrier": (str, "text"),
+        "knobs": (dict, "a table [knobs]"),
     }
     for key, (shape, wanted) in shapes.items():
         if key in table and not isinstance(table[key], shape):
             raise InputError(f"{key}: is {table[key]!r:.40}, and has to be {wanted}")
-    given = {key: table[key] for key in ("name", "assignor", "announce_closes") if key in table}
+    given = {key: table[key] for key in ("name", *_OF_THE_LEADER) if key in table}
     return _changed(attrs.evolve(base, **given), given.get("name", base.name), _flat(table.get("knobs", {})))
 
 

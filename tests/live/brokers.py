@@ -55,7 +55,7 @@ def jars(pom: Path = POM) -> Path:
     """
 
     def fetch(part: Path) -> None:
-        _run("mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={part}")
+        run("mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={part}")
 
     return cached("kafka", pom.read_bytes(), fetch, ("java", "mvn"))
 
@@ -66,7 +66,7 @@ def classes(source: Path, classpath: str) -> Path:
     """
 
     def compile_into(part: Path) -> None:
-        _run("javac", "-nowarn", "-cp", classpath, "-d", str(part), str(source))
+        run("javac", "-nowarn", "-cp", classpath, "-d", str(part), str(source))
 
     return cached(source.stem, source.read_bytes() + classpath.encode(), compile_into, ("javac",))
 
@@ -94,7 +94,8 @@ def cached(name: str, made_of: bytes, make: Callable[[Path], None], programs: Se
     return folder
 
 
-def _run(*command: str) -> None:
+def run(*command: str) -> None:
+    """Runs a program to its end. Raises NoBrokerError, with its output, when it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise NoBrokerError(f"{' '.join(command)} failed:\n{done.stdout[-2_000:]}{done.stderr[-2_000:]}")
@@ -251,7 +252,7 @@ class Brokers:
             properties = part / "server.properties"
             properties.write_text(self._written(index, part / "disk"))
             tool = ("java", "-XX:TieredStopAtLevel=1", "-cp", f"{self._jars}/*", "kafka.tools.StorageTool")
-            _run(*tool, "format", f"--cluster-id={_CLUSTER_ID}", "-c", str(properties))
+            run(*tool, "format", f"--cluster-id={_CLUSTER_ID}", "-c", str(properties))
 
         formatted = cached(f"disk-{index}", str(self._jars).encode(), format_disk, ("java",)) / "disk"
         disk = shutil.copytree(formatted, self._disk(index))

@@ -25,6 +25,16 @@ def confluent_kafka_command() -> list[str]:
     return [sys.executable, "-m", "tests.live.printing_consumer"]
 
 
+def aiokafka_command() -> list[str]:
+    """Starts the consumer with aiokafka."""
+    return [sys.executable, "-m", "tests.live.printing_aiokafka"]
+
+
+def kafka_python_command() -> list[str]:
+    """Starts the consumer with kafka-python."""
+    return [sys.executable, "-m", "tests.live.printing_kafka_python"]
+
+
 def java_command() -> list[str]:
     """Starts the consumer with Java's client, compiled at the first call on this machine. Raises
     NoBrokerError.
@@ -36,14 +46,16 @@ def java_command() -> list[str]:
 
 class GroupClient:
     """One process, started; its standard output is read. `supervised`: options of `equipoise run`;
-    None: without it.
+    None: without it. `settings`: of the client, with ``_`` for the dots; empty ones are left out.
     """
 
     def __init__(self, command: Sequence[str], topic: str, *, supervised: Sequence[str] | None = None, **settings: str) -> None:
         self.assigned: set[int] = set()
         self.reads: list[tuple[float, int]] = []
         """Time (monotonic, in seconds) and partition of each record."""
-        written = [f"{name.replace('_', '.')}={value}" for name, value in settings.items()]
+        self.records: list[tuple[int, int]] = []
+        """Partition and offset of each record."""
+        written = [f"{name.replace('_', '.')}={value}" for name, value in settings.items() if value]
         supervisor = [] if supervised is None else [sys.executable, "-m", "equipoise", "run", *supervised, "--"]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
         self.process = subprocess.Popen(
@@ -63,6 +75,7 @@ class GroupClient:
             word, *numbers = line.split()
             if word == "read":
                 self.reads.append((time.monotonic(), int(numbers[0])))
+                self.records += [(int(numbers[0]), int(numbers[1]))] if len(numbers) > 1 else []
             elif word == "assigned":
                 self.assigned = set(map(int, numbers))
 

@@ -1,5 +1,6 @@
 """A member of a consumer group with an unmodified client, confluent-kafka: prints ``assigned P...``
-at each change of its assignment, and ``read P`` for each record. SIGTERM: it leaves the group.
+at each change of its assignment, and ``read P OFFSET`` for each record. SIGTERM: it leaves the
+group.
 
 ``python -m tests.live.printing_consumer TOPIC NAME=VALUE...``
 """
@@ -22,7 +23,7 @@ def main(topic: str, *settings: str) -> None:
     while not stopped.is_set():
         record = consumer.poll(0.1)
         if record is not None and record.error() is None:
-            print("read", record.partition(), flush=True)
+            print("read", record.partition(), record.offset(), flush=True)
         if (now := sorted(each.partition for each in consumer.assignment())) != assigned:
             assigned = now
             print("assigned", *assigned, flush=True)

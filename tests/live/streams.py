@@ -22,6 +22,7 @@ from typing import Self
 from tests.live import brokers
 
 JAVA = Path(__file__).with_name("java")
+ASSIGNOR = Path(__file__).parents[2] / "java" / "streams-assignor" / "src" / "main"
 STORE = "counts"
 PATIENCE_S = 120.0
 
@@ -32,6 +33,19 @@ def classpath() -> str:
     """
     libraries = f"{brokers.jars(JAVA / 'pom.xml')}/*"
     return f"{brokers.classes(JAVA / 'CountPerKey.java', libraries)}:{libraries}"
+
+
+def assignor_classes() -> Path:
+    """The folder with the classes of ``java/streams-assignor``, compiled at the first call on this
+    machine. Raises NoBrokerError.
+    """
+    sources = sorted(ASSIGNOR.rglob("*.java"))
+    libraries = f"{brokers.jars(JAVA / 'pom.xml')}/*"
+
+    def compile_into(part: Path) -> None:
+        brokers.run("javac", "-nowarn", "-cp", libraries, "-d", str(part), *map(str, sources))
+
+    return brokers.cached("streams-assignor", b"".join(source.read_bytes() for source in sources) + libraries.encode(), compile_into, ("javac",))
 
 
 def changelog_of(application_id: str) -> str:
@@ -62,7 +76,8 @@ class StreamsApplication:
         file.write_text("".join(f"{name}={value}\n" for name, value in written.items()))
         self.instance = instance
         self._out = folder / f"{instance}.out"
-        command = ["java", "-XX:+UseSerialGC", "-Xms64m", "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=info", "-cp", classpath()]
+        every = f"{classpath()}:{assignor_classes()}"
+        command = ["java", "-XX:+UseSerialGC", "-Xms64m", "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=info", "-cp", every]
         with open(self._out, "ab") as out:
             self._from = out.tell()
             self.process = subprocess.Popen([*command, "CountPerKey", str(file)], stdin=subprocess.PIPE, stdout=out, stderr=out)

@@ -1,5 +1,6 @@
-"""An outage of the broker, from outside: a worker, `tail --follow` and `status --watch` wait for it
-and say so in a few lines, and `/ready` says so within 5 s. Settings are reloaded on SIGHUP.
+"""An outage of the broker, from outside: a worker, `tail --follow`, `status --watch` and `archive
+--follow` wait for it and say so in a few lines, and `/ready` says so within 5 s. Settings are
+reloaded on SIGHUP.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ async def test_outage_is_a_few_lines_and_everybody_goes_on_after_it(tmp_path: Pa
         address = ["--bootstrap", brokers.bootstrap]
         worker = Command(tmp_path, "worker", *address, "--settings", str(file), "--http-port", "0")
         commands.append(worker)
-        await until(lambda: len(worker.lines()) > 1, "the worker leads")
+        await until(lambda: "http://127.0.0.1:" in "".join(worker.lines()), "the worker leads")  # a new broker may be slow at first
         (port,) = re.findall(r"http://127.0.0.1:(\d+)", "".join(say_of(logged(worker), "equipoise.worker.app")))
         async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http:
             async with Swarm(settings, settings.topics) as swarm:
@@ -91,8 +92,11 @@ async def test_outage_is_a_few_lines_and_everybody_goes_on_after_it(tmp_path: Pa
                 await swarm.until_all_run("g", 4, ["m1"], timeout_s=MOST_S)
             tail = Command(tmp_path, "tail", f"kafka://{brokers.bootstrap}", "--group", "g", "--follow")
             status = Command(tmp_path, "status", *address, "--group", "g", "--watch")
-            commands += [tail, status]
+            copied = tmp_path / "copied.jsonl"
+            archive = Command(tmp_path, "archive", f"kafka://{brokers.bootstrap}", "--to", str(copied), "--follow")
+            commands += [tail, status, archive]
             await until(lambda: "AssignmentIssued" in tail.out.read_text() and "m1" in status.out.read_text(), "both have shown the group")
+            await until(lambda: copied.exists() and "m1" in copied.read_text(), "the archive has begun")
             assert await asked(http) == ""
             said = len(worker.lines())
 
@@ -116,11 +120,12 @@ async def test_outage_is_a_few_lines_and_everybody_goes_on_after_it(tmp_path: Pa
                 swarm.start()
                 await swarm.until_all_run("g", 4, ["m2"], timeout_s=2 * MOST_S)
             await until(lambda: '"m2"' in tail.out.read_text() and "m2" in status.out.read_text(), "both go on")
-            assert [each.process.poll() for each in commands] == [None] * 3
+            await until(lambda: "m2" in copied.read_text(), "the archive goes on")
+            assert [each.process.poll() for each in commands] == [None] * 4
 
             assert len(during) <= 2 + AWAY_S / AGAIN_S, during
             assert {each["logger"] for each in during} == {"equipoise.broker_watch"}
-            for each in (tail, status):
+            for each in (tail, status, archive):
                 assert [line for line in each.lines() if not re.fullmatch(rf"[^ ]+(?: g)?{LINE}", line)] == []
                 assert 3 <= len(each.lines()) <= 3 + away_s / AGAIN_S, each.lines()
             told = say_of(logged(worker), "equipoise.decided")
@@ -129,6 +134,9 @@ async def test_outage_is_a_few_lines_and_everybody_goes_on_after_it(tmp_path: Pa
             assert any(re.match(r"group g: m1 expired, incarnation 1: it was not heard of for \S+ s", line) for line in told)
             assert any(re.match(r"group g: round \d+: 0_\d.* \S+ -> m2 granted: ", line) for line in told), told
 
+            archive.process.send_signal(signal.SIGINT)
+            assert archive.process.wait(timeout=20) == 130
+            assert archive.lines()[-1].startswith("equipoise: interrupted; ")  # and nothing of asyncio
             await reloaded(worker, file)
         worker.process.send_signal(signal.SIGTERM)
         assert worker.process.wait(timeout=20) == 0
@@ -141,7 +149,7 @@ def reload(worker: Command, file: Path, *lines: str) -> None:
 
 async def reloaded(worker: Command, file: Path) -> None:
     reload(worker, file, 'log_format = "text"', 'log_level = "DEBUG"', "partitions = 3")
-    values = "log_level=DEBUG, log_format=text, observe_interval_ms=10000, checkpoint_facts=20000"
+    values = "log_level=DEBUG, log_format=text, observe_interval_ms=10000, checkpoint_facts=40000"
     text = f"SIGHUP: {values}; partitions changed too, which a restart reads"
     await until(lambda: any(line.endswith(text) and " INFO " in line for line in worker.lines()), "the settings are reloaded")
     reload(worker, file, 'log_level = "LOUD"')

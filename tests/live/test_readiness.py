@@ -117,7 +117,7 @@ async def test_lag_of_a_task_given_up_but_not_closed_is_unknown(bootstrap: str, 
     await application.make_topics()
     async with (
         leading(bootstrap, prefix, prefix, application.config, application.topology) as leader,
-        application.member("m1", tmp_path, "at_least_once", heartbeat_interval_ms=200, session_timeout_ms=30_000) as first,
+        application.member("m1", tmp_path, "at_least_once", heartbeat_interval_ms=200, session_timeout_ms=30_000, keepalive_interval_ms=0) as first,
     ):
         await until(lambda: len(first.running) == PARTITIONS)
         work: Any = first._running_host().work

@@ -13,11 +13,11 @@ import pytest
 
 from equipoise.events.errors import InputError
 from equipoise.events.facts import LogOpened
-from equipoise.events.log.kafka.client import TopicPartition
+from equipoise.events.log.kafka.client import NewTopic, TopicPartition
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import StoredDecision, fact_record, pack_fact, pack_payload, partition_of
 from equipoise.events.log.kafka.log import KafkaLog
-from equipoise.events.log.kafka.opening import ensure_topics, partition_count, reader, writer
+from equipoise.events.log.kafka.opening import admin_client, ensure_topics, partition_count, reader, writer
 from equipoise.events.log.kafka.restore import stored_rows
 from equipoise.events.log.kafka.topics import Topics
 from equipoise.events.log.parquet.log import ArchiveLog, next_offsets
@@ -118,6 +118,16 @@ run()
 """
 
 
+async def test_log_of_one_partition_is_restored_from_a_file(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+    """Kafka's side works in a thread of its own, which reads the file's rows."""
+    place, file = f"kafka://{bootstrap}/{prefix}", str(tmp_path / "backup.db")
+    Leader(bootstrap, prefix, partitions=1).publish(facts_of(0, 40))
+    document("archive", place, "--to", file, "--final")
+    restored = document("restore", file, f"{place}-2")
+    assert restored["written"] == restored["facts"] + restored["decisions"] > 5
+    assert rows_in(place) == rows_in(f"{place}-2")
+
+
 async def test_killed_restore_is_not_led_and_resumes(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     Leader(bootstrap, prefix).publish(facts_of(0, 80))
     backup, place = f"{tmp_path / 'backup'}/", f"kafka://{bootstrap}/{prefix}-2"
@@ -159,6 +169,11 @@ async def test_restore_over_another_log_is_refused(bootstrap: str, prefix: str, 
     refused = equipoise("restore", f"{tmp_path / 'backup'}/", f"kafka://{bootstrap}/{prefix}")
     assert (refused.exit_code, refused.stderr) == (
         2,
-        f"equipoise: topic {prefix}.facts exists and may be led; restore to another prefix, or delete all four topics of this one\n",
+        f"equipoise: topic {prefix}.facts exists and may be led; restore to another prefix, or delete all topics of this one\n",
     )
     assert equipoise("restore", f"{tmp_path / 'backup'}/", str(tmp_path / "other.db")).exit_code == 2
+    async with admin_client(Connection(bootstrap=bootstrap)) as admin:
+        await admin.create_topics([NewTopic(f"{prefix}-2.bases", 1, 1)])
+    left_behind = equipoise("restore", f"{tmp_path / 'backup'}/", f"kafka://{bootstrap}/{prefix}-2")
+    assert left_behind.exit_code == 2
+    assert f"topic {prefix}-2.bases exists, and {prefix}-2.facts does not; delete it" in left_behind.stderr

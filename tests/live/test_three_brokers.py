@@ -13,6 +13,7 @@ import pytest
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.opening import ensure_topics, open_partitions, partition_count, read_opening
 from equipoise.events.log.kafka.topics import Topics
+from equipoise.operations.doctor.examination import Examined, examine
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
 from tests.live.brokers import Brokers
@@ -28,6 +29,16 @@ pytestmark = pytest.mark.xdist_group("three brokers")  # one cluster serves all
 def brokers() -> Iterator[Brokers]:
     with Brokers(3, **{"broker.session.timeout.ms": "6000"}) as running:
         yield running
+
+
+async def test_doctor_looks_at_each_of_three_brokers(brokers: Brokers) -> None:
+    """Nothing has been asked of the cluster yet, so it makes its topic of groups meanwhile."""
+    settings = WorkerSettings(bootstrap=brokers.bootstrap, prefix="doctor", http_port=0)
+    await ensure_topics(settings, settings.topics)
+    await open_partitions(settings, settings.topics)
+    found = await examine(Examined(settings=settings, role="worker"))
+    assert [each.text for each in found if each.check == "brokers"] == [f"3 of 3 brokers answer: {brokers.bootstrap.replace(',', ', ')}"]
+    assert [each for each in found if each.status == "problem"] == []
 
 
 async def test_client_started_after_a_broker_died_uses_another(brokers: Brokers) -> None:

@@ -12,7 +12,7 @@ def _statemachine(*names: str) -> tuple[str, ...]:
 _MACHINE = _statemachine(
     "actions", "context", "crash_loops", "deadlines", "due", "fencing", "joins_together", "leader", "leftovers", "loads", "machine",
     "machine_members", "machine_movements", "problem", "readiness", "refused_configuration", "restarts", "slots", "snapshots", "source_lags", "state",
-    "transitions",
+    "rounds", "transitions", "rejoining",
 )  # fmt: skip
 _PARTITION = _statemachine("partition", "published", "refused_configuration")
 _SESSION = _statemachine("keepalive", "member", "member_boundaries", "session_state")
@@ -37,11 +37,13 @@ class Judged:
 MODULES = {
     "statemachine/due.py": Judged(_statemachine("due", "restarts"), 90),
     "statemachine/context.py": Judged(_statemachine("context", "joins_together", "restarts", "transitions"), 90),
-    "statemachine/transitions.py": Judged(_statemachine("transitions", "joins_together", "restarts"), 90),
+    "statemachine/transitions.py": Judged(_statemachine("transitions", "joins_together", "restarts", "rounds"), 90),
     "statemachine/member.py": Judged(_SESSION, 99),
     "statemachine/session_state.py": Judged(_SESSION, 99),
     "statemachine/restarts.py": Judged(_MACHINE),
     "statemachine/restart_view.py": Judged(_MACHINE),
+    "statemachine/rejoining.py": Judged(_statemachine("rejoining")),
+    "statemachine/rounds.py": Judged(_statemachine("rounds")),
     "statemachine/leader.py": Judged(_MACHINE),
     "statemachine/deadlines.py": Judged(_MACHINE),
     "statemachine/actions.py": Judged(_MACHINE),

@@ -116,7 +116,7 @@ def test_reference_lists_every_directive() -> None:
     assert EXAMPLE in page
 
 
-RULES = [*(f"l{number}" for number in range(1, 8)), *(f"m{number}" for number in range(1, 9)), *(f"d{number}" for number in range(1, 12))]
+RULES = [*(f"l{number}" for number in range(1, 8)), *(f"m{number}" for number in range(1, 9)), *(f"d{number}" for number in range(1, 13))]
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -33,7 +33,8 @@ class Leader:
     times. `wrong`: spoils a group's next decision.
     """
 
-    def __init__(self, bootstrap: str, prefix: str) -> None:
+    def __init__(self, bootstrap: str, prefix: str, partitions: int = PARTITIONS) -> None:
+        self._partitions = partitions
         self._connection, self._topics = Connection(bootstrap=bootstrap), Topics(prefix)
         self._machines: dict[str, GroupMachine] = {}
         self.wrong = ""
@@ -43,7 +44,7 @@ class Leader:
             thread.submit(asyncio.run, self._publish(list(facts))).result()
 
     async def _publish(self, facts: list[tuple[str, Fact]]) -> None:
-        await ensure_topics(self._connection, self._topics, partitions=PARTITIONS)
+        await ensure_topics(self._connection, self._topics, partitions=self._partitions)
         opened = await open_partitions(self._connection, self._topics)
         async with writer(self._connection) as producer:
             for group, fact in facts:
@@ -51,7 +52,7 @@ class Leader:
                 if machine is None:
                     machine = self._machines[group] = GroupMachine()
                     machine.step(Record("", 0, 0, opened))
-                partition, key, value = partition_of(group, PARTITIONS), group_key(group), pack_fact(fact)
+                partition, key, value = partition_of(group, self._partitions), group_key(group), pack_fact(fact)
                 sent = await producer.send_and_wait(self._topics.facts, value, key=key, partition=partition)
                 for decision in machine.step(fact_record(fact_row(key, value, sent.offset, sent.timestamp))):
                     await producer.send_and_wait(self._topics.decisions, pack_decision(self._spoilt(decision)), key=key, partition=partition)

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LAYERS = ["equipoise.replay", "equipoise.statemachine", "equipoise.assignors", "equipoise.events"]  # each may import those to its right
+LAYERS = [
+    "equipoise.replay", "equipoise.bridge", "equipoise.statemachine", "equipoise.assignors", "equipoise.events",
+]  # each may import those to its right
 
 PURE = ["events", "statemachine", "statemachine/deep", "assignors"]
 IMPURE = ["events/log", "assignors/adapters", "replay", "equipoise/cli", "tests/unit", "bench"]
@@ -228,9 +230,11 @@ def test_import_against_the_contracts_is_found(empty_packages: Path, tmp_path: P
     assert "BROKEN" in done.stdout
 
 
-@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("layer", [each for each in LAYERS if each != "equipoise.bridge"])
 def test_package_imported_by_the_name_of_its_folder_is_refused(layer: str) -> None:
-    """With the repository as working directory every class would exist twice."""
+    """With the repository as working directory every class would exist twice. The bridge's folder
+    is not at the top.
+    """
     folder = layer.rpartition(".")[2]
     done = subprocess.run([sys.executable, "-c", f"import {folder}"], capture_output=True, text=True, cwd=ROOT, check=False)
     assert f"ImportError: {folder!r} is not imported by this name; import {layer!r}" in done.stderr

@@ -31,7 +31,7 @@ _NOT_TOLD = -(2**31)
 _TOPIC_FORBIDDEN, _UNKNOWN_TOPIC = 29, 3
 
 
-@attrs.frozen
+@attrs.frozen(order=True)
 class BrokerAddress:
     node_id: int
     host: str
@@ -109,13 +109,18 @@ class Asking:
 
     async def group_operations(self, group: str) -> Collection[str] | None:
         """What the user may do with a consumer group; None: the broker does not say."""
-        try:  # a new cluster makes the topic of groups at the first question
-            coordinator = await repeated(lambda: self._client.coordinator_lookup(CoordinationType.GROUP, group), _COORDINATOR_S)
+
+        async def described() -> Any:
+            coordinator = await self._client.coordinator_lookup(CoordinationType.GROUP, group)
+            answer = (await self._client.send(coordinator, DescribeGroups(group, operations=True))).to_object()["groups"][0]
+            if answer["error_code"]:
+                raise errors.for_code(answer["error_code"])(group)
+            return answer
+
+        try:  # a new cluster makes the topic of groups at the first question, and its leaders read it first
+            answer = await repeated(described, _COORDINATOR_S)
         except errors.GroupAuthorizationFailedError:
             return ()
-        answer = (await self._client.send(coordinator, DescribeGroups(group, operations=True))).to_object()["groups"][0]
-        if answer["error_code"]:
-            raise errors.for_code(answer["error_code"])(group)
         return _named(answer["authorized_operations"])
 
     async def settings(self, topics: Sequence[str] = (), broker: int | None = None) -> dict[str, Mapping[str, str]]:

@@ -191,6 +191,8 @@ class _Examination:
             needed |= {each.acl: each for each in needs(self._examined.role, self._topics, application)}
         if self._topics.bases not in found:
             needed = {acl: need for acl, need in needed.items() if acl.name != self._topics.bases}
+        there = {name for name, each in found.items() if each.partitions}
+        needed = {acl: need for acl, need in needed.items() if acl.operation != "Create" or acl.name not in there}
         groups = {acl.name: await self._asking.group_operations(acl.name) for acl in needed if acl.resource == "Group"}
 
         def is_allowed(acl: Acl) -> bool | None:

@@ -48,6 +48,7 @@ _MOST_A_FETCH = 5_000
 _MARK_EVERY = 1_000
 _MOST_STARTS = 3
 """Attempts to begin at a base before a worker deletes it."""
+_STOP_S = 5.0
 
 
 @attrs.frozen
@@ -105,9 +106,21 @@ class Loop:
             raise
 
     def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._cancelled(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    @staticmethod
+    async def _cancelled() -> None:
+        """Work that an interrupt has left stops its clients first: they cannot stop in a closed
+        loop.
+        """
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=_STOP_S)
 
 
 class KafkaLog:

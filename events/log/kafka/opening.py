@@ -112,10 +112,14 @@ async def ensure_topics(connection: Connection, topics: Topics, *, partitions: i
             await make_topics(admin, await new_topics(admin, topics, partitions, replication, MUST_BE, SEGMENTS_WITH_RETENTION if bases else {}))
             await check_topics(admin, topics)
             if bases:
-                count = len((await described_topics(admin, [topics.facts]))[topics.facts]["partitions"])
-                await make_topics(admin, await new_topics(admin, topics, count, replication, {"bases": BASES_MUST_BE}))
-                await described_topics(admin, [topics.bases])
+                await _make_bases_topic(admin, topics, replication)
                 await _check_settings(admin, topics, {"bases": BASES_MUST_BE})
+
+
+async def _make_bases_topic(admin: Admin, topics: Topics, replication: int = 0) -> None:
+    count = len((await described_topics(admin, [topics.facts]))[topics.facts]["partitions"])
+    await make_topics(admin, await new_topics(admin, topics, count, replication, {"bases": BASES_MUST_BE}))
+    await described_topics(admin, [topics.bases])
 
 
 async def new_topics(
@@ -254,6 +258,8 @@ async def first_record(connection: Connection, topics: Topics, partition: int) -
     deleted, LogOpened is in the topic of bases. Raises InputError when the first record is
     something else, or its time is not the broker's.
     """
+    from aiokafka.errors import OffsetOutOfRangeError
+
     tp = TopicPartition(topics.facts, partition)
     async with reader(connection) as consumer:
         consumer.assign([tp])
@@ -270,8 +276,11 @@ async def first_record(connection: Connection, topics: Topics, partition: int) -
                     raise InputError(f"{gone}: set retention.ms=-1 for it, and let workers delete records (docs/operations.md, \"Retention\")")
                 return cast(LogOpened, fact_record(row).event)
             consumer.seek(tp, 0)
-            while not (found := (await consumer.getmany(tp, timeout_ms=1_000, max_records=1)).get(tp)):
-                pass
+            try:
+                while not (found := (await consumer.getmany(tp, timeout_ms=1_000, max_records=1)).get(tp)):
+                    pass
+            except OffsetOutOfRangeError:  # a worker has deleted it meanwhile
+                return await first_record(connection, topics, partition)
     first = found[0]
     check_append_time(first)
     try:
@@ -316,10 +325,13 @@ async def open_bases(connection: Connection, topics: Topics, partition: int) -> 
 
 
 async def make_bases(connection: Connection, topics: Topics, partitions: Iterable[int]) -> None:
-    """Makes the topic of bases, and opens these partitions of it, unless it is there. Raises
+    """Makes the topic of bases, and opens these partitions of it, unless it is there. Looks at no
+    other topic than that of facts, because who declares an archive may not see all of them. Raises
     InputError.
     """
-    await ensure_topics(connection, topics, bases=True)
+    async with admin_client(connection) as admin:
+        with reaching(connection):
+            await _make_bases_topic(admin, topics)
     with reaching(connection):
         for partition in partitions:
             await open_bases(connection, topics, partition)

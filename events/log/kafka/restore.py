@@ -109,9 +109,9 @@ async def _make_topics(connection: Connection, topics: Topics, partitions: int, 
             wanted = {topic.name: topic for topic in await new_topics(admin, topics, partitions, replication)}
             facts = wanted[topics.facts]
             made = {**wanted, topics.facts: attrs.evolve(facts, topic_configs={**facts.topic_configs, _TIME: "CreateTime"})}
-            there = [each["topic"] for each in await admin.describe_topics(list(wanted)) if not each["error_code"]]
+            there = [each["topic"] for each in await admin.describe_topics([*wanted, topics.bases]) if not each["error_code"]]
             if topics.facts in there and (await admin.topic_configs([topics.facts]))[topics.facts][_TIME] != "CreateTime":
-                raise InputError(f"topic {topics.facts} exists and may be led; restore to another prefix, or delete all four topics of this one")
+                raise InputError(f"topic {topics.facts} exists and may be led; restore to another prefix, or delete all topics of this one")
             if topics.facts not in there and there:
                 raise InputError(f"topic {there[0]} exists, and {topics.facts} does not; delete it, or restore to another prefix")
             await make_topics(admin, [made[topics.facts]])  # first, so that no worker leads in between
@@ -119,7 +119,7 @@ async def _make_topics(connection: Connection, topics: Topics, partitions: int, 
             for each in (await described_topics(admin, [topics.facts, topics.decisions])).values():
                 if len(each["partitions"]) != partitions:
                     has = f"topic {each['topic']} has {len(each['partitions'])} partitions, and the log {partitions}"
-                    raise InputError(f"{has}; delete the four topics of {topics.prefix} and run it again")
+                    raise InputError(f"{has}; delete the topics of {topics.prefix} and run it again")
     return facts
 
 
@@ -173,7 +173,7 @@ def _read_back(sources: Mapping[int, StoredLog], location: str) -> tuple[int, in
             for theirs, ours in zip_longest(stored_rows(source), log.rows(partition)):
                 if theirs != ours:
                     at = next(each.row.caused_by if isinstance(each, StoredDecision) else each.offset for each in (theirs, ours) if each is not None)
-                    raise LogError(at, f"partition {partition} of {location} differs from the archive here; delete its four topics and run it again")
+                    raise LogError(at, f"partition {partition} of {location} differs from the archive here; delete its topics and run it again")
                 counts[type(ours)] += 1
     return counts[FactRow], counts[StoredDecision]
 

@@ -1,5 +1,5 @@
 """The simulated Kafka Streams group: its instances, their coordinator, and the leader, which calls
-Kafka's own assignor.
+Kafka's own assignor, or asks equipoise (`rounds`).
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from equipoise.assignors.kafka_streams.assignor import settings_of
 from equipoise.assignors.kafka_streams.clients import LATEST, ClientState, RemainingWarmups
 from equipoise.assignors.kafka_streams.java import member_key
 from equipoise.assignors.kafka_streams.threads import Subscription, ThreadAssignment, to_threads
-from equipoise.events.facts import TopologyDeclared
+from equipoise.events.facts import GroupConfigured, TopologyDeclared
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 from equipoise.replay.simulation.engine import Engine
 from equipoise.replay.simulation.kafka.coordinator import Coordinator
 from equipoise.replay.simulation.kafka.instance import InstanceSettings, KafkaStreamsInstance
 from equipoise.replay.simulation.kafka.protocol import KafkaProtocol
+from equipoise.replay.simulation.kafka.rounds import SimulatedRounds, asked_process
 from equipoise.replay.simulation.measures import Notes
 from equipoise.replay.simulation.restore import Disk
 from equipoise.replay.simulation.world import EndOffsetCurve, PartitionKey, SimulatedWorld
@@ -36,8 +37,12 @@ class KafkaGroup:
         protocol: KafkaProtocol,
         seed: int,
         start_ms: int = 0,
+        rounds: SimulatedRounds | None = None,
     ) -> None:
+        """`rounds`: who is asked in each rebalance; None: Kafka Streams decides itself."""
         self.settings = settings
+        self._rounds = rounds
+        self._follow_up_ms = settings.probing_interval_ms
         self.engine = Engine(seed=seed, start_ms=start_ms)
         self.world = SimulatedWorld(topology, growth, stands_still=True)
         self.instances: list[KafkaStreamsInstance] = []
@@ -66,7 +71,7 @@ class KafkaGroup:
             disk,
             self._protocol,
             acceptable_lag=self.settings.acceptable_recovery_lag,
-            probing_interval_ms=lambda: self.settings.probing_interval_ms,
+            probing_interval_ms=lambda: self.settings.probing_interval_ms if self._rounds is None else self._follow_up_ms,
             tokens=self._next_token,
         )
         self.instances.append(instance)
@@ -80,6 +85,17 @@ class KafkaGroup:
     def declare(self, topology: TopologyDeclared) -> None:
         self._topology = topology
         self.world.declare(topology)
+
+    @property
+    def asks(self) -> bool:
+        """Whether equipoise decides its rounds."""
+        return self._rounds is not None
+
+    def configure(self, configured: GroupConfigured) -> None:
+        """From here on with these settings."""
+        self.settings = configured.knobs
+        if self._rounds is not None:
+            self._rounds.configure(self.engine.now_ms, configured)
 
     def place(self, racks: Mapping[str, Mapping[int, tuple[str, ...]]]) -> None:
         """Sets topic -> partition -> racks of its replicas. Partitions that are not named keep
@@ -96,7 +112,9 @@ class KafkaGroup:
         self.notes.rounds.append((self.engine.now_ms, cause))
 
     def _lead(self, subscriptions: Sequence[Subscription], leader: str) -> Mapping[str, ThreadAssignment]:
-        """``StreamsPartitionAssignor.assign`` with ``HighAvailabilityTaskAssignor``."""
+        """``StreamsPartitionAssignor.assign`` with ``HighAvailabilityTaskAssignor``, or with
+        equipoise's ``TaskAssignor``.
+        """
         tasks = self._tasks()
         by_process: dict[str, list[Subscription]] = {}
         for each in sorted(subscriptions, key=lambda each: each.consumer):
@@ -113,15 +131,41 @@ class KafkaGroup:
                 for task, records in each.offset_sums.items():
                     if task in tasks and reported.setdefault(task, {}).get(client.index) != LATEST:
                         reported[task][client.index] = LATEST if records == LATEST else max(0, tasks[task].end_offset - records)
-        assigned = assign(clients, list(tasks.values()), reported, settings_of(self.settings), RemainingWarmups(self.settings.max_warmups))
+        if self._rounds is None:
+            probing = assign(clients, list(tasks.values()), reported, settings_of(self.settings), RemainingWarmups(self.settings.max_warmups)).probing
+        else:
+            probing = self._ask(self._rounds, clients, by_process, tasks, reported)
         owned = frozenset(task for each in subscriptions for task in each.owned)
         leads = next(each.process for each in subscriptions if each.consumer == leader)
         found: dict[str, ThreadAssignment] = {}
         for client in clients:
-            theirs = to_threads(client, by_process[client.id], tasks, owned, probing=assigned.probing and client.id == leads)
+            theirs = to_threads(client, by_process[client.id], tasks, owned, probing=probing and client.id == leads)
             found.update(theirs)
             self._note_copies(client.id, list(theirs.values()))
         return found
+
+    def _ask(
+        self,
+        rounds: SimulatedRounds,
+        clients: Sequence[ClientState],
+        by_process: Mapping[str, Sequence[Subscription]],
+        tasks: Mapping[TaskId, Task],
+        reported: Mapping[TaskId, Mapping[int, int]],
+    ) -> bool:
+        """Sets the clients' tasks to equipoise's answer. Returns whether it wants another round."""
+        runs = {client.id: {task for each in by_process[client.id] for task in each.owned if task in tasks} for client in clients}
+        answer = rounds.ask(
+            self.engine.now_ms,
+            tasks.values(),
+            [
+                asked_process(client, runs[client.id], {task: lags[client.index] for task, lags in reported.items() if client.index in lags})
+                for client in clients
+            ],
+        )
+        for client in clients:
+            client.active, client.standby = set(answer.active[client.id]), set(answer.copies[client.id])
+        self._follow_up_ms = answer.follow_up_ms or 0
+        return answer.follow_up_ms is not None
 
     def _note_copies(self, process: str, assignments: Iterable[ThreadAssignment]) -> None:
         before = self._kept.get(process, frozenset())

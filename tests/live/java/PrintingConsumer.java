@@ -6,9 +6,13 @@ import java.util.TreeSet;
 import java.util.stream.Collectors;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.errors.WakeupException;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
-/** A member of a consumer group, with settings NAME=VALUE: prints "assigned P..." at each change, and "read P" for each record. */
+/**
+ * A member of a consumer group, with settings NAME=VALUE: prints "assigned P..." at each change, and "read P OFFSET" for each
+ * record. SIGTERM: it leaves the group.
+ */
 public class PrintingConsumer {
     public static void main(String[] arguments) {
         Properties settings = new Properties();
@@ -18,11 +22,20 @@ public class PrintingConsumer {
             String[] setting = arguments[index].split("=", 2);
             settings.put(setting[0], setting[1]);
         }
+        Thread main = Thread.currentThread();
         try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(settings)) {
+            Runtime.getRuntime().addShutdownHook(new Thread(() -> {
+                consumer.wakeup();
+                try {
+                    main.join();
+                } catch (InterruptedException ended) {
+                    main.interrupt();
+                }
+            }));
             consumer.subscribe(List.of(arguments[0]));
             Set<Integer> before = Set.of();
             while (true) {
-                consumer.poll(Duration.ofMillis(100)).forEach(record -> System.out.println("read " + record.partition()));
+                consumer.poll(Duration.ofMillis(100)).forEach(record -> System.out.println("read " + record.partition() + " " + record.offset()));
                 Set<Integer> assigned = consumer.assignment().stream().map(TopicPartition::partition).collect(Collectors.toCollection(TreeSet::new));
                 if (!assigned.equals(before)) {
                     System.out.println("assigned " + assigned.stream().map(String::valueOf).collect(Collectors.joining(" ")));
@@ -30,6 +43,8 @@ public class PrintingConsumer {
                 }
                 System.out.flush();
             }
+        } catch (WakeupException ended) {
+            System.out.flush();
         }
     }
 }

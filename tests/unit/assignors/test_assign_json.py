@@ -184,7 +184,7 @@ def broken(path: str, value: Any) -> dict[str, Any]:
     [
         (
             broken("moves", 1),
-            "$.moves: unknown field; known are anew, assignor, blocked, config, follow_up, in_flight, members, memory, now_ms, revocations, tasks",
+            "$.moves: unknown field; known are anew, assignor, blocked, carrier, config, follow_up, in_flight, members, memory, ",
         ),
         (broken("tasks", {}), "$.tasks: {} is not an array"),
         (broken("assignor", "nobody"), f"$.assignor: 'nobody' is not installed; here are {INSTALLED}"),

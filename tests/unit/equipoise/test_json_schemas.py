@@ -86,6 +86,7 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
         "compare": [printed("compare", told, "--assignor", "learner")],
         "what-if": [
             printed("what-if", told, "--sweep", "max_warmups=10", "--seeds", "2"),
+            printed("what-if", told, "--sweep", "carrier=kafka_streams", "--seeds", "1"),
             printed("what-if", log, "--sweep", "announce_closes=true", "--seeds", "1"),
             printed("what-if", two_groups(folder / "two.db"), "--seeds", "1", code=1),
         ],
@@ -141,7 +142,7 @@ LIVE = {"configure", "deal", "doctor", "groups", "remove-member", "restore", "sh
 test_lag_aware.py, test_group_members.py, test_outage.py, test_restore.py, test_doctor.py), where
 there is a broker.
 """
-COMMANDS_WITH_JSON = {*COMMANDS, *ON_SPARK} - {"assign", "run", "spark", "witness"}
+COMMANDS_WITH_JSON = {*COMMANDS, *ON_SPARK} - {"assign", "lead", "run", "spark", "witness"}
 
 
 def test_schemas_cover_every_command_with_json() -> None:

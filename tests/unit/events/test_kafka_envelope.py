@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Callable
 
 import msgpack
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from equipoise.events import codec
 from equipoise.events.decisions import EventRejected
@@ -19,7 +22,7 @@ from equipoise.events.log.kafka.connection import Connection, connection_to
 from equipoise.events.log.kafka.settings import build
 from equipoise.events.log.kafka.topics import Topics
 from equipoise.events.log.rows import UNDECODABLE
-from equipoise.events.records import DecisionRecord
+from equipoise.events.records import DecisionRecord, Record
 
 LEFT = MemberLeft(member_id="m1", incarnation=3)
 DECISION = DecisionRecord("log", "orders", 7, 41, 2, 99, EventRejected(kind=5, code="unknown_member", numbers=(1,)))
@@ -62,6 +65,25 @@ def test_fact_row_of_unsound_record_is_undecodable(key: bytes | None, value: byt
     assert isinstance(record.event, Undecodable)
     assert record.event.code == code
     assert code in codec.UNDECODABLE_CODES
+
+
+def read(of: Callable[[], Record]) -> Record | str:
+    try:
+        return of()
+    except UnknownKindError as error:
+        return str(error)
+
+
+PACKED = (envelope.pack_fact(LEFT), envelope.pack_payload(99, 1, b"\x90"), *(value for _, value, _, _ in UNSOUND))
+
+
+@given(
+    key=st.none() | st.binary(max_size=3) | st.sampled_from((b"orders", b"k" * 4_001)),
+    value=st.none() | st.binary(max_size=6) | st.sampled_from(PACKED),
+    offset=st.integers(0, 2),
+)
+def test_record_without_a_row_is_the_same(key: bytes | None, value: bytes | None, offset: int) -> None:
+    assert read(lambda: envelope.read_fact(key, value, offset, 1_000)) == read(lambda: record_of(key, value, offset))
 
 
 @pytest.mark.parametrize(("key", "value"), [(b"orders", envelope.pack_fact(LEFT)), *((key, value) for key, value, _, _ in UNSOUND)])

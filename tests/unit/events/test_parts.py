@@ -22,6 +22,7 @@ from equipoise.events.decisions import (
     MemberAssignedPart,
     Move,
     ProposedMember,
+    RoundPlanned,
 )
 from equipoise.events.errors import FieldError
 from equipoise.events.fields import MOST_TASK_NUMBER
@@ -70,6 +71,24 @@ def test_split_proposal_parts_join_to_it(proposed: AssignmentProposed, most_byte
     by_name = {member.member_id: member for member in proposed.members}
     proposed = attrs.evolve(proposed, members=tuple(by_name.values()))
     assert list(whole(split(proposed, most_bytes))) == [proposed]
+
+
+@given(instances(RoundPlanned), st.integers(200, 400))
+def test_split_planned_round_parts_join_to_it(planned: RoundPlanned, most_bytes: int) -> None:
+    by_name = {member.member_id: member for member in planned.members}
+    planned = attrs.evolve(planned, members=tuple(by_name.values()), part=1, parts=1)
+    parts = split(planned, most_bytes)
+    assert [(part.part, part.parts) for part in parts if isinstance(part, RoundPlanned)] == [(n, len(parts)) for n in range(1, len(parts) + 1)]
+    assert list(whole(parts)) == [planned]
+
+
+def test_split_planned_round_that_is_large_fits_in_its_parts() -> None:
+    members = tuple(ProposedMember(member_id=f"m{number}", active=DENSE[number * 100 : number * 100 + 100]) for number in range(20))
+    planned = RoundPlanned(round_id="r" * 200, generation=1, members=members, moves=moves(500, "m1"), probing=True, follow_up_ms=5_000)
+    parts = split(planned, 4_000)
+    assert len(parts) > 3
+    assert all(codec.size_bytes(part) <= 4_000 for part in parts)
+    assert list(whole(parts)) == [planned]
 
 
 @pytest.mark.slow

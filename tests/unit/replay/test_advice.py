@@ -4,6 +4,8 @@ otherwise it names the reason not to.
 
 from __future__ import annotations
 
+import inspect
+import re
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 from equipoise.events.settings import GroupSettings
 from equipoise.replay.whatif.advice import advise, better, dominates, pareto_front
 from equipoise.replay.whatif.evaluate import FACTUAL, Configuration, Deviation, Outcome, WhatIf
+from equipoise.replay.whatif.kafka_properties import APPLICATION, BROKER, kafka_properties
 from equipoise.replay.whatif.picture import render_what_if
 from equipoise.replay.whatif.recording import Metrics, mean
 
@@ -123,6 +126,55 @@ def test_advise_gain_below_simulation_error_is_none() -> None:
 def test_advise_no_change_names_reason(outcomes: tuple[Outcome, ...], told: str) -> None:
     found = advise(answer([run()], *outcomes))
     assert (found.change, found.line) == (None, told)
+
+
+# ------------------------------------------------------------------------------- Kafka's properties
+
+
+def as_kafka(given: WhatIf) -> WhatIf:
+    """The same answer of a group that Kafka Streams leads."""
+    led = [attrs.evolve(each, assignor="kafka_streams") for each in (given.factual, *given.outcomes)]
+    return attrs.evolve(given, factual=led[0], outcomes=tuple(led[1:]))
+
+
+def test_properties_are_those_of_the_best_change_that_kafka_knows() -> None:
+    better_one = outcome("x", run(40), run(60), max_warmups=1, rack_aware_strategy="min_cost", initial_delay_ms=9_000)
+    not_kafkas = outcome("y", run(1), run(1), max_warmups_per_member=1)
+    given = as_kafka(answer([run(100), run(100)], better_one, not_kafkas))
+    equipoise_leads = attrs.evolve(outcome("z", run(1), run(1), max_warmups=3), assignor="high_availability")
+    found = kafka_properties(attrs.evolve(given, outcomes=(*given.outcomes, equipoise_leads)))
+    assert found is not None
+    assert found.lines() == [
+        "# Kafka Streams as the leader: x makes nothing worse",
+        "# unavailability goes from 100 to 50 task-seconds (-50%); -60% to -40% over the seeds; error of the simulation +5%",
+        "max.warmup.replicas=1",
+        "rack.aware.assignment.strategy=min_traffic",
+        "# in the configuration of the brokers, for all groups:",
+        "group.initial.rebalance.delay.ms=9000",
+    ]
+    assert found.as_json()["set"][0] == {"where": "application", "name": "max.warmup.replicas", "value": "1"}
+    assert [each["where"] for each in found.as_json()["set"]] == ["application", "application", "brokers"]
+
+
+def test_properties_of_a_trade_name_its_cost() -> None:
+    found = kafka_properties(as_kafka(answer([run(100, rebalances=0)], outcome("x", run(10, rebalances=0, restored=1_200_000), max_warmups=1))))
+    assert found is not None
+    assert [(each.metric, each.low) for each in found.gains] == [("unavailable_task_seconds", -0.9), ("records_restored", 0.2)]
+    assert found.why == "x"
+
+
+def test_properties_without_a_gain_say_why() -> None:
+    found = kafka_properties(as_kafka(answer([run(100)], outcome("x", run(100), max_warmups=1))))
+    assert found is not None
+    assert found.lines() == ["# Kafka Streams as the leader: keep what you have: nothing that was tried is better in any respect"]
+    assert kafka_properties(answer([run(100)], outcome("x", run(50), max_warmups=1))) is None
+
+
+def test_every_setting_with_a_name_in_kafka_has_its_property() -> None:
+    """The docstrings of the settings name them."""
+    _, *parts = re.split(r"^    (\w+): ", inspect.getsource(GroupSettings), flags=re.MULTILINE)
+    named = {name: re.search(r"Kafka:\s+([\w.]+\w)", text) for name, text in zip(parts[::2], parts[1::2], strict=True)}
+    assert {name: found[1] for name, found in named.items() if found} == {**APPLICATION, **BROKER}
 
 
 def test_what_if_picture_shows_each_valid_configuration() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from equipoise.cli.show import members_table
+from equipoise.cli.screen import Table
+from equipoise.cli.show import members_table, view_parts
 from equipoise.events.facts import Load
 from equipoise.events.records import Entry
 from equipoise.events.tasks import TaskId
@@ -42,6 +43,16 @@ def states(group: Group) -> dict[str, str]:
     return {str(row[0]): str(row[2]) for row in table.rows}
 
 
+def shown_lags(group: Group) -> dict[str, set[str]]:
+    """Owner -> what `show` says about its copies."""
+    table = view_parts(view_of(group.machine))[-1]
+    assert isinstance(table, Table)
+    lags: dict[str, set[str]] = {}
+    for row in table.rows:
+        lags.setdefault(str(row[1]), set()).add(str(row[2]))
+    return lags
+
+
 def until_away(group: Group) -> None:
     for _ in itertools.takewhile(lambda _: not group.state.is_away("m1"), range(9)):
         group.cycle()
@@ -58,6 +69,7 @@ def test_explain_task_that_waits_names_the_times_and_the_other_cost() -> None:
     assert "is expected within 20.0 s, as it stated" in text
     assert "100,000 records would have to be restored elsewhere, 20.0 s" in text
     assert states(group)["m1"].startswith("AWAY, expected back within 1")
+    assert shown_lags(group) == {"m1": {"away"}, "m2": {"runs it"}}
 
 
 def test_explain_lent_task_names_its_home() -> None:

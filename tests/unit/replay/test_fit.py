@@ -81,6 +81,14 @@ def test_fit_copy_far_behind_is_a_measurement() -> None:
     assert found.join_wait_ms == 0
 
 
+def test_fit_first_observation_of_an_end_is_no_growth() -> None:
+    """The changelog was as long as that all the time."""
+    observed = PartitionsObserved(end_offsets={"c": {0: 100_000}})
+    entries = group((0, told(TASK)), (1_000, report(1, {TASK: 80_000})), (2_000, observed), (4_000, report(2, {TASK: 50_000})))
+    late = [each for each in entries if not (isinstance(each, Record) and isinstance(each.event, PartitionsObserved) and each.append_ms == 0)]
+    assert [each.records for each in fit(late).observations] == [30_000]
+
+
 def test_fit_copy_caught_up_is_a_bound() -> None:
     for caught_up in (1_000, 0, LagSentinel.ACTIVE):
         found = fit(group((0, told(TASK)), (1_000, report(1, {TASK: 80_000})), (4_000, report(2, {TASK: caught_up}))))

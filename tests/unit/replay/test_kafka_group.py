@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 import pytest
 
+from equipoise.bridge.mapping import ALL_AT_ONCE
 from equipoise.events.facts import Subtopology, TopologyDeclared
 from equipoise.events.settings import GroupSettings
 from equipoise.replay.importers.kafka_streams import import_history
@@ -18,7 +19,7 @@ from equipoise.replay.recorded_inputs import Curve
 from equipoise.replay.simulation import RestoreModel, steady
 from equipoise.replay.simulation.kafka import InstanceSettings, KafkaGroup, KafkaProtocol, KafkaStreamsInstance
 from equipoise.replay.simulation.measures import active_moves, silences
-from equipoise.replay.simulation.run import Simulation
+from equipoise.replay.simulation.run import Simulation, SimulationResult
 from equipoise.replay.simulation.run_kafka import simulate_kafka
 from equipoise.replay.whatif.evaluate import Configuration, WhatIf, what_if_recorded
 from equipoise.replay.whatif.recording import Recording, read_recording
@@ -210,3 +211,47 @@ def test_what_if_keeps_kafka_streams_unless_an_assignor_is_named() -> None:
     assert found.factual.metrics is not None
     assert ten.metrics.rebalances < found.factual.metrics.rebalances
     assert ours.metrics.unavailable_task_seconds < found.factual.metrics.unavailable_task_seconds / 10
+
+
+def total(result: SimulationResult, name: str) -> float:
+    return sum(window.totals[name] for window in result.windows)
+
+
+def test_kafka_rounds_of_equipoise_move_less_and_stop_less() -> None:
+    """Kafka's assignor and equipoise's rounds in the same application, threads and broker."""
+    scale_out = recording("scale-out")
+    stock = simulate_kafka(scale_out.inputs, SIMULATION)
+    ours = simulate_kafka(scale_out.inputs, SIMULATION, rounds=True)
+    again = simulate_kafka(scale_out.inputs, SIMULATION, rounds=True)
+    assert ours.as_json() == again.as_json()
+    assert (ours.configured.assignor, ours.configured.led_by) == ("high_availability", "external")
+    assert ours.facts > ours.decisions > 0
+    assert total(ours, "unavailable_task_seconds") < total(stock, "unavailable_task_seconds") / 3
+    assert total(ours, "active_moves") < total(stock, "active_moves") / 2
+
+
+def test_kafka_rounds_keep_a_number_of_warmups_that_is_not_kafkas_default() -> None:
+    scale_out = recording("scale-out")
+    chosen = attrs.evolve(SIMULATION, overrides={"max_warmups": 1, "max_warmups_per_member": 1})
+    wide, narrow = (simulate_kafka(scale_out.inputs, each, rounds=True) for each in (SIMULATION, chosen))
+    assert wide.configured.knobs.max_warmups == ALL_AT_ONCE
+    assert narrow.configured.knobs.max_warmups == 1
+    assert total(narrow, "generations") > total(wide, "generations")
+
+
+def test_what_if_of_an_application_says_who_carries_it_out() -> None:
+    scale_out = recording("scale-out")
+    rounds_ask = Configuration(name="rounds", carrier="kafka_streams")
+    answer = what_if_recorded(scale_out, [rounds_ask, Configuration(name="members", assignor="high_availability", carrier="members")])
+    rounds, members = answer.outcomes
+    assert rounds.assignor == members.assignor == "high_availability"
+    assert rounds.metrics is not None
+    assert members.metrics is not None
+    assert answer.factual.metrics is not None
+    assert rounds.metrics.unavailable_task_seconds < answer.factual.metrics.unavailable_task_seconds
+    assert rounds.metrics.rebalances < members.metrics.rebalances  # a round hands over everything that is ready
+    bridged = attrs.evolve(scale_out, inputs=attrs.evolve(scale_out.inputs, carrier="kafka_streams"))
+    stock = Configuration(name="stock", assignor="kafka_streams")
+    answer = what_if_recorded(bridged, [stock])
+    assert answer.factual.metrics == rounds.metrics, "its rounds are what it has"
+    assert answer.outcomes[0].assignor == "kafka_streams"

@@ -36,7 +36,7 @@ from equipoise.events.facts import (
 )
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.events.tasks import TaskId
-from equipoise.replay.sentences import MOST_LINES, VALUES, Sentence, of_decision, of_fact, tell
+from equipoise.replay.sentences import MOST_LINES, TOLD_FACTS, VALUES, Sentence, of_decision, of_fact, tell
 from equipoise.replay.wording import EXPIRIES
 from tests.unit.replay.lived import lived
 
@@ -108,6 +108,7 @@ def test_rejected_join_is_no_join() -> None:
 def test_fact_that_changes_the_group_has_a_sentence(fact: Fact, text: str) -> None:
     said = of_fact(fact)
     assert said is not None
+    assert type(fact) in TOLD_FACTS
     assert said.text == text
     assert said.level == (logging.WARNING if isinstance(fact, TaskParked) else logging.INFO)
 

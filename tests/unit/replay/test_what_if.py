@@ -112,6 +112,13 @@ def test_whatif_bad_configuration_is_refused_before_any_simulation(configuration
     assert not simulated
 
 
+def test_what_if_members_of_equipoise_have_no_other_carrier() -> None:
+    with pytest.raises(InputError, match=r"carrier kafka_streams: the group's members embed equipoise"):
+        what_if(lived(), [Configuration(name="rounds", carrier="kafka_streams")])
+    with pytest.raises(FieldError, match=r"carrier"):
+        Configuration(name="no", carrier="pigeons")
+
+
 def test_what_if_failing_configuration_has_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     real = registry.latest("learner")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from equipoise.events.codec import kind_of
 from equipoise.events.decisions import EventRejected
 from equipoise.events.facts import Fact, LagReported, Load, MemberUnchanged
 from equipoise.events.tasks import LagSentinel, TaskId
-from equipoise.statemachine.member import MemberSession
+from equipoise.statemachine.member import SMALL_RATE, MemberSession, differs
 from tests.unit.statemachine.sessions import OTHER, STATEFUL, assigned, joined, record
 
 LEFT_OVER = TaskId(0, 7)
@@ -129,6 +130,16 @@ def test_member_that_restores_what_it_runs_reports_at_each_heartbeat():
     assert len(said(session, 6 * HEARTBEAT_MS, 6 * HEARTBEAT_MS)) == 1  # that it runs now
 
 
+def test_standby_that_restores_reports_at_each_heartbeat():
+    session, _ = resting()
+    for beat, lag in enumerate((5_000, 4_000, 3_000), start=2):
+        session.copy_progress(OTHER, lag, beat * HEARTBEAT_MS - 1)
+        (report,) = session.poll(beat * HEARTBEAT_MS)
+        assert isinstance(report, LagReported)
+        assert report.lags[OTHER] == lag
+        acknowledge(session, beat * HEARTBEAT_MS, report)
+
+
 LATER: dict[str, Callable[[MemberSession], None]] = {
     "a standby within the limit": lambda session: session.copy_progress(OTHER, 100, 4_000),
     "a copy that nobody wants": lambda session: session.copy_progress(LEFT_OVER, 9_000, 4_000),
@@ -157,6 +168,54 @@ def test_load_that_differs_a_little_is_no_news():
     session, due_ms = resting()
     session.load_measured(Load(cpu=0.51, memory=0.24, tasks={STATEFUL: 1_100}, behind={STATEFUL: 210}, busy={STATEFUL: 440_000}))
     assert said(session, 2 * HEARTBEAT_MS, due_ms) == [(due_ms, UNCHANGED)]
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "expected"),
+    [
+        (Load(cpu=0.02), Load(), False),
+        (Load(cpu=0.021), Load(), True),
+        (Load(records_per_s=1_000), Load(records_per_s=900), False),
+        (Load(records_per_s=1_000), Load(records_per_s=899), True),
+        (Load(records_per_s=SMALL_RATE), Load(), False),
+        (Load(records_per_s=SMALL_RATE + 1), Load(), True),
+        (Load(), Load(tasks={OTHER: SMALL_RATE + 1}), True),
+        (Load(), Load(tasks={OTHER: SMALL_RATE}), False),
+    ],
+)
+def test_load_differs_from_a_limit_on(now: Load, before: Load, expected: bool):
+    assert differs(now, before) is expected
+
+
+def test_first_fact_of_a_member_at_rest_is_due_by_its_name():
+    session = joined(keepalive_interval_ms=REST_MS, session_timeout_ms=45_000)
+    span_ms = REST_MS - HEARTBEAT_MS + 1
+    assert session._first_keepalive_ms(REST_MS) == HEARTBEAT_MS + zlib.crc32(b"m1 7") % span_ms
+    names = [f"m{number}" for number in range(8)]
+    assert {zlib.crc32(f"{name} 7".encode()) % 2 for name in names} == {0, 1}
+    for name in names:
+        assert joined(member_id=name)._first_keepalive_ms(HEARTBEAT_MS) == HEARTBEAT_MS
+
+
+def test_member_that_closes_tasks_reports_at_each_heartbeat():
+    session, _ = resting()
+    session.closing.add(OTHER)
+    for beat in range(2, 6):
+        (report,) = session.poll(beat * HEARTBEAT_MS)
+        assert isinstance(report, LagReported)
+        acknowledge(session, beat * HEARTBEAT_MS, report)
+
+
+def test_heartbeat_acknowledged_without_its_report_is_followed_by_the_report():
+    """The brokers have answered a later fact, and nobody knows whether the report arrived."""
+    session, _ = resting()
+    session.copy_progress(OTHER, 500, 4_000)
+    (delta,) = session.poll(2 * HEARTBEAT_MS)
+    assert isinstance(delta, LagReported)
+    session.heartbeat_acknowledged(sent_ms=2 * HEARTBEAT_MS, now_ms=2 * HEARTBEAT_MS)
+    (full,) = session.poll(3 * HEARTBEAT_MS)
+    assert isinstance(full, LagReported)
+    assert full.base is None
 
 
 def test_fact_that_is_not_acknowledged_is_repeated_at_the_next_heartbeat():
@@ -211,6 +270,13 @@ def test_brokers_that_do_not_answer_are_told_from_a_member_at_rest():
     session.fetch_completed(sent_ms=due_ms + 9_000, reached_end=True, now_ms=due_ms + 9_000)
     late_ms = HEARTBEAT_MS + REST_MS + 500
     assert session.unanswered_ms(late_ms) == max(late_ms - due_ms - 9_000, late_ms - HEARTBEAT_MS - (REST_MS - HEARTBEAT_MS))
+
+
+@pytest.mark.parametrize("interval_ms", [None, HEARTBEAT_MS])
+def test_without_rest_brokers_have_not_answered_since_the_last_heartbeat(interval_ms: int | None):
+    session, _ = resting(keepalive_interval_ms=interval_ms)
+    session.fetch_completed(sent_ms=9_000, reached_end=True, now_ms=9_000)
+    assert session.unanswered_ms(10_000) == 10_000 - HEARTBEAT_MS
 
 
 def test_session_without_the_interval_reports_at_each_heartbeat():

@@ -16,6 +16,7 @@ from equipoise.events.decisions import AssignmentIssued, BalanceEvaluated, Check
 from equipoise.events.errors import EquipoiseError, GroupHalted, InputError, RepeatError
 from equipoise.events.facts import (
     AssignmentObserved,
+    GroupRejoined,
     LagReported,
     LeaveIntended,
     Load,
@@ -25,6 +26,7 @@ from equipoise.events.facts import (
     ObservedMember,
     PartitionsObserved,
     ProbingTick,
+    RejoinedMember,
     TaskParked,
     TaskReady,
     TasksRevoked,
@@ -311,10 +313,18 @@ def unsound(group: Group) -> dict[str, list[Any]]:
         "not_external": [AssignmentObserved(generation=9, members=())],
         "leader_change": [configured(led_by="external")],
         "step_exceeds_margin": [configured(max_step_ms=5_000)],
-        "topology_not_newer": [topology(epoch=1, stateful=9), topology(epoch=0)],
+        "topology_not_newer": [
+            topology(epoch=1, stateful=9),
+            topology(epoch=0),
+            GroupRejoined(generation=1, protocol="range", members=(), topologies=(topology(epoch=1),)),
+        ],
         "join_repeated": [joined("m1", 1), joined("m3", 1, join_nonce="m1-1")],
         "incarnation_repeated": [joined("m1", 1, join_nonce="another")],
-        "incarnation_too_low": [joined("m1", 0), joined("m1", 0, ended_incarnation=1, join_nonce="another")],
+        "incarnation_too_low": [
+            joined("m1", 0),
+            joined("m1", 0, ended_incarnation=1, join_nonce="another"),
+            GroupRejoined(generation=1, protocol="range", members=(RejoinedMember(member_id="m1", incarnation=0, client="m1"),)),
+        ],
         "margin_too_small": [joined("m3", lease_margin_ms=999)],
         "margin_too_large": [joined("m3", lease_margin_ms=SESSION_MS)],
         "unknown_member": [LagReported("nobody", 1, 0, 0), MemberLeft(member_id="nobody", incarnation=1)],

@@ -259,13 +259,13 @@ def test_ticks_of_several_groups_go_together_unless_a_deadline_is_near() -> None
     folded(lead, history())
     for name, from_ms in (("a", 0), ("b", 249)):
         lead.groups[name].tick_under_way = False
-        lead._plan_tick(lead.groups[name], from_ms)
+        lead.groups[name].folded_ms = from_ms
     assert [(group.tick_at_ms, group.tick_from_ms) for group in lead.groups.values()] == [(1_000, 750), (1_249, 999)]
     assert lead.ticks_due(999) == []
     assert lead.ticks_due(1_000) == ["a", "b"]
     for group in lead.groups.values():
         group.tick_under_way = False
-    lead.groups["b"].tick_from_ms = 1_001
+    lead.groups["b"].folded_ms = 251
     assert lead.ticks_due(1_000) == ["a"]
 
 

@@ -11,14 +11,15 @@ from typing import Any
 
 import msgpack
 import pytest
-from aiokafka.errors import KafkaConnectionError
+from aiokafka.errors import KafkaConnectionError, UnknownTopicOrPartitionError
 
 from equipoise.events import codec
 from equipoise.events.decisions import MemberAssigned
 from equipoise.events.errors import DamagedError
-from equipoise.events.facts import LogOpened
+from equipoise.events.facts import Fact, LogOpened, MemberJoined, TaskReady
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.records import DecisionRecord, UnreadDecision
+from equipoise.events.tasks import TaskId
 from equipoise.member.link import Link
 from equipoise.member.options import MemberOptions
 from equipoise.runtime import DEPLOYED
@@ -130,3 +131,43 @@ async def test_cancelled_job_cancels_its_request() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert answer.cancelled()
+
+
+JOINED = MemberJoined(member_id="m1", incarnation=2, join_nonce="n", ended_incarnation=1)
+READY = TaskReady(member_id="m1", incarnation=2, assignment_epoch=1, tasks=(TaskId(0, 0),))
+
+
+async def sent_after_failures(*facts: Fact, is_forgotten: bool = False) -> list[Fact]:
+    """What is acknowledged of facts whose first two sends fail, as while a partition's leader is
+    elected. `is_forgotten`: the next incarnation is placed after the first failure.
+    """
+    made, acknowledged, sends = link(), list[Fact](), 0
+
+    async def send(value: bytes) -> None:
+        nonlocal sends
+        sends += 1
+        if is_forgotten:
+            made._placements += 1
+        if sends <= 2:
+            raise UnknownTopicOrPartitionError("it has no leader")
+
+    made._send = send  # type: ignore[method-assign]
+    made._acknowledged = lambda fact, said_ms: acknowledged.append(fact)
+    for fact in facts:
+        made.queue(fact)
+    sending = asyncio.ensure_future(made.send_queued())
+    await asyncio.wait_for(made.flushed(), 5.0)
+    sending.cancel()
+    return acknowledged
+
+
+async def test_join_that_cannot_be_sent_is_sent_again_before_what_follows_it() -> None:
+    assert await sent_after_failures(JOINED, READY) == [JOINED, READY]
+
+
+async def test_report_that_cannot_be_sent_is_dropped() -> None:
+    assert await sent_after_failures(READY, READY, JOINED) == [JOINED]
+
+
+async def test_join_of_a_former_incarnation_is_not_sent_again() -> None:
+    assert await sent_after_failures(JOINED, is_forgotten=True) == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -228,8 +228,8 @@ def test_bytes_are_limited_by_what_records_weigh() -> None:
     [
         ({"guarantee": "maybe"}, "guarantee"),
         ({"session_timeout_ms": 3_000}, "lease_margin_ms"),
-        ({"heartbeat_interval_ms": 14_000}, "heartbeat_interval_ms"),
-        ({"keepalive_interval_ms": 20_251}, "keepalive_interval_ms"),
+        ({"heartbeat_interval_ms": 21_001}, "heartbeat_interval_ms"),
+        ({"keepalive_interval_ms": 31_501}, "keepalive_interval_ms"),
         ({"capacity": 0}, "capacity"),
         ({"auto_offset_reset": "none"}, "auto_offset_reset"),
     ],
@@ -237,3 +237,18 @@ def test_bytes_are_limited_by_what_records_weigh() -> None:
 def test_wrong_options_are_named(wrong: dict, field: str) -> None:
     with pytest.raises(EquipoiseError, match=field):
         MemberOptions(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("settings", "keepalive_ms"),
+    [
+        ({}, 25_200),
+        ({"session_timeout_ms": 30_000}, 12_000),
+        ({"session_timeout_ms": 120_000}, 70_200),
+        ({"session_timeout_ms": 10_000}, 3_000),
+        ({"keepalive_interval_ms": 9_000}, 9_000),
+        ({"keepalive_interval_ms": 0}, None),
+    ],
+)
+def test_a_member_at_rest_leaves_brokers_the_time_to_fail_over(settings: Any, keepalive_ms: int | None) -> None:
+    assert MemberOptions(**settings).keepalive_ms == keepalive_ms

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import io
+import json
 import re
 from collections.abc import Iterator
 
 import aiohttp
+import pytest
 
+from equipoise.runtime import DEPLOYED
 from equipoise.statemachine.partition import GroupLead
 from equipoise.worker.http import ENDPOINTS, Server
 from equipoise.worker.metrics import WorkerMetrics
+from equipoise.worker.rounds import Rounds
+from equipoise.worker.settings import WorkerSettings
 from tests.groups import Group
 
 
 class _Worker:
     log_id = "the log & more"
     metrics = WorkerMetrics()
+    rounds = Rounds(lambda group: None, WorkerSettings(), metrics, DEPLOYED)
 
     def groups(self) -> Iterator[tuple[int, GroupLead]]:
         yield 0, GroupLead("orders/eu <1>", Group().starts("m1", "m2", stateful=2).machine)
@@ -42,5 +49,42 @@ async def test_index_describes_itself_and_its_links_answer() -> None:
             for link in links:
                 async with http.get(link) as answer:
                     assert answer.status == (503 if link == "/ready" else 200), link
+    finally:
+        await server.stop()
+
+
+QUESTION = {"version": 1, "round": "r1", "tasks": [], "processes": [{"id": "p1", "threads": 1}]}
+TOKEN = WorkerSettings(http_token="secret")
+
+
+@pytest.mark.parametrize(
+    ("settings", "headers", "body", "status", "problem"),
+    [
+        (WorkerSettings(), {}, json.dumps(QUESTION).encode(), 421, "does not lead the group"),
+        (WorkerSettings(), {}, b"{", 400, "$: not JSON"),
+        (WorkerSettings(), {}, b"\xff\xfe\x00", 400, "$: not JSON"),
+        (WorkerSettings(), {}, json.dumps({**QUESTION, "version": 9}).encode(), 400, "$.version: 9 is not 1"),
+        (WorkerSettings(), {}, b'{"tasks": [' + b" " * 9_000_000 + b"]}", 413, "too large"),
+        (WorkerSettings(), {}, b'{"tasks": [' + b" " * 1_000_000 + b"}", 400, "$: not JSON"),
+        (WorkerSettings(http_host="0.0.0.0"), {}, json.dumps(QUESTION).encode(), 403, "set EQUIPOISE_HTTP_TOKEN"),
+        (TOKEN, {}, json.dumps(QUESTION).encode(), 401, "the token is missing or wrong"),
+        (TOKEN, {"Authorization": "Bearer secre"}, json.dumps(QUESTION).encode(), 401, "the token is missing or wrong"),
+        (TOKEN, {"Authorization": "Bearer secret"}, json.dumps(QUESTION).encode(), 421, "does not lead the group"),
+    ],
+)
+async def test_question_that_is_not_answered_gets_its_status_and_the_reason(
+    settings: WorkerSettings, headers: dict[str, str], body: bytes, status: int, problem: str
+) -> None:
+    worker = _Worker()
+    worker.rounds = Rounds(lambda group: None, settings, worker.metrics, DEPLOYED)
+    server = Server(worker, "127.0.0.1", 0)
+    port = await server.start()
+    try:
+        async with (
+            aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http,
+            http.post("/v1/groups/orders/rounds", data=io.BytesIO(body), headers=headers) as answer,
+        ):
+            assert answer.status == status
+            assert problem in (await answer.json())["problem"]
     finally:
         await server.stop()

@@ -1,0 +1,299 @@
+"""`python -m bench.seat`: consumer groups of unmodified clients, stock and led by `equipoise lead`.
+
+Three clients read twelve partitions, each of which gets a record each EVERY_MS. All three are
+restarted one after the other (DOWN_S away), a fourth joins, and is killed with SIGKILL. A *move* is
+a partition that another client (by its id) reads than before. *Paused* is the sum over partitions
+of the times without a record read that are longer than GAP_S. *Repeated* are records that were read
+more than once.
+
+`--storm S` has faults of the seats for S seconds instead: kill -9, SIGSTOP for some seconds, and
+kill -9 of clients, beside the same faults of clients in a stock group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import attrs
+import click
+from confluent_kafka import Producer
+
+from bench.live import broker
+from equipoise.events.log import open_log
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.opening import admin_client
+from equipoise.replay.verification import verify
+from equipoise.seat.group_client import PROTOCOLS
+from equipoise.seat.group_client import GroupClient as RawMember
+from tests.live.group_clients import ROOT, GroupClient, aiokafka_command, confluent_kafka_command, java_command, kafka_python_command
+
+PARTITIONS, EVERY_MS = 12, 100
+DOWN_S, SETTLE_S, KILL_S, GAP_S = 5.0, 10.0, 16.0, 0.5
+PATIENCE_S = 120.0
+COOPERATIVE = {"partition_assignment_strategy": "cooperative-sticky"}
+KINDS: dict[str, tuple[Callable[[], list[str]], dict[str, str]]] = {
+    "confluent-kafka, range": (confluent_kafka_command, {}),
+    "confluent-kafka, cooperative-sticky": (confluent_kafka_command, COOPERATIVE),
+    "aiokafka, roundrobin": (aiokafka_command, {}),
+    "kafka-python, range": (kafka_python_command, {}),
+    **{
+        f"Java, {name}": (java_command, {"partition_assignment_strategy": f"org.apache.kafka.clients.consumer.{assignor}"})
+        for name, assignor in (("range", "RangeAssignor"), ("sticky", "StickyAssignor"), ("cooperative-sticky", "CooperativeStickyAssignor"))
+    },
+}
+LEADERS: dict[str, tuple[str, ...] | None] = {"stock": None, "led": (), "led, hold 15 s": ("--hold", "15")}
+
+
+@attrs.frozen
+class Window:
+    """What happened in a part of a run."""
+
+    moves: int
+    paused_s: float
+    longest_s: float
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end_s, "it did not happen"
+        time.sleep(0.05)
+
+
+class Run:
+    """One group with its clients, and seats if it is led."""
+
+    def __init__(self, bootstrap: str, kind: str, leader: str, folder: Path) -> None:
+        self.bootstrap, self.topic, self.folder = bootstrap, f"seat-{uuid.uuid4().hex[:8]}", folder
+        self._command, self._settings = KINDS[kind]
+        self._options = LEADERS[leader]
+        self.clients: dict[str, GroupClient] = {}
+        self.ended: list[tuple[str, GroupClient]] = []
+        self.seats: list[subprocess.Popen[bytes]] = []
+        self.logs: list[Path] = []
+        asyncio.run(self._make_topic())
+
+    async def _make_topic(self) -> None:
+        from aiokafka.admin import NewTopic
+
+        async with admin_client(Connection(bootstrap=self.bootstrap)) as admin:
+            await admin.create_topics([NewTopic(self.topic, PARTITIONS, 1)])
+
+    def start(self, name: str) -> None:
+        if name in self.clients:
+            self.ended.append((name, self.clients.pop(name)))
+        self.clients[name] = GroupClient(
+            self._command(), self.topic, bootstrap_servers=self.bootstrap, group_id=self.topic, client_id=name, session_timeout_ms="6000",
+            heartbeat_interval_ms="1000", auto_offset_reset="earliest", **self._settings,
+        )  # fmt: skip
+
+    def seat(self, number: int) -> None:
+        """Starts a seat, which takes up its log again if it had one."""
+        if self._options is None:
+            return
+        log = self.folder / f"{self.topic}-{number}.db"
+        command = [sys.executable, "-m", "equipoise", "lead", "--bootstrap", self.bootstrap, "--group", self.topic, "--log", str(log), *self._options]
+        with open(log.with_suffix(".err"), "a") as errors:
+            process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=errors)
+        if number < len(self.seats):
+            self.seats[number] = process
+        else:
+            self.seats.append(process)
+            self.logs.append(log)
+        until(lambda: "generation" in log.with_suffix(".err").read_text() or process.poll() is not None)
+
+    def is_shared(self) -> bool:
+        return all(each.assigned for each in self.clients.values()) and sum(len(each.assigned) for each in self.clients.values()) == PARTITIONS
+
+    def window(self, since_s: float) -> Window:
+        reads: dict[int, list[tuple[float, str]]] = {partition: [] for partition in range(PARTITIONS)}
+        for name, client in [*self.ended, *self.clients.items()]:
+            for at_s, partition in list(client.reads):
+                reads[partition].append((at_s, name))
+        moves, paused_s, longest_s, now_s = 0, 0.0, 0.0, time.monotonic()
+        for each in map(sorted, reads.values()):
+            last = max((place for place, (at_s, _) in enumerate(each) if at_s <= since_s), default=0)
+            seen = each[last:]
+            moves += sum(before != after for (_, before), (_, after) in itertools.pairwise(seen))
+            times = [max(since_s, at_s) for at_s, _ in seen] + [now_s]
+            gaps = [after - before for before, after in itertools.pairwise(times) if after - before > GAP_S]
+            paused_s += sum(gaps)
+            longest_s = max([longest_s, *gaps])
+        return Window(moves, paused_s, longest_s)
+
+    def repeated(self) -> tuple[int, int]:
+        """Records that were read more than once, and records that nobody read of those before the
+        last one of each partition that was read.
+        """
+        counted = Counter(record for _, client in [*self.ended, *self.clients.items()] for record in list(client.records))
+        ends = {partition: max((offset for at, offset in counted if at == partition), default=-1) for partition in range(PARTITIONS)}
+        missing = sum((partition, offset) not in counted for partition, end in ends.items() for offset in range(end + 1))
+        return sum(count - 1 for count in counted.values()), missing
+
+    async def generations(self) -> int:
+        """The number of the group's generation, learned by joining it."""
+        async with RawMember(Connection(bootstrap=self.bootstrap), self.topic) as member:
+            joined = await member.join(PROTOCOLS)
+            await member.leave()
+        return joined.number - 1
+
+    def close(self) -> None:
+        for seat in self.seats:
+            if seat.poll() is None:
+                seat.send_signal(signal.SIGCONT)
+                seat.terminate()
+                seat.wait(30)
+        for client in self.clients.values():
+            client.close()
+
+    def verified(self) -> str:
+        found = []
+        for each in self.logs:
+            with open_log(each) as log:
+                found.append(verify(log.read()).verdict.value)
+        return ", ".join(found) or "-"
+
+
+@contextmanager
+def fed(run: Run) -> Iterator[None]:
+    """Within the block each partition gets records."""
+    over = threading.Event()
+
+    def feed() -> None:
+        producer = Producer({"bootstrap.servers": run.bootstrap})
+        while not over.wait(EVERY_MS / 1_000):
+            for partition in range(PARTITIONS):
+                producer.produce(run.topic, b"-", partition=partition)
+            producer.flush()
+
+    thread = threading.Thread(target=feed)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def measured(bootstrap: str, kind: str, leader: str, folder: Path) -> list[str]:
+    """One row: moves and paused partition-seconds of each action, generations, repeated records."""
+    run = Run(bootstrap, kind, leader, folder)
+    try:
+        run.seat(0)
+        for name in ("c1", "c2", "c3"):
+            run.start(name)
+        with fed(run):
+            until(run.is_shared)
+            time.sleep(SETTLE_S)
+            began = asyncio.run(run.generations())
+            time.sleep(SETTLE_S)
+            windows, since_s = [], time.monotonic()
+            for name in ("c1", "c2", "c3"):
+                run.clients[name].signal(signal.SIGTERM)
+                time.sleep(DOWN_S)
+                run.start(name)
+                time.sleep(SETTLE_S)
+            until(run.is_shared)
+            windows.append(run.window(since_s))
+            since_s = time.monotonic()
+            run.start("c4")
+            time.sleep(SETTLE_S)
+            until(run.is_shared)
+            windows.append(run.window(since_s))
+            since_s = time.monotonic()
+            run.clients["c4"].signal(signal.SIGKILL)
+            time.sleep(KILL_S)
+            windows.append(run.window(since_s))
+            ended = asyncio.run(run.generations())
+            repeated, missing = run.repeated()
+    finally:
+        run.close()
+    cells = [cell for window in windows for cell in (str(window.moves), f"{window.paused_s:.0f}")]
+    return [*cells, str(ended - began - 2), str(repeated), str(missing), run.verified()]
+
+
+def storm(bootstrap: str, kind: str, leader: str, folder: Path, *, for_s: float, seed: int) -> list[str]:
+    """One row: how long partitions were not read, and repeated and missing records."""
+    run, chance = Run(bootstrap, kind, leader, folder), random.Random(f"{seed} {kind}")
+    faults: Counter[str] = Counter()
+    try:
+        for number in range(2):
+            run.seat(number)
+        for name in ("c1", "c2", "c3"):
+            run.start(name)
+        with fed(run):
+            until(run.is_shared)
+            since_s = time.monotonic()
+            while time.monotonic() - since_s < for_s:
+                time.sleep(chance.uniform(2, 8))
+                fault = chance.choice(("kill a client", "kill a seat", "stop a seat", "restart a client"))
+                which, name, stopped_s = chance.randrange(2), chance.choice(("c1", "c2", "c3")), chance.uniform(1, 12)
+                if fault.endswith("client"):
+                    run.clients[name].signal(signal.SIGKILL if fault.startswith("kill") else signal.SIGTERM)
+                    time.sleep(DOWN_S)
+                    run.start(name)
+                elif run.seats and fault == "kill a seat":
+                    run.seats[which].kill()
+                    run.seats[which].wait()
+                    time.sleep(2)
+                    run.seat(which)
+                elif run.seats:
+                    run.seats[which].send_signal(signal.SIGSTOP)
+                    time.sleep(stopped_s)
+                    run.seats[which].send_signal(signal.SIGCONT)
+                faults[fault] += bool(fault.endswith("client") or run.seats)
+            time.sleep(2 * SETTLE_S)
+            until(run.is_shared)
+            window = run.window(since_s)
+            repeated, missing = run.repeated()
+    finally:
+        run.close()
+    told = ", ".join(f"{count} × {fault}" for fault, count in sorted(faults.items()))
+    return [told, str(window.moves), f"{window.paused_s:.0f}", f"{window.longest_s:.1f}", str(repeated), str(missing), run.verified()]
+
+
+def _print(cells: Sequence[str]) -> None:
+    print(f"| {' | '.join(cells)} |", flush=True)
+
+
+@click.command()
+@click.option("--kinds", default="; ".join(KINDS), show_default=True, help="Separated by semicolons.")
+@click.option("--leaders", default="; ".join(LEADERS), show_default=True, help="Separated by semicolons.")
+@click.option("--storm", "storm_s", default=0.0, help="Seconds of faults; 0: none, the table of actions instead.")
+@click.option("--seed", default=1, show_default=True)
+def main(kinds: str, leaders: str, storm_s: float, seed: int) -> None:
+    """Measures stock groups beside led ones."""
+    columns = ["faults", "moves", "paused", "longest, s", "repeated", "missing", "log"]
+    if not storm_s:
+        actions = [f"{action}: {what}" for action in ("restarts", "join", "kill -9") for what in ("moves", "paused")]
+        columns = [*actions, "generations", "repeated", "missing", "log"]
+    _print(("client", "leader", *columns))
+    _print(["---"] * (len(columns) + 2))
+    folder = Path(tempfile.mkdtemp(prefix="equipoise-seat-"))
+    try:
+        with broker() as bootstrap:
+            for kind in map(str.strip, kinds.split(";")):
+                for leader in map(str.strip, leaders.split(";")):
+                    row = storm(bootstrap, kind, leader, folder, for_s=storm_s, seed=seed) if storm_s else measured(bootstrap, kind, leader, folder)
+                    _print((kind, leader, *row))
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""The question of a round: a JSON document in version 1, read strictly. Errors name the field by
+its JSON path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from equipoise.assignors.common.json_reader import (
+    array_reader,
+    as_array,
+    as_object,
+    check_keys,
+    check_unique,
+    parse,
+    path_of,
+    read_at,
+    read_flag,
+    read_positive,
+    read_text,
+    read_whole,
+    refuse,
+    shown,
+)
+from equipoise.events.errors import FieldError
+from equipoise.events.facts import MOST_TASKS
+from equipoise.events.tasks import Lag, LagSentinel, TaskId, parse_task
+
+VERSION = 1
+MOST_BODY_BYTES = 8_000_000
+"""Largest body: some 100,000 tasks with three copies each."""
+MOST_PROCESSES = 10_000
+_SENTINELS = {-2: LagSentinel.ACTIVE, -3: LagSentinel.UNKNOWN}
+"""Of Kafka Streams' offset sums."""
+
+
+@attrs.frozen(kw_only=True)
+class AskedPartition:
+    """A partition that a task reads or writes. `racks`: those of its replicas; empty: not known."""
+
+    topic: str
+    partition: int
+    racks: tuple[str, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class AskedTask:
+    """A task of the application. `records`: at least so many are in its changelogs."""
+
+    id: TaskId
+    stateful: bool
+    source: tuple[AskedPartition, ...]
+    changelog: tuple[AskedPartition, ...]
+    records: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class AskedProcess:
+    """One process (KIP-924 KafkaStreamsState). `active`, `standby`: tasks that it ran or kept
+    copies of before this round. `lags`: task -> records that its copy lacks, of those.
+    """
+
+    id: str
+    consumers: tuple[str, ...]
+    threads: int
+    rack: str | None
+    tags: Mapping[str, str]
+    active: tuple[TaskId, ...]
+    standby: tuple[TaskId, ...]
+    lags: Mapping[TaskId, Lag]
+
+
+@attrs.frozen(kw_only=True)
+class Question:
+    """The state of an application in one round, and its own settings (KIP-924 AssignmentConfigs,
+    under the names of Kafka Streams' settings).
+    """
+
+    round_id: str
+    settings: Mapping[str, Any]
+    tasks: tuple[AskedTask, ...]
+    processes: tuple[AskedProcess, ...]
+
+
+def read_question(body: bytes) -> Question:
+    """Raises InputError with the JSON path of what is wrong."""
+    return read_at("$", _question, parse(body))  # type: ignore[no-any-return]
+
+
+def _question(value: Any, _: Any = None) -> Question:
+    content = as_object(value)
+    if content.get("version") != VERSION:
+        refuse(f"{shown(content.get('version'))} is not {VERSION}, the version that this worker reads", ".version")
+    check_keys(content, {"version": True, "round": True, "settings": False, "tasks": True, "processes": True})
+    round_id = read_at(".round", _short_text, content["round"])
+    tasks = read_at(".tasks", array_reader(_task), content["tasks"])
+    if len(tasks) > MOST_TASKS:
+        refuse(f"{len(tasks)} tasks; a group has at most {MOST_TASKS}", ".tasks")
+    read_at(".tasks", _unique, [str(task.id) for task in tasks])
+    processes = read_at(".processes", array_reader(_process), content["processes"])
+    if not 0 < len(processes) <= MOST_PROCESSES:
+        refuse(f"{len(processes)} processes; there must be 1 to {MOST_PROCESSES}", ".processes")
+    read_at(".processes", _unique, [process.id for process in processes])
+    known = {task.id: task for task in tasks}
+    for index, process in enumerate(processes):
+        for name in ("active", "standby", "lags"):
+            for task in getattr(process, name):
+                if task not in known:
+                    refuse(f"{task} is not one of the tasks", f".processes[{index}].{name}")
+                if name != "active" and not known[task].stateful:
+                    refuse(f"{task} has no state, so nobody has a copy of it", f".processes[{index}].{name}")
+    settings = read_at(".settings", lambda each, _: dict(as_object(each)), content.get("settings", {}))
+    return Question(round_id=round_id, settings=settings, tasks=tasks, processes=processes)
+
+
+def _unique(names: list[str], _: Any = None) -> None:
+    check_unique(names)
+
+
+def _short_text(value: Any, _: Any = None) -> str:
+    text = read_text(value)
+    if len(text) > 249:
+        refuse(f"a text of {len(text)} characters; at most 249")
+    return text
+
+
+def _task_id(value: Any, _: Any = None) -> TaskId:
+    try:
+        return parse_task(read_text(value))
+    except FieldError:
+        refuse(f"{shown(value)} is not a task id; write <sub-topology>_<partition>, as in 0_3")
+
+
+def _partition(value: Any, _: Any = None) -> AskedPartition:
+    content = as_object(value)
+    check_keys(content, {"topic": True, "partition": True, "racks": False})
+    return AskedPartition(
+        topic=read_at(".topic", _short_text, content["topic"]),
+        partition=read_at(".partition", read_whole, content["partition"]),
+        racks=tuple(sorted(set(read_at(".racks", array_reader(_short_text), content.get("racks", []))))),
+    )
+
+
+def _task(value: Any, _: Any = None) -> AskedTask:
+    content = as_object(value)
+    check_keys(content, {"id": True, "stateful": True, "source": False, "changelog": False, "records": False})
+    return AskedTask(
+        id=read_at(".id", _task_id, content["id"]),
+        stateful=read_at(".stateful", read_flag, content["stateful"]),
+        source=read_at(".source", array_reader(_partition), content.get("source", [])),
+        changelog=read_at(".changelog", array_reader(_partition), content.get("changelog", [])),
+        records=read_at(".records", read_whole, content.get("records", 0)),
+    )
+
+
+def _tasks(value: Any, _: Any = None) -> tuple[TaskId, ...]:
+    tasks = array_reader(_task_id)(value, None)
+    check_unique([str(task) for task in tasks])
+    return tuple(sorted(tasks))
+
+
+def _lag(value: Any, _: Any = None) -> Lag:
+    if value.__class__ is int and value in _SENTINELS:
+        return _SENTINELS[value]
+    return int(read_whole(value))
+
+
+def _lags(value: Any, _: Any = None) -> dict[TaskId, Lag]:
+    return {
+        read_at(path_of(key), _task_id, key): read_at(path_of(key), _lag, lag) for key, lag in as_object(value).items()
+    }
+
+
+def _texts(value: Any, _: Any = None) -> dict[str, str]:
+    return {key: read_at(path_of(key), _short_text, text) for key, text in as_object(value).items()}
+
+
+def _process(value: Any, _: Any = None) -> AskedProcess:
+    content = as_object(value)
+    known = {"id": True, "consumers": False, "threads": True, "rack": False, "tags": False, "active": False, "standby": False, "lags": False}
+    check_keys(content, known)
+    rack = content.get("rack")
+    active = read_at(".active", _tasks, content.get("active", []))
+    return AskedProcess(
+        id=read_at(".id", _short_text, content["id"]),
+        consumers=tuple(sorted(read_at(".consumers", array_reader(_short_text), as_array(content.get("consumers", []))))),
+        threads=read_at(".threads", read_positive, content["threads"]),
+        rack=None if rack is None else read_at(".rack", _short_text, rack),
+        tags=read_at(".tags", _texts, content.get("tags", {})),
+        active=active,
+        standby=read_at(".standby", _tasks, content.get("standby", [])),
+        lags=read_at(".lags", _lags, content.get("lags", {})),
+    )

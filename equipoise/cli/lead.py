@@ -1,0 +1,110 @@
+"""`equipoise lead`: leads a classic consumer group from the seat of its leader."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from equipoise.cli.command import command
+from equipoise.cli.import_ import given_settings
+from equipoise.cli.screen import Screen
+from equipoise.cli.settings import settings_options
+from equipoise.events.errors import InputError
+from equipoise.events.log.kafka.connection import MISSING, Connection
+
+if TYPE_CHECKING:
+    from equipoise.events.facts import GroupConfigured
+    from equipoise.seat.generation import SeatSettings
+
+REVOCATION_TIMEOUT_MS = 86_400_000
+"""The broker removes a member that does not rejoin, after its max.poll.interval.ms."""
+MAX_STEP_MS = 60_000
+
+
+@command("lead", json=False, short_help="Lead a consumer group of any Kafka client, from its leader's seat.")
+@click.option("--group", required=True, metavar="GROUP", help="Kafka consumer group of the classic protocol.")
+@click.option("--log", "log_file", type=click.Path(path_type=Path), metavar="FILE", help="Log of the group.  [default: GROUP.db]")
+@click.option(
+    "--hold", "hold_s", type=click.FloatRange(0, 240), default=0.0, metavar="S", help="How many seconds partitions of a gone member wait for it."
+)  # fmt: skip
+@click.option("--capacity", "capacities", multiple=True, metavar="CLIENT_ID=N", help="Clients with this id (with * and ?) get N times as much.")
+@click.option("--evict", is_flag=True, help="Take the present leader out of the group once, so that equipoise leads now.")
+@click.option("--set", "settings_given", multiple=True, metavar="NAME=VALUE", help="A setting of the group, as assignor=lag_aware.")
+@settings_options(Connection)
+def lead(
+    screen: Screen,
+    settings: Connection,
+    group: str,
+    log_file: Path | None,
+    hold_s: float,
+    capacities: tuple[str, ...],
+    evict: bool,
+    settings_given: tuple[str, ...],
+) -> None:
+    """Join a consumer group, be its leader, and assign its partitions to the other members, which
+    may be any clients of Kafka, unmodified. The command reads no partition itself. It runs until it
+    is interrupted, and leaves the group then: a member leads again.
+
+    The assignment protocol must be range, roundrobin, sticky or cooperative-sticky. Groups of Kafka
+    Streams and Connect, and those that the broker assigns (KIP-848, KIP-1071), are refused.
+
+    In a running group the seat joins (one rebalance) and leads when the present leader is gone, as
+    in the next rolling restart. --evict does not wait. Run it twice, with two log files: the second
+    one stands by. What was decided, and why, is in the log: `equipoise explain`, `verify`,
+    `timeline` and `what-if` read it.
+
+    \b
+    Examples:
+      equipoise lead --bootstrap broker1:9092 --group orders
+      equipoise lead --group orders --hold 15 --log /var/lib/equipoise/orders.db
+      equipoise lead --group orders --set assignor=lag_aware --capacity 'big-*=2'
+    """
+    try:
+        from equipoise.seat.generation import SeatSettings
+    except ImportError:
+        raise InputError(MISSING) from None
+    chosen = SeatSettings(hold_ms=int(hold_s * 1_000), capacities=dict(map(_capacity, capacities)))
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    asyncio.run(_lead(settings, group, log_file or Path(f"{group}.db"), chosen, configuration(settings_given), evict=evict))
+
+
+async def _lead(connection: Connection, group: str, log_file: Path, settings: SeatSettings, config: GroupConfigured, *, evict: bool) -> None:
+    from equipoise.seat.leader import Seat
+    from equipoise.seat.log import SeatLog
+
+    with SeatLog(log_file, group) as book:
+        book.configure(config)
+        seat = Seat(connection, group, book, settings, evict=evict)
+        for which in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(which, seat.stop)
+        await seat.run()
+
+
+def configuration(given: tuple[str, ...]) -> GroupConfigured:
+    """The group's configuration. Raises InputError for a setting that there is not."""
+    import attrs
+
+    from equipoise.assignors import registry
+    from equipoise.events.facts import GroupConfigured
+    from equipoise.events.settings import GroupSettings
+
+    named = given_settings(given)
+    assignor = registry.latest(str(named.pop("assignor", "high_availability")))
+    fields = {field.name for field in attrs.fields(GroupSettings)} - {"options"}
+    options = {name: value for name, value in named.items() if name not in fields}
+    known = {name: value for name, value in named.items() if name in fields}
+    defaults = {"max_step_ms": MAX_STEP_MS, "revocation_timeout_ms": REVOCATION_TIMEOUT_MS, "rack_aware_strategy": "min_cost"}
+    knobs = GroupSettings(**{**defaults, **known, "options": options})
+    return GroupConfigured(assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, knobs=knobs)
+
+
+def _capacity(text: str) -> tuple[str, int]:
+    pattern, _, number = text.rpartition("=")
+    if not pattern or not number.isdecimal() or int(number) < 1:
+        raise InputError(f"--capacity {text}: write it as CLIENT_ID=N, with N of 1 or more")
+    return pattern, int(number)

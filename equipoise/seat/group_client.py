@@ -1,0 +1,194 @@
+"""A member of a classic consumer group by single requests: aiokafka's own coordinator cannot join
+without topics, nor answer for others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import attrs
+from aiokafka import errors
+from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
+
+from equipoise.assignors.common.java_order import FEWEST_BUCKETS, text_hash
+from equipoise.events.errors import InputError
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.seat.consumer_protocol import write_subscription
+from equipoise.witness.consumer_groups import ConsumerGroup
+from equipoise.witness.group_requests import DescribeGroups, LeaveGroup, ListGroups
+
+CLIENT_ID = "equipoise-lead"
+SESSION_MS = 6_000
+"""The least that brokers allow by default: a seat that is gone holds up nobody for longer."""
+REBALANCE_MS = 60_000
+JOIN_TIMEOUT_MS = 900_000
+"""A generation begins when the slowest member has joined: after its max.poll.interval.ms (5 minutes
+by default) at the latest.
+"""
+MEMBER_ID_REQUIRED = 79
+BUCKETS = 64
+MOST_IDS = 1_000
+"""Ids to ask for at most. One in BUCKETS serves, so 1,000 fail once in seven million times."""
+
+COOPERATIVE = "cooperative-sticky"
+PROTOCOLS = ("range", "roundrobin", COOPERATIVE, "sticky")
+"""Protocols that the seat can lead. Their assignments have no data of their own."""
+
+
+@attrs.frozen(kw_only=True)
+class Generation:
+    """The answer to JoinGroup. `members`: member id, group.instance.id and subscription of each;
+    empty unless the seat leads.
+    """
+
+    number: int
+    protocol: str
+    leader: str
+    members: tuple[tuple[str, str | None, bytes], ...]
+
+
+@attrs.frozen(kw_only=True)
+class DescribedMember:
+    """A member as DescribeGroups shows it. `subscription`, `assignment`: empty while the group
+    rebalances.
+    """
+
+    member_id: str
+    instance_id: str | None
+    subscription: bytes
+    assignment: bytes
+
+
+@attrs.frozen(kw_only=True)
+class Description:
+    """A group as DescribeGroups shows it. `state`: ``Stable``, ``PreparingRebalance``, ..."""
+
+    state: str
+    protocol_type: str
+    protocol: str
+    members: tuple[DescribedMember, ...]
+
+
+def first_buckets(members: int) -> int:
+    """The fewest buckets that a Java `HashMap` of so many members may have."""
+    buckets = FEWEST_BUCKETS
+    while 4 * members > 3 * buckets:
+        buckets *= 2
+    return buckets
+
+
+class GroupClient:
+    """The seat's own membership. Requests raise KafkaError or OSError."""
+
+    def __init__(self, connection: Connection, group: str) -> None:
+        self.group = group
+        self.member_id = ""
+        self.generation = -1
+        self._joins = ConsumerGroup(connection, group, request_timeout_ms=JOIN_TIMEOUT_MS, client_id=CLIENT_ID)
+        self._others = ConsumerGroup(connection, group, client_id=CLIENT_ID)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await asyncio.gather(self._joins.close(), self._others.close())
+
+    async def kind(self) -> tuple[str, str] | None:
+        """The type and the protocol type of the group, as ``classic`` and ``consumer``; None: there
+        is no such group, or the brokers do not say (before Kafka 3.8).
+        """
+        try:
+            answer = (await self._others.send(ListGroups())).to_object()
+        except (errors.IncompatibleBrokerVersion, NotImplementedError):
+            return None
+        self._others.check(answer["error_code"])
+        return next(((each["group_type"], each["protocol_type"]) for each in answer["groups"] if each["group"] == self.group), None)
+
+    async def describe(self) -> Description:
+        answer = (await self._others.send(DescribeGroups(self.group))).to_object()
+        (group,) = answer["groups"]
+        self._others.check(0 if group["state"] == "Dead" else group["error_code"])
+        settled = group["state"] == "Stable"
+        members = tuple(
+            DescribedMember(
+                member_id=each["member_id"],
+                instance_id=each["group_instance_id"],
+                subscription=(each["member_metadata"] or b"") if settled else b"",
+                assignment=(each["member_assignment"] or b"") if settled else b"",
+            )
+            for each in group["members"]
+        )
+        return Description(state=group["state"], protocol_type=group["protocol_type"], protocol=group["protocol"], members=members)
+
+    async def find_id(self) -> list[str]:
+        """Asks for member ids until one would be the first in the broker's table of members, which
+        is where it looks for the next leader. Returns the others, which `give_back` must return.
+        """
+        others: list[str] = []
+        for _ in range(MOST_IDS):
+            answer = await self._ask_to_join("", (*PROTOCOLS,), self._others)
+            if answer.error_code != MEMBER_ID_REQUIRED:
+                self._others.check(answer.error_code)
+                raise InputError("the brokers do not give member ids; Kafka 2.2 or later is needed")
+            if is_first(answer.member_id):
+                self.member_id = answer.member_id
+                return others
+            others.append(answer.member_id)
+        raise errors.KafkaError(f"no id of {MOST_IDS} would be first")
+
+    async def give_back(self, ids: list[str]) -> None:
+        """Returns ids of `find_id`. While the group rebalances: in a stable group, that begins a
+        rebalance.
+        """
+        if ids:
+            await self._others.send(LeaveGroup(self.group, [(each, None) for each in ids], "not needed"))
+
+    async def join(self, protocols: tuple[str, ...]) -> Generation:
+        """Takes part in the next generation. Returns when it begins."""
+        answer = await self._ask_to_join(self.member_id, protocols, self._joins)
+        if answer.error_code == MEMBER_ID_REQUIRED:
+            self.member_id = answer.member_id
+            answer = await self._ask_to_join(self.member_id, protocols, self._joins)
+        self._joins.check(answer.error_code)
+        self.member_id, self.generation = answer.member_id, answer.generation_id
+        members = tuple((member_id, instance_id, data) for member_id, instance_id, data in answer.members)
+        return Generation(number=answer.generation_id, protocol=answer.group_protocol, leader=answer.leader_id, members=members)
+
+    async def _ask_to_join(self, member_id: str, protocols: tuple[str, ...], through: ConsumerGroup) -> Any:
+        offered = [(name, write_subscription(cooperative=name == COOPERATIVE)) for name in protocols]
+        return await through.send(JoinGroupRequest(self.group, SESSION_MS, REBALANCE_MS, member_id, None, "consumer", offered))
+
+    async def sync(self, assignments: list[tuple[str, bytes]]) -> None:
+        """Answers for all, as the leader, or takes part with nothing."""
+        answer = await self._joins.send(SyncGroupRequest(self.group, self.generation, self.member_id, None, assignments))
+        self._joins.check(answer.error_code)
+
+    async def heartbeat(self) -> None:
+        """Raises RebalanceInProgressError when another generation is to begin."""
+        self._others.check((await self._others.send(HeartbeatRequest(self.group, self.generation, self.member_id))).error_code)
+
+    async def leave(self) -> None:
+        """Leaves the group: the broker makes another member the leader."""
+        if self.member_id:
+            member_id, self.member_id = self.member_id, ""
+            await self._others.send(LeaveGroup(self.group, [(member_id, None)], "the seat is given up"))
+
+    async def evict(self, members: Sequence[DescribedMember]) -> None:
+        """Takes other members out of the group, all at once."""
+        leaving = [(each.member_id, each.instance_id) for each in members]
+        answer = await self._others.send(LeaveGroup(self.group, leaving, "equipoise lead --evict takes the lead"))
+        self._others.check(answer.error_code or next((each[2] for each in answer.members if each[2]), 0))
+
+
+def is_first(member_id: str, buckets: int = BUCKETS) -> bool:
+    """Whether the id is in the first bucket of a Java `HashMap` of up to so many buckets. Within a
+    bucket, members are in the order in which they joined.
+    """
+    value = text_hash(member_id)
+    return (value ^ value >> 16) & (buckets - 1) == 0

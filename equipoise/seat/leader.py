@@ -1,0 +1,336 @@
+"""The seat: joins a group, leads it when the broker makes it the leader, and stands by otherwise.
+
+What it must not do is hold the group up. Its session is short, it answers a rebalance within a
+fraction of a second, and when anything of its own fails it leaves, so that a member leads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Mapping
+
+import attrs
+from aiokafka import errors
+
+from equipoise.assignors.adapters.aiokafka import LagFetcher
+from equipoise.events.errors import InputError
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.seat.consumer_protocol import TopicPartition, read_assignment, read_subscription, write_assignment
+from equipoise.seat.generation import JoinedClient, SeatSettings, answer, without_doubles
+from equipoise.seat.group_client import COOPERATIVE, PROTOCOLS, DescribedMember, Generation, GroupClient, first_buckets, is_first
+from equipoise.seat.log import SeatLog, assigned_changes
+from equipoise.seat.metadata import MetadataClient
+from equipoise.seat.names import client_of, is_static
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_S = 0.3
+"""Members of an eager protocol stand still until the seat has joined, too."""
+METADATA_S = 10.0
+LOOK_S = 0.25
+RETRY_S = 0.5
+LAGS_WITHIN_S = 1.0
+EVICTED_HOLD_MS = 10_000
+"""An evicted member learns it with its next heartbeat, and joins again."""
+GIVE_BACK_AFTER_S = 0.1
+"""By then the broker has the request to join, and the group rebalances."""
+
+
+class RefusedError(InputError):
+    """The group is none that the seat can lead; the text says why."""
+
+
+@attrs.define
+class SeatStatus:
+    """What the seat does now, for its log lines and tests."""
+
+    leads: bool = False
+    generation: int = -1
+    protocol: str = ""
+    rounds: int = 0
+
+
+class Seat:
+    """The seat in one group. `evict`: takes the present leader out, once, if the group has one."""
+
+    def __init__(self, connection: Connection, group: str, book: SeatLog, settings: SeatSettings, *, evict: bool = False) -> None:
+        self.group = group
+        self.status = SeatStatus()
+        self._book, self._settings, self._evict = book, settings, evict
+        self._client = GroupClient(connection, group)
+        self._metadata = MetadataClient(connection)
+        self._lags = LagFetcher(group_id=group, connection=connection, auto_offset_reset="earliest", timeout_s=LAGS_WITHIN_S)
+        self._assigned: dict[str, frozenset[TopicPartition]] = {}
+        """Client's key -> what it was assigned last, by whoever led."""
+        self._before: list[JoinedClient] = []
+        """The last generation that another member led; empty: the seat led it."""
+        self._clients: Counter[str] = Counter()
+        """Client ids in the last generation that the seat led."""
+        self._topics: frozenset[str] = frozenset()
+        self._counts: Mapping[str, int] = {}
+        self._protocols: tuple[str, ...] = PROTOCOLS
+        self._stopped = asyncio.Event()
+        self._evicted = False
+
+    def stop(self) -> None:
+        """Has `run` leave the group and return."""
+        self._stopped.set()
+
+    async def run(self) -> None:
+        """Takes part until `stop`. Raises RefusedError, and EquipoiseError when the log fails; the
+        seat has left the group then.
+        """
+        part = asyncio.create_task(self._take_part())
+        stopped = asyncio.create_task(self._stopped.wait())
+        try:
+            await asyncio.wait([part, stopped], return_when=asyncio.FIRST_COMPLETED)
+            if part.done():
+                part.result()
+        finally:
+            for task in (part, stopped):
+                task.cancel()
+            await asyncio.gather(part, stopped, return_exceptions=True)
+            await self._leave()
+            await asyncio.gather(self._client.close(), self._metadata.close())
+
+    async def _leave(self) -> None:
+        self.status.leads = False
+        try:
+            await self._client.leave()
+        except (errors.KafkaError, OSError) as error:
+            log.warning("group %s: could not leave (%s); the broker ends the seat's session in a few seconds", self.group, error)
+
+    async def _take_part(self) -> None:
+        while True:
+            try:
+                await self._generations()
+            except errors.InconsistentGroupProtocolError:
+                raise RefusedError(await self._why_inconsistent()) from None
+            except errors.GroupAuthorizationFailedError:
+                raise RefusedError(f"--group {self.group}: the user may not read this group; it needs READ and DESCRIBE on the group") from None
+            except (errors.UnknownMemberIdError, errors.IllegalGenerationError, errors.RebalanceInProgressError) as error:
+                if isinstance(error, errors.UnknownMemberIdError):
+                    self._client.member_id = ""
+                log.info("group %s: joins again: %s", self.group, type(error).__name__)
+            except (errors.KafkaError, OSError) as error:
+                log.warning("group %s: %s: %s; trying again", self.group, type(error).__name__, error)
+                await asyncio.sleep(RETRY_S)
+            self.status.leads = False
+
+    async def _generations(self) -> None:
+        while True:
+            generation = await self._enter() if not self._client.member_id else await self._client.join(self._protocols)
+            if not generation.leader:
+                raise RefusedError(f"--group {self.group}: the broker assigns its partitions itself (KIP-848), so it has no leader's seat")
+            self.status.generation, self.status.protocol = generation.number, generation.protocol
+            self._protocols = (generation.protocol, *(each for each in PROTOCOLS if each != generation.protocol))
+            if generation.leader == self._client.member_id:
+                await self._lead(generation)
+            else:
+                await self._follow(generation)
+
+    # Joining
+
+    async def _enter(self) -> Generation:
+        """Joins as a new member: the first one of an empty group, or the one that is next to lead.
+        """
+        await self.check()
+        description = await self._client.describe()
+        if description.state == "Stable":
+            self._remember(description.members)
+            self._protocols = (description.protocol, *(each for each in PROTOCOLS if each != description.protocol))
+        if not description.members:
+            return await self._client.join(self._protocols)
+        others = await self._client.find_id()
+        joining = asyncio.create_task(self._client.join(self._protocols))
+        try:
+            await asyncio.sleep(GIVE_BACK_AFTER_S)
+            await self._client.give_back(others)
+            return await joining
+        finally:
+            joining.cancel()
+
+    async def check(self) -> None:
+        """Raises RefusedError when the group cannot be led from the seat."""
+        kind = await self._client.kind()
+        if kind is not None:
+            group_type, protocol_type = kind
+            if group_type.lower() != "classic":
+                raise RefusedError(f"--group {self.group}: {_TYPES.get(group_type.lower(), f'is a {group_type} group')}, so it has no leader's seat")
+            if protocol_type not in ("", "consumer"):
+                what = "Kafka Connect workers" if protocol_type == "connect" else f"members of the type {protocol_type!r}"
+                raise RefusedError(f"--group {self.group}: has {what}; only groups of consumers can be led")
+        description = await self._client.describe()
+        if description.state == "Stable" and description.protocol and description.protocol not in PROTOCOLS:
+            raise RefusedError(_unknown_protocol(self.group, description.protocol))
+
+    async def _why_inconsistent(self) -> str:
+        description = await self._client.describe()
+        if description.protocol_type not in ("", "consumer"):
+            return f"--group {self.group}: has members of the type {description.protocol_type!r}; only groups of consumers can be led"
+        return _unknown_protocol(self.group, description.protocol)
+
+    # Standing by
+
+    async def _follow(self, generation: Generation) -> None:
+        """Another member leads: takes nothing, and remembers what the others have."""
+        self.status.leads = False
+        log.info("group %s: generation %d, led by %s: standing by", self.group, generation.number, generation.leader)
+        await self._client.sync([])
+        remembered = False
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            await self._client.heartbeat()
+            if remembered:
+                continue
+            description = await self._client.describe()
+            if description.state != "Stable":
+                continue
+            await self._client.heartbeat()  # still the same generation
+            self._remember(description.members)
+            remembered = True
+            if self._evict:
+                self._evict = False
+                await self._take_the_lead(generation.leader, description.members)
+
+    async def _take_the_lead(self, leader: str, members: tuple[DescribedMember, ...]) -> None:
+        """Takes the leader out, and with it who would be the next one before the seat."""
+        buckets = first_buckets(len(members))
+        others = [each for each in members if each.member_id != self._client.member_id]
+        evicted = [each for each in others if each.member_id == leader or is_first(each.member_id, buckets)]
+        names = ", ".join(each.member_id for each in evicted)
+        log.warning("group %s: takes %s out of the group, to lead it; each joins again at its next heartbeat", self.group, names)
+        self._evicted = True
+        await self._client.evict(evicted)
+
+    def _remember(self, members: tuple[DescribedMember, ...]) -> None:
+        """What the members have, by another leader."""
+        found: list[JoinedClient] = []
+        for each in members:
+            try:
+                subscription, held = read_subscription(each.subscription), read_assignment(each.assignment)
+            except InputError:
+                continue  # what it had is only a preference
+            if subscription.topics:
+                found.append(JoinedClient(client=client_of(each.member_id, each.instance_id), subscription=subscription, held=held))
+        self._before = found
+        self._assigned = {each.client.key: each.held for each in found}
+
+    # Leading
+
+    async def _lead(self, generation: Generation) -> None:
+        if generation.protocol not in PROTOCOLS:
+            raise RefusedError(_unknown_protocol(self.group, generation.protocol))
+        began_s = time.monotonic()
+        self.status.leads = True
+        assignments, waiting = await self._assign(generation)
+        await self._client.sync([(member_id, write_assignment(assigned)) for member_id, assigned in assignments.items()])
+        self.status.rounds += 1
+        self._assigned = {
+            client_of(member_id, instance_id).key: frozenset((topic, number) for topic, of in assignments[member_id].items() for number in of)
+            for member_id, instance_id, _ in generation.members
+        }
+        counts = ", ".join(f"{count} to {name}" for name, count in self._shares(generation))
+        waits = f"; waiting for {', '.join(waiting)}" if waiting else ""
+        log.info(
+            "group %s: generation %d (%s), assigned in %.0f ms: %s%s",
+            self.group, generation.number, generation.protocol, (time.monotonic() - began_s) * 1_000, counts or "nobody reads", waits,
+        )  # fmt: skip
+        await self._stay(generation)
+
+    def _shares(self, generation: Generation) -> list[tuple[str, int]]:
+        clients = [client_of(member_id, instance_id) for member_id, instance_id, _ in generation.members]
+        named = self._book.names.present()
+        return sorted((named[client.key][0], len(self._assigned[client.key])) for client in clients if client.key in named)
+
+    async def _assign(self, generation: Generation) -> tuple[dict[str, Mapping[str, list[int]]], tuple[str, ...]]:
+        """Member id -> what it is assigned, and who is waited for."""
+        eager = generation.protocol != COOPERATIVE
+        subscriptions = {member_id: read_subscription(data) for member_id, _, data in generation.members}
+        reading = {member_id: each for member_id, each in subscriptions.items() if each.topics}
+        owned = {} if eager else without_doubles(reading)
+        joined: list[JoinedClient] = []
+        for member_id, instance_id, _ in generation.members:
+            if member_id in reading:
+                client = client_of(member_id, instance_id)
+                held = self._assigned.get(client.key, frozenset()) if eager else owned[member_id]
+                joined.append(JoinedClient(client=client, subscription=reading[member_id], held=held))
+        before, self._before = self._before, []
+        self._topics = frozenset(topic for each in (*reading.values(), *(each.subscription for each in before)) for topic in each.topics)
+        metadata = await self._metadata.known(self._topics, METADATA_S)
+        self._counts = metadata.counts
+        self._clients = Counter(each.client.base for each in joined if not is_static(each.client.key))
+        settings = self._settings
+        if self._evicted:
+            settings, self._evicted = attrs.evolve(settings, hold_ms=max(EVICTED_HOLD_MS, settings.hold_ms)), False
+        decided = answer(
+            self._book, settings, number=generation.number, protocol=generation.protocol, eager=eager, joined=joined, metadata=metadata,
+            lags=await self._source_lags(metadata.counts), before=before,
+        )  # fmt: skip
+        of_key = {client_of(member_id, instance_id).key: member_id for member_id, instance_id, _ in generation.members}
+        return {member_id: decided.assigned.get(key, {}) for key, member_id in of_key.items()}, decided.waiting
+
+    async def _source_lags(self, counts: Mapping[str, int]) -> Mapping[TopicPartition, int]:
+        if not self._book.deals_by_lag:
+            return {}
+        try:
+            return await self._lags.fetch((topic, number) for topic, count in counts.items() for number in range(count))
+        except (errors.KafkaError, OSError, TimeoutError) as error:
+            log.warning("group %s: cannot fetch lags (%s); dealing by those known before", self.group, type(error).__name__)
+            return {}
+
+    async def _stay(self, generation: Generation) -> None:
+        """Leads until the next generation is to begin: because the group rebalances, or because
+        something is to change.
+        """
+        looked_s = time.monotonic()
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            try:
+                await self._client.heartbeat()
+            except errors.RebalanceInProgressError:
+                if generation.protocol == COOPERATIVE and self._settings.hold_ms:
+                    await self._await_absent()
+                return
+            if assigned_changes(self._book.tick_if_due()):
+                log.info("group %s: begins a generation: a wait is over, or a movement is due", self.group)
+                return
+            if time.monotonic() - looked_s >= METADATA_S:
+                looked_s = time.monotonic()
+                counts = (await self._metadata.ask(self._topics)).counts
+                if counts != self._counts:
+                    log.info("group %s: begins a generation: partitions of its topics changed", self.group)
+                    return
+
+    async def _await_absent(self) -> None:
+        """Members of the cooperative protocol read on while a generation is about to begin, so the
+        seat joins last: after the members that are missing, if they are back in time.
+        """
+        until_s = time.monotonic() + self._settings.hold_ms / 1_000
+        while time.monotonic() < until_s:
+            members = (await self._client.describe()).members
+            here = Counter(client_of(each.member_id, each.instance_id).base for each in members)
+            if not self._clients - here:
+                return
+            try:
+                await self._client.heartbeat()
+            except errors.RebalanceInProgressError:
+                await asyncio.sleep(LOOK_S)
+            else:
+                return  # it is over
+
+
+_TYPES = {
+    "consumer": "the broker assigns its partitions itself (KIP-848)",
+    "streams": "is a Kafka Streams group that the broker assigns (KIP-1071)",
+    "share": "is a share group (KIP-932)",
+}
+
+
+def _unknown_protocol(group: str, protocol: str) -> str:
+    if protocol == "stream":
+        return f"--group {group}: is a Kafka Streams application, whose tasks have state that the seat does not know"
+    return f"--group {group}: uses the assignment protocol {protocol or 'of its own'!r}; the seat can lead {', '.join(PROTOCOLS)}"

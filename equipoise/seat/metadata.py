@@ -1,0 +1,75 @@
+"""What the brokers say of the topics that a group reads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import attrs
+from aiokafka.client import AIOKafkaClient
+
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.seat.group_client import CLIENT_ID
+
+
+@attrs.frozen(kw_only=True)
+class TopicMetadata:
+    """`counts`: topic -> number of partitions; topics that do not exist are absent. `racks`: topic
+    -> partition -> racks of its replicas, where brokers have racks.
+    """
+
+    counts: Mapping[str, int]
+    racks: Mapping[str, Mapping[int, tuple[str, ...]]]
+
+
+class MetadataClient:
+    """Asks for metadata. Connects with the first request."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._options = connection.options() | {"client_id": CLIENT_ID}
+        self._client: Any = None
+        self._known: tuple[frozenset[str], float, TopicMetadata] | None = None
+
+    async def known(self, topics: Collection[str], most_s: float) -> TopicMetadata:
+        """Metadata of these topics that is at most `most_s` old: a generation waits for it. Raises
+        KafkaError or OSError.
+        """
+        if self._known is not None:
+            asked, at_s, found = self._known
+            if asked == frozenset(topics) and time.monotonic() - at_s <= most_s:
+                return found
+        return await self.ask(topics)
+
+    async def ask(self, topics: Collection[str]) -> TopicMetadata:
+        """Metadata of these topics, asked for now. Raises KafkaError or OSError."""
+        if not topics:
+            return TopicMetadata(counts={}, racks={})
+        if self._client is None:
+            client = AIOKafkaClient(**self._options)
+            try:
+                await client.bootstrap()
+            except BaseException:
+                await client.close()
+                raise
+            self._client = client
+        await self._client.set_topics(sorted(topics))
+        await self._client.force_metadata_update()
+        cluster = self._client.cluster
+        found = {topic: cluster.partitions_for_topic(topic) for topic in sorted(topics)}
+        rack_of = {broker.nodeId: broker.rack for broker in cluster.brokers()}
+        racks: dict[str, dict[int, tuple[str, ...]]] = {}
+        for topic in sorted(topics):
+            for partition, described in sorted(cluster._partitions.get(topic, {}).items()):  # aiokafka gives replicas no other way
+                known = {str(rack_of[node]) for node in described.replicas if rack_of.get(node)}
+                if known:
+                    racks.setdefault(topic, {})[partition] = tuple(sorted(known))
+        metadata = TopicMetadata(counts={topic: len(partitions) for topic, partitions in found.items() if partitions}, racks=racks)
+        if metadata.counts.keys() == set(topics):  # a topic that is missing may be there a moment later
+            self._known = frozenset(topics), time.monotonic(), metadata
+        return metadata
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+            self._client = None

@@ -1,0 +1,189 @@
+"""`equipoise lead` on a real broker, with clients that know nothing of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
+
+from equipoise.events.log import open_log
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.replay.verification import Verdict, verify
+from equipoise.witness.consumer_groups import ConsumerGroup, repeated
+from tests.live import group_clients
+from tests.live.group_clients import GroupClient, aiokafka_command, confluent_kafka_command, java_command
+from tests.live.kafka import admin_client
+from tests.live.test_restorer import until
+
+PARTITIONS = 6
+ALL = set(range(PARTITIONS))
+COOPERATIVE = {"partition_assignment_strategy": "cooperative-sticky"}
+JAVA_COOPERATIVE = {"partition_assignment_strategy": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"}
+SOON = {"heartbeat_interval_ms": "500", "session_timeout_ms": "6000"}
+
+Start = Callable[..., GroupClient]
+
+
+class SeatProcess:
+    """`equipoise lead`, started."""
+
+    def __init__(self, bootstrap: str, group: str, log: Path, *options: str) -> None:
+        self.log, self._errors = log, log.with_suffix(".err")
+        command = [sys.executable, "-m", "equipoise", "lead", "--bootstrap", bootstrap, "--group", group, "--log", str(log), *options]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(group_clients.ROOT), os.environ.get("PYTHONPATH")]))}
+        with open(self._errors, "w") as errors:
+            self.process = subprocess.Popen(command, cwd=group_clients.ROOT, env=environment, stderr=errors)
+
+    @property
+    def said(self) -> str:
+        return self._errors.read_text()
+
+    @property
+    def leads(self) -> bool:
+        return ", assigned in" in self.said
+
+    def end(self, how: signal.Signals = signal.SIGTERM) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        return self.process.wait(30)
+
+    def verified(self) -> bool:
+        with open_log(self.log) as log:
+            return verify(log.read()).verdict is Verdict.IDENTICAL
+
+
+@pytest.fixture
+async def start(bootstrap: str, prefix: str) -> Any:
+    """Starts a client of the group `prefix`, which reads a topic with the same name."""
+    from aiokafka.admin import NewTopic
+
+    started: list[GroupClient] = []
+
+    def start(name: str, command: Callable[[], list[str]] = confluent_kafka_command, **settings: str) -> GroupClient:
+        started.append(GroupClient(command(), prefix, bootstrap_servers=bootstrap, group_id=prefix, client_id=name, **{**SOON, **settings}))
+        return started[-1]
+
+    async with admin_client(Connection(bootstrap=bootstrap)) as admin:
+        await admin.create_topics([NewTopic(prefix, PARTITIONS, 1)])
+    yield start
+    for client in started:
+        client.close()
+
+
+@pytest.fixture
+def lead(bootstrap: str, prefix: str, tmp_path: Path) -> Any:
+    """Starts a seat of the group `prefix`."""
+    started: list[SeatProcess] = []
+
+    def lead(*options: str, group: str = prefix) -> SeatProcess:
+        started.append(SeatProcess(bootstrap, group, tmp_path / f"seat-{len(started)}.db", *options))
+        return started[-1]
+
+    yield lead
+    for seat in started:
+        seat.end(signal.SIGKILL)
+
+
+async def until_shared(*clients: GroupClient) -> None:
+    """Until each partition has one of these clients, and all have equally many."""
+    share = PARTITIONS // len(clients)
+    await until(lambda: all(len(each.assigned) == share for each in clients) and set.union(*(each.assigned for each in clients)) == ALL)
+
+
+@pytest.mark.parametrize(
+    ("command", "settings"),
+    [
+        pytest.param(aiokafka_command, {}, id="aiokafka", marks=pytest.mark.slow),
+        pytest.param(confluent_kafka_command, {}, id="confluent-kafka", marks=pytest.mark.slow),
+        pytest.param(confluent_kafka_command, COOPERATIVE, id="confluent-kafka-cooperative", marks=pytest.mark.smoke),
+        pytest.param(java_command, JAVA_COOPERATIVE, id="java-cooperative", marks=pytest.mark.slow),
+    ],
+)
+async def test_seat_takes_the_lead_holds_and_gives_it_back(start: Start, lead: Any, command: Any, settings: dict[str, str]) -> None:
+    first, second = start("first", command, **settings), start("second", command, **settings)
+    await until_shared(first, second)
+    had = first.assigned, second.assigned
+    seat = lead("--evict", "--hold", "30")
+    await until(lambda: seat.leads)
+    await until_shared(first, second)
+    assert (first.assigned, second.assigned) == had, f"nothing moves because the seat leads\n{seat.said}"
+    second.signal(signal.SIGKILL if command is java_command else signal.SIGTERM)
+    second.ended()
+    second = start("second", command, **settings)
+    await until(lambda: second.assigned == had[1] and first.assigned == had[0])
+    assert seat.end() == 0, seat.said
+    await until(lambda: first.assigned | second.assigned == ALL)
+    assert seat.verified()
+
+
+async def test_second_seat_takes_over_from_a_killed_one_without_a_move(start: Start, lead: Any) -> None:
+    seat = lead()
+    await until(lambda: seat.leads)
+    clients = [start(name) for name in ("first", "second", "third")]
+    await until_shared(*clients)
+    standby = lead()
+    await until(lambda: "standing by" in standby.said)
+    await until_shared(*clients)
+    await asyncio.sleep(2)  # it looks at what the others have
+    had = [client.assigned for client in clients]
+    seat.end(signal.SIGKILL)
+    await until(lambda: standby.leads)
+    await until(lambda: [client.assigned for client in clients] == had)
+    assert "0 to" not in standby.said
+    standby.end()
+    assert standby.verified()
+
+
+async def test_seat_notices_new_partitions(start: Start, lead: Any, bootstrap: str, prefix: str) -> None:
+    from aiokafka.admin import NewPartitions
+
+    seat = lead()
+    await until(lambda: seat.leads)
+    client = start("first")
+    await until(lambda: client.assigned == ALL)
+    async with admin_client(Connection(bootstrap=bootstrap)) as admin:
+        await admin.create_partitions({prefix: NewPartitions(PARTITIONS + 2)})
+    await until(lambda: client.assigned == set(range(PARTITIONS + 2)))
+    assert "partitions of its topics changed" in seat.said
+
+
+async def test_seat_refuses_a_group_that_the_broker_assigns(start: Start, lead: Any) -> None:
+    client = start("first", group_protocol="consumer", heartbeat_interval_ms="", session_timeout_ms="")
+    await until(lambda: bool(client.assigned))
+    seat = lead()
+    assert await asyncio.to_thread(seat.process.wait, 30) == 2
+    assert "KIP-848" in seat.said
+
+
+@pytest.mark.parametrize(
+    ("protocol_type", "protocol", "said"),
+    [("connect", "sessioned", "Kafka Connect"), ("consumer", "stream", "Kafka Streams"), ("consumer", "faust", "protocol 'faust'")],
+)
+async def test_seat_refuses_other_members(lead: Any, bootstrap: str, prefix: str, protocol_type: str, protocol: str, said: str) -> None:
+    async with ConsumerGroup(Connection(bootstrap=bootstrap), prefix) as group:
+
+        async def joined() -> Any:
+            """Its first answer is an id, the second a generation of its own."""
+            member_id = ""
+            for _ in range(2):
+                request = JoinGroupRequest(prefix, 30_000, 30_000, member_id, None, protocol_type, [(protocol, b"")])
+                member_id = (answer := await group.send(request)).member_id
+            group.check(answer.error_code)
+            return answer
+
+        answer = await repeated(joined, 20)
+        synced = await group.send(SyncGroupRequest(prefix, answer.generation_id, answer.member_id, None, [(answer.member_id, b"")]))
+        assert synced.error_code == 0
+        seat = lead()
+        assert await asyncio.to_thread(seat.process.wait, 30) == 2
+        assert said in seat.said
+        heartbeat = await group.send(HeartbeatRequest(prefix, answer.generation_id, answer.member_id))
+        assert heartbeat.error_code == 0, "the group was left alone"
