@@ -36,6 +36,10 @@ MOST_IDS = 1_000
 COOPERATIVE = "cooperative-sticky"
 PROTOCOLS = ("range", "roundrobin", COOPERATIVE, "sticky")
 """Protocols that the seat can lead. Their assignments have no data of their own."""
+COUNTING_PROTOCOLS = (COOPERATIVE, "sticky")
+"""Protocols whose assignor in Java's client assigns partitions to a member without topics, if that
+member is the first one in the client's table (AbstractStickyAssignor.allSubscriptionsEqual).
+"""
 
 
 @attrs.frozen(kw_only=True)
@@ -72,7 +76,7 @@ class Description:
     members: tuple[DescribedMember, ...]
 
 
-def first_buckets(members: int) -> int:
+def fewest_buckets(members: int) -> int:
     """The fewest buckets that a Java `HashMap` of so many members may have."""
     buckets = FEWEST_BUCKETS
     while 4 * members > 3 * buckets:
@@ -126,9 +130,9 @@ class GroupClient:
         )
         return Description(state=group["state"], protocol_type=group["protocol_type"], protocol=group["protocol"], members=members)
 
-    async def find_id(self) -> list[str]:
-        """Asks for member ids until one would be the first in the broker's table of members, which
-        is where it looks for the next leader. Returns the others, which `give_back` must return.
+    async def find_id(self, wanted: int) -> list[str]:
+        """Asks for member ids until one is in the bucket `wanted` of the broker's table of members.
+        Returns the others, which `give_back` must return.
         """
         others: list[str] = []
         for _ in range(MOST_IDS):
@@ -136,11 +140,11 @@ class GroupClient:
             if answer.error_code != MEMBER_ID_REQUIRED:
                 self._others.check(answer.error_code)
                 raise InputError("the brokers do not give member ids; Kafka 2.2 or later is needed")
-            if is_first(answer.member_id):
+            if bucket(answer.member_id) == wanted:
                 self.member_id = answer.member_id
                 return others
             others.append(answer.member_id)
-        raise errors.KafkaError(f"no id of {MOST_IDS} would be first")
+        raise errors.KafkaError(f"none of {MOST_IDS} ids is in bucket {wanted}")
 
     async def give_back(self, ids: list[str]) -> None:
         """Returns ids of `find_id`. While the group rebalances: in a stable group, that begins a
@@ -164,10 +168,13 @@ class GroupClient:
         offered = [(name, write_subscription(cooperative=name == COOPERATIVE)) for name in protocols]
         return await through.send(JoinGroupRequest(self.group, SESSION_MS, REBALANCE_MS, member_id, None, "consumer", offered))
 
-    async def sync(self, assignments: list[tuple[str, bytes]]) -> None:
-        """Answers for all, as the leader, or takes part with nothing."""
+    async def sync(self, assignments: list[tuple[str, bytes]]) -> bytes:
+        """Answers for all, as the leader, or takes part with nothing. Returns what the leader
+        assigned to the seat.
+        """
         answer = await self._joins.send(SyncGroupRequest(self.group, self.generation, self.member_id, None, assignments))
         self._joins.check(answer.error_code)
+        return bytes(answer.member_assignment)
 
     async def heartbeat(self) -> None:
         """Raises RebalanceInProgressError when another generation is to begin."""
@@ -186,9 +193,26 @@ class GroupClient:
         self._others.check(answer.error_code or next((each[2] for each in answer.members if each[2]), 0))
 
 
-def is_first(member_id: str, buckets: int = BUCKETS) -> bool:
-    """Whether the id is in the first bucket of a Java `HashMap` of up to so many buckets. Within a
-    bucket, members are in the order in which they joined.
+def bucket(member_id: str, buckets: int = BUCKETS) -> int:
+    """Where a Java `HashMap` of so many buckets has the id. Brokers and clients go through their
+    members by bucket; within one, in the order in which they joined.
     """
     value = text_hash(member_id)
-    return (value ^ value >> 16) & (buckets - 1) == 0
+    return (value ^ value >> 16) & (buckets - 1)
+
+
+def seat_bucket(others: Sequence[str], *, counts: bool) -> int:
+    """The bucket for the seat's own id, so that the broker takes it for the next leader: the first
+    one. `counts`: the leader may count a member without topics as a reader if it is the first; then
+    the one just behind the first of `others` (member ids).
+    """
+    if not (counts and others):
+        return 0
+    buckets = fewest_buckets(len(others) + 1)
+    return min(min(bucket(each, buckets) for each in others) + 1, buckets - 1, BUCKETS - 1)
+
+
+def ahead(member_id: str, others: Sequence[str]) -> set[str]:
+    """Those of `others` that the broker may take for its next leader before `member_id`."""
+    buckets = fewest_buckets(len(others) + 1)
+    return {each for each in others if bucket(each, buckets) <= bucket(member_id, buckets)}

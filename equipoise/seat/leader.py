@@ -20,7 +20,7 @@ from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.seat.consumer_protocol import TopicPartition, read_assignment, read_subscription, write_assignment
 from equipoise.seat.generation import JoinedClient, SeatSettings, answer, without_doubles
-from equipoise.seat.group_client import COOPERATIVE, PROTOCOLS, DescribedMember, Generation, GroupClient, first_buckets, is_first
+from equipoise.seat.group_client import COOPERATIVE, COUNTING_PROTOCOLS, PROTOCOLS, DescribedMember, Generation, GroupClient, ahead, seat_bucket
 from equipoise.seat.log import SeatLog, assigned_changes
 from equipoise.seat.metadata import MetadataClient
 from equipoise.seat.names import client_of, is_static
@@ -74,6 +74,8 @@ class Seat:
         self._protocols: tuple[str, ...] = PROTOCOLS
         self._stopped = asyncio.Event()
         self._evicted = False
+        self._was_counted = False
+        """A leader has assigned partitions to the seat."""
 
     def stop(self) -> None:
         """Has `run` leave the group and return."""
@@ -144,7 +146,8 @@ class Seat:
             self._protocols = (description.protocol, *(each for each in PROTOCOLS if each != description.protocol))
         if not description.members:
             return await self._client.join(self._protocols)
-        others = await self._client.find_id()
+        counts = self._was_counted or description.protocol in COUNTING_PROTOCOLS
+        others = await self._client.find_id(seat_bucket([each.member_id for each in description.members], counts=counts))
         joining = asyncio.create_task(self._client.join(self._protocols))
         try:
             await asyncio.sleep(GIVE_BACK_AFTER_S)
@@ -176,10 +179,17 @@ class Seat:
     # Standing by
 
     async def _follow(self, generation: Generation) -> None:
-        """Another member leads: takes nothing, and remembers what the others have."""
+        """Another member leads: takes nothing, and remembers what the others have. Returns when the
+        leader assigns partitions to the seat, which has left the group then.
+        """
         self.status.leads = False
         log.info("group %s: generation %d, led by %s: standing by", self.group, generation.number, generation.leader)
-        await self._client.sync([])
+        if counted := read_assignment(await self._client.sync([])):
+            log.warning("group %s: the leader assigns %d partitions to the seat, which reads none: leaves, and joins again behind another member",
+                        self.group, len(counted))  # fmt: skip
+            self._was_counted = True
+            await self._client.leave()
+            return
         remembered = False
         while True:
             await asyncio.sleep(HEARTBEAT_S)
@@ -198,9 +208,9 @@ class Seat:
 
     async def _take_the_lead(self, leader: str, members: tuple[DescribedMember, ...]) -> None:
         """Takes the leader out, and with it who would be the next one before the seat."""
-        buckets = first_buckets(len(members))
         others = [each for each in members if each.member_id != self._client.member_id]
-        evicted = [each for each in others if each.member_id == leader or is_first(each.member_id, buckets)]
+        leaving = {leader, *ahead(self._client.member_id, [each.member_id for each in others])}
+        evicted = [each for each in others if each.member_id in leaving]
         names = ", ".join(each.member_id for each in evicted)
         log.warning("group %s: takes %s out of the group, to lead it; each joins again at its next heartbeat", self.group, names)
         self._evicted = True

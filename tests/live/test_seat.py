@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -14,9 +15,16 @@ from typing import Any
 import pytest
 from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 
+from equipoise.assignors.common.java_order import FEWEST_BUCKETS
+from equipoise.cli.lead import configuration
 from equipoise.events.log import open_log
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.replay.verification import Verdict, verify
+from equipoise.seat.generation import SeatSettings
+from equipoise.seat.group_client import GroupClient as SeatClient
+from equipoise.seat.group_client import bucket
+from equipoise.seat.leader import Seat
+from equipoise.seat.log import SeatLog
 from equipoise.witness.consumer_groups import ConsumerGroup, repeated
 from tests.live import group_clients
 from tests.live.group_clients import GroupClient, aiokafka_command, confluent_kafka_command, java_command
@@ -124,10 +132,67 @@ async def test_seat_takes_the_lead_holds_and_gives_it_back(start: Start, lead: A
     assert seat.verified()
 
 
-async def test_second_seat_takes_over_from_a_killed_one_without_a_move(start: Start, lead: Any) -> None:
+async def test_waiting_seat_takes_nothing_from_java_cooperative(start: Start, lead: Any) -> None:
+    """Java's cooperative leader would assign partitions to a member without topics that comes first
+    in its table.
+    """
+    clients = [start(name, java_command, **JAVA_COOPERATIVE) for name in ("first", "second")]
+    await until_shared(*clients)
+    had = [client.assigned for client in clients]
+    seat = lead()
+    await until(lambda: "standing by" in seat.said)
+    await asyncio.sleep(3)  # a second generation would have begun
+    assert [client.assigned for client in clients] == had, seat.said
+    assert seat.said.count("standing by") == 1
+    clients[0].signal(signal.SIGKILL)
+    await until(lambda: clients[1].assigned == ALL)
+
+
+@pytest.mark.slow
+async def test_waiting_seat_that_was_counted_joins_behind_another(
+    start: Start, bootstrap: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "equipoise.seat")
+    monkeypatch.setattr("equipoise.seat.leader.COUNTING_PROTOCOLS", ())
+    clients = [start(name, java_command, **JAVA_COOPERATIVE) for name in ("first", "second")]
+    await until_shared(*clients)
+    with SeatLog(tmp_path / "seat.db", prefix) as log:
+        log.configure(configuration(()))
+        seat = Seat(Connection(bootstrap=bootstrap), prefix, log, SeatSettings())
+        running = asyncio.create_task(seat.run())
+        await until(lambda: "joins again behind another member" in caplog.text)
+        await until(lambda: "standing by" in caplog.text.rpartition("joins again behind another member")[2])
+        await until_shared(*clients)
+        await asyncio.sleep(2)
+        await until_shared(*clients)
+        seat.stop()
+        await running
+    assert caplog.text.count("joins again behind another member") == 1
+
+
+async def started_behind(start: Start, bootstrap: str, group: str, names: tuple[str, ...]) -> list[GroupClient]:
+    """Starts clients until their member ids are none that a seat with the best id would be behind:
+    one in sixteen is.
+    """
+    started: list[GroupClient] = []
+    async with SeatClient(Connection(bootstrap=bootstrap), group) as looking:
+        for name in names:
+            while True:
+                client = start(name)
+                await until(lambda client=client: bool(client.assigned))
+                members = [each.member_id for each in (await looking.describe()).members if each.member_id.startswith(f"{name}-")]
+                if not any(bucket(each, FEWEST_BUCKETS) == 0 for each in members):
+                    break
+                client.signal(signal.SIGTERM)
+                client.ended()
+            started.append(client)
+    return started
+
+
+async def test_second_seat_takes_over_from_a_killed_one_without_a_move(start: Start, lead: Any, bootstrap: str, prefix: str) -> None:
     seat = lead()
     await until(lambda: seat.leads)
-    clients = [start(name) for name in ("first", "second", "third")]
+    clients = await started_behind(start, bootstrap, prefix, ("first", "second", "third"))
     await until_shared(*clients)
     standby = lead()
     await until(lambda: "standing by" in standby.said)
