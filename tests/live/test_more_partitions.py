@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from equipoise.events.tasks import TaskId
 from tests.live.kafka import admin_client
 from tests.live.leader import leading
 from tests.live.test_member import BOTH, PARTITIONS, Application
-from tests.live.test_restorer import producing, until
+from tests.live.test_restorer import PATIENCE_S, producing, until
 
 MORE = 2 * PARTITIONS
 OLD_TASKS = {TaskId(0, partition) for partition in range(PARTITIONS)}
@@ -36,7 +37,11 @@ class GrowingApplication(Application):
     async def grow(self) -> None:
         """Adds partitions to every topic. Members made from now on declare them."""
         async with admin_client(Connection(bootstrap=self.bootstrap)) as admin:
-            await admin.create_partitions({topic: NewPartitions(MORE) for topic in (self.source, self.changelog, self.counts)})
+            topics = [self.source, self.changelog, self.counts]
+            await admin.create_partitions({topic: NewPartitions(MORE) for topic in topics})
+            async with asyncio.timeout(PATIENCE_S):  # the broker answers before its own view of them is new
+                while any(len(each["partitions"]) < MORE for each in await admin.describe_topics(topics)):  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
         self.partitions = MORE
         part = attrs.evolve(self.topology.subtopologies[0], partitions=MORE)
         self.topology = TopologyDeclared(epoch=self.topology.epoch + 1, subtopologies=(part,))
