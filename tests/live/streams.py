@@ -108,6 +108,8 @@ class StreamsApplication:
         """kill -9."""
         self.process.kill()
         self.process.wait()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
 
     def __enter__(self) -> Self:
         return self
