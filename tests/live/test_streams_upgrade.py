@@ -74,7 +74,7 @@ class Load:
 
 
 def running(worker: Worker, group: str, instance: str) -> int:
-    """Tasks that the last round of the worker has running on processes whose name has `instance`."""
+    """Tasks that the worker has running on processes with `instance` in their names."""
     states = [lead.machine.state for _, lead in worker.groups() if lead.name == group]
     return sum(len(member.active) for state in states for name, member in state.members.items() if instance in name)
 
