@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections import Counter
 from pathlib import Path
 
@@ -73,10 +74,10 @@ class Load:
         return found
 
 
-def running(worker: Worker, group: str, instance: str) -> int:
-    """Tasks that the worker has running on processes with `instance` in their names."""
+def runs(worker: Worker, group: str, instance: str, tasks: int) -> bool:
+    """Whether the worker has so many tasks or more on processes with `instance` in their names."""
     states = [lead.machine.state for _, lead in worker.groups() if lead.name == group]
-    return sum(len(member.active) for state in states for name, member in state.members.items() if instance in name)
+    return tasks <= sum(len(member.active) for state in states for name, member in state.members.items() if instance in name)
 
 
 @pytest.mark.slow
@@ -113,9 +114,9 @@ async def test_applications_go_to_equipoise_and_back_one_instance_at_a_time(boot
                     await asyncio.gather(*(load.restart(instance, url) for load in both))
                 for load in both:  # static members that restart begin no round, a new one does
                     load.start("i3", url)
-                    await until(lambda load=load: running(worker, load.name, "i3") > 0, f"{load.name}: the new process runs a task")
+                    await until(functools.partial(runs, worker, load.name, "i3", 1), f"{load.name}: the new process runs a task")
                     load.instances.pop("i3").end("leave")
-                    await until(lambda load=load: running(worker, load.name, "") == PARTITIONS, f"{load.name}: the others run all")
+                    await until(functools.partial(runs, worker, load.name, "", PARTITIONS), f"{load.name}: the others run all")
                 assert metric(worker, 'equipoise_rounds_asked_total{status="200"}') >= 4
                 for instance in ("i1", "i2"):
                     await asyncio.gather(*(load.restart(instance, None) for load in both))

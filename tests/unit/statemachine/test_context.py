@@ -4,11 +4,14 @@ members that go, drains.
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 import pytest
 
 from equipoise.assignors import Guarantee, MovementState
 from equipoise.events.decisions import AssignmentIssued, MemberAsked, MemberExpired, Move
+from equipoise.events.facts import AssignmentObserved, RoundAsked
 from equipoise.events.tasks import LagSentinel, TaskId
 from equipoise.statemachine import actions
 from equipoise.statemachine.context import StepContext
@@ -33,6 +36,28 @@ def granted(task: TaskId, source: str | None, destination: str, lag: int | None 
 
 def cancelled(task: TaskId, source: str | None, destination: str, reason: str) -> Move:
     return Move(task=task, source=source, destination=destination, state="cancelled", reason=reason)
+
+
+@pytest.mark.parametrize(
+    ("name", "effect"),
+    [
+        ("emitted", [MemberExpired(member_id="m1", incarnation=1, cause="superseded", silent_ms=0)]),
+        ("causes", {"probing"}),
+        ("changed", {"m1"}),
+        ("moves", {(A, 0): granted(A, None, "m1")}),
+        ("promised", {A: "m1"}),
+        ("lifted", True),
+        ("rescheduled", True),
+        ("plan", object()),
+        ("observed", AssignmentObserved(generation=1, members=())),
+        ("round_asked", RoundAsked(round_id="r", members=(), carrier="kafka_streams")),
+    ],
+)
+def test_context_with_any_effect_is_not_used_again(name: str, effect: Any) -> None:
+    context = step("m1")
+    assert context.is_untouched()
+    setattr(context, name, effect)
+    assert not context.is_untouched()
 
 
 def test_step_begins_without_effects():

@@ -121,6 +121,7 @@ def test_member_that_a_round_does_not_name_is_gone() -> None:
     planned = application.ask("r3", "m2")
     assert member(planned, "m2").active == TASKS
     assert application.machine.state.members.keys() == {"m2"}
+    assert not application.machine.state.fenced, "its leader knows that it is gone"
     assert {(move.task, move.source, move.destination) for move in planned.moves} >= {(task, "m1", "m2") for task in TASKS}
 
 
