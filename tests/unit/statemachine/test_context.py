@@ -11,7 +11,7 @@ import pytest
 
 from equipoise.assignors import Guarantee, MovementState
 from equipoise.events.decisions import AssignmentIssued, MemberAsked, MemberExpired, Move
-from equipoise.events.facts import AssignmentObserved, RoundAsked
+from equipoise.events.facts import AssignmentObserved, PresentMember, RoundAsked
 from equipoise.events.tasks import LagSentinel, TaskId
 from equipoise.statemachine import actions
 from equipoise.statemachine.context import StepContext
@@ -50,7 +50,7 @@ def cancelled(task: TaskId, source: str | None, destination: str, reason: str) -
         ("rescheduled", True),
         ("plan", object()),
         ("observed", AssignmentObserved(generation=1, members=())),
-        ("round_asked", RoundAsked(round_id="r", members=(), carrier="kafka_streams")),
+        ("round_asked", RoundAsked(round_id="r", members=(PresentMember(member_id="m1", incarnation=1),), carrier="kafka_streams")),
     ],
 )
 def test_context_with_any_effect_is_not_used_again(name: str, effect: Any) -> None:
