@@ -50,14 +50,14 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def fed(bootstrap: str, topic: str) -> Iterator[None]:
-    """Within the block each partition gets records."""
+def fed(bootstrap: str, topic: str, *, partitions: int = PARTITIONS, every_ms: int = EVERY_MS) -> Iterator[None]:
+    """Within the block each partition gets a record each `every_ms`."""
     over = threading.Event()
 
     def feed() -> None:
         producer = Producer({"bootstrap.servers": bootstrap})
-        while not over.wait(EVERY_MS / 1_000):
-            for partition in range(PARTITIONS):
+        while not over.wait(every_ms / 1_000):
+            for partition in range(partitions):
                 producer.produce(topic, b"-", partition=partition)
             producer.flush()
 

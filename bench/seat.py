@@ -21,19 +21,17 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import attrs
 import click
-from confluent_kafka import Producer
 
 from bench.live import broker
+from bench.removals import fed
 from equipoise.events.log import open_log
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.opening import admin_client
@@ -169,27 +167,6 @@ class Run:
         return ", ".join(found) or "-"
 
 
-@contextmanager
-def fed(run: Run) -> Iterator[None]:
-    """Within the block each partition gets records."""
-    over = threading.Event()
-
-    def feed() -> None:
-        producer = Producer({"bootstrap.servers": run.bootstrap})
-        while not over.wait(EVERY_MS / 1_000):
-            for partition in range(PARTITIONS):
-                producer.produce(run.topic, b"-", partition=partition)
-            producer.flush()
-
-    thread = threading.Thread(target=feed)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
 def measured(bootstrap: str, kind: str, leader: str, folder: Path) -> list[str]:
     """One row: moves and paused partition-seconds of each action, generations, repeated records."""
     run = Run(bootstrap, kind, leader, folder)
@@ -197,7 +174,7 @@ def measured(bootstrap: str, kind: str, leader: str, folder: Path) -> list[str]:
         run.seat(0)
         for name in ("c1", "c2", "c3"):
             run.start(name)
-        with fed(run):
+        with fed(run.bootstrap, run.topic, partitions=PARTITIONS, every_ms=EVERY_MS):
             until(run.is_shared)
             time.sleep(SETTLE_S)
             began = asyncio.run(run.generations())
@@ -236,7 +213,7 @@ def storm(bootstrap: str, kind: str, leader: str, folder: Path, *, for_s: float,
             run.seat(number)
         for name in ("c1", "c2", "c3"):
             run.start(name)
-        with fed(run):
+        with fed(run.bootstrap, run.topic, partitions=PARTITIONS, every_ms=EVERY_MS):
             until(run.is_shared)
             since_s = time.monotonic()
             while time.monotonic() - since_s < for_s:

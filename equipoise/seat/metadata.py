@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import attrs
-from aiokafka.client import AIOKafkaClient
 
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.seat.group_client import CLIENT_ID
+from equipoise.witness.consumer_groups import connected
 
 
 @attrs.frozen(kw_only=True)
@@ -46,13 +46,7 @@ class MetadataClient:
         if not topics:
             return TopicMetadata(counts={}, racks={})
         if self._client is None:
-            client = AIOKafkaClient(**self._options)
-            try:
-                await client.bootstrap()
-            except BaseException:
-                await client.close()
-                raise
-            self._client = client
+            self._client = await connected(self._options)
         await self._client.set_topics(sorted(topics))
         await self._client.force_metadata_update()
         cluster = self._client.cluster

@@ -9,7 +9,7 @@ import ipaddress
 import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -90,6 +90,17 @@ def normalised(host: str) -> str:
         return text
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return str(mapped or address)
+
+
+async def connected(options: Mapping[str, Any]) -> Any:
+    """An AIOKafkaClient that knows the cluster. Raises KafkaError or OSError."""
+    client = AIOKafkaClient(**options)
+    try:
+        await client.bootstrap()
+    except BaseException:
+        await client.close()
+        raise
+    return client
 
 
 class ConsumerGroup:
@@ -183,13 +194,7 @@ class ConsumerGroup:
     async def _found_coordinator(self) -> int:
         if self._client is None:
             logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # who asks says in one line what failed
-            client = AIOKafkaClient(**self._options)
-            try:
-                await client.bootstrap()
-            except BaseException:
-                await client.close()
-                raise
-            self._client = client
+            self._client = await connected(self._options)
         if self._coordinator is None:
             found: int = await self._client.coordinator_lookup(CoordinationType.GROUP, self.group)
             self._coordinator = found

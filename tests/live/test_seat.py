@@ -61,7 +61,7 @@ class SeatProcess:
     def end(self, how: signal.Signals = signal.SIGTERM) -> int:
         if self.process.poll() is None:
             self.process.send_signal(how)
-        return self.process.wait(30)
+        return self.process.wait(90)
 
     def verified(self) -> bool:
         with open_log(self.log) as log:
@@ -224,7 +224,7 @@ async def test_seat_refuses_a_group_that_the_broker_assigns(start: Start, lead: 
     client = start("first", group_protocol="consumer", heartbeat_interval_ms="", session_timeout_ms="")
     await until(lambda: bool(client.assigned))
     seat = lead()
-    assert await asyncio.to_thread(seat.process.wait, 30) == 2
+    assert await asyncio.to_thread(seat.process.wait, 90) == 2
     assert "KIP-848" in seat.said
 
 
@@ -239,7 +239,7 @@ async def test_seat_refuses_other_members(lead: Any, bootstrap: str, prefix: str
             """Its first answer is an id, the second a generation of its own."""
             member_id = ""
             for _ in range(2):
-                request = JoinGroupRequest(prefix, 30_000, 30_000, member_id, None, protocol_type, [(protocol, b"")])
+                request = JoinGroupRequest(prefix, 120_000, 120_000, member_id, None, protocol_type, [(protocol, b"")])
                 member_id = (answer := await group.send(request)).member_id
             group.check(answer.error_code)
             return answer
@@ -248,7 +248,7 @@ async def test_seat_refuses_other_members(lead: Any, bootstrap: str, prefix: str
         synced = await group.send(SyncGroupRequest(prefix, answer.generation_id, answer.member_id, None, [(answer.member_id, b"")]))
         assert synced.error_code == 0
         seat = lead()
-        assert await asyncio.to_thread(seat.process.wait, 30) == 2
+        assert await asyncio.to_thread(seat.process.wait, 90) == 2
         assert said in seat.said
         heartbeat = await group.send(HeartbeatRequest(prefix, answer.generation_id, answer.member_id))
         assert heartbeat.error_code == 0, "the group was left alone"
