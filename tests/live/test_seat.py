@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,18 +14,16 @@ from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGrou
 
 from equipoise.assignors.common.java_order import FEWEST_BUCKETS
 from equipoise.cli.lead import configuration
-from equipoise.events.log import open_log
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.replay.verification import Verdict, verify
 from equipoise.seat.generation import SeatSettings
 from equipoise.seat.group_client import GroupClient as SeatClient
 from equipoise.seat.group_client import bucket
 from equipoise.seat.leader import Seat
 from equipoise.seat.log import SeatLog
 from equipoise.witness.consumer_groups import ConsumerGroup, repeated
-from tests.live import group_clients
 from tests.live.group_clients import GroupClient, aiokafka_command, confluent_kafka_command, java_command
 from tests.live.kafka import admin_client
+from tests.live.seat_process import SeatProcess
 from tests.live.test_restorer import until
 
 PARTITIONS = 6
@@ -38,34 +33,6 @@ JAVA_COOPERATIVE = {"partition_assignment_strategy": "org.apache.kafka.clients.c
 SOON = {"heartbeat_interval_ms": "500", "session_timeout_ms": "6000"}
 
 Start = Callable[..., GroupClient]
-
-
-class SeatProcess:
-    """`equipoise lead`, started."""
-
-    def __init__(self, bootstrap: str, group: str, log: Path, *options: str) -> None:
-        self.log, self._errors = log, log.with_suffix(".err")
-        command = [sys.executable, "-m", "equipoise", "lead", "--bootstrap", bootstrap, "--group", group, "--log", str(log), *options]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(group_clients.ROOT), os.environ.get("PYTHONPATH")]))}
-        with open(self._errors, "w") as errors:
-            self.process = subprocess.Popen(command, cwd=group_clients.ROOT, env=environment, stderr=errors)
-
-    @property
-    def said(self) -> str:
-        return self._errors.read_text()
-
-    @property
-    def leads(self) -> bool:
-        return ", assigned in" in self.said
-
-    def end(self, how: signal.Signals = signal.SIGTERM) -> int:
-        if self.process.poll() is None:
-            self.process.send_signal(how)
-        return self.process.wait(90)
-
-    def verified(self) -> bool:
-        with open_log(self.log) as log:
-            return verify(log.read()).verdict is Verdict.IDENTICAL
 
 
 @pytest.fixture
@@ -218,6 +185,32 @@ async def test_seat_notices_new_partitions(start: Start, lead: Any, bootstrap: s
         await admin.create_partitions({prefix: NewPartitions(PARTITIONS + 2)})
     await until(lambda: client.assigned == set(range(PARTITIONS + 2)))
     assert "partitions of its topics changed" in seat.said
+
+
+@pytest.mark.slow
+async def test_seat_assigns_by_pattern_and_by_name_and_sees_new_topics(lead: Any, bootstrap: str, prefix: str) -> None:
+    """One member reads the topics of a pattern, another one only the first of them."""
+    from aiokafka.admin import NewTopic
+
+    seat = lead()
+    await until(lambda: seat.leads)
+    common = {"bootstrap_servers": bootstrap, "group_id": prefix, "topic_metadata_refresh_interval_ms": "500", **SOON}
+    async with admin_client(Connection(bootstrap=bootstrap)) as admin:
+        await admin.create_topics([NewTopic(f"{prefix}-a", 2, 1)])
+        every = GroupClient(confluent_kafka_command(), f"^{prefix}-.*", client_id="every", **common)
+        try:
+            await until(lambda: every.assigned == {0, 1})
+            one = GroupClient(confluent_kafka_command(), f"{prefix}-a", client_id="one", **common)
+            try:
+                await until(lambda: len(one.assigned) == len(every.assigned) == 1)
+                await admin.create_topics([NewTopic(f"{prefix}-b", 8, 1)])
+                await until(lambda: every.assigned == set(range(8)) and one.assigned == {0, 1})
+            finally:
+                one.close()
+        finally:
+            every.close()
+    assert seat.end() == 0
+    assert seat.verified()
 
 
 async def test_seat_refuses_a_group_that_the_broker_assigns(start: Start, lead: Any) -> None:
