@@ -21,6 +21,10 @@ WAIT_S = 0.1
 """Between two tries to enter the group while its consumers are there."""
 
 
+class _ReleasedError(Exception):
+    """The group is given back to its consumers; this one waits, outside of it."""
+
+
 class Adoption:
     """The member's part in holding the consumer group `adopted`. `released`: called when somebody
     gives the group back to its consumers. `who`: the member, for the log.
@@ -35,7 +39,7 @@ class Adoption:
         self._held = HeldGroup(connection, adopted, MEMBER, boot_ms, session_ms=session_ms, quiet=False)
         self._offsets: Mapping[TopicPartition, int | None] | None = None
         """Committed offsets of the group, read since this one is in it."""
-        self._waits = False
+        self._waits = self._stops = False
 
     @property
     def lease_ends_ms(self) -> int:
@@ -51,13 +55,22 @@ class Adoption:
         return {tp: offset for tp in partitions if (offset := found.get(tp)) is not None}
 
     async def run(self) -> None:
-        """Waits for the group, and holds it until this is cancelled."""
+        """Waits for the group, and holds it until this is cancelled. While somebody releases it, it
+        does not enter.
+        """
         from aiokafka.errors import InconsistentGroupProtocolError, KafkaError
 
         while True:
             reading = asyncio.ensure_future(self._read_offsets())
             try:
-                await self._held.hold(self._looked)
+                await self._held.look()
+                if not self._held.is_released:
+                    await self._held.hold(self._looked)
+                await asyncio.sleep(WAIT_S)
+                continue
+            except _ReleasedError:
+                await self._held.step_out()
+                continue
             except InconsistentGroupProtocolError:
                 if not self._waits:
                     self._waits = True
@@ -76,7 +89,12 @@ class Adoption:
         await self._held.leave()
 
     def _looked(self, holders: Holders) -> None:
-        if self._held.is_released:
+        if not self._held.is_released:
+            return
+        if self._offsets is None:  # it has not begun
+            raise _ReleasedError
+        if not self._stops:
+            self._stops = True
             _LOG.info("%s: group %s is released to its consumers: stopping", self._who, self.adopted)
             self._released()
 

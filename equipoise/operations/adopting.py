@@ -179,9 +179,9 @@ class Adopting:
                     self._say(f"group {self.consumers} has consumers of its own: nothing is to be released")
                     return None
             now = await self._held.look()
-            if len(now.members) != said:
+            if len(now.members) != said and not now.others:
                 said = len(now.members)
-                self._say(f"group {self.consumers}: {_counted(said, 'member')} of {self.group} {'hold' if said else 'are left, and hold'} it")
+                self._say(f"group {self.consumers} is held by {_counted(said, 'member')} of {self.group}")
             if now.releasing and not now.members:
                 return self._left_s or _now_s()
             if now.members:

@@ -107,9 +107,13 @@ class HeldGroup:
         """Commits offsets of the group. Raises KafkaError, OSError."""
         await self._client.commit(offsets)
 
-    async def leave(self) -> None:
-        """Leaves the group and disconnects."""
+    async def step_out(self) -> None:
+        """Leaves the group."""
         self.lease_ends_ms = 0
         with contextlib.suppress(errors.KafkaError, OSError):  # the broker ends the session
             await self._client.leave()
+
+    async def leave(self) -> None:
+        """Leaves the group and disconnects."""
+        await self.step_out()
         await self._client.close()

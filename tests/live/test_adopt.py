@@ -178,21 +178,21 @@ class Application:
             ends = await consumer.end_offsets(places)
             await consumer.seek_to_beginning(*places)
             while any([await consumer.position(place) < end for place, end in ends.items()]):
-                for records in (await consumer.getmany(timeout_ms=500)).values():
+                for records in (await consumer.getmany(timeout_ms=100)).values():
                     for record in records:
                         partition, offset = map(int, record.value.split())
                         found[partition, offset] += 1
         return found
 
     async def until_progress(self, *, of_members: bool) -> None:
-        """Until that side has processed a second's load more."""
+        """Until that side has processed half a second's load more."""
         if not of_members:
             before = len(self.read)
-            await until(lambda: len(self.read) > before + PER_SECOND)
+            await until(lambda: len(self.read) > before + PER_SECOND // 2)
             return
         before = len(await self.processed_by_members())
         async with asyncio.timeout(30):
-            while len(await self.processed_by_members()) <= before + PER_SECOND:  # noqa: ASYNC110  # of the brokers
+            while len(await self.processed_by_members()) <= before + PER_SECOND // 2:  # noqa: ASYNC110  # of the brokers
                 await asyncio.sleep(0.1)
 
     async def check_each_once(self) -> None:
