@@ -66,3 +66,15 @@ def name_topics(tasks: Iterable[TopicTask], subscriptions: Mapping[str, Iterable
         met.extend(there if topics is None else sorted(topics, key=text_key))
     numbers = {topic: number for number, topic in enumerate(dict.fromkeys((*text_order(met), *there)))}
     return TaskNames({TaskId(numbers[task.topic], task.partition): task.id for task in found}, numbers)
+
+
+def co_partitioned(subscriptions: Iterable[Iterable[str]], counts: Mapping[str, int]) -> list[tuple[str, ...]]:
+    """Classes of topics with equally many partitions and the same subscribers, each in rising
+    order: equal partition numbers of a class go to one member, as applications that join topics by
+    the protocol `range` rely on. `counts`: topic -> its number of partitions.
+    """
+    wanted = [frozenset(topics) for topics in subscriptions]
+    classes: dict[tuple[int, tuple[bool, ...]], list[str]] = {}
+    for topic in sorted(frozenset().union(*wanted)):
+        classes.setdefault((counts[topic], tuple(topic in each for each in wanted)), []).append(topic)
+    return sorted(map(tuple, classes.values()))

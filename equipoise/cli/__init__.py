@@ -31,6 +31,8 @@ COMMANDS = {
     "run": "equipoise.cli.run:run",
     "witness": "equipoise.cli.run:witness",
     "lead": "equipoise.cli.lead:lead",
+    "adopt": "equipoise.cli.adopt:adopt",
+    "release": "equipoise.cli.adopt:release",
     "remove-member": "equipoise.cli.remove_member:remove_member",
     "doctor": "equipoise.cli.doctor:doctor",
     "groups": "equipoise.cli.groups:groups",

@@ -127,6 +127,8 @@ class Member:
             if name not in known:
                 raise InputError(f"Member: no such option {name!r}; there are: {', '.join(sorted(known))}")
         self._options = MemberOptions(**options)
+        if self._options.adopts == group:
+            raise FieldError("adopts", f"{group!r} is the members' own group; give them another name than the consumer group has")
         self._declared = _topology
         if _topology is not None:
             self._processors = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -22,6 +22,9 @@ from equipoise.member.options import MemberOptions
 from equipoise.member.origin import transactional_id
 from equipoise.member.sources import SourceReader, TaskSources
 from equipoise.member.transactions import Transactions
+
+if TYPE_CHECKING:
+    from equipoise.member.adoption import Adoption
 
 TRANSACTION_TIMEOUT_MS = 60_000
 """Kafka aborts an open transaction after this time. One is open only during a commit."""
@@ -62,6 +65,8 @@ class MemberClients:
         """Those of the present incarnation."""
         self._fencing: dict[str, asyncio.Task[None]] = {}
         self.offsets = ReportedOffsets(group)
+        self.adoption: Adoption | None = None
+        """The consumer group whose place the members take; None: none."""
 
     def new_producer(self, transactional_id: str | None) -> Producer:
         """A producer of its own, which is not started."""
@@ -229,6 +234,17 @@ class TaskClients:
             return await self.transactions.begin()
         assert self.producer is not None, "it is connected"
         return self.producer
+
+    @property
+    def adopts(self) -> bool:
+        """Whether the members take the place of a consumer group."""
+        return self._shared.adoption is not None
+
+    async def adopted(self) -> Mapping[TopicPartition, int]:
+        """Where the consumers of the group have read to whose place the members take, once they
+        have left; empty: there is no such group.
+        """
+        return {} if self._shared.adoption is None else await self._shared.adoption.offsets(self.sources.partitions)
 
     async def end_transactions(self, of: str) -> None:
         """Fences the producer with the transactional id `of`, and ends its transaction. Raises

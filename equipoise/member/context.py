@@ -247,6 +247,11 @@ def pack_sources(positions: Mapping[tuple[str, int], int]) -> bytes:
     return packed
 
 
+def unpack_sources(packed: bytes) -> dict[tuple[str, int], int]:
+    """Reads what `pack_sources` has packed."""
+    return {(topic, partition): offset for topic, partition, offset in msgpack.unpackb(packed)}
+
+
 def read_sources(states: Mapping[str, State]) -> dict[tuple[str, int], int]:
     """The source positions in the task's changelogs: (topic, partition) -> lowest offset of the
     next record. Partitions that one of the changelogs lacks are absent.
@@ -254,6 +259,6 @@ def read_sources(states: Mapping[str, State]) -> dict[tuple[str, int], int]:
     known: dict[tuple[str, int], int] = {}
     for index, state in enumerate(states.values()):
         value = state.store.get(SOURCES_KEY)
-        stored = {} if value is None else {(topic, partition): offset for topic, partition, offset in msgpack.unpackb(value)}
+        stored = {} if value is None else unpack_sources(value)
         known = stored if index == 0 else {tp: min(known[tp], stored[tp]) for tp in known.keys() & stored.keys()}
     return known

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from equipoise.broker_watch import BrokerWatch
 from equipoise.events.errors import DamagedError, EquipoiseError, FieldError, InputError
 from equipoise.events.facts import Fact, GroupConfigured, LagReported, MemberJoined, TaskParked, TopologyDeclared
+from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.records import DecisionRecord, UnreadDecision
 from equipoise.events.tasks import LagSentinel, TaskId, tasks_text
@@ -148,6 +149,16 @@ class MemberHost:
         )  # fmt: skip
         self.shared = SharedSession(self._new_session())
         clients = MemberClients(connection, group, options, lambda: f"{member_id}/{self.shared.session.incarnation}")
+        if options.adopts is not None:
+            from equipoise.member.adoption import Adoption  # loads aiokafka
+
+            parts = topology.subtopologies
+            sources = {TopicPartition(topic, each) for part in parts for topic in part.source_topics for each in range(part.partitions)}
+            clients.adoption = Adoption(
+                connection, options.adopts, sorted(sources), session_ms=options.session_timeout_ms, boot_ms=runtime.boot_ms,
+                released=self.close, who=f"group {group}: member {member_id}",
+            )  # fmt: skip
+        self._adoption = clients.adoption
         runners = RunnerFactory(clients, runtime, group, topology, options, processors, on_assigned, on_revoked, lambda: self._link.log_id)
         self.work = Work(
             self.shared, self._restorer, self._restore_thread, runners, on_standby, on_asked, prepare,
@@ -183,6 +194,8 @@ class MemberHost:
             await self._locations.stop()
         with contextlib.suppress(Exception):
             await self._thread.run(self._link.close())
+        if self._adoption is not None:
+            await self._thread.run(self._adoption.leave())
         await self._restore_thread.run(self._restorer.stop())
         await self._thread.stop()
         await self._restore_thread.stop()
@@ -276,7 +289,8 @@ class MemberHost:
     # Incarnations, in the member's own loop
 
     async def _run(self) -> None:
-        helpers = [asyncio.ensure_future(self._keep_going(each)) for each in (self._link.send_queued, self._link.read, self._link.probe)]
+        jobs = [self._link.send_queued, self._link.read, self._link.probe, *([self._adoption.run] if self._adoption is not None else [])]
+        helpers = [asyncio.ensure_future(self._keep_going(each)) for each in jobs]
         for each in helpers:
             each.add_done_callback(self._helper_ended)
         try:

@@ -22,7 +22,7 @@ from equipoise.member.fencing import FENCE_KEY, FencedStore, claim, fence_value
 from equipoise.member.open_task import OpenTask
 from equipoise.member.options import MemberOptions
 from equipoise.member.origin import Origin
-from equipoise.member.permit import OvertakenError, Permit, RefusedError
+from equipoise.member.permit import NOT_ADOPTED, OvertakenError, Permit, RefusedError
 from equipoise.member.processing import Processing, Processor
 from equipoise.member.sources import TaskSources
 from equipoise.member.stores import Change
@@ -81,6 +81,11 @@ class TaskOpening:
         states = {topic: State(each.store, options.state_key_serde or keys, options.state_serde or values) for topic, each in stores.items()}
         known = read_sources(states)
         positions = {tp: known.get((tp.topic, tp.partition), position) for tp, position in committed.items()}
+        if clients.adopts:
+            adopted = await self._unless_stopping("handed over", clients.adopted())
+            for tp, theirs in adopted.items():  # whoever has read last is ahead
+                ours = known.get((tp.topic, tp.partition)) or await reading.reader.consumer.committed(tp)
+                positions[tp] = max(theirs, ours or 0)
         if was_out_of_range:
             positions = {tp: await self._not_deleted(reading, tp, position) for tp, position in positions.items()}
         await self._unless_stopping("prepared", self._permit.prepare(self._task))
@@ -141,7 +146,7 @@ class TaskOpening:
             self._former |= left_open  # the owner after them may have been behind their transactions
         writer.origins = {topic: claim(owner, self._origin) for topic, owner in owners.items()}
         refusal, _ = self._permit.permit(self._task)
-        if refusal not in (None, "closing", "restoring"):
+        if refusal not in (None, "closing", "restoring", NOT_ADOPTED):
             raise RefusedError(refusal)
         goals = await self._send_fences(clients, writer)
         stores = await self._unless_stopping("restored", self._permit.take_stores(self._task, goals))

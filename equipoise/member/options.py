@@ -124,6 +124,12 @@ class MemberOptions:
     auto_offset_reset: str = attrs.field(default="earliest", validator=fields.one_of("earliest", "latest"))
     """Where a task without committed offset begins to read: ``earliest`` or ``latest``."""
 
+    adopts: str | None = attrs.field(default=None, validator=fields.optional(fields.name))
+    """A consumer group whose place the members take: their tasks begin when its consumers have
+    left, where these have read to, and brokers let none of them in while a member is there. Not the
+    name of the members' own group. See docs/adopt.md. None: none.
+    """
+
     key_serde: Serde = attrs.field(factory=BytesSerde)
     """Of the keys of records, read and sent."""
     value_serde: Serde = attrs.field(factory=BytesSerde)
@@ -214,6 +220,7 @@ class MemberKeywords(TypedDict, total=False):
     commit_interval_ms: int
     most_uncommitted_records: int
     auto_offset_reset: str
+    adopts: str | None
     key_serde: Serde
     value_serde: Serde
     state_key_serde: Serde | None

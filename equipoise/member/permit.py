@@ -9,6 +9,11 @@ from equipoise.events.tasks import TaskId
 from equipoise.member.error_policy import ParkedTask
 from equipoise.member.fencing import ChangelogOwner, FencedStore
 
+NOT_ADOPTED = "not_adopted"
+"""A reason why a task may not be processed: consumers may be in the group whose place the members
+take.
+"""
+
 
 class Permit(Protocol):
     """What a runner needs of its member. Called from the application's thread."""

@@ -26,7 +26,7 @@ from equipoise.member.figures import Done, MemberFigures
 from equipoise.member.link import RETRY_S
 from equipoise.member.load import Rates
 from equipoise.member.options import MemberOptions
-from equipoise.member.permit import Permit
+from equipoise.member.permit import NOT_ADOPTED, Permit
 from equipoise.member.preparing import PreparationProgress, PrepareCallback, Preparer
 from equipoise.member.processing import Processor
 from equipoise.member.restorer import ChangelogRestorer
@@ -402,7 +402,12 @@ class Work:
     def permit(self, task: TaskId) -> tuple[str | None, int]:
         with self._shared.lock:
             now_ms = self._boot_ms()
-            return self._shared.session.refusal(task, now_ms), min(now_ms + PERMIT_MS, self._shared.session.lease_ends_ms)
+            refusal, until_ms = self._shared.session.refusal(task, now_ms), min(now_ms + PERMIT_MS, self._shared.session.lease_ends_ms)
+        adoption = self._factory.shared.adoption
+        if adoption is not None and refusal in (None, "closing"):
+            refusal = refusal if now_ms < adoption.lease_ends_ms else NOT_ADOPTED
+            until_ms = min(until_ms, adoption.lease_ends_ms)
+        return refusal, until_ms
 
     async def restore(self, task: TaskId) -> Mapping[str, ChangelogOwner | None]:
         return await self._restore_thread.run(self._restorer.restore(task))

@@ -5,18 +5,19 @@ without topics, nor answer for others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 import attrs
 from aiokafka import errors
+from aiokafka.protocol.commit import OffsetCommitRequest
 from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 
 from equipoise.assignors.common.java_order import FEWEST_BUCKETS, text_hash
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.seat.consumer_protocol import write_subscription
+from equipoise.seat.consumer_protocol import TopicPartition, write_subscription
 from equipoise.witness.consumer_groups import ConsumerGroup
 from equipoise.witness.group_requests import DescribeGroups, LeaveGroup, ListGroups
 
@@ -85,14 +86,26 @@ def fewest_buckets(members: int) -> int:
 
 
 class GroupClient:
-    """The seat's own membership. Requests raise KafkaError or OSError."""
+    """The seat's own membership. Requests raise KafkaError or OSError. `protocol_type`: the broker
+    refuses members of another type than those that are there.
+    """
 
-    def __init__(self, connection: Connection, group: str) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        group: str,
+        *,
+        client_id: str = CLIENT_ID,
+        protocol_type: str = "consumer",
+        session_ms: int = SESSION_MS,
+        quiet: bool = True,
+    ) -> None:
         self.group = group
         self.member_id = ""
         self.generation = -1
-        self._joins = ConsumerGroup(connection, group, request_timeout_ms=JOIN_TIMEOUT_MS, client_id=CLIENT_ID)
-        self._others = ConsumerGroup(connection, group, client_id=CLIENT_ID)
+        self._protocol_type, self._session_ms = protocol_type, session_ms
+        self._joins = ConsumerGroup(connection, group, request_timeout_ms=JOIN_TIMEOUT_MS, client_id=client_id, quiet=quiet)
+        self._others = ConsumerGroup(connection, group, client_id=client_id, quiet=quiet)
 
     async def __aenter__(self) -> Self:
         return self
@@ -166,7 +179,7 @@ class GroupClient:
 
     async def _ask_to_join(self, member_id: str, protocols: tuple[str, ...], through: ConsumerGroup) -> Any:
         offered = [(name, write_subscription(cooperative=name == COOPERATIVE)) for name in protocols]
-        return await through.send(JoinGroupRequest(self.group, SESSION_MS, REBALANCE_MS, member_id, None, "consumer", offered))
+        return await through.send(JoinGroupRequest(self.group, self._session_ms, REBALANCE_MS, member_id, None, self._protocol_type, offered))
 
     async def sync(self, assignments: list[tuple[str, bytes]]) -> bytes:
         """Answers for all, as the leader, or takes part with nothing. Returns what the leader
@@ -179,6 +192,16 @@ class GroupClient:
     async def heartbeat(self) -> None:
         """Raises RebalanceInProgressError when another generation is to begin."""
         self._others.check((await self._others.send(HeartbeatRequest(self.group, self.generation, self.member_id))).error_code)
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commits offsets of the group, as its member: nobody else may while it has members."""
+        topics: dict[str, list[tuple[int, int, str]]] = {}
+        for (topic, partition), offset in sorted(offsets.items()):
+            topics.setdefault(topic, []).append((partition, offset, ""))
+        request = OffsetCommitRequest(self.group, self.generation, self.member_id, -1, list(topics.items()))
+        for _, answered in (await self._others.send(request)).topics:
+            for _, code in answered:
+                self._others.check(code)
 
     async def leave(self) -> None:
         """Leaves the group: the broker makes another member the leader."""

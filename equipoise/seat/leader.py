@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import attrs
 from aiokafka import errors
 
-from equipoise.assignors.adapters.aiokafka import LagFetcher
+from equipoise.assignors.adapters.fetching import LagFetcher
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.seat.consumer_protocol import TopicPartition, read_assignment, read_subscription, write_assignment

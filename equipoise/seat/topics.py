@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
+from equipoise.assignors.common.task_names import co_partitioned
 from equipoise.events.facts import Subtopology, TopologyDeclared
 from equipoise.events.tasks import TaskId
 from equipoise.seat.consumer_protocol import TopicPartition
@@ -91,14 +92,9 @@ def arrange(
 
 def _classes(wanted: Iterable[tuple[str, ...]], counts: Mapping[str, int], protocol: str) -> list[tuple[str, ...]]:
     """Topics that go together, each class in rising order."""
-    subscriptions = [frozenset(topics) for topics in wanted]
-    topics = sorted(frozenset().union(*subscriptions))
-    if protocol not in CO_PARTITIONED:
-        return [(topic,) for topic in topics]
-    classes: dict[tuple[int, tuple[bool, ...]], list[str]] = {}
-    for topic in topics:
-        classes.setdefault((counts[topic], tuple(topic in each for each in subscriptions)), []).append(topic)
-    return sorted(map(tuple, classes.values()))
+    if protocol in CO_PARTITIONED:
+        return co_partitioned(wanted, counts)
+    return [(topic,) for topic in sorted({topic for topics in wanted for topic in topics})]
 
 
 def _numbers(classes: Iterable[tuple[str, ...]], known: Mapping[int, TopologyDeclared]) -> dict[tuple[str, ...], int]:

@@ -106,10 +106,15 @@ async def connected(options: Mapping[str, Any]) -> Any:
 class ConsumerGroup:
     """One group, through its coordinator, while this is open. Nothing is connected before the first
     request. A request is made once, and raises KafkaError or OSError when it fails; see `repeated`.
+    `quiet`: aiokafka's own log is switched off, because who asks says in one line what failed; not
+    in an application's process.
     """
 
-    def __init__(self, connection: Connection, group: str, *, request_timeout_ms: int = REQUEST_TIMEOUT_MS, client_id: str = "equipoise") -> None:
+    def __init__(
+        self, connection: Connection, group: str, *, request_timeout_ms: int = REQUEST_TIMEOUT_MS, client_id: str = "equipoise", quiet: bool = True
+    ) -> None:
         self.group = group
+        self._quiet = quiet
         self._options = connection.options() | {"request_timeout_ms": request_timeout_ms, "client_id": client_id}
         self._client: Any = None
         self._coordinator: int | None = None
@@ -193,7 +198,8 @@ class ConsumerGroup:
 
     async def _found_coordinator(self) -> int:
         if self._client is None:
-            logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # who asks says in one line what failed
+            if self._quiet:
+                logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
             self._client = await connected(self._options)
         if self._coordinator is None:
             found: int = await self._client.coordinator_lookup(CoordinationType.GROUP, self.group)

@@ -142,7 +142,7 @@ LIVE = {"configure", "deal", "doctor", "groups", "remove-member", "restore", "sh
 test_lag_aware.py, test_group_members.py, test_outage.py, test_restore.py, test_doctor.py), where
 there is a broker.
 """
-COMMANDS_WITH_JSON = {*COMMANDS, *ON_SPARK} - {"assign", "lead", "run", "spark", "witness"}
+COMMANDS_WITH_JSON = {*COMMANDS, *ON_SPARK} - {"adopt", "assign", "lead", "release", "run", "spark", "witness"}
 
 
 def test_schemas_cover_every_command_with_json() -> None:

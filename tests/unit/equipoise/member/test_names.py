@@ -38,6 +38,8 @@ def test_names_of_249_bytes_are_valid() -> None:
         ({"member_id": ""}, "Member.member_id: '' is not a name; write a text of 1 to 249 bytes"),
         ({"member_id": 5}, "Member.member_id: 5 is not a name"),
         ({"member_id": "\ud800"}, "Member.member_id: .* lone surrogate"),
+        ({"adopts": "g"}, "adopts: 'g' is the members' own group"),
+        ({"adopts": "a" * 250}, "MemberOptions.adopts: .* has 250 bytes"),
         ({"rack": "r" * 250}, "MemberOptions.rack: .* has 250 bytes"),
         ({"of": topology("in", "t" * 250)}, "Processor.sources: .* has 250 bytes"),
         ({"group_config": GroupConfigured(assignor="a" * 250)}, "group_config.assignor: .* has 250 bytes"),

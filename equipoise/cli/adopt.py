@@ -1,0 +1,115 @@
+"""`equipoise adopt` and `equipoise release`: move an application from a consumer group to members,
+and back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+import click
+
+from equipoise.cli.command import command
+from equipoise.cli.screen import Screen
+from equipoise.cli.settings import settings_options
+from equipoise.events.errors import InputError
+from equipoise.events.log.kafka.connection import MISSING
+from equipoise.worker.settings import LiveSettings
+
+EXIT_NOT_DONE = 1
+_GROUP = click.option("--group", required=True, metavar="GROUP", help="Group of the members.")
+_TIMEOUT = click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="SECONDS", help="Stop waiting after this time.")
+
+
+@command("adopt", json=False, short_help="Move an application from a consumer group to members, while it runs.")
+@click.argument("words", nargs=-1, metavar="[-- COMMAND [ARGUMENT]...]", type=click.UNPROCESSED)
+@_GROUP
+@click.option("--from", "consumers", required=True, metavar="CONSUMERS", help="Kafka consumer group that the members adopt.")
+@_TIMEOUT
+@settings_options(LiveSettings)
+def adopt(screen: Screen, words: tuple[str, ...], settings: LiveSettings, group: str, consumers: str, timeout_s: float | None) -> int:
+    """Start the members first, with Member(adopts=CONSUMERS): they join, get their tasks, and wait.
+    This command waits until all tasks are granted, has COMMAND stop the consumers, or asks you to,
+    and follows until the members read, where the consumers have read to. It prints how long nobody
+    read.
+
+    Brokers let consumers and members into the group CONSUMERS only when none of the others is
+    there. So the command may be stopped at any time: either the consumers read on, or the members
+    begin when they have left. Run it again to follow.
+
+    \b
+    Examples:
+      equipoise adopt --group orders --from orders-consumers
+      equipoise adopt --group orders --from orders-consumers -- systemctl stop orders-consumer
+    """
+    wanted = "stop the application of the consumers now"
+    return _moved(screen, settings, group, consumers, timeout_s, words, wanted, back=False)
+
+
+@command("release", json=False, short_help="Move an application back from members to its consumer group.")
+@click.argument("words", nargs=-1, metavar="[-- COMMAND [ARGUMENT]...]", type=click.UNPROCESSED)
+@_GROUP
+@click.option("--to", "consumers", required=True, metavar="CONSUMERS", help="Kafka consumer group that the members have adopted.")
+@_TIMEOUT
+@settings_options(LiveSettings)
+def release(screen: Screen, words: tuple[str, ...], settings: LiveSettings, group: str, consumers: str, timeout_s: float | None) -> int:
+    """The members finish the record at hand, commit, and end; make sure that nothing restarts them.
+    Then the command commits where they have read to as the offsets of the group CONSUMERS, has
+    COMMAND start the consumers, or asks you to, and prints how long nobody read.
+
+    If it is stopped before it says that the group is free, run it again before you start consumers:
+    members that are started meanwhile read on.
+
+    \b
+    Examples:
+      equipoise release --group orders --to orders-consumers
+      equipoise release --group orders --to orders-consumers -- systemctl start orders-consumer
+    """
+    return _moved(screen, settings, group, consumers, timeout_s, words, "start the application of the consumers now", back=True)
+
+
+def _moved(
+    screen: Screen, settings: LiveSettings, group: str, consumers: str, timeout_s: float | None, words: tuple[str, ...], wanted: str, *, back: bool
+) -> int:
+    try:
+        from equipoise.operations.adopting import Adopting
+    except ImportError:
+        raise InputError(MISSING) from None
+
+    async def move() -> int:
+        try:
+            async with asyncio.timeout(timeout_s), Adopting(settings, group, consumers, screen.line) as moving:
+                act = _act(screen, words, wanted)
+                pause_s = await (moving.release(act) if back else moving.adopt(act))
+        except TimeoutError:
+            screen.line(f"not done after {timeout_s:g} s; run it again to go on", err=True)
+            return EXIT_NOT_DONE
+        if pause_s is not None:
+            screen.line(f"done: {'consumers' if back else 'members'} read; nobody read for {pause_s:.1f} s")
+        return 0
+
+    return asyncio.run(move())
+
+
+def _act(screen: Screen, words: tuple[str, ...], wanted: str) -> Callable[[], Awaitable[None]]:
+    """What stops or starts the application: a command, or whoever reads this."""
+
+    async def act() -> None:
+        if not words:
+            screen.line(wanted)
+            return
+        screen.line(f"runs: {' '.join(words)}")
+        try:
+            process = await asyncio.create_subprocess_exec(*words)
+        except OSError as error:
+            raise InputError(f"COMMAND: {words[0]}: {error.strerror}") from None
+        try:
+            status = await process.wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+        if status:
+            raise InputError(f"COMMAND: {' '.join(words)} has ended with status {status}")
+
+    return act

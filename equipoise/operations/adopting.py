@@ -1,0 +1,268 @@
+"""Moves an application between a consumer group and members that take its place (`Member(adopts=)`,
+docs/adopt.md): follows what Kafka and the members do, and gives the offsets back at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+
+from equipoise.events.errors import InputError
+from equipoise.events.log.kafka.client import TopicPartition
+from equipoise.events.log.kafka.opening import admin_client, reaching
+from equipoise.member.context import unpack_sources
+from equipoise.member.fencing import SOURCES_KEY, ChangelogFence
+from equipoise.operations.live_group import LiveGroup
+from equipoise.runtime import DEPLOYED
+from equipoise.seat.consumer_protocol import read_assignment, read_subscription
+from equipoise.seat.held_group import PROTOCOL, RELEASE, HeldGroup, Holders
+from equipoise.statemachine.state import GroupState
+from equipoise.worker.settings import LiveSettings
+
+LOOK_S = 0.05
+RETRY_S = 0.5
+FIRST_LOOK_BACK = 10_000
+"""Records from the end of a changelog in which the source positions are looked for first. Each
+commit has them.
+"""
+READ_S = 1.0
+Say = Callable[[str], None]
+Ends = Callable[[], Awaitable[None]]
+"""Has the application start or stop, or asks somebody for it."""
+
+
+class Adopting:
+    """The consumer group `consumers`, and the members of `group` that take its place. An
+    asynchronous context manager. `say`: prints a line.
+    """
+
+    def __init__(self, settings: LiveSettings, group: str, consumers: str, say: Say) -> None:
+        if group == consumers:
+            raise InputError(f"--group: the members' group and the consumers' are both {group!r}; give the members another name")
+        self._settings, self.group, self.consumers, self._say = settings, group, consumers, say
+        self._live = LiveGroup(settings, group)
+        self._held = HeldGroup(settings, consumers, RELEASE, DEPLOYED.boot_ms)
+        self._left_s: float | None = None
+        """When the last one who read was seen to have left."""
+
+    async def __aenter__(self) -> Adopting:
+        await self._live.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._held.leave()
+        await self._live.__aexit__(None, None, None)
+
+    # To the members
+
+    async def adopt(self, stop: Ends) -> float | None:
+        """Returns when the members read. The pause in seconds; None: they did so before. `stop`:
+        ends the application of the consumers. Raises InputError.
+        """
+        state = await self._ready_members()
+        places = _sources(state)
+        with reaching(self._settings):
+            holders = await self._held.look()
+            if holders.members:
+                self._say(f"group {self.consumers} is held by {_counted(len(holders.members), 'member')} of {self.group} already")
+                return None
+            missing = sorted(await self._topics() - {place.topic for place in places})
+            if missing:
+                raise InputError(f"--from {self.consumers}: its consumers read {', '.join(missing)}, which no task of {self.group} reads")
+            before = await self._committed(self.consumers, places)
+            self._say(f"group {self.consumers}: {_counted(len(holders.others), 'consumer')}, offsets of {_counted(len(before), 'partition')}")
+            await stop()
+            left_s = await self._until(lambda now: not now.others, "consumer")
+            handed = await self._committed(self.consumers, places)
+            await self._until(lambda now: bool(now.members), "")
+            entered_s = _now_s()
+            self._say(f"the members hold group {self.consumers}, {entered_s - left_s:.1f} s after its last consumer has left")
+            await self._first_commit(handed, places)
+        return _now_s() - left_s
+
+    async def _ready_members(self) -> GroupState:
+        """The group, once its leader has granted every task."""
+        said = ""
+        while True:
+            state = await self._live.state()
+            granted, tasks = len(state.owner), len(state.tasks())
+            members = f"group {self.group}: {_counted(len(state.members), 'member')}"
+            if tasks and granted == tasks:
+                self._say(f"{members} with {_counted(tasks, 'task')}")
+                return state
+            now = f"{members}, {granted} of {_counted(tasks, 'task')} granted; waiting"
+            if now != said:
+                said = now
+                self._say(now)
+            await self._live.until_next_look()
+
+    async def _topics(self) -> set[str]:
+        """What the consumers subscribe to, as far as the group is stable."""
+        description = await self._held.describe()
+        return {topic for each in description.members if each.subscription for topic in read_subscription(each.subscription).topics}
+
+    async def _first_commit(self, handed: Mapping[TopicPartition, int], places: list[TopicPartition]) -> None:
+        """Returns when members have committed something new, or have nothing to read."""
+        consumer = self._settings.clients.consumer()
+        try:
+            await consumer.start()
+            while True:
+                ends = await consumer.end_offsets(places)
+                theirs = await self._committed(self.group, places)
+                if any(offset > handed.get(place, 0) for place, offset in theirs.items()):
+                    return
+                if all(handed.get(place, 0) >= end for place, end in ends.items()):
+                    self._say("there is nothing to read")
+                    return
+                await asyncio.sleep(LOOK_S)
+        finally:
+            await consumer.stop()
+
+    # Back to the consumers
+
+    async def release(self, start: Ends) -> float | None:
+        """Returns when consumers read. The pause in seconds; None: they did so before. `start`:
+        starts the application of the consumers. Raises InputError.
+        """
+        state = await self._live.state()
+        holding = asyncio.ensure_future(self._hold())
+        try:
+            with reaching(self._settings):
+                left_s = await self._members_left(holding)
+                if left_s is None:
+                    return None
+                found = await self._positions(state)
+                had = await self._committed(self.consumers, _sources(state))
+                ahead = {place: offset for place, offset in found.items() if offset > had.get(place, -1)}
+                await self._commit(ahead)
+                self._say(f"offsets of {_counted(len(ahead), 'partition')} are committed for group {self.consumers}")
+        finally:
+            holding.cancel()
+            await asyncio.gather(holding, return_exceptions=True)
+            await self._held.leave()
+        self._say(f"group {self.consumers} is free")
+        await start()
+        with reaching(self._settings):
+            while not await self._consumers_read():  # noqa: ASYNC110  # the broker tells nobody
+                await asyncio.sleep(LOOK_S)
+        return _now_s() - left_s
+
+    async def _consumers_read(self) -> bool:
+        """Whether a consumer has partitions."""
+        description = await self._held.describe()
+        consumes = description.state == "Stable" and description.protocol_type != PROTOCOL
+        return consumes and any(read_assignment(each.assignment) for each in description.members)
+
+    async def _hold(self) -> None:
+        from aiokafka.errors import InconsistentGroupProtocolError, KafkaError
+
+        while True:
+            try:
+                await self._held.hold(lambda holders: None)
+            except InconsistentGroupProtocolError:
+                raise
+            except (KafkaError, OSError) as error:
+                self._say(f"group {self.consumers}: {type(error).__name__}; trying again")
+                await asyncio.sleep(RETRY_S)
+
+    async def _members_left(self, holding: asyncio.Future[None]) -> float | None:
+        """Waits until the members have stopped their tasks and left. None: consumers are there."""
+        from aiokafka.errors import InconsistentGroupProtocolError
+
+        said = -1
+        while True:
+            if holding.done():
+                try:
+                    holding.result()
+                except InconsistentGroupProtocolError:
+                    self._say(f"group {self.consumers} has consumers of its own: nothing is to be released")
+                    return None
+            now = await self._held.look()
+            if len(now.members) != said and not now.others:
+                said = len(now.members)
+                self._say(f"group {self.consumers} is held by {_counted(said, 'member')} of {self.group}")
+            if now.releasing and not now.members:
+                return self._left_s or _now_s()
+            if now.members:
+                self._left_s = None
+            elif self._left_s is None:
+                self._left_s = _now_s()
+            await asyncio.sleep(LOOK_S)
+
+    async def _positions(self, state: GroupState) -> dict[TopicPartition, int]:
+        """Where the members have read to: what their changelogs say, else what they committed."""
+        found = await self._committed(self.group, _sources(state))
+        for task, part in state.tasks().items():
+            logged = [await self._logged(TopicPartition(topic, task.partition)) for topic in (part.changelog_topics if part.stateful else ())]
+            for place in set(logged[0]).intersection(*logged) if logged else ():
+                found[place] = min(each[place] for each in logged)
+        return found
+
+    async def _logged(self, changelog: TopicPartition) -> dict[TopicPartition, int]:
+        """The source positions of the last commit in a changelog; empty: there is none."""
+        consumer = self._settings.clients.consumer(read_committed=True)
+        try:
+            await consumer.start()
+            first, end = (await consumer.beginning_offsets([changelog]))[changelog], (await consumer.end_offsets([changelog]))[changelog]
+            back = FIRST_LOOK_BACK
+            consumer.assign([changelog])
+            while first < end:
+                start = max(first, end - back)
+                consumer.seek(changelog, start)
+                packed: bytes | None = None
+                fence = ChangelogFence()
+                while await consumer.position(changelog) < end:
+                    read = await consumer.getmany(changelog, timeout_ms=int(READ_S * 1_000))
+                    changes = fence.fold((each.key or b"", each.value, each.headers) for records in read.values() for each in records)
+                    packed = changes.get(SOURCES_KEY, packed)
+                if packed is not None:
+                    return {TopicPartition(*place): offset for place, offset in unpack_sources(packed).items()}
+                if start == first:
+                    break
+                back *= 8
+            return {}
+        finally:
+            await consumer.stop()
+
+    async def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commits offsets of the consumers' group, which this one holds."""
+        from aiokafka.errors import IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError
+
+        while offsets:
+            with contextlib.suppress(IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError):  # it joins again
+                await self._held.commit({(place.topic, place.partition): offset for place, offset in offsets.items()})
+                return
+            await asyncio.sleep(LOOK_S)
+
+    # Both ways
+
+    async def _until(self, done: Callable[[Holders], bool], what: str) -> float:
+        """Waits until those in the consumers' group are as wanted. When that was seen."""
+        said: int | None = None
+        while True:
+            now = await self._held.look()
+            if done(now):
+                return _now_s()
+            if what and len(now.others) != said:
+                said = len(now.others)
+                self._say(f"group {self.consumers}: {_counted(said, what)} left")
+            await asyncio.sleep(LOOK_S)
+
+    async def _committed(self, group: str, places: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """Committed offsets of a group, where there are any."""
+        async with admin_client(self._settings) as admin:
+            found = await admin.committed_offsets(group, places)
+        return {place: offset for place, offset in found.items() if offset is not None}
+
+
+def _sources(state: GroupState) -> list[TopicPartition]:
+    return sorted({TopicPartition(topic, task.partition) for task, part in state.tasks().items() for topic in part.source_topics})
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
