@@ -36,7 +36,7 @@ from equipoise.events.log import open_log
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.opening import admin_client
 from equipoise.replay.verification import verify
-from equipoise.seat.group_client import PROTOCOLS
+from equipoise.seat.group_client import PROTOCOLS, seat_bucket
 from equipoise.seat.group_client import GroupClient as RawMember
 from tests.live.group_clients import ROOT, GroupClient, aiokafka_command, confluent_kafka_command, java_command, kafka_python_command
 
@@ -146,7 +146,8 @@ class Run:
     async def generations(self) -> int:
         """The number of the group's generation, learned by joining it."""
         async with RawMember(Connection(bootstrap=self.bootstrap), self.topic) as member:
-            joined = await member.join(PROTOCOLS)
+            others = [each.member_id for each in (await member.describe()).members]
+            joined = await member.join_in(seat_bucket(others, counts=True), PROTOCOLS)
             await member.leave()
         return joined.number - 1
 

@@ -30,6 +30,10 @@ JOIN_TIMEOUT_MS = 900_000
 by default) at the latest.
 """
 MEMBER_ID_REQUIRED = 79
+GIVE_BACK_AFTER_S = 0.1
+"""By then the broker has the request to join, and the group rebalances. Ids that are given back to
+a stable group would begin a rebalance.
+"""
 BUCKETS = 64
 MOST_IDS = 1_000
 """Ids to ask for at most. One in BUCKETS serves, so 1,000 fail once in seven million times."""
@@ -143,10 +147,22 @@ class GroupClient:
         )
         return Description(state=group["state"], protocol_type=group["protocol_type"], protocol=group["protocol"], members=members)
 
-    async def find_id(self, wanted: int) -> list[str]:
-        """Asks for member ids until one is in the bucket `wanted` of the broker's table of members.
-        Returns the others, which `give_back` must return.
+    async def join_in(self, wanted: int, protocols: tuple[str, ...]) -> Generation:
+        """Joins a group that has members, as a new one whose id is in this bucket of the broker's
+        table. Raises InputError when the brokers are too old for it.
         """
+        others = await self._find_id(wanted)
+        joining = asyncio.create_task(self.join(protocols))
+        try:
+            await asyncio.sleep(GIVE_BACK_AFTER_S)
+            if others:
+                await self._others.send(LeaveGroup(self.group, [(each, None) for each in others], "not needed"))
+            return await joining
+        finally:
+            joining.cancel()
+
+    async def _find_id(self, wanted: int) -> list[str]:
+        """Asks for member ids until one is in the bucket. Returns the others."""
         others: list[str] = []
         for _ in range(MOST_IDS):
             answer = await self._ask_to_join("", (*PROTOCOLS,), self._others)
@@ -158,13 +174,6 @@ class GroupClient:
                 return others
             others.append(answer.member_id)
         raise errors.KafkaError(f"none of {MOST_IDS} ids is in bucket {wanted}")
-
-    async def give_back(self, ids: list[str]) -> None:
-        """Returns ids of `find_id`. While the group rebalances: in a stable group, that begins a
-        rebalance.
-        """
-        if ids:
-            await self._others.send(LeaveGroup(self.group, [(each, None) for each in ids], "not needed"))
 
     async def join(self, protocols: tuple[str, ...]) -> Generation:
         """Takes part in the next generation. Returns when it begins."""

@@ -35,8 +35,6 @@ RETRY_S = 0.5
 LAGS_WITHIN_S = 1.0
 EVICTED_HOLD_MS = 10_000
 """An evicted member learns it with its next heartbeat, and joins again."""
-GIVE_BACK_AFTER_S = 0.1
-"""By then the broker has the request to join, and the group rebalances."""
 
 
 class RefusedError(InputError):
@@ -147,14 +145,7 @@ class Seat:
         if not description.members:
             return await self._client.join(self._protocols)
         counts = self._was_counted or description.protocol in COUNTING_PROTOCOLS
-        others = await self._client.find_id(seat_bucket([each.member_id for each in description.members], counts=counts))
-        joining = asyncio.create_task(self._client.join(self._protocols))
-        try:
-            await asyncio.sleep(GIVE_BACK_AFTER_S)
-            await self._client.give_back(others)
-            return await joining
-        finally:
-            joining.cancel()
+        return await self._client.join_in(seat_bucket([each.member_id for each in description.members], counts=counts), self._protocols)
 
     async def check(self) -> None:
         """Raises RefusedError when the group cannot be led from the seat."""
