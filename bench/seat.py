@@ -6,8 +6,9 @@ a partition that another client (by its id) reads than before. *Paused* is the s
 of the times without a record read that are longer than GAP_S. *Repeated* are records that were read
 more than once.
 
-`--storm S` has faults of the seats for S seconds instead: kill -9, SIGSTOP for some seconds, and
-kill -9 of clients, beside the same faults of clients in a stock group.
+`--storm S` has S seconds of faults instead: kill -9 of a broker of three (DOWN_S away), kill -9 and
+SIGSTOP of a seat, kill -9 and restarts of clients; beside the same faults of brokers and clients in
+a stock group.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from pathlib import Path
 import attrs
 import click
 
-from bench.live import broker
+from bench.live import broker as one_broker
 from bench.removals import fed
 from equipoise.events.log import open_log
 from equipoise.events.log.kafka.connection import Connection
@@ -38,6 +39,7 @@ from equipoise.events.log.kafka.opening import admin_client
 from equipoise.replay.verification import verify
 from equipoise.seat.group_client import PROTOCOLS, seat_bucket
 from equipoise.seat.group_client import GroupClient as RawMember
+from tests.live.brokers import Brokers
 from tests.live.group_clients import ROOT, GroupClient, aiokafka_command, confluent_kafka_command, java_command, kafka_python_command
 
 PARTITIONS, EVERY_MS = 12, 100
@@ -90,7 +92,7 @@ class Run:
         from aiokafka.admin import NewTopic
 
         async with admin_client(Connection(bootstrap=self.bootstrap)) as admin:
-            await admin.create_topics([NewTopic(self.topic, PARTITIONS, 1)])
+            await admin.create_topics([NewTopic(self.topic, PARTITIONS, len(self.bootstrap.split(",")))])
 
     def start(self, name: str) -> None:
         if name in self.clients:
@@ -205,9 +207,9 @@ def measured(bootstrap: str, kind: str, leader: str, folder: Path) -> list[str]:
     return [*cells, str(ended - began - 2), str(repeated), str(missing), run.verified()]
 
 
-def storm(bootstrap: str, kind: str, leader: str, folder: Path, *, for_s: float, seed: int) -> list[str]:
+def storm(brokers: Brokers, kind: str, leader: str, folder: Path, *, for_s: float, seed: int) -> list[str]:
     """One row: how long partitions were not read, and repeated and missing records."""
-    run, chance = Run(bootstrap, kind, leader, folder), random.Random(f"{seed} {kind}")
+    run, chance = Run(brokers.bootstrap, kind, leader, folder), random.Random(f"{seed} {kind}")
     faults: Counter[str] = Counter()
     try:
         for number in range(2):
@@ -219,9 +221,14 @@ def storm(bootstrap: str, kind: str, leader: str, folder: Path, *, for_s: float,
             since_s = time.monotonic()
             while time.monotonic() - since_s < for_s:
                 time.sleep(chance.uniform(2, 8))
-                fault = chance.choice(("kill a client", "kill a seat", "stop a seat", "restart a client"))
-                which, name, stopped_s = chance.randrange(2), chance.choice(("c1", "c2", "c3")), chance.uniform(1, 12)
-                if fault.endswith("client"):
+                fault = chance.choice(("kill a broker", "kill a client", "kill a seat", "stop a seat", "restart a client"))
+                which, broker, name, stopped_s = chance.randrange(2), chance.randrange(3), chance.choice(("c1", "c2", "c3")), chance.uniform(1, 12)
+                if fault == "kill a broker":
+                    brokers.kill(broker)
+                    time.sleep(DOWN_S)
+                    brokers.start(broker)
+                    time.sleep(SETTLE_S)  # its replicas are in sync again
+                elif fault.endswith("client"):
                     run.clients[name].signal(signal.SIGKILL if fault.startswith("kill") else signal.SIGTERM)
                     time.sleep(DOWN_S)
                     run.start(name)
@@ -234,7 +241,7 @@ def storm(bootstrap: str, kind: str, leader: str, folder: Path, *, for_s: float,
                     run.seats[which].send_signal(signal.SIGSTOP)
                     time.sleep(stopped_s)
                     run.seats[which].send_signal(signal.SIGCONT)
-                faults[fault] += bool(fault.endswith("client") or run.seats)
+                faults[fault] += bool(not fault.endswith("seat") or run.seats)
             time.sleep(2 * SETTLE_S)
             until(run.is_shared)
             window = run.window(since_s)
@@ -264,11 +271,15 @@ def main(kinds: str, leaders: str, storm_s: float, seed: int) -> None:
     _print(["---"] * (len(columns) + 2))
     folder = Path(tempfile.mkdtemp(prefix="equipoise-seat-"))
     try:
-        with broker() as bootstrap:
-            for kind in map(str.strip, kinds.split(";")):
-                for leader in map(str.strip, leaders.split(";")):
-                    row = storm(bootstrap, kind, leader, folder, for_s=storm_s, seed=seed) if storm_s else measured(bootstrap, kind, leader, folder)
-                    _print((kind, leader, *row))
+        pairs = [(kind.strip(), leader.strip()) for kind in kinds.split(";") for leader in leaders.split(";")]
+        if storm_s:
+            with Brokers(3, **{"broker.session.timeout.ms": "6000"}) as brokers:
+                for pair in pairs:
+                    _print((*pair, *storm(brokers, *pair, folder, for_s=storm_s, seed=seed)))
+        else:
+            with one_broker() as bootstrap:
+                for pair in pairs:
+                    _print((*pair, *measured(bootstrap, *pair, folder)))
     finally:
         shutil.rmtree(folder)
 
