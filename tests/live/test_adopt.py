@@ -262,6 +262,7 @@ async def test_application_moves_to_members_and_back_and_each_record_counts_once
             await asyncio.gather(loading, *(each.stop() for each in consumers))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("application", [pytest.param(("at_least_once", False), id="at_least_once-without-state")], indirect=True)
 async def test_one_side_reads_when_the_commands_are_killed_and_they_go_on_when_run_again(application: Application) -> None:
     loading = asyncio.ensure_future(application.load())
