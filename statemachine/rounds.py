@@ -137,7 +137,10 @@ def _ready_ms(state: GroupState, carrier: Carrier, plan: Plan, tasks: Mapping[Ta
     for name, part in plan.members.items():
         member = state.members[name]
         acceptable = state.acceptable_lag(member)
-        restoring = [task for task in part.warmup if not member.is_caught_up(task, acceptable)]
+        wanted: Sequence[TaskId] = part.warmup
+        if carrier.reports_ready:  # a copy that replaces a standby hands nothing over, so nothing waits for it
+            wanted = [each.task for each in plan.movements if each.destination == name and each.state is MovementState.WARMING]
+        restoring = [task for task in wanted if not member.is_caught_up(task, acceptable)]
         if not restoring:
             continue
         if not member.restore_records_per_s:

@@ -51,7 +51,7 @@ class Assignor(PartitionAssignor):  # type: ignore[misc]  # Faust ships no types
     """Assigns by lag: a table moves once a copy is restored on its new worker.
 
     Subclass it to change a setting. `acceptable_lag`: records that a copy may lack when it takes
-    over. `heartbeat_ms`: see `Coordinator`. `log_file`: the log of this worker's decisions; None:
+    over. `heartbeat_ms`, `fetch_wait_ms`: see `Coordinator`. `log_file`: the log of this worker's decisions; None:
     that of the environment variable EQUIPOISE_FAUST_LOG, or ``equipoise.db`` in the application's
     data directory.
 
@@ -60,6 +60,7 @@ class Assignor(PartitionAssignor):  # type: ignore[misc]  # Faust ships no types
 
     acceptable_lag = 10_000
     heartbeat_ms = 300
+    fetch_wait_ms = 200
     log_file: str | None = None
 
     def __init__(self, app: Any, replicas: int = 0) -> None:
@@ -92,7 +93,7 @@ class Assignor(PartitionAssignor):  # type: ignore[misc]  # Faust ships no types
     def _attach(self) -> None:
         consumer = self.app.consumer._thread._ensure_consumer()
         if self._coordinator is None or self._coordinator.consumer is not consumer:
-            self._coordinator = Coordinator(consumer, self._before_assignment, self.heartbeat_ms)
+            self._coordinator = Coordinator(consumer, self._before_assignment, heartbeat_ms=self.heartbeat_ms, fetch_wait_ms=self.fetch_wait_ms)
 
     def _offsets(self) -> dict[str, dict[int, int]]:
         """Offsets of the copies on the disk. The tables belong to the application's thread, which
