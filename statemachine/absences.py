@@ -13,7 +13,7 @@ from typing import Self
 
 import attrs
 
-from equipoise.assignors import MovementState, Plan
+from equipoise.assignors import Movement, MovementState, Plan
 from equipoise.assignors.common.carrier import Carrier
 from equipoise.assignors.common.problem import Memory
 from equipoise.statemachine.state import GroupState
@@ -91,6 +91,25 @@ def without_new_copies(state: GroupState, plan: Plan) -> Plan:
         for movement in plan.movements
     )
     return attrs.evolve(plan, members=members, movements=movements)
+
+
+def copies_of_sources_kept(state: GroupState, plan: Plan, handed_over: Iterable[Movement]) -> Plan:
+    """The plan with the copy of a task's former owner as a standby, in place of one that would have
+    to be restored first.
+    """
+    standbys = {name: set(part.standby) for name, part in plan.members.items()}
+    for movement in handed_over:
+        task, source = movement.task, movement.source
+        if source is None or source == movement.destination or task in standbys[source]:
+            continue
+        for name in sorted(standbys):
+            member = state.members[name]
+            if task in standbys[name] and task not in member.standby and not member.is_caught_up(task, state.acceptable_lag(member)):
+                standbys[name].discard(task)
+                standbys[source].add(task)
+                break
+    members = {name: attrs.evolve(part, standby=tuple(sorted(standbys[name]))) for name, part in plan.members.items()}
+    return attrs.evolve(plan, members=members)
 
 
 def _names(memory: Memory, key: str) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from equipoise.events.decisions import Move, ProposedMember, RoundPlanned
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine import actions, leader
 from equipoise.statemachine.absences import KEYS as KEYS_OF_ABSENCES
-from equipoise.statemachine.absences import Absences, without_new_copies
+from equipoise.statemachine.absences import Absences, copies_of_sources_kept, without_new_copies
 from equipoise.statemachine.context import StepContext
 from equipoise.statemachine.problem import build_problem
 from equipoise.statemachine.state import GroupState, known_lag
@@ -64,7 +64,7 @@ def answer(context: StepContext, assignor: Assignor, offset: int) -> None:
         memory[WAITS_SINCE] = since_ms if isinstance(since_ms, int) else state.now_ms
     actions.remember_plan(state, plan.revocations, memory)
     leader.note_verdict(context, plan)
-    _carry_out(context, plan, tasks, {movement.task: movement for movement in held_back})
+    _carry_out(context, carrier, plan, tasks, {movement.task: movement for movement in held_back})
     planned = RoundPlanned(
         round_id=asked.round_id,
         generation=state.generation,
@@ -170,7 +170,9 @@ def _follow_up_ms(
     return longest_ms if plan.probing else None
 
 
-def _carry_out(context: StepContext, plan: Plan, tasks: Mapping[TaskId, Task], held_back: Mapping[TaskId, Movement]) -> None:
+def _carry_out(
+    context: StepContext, carrier: Carrier, plan: Plan, tasks: Mapping[TaskId, Task], held_back: Mapping[TaskId, Movement]
+) -> None:
     """Makes the plan current: what it hands over now belongs to its destination."""
     state = context.state
     handed_over = {
@@ -178,6 +180,8 @@ def _carry_out(context: StepContext, plan: Plan, tasks: Mapping[TaskId, Task], h
         for movement in plan.movements
         if movement.state is MovementState.REVOKING and movement.task not in held_back
     }
+    if carrier.absence_ms:
+        plan = copies_of_sources_kept(state, plan, handed_over.values())
     owner = {task: name for name, part in plan.members.items() for task in part.active}
     owner.update((task, name) for name, part in plan.members.items() for task in part.revoke if task in tasks)
     owner.update((task, movement.destination) for task, movement in handed_over.items())

@@ -213,15 +213,6 @@ class Faust(System):
         return PythonInstance(out, "bench.peers.apps.faust_app", self.given(instance).pack(), "worker", "--loglevel", "info", "--without-web")
 
 
-class FaustLed(Faust):
-    label = "Faust, led by equipoise"
-    settings = 'as Faust; PartitionAssignor="equipoise.faust:Assignor"'
-
-    def start(self, instance: str) -> Instance:
-        out = self.folder / f"{instance}.out"
-        return PythonInstance(out, "bench.peers.apps.faust_led_app", self.given(instance).pack(), "worker", "--loglevel", "info", "--without-web")
-
-
 class PlainGroup(System):
     label = "consumer group"
     settings = (
@@ -248,6 +239,6 @@ class Ceiling(System):
 
 
 SYSTEMS: dict[str, type[System]] = {"equipoise": Equipoise, "streams": KafkaStreams, "faust": Faust, "group": PlainGroup}
-RESTARTS: dict[str, type[System]] = {"restarts": EquipoiseRestarts, "static": StaticKafkaStreams, "faust-led": FaustLed}
-"""Other ways to run, for ``--only``."""
+RESTARTS: dict[str, type[System]] = {"restarts": EquipoiseRestarts, "static": StaticKafkaStreams}
+"""Other ways to restart, for ``--only``."""
 

@@ -51,14 +51,14 @@ class Assignor(PartitionAssignor):  # type: ignore[misc]  # Faust ships no types
     """Assigns by lag: a table moves once a copy is restored on its new worker.
 
     Subclass it to change a setting. `acceptable_lag`: records that a copy may lack when it takes
-    over. `heartbeat_ms`, `fetch_wait_ms`: see `Coordinator`. `log_file`: the log of this worker's decisions; None:
-    that of the environment variable EQUIPOISE_FAUST_LOG, or ``equipoise.db`` in the application's
-    data directory.
+    over. `heartbeat_ms`, `fetch_wait_ms`: see `Coordinator`. `log_file`: the log of this worker's
+    decisions; None: that of the environment variable EQUIPOISE_FAUST_LOG, or ``equipoise.db`` in
+    the application's data directory.
 
     Whatever goes wrong here, Faust's own assignor decides, and a line at level WARNING says why.
     """
 
-    acceptable_lag = 10_000
+    acceptable_lag = 1_000
     heartbeat_ms = 300
     fetch_wait_ms = 200
     log_file: str | None = None
