@@ -6,7 +6,9 @@ then another one joins, while every task receives records. Per action:
 - *unavailable task-seconds*: how long records wait, as `bench.peers.waits` has it,
 - *restored*: records read from changelogs for tasks that stand still until they are read, and for
   standbys and warm-ups,
-- *rebalances*: of the whole group.
+- *rebalances*: of the whole group,
+- *lost*: records that were never answered, of those after the start. Faust itself loses some when a
+  rebalance ends: it clears what was fetched since it sought its position.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from bench.peers.systems import Faust, Instance, PythonInstance
 KINDS = {"stock": "Faust, stock assignor", "led": "Faust, led by equipoise"}
 ACTIONS = {"restart": "rolling restart", "join": "one joins"}
 COLUMNS = (
-    "system", "action", "task-s unavailable", "longest, s", "owners changed", "restored, standing", "restored, copies", "rebalances", "unanswered",
+    "system", "action", "task-s unavailable", "longest, s", "owners changed", "restored, standing", "restored, copies", "rebalances", "lost in all",
 )  # fmt: skip
 _GENERATION = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{3})\].*Successfully synced group \S+ with generation (\d+)")
 
@@ -82,7 +84,7 @@ def _row(system: Counted, done: Run, action: str) -> list[str]:
     return [
         system.label, ACTIONS[action], f"{over}{sum(cost.unavailable_ms for cost in costs) / 1_000:.1f}",
         f"{max(cost.longest_still_ms for cost in costs) / 1_000:.1f}", str(sum(cost.moves for cost in costs)), f"{restored[0]:,}", f"{restored[1]:,}",
-        str(system.generations(begin_ms, end_ms)), str(done.unanswered),
+        str(system.generations(begin_ms, end_ms)), str(done.unanswered_later),
     ]  # fmt: skip
 
 

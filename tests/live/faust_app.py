@@ -1,0 +1,46 @@
+"""The application of `tests/live/test_faust.py`: notes in a table in RocksDB which numbers came with
+each key, as bits, so that a repeated record changes nothing and a lost one shows.
+
+The only argument besides Faust's own is JSON. Each assignment is a line on the standard output.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import faust
+
+from equipoise.faust.copies import keep_what_was_fetched
+
+TABLE = "seen"
+PARTITIONS = 6
+
+
+def app_of(name: str, bootstrap: str, folder: str, led: bool, standbys: int) -> Any:
+    app = faust.App(
+        name, broker=f"kafka://{bootstrap}", store="rocksdb://", datadir=folder, topic_partitions=PARTITIONS, table_standby_replicas=standbys,
+        broker_session_timeout=10.0, broker_commit_interval=0.5, topic_disable_leader=True, web_enabled=False,
+        **({"PartitionAssignor": "equipoise.faust:Assignor"} if led else {}),
+    )  # fmt: skip
+    if not led:
+        keep_what_was_fetched(app.flow_control)  # the test is about assignments, and not about records that Faust itself loses
+    source = app.topic(f"{name}-in", key_type=str, value_type=int, key_serializer="raw", value_serializer="json", partitions=PARTITIONS)
+    table = app.Table(TABLE, key_type=str, value_type=str, key_serializer="raw", partitions=PARTITIONS, default=lambda: "0")
+
+    @app.agent(source)  # type: ignore[untyped-decorator]  # Faust has no types
+    async def note(stream: Any) -> None:
+        async for key, number in stream.items():
+            table[key] = str(int(table[key]) | 1 << number)
+
+    @app.on_partitions_assigned.connect  # type: ignore[untyped-decorator]
+    async def assigned(app: Any, assigned: Any, **_: Any) -> None:
+        active = sorted(tp.partition for tp in app.assignor.assigned_actives() if tp.topic == f"{name}-in")
+        print("assigned", json.dumps({"generation": app.consumer_generation_id, "active": active}), flush=True)
+
+    return app
+
+
+if __name__ == "__main__":
+    app_of(**json.loads(sys.argv.pop(1))).main()
