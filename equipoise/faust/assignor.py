@@ -36,7 +36,10 @@ NEARLY_RECORDS = 100
 gets no nearer.
 """
 SETTLED_S = 3.0
-"""A rebalance is asked for at the earliest so long after the last one."""
+"""A rebalance is asked for at the earliest so long after the last one; twice as long, whenever the
+last one found the copies behind again.
+"""
+MOST_SETTLED_S = 300.0
 
 
 Lags = Mapping[tuple[str, int], int]
@@ -73,6 +76,8 @@ class Assignor(PartitionAssignor):  # type: ignore[misc]  # Faust ships no types
         self._answer: Answer | None = None
         """Of this rebalance, if this worker leads."""
         self._answered_s: float | None = None
+        self._asked = 0
+        """How often this worker has asked since it last waited for no copy."""
 
     # ---------------------------------------------------------------------- what a worker says
 
@@ -226,13 +231,15 @@ class Assignor(PartitionAssignor):  # type: ignore[misc]  # Faust ships no types
         if coordinator is None or self._report is None:
             return
         self._report = attrs.evolve(self._report, generation=coordinator.generation, group=told.group if told is not None else ())
+        if told is None or not told.warmups:
+            self._asked = 0
         coordinator.run(self._ask_when_due(coordinator, told or Told(), answered.follow_up_ms if answered is not None else None))
 
     async def _ask_when_due(self, coordinator: Coordinator, told: Told, follow_up_ms: int | None) -> None:
         """Asks for the next rebalance: when this worker's copies are caught up, and as the leader
         when that is due. Does nothing, and so costs nothing, where neither is wanted.
         """
-        begun_s = time.monotonic()
+        begun_s, settled_s = time.monotonic(), min(SETTLED_S * 2**self._asked, MOST_SETTLED_S)
         before: Lags | None = None
         while told.warmups or follow_up_ms is not None:
             await asyncio.sleep(LOOK_S)
@@ -241,7 +248,8 @@ class Assignor(PartitionAssignor):  # type: ignore[misc]  # Faust ships no types
                 coordinator.ask(f"{follow_up_ms / 1_000:.0f} s have passed")
                 return
             lags = self._lags(coordinator, told)
-            if told.warmups and lags is not None and passed_s >= SETTLED_S and _are_caught_up(lags, before, told.acceptable_lag):
+            if told.warmups and lags is not None and passed_s >= settled_s and _are_caught_up(lags, before, told.acceptable_lag):
+                self._asked += 1
                 coordinator.ask(f"{len(lags)} copies are caught up")
                 return
             before = lags
@@ -261,7 +269,7 @@ def _are_caught_up(lags: Lags, before: Lags | None, acceptable_lag: int) -> bool
     """`before`: the lags at the last look; None: not known."""
 
     def is_caught_up(place: tuple[str, int], lag: int) -> bool:
-        return lag <= NEARLY_RECORDS or (lag <= acceptable_lag and before is not None and lag >= before[place])
+        return lag <= min(NEARLY_RECORDS, acceptable_lag) or (lag <= acceptable_lag and before is not None and lag >= before[place])
 
     return all(is_caught_up(place, lag) for place, lag in lags.items())
 
