@@ -461,7 +461,7 @@ class AssignmentObserved:
     """Wall time of the next round that its leader scheduled."""
 
 
-CARRIERS = ("kafka_streams",)
+CARRIERS = ("faust", "kafka_streams")
 """What carries a plan out where members do not embed equipoise. kafka_streams: an application of
 Kafka Streams whose assignor asks equipoise (KIP-924).
 """

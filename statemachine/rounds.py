@@ -11,7 +11,7 @@ wait a little for those that will be ready soon.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -21,6 +21,8 @@ from equipoise.events import parts
 from equipoise.events.decisions import Move, ProposedMember, RoundPlanned
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine import actions, leader
+from equipoise.statemachine.absences import KEYS as KEYS_OF_ABSENCES
+from equipoise.statemachine.absences import Absences, copies_of_sources_kept, without_new_copies
 from equipoise.statemachine.context import StepContext
 from equipoise.statemachine.problem import build_problem
 from equipoise.statemachine.state import GroupState, known_lag
@@ -42,7 +44,11 @@ def answer(context: StepContext, assignor: Assignor, offset: int) -> None:
     actions.begin_generation(state)
     starting = _reconcile(context)
     problem = attrs.evolve(build_problem(state), carrier=carrier)
-    plan = context.plan = leader.ask(state, assignor, problem, offset)
+    absences = Absences.after(state, carrier, context.gone)
+    plan = leader.ask(state, assignor, problem, offset)
+    if absences.members:
+        plan = without_new_copies(state, plan)
+    context.plan = plan
     tasks = problem.task_by_id
     ready = [movement for movement in plan.movements if movement.state is MovementState.REVOKING]
     ready_ms = _ready_ms(state, carrier, plan, tasks)
@@ -52,12 +58,13 @@ def answer(context: StepContext, assignor: Assignor, offset: int) -> None:
         and not (isinstance(since_ms, int) and state.now_ms - since_ms >= carrier.patience_ms)
     )
     held_back = ready if waits else []
-    memory = {key: value for key, value in plan.memory.items() if key != WAITS_SINCE}
+    memory = {key: value for key, value in plan.memory.items() if key != WAITS_SINCE and key not in KEYS_OF_ABSENCES}
+    memory |= absences.remembered()
     if held_back:
         memory[WAITS_SINCE] = since_ms if isinstance(since_ms, int) else state.now_ms
     actions.remember_plan(state, plan.revocations, memory)
     leader.note_verdict(context, plan)
-    _carry_out(context, plan, tasks, {movement.task: movement for movement in held_back})
+    _carry_out(context, carrier, plan, tasks, {movement.task: movement for movement in held_back})
     planned = RoundPlanned(
         round_id=asked.round_id,
         generation=state.generation,
@@ -72,7 +79,9 @@ def answer(context: StepContext, assignor: Assignor, offset: int) -> None:
         ),
         moves=tuple(context.moves[place] for place in sorted(context.moves)),
         probing=plan.probing,
-        follow_up_ms=_follow_up_ms(carrier, plan, ready_ms, bool(ready), bool(held_back), state.settings.probing_interval_ms),
+        follow_up_ms=absences.sooner(
+            state, _follow_up_ms(carrier, plan, ready_ms, bool(ready), bool(held_back), state.settings.probing_interval_ms)
+        ),
         unique=plan.unique,
     )
     context.emitted += parts.split(planned, context.most_event_bytes)
@@ -128,7 +137,10 @@ def _ready_ms(state: GroupState, carrier: Carrier, plan: Plan, tasks: Mapping[Ta
     for name, part in plan.members.items():
         member = state.members[name]
         acceptable = state.acceptable_lag(member)
-        restoring = [task for task in part.warmup if not member.is_caught_up(task, acceptable)]
+        wanted: Sequence[TaskId] = part.warmup
+        if carrier.reports_ready:  # a copy that replaces a standby hands nothing over, so nothing waits for it
+            wanted = [each.task for each in plan.movements if each.destination == name and each.state is MovementState.WARMING]
+        restoring = [task for task in wanted if not member.is_caught_up(task, acceptable)]
         if not restoring:
             continue
         if not member.restore_records_per_s:
@@ -142,9 +154,11 @@ def _ready_ms(state: GroupState, carrier: Carrier, plan: Plan, tasks: Mapping[Ta
 
 
 def _follow_up_ms(
-    carrier: Carrier, plan: Plan, ready_ms: Iterable[int | None], is_ready: bool, waits: bool, longest_ms: int
+    carrier: Carrier, plan: Plan, ready_ms: Sequence[int | None], is_ready: bool, waits: bool, longest_ms: int
 ) -> int | None:
     """When the next round is wanted: when all copies that are ready soon will be."""
+    if carrier.reports_ready and not waits:
+        return longest_ms if ready_ms or plan.probing else None
     if is_ready and not waits:
         return None  # the owners that stop begin the next round
     looks = sorted(carrier.look_ms if ms is None else ms for ms in ready_ms)
@@ -156,7 +170,9 @@ def _follow_up_ms(
     return longest_ms if plan.probing else None
 
 
-def _carry_out(context: StepContext, plan: Plan, tasks: Mapping[TaskId, Task], held_back: Mapping[TaskId, Movement]) -> None:
+def _carry_out(
+    context: StepContext, carrier: Carrier, plan: Plan, tasks: Mapping[TaskId, Task], held_back: Mapping[TaskId, Movement]
+) -> None:
     """Makes the plan current: what it hands over now belongs to its destination."""
     state = context.state
     handed_over = {
@@ -164,6 +180,8 @@ def _carry_out(context: StepContext, plan: Plan, tasks: Mapping[TaskId, Task], h
         for movement in plan.movements
         if movement.state is MovementState.REVOKING and movement.task not in held_back
     }
+    if carrier.absence_ms:
+        plan = copies_of_sources_kept(state, plan, handed_over.values())
     owner = {task: name for name, part in plan.members.items() for task in part.active}
     owner.update((task, name) for name, part in plan.members.items() for task in part.revoke if task in tasks)
     owner.update((task, movement.destination) for task, movement in handed_over.items())

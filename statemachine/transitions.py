@@ -425,6 +425,7 @@ def round_asked(context: StepContext, fact: RoundAsked) -> None:
     for member_id in sorted(state.members):
         if member_id not in names:
             context.remove_member(state.members[member_id], hold_ms=0)
+            context.gone.append(member_id)
     actions.remember_nonce(state, fact.round_id)
     context.round_asked = fact
 

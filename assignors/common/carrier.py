@@ -23,6 +23,14 @@ class Carrier:
     """When copies are looked at again whose restore rate nobody has measured yet."""
     patience_ms: int
     """How long ready copies wait for others, so that one round hands all of them over."""
+    reports_ready: bool = False
+    """Its members ask for a round themselves when all their copies are caught up, so nobody looks
+    at copies before that.
+    """
+    absence_ms: int = 0
+    """How long a member that is gone is expected back: until then no copy is begun that it makes
+    superfluous. 0: nobody is expected.
+    """
 
 
 KAFKA_STREAMS = Carrier(name="kafka_streams", round_ms=3_000, look_ms=5_000, patience_ms=30_000)
@@ -31,4 +39,9 @@ member has noticed the follow-up, a heartbeat (`heartbeat.interval.ms`, 3 s) lat
 gives up one task stops all its tasks until then (measured: docs/benchmarks.md).
 """
 
-CARRIERS: Mapping[str, Carrier] = {KAFKA_STREAMS.name: KAFKA_STREAMS}
+FAUST = Carrier(name="faust", round_ms=1_000, look_ms=30_000, patience_ms=30_000, reports_ready=True, absence_ms=60_000)
+"""Faust's protocol is eager: every round stops every task of every member for about a second, and
+hands over within itself (docs/faust.md).
+"""
+
+CARRIERS: Mapping[str, Carrier] = {each.name: each for each in (KAFKA_STREAMS, FAUST)}

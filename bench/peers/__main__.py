@@ -39,7 +39,8 @@ def _listed(known: Mapping[str, Any] | tuple[str, ...], default: Mapping[str, An
 
 
 @contextlib.contextmanager
-def _broker(bootstrap: str | None) -> Iterator[str]:
+def one_broker(bootstrap: str | None) -> Iterator[str]:
+    """The given broker, or one that is started here and ended at the end."""
     if bootstrap is not None:
         yield bootstrap
         return
@@ -90,7 +91,7 @@ def peers(screen: Screen, only: list[str], actions: list[str], bootstrap: str | 
     home = Path(tempfile.mkdtemp(prefix="equipoise-peers-")) if keep is None else keep
     runs: list[dict[str, Any]] = [each for path in beside for each in json.loads(path.read_text())["runs"]]
     try:
-        with _broker(bootstrap) as reached:
+        with one_broker(bootstrap) as reached:
             for key in screen.track(only, "measuring", len(only)):
                 name = f"peers-{key}-{time.time_ns() // 1_000_000}"
                 system = {**SYSTEMS, **RESTARTS}[key](reached, name, home / name, given, standbys)

@@ -51,6 +51,8 @@ class Run:
     steps: list[Step]
     unanswered: int
     """Records that were never answered."""
+    unanswered_later: int
+    """Those of them that came after the start."""
     wait_median_ms: int
     wait_p99_ms: int
 
@@ -222,6 +224,7 @@ async def _measure(
     return Run(
         system=system.label, settings=system.settings, keys=keys, loaded_s=round(loaded_s, 1), started_s=round((rest_ms - started_ms) / 1_000, 1),
         steps=steps, unanswered=sum(task.unanswered(started_ms, end_ms - STILL_MS) for task in outside.tasks),
+        unanswered_later=sum(task.unanswered(rest_ms, end_ms - STILL_MS) for task in outside.tasks),
         wait_median_ms=quiet[len(quiet) // 2], wait_p99_ms=quiet[len(quiet) * 99 // 100],
     )  # fmt: skip
 

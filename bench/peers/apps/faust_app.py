@@ -13,7 +13,7 @@ from bench.peers.apps.given import Given, answer_to, counted, given
 TABLE = "counts"
 
 
-def app_of(given: Given) -> Any:
+def app_of(given: Given, **settings: Any) -> Any:
     """The table holds raw keys and values: a codec would cost Faust time that the others do not
     spend.
     """
@@ -21,7 +21,7 @@ def app_of(given: Given) -> Any:
         given.name, broker=f"kafka://{given.bootstrap}", store="rocksdb://", datadir=str(given.state), topic_partitions=given.tasks,
         table_standby_replicas=given.standbys, broker_session_timeout=given.session_timeout_ms / 1_000,
         broker_heartbeat_interval=given.heartbeat_interval_ms / 1_000, broker_commit_interval=1.0, web_enabled=False,
-        topic_disable_leader=True,
+        topic_disable_leader=True, **settings,
     )  # fmt: skip
     output = app.topic(given.output, value_type=bytes, value_serializer="raw")
     table = app.Table(TABLE, key_type=bytes, value_type=bytes, partitions=given.tasks, options={"driver": "rocksdict"})
