@@ -101,9 +101,9 @@ class StepContext:
         self.observed: AssignmentObserved | None = None
         """The assignment of another leader, observed in this step (docs/protocol.md#d7)."""
         self.round_asked: RoundAsked | None = None
+        """The round that another leader asked for in this step (docs/protocol.md#d12)."""
         self.gone: list[str] = []
         """Members that the round does not name."""
-        """The round that another leader asked for in this step (docs/protocol.md#d12)."""
         self.lifted = False
         """Whether a hold ended before its time."""
         self.rescheduled = False

@@ -39,8 +39,8 @@ BATCH_BYTES = 400_000
 class Run:
     """One broker, one application, one leader."""
 
-    def __init__(self, leader: str, standbys: int, preload: int, step_s: float, folder: Path, bootstrap: str) -> None:
-        self.leader, self.standbys, self.preload, self.step_s = leader, standbys, preload, step_s
+    def __init__(self, leader: str, standbys: int, preload: int, step_s: float, folder: Path, bootstrap: str, *, kills_worker: bool) -> None:
+        self.leader, self.standbys, self.preload, self.step_s, self.kills_worker = leader, standbys, preload, step_s, kills_worker
         self.folder, self.bootstrap = folder, bootstrap
         self.instances: dict[str, subprocess.Popen[bytes]] = {}
         self.marks: list[tuple[int, str]] = []
@@ -90,10 +90,17 @@ class Run:
 
     async def act(self, name: str, do: Callable[[], Awaitable[None] | None]) -> None:
         self.marks.append((int(time.time() * 1_000), name))
+        is_away = self.kills_worker and self.worker is not None and name[1] == "2"
+        if is_away and self.worker is not None:
+            self.worker.kill()
+            self.worker.wait()
         done = do()
         if done is not None:
             await done
-        await asyncio.sleep(self.step_s)
+        await asyncio.sleep(self.step_s / 2)
+        if is_away:
+            self.lead()
+        await asyncio.sleep(self.step_s / 2)
 
     async def until_caught_up(self) -> None:
         """Until the application handles what arrives. Raises RuntimeError."""
@@ -240,6 +247,7 @@ def main() -> None:
     parser.add_argument("--leader", choices=("equipoise", "stock"), default="equipoise")
     parser.add_argument("--preload", type=int, default=2_000_000, help="orders before the application starts")
     parser.add_argument("--step-s", type=float, default=120.0, help="time for each action")
+    parser.add_argument("--kill-worker", action="store_true", help="kill -9 before the second action, and a new one half of its time later")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--keep", type=Path, help="a folder for samples and logs")
     given = parser.parse_args()
@@ -247,7 +255,8 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     settings = {"group.initial.rebalance.delay.ms": "3000", "log.cleaner.enable": "false"}
     with brokers.Brokers(**settings) as started:
-        run = Run(given.leader, 1 if given.scenario == "rolling" else 0, given.preload, given.step_s, folder, started.bootstrap)
+        standbys = 1 if given.scenario == "rolling" else 0
+        run = Run(given.leader, standbys, given.preload, given.step_s, folder, started.bootstrap, kills_worker=given.kill_worker)
         found = asyncio.run(play(run, given.scenario))
     print(table(found, f"{given.scenario}, {given.leader}"))
     print(f"load average {os.getloadavg()[0]:.1f}")
