@@ -58,7 +58,7 @@ def fed(bootstrap: str, topic: str, *, partitions: int = PARTITIONS, every_ms: i
         producer = Producer({"bootstrap.servers": bootstrap})
         while not over.wait(every_ms / 1_000):
             for partition in range(partitions):
-                producer.produce(topic, b"-", partition=partition)
+                producer.produce(topic, b"-", key=b"%d" % partition, partition=partition)
             producer.flush()
 
     thread = threading.Thread(target=feed)

@@ -6,6 +6,9 @@ a partition that another client (by its id) reads than before. *Paused* is the s
 of the times without a record read that are longer than GAP_S. *Repeated* are records that were read
 more than once.
 
+quixstreams (QUIXSTREAMS) needs other releases of what is in `.venv`, so it gets a virtual
+environment of its own, once.
+
 `--storm S` has S seconds of faults instead: kill -9 of a broker of three (DOWN_S away), kill -9 and
 SIGSTOP of a seat, kill -9 and restarts of clients; beside the same faults of brokers and clients in
 a stock group.
@@ -46,11 +49,25 @@ PARTITIONS, EVERY_MS = 12, 100
 DOWN_S, SETTLE_S, KILL_S, GAP_S = 5.0, 10.0, 16.0, 0.5
 PATIENCE_S = 120.0
 COOPERATIVE = {"partition_assignment_strategy": "cooperative-sticky"}
+QUIXSTREAMS = "quixstreams==3.28.1"
+
+
+def quixstreams_command() -> list[str]:
+    """Starts an application of quixstreams with state."""
+    folder = ROOT / ".venv" / "quixstreams"
+    if not (folder / "ready").exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+        subprocess.run([str(folder / "bin" / "pip"), "install", "-q", QUIXSTREAMS], check=True)
+        (folder / "ready").touch()
+    return [str(folder / "bin" / "python"), str(Path(__file__).with_name("quixstreams_app.py"))]
+
+
 KINDS: dict[str, tuple[Callable[[], list[str]], dict[str, str]]] = {
     "confluent-kafka, range": (confluent_kafka_command, {}),
     "confluent-kafka, cooperative-sticky": (confluent_kafka_command, COOPERATIVE),
     "aiokafka, roundrobin": (aiokafka_command, {}),
     "kafka-python, range": (kafka_python_command, {}),
+    "quixstreams with state, range": (quixstreams_command, {}),
     **{
         f"Java, {name}": (java_command, {"partition_assignment_strategy": f"org.apache.kafka.clients.consumer.{assignor}"})
         for name, assignor in (("range", "RangeAssignor"), ("sticky", "StickyAssignor"), ("cooperative-sticky", "CooperativeStickyAssignor"))
