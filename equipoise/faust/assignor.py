@@ -93,7 +93,11 @@ class Assignor(PartitionAssignor):  # type: ignore[misc]  # Faust ships no types
     def _next_report(self) -> Report:
         self._attach()
         before = self._report or Report(worker=worker_name(Path(self.app.conf.datadir)))
-        self._report = attrs.evolve(before, offsets=self._offsets(), asked=before.asked + 1)
+        self._report = attrs.evolve(before, is_current=False, asked=before.asked + 1)
+        try:
+            self._report = attrs.evolve(self._report, is_current=True, offsets=self._offsets())
+        except Exception as error:  # noqa: BLE001  # an older report does, too
+            _LOG.warning("the offsets of this worker's copies are not known now: %s", _text(error))
         return self._report
 
     def _attach(self) -> None:

@@ -160,3 +160,20 @@ def test_worker_that_was_paused_does_not_keep_what_another_one_got(group: Group)
     group.rebalance()
     group.check()
     assert group.restored == 0
+
+
+def test_worker_whose_offsets_are_not_known_now_keeps_its_tasks(group: Group) -> None:
+    before = {name: process.active for name, process in running(group).processes.items()}
+    group.processes["w2"].reported, group.processes["w2"].is_current = {}, False
+    group.rebalance()
+    assert {name: process.active for name, process in group.processes.items()} == before
+
+
+def test_worker_that_still_restores_its_tasks_shares_them_with_one_that_joins(group: Group) -> None:
+    """It does not process yet, so there is nothing to go on with while the other one restores."""
+    only = group.start("w1")
+    group.rebalance()
+    only.reported = dict.fromkeys(range(24), 10)
+    group.start("w2")
+    group.rebalance()
+    assert group.counts() == {"w1": 12, "w2": 12}
