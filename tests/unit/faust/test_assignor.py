@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from faust.assignor.partition_assignor import PartitionAssignor
 
+from equipoise.cli import main
 from equipoise.events.log import open_log
 from equipoise.faust import Assignor
 from equipoise.replay.verification import Verdict, verify
@@ -177,3 +179,18 @@ def test_worker_that_still_restores_its_tasks_shares_them_with_one_that_joins(gr
     group.start("w2")
     group.rebalance()
     assert group.counts() == {"w1": 12, "w2": 12}
+
+
+def test_log_of_faust_is_explained_and_not_simulated(group: Group) -> None:
+    running(group)
+    group.start("w5")
+    group.rebalance()
+    group.settle()
+    group.close()
+    log = group.folder / "w1" / "v1" / "equipoise.db"
+    explained = CliRunner().invoke(main, ["explain", str(log), "--task", "0_3"])
+    assert explained.exit_code == 0, explained.output
+    assert "Why is 0_3 on w" in explained.output
+    simulated = CliRunner().invoke(main, ["what-if", str(log)])
+    assert simulated.exit_code == 2
+    assert "rebalances are not simulated" in simulated.output
