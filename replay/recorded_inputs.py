@@ -16,6 +16,7 @@ from typing import Any
 
 import attrs
 
+from equipoise.assignors.common.carrier import FAUST
 from equipoise.events.decisions import EventRejected, MemberExpired
 from equipoise.events.errors import InputError
 from equipoise.events.facts import (
@@ -536,6 +537,9 @@ class RecordedInputsReader:
                 raise InputError(f"{'' if group is None else '--group: '}the log holds no fact of {named}")
             missing = "GroupConfigured" if reading.config is None else "TopologyDeclared"
             raise InputError(f"the log has no {missing} fact of group {reading.group!r}; import or record it again")
+        if reading.carrier == FAUST.name:
+            others = "equipoise verify, explain and timeline read it"
+            raise InputError(f"group {reading.group!r} is an application of Faust, whose rebalances are not simulated; {others}")
         imported = reading.config.led_by == "external"
         actions = reading.manifest.get("supplied", {}).get("actions", {})
         supplied = [each for each in actions.get("values", []) if each.get("instance")]
@@ -572,8 +576,8 @@ def read_recorded_inputs(
     recorded.
 
     Raises InputError when the log has no configuration or no topology, when it holds several groups
-    and none was named, when the group is not in it, or when its manifest is not a JSON object;
-    UnknownKindError for a record of a newer build.
+    and none was named, when the group is not in it or is one of Faust, or when its manifest is not
+    a JSON object; UnknownKindError for a record of a newer build.
     """
     reader = RecordedInputsReader(group=group, announce_closes=announce_closes)
     for record in records:

@@ -158,7 +158,8 @@ def _follow_up_ms(
 ) -> int | None:
     """When the next round is wanted: when all copies that are ready soon will be."""
     if carrier.reports_ready and not waits:
-        return longest_ms if ready_ms or plan.probing else None
+        is_wanted = bool(ready_ms) or any(movement.state is MovementState.WAITING for movement in plan.movements)
+        return longest_ms if is_wanted else None
     if is_ready and not waits:
         return None  # the owners that stop begin the next round
     looks = sorted(carrier.look_ms if ms is None else ms for ms in ready_ms)

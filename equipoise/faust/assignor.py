@@ -18,7 +18,8 @@ from faust.assignor.partition_assignor import PartitionAssignor
 from faust.types import TP
 
 from equipoise.faust.coordinator import Coordinator
-from equipoise.faust.copies import Copies, is_persistent, keep_what_was_fetched, worker_name
+from equipoise.faust.copies import Copies, is_persistent, worker_name
+from equipoise.faust.corrections import correct
 from equipoise.faust.layout import Ends, Layout, layout_of
 from equipoise.faust.report import Report, Told, report_in, told_in, with_report, with_told
 from equipoise.faust.rounds import Answer, Worker, answer, configuration
@@ -92,14 +93,17 @@ class Assignor(PartitionAssignor):  # type: ignore[misc]  # Faust ships no types
     def _next_report(self) -> Report:
         self._attach()
         before = self._report or Report(worker=worker_name(Path(self.app.conf.datadir)))
-        self._report = attrs.evolve(before, offsets=self._offsets(), asked=before.asked + 1)
+        self._report = attrs.evolve(before, is_current=False, asked=before.asked + 1)
+        try:
+            self._report = attrs.evolve(self._report, is_current=True, offsets=self._offsets())
+        except Exception as error:  # noqa: BLE001  # an older report does, too
+            _LOG.warning("the offsets of this worker's copies are not known now: %s", _text(error))
         return self._report
 
     def _attach(self) -> None:
         consumer = self.app.consumer._thread._ensure_consumer()
         if self._coordinator is None or self._coordinator.consumer is not consumer:
-            if self._coordinator is None:
-                keep_what_was_fetched(self.app.flow_control)
+            correct(self.app, consumer)
             self._coordinator = Coordinator(consumer, self._before_assignment, heartbeat_ms=self.heartbeat_ms, fetch_wait_ms=self.fetch_wait_ms)
 
     def _offsets(self) -> dict[str, dict[int, int]]:

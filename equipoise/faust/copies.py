@@ -76,19 +76,3 @@ class Copies:
                 if opened is not None:
                     opened.close()
         return self._closed[tp]
-
-
-def keep_what_was_fetched(flow_control: Any) -> None:
-    """Has Faust clear its queues once per rebalance, when it stops, and not again when it goes on.
-
-    A rebalance ends with `resume`, which clears all queues although records are being fetched since
-    the copies were resumed: source records that nobody processes then, and changelog records that a
-    standby lacks for ever, without being any further behind.
-    """
-    stock = flow_control.resume
-
-    def resume() -> None:
-        if not flow_control.is_active():
-            stock()
-
-    flow_control.resume = resume

@@ -23,13 +23,15 @@ class Report:
     """What a worker says about itself. `worker`: its name, which is on its disk. `generation`: of
     the group, in which it was assigned what it has; -1: it has nothing. `group`: the workers that
     were in that generation, or expected back in it. `asked`: how often it has asked for a
-    rebalance; the broker begins one only for a member whose metadata has changed.
+    rebalance; the broker begins one only for a member whose metadata has changed. `is_current`:
+    whether `offsets` are of now, or of an earlier report.
     """
 
     worker: str
     generation: int = -1
     group: tuple[str, ...] = ()
     asked: int = 0
+    is_current: bool = True
     offsets: Offsets = attrs.field(factory=dict)
 
 
@@ -62,7 +64,10 @@ def report_in(metadata: bytes | None) -> Report | None:
         return None
     offsets = {str(topic): {int(number): int(offset) for number, offset in of.items()} for topic, of in found["offsets"].items()}
     group = tuple(map(str, found["group"]))
-    return Report(worker=str(found["worker"]), generation=int(found["generation"]), group=group, asked=int(found["asked"]), offsets=offsets)
+    return Report(
+        worker=str(found["worker"]), generation=int(found["generation"]), group=group, asked=int(found["asked"]),
+        is_current=bool(found["is_current"]), offsets=offsets,
+    )  # fmt: skip
 
 
 def told_in(metadata: bytes | None) -> Told | None:

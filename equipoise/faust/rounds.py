@@ -136,7 +136,8 @@ def _processes(named: Mapping[str, Worker], layout: Layout, ends: Ends, acceptab
                 task = group.task(number)
                 lag: Lag | None = layout.lag(group, number, worker.report.offsets, ends) if group.changelogs else None
                 is_its_own = task in had[name] and newest[task] == worker.report.generation
-                if is_its_own and _is_near(lag if group.changelogs and lag is not None else layout.records(group, number, ends), acceptable):
+                lacks = layout.records(group, number, ends) if lag is None else lag
+                if is_its_own and (_is_near(lacks, acceptable) or not worker.report.is_current):
                     active.append(task)
                     lag = LagSentinel.ACTIVE if group.changelogs else None
                 if lag is not None:

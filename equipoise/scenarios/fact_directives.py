@@ -12,6 +12,7 @@ from equipoise.events import codec
 from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import FieldError, InputError, UnknownEventError
 from equipoise.events.facts import (
+    CARRIERS,
     READINESS,
     AbsentMember,
     AssignmentObserved,
@@ -536,13 +537,14 @@ def observe(context: Context, parsed: ParsedDirective) -> None:
     "MEMBER...",
     "RoundAsked: the leader of a group with `led_by=external` asks who runs what ([D12](protocol.md#d12)); members it does not name are gone.",
     id=Argument(TEXT, "id of the round; default: `r` and the next generation"),
+    carrier=Argument(one_of(*CARRIERS), "who carries the answer out; default: `kafka_streams`"),
     incarnation=INCARNATION,
     **TIME,
 )
 def ask_round(context: Context, parsed: ParsedDirective) -> None:
     context.move_clock(parsed)
     present = tuple(PresentMember(member_id=name, incarnation=context.actor(parsed, name).incarnation) for name in sorted(parsed.members()))
-    context.append(RoundAsked(round_id=parsed.get("id", f"r{context.state.generation + 1}"), members=present))
+    context.append(RoundAsked(round_id=parsed.get("id", f"r{context.state.generation + 1}"), members=present, **parsed.given("carrier")))
 
 
 @directive(

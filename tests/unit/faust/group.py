@@ -40,6 +40,9 @@ class Process:
     generation: int = -1
     group: tuple[str, ...] = ()
     warmups: tuple[tuple[str, int], ...] = ()
+    reported: dict[int, int] | None = None
+    """What it reports instead of `offsets`."""
+    is_current: bool = True
 
     @property
     def active(self) -> set[int]:
@@ -96,8 +99,8 @@ class Group:
         stock = PartitionAssignor.metadata(process.assignor, set(TOPICS))
         if not isinstance(process.assignor, Assignor):
             return stock
-        offsets = {CHANGELOG: dict(process.offsets)}
-        report = Report(worker=process.name, generation=process.generation, group=process.group, offsets=offsets)
+        offsets = {CHANGELOG: dict(process.offsets if process.reported is None else process.reported)}
+        report = Report(worker=process.name, generation=process.generation, group=process.group, is_current=process.is_current, offsets=offsets)
         return ConsumerProtocolMemberMetadata(stock.version, stock.subscription, with_report(stock.user_data, report))
 
     def _take(self, process: Process, assignment: Any) -> None:

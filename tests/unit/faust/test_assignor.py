@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from faust.assignor.partition_assignor import PartitionAssignor
 
+from equipoise.cli import main
 from equipoise.events.log import open_log
 from equipoise.faust import Assignor
 from equipoise.replay.verification import Verdict, verify
@@ -160,3 +162,35 @@ def test_worker_that_was_paused_does_not_keep_what_another_one_got(group: Group)
     group.rebalance()
     group.check()
     assert group.restored == 0
+
+
+def test_worker_whose_offsets_are_not_known_now_keeps_its_tasks(group: Group) -> None:
+    before = {name: process.active for name, process in running(group).processes.items()}
+    group.processes["w2"].reported, group.processes["w2"].is_current = {}, False
+    group.rebalance()
+    assert {name: process.active for name, process in group.processes.items()} == before
+
+
+def test_worker_that_still_restores_its_tasks_shares_them_with_one_that_joins(group: Group) -> None:
+    """It does not process yet, so there is nothing to go on with while the other one restores."""
+    only = group.start("w1")
+    group.rebalance()
+    only.reported = dict.fromkeys(range(24), 10)
+    group.start("w2")
+    group.rebalance()
+    assert group.counts() == {"w1": 12, "w2": 12}
+
+
+def test_log_of_faust_is_explained_and_not_simulated(group: Group) -> None:
+    running(group)
+    group.start("w5")
+    group.rebalance()
+    group.settle()
+    group.close()
+    log = group.folder / "w1" / "v1" / "equipoise.db"
+    explained = CliRunner().invoke(main, ["explain", str(log), "--task", "0_3"])
+    assert explained.exit_code == 0, explained.output
+    assert "Why is 0_3 on w" in explained.output
+    simulated = CliRunner().invoke(main, ["what-if", str(log)])
+    assert simulated.exit_code == 2
+    assert "rebalances are not simulated" in simulated.output
