@@ -7,8 +7,7 @@ then another one joins, while every task receives records. Per action:
 - *restored*: records read from changelogs for tasks that stand still until they are read, and for
   standbys and warm-ups,
 - *rebalances*: of the whole group,
-- *lost*: records that were never answered, of those after the start. Faust itself loses some when a
-  rebalance ends: it clears what was fetched since it sought its position.
+- *lost*: records that were never answered, of those after the start.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from bench.peers.systems import Faust, Instance, PythonInstance
 KINDS = {"stock": "Faust, stock assignor", "led": "Faust, led by equipoise"}
 ACTIONS = {"restart": "rolling restart", "join": "one joins"}
 COLUMNS = (
-    "system", "action", "task-s unavailable", "longest, s", "owners changed", "restored, standing", "restored, copies", "rebalances", "lost in all",
+    "system", "action", "task-s unavailable", "longest, s", "owners changed", "restored, standing", "restored, copies", "rebalances", "lost, of both actions",
 )  # fmt: skip
 _GENERATION = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{3})\].*Successfully synced group \S+ with generation (\d+)")
 
