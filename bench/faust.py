@@ -34,7 +34,8 @@ from bench.peers.systems import Faust, Instance, PythonInstance
 KINDS = {"stock": "Faust, stock assignor", "led": "Faust, led by equipoise"}
 ACTIONS = {"restart": "rolling restart", "join": "one joins"}
 COLUMNS = (
-    "system", "action", "task-s unavailable", "longest, s", "owners changed", "restored, standing", "restored, copies", "rebalances", "lost, of both actions",
+    "system", "action", "task-s unavailable", "longest, s", "owners changed", "restored, standing", "restored, copies", "rebalances",
+    "lost, of both actions",
 )  # fmt: skip
 _GENERATION = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{3})\].*Successfully synced group \S+ with generation (\d+)")
 

@@ -353,7 +353,9 @@ def test_junk_in_the_readable_form_is_an_event_or_has_a_reason(event: Any, junk:
     else:
         field = type(event).__name__
         assert codec.decode(*codec.encode(event)) == event
-    assert field.split(".")[0] in {"Load", "Move", "Knobs", "Subtopology", "ObservedMember", "EndedMember", "ProposedMember"} | {
+    assert field.split(".")[0] in {
+        *("Load", "Move", "Knobs", "Subtopology", "ObservedMember", "EndedMember", "ProposedMember"),
+        *("PresentMember", "RejoinedMember", "AbsentMember"),
         "MemberAssigned",  # of a part
         "AssignmentProposed",
         form["kind"],
