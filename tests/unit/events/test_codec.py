@@ -354,8 +354,8 @@ def test_junk_in_the_readable_form_is_an_event_or_has_a_reason(event: Any, junk:
         field = type(event).__name__
         assert codec.decode(*codec.encode(event)) == event
     assert field.split(".")[0] in {
-        *("Load", "Move", "Knobs", "Subtopology", "ObservedMember", "EndedMember"),
-        *("ProposedMember", "PresentMember", "RejoinedMember", "AbsentMember"),
+        *("Load", "Move", "Knobs", "Subtopology", "ObservedMember", "EndedMember", "ProposedMember"),
+        *("PresentMember", "RejoinedMember", "AbsentMember"),
         "MemberAssigned",  # of a part
         "AssignmentProposed",
         form["kind"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from equipoise.assignors import registry
-from equipoise.assignors.common.carrier import KAFKA_STREAMS
+from equipoise.assignors.common.carrier import KAFKA_STREAMS, Carrier
 from equipoise.events.codec import make_record
 from equipoise.events.decisions import EventRejected, ProposedMember, RoundPlanned
 from equipoise.events.facts import (
@@ -32,7 +32,8 @@ RUNS = LagSentinel.ACTIVE
 class Application:
     """A group that something else carries out. Each round begins with what its members report."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, carrier: Carrier = KAFKA_STREAMS, **settings: Any) -> None:
+        self.carrier = carrier
         self.machine = GroupMachine()
         self.now_ms = 0
         self.numbers: dict[str, int] = {}
@@ -63,19 +64,19 @@ class Application:
         )  # fmt: skip
         assert self.say("g", joined) == []
 
-    def report(self, name: str, held: tuple[TaskId, ...] = (), copies: dict[TaskId, Lag] | None = None, *, restores_per_s: float = 0) -> None:
+    def report(self, name: str, held: tuple[TaskId, ...] = (), copies: dict[TaskId, Lag] | None = None, *, restores_per_s: float = 0,
+               incarnation: int = 1) -> None:  # fmt: skip
         self.numbers[name] += 1
         lags: dict[TaskId, Lag] = {**dict.fromkeys(held, RUNS), **(copies or {})}
         report = LagReported(
-            member_id=name, incarnation=1, number=self.numbers[name], assignment_epoch=0, held=held,
+            member_id=name, incarnation=incarnation, number=self.numbers[name], assignment_epoch=0, held=held,
             lags=lags, load=Load(restored_records_per_s=restores_per_s) if restores_per_s else None,
         )  # fmt: skip
         assert self.say("g", report) == []
 
-    def ask(self, round_id: str, *names: str, incarnation: int = 1) -> Any:
-        asked = RoundAsked(
-            round_id=round_id, members=tuple(PresentMember(member_id=name, incarnation=incarnation) for name in names), carrier=KAFKA_STREAMS.name
-        )
+    def ask(self, round_id: str, *names: str, incarnation: int = 1, incarnations: dict[str, int] | None = None) -> Any:
+        members = tuple(PresentMember(member_id=name, incarnation=(incarnations or {}).get(name, incarnation)) for name in names)
+        asked = RoundAsked(round_id=round_id, members=members, carrier=self.carrier.name)
         answers = [each for each in self.say("g", asked) if isinstance(each, RoundPlanned | EventRejected)]
         assert len(answers) == 1
         return answers[0]
