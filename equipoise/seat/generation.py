@@ -12,6 +12,7 @@ import attrs
 
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import AbsentMember, GroupRejoined, PartitionsObserved, RejoinedMember, TasksRevoked
+from equipoise.events.tasks import TaskId
 from equipoise.seat.consumer_protocol import Subscription, TopicPartition
 from equipoise.seat.log import SeatLog
 from equipoise.seat.metadata import TopicMetadata
@@ -105,8 +106,7 @@ def answer(
     held = settings.hold_ms and members
     absent = tuple(AbsentMember(member_id=name, back_within_ms=settings.hold_ms) for name in gone if held and not is_static(keys.get(name, "")))
     log.rejoined(GroupRejoined(generation=number, protocol=protocol, members=tuple(members), absent=absent, topologies=topics.declared))
-    if eager:
-        _hand_over(log)
+    _hand_over(log, {} if eager else {names[each.client.key][0]: frozenset(topics.tasks(each.subscription.owned)) for each in joined})
     claimed = {place: each.client.key for each in joined for place in each.subscription.owned} if not eager else {}
     assigned: dict[str, dict[str, list[int]]] = {}
     for each in joined:
@@ -148,16 +148,17 @@ def _rejoined(
     )
 
 
-def _hand_over(log: SeatLog) -> None:
-    """Members of an eager protocol have given up everything by joining, so what they are to give up
-    can be granted in the same generation.
+def _hand_over(log: SeatLog, has: Mapping[str, frozenset[TaskId]]) -> None:
+    """What members are to give up and do not have, by `has`, is granted in the same generation:
+    members of an eager protocol have nothing, and a member whose last generation ended before it
+    was told has nothing of that. Nobody would begin another generation for it.
     """
     for _ in range(MOST_HAND_OVERS):
-        giving = [member for _, member in sorted(log.state.members.items()) if member.revoking]
-        if not giving:
+        giving = {name: sorted(member.revoking.keys() - has.get(name, frozenset())) for name, member in sorted(log.state.members.items())}
+        if not any(giving.values()):
             return
-        for member in giving:
-            if member.revoking:
-                epoch, tasks = member.issued_epoch, tuple(sorted(member.revoking))
-                log.append(TasksRevoked(member_id=member.member_id, incarnation=member.incarnation, assignment_epoch=epoch, tasks=tasks))
+        for name, tasks in giving.items():
+            member = log.state.members[name]
+            if tasks and member.revoking:
+                log.append(TasksRevoked(member_id=name, incarnation=member.incarnation, assignment_epoch=member.issued_epoch, tasks=tuple(tasks)))
     raise EquipoiseError(f"group {log.group}: the hand-overs of one generation do not end")

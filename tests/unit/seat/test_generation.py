@@ -95,6 +95,18 @@ def test_answer_cooperative_gives_nothing_that_another_still_reads(folder: Path)
     group.log.close()
 
 
+def test_answer_that_a_cooperative_member_was_never_told_holds_nothing_back(folder: Path) -> None:
+    """The next member joined before the first one had its answer, so the first has nothing to give
+    up, and would begin no generation.
+    """
+    group = Group(folder, eager=False)
+    group.generation("a")
+    group.has.clear()
+    group.generation("a", "b", "c")
+    assert group.counts() == [2, 2, 2]
+    group.log.close()
+
+
 @pytest.mark.parametrize("eager", [True, False])
 def test_answer_hold_waits_and_gives_back(folder: Path, eager: bool) -> None:
     group = Group(folder, eager=eager, hold_ms=60_000)
