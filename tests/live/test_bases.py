@@ -67,7 +67,7 @@ def begins(settings: WorkerSettings) -> int:
 
 
 async def until_deleted(settings: WorkerSettings, beyond: int = 0) -> int:
-    for _ in range(100):
+    for _ in range(300):  # a worker that was killed is missed after its session, and starts again
         begin = await asyncio.to_thread(begins, settings)
         if begin > beyond:
             return begin
