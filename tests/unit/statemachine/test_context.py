@@ -63,6 +63,7 @@ def test_context_with_any_effect_is_not_used_again(name: str, effect: Any) -> No
 def test_step_begins_without_effects():
     context = step("m1")
     assert (context.emitted, context.causes, context.moves, context.changed, context.promised) == ([], set(), {}, set(), {})
+    assert context.gone == []
     assert (context.plan, context.observed, context.unique) == (None, None, True)
     assert (context.lifted, context.rescheduled, context.deals_by_lag) == (False, False, False)
 
