@@ -24,9 +24,10 @@ from equipoise.events.facts import ProbingTick
 from equipoise.events.log import open_log
 from equipoise.events.log.kafka.bases import Bases, state_records
 from equipoise.events.log.kafka.client import TopicPartition
-from equipoise.events.log.kafka.envelope import fact_row, pack_fact, pack_payload, read_fact
+from equipoise.events.log.kafka.envelope import StoredDecision, fact_row, pack_fact, pack_payload, read_fact
 from equipoise.events.log.kafka.log import KafkaLog
 from equipoise.events.log.kafka.opening import admin_client, ensure_topics, open_partitions, writer
+from equipoise.events.log.rows import FactRow
 from equipoise.events.records import Record
 from equipoise.member.link import Link
 from equipoise.operations.follower import Follower
@@ -143,11 +144,16 @@ async def test_declared_archive_is_waited_for_and_archive_and_log_verify_as_one(
     async with Worker(settings) as worker, Swarm(settings, settings.topics) as swarm:
         await led(settings, swarm)
         copied = json.loads((await said("archive", "--json", where, "--to", archive, "--declare", "nightly")).stdout)
+        follower = KafkaLog(where)
+        assert len(await asyncio.to_thread(lambda: list(follower.rows(0)))) > 0
         await until(lambda: worker.metrics.retention_held.labels("0")._value.get() == 1.0, "the archive holds records")
         await asyncio.sleep(1.0)
         assert await asyncio.to_thread(begins, settings) <= copied["next_offset"]  # the archive does not run
         again = json.loads((await said("archive", "--json", where, "--to", archive, "--declare", "nightly")).stdout)
         assert await until_deleted(settings) <= again["next_offset"]
+        with follower:  # it has read what is deleted now, and goes on behind it
+            later = await asyncio.to_thread(lambda: list(follower.rows(0, again["next_offset"])))
+        assert {type(row) for row in later} == {FactRow, StoredDecision}
         whole = await asyncio.to_thread(verified, settings, archive)
         assert (whole.verdict, whole.begins, whole.problems) == (Verdict.IDENTICAL, None, [])
         assert all(each.bases >= 2 for each in whole.groups)
@@ -370,6 +376,7 @@ async def test_worker_archive_and_members_killed_while_records_are_deleted_lose_
                     running[place] = subprocess.Popen(commands[place], stderr=logs, stdout=logs)  # noqa: ASYNC220
                 swarm.members[-1].killed = turn < 3
                 begin = await until_deleted(settings, begin)
+                assert running[1].poll() is None, "the archive goes on while records behind it are deleted"
             await swarm.until_all_run("a", 4, ["m1", "m2", "n3"], timeout_s=60)
             assert swarm.overlaps == []
         running[1].send_signal(signal.SIGINT)

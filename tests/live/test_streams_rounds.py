@@ -90,8 +90,11 @@ async def test_rounds_of_an_application_are_decided_here_and_without_a_worker_by
             await asyncio.to_thread(one.until_said, "state RUNNING")
             two = start("i2")
             await until(lambda: runs() == {"i1": 2, "i2": 2}, "each process runs two tasks")
-            moved = [move for planned in rounds_of(settings) for move in planned.moves if move.source is not None]
-            assert {move.state for move in moved} == {"warming", "granted"}
+
+            def moves() -> set[str]:
+                return {move.state for planned in rounds_of(settings) for move in planned.moves if move.source is not None}
+
+            await until(lambda: moves() == {"warming", "granted"}, "the log has what the worker decided")
             handed_over = {planned.generation for planned in rounds_of(settings) for move in planned.moves if move.state == "granted" and move.source}
             assert len(handed_over) == 1, "both tasks go over in one round"
         finally:
@@ -104,7 +107,7 @@ async def test_rounds_of_an_application_are_decided_here_and_without_a_worker_by
         await worker.start()
         try:
             await until(lambda: runs() == {"i1": 4}, "the next round is asked here again")
-            assert metric(worker, 'equipoise_rounds_asked_total{status="200"}') >= 1
+            await until(lambda: metric(worker, 'equipoise_rounds_asked_total{status="200"}') >= 1, "the answer is counted")
             one.end("leave")
             await asyncio.to_thread(one.process.wait, MOST_S)
         finally:

@@ -296,12 +296,14 @@ class KafkaLog:
         """Decisions that were caused by the fact at `from_offset` or later facts."""
         marks = self._marks.setdefault(partition, [(-1, self._loop.run(self._begin(self._place.topics.decisions, partition)))])
         start = next(offset for caused_by, offset in reversed(marks) if caused_by < from_offset)
-        yield from self._records_from(start, partition, from_offset, end)
+        yield from self._records_from(start, partition, from_offset, end, pass_deleted=True)
 
-    def _records_from(self, start: int, partition: int, from_offset: int, end: int) -> Generator[StoredDecision, None, None]:
+    def _records_from(
+        self, start: int, partition: int, from_offset: int, end: int, *, pass_deleted: bool = False
+    ) -> Generator[StoredDecision, None, None]:
         """The same, from the offset `start` of the decisions on."""
         marks = self._marks.setdefault(partition, [(-1, start)])
-        for record in self._records(self._place.topics.decisions, partition, start, end):
+        for record in self._records(self._place.topics.decisions, partition, start, end, pass_deleted=pass_deleted):
             stored = published(record)
             if stored is None:
                 continue
@@ -310,8 +312,12 @@ class KafkaLog:
             if stored.row.caused_by >= from_offset:
                 yield stored
 
-    def _records(self, topic: str, partition: int, start: int, end: int) -> Generator[ConsumedRecord | NoRecord, None, None]:
-        """The client's records [start, end) of one partition."""
+    def _records(
+        self, topic: str, partition: int, start: int, end: int, *, pass_deleted: bool = False
+    ) -> Generator[ConsumedRecord | NoRecord, None, None]:
+        """The client's records [start, end) of one partition. `pass_deleted`: `start` is before
+        what is wanted, so records that were deleted there do not matter; else they are a GapError.
+        """
         if start >= end:
             return
         context = reader(self._place.connection, max_poll_records=_MOST_A_FETCH, fetch_max_wait_ms=100)
@@ -319,12 +325,19 @@ class KafkaLog:
         try:
             with reaching(self._place.connection):
                 begin = self._loop.run(_seek(consumer, topic, partition, start))
-            if begin > start:
+            if begin > start and not pass_deleted:
                 raise GapError(start, f"topic {topic}/{partition} begins at offset {begin}: earlier records were deleted; read the archive")
-            position = start
+            position = max(begin, start)
             while position < end:
                 with reaching(self._place.connection):
-                    found, next_position = self._loop.run(_some(consumer, TopicPartition(topic, partition)))
+                    try:
+                        found, next_position = self._loop.run(_some(consumer, TopicPartition(topic, partition)))
+                    except GapError:
+                        begin = self._loop.run(_seek(consumer, topic, partition, position))
+                        if not pass_deleted or begin <= position:
+                            raise
+                        position = begin
+                        continue
                 batch: Sequence[ConsumedRecord | NoRecord] = found
                 if found and topic == self._place.topics.facts:
                     batch = self._loop.run(fill_holes(self._place.connection, position, found))
