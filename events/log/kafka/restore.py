@@ -9,6 +9,7 @@ led.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice, zip_longest
 from typing import cast
@@ -40,6 +41,8 @@ from equipoise.events.records import BaseState, Record
 _ROWS_A_BATCH = 5_000
 _BATCH_BYTES = 1_000_000
 _TIME = "message.timestamp.type"
+_TURNS, _TURN_S = 100, 0.1
+"""How often, and after how long each time, to look whether a broker knows a topic's new setting."""
 
 
 @attrs.frozen(kw_only=True)
@@ -183,4 +186,8 @@ async def _take_brokers_time(connection: Connection, topics: Topics, facts: NewT
     async with admin_client(connection) as admin:
         with reaching(connection):
             await admin.set_topic_configs(facts.name, facts.topic_configs)
+            for _ in range(_TURNS):  # a broker learns of it from the controller, after the answer
+                if (await admin.topic_configs([facts.name]))[facts.name][_TIME] == facts.topic_configs[_TIME]:
+                    break
+                await asyncio.sleep(_TURN_S)
             await check_topics(admin, topics)
