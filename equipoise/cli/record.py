@@ -1,0 +1,113 @@
+"""`equipoise record kafka://... --to recording.db`: keeps what happens to the groups of a cluster,
+whatever leads them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from equipoise.cli.command import command
+from equipoise.cli.exit_codes import resumable
+from equipoise.cli.outage import outages
+from equipoise.cli.screen import Screen
+from equipoise.events.errors import InputError
+from equipoise.replay.wording import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from equipoise.broker_watch import BrokerWatch
+    from equipoise.replay.importers.groups.recorder import Recorder
+    from equipoise.replay.importers.groups.recording import Recording
+
+_AGAIN_S = 1.0
+_DAY_MS = 86_400_000
+
+
+@command("record", short_help="Record the groups of a cluster, whatever leads them; resumes where the last run ended.")
+@click.argument("place", metavar="kafka://HOST:PORT")
+@click.option("--to", "location", metavar="FILE", required=True, help="Recording to write, or to continue.")
+@click.option("--group", "patterns", multiple=True, metavar="PATTERN", help="Record these groups only, as 'orders-*'; may be given again.")
+@click.option("--sample-s", type=click.FloatRange(min=1), default=10.0, show_default=True, help="Seconds between two samples of end offsets.")
+@click.option("--keep-days", type=click.FloatRange(min=0, min_open=True), metavar="DAYS", help="Delete what is older. Default: keep everything.")
+@click.option("--once", is_flag=True, help="Record what the brokers still have, and exit. Default: continue until interrupted.")
+def record(screen: Screen, place: str, location: str, patterns: tuple[str, ...], sample_s: float, keep_days: float | None, *, once: bool) -> None:
+    """Follow `__consumer_offsets` of a cluster, and write to FILE every change of its groups, their
+    commits (the newest of each second and partition) and end offsets. The topic is compacted, so
+    what nobody recorded is gone. The command joins no group and commits nothing; it may be killed
+    at any time, waits for brokers that are away, and records nothing twice.
+
+    Consumer groups (classic, KIP-848), Kafka Streams (classic, KIP-1071) and Kafka Connect are
+    read; share groups are recorded as they are, and only named.
+
+    It needs the right to read `__consumer_offsets` and to describe topics.
+
+    \b
+    Examples:
+      equipoise record kafka://127.0.0.1:9092 --to cluster.db
+      equipoise record kafka://127.0.0.1:9092 --to orders.db --group 'orders-*' --keep-days 14
+      equipoise incident cluster.db --all
+    """
+    from equipoise.replay.importers.groups.recording import open_recording
+
+    keep_ms = None if keep_days is None else round(keep_days * _DAY_MS)
+
+    def there() -> str:
+        return f"{location} holds what was recorded so far; the same command resumes there"
+
+    with (
+        resumable(location, there),
+        open_recording(location, write=True) as recording,
+        screen.progress(f"recording {place}") as advance,
+        outages(screen, place) as brokers,
+    ):
+        recorder = asyncio.run(_record(place, recording, brokers, advance, patterns=patterns, sample_s=sample_s, keep_ms=keep_ms, once=once))
+    done = recorder.done
+    document = {"records": done.records, "commits": done.commits, "samples": done.samples, "unread": done.unread, "recording": location}
+    what = f"{counted(done.records, 'record')} about groups, {counted(done.commits, 'commit')}, {counted(done.samples, 'sample')} of end offsets"
+    screen.answer(document, f"{what} -> {location}", *([f"{counted(done.unread, 'record')} not read: no key of Kafka's"] if done.unread else []))
+
+
+async def _record(
+    place: str,
+    recording: Recording,
+    brokers: BrokerWatch,
+    advance: Callable[[int], None],
+    *,
+    patterns: tuple[str, ...],
+    sample_s: float,
+    keep_ms: int | None,
+    once: bool,
+) -> Recorder:
+    """Connects anew after each outage, from the recording's own positions."""
+    from equipoise.events.log.kafka.opening import admin_client
+    from equipoise.replay.importers.groups.cluster import ClusterReader
+    from equipoise.replay.importers.groups.recorder import Recorded, Recorder
+    from equipoise.replay.importers.kafka_streams.broker import connection_of
+
+    connection = connection_of(place)
+    total = Recorded()
+    while True:
+        asked_s = time.monotonic()
+        try:
+            async with admin_client(connection) as client:
+                admin: Any = client  # aiokafka's, with all its methods
+                recording.begin(str((await admin.describe_cluster())["cluster_id"]))
+            async with ClusterReader(connection, recording.positions()) as reader:
+                recorder = Recorder(reader, recording, patterns=patterns, sample_s=sample_s, keep_ms=keep_ms, done=total)
+                while True:
+                    asked_s, before = time.monotonic(), total.records + total.commits
+                    await recorder.step()
+                    brokers.answered(asked_s)
+                    advance(total.records + total.commits - before)
+                    if once and await reader.read_all():
+                        recorder.write()
+                        return recorder
+        except InputError as error:
+            if once or not brokers.noted("cannot record", error):
+                raise
+        await asyncio.sleep(_AGAIN_S)

@@ -1,0 +1,137 @@
+"""Keeps what brokers forget: copies a cluster's groups, commits and end offsets into a recording,
+as they come.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import time
+from collections.abc import Callable, Iterable
+
+import attrs
+
+from equipoise.replay.importers.groups.cluster import ClusterReader
+from equipoise.replay.importers.groups.recording import Commit, Recording
+from equipoise.replay.importers.offsets_topic.classic import OffsetCommit
+from equipoise.replay.importers.offsets_topic.reader import WireError
+from equipoise.replay.importers.offsets_topic.records import RawRecord, read_group_record
+
+_TRANSACTION_S = 1.0
+_MOST_HELD = 50_000
+"""Records in memory before they are written, whatever the time."""
+_TOPICS_EVERY_S = 60.0
+_OFFSET_COMMITS = (b"\x00\x00", b"\x00\x01")
+
+
+@attrs.define
+class Recorded:
+    """What a recorder has written since it began. `unread`: records of `__consumer_offsets` whose
+    key is not Kafka's.
+    """
+
+    records: int = 0
+    commits: int = 0
+    samples: int = 0
+    unread: int = 0
+    newest_ms: int = 0
+
+
+class Recorder:
+    """`patterns`: of the groups to record, as ``orders-*``; none: all of them. `sample_s`: between
+    two samples of end offsets. `keep_ms`: how long records are kept, None: for ever.
+    """
+
+    def __init__(
+        self,
+        reader: ClusterReader,
+        recording: Recording,
+        *,
+        patterns: Iterable[str] = (),
+        sample_s: float = 10.0,
+        keep_ms: int | None = None,
+        done: Recorded | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._reader = reader
+        self._recording = recording
+        self._patterns = [re.compile(fnmatch.translate(each)) for each in patterns]
+        self._sample_s = sample_s
+        self._keep_ms = keep_ms
+        self._monotonic, self._now_ms = monotonic, now_ms
+        self._records: list[tuple[str, RawRecord]] = []
+        self._commits: dict[tuple[str, str, int], Commit] = {}
+        """The newest of each partition since the last transaction."""
+        self._wanted: dict[str, bool] = {}
+        self._topics: list[str] = []
+        self._written_s = self._sampled_s = self._listed_s = -1e9
+        self.done = done or Recorded()
+
+    async def step(self) -> None:
+        """Reads what is there, and writes when it is time. Raises InputError when brokers are away:
+        the next step goes on.
+        """
+        for record in await self._reader.poll():
+            self._take(record)
+        now_s = self._monotonic()
+        if now_s - self._written_s >= _TRANSACTION_S or len(self._records) + len(self._commits) >= _MOST_HELD:
+            self.write()
+            self._written_s = now_s
+        if now_s - self._listed_s >= _TOPICS_EVERY_S:
+            self._topics = await self._reader.topics()
+            self._recording.add_topics(await self._reader.names(self._topics))
+            self._listed_s = now_s
+        if now_s - self._sampled_s >= self._sample_s:
+            self._recording.add_ends(self._now_ms(), await self._reader.ends(self._topics))
+            self.done.samples += 1
+            self._sampled_s = now_s
+            if self._keep_ms is not None:
+                self._recording.delete_before(self._now_ms() - self._keep_ms)
+
+    def write(self) -> None:
+        """Writes what was read."""
+        if self._records or self._commits:
+            self._recording.append(self._records, list(self._commits.values()), self._reader.positions)
+            self.done.records += len(self._records)
+            self.done.commits += len(self._commits)
+            self._records.clear()
+            self._commits.clear()
+
+    def _take(self, record: RawRecord) -> None:
+        self.done.newest_ms = max(self.done.newest_ms, record.timestamp_ms)
+        if record.key[:2] not in _OFFSET_COMMITS:
+            group = _group_of(record.key)
+            if group is None:
+                self.done.unread += 1
+            elif self._is_wanted(group):
+                self._records.append((group, record))
+            return
+        try:
+            commit = read_group_record(record.offset, record.key, record.value)
+        except WireError:
+            self.done.unread += 1
+            return
+        if isinstance(commit, OffsetCommit) and self._is_wanted(commit.group):
+            self._commits[commit.group, commit.topic, commit.partition] = Commit(
+                group=commit.group, topic=commit.topic, partition=commit.partition, at_ms=record.timestamp_ms, committed=commit.committed
+            )
+
+    def _is_wanted(self, group: str) -> bool:
+        if not self._patterns:
+            return True
+        known = self._wanted.get(group)
+        if known is None:
+            known = self._wanted[group] = any(each.match(group) for each in self._patterns)
+        return known
+
+
+def _group_of(key: bytes) -> str | None:
+    """The group of a record's key, whose kind need not be known; None: it is no key of Kafka's."""
+    length = int.from_bytes(key[2:4], "big", signed=True)
+    if length < 0 or len(key) < 4 + length:
+        return None
+    try:
+        return key[4 : 4 + length].decode()
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,78 @@
+"""A worker of Kafka Connect, as a process: the published jars, and the connector of Kafka's own
+tests.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.live import brokers
+
+_POM = Path(__file__).parents[2] / "bench" / "java" / "connect" / "pom.xml"
+_LOG_POM = Path(__file__).with_name("java") / "pom.xml"
+_TEXTS = "org.apache.kafka.connect.storage.StringConverter"
+PATIENCE_S = 120.0
+
+
+class ConnectWorker:
+    """One worker of the cluster `group`, started. `folder` gets its settings and its output."""
+
+    def __init__(self, bootstrap: str, group: str, folder: Path, name: str) -> None:
+        (self.port,) = brokers.free_ports(1)
+        written = {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "client.id": name,
+            "listeners": f"HTTP://127.0.0.1:{self.port}",
+            "key.converter": _TEXTS,
+            "value.converter": _TEXTS,
+            "session.timeout.ms": "6000",
+            "heartbeat.interval.ms": "500",
+            "scheduled.rebalance.max.delay.ms": "2000",
+            "plugin.discovery": "only_scan",
+            **{f"{what}.storage.topic": f"{group}-{what}" for what in ("offset", "config", "status")},
+            **{f"{what}.storage.replication.factor": "1" for what in ("offset", "config", "status")},
+            **{f"{what}.storage.partitions": "1" for what in ("offset", "status")},
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / f"{name}.properties"
+        file.write_text("".join(f"{key}={value}\n" for key, value in written.items()))
+        self._out = folder / f"{name}.out"
+        (log,) = brokers.jars(_LOG_POM).glob("slf4j-simple-*.jar")
+        command = ["java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-cp", f"{brokers.jars(_POM)}/*:{log}"]
+        with open(self._out, "wb") as out:
+            self.process = subprocess.Popen([*command, "org.apache.kafka.connect.cli.ConnectDistributed", str(file)], stdout=out, stderr=out)
+
+    def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        """Asks its REST interface, again and again until it answers."""
+        end = time.monotonic() + PATIENCE_S
+        data = None if body is None else json.dumps(body).encode()
+        while True:
+            try:
+                request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, {"Content-Type": "application/json"})
+                with urllib.request.urlopen(request, timeout=20) as answer:
+                    return json.load(answer)
+            except (urllib.error.URLError, ConnectionError, TimeoutError):
+                if self.process.poll() is not None or time.monotonic() > end:
+                    raise RuntimeError(f"the worker does not answer:\n{self._out.read_text()[-3_000:]}") from None
+                time.sleep(0.3)
+
+    def add_connector(self, name: str, topic: str, tasks: int) -> None:
+        """Adds a source that writes one record a second with each task."""
+        connector = "org.apache.kafka.connect.tools.VerifiableSourceConnector"
+        config = {"connector.class": connector, "topic": topic, "throughput": "1", "tasks.max": str(tasks)}
+        self.ask("/connectors", {"name": name, "config": config})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.process.kill()
+        self.process.wait()
