@@ -151,6 +151,7 @@ NOT_MET: dict[str, set[Key]] = {
     },
     "explain": {("explain#candidate", each) for each in ("rack", "traffic_cost", "load_share", "task_share")},
     "timeline": {("timeline#lifeline", "rack")},
+    "incident": {("incident#group_incidents", "unread")},
     "verify": {("verify#fact", "event"), ("verify", "begins"), ("verify#group", "begins_offset")},
     "archive": {
         ("archive", "unread"),

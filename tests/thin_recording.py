@@ -21,8 +21,9 @@ from equipoise.events.errors import EquipoiseError
 from equipoise.replay.importers.kafka_streams.manifest import measured_json
 from equipoise.replay.importers.kafka_streams.options import options_of
 from equipoise.replay.importers.kafka_streams.scan import group_records
-from equipoise.replay.importers.kafka_streams.source import ACTIONS, END_OFFSETS, MEASURED, OFFSETS, SETTINGS, EndOffsetSample, RawRecord, Source
+from equipoise.replay.importers.kafka_streams.source import ACTIONS, END_OFFSETS, MEASURED, OFFSETS, SETTINGS, EndOffsetSample, Source
 from equipoise.replay.importers.kafka_streams.wire import GroupMetadata, OffsetCommit
+from equipoise.replay.importers.offsets_topic.records import RawRecord
 
 
 def thin(source: Source, out: Path, settings: dict[str, Any]) -> None:

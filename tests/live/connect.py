@@ -1,5 +1,5 @@
-"""A worker of Kafka Connect, as a process: the published jars, and the connector of Kafka's own
-tests.
+"""A worker of Kafka Connect, as a process: the published jars, and the connector of
+``java/Ticking.java``.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,7 +17,7 @@ from typing import Any, Self
 from tests.live import brokers
 
 _POM = Path(__file__).parents[2] / "bench" / "java" / "connect" / "pom.xml"
-_LOG_POM = Path(__file__).with_name("java") / "pom.xml"
+_JAVA = Path(__file__).with_name("java")
 _TEXTS = "org.apache.kafka.connect.storage.StringConverter"
 PATIENCE_S = 120.0
 
@@ -45,8 +46,10 @@ class ConnectWorker:
         file = folder / f"{name}.properties"
         file.write_text("".join(f"{key}={value}\n" for key, value in written.items()))
         self._out = folder / f"{name}.out"
-        (log,) = brokers.jars(_LOG_POM).glob("slf4j-simple-*.jar")
-        command = ["java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-cp", f"{brokers.jars(_POM)}/*:{log}"]
+        libraries = f"{brokers.jars(_POM)}/*"
+        (log,) = brokers.jars(_JAVA / "pom.xml").glob("slf4j-simple-*.jar")
+        every = f"{brokers.classes(_JAVA / 'Ticking.java', libraries)}:{libraries}:{log}"
+        command = ["java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-cp", every]
         with open(self._out, "wb") as out:
             self.process = subprocess.Popen([*command, "org.apache.kafka.connect.cli.ConnectDistributed", str(file)], stdout=out, stderr=out)
 
@@ -59,16 +62,16 @@ class ConnectWorker:
                 request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, {"Content-Type": "application/json"})
                 with urllib.request.urlopen(request, timeout=20) as answer:
                     return json.load(answer)
-            except (urllib.error.URLError, ConnectionError, TimeoutError):
+            except (urllib.error.URLError, ConnectionError, TimeoutError) as error:
+                if isinstance(error, urllib.error.HTTPError) and error.code == HTTPStatus.BAD_REQUEST:
+                    raise RuntimeError(error.read().decode()) from None
                 if self.process.poll() is not None or time.monotonic() > end:
                     raise RuntimeError(f"the worker does not answer:\n{self._out.read_text()[-3_000:]}") from None
                 time.sleep(0.3)
 
     def add_connector(self, name: str, topic: str, tasks: int) -> None:
         """Adds a source that writes one record a second with each task."""
-        connector = "org.apache.kafka.connect.tools.VerifiableSourceConnector"
-        config = {"connector.class": connector, "topic": topic, "throughput": "1", "tasks.max": str(tasks)}
-        self.ask("/connectors", {"name": name, "config": config})
+        self.ask("/connectors", {"name": name, "config": {"connector.class": "Ticking", "topic": topic, "tasks.max": str(tasks)}})
 
     def __enter__(self) -> Self:
         return self

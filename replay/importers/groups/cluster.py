@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,6 +19,7 @@ OFFSETS_TOPIC = "__consumer_offsets"
 _INTERNAL = "__"
 _MOST_A_FETCH = 5_000
 _WAIT_MS = 200
+_TURNS = 3
 
 
 class ClusterReader:
@@ -97,19 +98,29 @@ class ClusterReader:
             with reaching(self._connection):
                 return sorted(topic for topic in await admin.list_topics() if not topic.startswith(_INTERNAL))
 
-    async def names(self, topics: list[str]) -> dict[str, str]:
+    async def names(self) -> dict[str, str]:
         """Topic id -> topic, as `uuid.UUID` writes ids; {} where brokers have no ids."""
-        if not topics or not self.positions:
-            return {}
-        with reaching(self._connection):
-            ids = await self._consumer.topic_ids(topics, TopicPartition(OFFSETS_TOPIC, 0))
-        return {} if ids is None else {str(uuid.UUID(hex=found)): topic for found, topic in zip(ids, topics, strict=True)}
+        from aiokafka.errors import UnknownTopicOrPartitionError
 
-    async def ends(self, topics: list[str]) -> dict[str, list[int]]:
-        """Topic -> end offset of each of its partitions, now."""
+        if not self.positions:
+            return {}
+        for _ in range(_TURNS):  # a topic may be deleted between two requests
+            topics = await self.topics()
+            with reaching(self._connection), contextlib.suppress(UnknownTopicOrPartitionError):
+                ids = await self._consumer.topic_ids(topics, TopicPartition(OFFSETS_TOPIC, 0)) if topics else ()
+                return {} if ids is None else {str(uuid.UUID(hex=found)): topic for found, topic in zip(ids, topics, strict=True)}
+        return {}
+
+    async def ends(self, topics: Iterable[str]) -> dict[str, list[int]]:
+        """Topic -> end offset of each of its partitions, now; those that are not there are left
+        out.
+        """
+        wanted = sorted(topics)
+        if not wanted:
+            return {}
         async with admin_client(self._connection) as admin:
             with reaching(self._connection):
-                described = await admin.describe_topics(topics) if topics else []
+                described = await admin.describe_topics(wanted)
         counts = {each["topic"]: len(each["partitions"]) for each in described if not each["error_code"]}
         places = [TopicPartition(topic, partition) for topic, count in sorted(counts.items()) for partition in range(count)]
         if not places:

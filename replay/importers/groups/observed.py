@@ -14,7 +14,7 @@ import attrs
 from equipoise.replay.importers.kafka_streams.wire import NEVER_MS, STREAMS_PROTOCOL, streams_member
 from equipoise.replay.importers.offsets_topic import values
 from equipoise.replay.importers.offsets_topic.classic import ClassicGroup, ClassicMember
-from equipoise.replay.importers.offsets_topic.connect_protocol import CONNECTOR, Connectors, read_connect_assignment
+from equipoise.replay.importers.offsets_topic.connect_protocol import CONNECTOR, Connectors, read_connect_assignment, read_worker_state
 from equipoise.replay.importers.offsets_topic.consumer_protocol import read_assignment, read_subscription
 from equipoise.replay.importers.offsets_topic.reader import ByteReader, WireError
 from equipoise.replay.importers.offsets_topic.records import GROUP_METADATA, GroupRecord, RawRecord, read_group_record
@@ -342,9 +342,10 @@ def _read(plain: ObservedMember, member: ClassicMember, kind: GroupKind, at_ms: 
         active = frozenset(f"{topic}-{partition}" for topic, partitions in assignment.partitions.items() for partition in partitions)
         return attrs.evolve(plain, topics=subscription.topics, rack=subscription.rack, active=active)
     if kind is GroupKind.CONNECT:
-        given = read_connect_assignment(_again(member.assignment))
+        owned, given = read_worker_state(_again(member.subscription)), read_connect_assignment(_again(member.assignment))
+        active = (_connectors(owned.owns) if given.version else NOTHING) - _connectors(given.revoked) | _connectors(given.assigned)
         rejoin_ms = at_ms + given.delay_ms if given.delay_ms else -1
-        return attrs.evolve(plain, active=_connectors(given.assigned), revoking=_connectors(given.revoked), rejoin_ms=rejoin_ms)
+        return attrs.evolve(plain, active=active, revoking=_connectors(given.revoked), rejoin_ms=rejoin_ms)
     return plain
 
 

@@ -64,7 +64,8 @@ class Recorder:
         self._commits: dict[tuple[str, str, int], Commit] = {}
         """The newest of each partition since the last transaction."""
         self._wanted: dict[str, bool] = {}
-        self._topics: list[str] = []
+        self._topics = recording.sampled_topics()
+        """Those with commits, whose end offsets are sampled."""
         self._written_s = self._sampled_s = self._listed_s = -1e9
         self.done = done or Recorded()
 
@@ -79,8 +80,7 @@ class Recorder:
             self.write()
             self._written_s = now_s
         if now_s - self._listed_s >= _TOPICS_EVERY_S:
-            self._topics = await self._reader.topics()
-            self._recording.add_topics(await self._reader.names(self._topics))
+            self._recording.add_topics(await self._reader.names())
             self._listed_s = now_s
         if now_s - self._sampled_s >= self._sample_s:
             self._recording.add_ends(self._now_ms(), await self._reader.ends(self._topics))
@@ -113,6 +113,7 @@ class Recorder:
             self.done.unread += 1
             return
         if isinstance(commit, OffsetCommit) and self._is_wanted(commit.group):
+            self._topics.add(commit.topic)
             self._commits[commit.group, commit.topic, commit.partition] = Commit(
                 group=commit.group, topic=commit.topic, partition=commit.partition, at_ms=record.timestamp_ms, committed=commit.committed
             )

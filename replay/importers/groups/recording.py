@@ -51,6 +51,9 @@ class Commit:
 class Recording:
     """A recording in the file `path`. Opened with `open_recording`."""
 
+    has_every_commit = True
+    """At least one of each second."""
+
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
         self._db = connection
@@ -143,6 +146,11 @@ class Recording:
         """Time of each sample, and topic -> end of each partition."""
         for at_ms, data in self._db.execute("SELECT at_ms, data FROM ends WHERE at_ms BETWEEN ? AND ? ORDER BY at_ms", (from_ms, until_ms)):
             yield at_ms, msgpack.unpackb(zlib.decompress(data))
+
+    def sampled_topics(self) -> set[str]:
+        """Topics of the newest sample of end offsets."""
+        row = self._db.execute("SELECT data FROM ends ORDER BY at_ms DESC LIMIT 1").fetchone()
+        return set() if row is None else set(msgpack.unpackb(zlib.decompress(row[0])))
 
     def topics(self) -> dict[str, str]:
         """Topic id -> topic."""

@@ -22,9 +22,10 @@ from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.connection import Connection, connection_to
 from equipoise.events.log.kafka.opening import admin_client, partition_count, reaching, reader
 from equipoise.replay.importers.kafka_streams.scan import processes
-from equipoise.replay.importers.kafka_streams.source import HeldSource, RawRecord
+from equipoise.replay.importers.kafka_streams.source import HeldSource
 from equipoise.replay.importers.kafka_streams.topology import changelog_candidates
 from equipoise.replay.importers.kafka_streams.wire import READABLE, GroupMetadata, decode_record, other_kind
+from equipoise.replay.importers.offsets_topic.records import RawRecord
 
 SCHEME = "kafka://"
 OFFSETS_TOPIC = "__consumer_offsets"

@@ -17,7 +17,7 @@ import attrs
 
 from equipoise.events.errors import InputError
 from equipoise.events.facts import EndedMember
-from equipoise.replay.importers.kafka_streams.source import RawRecord, Source
+from equipoise.replay.importers.kafka_streams.source import Source
 from equipoise.replay.importers.kafka_streams.topology import TopologySeen
 from equipoise.replay.importers.kafka_streams.wire import (
     NEVER_MS,
@@ -30,6 +30,7 @@ from equipoise.replay.importers.kafka_streams.wire import (
     decode_record,
     other_kind,
 )
+from equipoise.replay.importers.offsets_topic.records import RawRecord
 
 Progress = Callable[[int, int | None], None]
 """Called now and then with the records done and, where known, their total."""

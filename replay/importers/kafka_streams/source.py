@@ -31,6 +31,7 @@ from typing import IO, Any, NamedTuple
 import attrs
 
 from equipoise.events.errors import InputError
+from equipoise.replay.importers.offsets_topic.records import RawRecord
 
 OFFSETS = "offsets_topic.jsonl"
 END_OFFSETS = "end_offsets.jsonl"
@@ -49,16 +50,6 @@ def shipped_runs() -> dict[str, Path]:
     rising order of names.
     """
     return {folder.name: folder for folder in sorted(SHIPPED.iterdir()) if folder.is_dir()}
-
-
-class RawRecord(NamedTuple):
-    """One record of `__consumer_offsets`."""
-
-    partition: int
-    offset: int
-    timestamp_ms: int
-    key: bytes
-    value: bytes | None
 
 
 class EndOffsetSample(NamedTuple):

@@ -3,12 +3,8 @@ led by Kafka Streams.
 
 Formats (Apache Kafka's message definitions and KIPs):
 
-- Record key: OffsetCommitKey (kinds 0 and 1), GroupMetadataKey (kind 2). Other kinds belong to
-  newer groups.
-- OffsetCommitValue: versions 0-4 (4 is flexible: compact strings, tagged fields).
-- GroupMetadataValue: versions 0-4 (4 is flexible).
-- Consumer protocol: Subscription and Assignment, versions 0-3 (KIP-429 owned partitions, KIP-792
-  generation, KIP-881 rack).
+- Records, commits, generations and the consumers' protocol are those of every classic group
+  (`equipoise.replay.importers.offsets_topic`).
 - Streams SubscriptionInfo: versions 1-11 (KIP-441: offset sums from 7 on; KIP-708: client tags in
   11).
 - Streams AssignmentInfo: versions 1-11 (KIP-441: next rebalance from 7 on; named topologies from 10
@@ -26,7 +22,10 @@ from collections.abc import Callable
 import attrs
 
 from equipoise.events.tasks import TaskId
-from equipoise.replay.importers.kafka_streams.reader import ByteReader, WireError
+from equipoise.replay.importers.offsets_topic.classic import ClassicMember, OffsetCommit, read_classic_group
+from equipoise.replay.importers.offsets_topic.consumer_protocol import Partitions, read_assignment, read_subscription
+from equipoise.replay.importers.offsets_topic.reader import ByteReader, WireError
+from equipoise.replay.importers.offsets_topic.records import read_commit
 
 __all__ = [
     "NEVER_MS",
@@ -47,20 +46,6 @@ RUNS_IT = -2
 """Offset sum of a task that the member runs as active (Kafka Streams: `Task.LATEST_OFFSET`)."""
 UNKNOWN_SUM = -3
 """Offset sum of a copy whose position is not known (`SubscriptionInfo.UNKNOWN_OFFSET_SUM`)."""
-
-Partitions = dict[str, tuple[int, ...]]
-"""topic -> partitions, in the order of the wire."""
-
-
-@attrs.frozen(kw_only=True)
-class OffsetCommit:
-    """One committed offset. `committed` None: the commit was deleted."""
-
-    group: str
-    topic: str
-    partition: int
-    committed: int | None
-
 
 @attrs.frozen(kw_only=True)
 class StreamsSubscription:
@@ -150,14 +135,7 @@ def decode_record(offset: int, key: bytes, value: bytes | None, only_group: str 
     reader = ByteReader(key, offset, "key")
     kind = reader.int16("kind of the key")
     if kind in (0, 1):
-        group, topic, partition = reader.string("group"), reader.string("topic"), reader.int32("partition")
-        if partition < 0:
-            raise reader.error(f"partition {partition} is negative", reader.position - 4)
-        reader.finish("the key of an offset commit")
-        if only_group is not None and group != only_group:
-            return None
-        committed = None if value is None else _offset_commit(ByteReader(value, offset, "value"))
-        return OffsetCommit(group=group, topic=topic, partition=partition, committed=committed)
+        return read_commit(reader, value, only_group)
     if kind == 2:
         group = reader.string("group")
         reader.finish("the key of a group's metadata")
@@ -211,148 +189,50 @@ STREAMS_PROTOCOL = "stream"
 """Name of Kafka Streams' assignor in the group's metadata (`StreamsPartitionAssignor.name`)."""
 
 
-def _offset_commit(reader: ByteReader) -> int:
-    version = reader.int16("version of the offset commit")
-    if not 0 <= version <= 4:
-        raise reader.error(f"offset commits of version {version} are not known here (0-4 are)", 0)
-    committed = reader.int64("committed offset")
-    if version >= 3:
-        reader.int32("leader epoch")
-    if version >= 4:
-        reader.compact_string("metadata")
-    else:
-        reader.string("metadata")
-    reader.int64("commit timestamp")
-    if version == 1:
-        reader.int64("expire timestamp")
-    if version >= 4:
-        reader.tagged_fields()
-    reader.finish("the offset commit")
-    return committed
-
-
 def _group_metadata(group: str, reader: ByteReader) -> GroupMetadata:
-    version = reader.int16("version of the group's metadata")
-    if not 0 <= version <= 4:
-        raise reader.error(f"group metadata of version {version} is not known here (0-4 are)", 0)
-    flexible = version >= 4
-    string: Callable[[str], str | None] = reader.compact_string if flexible else reader.nullable_string
-    protocol_type = _present(reader, string("protocol type"), "protocol type")
-    generation = reader.int32("generation")
-    protocol, leader = string("protocol"), string("leader")
-    state_timestamp = reader.int64("state timestamp") if version >= 2 else -1
-    _check_is_streams(reader, group, protocol_type, protocol)
-    length = reader.uvarint("number of members") - 1 if flexible else reader.int32("number of members")
-    members = [_member(reader, version, protocol_type) for _ in range(reader.count(length, 6 if flexible else 18, "members"))]
-    if flexible:
-        reader.tagged_fields()
-    reader.finish("the group's metadata")
-    if generation < 0:
-        raise reader.error(f"generation {generation} is negative", 2)
-    seen: set[str] = set()
-    for member in members:
-        if member.member_id in seen:
-            raise reader.error(f"member {member.member_id!r} is in generation {generation} twice")
-        seen.add(member.member_id)
+    read = read_classic_group(group, reader)
+    _check_is_streams(reader, group, read.protocol_type, read.protocol)
     return GroupMetadata(
         group=group,
-        record_version=version,
-        protocol_type=protocol_type,
-        generation=generation,
-        protocol=protocol,
-        leader=leader,
-        state_timestamp=state_timestamp,
-        members=tuple(members),
+        record_version=read.record_version,
+        protocol_type=read.protocol_type,
+        generation=read.generation,
+        protocol=read.protocol,
+        leader=read.leader,
+        state_timestamp=read.state_timestamp,
+        members=tuple(streams_member(each) for each in read.members),
     )
 
 
-def _present(reader: ByteReader, text: str | None, what: str) -> str:
-    if text is None:
-        raise reader.error(f"{what} is null")
-    return text
-
-
-def _member(reader: ByteReader, version: int, protocol_type: str) -> GroupMember:
-    flexible = version >= 4
-    string: Callable[[str], str | None] = reader.compact_string if flexible else reader.nullable_string
-    member_id = _present(reader, string("member id"), "member id")
-    static_id = string("static member id") if version >= 3 else None
-    client_id = _present(reader, string("client id"), "client id")
-    host = _present(reader, string("client host"), "client host")
-    rebalance_timeout_ms = reader.int32("rebalance timeout") if version >= 1 else -1
-    session_timeout_ms = reader.int32("session timeout")
-    if session_timeout_ms <= 0:
-        raise reader.error(f"session timeout {session_timeout_ms} ms is not positive", reader.position - 4)
-    if protocol_type != "consumer":
-        raise reader.error(f"protocol type {protocol_type!r} is not a consumer group's")
-
-    def length(what: str) -> int:
-        return reader.uvarint(f"length of {what}") - 1 if flexible else reader.int32(f"length of {what}")
-
-    subscription = _subscription(reader.nested(length("subscription"), "subscription"))
-    assignment = _assignment(reader.nested(length("assignment"), "assignment"))
-    if flexible:
-        reader.tagged_fields()
+def streams_member(member: ClassicMember) -> GroupMember:
+    """One thread of Kafka Streams, from what it joined with and was given. Raises WireError."""
     return GroupMember(
-        member_id=member_id,
-        static_id=static_id,
-        client_id=client_id,
-        host=host,
-        rebalance_timeout_ms=rebalance_timeout_ms,
-        session_timeout_ms=session_timeout_ms,
-        subscription=subscription,
-        assignment=assignment,
+        member_id=member.member_id,
+        static_id=member.static_id,
+        client_id=member.client_id,
+        host=member.host,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        session_timeout_ms=member.session_timeout_ms,
+        subscription=_subscription(member.subscription),
+        assignment=_assignment(member.assignment),
     )
 
 
-# -- consumer protocol
-# --------------------------------------------------------------------------------------------------
-
-
-def _consumer_version(reader: ByteReader, what: str) -> int:
-    version = reader.int16(f"version of the {what}")
-    if not 0 <= version <= 3:
-        raise reader.error(f"{what} of consumer protocol version {version} is not known here (0-3 are)", reader.position - 2)
-    return version
-
-
-def _partitions(reader: ByteReader, what: str) -> Partitions:
-    found: Partitions = {}
-    for topic, partitions in reader.array(
-        6, f"topics of the {what}", lambda inner: (inner.string("topic"), tuple(inner.array(4, "partitions", lambda each: each.int32("partition"))))
-    ):
-        if topic in found:
-            raise reader.error(f"topic {topic!r} is in the {what} twice")
-        if any(partition < 0 for partition in partitions):
-            raise reader.error(f"a partition of {topic!r} in the {what} is negative")
-        found[topic] = partitions
-    return found
-
-
-def _user_data(reader: ByteReader, what: str) -> ByteReader:
-    length = reader.int32(f"length of the user data of the {what}")
-    if length == -1:
+def _streams_data(reader: ByteReader, user_data: ByteReader | None, what: str) -> ByteReader:
+    if user_data is None:
         raise reader.error(f"the {what} has no user data: its consumer is no Kafka Streams thread")
-    return reader.nested(length, f"user data of the {what}")
+    return user_data
 
 
 def _subscription(reader: ByteReader) -> StreamsSubscription:
-    version = _consumer_version(reader, "subscription")
-    topics = reader.array(2, "topics", lambda inner: inner.string("topic"))
-    user = _user_data(reader, "subscription")
-    owned: Partitions = _partitions(reader, "owned partitions") if version >= 1 else {}
-    generation = reader.int32("generation of the owned partitions") if version >= 2 else -1
-    rack = reader.nullable_string("rack") if version >= 3 else None
-    reader.finish("the subscription")
-    return _subscription_info(user, version, tuple(topics), owned, generation, rack)
+    read = read_subscription(reader)
+    user = _streams_data(reader, read.user_data, "subscription")
+    return _subscription_info(user, read.version, read.topics, read.owned_partitions, read.owned_generation, read.rack)
 
 
 def _assignment(reader: ByteReader) -> StreamsAssignment:
-    version = _consumer_version(reader, "assignment")
-    partitions = _partitions(reader, "assignment")
-    user = _user_data(reader, "assignment")
-    reader.finish("the assignment")
-    return _assignment_info(user, version, partitions)
+    read = read_assignment(reader)
+    return _assignment_info(_streams_data(reader, read.user_data, "assignment"), read.version, read.partitions)
 
 
 # -- Kafka Streams' user data

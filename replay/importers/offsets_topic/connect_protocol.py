@@ -18,17 +18,21 @@ Connectors = dict[str, tuple[int, ...]]
 
 @attrs.frozen(kw_only=True)
 class WorkerState:
-    """What a worker joins with. `config_offset`: how far it has read the configuration."""
+    """What a worker joins with. `config_offset`: how far it has read the configuration. `owns`:
+    what it runs, from version 1 on.
+    """
 
     version: int
     url: str
     config_offset: int
+    owns: Connectors
 
 
 @attrs.frozen(kw_only=True)
 class ConnectAssignment:
-    """What the leader gave a worker. `revoked`: what it has to stop. `delay_ms`: after which it
-    joins again, 0: not (`scheduled.rebalance.max.delay.ms`); both from version 1 on.
+    """What the leader gave a worker. From version 1 on `assigned` is what it gets beside what it
+    owns, `revoked` what it has to stop, and `delay_ms` after which it joins again, 0: not
+    (`scheduled.rebalance.max.delay.ms`). In version 0 `assigned` is everything.
     """
 
     version: int
@@ -45,11 +49,12 @@ def read_worker_state(reader: ByteReader) -> WorkerState:
     """Raises WireError."""
     version = _version(reader, "worker's state")
     url, config_offset = reader.string("url"), reader.int64("offset of the configuration")
+    owns: Connectors = {}
     if version >= 1:
         length = reader.int32("length of the previous assignment")
-        reader.raw(max(0, length), "previous assignment")
+        owns = read_connect_assignment(reader.nested(max(0, length), "previous assignment")).assigned
     reader.finish("the worker's state")
-    return WorkerState(version=version, url=url, config_offset=config_offset)
+    return WorkerState(version=version, url=url, config_offset=config_offset, owns=owns)
 
 
 def read_connect_assignment(reader: ByteReader) -> ConnectAssignment:

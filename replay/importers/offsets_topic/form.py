@@ -54,8 +54,9 @@ def part(cls: type[Any]) -> Form:
 
 
 def nullable_part(cls: type[Any]) -> Form:
-    """A structure within a record, or nothing: a byte says which."""
-    return lambda reader, what: _fields(cls, reader) if reader.int8(f"mark of {what}") >= 0 else None
+    """A structure within a record, or nothing, as a byte says: 1 or -1, in a tagged field 1 or 0.
+    """
+    return lambda reader, what: _fields(cls, reader) if reader.int8(f"mark of {what}") > 0 else None
 
 
 def read_value(cls: type[V], reader: ByteReader, what: str) -> V:

@@ -104,6 +104,7 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
         ],
         "timeline": [printed("timeline", log), printed("timeline", wrong), printed("timeline", led), printed("timeline", told)],
         "scale-down": [printed("scale-down", log, "--percent", "50%"), printed("scale-down", led, "--percent", "30", "--at", str(drains_at(led)))],
+        "incident": [printed("incident", "rolling", "--all"), printed("incident", "scale-out", "--group", "orders")],
         "demo": [printed("demo", "--out", folder / "out")],
         "scenario": [printed("scenario", scenario), printed("scenario", changed, code=1)],
     }
@@ -137,10 +138,10 @@ def write_log(path: Path, entries: Any = None) -> None:
 
 ON_SPARK = {f"spark-{name}" for name in SPARK_COMMANDS}
 """Checked in tests/spark, where there is a session."""
-LIVE = {"configure", "deal", "doctor", "groups", "remove-member", "restore", "shadow", "status", "tail", "worker"}
+LIVE = {"cluster", "configure", "deal", "doctor", "groups", "record", "remove-member", "restore", "shadow", "status", "tail", "worker"}
 """Checked in tests/live (test_kafka_log.py, test_streams_import.py, test_configure.py,
-test_lag_aware.py, test_group_members.py, test_outage.py, test_restore.py, test_doctor.py), where
-there is a broker.
+test_lag_aware.py, test_group_members.py, test_outage.py, test_restore.py, test_doctor.py,
+test_groups_of_a_cluster.py), where there is a broker.
 """
 COMMANDS_WITH_JSON = {*COMMANDS, *ON_SPARK} - {"adopt", "assign", "lead", "release", "run", "spark", "witness"}
 

@@ -1,0 +1,175 @@
+"""`equipoise incident RECORDING --group G`: what happened to a group, why, and what it cost."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import click
+
+from equipoise.cli.command import command
+from equipoise.cli.screen import Line, Part, Screen, Table, bold
+from equipoise.events.errors import InputError
+from equipoise.replay.wording import counted, day_text, span_text
+
+if TYPE_CHECKING:
+    from equipoise.replay.importers.groups.dump import Dump
+    from equipoise.replay.importers.groups.recording import Recording
+    from equipoise.replay.incident import Incident, Rebalance
+
+_MOST_STEPS = 12
+_END_MS = 2**62
+
+
+def _moment(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        moment = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise InputError(f"--{parameter.name}: {text!r} is not a time; write it as 2026-11-23T09:30 or 2026-11-23T09:30+01:00") from None
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp() * 1000)
+
+
+@command("incident", short_help="Explain what happened to the groups of a recorded cluster, whatever leads them.")
+@click.argument("recording", metavar="RECORDING")
+@click.option("--group", metavar="GROUP", help="Group to explain.")
+@click.option("--all", "every", is_flag=True, help="Explain all groups of the recording, those that stood still longest first.")
+@click.option("--markdown", is_flag=True, help="Print Markdown, for a ticket.")
+@click.option("--from", "from_", metavar="TIME", callback=_moment, help="Leave out what was over before, as 2026-11-23T09:30 (UTC).")
+@click.option("--to", "to", metavar="TIME", callback=_moment, help="Leave out what began later.")
+def incident(screen: Screen, recording: str, group: str | None, from_: int | None, to: int | None, *, every: bool, markdown: bool) -> None:
+    """Read RECORDING (from `equipoise record`, or a recorded run: its folder or name) and show for
+    each incident of a group what began it, the rebalances that followed, how long partitions with
+    records stood still, and what would have avoided it.
+
+    An incident begins with a member that joins, leaves, restarts or is lost, with other topics,
+    partitions or another topology, or with work that stands still without any rebalance. Rebalances
+    that it made necessary belong to it. Times are the coordinator's.
+
+    \b
+    Examples:
+      equipoise incident cluster.db --group orders
+      equipoise incident cluster.db --group orders --from 2026-11-23T09:00 --to 2026-11-23T10:00
+      equipoise incident cluster.db --all --json | jq '.groups[].incidents[].cause'
+      equipoise incident scale-out --all
+    """
+    from equipoise.replay.incident import history_of, incidents
+
+    if every == (group is not None):
+        raise InputError("--group: name the group to explain, or give --all")
+    with _opened(recording) as opened:
+        names = opened.groups()
+        if group is not None and group not in names:
+            raise InputError(f"--group: {recording} has no group {group!r}; equipoise cluster {recording} lists those that it has")
+        found = []
+        for name in names if group is None else [group]:
+            history = history_of(opened, name)
+            if history.states:
+                found.append((history, incidents(history, from_ or 0, _END_MS if to is None else to)))
+    if every:
+        found.sort(key=lambda pair: (-sum(each.unavailable_ms for each in pair[1]), pair[0].group))
+    parts: list[Part] = []
+    documents: list[dict[str, Any]] = []
+    for history, mine in found:
+        kind = history.states[-1].group.kind.value
+        documents.append({"group": history.group, "kind": kind, "incidents": [_document(each) for each in mine], "unread": history.unread})
+        parts += [*([""] if parts else []), *_parts(history.group, kind, mine), *(f"not read: {each}" for each in history.unread)]
+    parts = parts or ["no group yet"]
+    screen.answer({"recording": recording, "groups": documents}, *(_markdown(parts) if markdown else parts))
+
+
+def _opened(place: str) -> Recording | Dump:
+    from equipoise.replay.importers.groups.dump import Dump
+    from equipoise.replay.importers.groups.recording import open_recording
+    from equipoise.replay.importers.kafka_streams import Source, shipped_runs
+
+    folder = Path(place)
+    if folder.is_dir() or (not folder.exists() and place in shipped_runs()):
+        return Dump(Source(folder if folder.exists() else shipped_runs()[place]))
+    return open_recording(place)
+
+
+def _document(incident: Incident) -> dict[str, Any]:
+    return {
+        "begin_ms": incident.begin_ms,
+        "end_ms": incident.end_ms,
+        "cause": incident.cause.name.lower(),
+        "cause_text": incident.cause.value,
+        "members": list(incident.members),
+        "is_rolling": incident.is_rolling,
+        "is_unusual": incident.is_unusual,
+        "before_ms": list(incident.before),
+        "unavailable_ms": incident.unavailable_ms,
+        "moved": incident.moved,
+        "rebalances": [{**attrs.asdict(each), "cause": each.cause.name.lower()} for each in incident.chain],
+        "gaps": [attrs.asdict(each) for each in incident.gaps],
+        "advice": list(incident.advice),
+    }
+
+
+def _parts(group: str, kind: str, found: list[Incident]) -> list[Part]:
+    unavailable = sum(each.unavailable_ms for each in found)
+    head = Line(bold(group), f"  {kind}: {counted(len(found), 'incident')}, {span_text(unavailable)} unavailable, summed over partitions")
+    if not found:
+        return [head]
+    columns = ("when", "what began it", "members", "rebalances", "moved", "partitions", "longest", "unavailable")
+    rows = [
+        (
+            day_text(each.begin_ms), each.cause.value, ", ".join(each.members), len(each.chain), each.moved,
+            len({gap.partition for gap in each.gaps}), span_text(max((gap.unavailable_ms for gap in each.gaps), default=0)),
+            span_text(each.unavailable_ms),
+        )
+        for each in found
+    ]  # fmt: skip
+    parts: list[Part] = [head, "", Table(columns=columns, rows=rows)]
+    for each in found:
+        parts += ["", Line(bold(day_text(each.begin_ms)), f"  {_what(each)}")]
+        parts += [f"  {_step(rebalance)}" for rebalance in each.chain[:_MOST_STEPS]]
+        if len(each.chain) > _MOST_STEPS:
+            parts.append(f"  and {counted(len(each.chain) - _MOST_STEPS, 'more rebalance')}")
+        parts += [f"  to avoid it: {text}" for text in each.advice]
+    return parts
+
+
+def _markdown(parts: Sequence[Part]) -> list[Part]:
+    """The same parts, as Markdown. What members and groups are called is shown as text."""
+    found: list[Part] = []
+    for part in parts:
+        if isinstance(part, Table):
+            cells = [[_escaped(str(cell)) for cell in row] for row in (part.columns, *part.rows)]
+            lines = [f"| {' | '.join(row)} |" for row in cells]
+            found += [lines[0], f"|{'---|' * len(part.columns)}", *lines[1:]]
+        elif isinstance(part, Line):
+            found.append(f"**{_escaped(''.join(span if isinstance(span, str) else span.text for span in part.spans))}**")
+        else:
+            found += [f"- {_escaped(part.strip())}"] if part.startswith("  ") else [_escaped(part)]
+    return found
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"([\\`*_|<>\[\]])", r"\\\1", text)
+
+
+def _what(incident: Incident) -> str:
+    who = f" ({', '.join(incident.members)})" if incident.members else ""
+    rolling = "; one of several restarts, one after the other" if incident.is_rolling else ""
+    unusual = ""
+    if incident.is_unusual:
+        unusual = f"; unusual: {len(incident.before)} before cost {span_text(round(statistics.median(incident.before)))} at the median"
+    return f"{incident.cause.value}{who}, over after {span_text(incident.end_ms - incident.begin_ms)}{rolling}{unusual}"
+
+
+def _step(rebalance: Rebalance) -> str:
+    stopped = f", {span_text(rebalance.stopped_ms)} after its last commit" if rebalance.stopped_ms >= 0 else ""
+    changes = [f"{len(rebalance.moved)} moved"] if rebalance.moved else []
+    changes += [f"{len(rebalance.unowned)} given up"] if rebalance.unowned else []
+    changes += [f"joined: {', '.join(rebalance.joined)}"] if rebalance.joined else []
+    changes += [f"gone: {', '.join(rebalance.gone)}"] if rebalance.gone else []
+    changes += [f"state lost: {', '.join(rebalance.lost_state)}"] if rebalance.lost_state else []
+    return f"{day_text(rebalance.end_ms)} generation {rebalance.number}: {rebalance.cause.value}{stopped}; {', '.join(changes) or 'nothing moved'}"

@@ -1,0 +1,12 @@
+"""What happened to a group that anything may lead: its rebalances, their causes, what they cost.
+From a recording alone (`equipoise record`).
+"""
+
+from __future__ import annotations
+
+from equipoise.replay.incident.history import GroupHistory, history_of
+from equipoise.replay.incident.incidents import Incident, incidents
+from equipoise.replay.incident.rebalances import Cause, Rebalance, rebalances
+from equipoise.replay.incident.unavailable import Gap, gaps
+
+__all__ = ["Cause", "Gap", "GroupHistory", "Incident", "Rebalance", "gaps", "history_of", "incidents", "rebalances"]

@@ -1,0 +1,109 @@
+"""One group's past: every state that its coordinator stored, commits, and end offsets."""
+
+from __future__ import annotations
+
+import statistics
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+
+import attrs
+
+from equipoise.replay.importers.groups.dump import ReadableRecording
+from equipoise.replay.importers.groups.observed import ObservedGroup, ObservedGroups
+from equipoise.replay.importers.groups.recording import Commit
+from equipoise.replay.importers.offsets_topic.records import RawRecord
+
+
+@attrs.frozen(kw_only=True)
+class State:
+    """A group from `at_ms` on."""
+
+    at_ms: int
+    group: ObservedGroup
+
+
+@attrs.frozen(kw_only=True)
+class GroupHistory:
+    """`states`: in order of time, each different from the one before. `commits`: partition
+    (``orders-3``) -> time (ms) and offset of its commits, in order; deleted ones are left out.
+    `ends`: times of the samples, and for each topic -> end of each partition. `unread`: why records
+    were passed over. `has_every_commit`: at least one of each second; a recorded run that ships
+    with equipoise has fewer.
+    """
+
+    group: str
+    states: list[State]
+    commits: dict[str, list[tuple[int, int]]]
+    end_times_ms: list[int]
+    ends: list[dict[str, list[int]]]
+    unread: list[str]
+    has_every_commit: bool = True
+
+    def state_at(self, at_ms: int) -> ObservedGroup | None:
+        """The group at a time; None: before its first record."""
+        place = bisect_right(self.states, at_ms, key=lambda state: state.at_ms)
+        return self.states[place - 1].group if place else None
+
+    def end_of(self, partition: str, at_ms: int) -> int | None:
+        """End offset of a partition in the last sample by `at_ms`; None: it is in none."""
+        topic, _, number = partition.rpartition("-")
+        place = bisect_right(self.end_times_ms, at_ms)
+        ends = self.ends[place - 1].get(topic, []) if place else []
+        return ends[int(number)] if int(number) < len(ends) else None
+
+    def last_commit(self, partition: str, by_ms: int) -> tuple[int, int] | None:
+        """Time (ms) and offset of the last commit of a partition by `by_ms`; None: there is none.
+        """
+        found = self.commits.get(partition, [])
+        place = bisect_right(found, by_ms, key=lambda commit: commit[0])
+        return found[place - 1] if place else None
+
+    def usual_ms(self, partition: str) -> float:
+        """The usual time between two commits of a partition, ms; 0: it has no two."""
+        found = self.commits.get(partition, [])
+        return statistics.median(after - before for (before, _), (after, _) in pairwise(found)) if len(found) > 1 else 0.0
+
+
+def history_of(recording: ReadableRecording, group: str) -> GroupHistory:
+    """Reads one group's past from a recording."""
+    records, commits = recording.records(group), recording.commits(group)
+    return read_history(group, records, commits, recording.ends(), recording.topics(), has_every_commit=recording.has_every_commit)
+
+
+def read_history(
+    group: str,
+    records: Iterable[RawRecord],
+    committed: Iterable[Commit],
+    samples: Iterable[tuple[int, dict[str, list[int]]]],
+    topics: Mapping[str, str],
+    *,
+    has_every_commit: bool = True,
+) -> GroupHistory:
+    """Folds a group's past from its records, in order. `samples`: times, and topic -> end of each
+    partition. `topics`: topic id -> topic.
+    """
+    observed = ObservedGroups(topics)
+    states: list[State] = []
+    for raw in records:
+        observed.read(raw)
+        now = observed.groups.get(group)
+        if now is None or (states and states[-1].group == now):
+            continue
+        if states and states[-1].at_ms == raw.timestamp_ms:  # records that a coordinator wrote at once
+            states.pop()
+        states.append(State(at_ms=raw.timestamp_ms, group=now))
+    commits: dict[str, list[tuple[int, int]]] = {}
+    for commit in committed:
+        if commit.committed is not None:
+            commits.setdefault(f"{commit.topic}-{commit.partition}", []).append((commit.at_ms, commit.committed))
+    sampled = list(samples)
+    return GroupHistory(
+        group=group,
+        states=states,
+        commits=commits,
+        end_times_ms=[at_ms for at_ms, _ in sampled],
+        ends=[ends for _, ends in sampled],
+        unread=observed.unread,
+        has_every_commit=has_every_commit,
+    )

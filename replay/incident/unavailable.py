@@ -1,0 +1,63 @@
+"""When work stood still: partitions that had records to read, and no commit."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+
+import attrs
+
+from equipoise.replay.incident.history import GroupHistory
+
+LEAST_MS = 1_000
+"""Shorter gaps are not told from commits that came late."""
+LEAST_LAST_MS = 20_000
+"""After the last commit that was recorded, when none has come yet, only longer gaps count."""
+_TIMES_USUAL, _TIMES_SELDOM = 2.0, 8.0
+
+
+@attrs.frozen
+class Gap:
+    """A span without a commit of `partition`, although it had records. `from_ms`: its last commit;
+    `until_ms`: the next one, or the last moment that was recorded. `unavailable_ms`: the span less
+    the usual time between two of its commits. `came`: records that were unread in the span.
+    `behind`: those that were not read by its end.
+    """
+
+    partition: str
+    from_ms: int
+    until_ms: int
+    unavailable_ms: int
+    came: int
+    behind: int
+    is_long: bool
+    """A reader that works and commits seldom does not explain it: half of the records that came
+    were unread at its end, or, where every commit is recorded, it is many times the usual time
+    between two commits.
+    """
+
+
+def gaps(history: GroupHistory) -> list[Gap]:
+    """Returns the gaps of all partitions, in the order in which they began. A partition counts as
+    having records when an end-offset sample within the gap is past its last commit.
+    """
+    times_ms = [state.at_ms for state in history.states[-1:]] + history.end_times_ms[-1:] + [each[-1][0] for each in history.commits.values()]
+    last_ms = max(times_ms, default=0)
+    found: list[Gap] = []
+    spans = [after - before for commits in history.commits.values() for (before, _), (after, _) in itertools.pairwise(commits)]
+    usual_of_all = statistics.median(spans) if spans else 0.0
+    for partition, commits in history.commits.items():
+        usual = min(usual_of_all, history.usual_ms(partition) or usual_of_all)
+        for (before_ms, committed), (after_ms, then) in zip(commits, [*commits[1:], (last_ms, commits[-1][1])], strict=True):
+            unavailable_ms = round(after_ms - before_ms - usual)
+            if unavailable_ms < LEAST_MS or after_ms - before_ms < _TIMES_USUAL * usual:
+                continue
+            if (before_ms, committed) == commits[-1] and unavailable_ms < LEAST_LAST_MS:
+                continue
+            ends = [history.end_of(partition, at_ms) for at_ms in (before_ms + round(usual), (before_ms + after_ms) // 2, after_ms)]
+            end = max((end for end in ends if end is not None), default=0)
+            if end > committed:
+                came, behind = end - committed, max(0, end - then)
+                is_long = 2 * behind >= came or (history.has_every_commit and after_ms - before_ms >= _TIMES_SELDOM * usual)
+                found.append(Gap(partition, before_ms, after_ms, unavailable_ms, came, behind, is_long))
+    return sorted(found, key=lambda gap: (gap.from_ms, gap.partition))

@@ -1,0 +1,265 @@
+"""What `incident` says of recorded runs of Kafka Streams, beside what the operator did, and of
+constructed histories of consumers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from click.testing import CliRunner
+
+from equipoise.cli import main
+from equipoise.cli.incident import _escaped
+from equipoise.replay.importers.groups.dump import Dump
+from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup, ObservedMember
+from equipoise.replay.importers.kafka_streams import Source, shipped_runs
+from equipoise.replay.incident import Cause, GroupHistory, Incident, gaps, history_of, incidents, rebalances
+from equipoise.replay.incident.history import State
+from equipoise.replay.incident.rebalances import FOLLOWS
+from tests.pages import rows_of
+
+JOINED, EXPIRED, LEFT, BACK, FIRST = Cause.JOINED, Cause.EXPIRED, Cause.LEFT, Cause.BACK, Cause.FIRST
+DONE = {
+    "scale-out": [
+        ("start i1 i2", FIRST, ("i1", "i2")), ("A1_scale_out_one_cold", JOINED, ("i3",)), ("A2_scale_out_two_cold", JOINED, ("i4", "i5")),
+        ("A3_kill_one", EXPIRED, ("i2",)), ("A4_restart_with_old_state", BACK, ("i2",)), ("A5_graceful_close_default", EXPIRED, ("i3",)),
+    ],
+    "rolling": [
+        ("start i1 i2 i3", FIRST, ("i1", "i2", "i3")), ("B1_bounce", EXPIRED, ("i1",)), ("B2_bounce", EXPIRED, ("i2",)),
+        ("B3_bounce", EXPIRED, ("i3",)), ("B3_bounce", BACK, ("i3",)), ("B4_disk_loss", EXPIRED, ("i2",)),
+        ("B5_scale_in_leave_group", LEFT, ("i3",)),
+    ],
+}  # fmt: skip
+"""What the operator did, and what has to be read of it: an application that closes does not leave
+its group, so it is missed when its session is over.
+"""
+
+
+@pytest.mark.parametrize("run", sorted(DONE))
+def test_recorded_run_tells_each_action_without_the_actions(run: str) -> None:
+    source = Source(shipped_runs()[run])
+    found = incidents(history_of(Dump(source), "orders"))
+    assert [(each.cause, each.members) for each in found] == [(cause, members) for _, cause, members in DONE[run]]
+    begun = {action.action: action.at_ms for action in source.actions()}
+    for each, (action, cause, _) in zip(found, DONE[run], strict=True):
+        if action in begun and cause is not BACK:
+            assert abs(each.begin_ms - begun[action]) < 16_000, action  # a commit before it, or the first generation after it
+
+
+def test_recorded_rolling_restart_is_one_and_a_lost_disk_is_seen() -> None:
+    found = incidents(history_of(Dump(Source(shipped_runs()["rolling"])), "orders"))
+    assert [each.members for each in found if each.is_rolling] == [("i1",), ("i2",), ("i3",), ("i2",)]
+    assert [(name, each.cause) for each in found for step in each.chain for name in step.lost_state] == [("i2", EXPIRED)]
+    assert all("group.instance.id" in each.advice[0] for each in found if each.is_rolling)
+
+
+def test_command_shows_a_recorded_run() -> None:
+    shown = CliRunner().invoke(main, ["incident", "scale-out", "--group", "orders"])
+    assert shown.exit_code == 0, shown.output
+    assert "orders  classic streams: 6 incidents" in shown.stdout
+    assert "a member was not heard of for its session timeout (i2)" in shown.stdout
+    document = json.loads(CliRunner().invoke(main, ["incident", "scale-out", "--all", "--json", "--to", "2026-11-20T04:40"]).stdout)
+    assert [each["cause"] for each in document["groups"][0]["incidents"]] == ["first", "joined"]
+    refused = CliRunner().invoke(main, ["incident", "scale-out", "--group", "order"])
+    assert (refused.exit_code, "has no group 'order'" in refused.output) == (2, True)
+    assert CliRunner().invoke(main, ["incident", "scale-out"]).exit_code == 2
+    assert "is not a time" in CliRunner().invoke(main, ["incident", "scale-out", "--all", "--from", "noon"]).output
+
+
+def test_page_shows_what_the_command_prints() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "incidents.md").read_text(encoding="utf-8")
+    shown = page.partition("```text\n")[2].partition("```")[0]
+    assert shown.rstrip() in CliRunner().invoke(main, ["incident", "scale-out", "--all"]).stdout
+    causes = {row.cells[0] for row in rows_of(page)}
+    named = {cause.value for cause in Cause if cause not in (*FOLLOWS, FIRST)}
+    assert named <= causes
+
+
+def test_markdown_for_a_ticket_shows_names_as_text() -> None:
+    shown = CliRunner().invoke(main, ["incident", "scale-out", "--group", "orders", "--markdown"]).stdout.splitlines()
+    assert shown[2:4] == [
+        "| when | what began it | members | rebalances | moved | partitions | longest | unavailable |", "|---|---|---|---|---|---|---|---|"
+    ]  # fmt: skip
+    assert shown[11].startswith("**2026-11-20 04:33:18 UTC  the group began (i1, i2)")
+    assert _escaped("<b>|*_`") == "\\<b\\>\\|\\*\\_\\`"
+
+
+# -- constructed histories: two consumers, four partitions, a commit each second
+
+SECOND = 1_000
+
+
+def member(name: str, *partitions: int, **settings: Any) -> ObservedMember:
+    plain = ObservedMember(member_id=f"{name}-1", client_id=name, session_timeout_ms=10_000, rebalance_timeout_ms=60_000, topics=("orders",))
+    return attrs.evolve(plain, active=frozenset(f"orders-{partition}" for partition in partitions), **settings)
+
+
+def group(number: int, *members: ObservedMember, protocol: str = "range") -> ObservedGroup:
+    return ObservedGroup(
+        name="g", kind=GroupKind.CLASSIC_CONSUMER, epoch=number, assignment_epoch=number, protocol=protocol,
+        members={each.member_id: each for each in members},
+    )  # fmt: skip
+
+
+BOTH = group(1, member("a", 0, 1), member("b", 2, 3))
+
+
+def history(*states: tuple[int, ObservedGroup], stopped: Mapping[int, Sequence[tuple[int, int]]] | None = None, until_s: int = 200) -> GroupHistory:
+    """`states`: second and group. `stopped`: partition -> spans (seconds) without a commit. Ten
+    records a second come to each partition, and a commit has all of them.
+    """
+    commits = {
+        f"orders-{partition}": [
+            (second * SECOND, second * 10)
+            for second in range(1, until_s)
+            if not any(begin < second < end for begin, end in (stopped or {}).get(partition, ()))
+        ]
+        for partition in range(4)
+    }
+    return GroupHistory(
+        group="g",
+        states=[State(at_ms=second * SECOND, group=each) for second, each in states],
+        commits=commits,
+        end_times_ms=[second * SECOND for second in range(until_s)],
+        ends=[{"orders": [second * 10 + 5] * 4} for second in range(until_s)],
+        unread=[],
+    )
+
+
+def only(*states: tuple[int, ObservedGroup], stopped: Mapping[int, Sequence[tuple[int, int]]] | None = None) -> Incident:
+    found = incidents(history((0, BOTH), *states, stopped=stopped))
+    assert [each.cause for each in found[:-1]] == [FIRST]
+    return found[-1]
+
+
+def test_member_that_is_killed_and_one_that_leaves() -> None:
+    alone = group(2, member("a", 0, 1, 2, 3))
+    killed = only((110, alone), stopped={2: [(99, 111)], 3: [(99, 111)]})
+    assert (killed.cause, killed.members, killed.begin_ms, killed.end_ms) == (EXPIRED, ("b",), 99_000, 111_000)
+    assert (killed.unavailable_ms, killed.moved, killed.chain[0].stopped_ms) == (22_000, 2, 11_000)
+    left = only((100, alone))
+    assert (left.cause, left.chain[0].stopped_ms, left.unavailable_ms) == (LEFT, 0, 0)
+
+
+def test_member_that_does_not_poll_in_time() -> None:
+    slow = only((170, group(2, member("a", 0, 1, 2, 3))), stopped={2: [(100, 171)], 3: [(100, 171)]})
+    assert (slow.cause, slow.members, "max.poll" in slow.advice[0]) == (Cause.POLL_TIMEOUT, ("b",), True)
+
+
+def test_restarts() -> None:
+    back = only((105, group(2, member("a", 0, 1), member("b", 2, 3, member_id="b-2"))))
+    assert (back.cause, back.members) == (Cause.RESTARTED, ("b",))
+    later = incidents(history((0, BOTH), (100, group(2, member("a", 0, 1, 2, 3))), (130, group(3, member("a", 0, 1), member("b", 2, 3)))))
+    assert [(each.cause, each.is_rolling) for each in later] == [(FIRST, False), (LEFT, False), (BACK, False)]
+    static = {"instance_id": "b"}
+    pair = group(1, member("a", 0, 1), member("b", 2, 3, **static)), group(2, member("a", 0, 1), member("b", 2, 3, member_id="b-2", **static))
+    assert incidents(history((0, pair[0]), (100, pair[1])))[-1].cause is Cause.STATIC_BACK
+
+
+def test_consumers_that_share_a_client_id_are_not_taken_for_each_other() -> None:
+    def same(number: int, *partitions: int) -> ObservedMember:
+        return member("app", *partitions, member_id=f"app-{number}")
+
+    pair = group(1, same(1, 0, 1), same(2, 2, 3))
+    states = ((0, pair), (100, group(2, same(1, 0, 1, 2, 3))), (120, group(3, same(1, 0, 1), same(3, 2), same(4, 3))))
+    assert [each.cause for each in incidents(history(*states))] == [FIRST, LEFT, JOINED]
+
+
+def test_consumer_that_was_killed_and_joined_before_the_coordinator_knew() -> None:
+    def consumers(epoch: int, *members: ObservedMember) -> ObservedGroup:
+        at_rest = (attrs.evolve(each, epoch=epoch, state="stable") for each in members)
+        return attrs.evolve(group(epoch, *at_rest), kind=GroupKind.CONSUMER)
+
+    a, b, new = member("a", 0, 1), member("b", 2, 3), member("b", member_id="b-2")
+    states = ((0, consumers(1, a, b)), (100, consumers(2, a, b, new)), (108, consumers(3, a, member("b", 2, 3, member_id="b-2"))))
+    stopped = {2: [(97, 110)], 3: [(97, 110)]}
+    found = incidents(history(*states, stopped=stopped))
+    assert [(each.cause, each.members) for each in found[:2]] == [(FIRST, ("a", "b")), (Cause.RESTARTED, ("b",))]
+    (_, stays) = incidents(history(*states[:2]))
+    assert stays.cause is JOINED, "its namesake stays"
+
+
+def test_rolling_restart_of_consumers() -> None:
+    states = (
+        (100, group(2, member("b", 0, 1, 2, 3))), (120, group(3, member("a", 0, 1), member("b", 2, 3))),
+        (140, group(4, member("a", 0, 1, 2, 3))), (160, group(5, member("a", 0, 1), member("b", 2, 3))),
+    )  # fmt: skip
+    found = incidents(history((0, BOTH), *states))
+    assert [(each.cause, each.is_rolling) for each in found[1:]] == [(LEFT, True), (BACK, False), (LEFT, True), (BACK, False)]
+    assert "equipoise lead --hold" in found[1].advice[1]
+
+
+def test_causes_without_a_change_of_members() -> None:
+    a, b = member("a", 0, 1), member("b", 2, 3)
+    cases = [
+        (group(2, member("a", 0, 1, 4), b), Cause.PARTITIONS),
+        (group(2, a, member("b", 2)), Cause.PARTITIONS),
+        (group(2, a, attrs.evolve(b, topics=("orders", "stock"))), Cause.SUBSCRIBED),
+        (group(2, a, attrs.evolve(b, pattern="o.*")), Cause.SUBSCRIBED),
+        (group(2, a, b), Cause.ASKED),
+        (group(2, member("a", 2, 3), member("b", 0, 1)), Cause.ASKED),
+    ]
+    for after, cause in cases:
+        assert only((100, after)).cause is cause
+
+
+def test_cooperative_rounds_are_one_incident() -> None:
+    both = group(1, member("a", 0, 1), member("b", 2, 3), protocol="cooperative-sticky")
+    revoked = group(2, member("a", 0), member("b", 2), member("c"), protocol="cooperative-sticky")
+    given = group(3, member("a", 0), member("b", 2), member("c", 1, 3), protocol="cooperative-sticky")
+    joined = incidents(history((0, both), (100, revoked), (101, given)))[-1]
+    assert (joined.cause, [each.cause for each in joined.chain], joined.moved) == (JOINED, [JOINED, Cause.FOLLOW_UP], 2)
+
+
+def test_incident_that_costs_more_than_those_before_is_unusual() -> None:
+    states = [(0, BOTH)]
+    for turn in range(5):
+        at_s = 20 + 40 * turn
+        states += [(at_s, group(2 + 2 * turn, member("a", 0, 1, 2, 3))), (at_s + 20, group(3 + 2 * turn, member("a", 0, 1), member("b", 2, 3)))]
+    stops = [(20 + 40 * turn - 8, 20 + 40 * turn + (12 if turn == 4 else 1)) for turn in range(5)]
+    killed = [each for each in incidents(history(*states, stopped={2: stops, 3: stops}, until_s=260)) if each.cause is EXPIRED]
+    assert [each.is_unusual for each in killed] == [False, False, False, False, True]
+    assert killed[-1].before == (16_000, 16_000, 16_000, 16_000)
+
+
+def test_members_that_ask_again_and_again() -> None:
+    states = [(100 + number, group(2 + number, member("a", 0, 1), member("b", 2, 3))) for number in range(30)]
+    loop = only(*states)
+    assert (loop.cause, len(loop.chain)) == (Cause.ASKED, 30)
+    assert any("again and again" in text for text in loop.advice)
+
+
+def test_work_that_stands_still_in_a_quiet_group() -> None:
+    still = incidents(history((0, BOTH), stopped={3: [(100, 200)]}))[-1]
+    assert (still.cause, still.begin_ms, {gap.partition for gap in still.gaps}) == (Cause.NOTHING, 100_000, {"orders-3"})
+    assert still.unavailable_ms == 98_000
+
+
+def test_partition_without_records_is_not_unavailable() -> None:
+    quiet = history((0, BOTH), stopped={3: [(100, 150)]})
+    ends = [{"orders": [*each["orders"][:3], min(each["orders"][3], 1_000)]} for each in quiet.ends]
+    assert gaps(attrs.evolve(quiet, ends=ends)) == []
+    assert [gap.partition for gap in gaps(quiet)] == ["orders-3"]
+
+
+def test_consumers_of_kip_848_store_each_step() -> None:
+    def consumers(epoch: int, target: int, *members: ObservedMember) -> ObservedGroup:
+        return attrs.evolve(group(epoch, *members), kind=GroupKind.CONSUMER, assignment_epoch=target)
+
+    first = consumers(1, 1, member("a", 0, 1, 2, 3, epoch=1, state="stable"))
+    states = (
+        (100, consumers(2, 1, *first.members.values(), member("b", epoch=0, state="unreleased"))),
+        (101, consumers(2, 2, member("a", 0, 1, 2, 3, epoch=1, state="unrevoked"), member("b", epoch=2, state="unreleased"))),
+        (103, consumers(2, 2, member("a", 0, 1, epoch=2, state="stable"), member("b", 2, 3, epoch=2, state="stable"))),
+    )
+    (_, joined) = rebalances(history((0, first), *states))
+    assert (joined.cause, joined.members, joined.begin_ms, joined.took_ms, joined.moved) == (JOINED, ("b",), 100_000, 3_000, ("orders-2", "orders-3"))
+
+
+def test_history_without_records() -> None:
+    assert incidents(GroupHistory(group="g", states=[], commits={}, end_times_ms=[], ends=[], unread=[])) == []
