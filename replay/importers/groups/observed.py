@@ -156,24 +156,24 @@ class ObservedGroups:
             self.names.update((topic.topic_id, topic.topic_name) for topic in record.value.topics)
             return None
         if record.deleted:
-            return self._forget(record, kind)
+            return self._forget(record)
         before = self.groups.get(record.group)
         if isinstance(record.value, ClassicGroup):
             group = _classic(record.value, at_ms)
         else:
             group = before if before is not None and before.kind is kind else ObservedGroup(name=record.group, kind=kind)
             group = self._modern(group, record)
-        if before is not None and before.kind is not group.kind and kind is not None:
+        if before is not None and before.kind is not group.kind:
             self._targets.pop(record.group, None)
         self.groups[record.group] = group
         return group
 
-    def _forget(self, record: GroupRecord, kind: GroupKind) -> ObservedGroup | None:
+    def _forget(self, record: GroupRecord) -> ObservedGroup | None:
         """A tombstone: of the group, or of one member's part. One of a kind that the group no
         longer is comes from its move to another protocol.
         """
         group = self.groups.get(record.group)
-        if group is None or (record.kind == GROUP_METADATA) != (kind_is_classic(group.kind)):
+        if group is None or _kind_of(record) is not (GroupKind.OTHER if kind_is_classic(group.kind) else group.kind):
             return group
         if record.kind in (GROUP_METADATA, 3, 11, 17):
             del self.groups[record.group]
@@ -259,6 +259,7 @@ def kind_is_classic(kind: GroupKind) -> bool:
 
 
 def _kind_of(record: GroupRecord) -> GroupKind:
+    """By the record's key; OTHER: any classic group."""
     if record.of_consumers:
         return GroupKind.CONSUMER
     if record.of_streams:

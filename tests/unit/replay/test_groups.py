@@ -237,6 +237,10 @@ def test_group_that_changes_its_protocol_is_not_forgotten_by_the_old_one() -> No
     observed.read(classic("consumer", "range", 6, ("m1", subscription("orders"), assignment("orders", 0))))
     observed.apply(record(3, deleted=True))
     assert (observed.groups["g"].kind, observed.groups["g"].epoch) == (GroupKind.CLASSIC_CONSUMER, 6)
+    folded(observed, record(17, values.StreamsGroupMetadata(epoch=7, metadata_hash=0)), record(3, deleted=True))
+    assert observed.groups["g"].kind is GroupKind.STREAMS
+    observed.apply(record(17, deleted=True))
+    assert observed.groups == {}
 
 
 def tasks(*numbers: int) -> tuple[Any, ...]:
