@@ -4,9 +4,23 @@ From a recording alone (`equipoise record`).
 
 from __future__ import annotations
 
+from equipoise.replay.incident.counterfactuals import Counterfactual, Otherwise, counterfactual
 from equipoise.replay.incident.history import GroupHistory, history_of
 from equipoise.replay.incident.incidents import Incident, incidents
 from equipoise.replay.incident.rebalances import Cause, Rebalance, rebalances
 from equipoise.replay.incident.unavailable import Gap, gaps
 
-__all__ = ["Cause", "Gap", "GroupHistory", "Incident", "Rebalance", "gaps", "history_of", "incidents", "rebalances"]
+__all__ = [
+    "Cause",
+    "Counterfactual",
+    "Gap",
+    "GroupHistory",
+    "Incident",
+    "Otherwise",
+    "Rebalance",
+    "counterfactual",
+    "gaps",
+    "history_of",
+    "incidents",
+    "rebalances",
+]

@@ -23,7 +23,7 @@ _MANY = 20
 """As many rebalances that a member asked for, one after the other, are a loop."""
 _FOR_A_MEDIAN = 3
 _LEAST_USUAL_MS = 1_000
-_STOPS = (Cause.EXPIRED, Cause.LEFT, Cause.RESTARTED, Cause.STATIC_BACK, Cause.POLL_TIMEOUT)
+_STOPS = (Cause.EXPIRED, Cause.LEFT, Cause.GONE, Cause.RESTARTED, Cause.STATIC_BACK, Cause.POLL_TIMEOUT)
 
 
 @attrs.frozen(kw_only=True)

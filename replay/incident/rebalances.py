@@ -44,6 +44,7 @@ class Cause(enum.StrEnum):
     POLL_TIMEOUT = "a member did not poll within max.poll.interval.ms"
     RESTARTED = "a member left and is back"
     LEFT = "a member left"
+    GONE = "a member is gone: it left, or was not heard of"
     BACK = "a member is back"
     JOINED = "a member joined"
     SUBSCRIBED = "members subscribed to other topics"
@@ -181,7 +182,7 @@ def _cause(
     statics = [member for member in gone if member.instance_id is not None and _key(member) in back]
     really_gone = [member for member in gone if member not in statics]
     if really_gone:
-        stops = [(stopped, member) for member in really_gone if (stopped := _stopped_ms(history, before, member, at_ms)) is not None]
+        stops = [(stopped, member) for member in really_gone if (stopped := last_heard_before_ms(history, before, member, at_ms)) is not None]
         if stops:
             stopped, member = max(stops, key=lambda pair: pair[0])
             session_ms = member.session_timeout_ms if member.session_timeout_ms > 0 else _LONGEST_SESSION_MS
@@ -191,7 +192,10 @@ def _cause(
                 return Cause.EXPIRED, [member], stopped
         returned = [member for member in really_gone if _key(member) in back]
         stopped_ms = max((stopped for stopped, _ in stops), default=-1)
-        return (Cause.RESTARTED, returned, stopped_ms) if returned else (Cause.LEFT, really_gone, stopped_ms)
+        if returned:
+            return Cause.RESTARTED, returned, stopped_ms
+        is_known = bool(stops) or any(_committed_lately(history, before, member, at_ms) for member in really_gone)
+        return Cause.LEFT if is_known else Cause.GONE, really_gone, stopped_ms
     if statics:
         return Cause.STATIC_BACK, statics, -1
     if joined:
@@ -262,7 +266,16 @@ def _expired_from_ms(history: GroupHistory, group: ObservedGroup, member: Observ
     return max(_UNKNOWN_SESSION_MS, _UNKNOWN_INTERVALS * usual)
 
 
-def _stopped_ms(history: GroupHistory, group: ObservedGroup, member: ObservedMember, at_ms: int) -> int | None:
+def _committed_lately(history: GroupHistory, group: ObservedGroup, member: ObservedMember, at_ms: int) -> bool:
+    """Whether the member committed within a session timeout before `at_ms`, so that it cannot have
+    expired.
+    """
+    session_ms = member.session_timeout_ms if member.session_timeout_ms > 0 else _UNKNOWN_SESSION_MS
+    commits = [history.last_commit(partition, at_ms) for work in member.active for partition in group.partitions_of(work)]
+    return any(commit is not None and at_ms - commit[0] < session_ms for commit in commits)
+
+
+def last_heard_before_ms(history: GroupHistory, group: ObservedGroup, member: ObservedMember, at_ms: int) -> int | None:
     """How long before `at_ms` the member had last committed something of which records were unread
     then; None: there is nothing like it, so its commits say nothing.
     """
