@@ -20,7 +20,7 @@ from equipoise.replay.wording import counted, day_text, span_text
 if TYPE_CHECKING:
     from equipoise.replay.importers.groups.dump import Dump
     from equipoise.replay.importers.groups.recording import Recording
-    from equipoise.replay.incident import Counterfactual, GroupHistory, Incident, Rebalance
+    from equipoise.replay.incident import AtOnce, Counterfactual, GroupHistory, Incident, Rebalance
 
 _MOST_STEPS = 12
 _MOST_SIMULATED = 20
@@ -61,7 +61,7 @@ def incident(screen: Screen, recording: str, group: str | None, from_: int | Non
       equipoise incident cluster.db --all --json | jq '.groups[].incidents[].cause'
       equipoise incident scale-out --all
     """
-    from equipoise.replay.incident import history_of, incidents
+    from equipoise.replay.incident import at_once, history_of, incidents
 
     if every == (group is not None):
         raise InputError("--group: name the group to explain, or give --all")
@@ -80,7 +80,8 @@ def incident(screen: Screen, recording: str, group: str | None, from_: int | Non
             otherwise |= _simulate(screen, opened, history, mine)
     if every:
         found.sort(key=lambda pair: (-sum(each.unavailable_ms for each in pair[1]), pair[0].group))
-    parts: list[Part] = []
+    together = at_once({history.group: mine for history, mine in found})
+    parts: list[Part] = [_together(each) for each in together]
     documents: list[dict[str, Any]] = []
     for history, mine in found:
         kind = history.states[-1].group.kind.value
@@ -88,7 +89,8 @@ def incident(screen: Screen, recording: str, group: str | None, from_: int | Non
         documents.append({"group": history.group, "kind": kind, "incidents": shown, "unread": history.unread})
         parts += [*([""] if parts else []), *_parts(history.group, kind, mine, otherwise), *(f"not read: {each}" for each in history.unread)]
     parts = parts or ["no group yet"]
-    screen.answer({"recording": recording, "groups": documents}, *(_markdown(parts) if markdown else parts))
+    document = {"recording": recording, "at_once": [_at_once_document(each) for each in together], "groups": documents}
+    screen.answer(document, *(_markdown(parts) if markdown else parts))
 
 
 def _opened(place: str) -> Recording | Dump:
@@ -117,6 +119,17 @@ def _simulate(screen: Screen, recording: Recording | Dump, history: GroupHistory
     except EquipoiseError as error:
         screen.remark(f"{history.group}: not simulated: {error}")
         return {}
+
+
+def _at_once_document(each: AtOnce) -> dict[str, Any]:
+    causes = {cause.name.lower(): count for cause, count in each.causes}
+    return {"begin_ms": each.begin_ms, "end_ms": each.end_ms, "groups": list(each.groups), "causes": causes}
+
+
+def _together(each: AtOnce) -> Line:
+    causes = ", ".join(f"{cause.value} ({count})" for cause, count in each.causes)
+    text = f"  {len(each.groups)} groups at once ({', '.join(each.groups)}): {causes}; look for a broker, the network, or one deployment"
+    return Line(bold(day_text(each.begin_ms)), text)
 
 
 def _document(incident: Incident, simulated: Counterfactual | None) -> dict[str, Any]:

@@ -4,6 +4,7 @@ From a recording alone (`equipoise record`).
 
 from __future__ import annotations
 
+from equipoise.replay.incident.at_once import AtOnce, at_once
 from equipoise.replay.incident.counterfactuals import Counterfactual, Otherwise, counterfactual
 from equipoise.replay.incident.history import GroupHistory, history_of
 from equipoise.replay.incident.incidents import Incident, incidents
@@ -11,6 +12,7 @@ from equipoise.replay.incident.rebalances import Cause, Rebalance, rebalances
 from equipoise.replay.incident.unavailable import Gap, gaps
 
 __all__ = [
+    "AtOnce",
     "Cause",
     "Counterfactual",
     "Gap",
@@ -18,6 +20,7 @@ __all__ = [
     "Incident",
     "Otherwise",
     "Rebalance",
+    "at_once",
     "counterfactual",
     "gaps",
     "history_of",

@@ -57,6 +57,7 @@ class Cause(enum.StrEnum):
     ASKED = "a member asked to join again"
     FIRST = "the group began"
     NOTHING = "work stood still without a rebalance"
+    OUTSIDE = "offsets were committed by somebody outside the group"
 
 
 FOLLOWS = (Cause.FOLLOW_UP, Cause.PROBING, Cause.DELAY_OVER)
@@ -69,7 +70,7 @@ class Rebalance:
     how long before the rebalance they had last committed, -1: unknown. `moved`: work with another
     owner than before. `unowned`: work that had an owner before and has none. `ends_ms`: when every
     member had its part. `lost_state`: processes of Kafka Streams that are back with another process
-    id, which is kept in the state directory.
+    id, which is kept in the state directory. `is_static`: all that are gone have an instance id.
     """
 
     number: int
@@ -83,6 +84,7 @@ class Rebalance:
     moved: tuple[str, ...] = ()
     unowned: tuple[str, ...] = ()
     lost_state: tuple[str, ...] = ()
+    is_static: bool = False
 
     @property
     def took_ms(self) -> int:
@@ -152,6 +154,7 @@ def _rebalance(
         moved=tuple(moved),
         unowned=tuple(unowned),
         lost_state=_names(lost),
+        is_static=bool(gone) and all(member.instance_id is not None for member in gone),
     )
 
 

@@ -20,7 +20,7 @@ from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup,
 from equipoise.replay.importers.groups.recording import open_recording
 from equipoise.replay.importers.groups.source import recorded_source
 from equipoise.replay.importers.kafka_streams import ImportOptions, ImportSummary, Source, import_history, shipped_runs
-from equipoise.replay.incident import Cause, GroupHistory, Incident, counterfactual, gaps, history_of, incidents, rebalances
+from equipoise.replay.incident import Cause, GroupHistory, Incident, at_once, counterfactual, gaps, history_of, incidents, rebalances
 from equipoise.replay.incident.counterfactuals import events_of
 from equipoise.replay.incident.history import State, with_sinks
 from equipoise.replay.incident.rebalances import FOLLOWS
@@ -137,7 +137,7 @@ def history(*states: tuple[int, ObservedGroup], stopped: Mapping[int, Sequence[t
 
 
 def only(*states: tuple[int, ObservedGroup], stopped: Mapping[int, Sequence[tuple[int, int]]] | None = None) -> Incident:
-    found = incidents(history((0, BOTH), *states, stopped=stopped))
+    found = [each for each in incidents(history((0, BOTH), *states, stopped=stopped)) if each.cause is not Cause.OUTSIDE]
     assert [each.cause for each in found[:-1]] == [FIRST]
     return found[-1]
 
@@ -372,3 +372,32 @@ def test_recording_is_read_like_a_recorded_run(tmp_path: Path) -> None:
 
 def import_summary(source: Source) -> ImportSummary:
     return import_history(source, MemorySink(), options=ImportOptions(group="orders"))
+
+
+# -- known complaints
+
+
+def test_process_that_was_removed_and_works_on() -> None:
+    found = incidents(history((0, BOTH), (50, group(2, member("a", 0, 1, 2)))))
+    assert [(each.cause, each.begin_ms, each.end_ms) for each in found] == [(FIRST, 0, 0), (LEFT, 50_000, 50_000), (Cause.OUTSIDE, 60_000, 199_000)]
+    assert "outside" not in str([each.cause.name for each in incidents(history((0, BOTH), (50, group(2, member("a", 0, 1, 2, 3)))))]).lower()
+
+
+def test_static_member_that_is_waited_for() -> None:
+    ids = {"instance_id": "b"}
+    static = group(1, member("a", 0, 1), member("b", 2, 3, **ids))
+    states = ((0, static), (110, group(2, member("a", 0, 1, 2, 3))))
+    found = incidents(history(*states, stopped={2: [(99, 111)], 3: [(99, 111)]}))[-1]
+    assert (found.cause, found.is_static) == (EXPIRED, True)
+    assert any("static members" in text for text in found.advice)
+
+
+def test_what_comes_over_several_groups_at_once() -> None:
+    def lost(at_s: int) -> list[Incident]:
+        stops = [(at_s - 11, at_s + 1)]
+        return incidents(history((0, BOTH), (at_s, group(2, member("a", 0, 1, 2, 3))), stopped={2: stops, 3: stops}))
+
+    (found,) = at_once({"a": lost(100), "b": lost(104), "c": lost(112), "d": lost(150), "e": lost(158)})
+    assert (found.begin_ms, found.end_ms, found.groups, found.causes) == (89_000, 113_000, ("a", "b", "c"), ((EXPIRED, 3),))
+    quiet = incidents(history((0, BOTH)))
+    assert at_once({f"g{number}": lost(100) if number < 3 else quiet for number in range(40)}) == [], "three of forty are chance"
