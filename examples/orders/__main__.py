@@ -56,6 +56,8 @@ def topics(obj: Any, partitions: int) -> None:
 @click.option("--on-sigterm", type=click.Choice(["leave", "restart", "close"]), default="leave", show_default=True, help="What SIGTERM means.")
 @click.option("--back-within-ms", type=int, help="With restart: how long a restart takes at most.")
 @click.option("--lead", is_flag=True, help="Also run a worker in this process.")
+@click.option("--http-port", type=int, help="Port of /health, /ready and /metrics; 0: any free one. Default: none.")
+@click.option("--http-host", default="127.0.0.1", show_default=True, help="Address of that port.")
 @click.pass_obj
 def count(obj: Any, /, member_id: str, group: str, state: Path | None, **options: Any) -> None:
     """Runs one member. SIGTERM: it leaves once its tasks run elsewhere, or restarts. SIGINT: it
