@@ -1,7 +1,7 @@
 # Everything here makes its own .venv from a bare clone; Python 3.11 or later is all that must be there.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-live test-slow docs-check coverage check java browser spin model broker bench bench-live bench-member compare-live simulate soak mutation storm upgrade states pictures clean .venv
+.PHONY: help demo test test-live test-slow docs-check coverage check java browser spin model broker bench bench-live bench-member compare-live simulate soak mutation storm upgrade states commands pictures site clean .venv
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -98,8 +98,15 @@ upgrade: java $(READY) ## another build to this one and back, under load: OTHER=
 states: $(READY) ## write docs/states.md from the transition table
 	@$(BIN)/python -c 'from tests.state_diagram import render; print(render(), end="")' >docs/states.md
 
-pictures: $(READY) ## write the numbers of README, of docs/tuning.md, assignors.md, what-if.md and spark.md, and docs/pictures
-	@$(BIN)/python -m pytest -q --rewrite -k "numbers or pictures or example or exchange or table_of_the_architecture" tests/unit/test_protocol_exchange.py tests/unit/test_readme.py tests/unit/test_tuning_docs.py tests/unit/test_assignors_compared.py tests/unit/test_replay_example.py tests/unit/test_what_if_docs.py tests/unit/test_public_names.py
+commands: $(READY) ## write docs/commands.md from the commands
+	@$(BIN)/python -m tests.commands_page >docs/commands.md
+
+site: $(READY) ## the documentation as a site in out/site, which opens offline (LINKS=1: follows the links to other sites instead)
+	@$(BIN)/sphinx-build -E -W --keep-going -q -j auto -b $(if $(LINKS),linkcheck,html) -c docs/site -d out/site-doctrees . out/$(if $(LINKS),site-links,site)
+	@$(if $(LINKS),,echo "site: out/site/index.html")
+
+pictures: $(READY) ## write the numbers of README, of docs/tutorial.md, tuning.md, assignors.md, what-if.md and spark.md, and docs/pictures
+	@$(BIN)/python -m pytest -q --rewrite -k "numbers or pictures or example or exchange or table_of_the_architecture" tests/unit/test_protocol_exchange.py tests/unit/test_readme.py tests/unit/test_tuning_docs.py tests/unit/test_assignors_compared.py tests/unit/test_replay_example.py tests/unit/test_what_if_docs.py tests/unit/test_public_names.py tests/unit/test_tutorial_docs.py
 
 clean: ## remove what was made
 	rm -rf .venv build dist out .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
@@ -113,5 +120,5 @@ $(READY): pyproject.toml constraints.txt
 	if [ -z "$$python" ]; then echo "make: no Python 3.11 or later found; install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; fi; \
 	echo "setting up .venv with $$python (once; about a minute)" >&2; \
 	"$$python" -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,kafka,spark]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs,kafka,spark]'
 	@touch $@
