@@ -6,6 +6,7 @@ SHELL := /bin/sh
 BIN := .venv/bin
 READY := .venv/.ready
 WORKERS ?= 2
+SITE ?= out/site
 LIVE_WORKERS ?= 4# they wait more than they compute
 PYTEST := $(BIN)/python -m pytest -q --dist loadgroup $(if $(TURN),--turn $(TURN))
 QUICK := not docs and not slow
@@ -102,8 +103,8 @@ commands: $(READY) ## write docs/commands.md from the commands
 	@$(BIN)/python -m tests.commands_page >docs/commands.md
 
 site: $(READY) ## the documentation as a site in out/site, which opens offline (LINKS=1: follows the links to other sites instead)
-	@$(BIN)/sphinx-build -E -W --keep-going -q -j auto -b $(if $(LINKS),linkcheck,html) -c docs/site -d out/site-doctrees . out/$(if $(LINKS),site-links,site)
-	@$(if $(LINKS),,echo "site: out/site/index.html")
+	@$(BIN)/sphinx-build -E -W --keep-going -q -j auto -b $(if $(LINKS),linkcheck,html) -c docs/site -d $(SITE)-doctrees . $(SITE)$(if $(LINKS),-links)
+	@$(if $(LINKS),,echo "$(SITE)/index.html")
 
 pictures: $(READY) ## write the numbers of README, of docs/tutorial.md, tuning.md, assignors.md, what-if.md and spark.md, and docs/pictures
 	@$(BIN)/python -m pytest -q --rewrite -k "numbers or pictures or example or exchange or table_of_the_architecture" tests/unit/test_protocol_exchange.py tests/unit/test_readme.py tests/unit/test_tuning_docs.py tests/unit/test_assignors_compared.py tests/unit/test_replay_example.py tests/unit/test_what_if_docs.py tests/unit/test_public_names.py tests/unit/test_tutorial_docs.py
