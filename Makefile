@@ -1,11 +1,12 @@
 # Everything here makes its own .venv from a bare clone; Python 3.11 or later is all that must be there.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-live test-slow docs-check coverage check java browser prometheus spin model broker bench bench-live bench-member compare-live simulate soak mutation storm upgrade states dashboard pictures clean .venv
+.PHONY: help demo test test-live test-slow docs-check coverage check java browser prometheus spin model broker bench bench-live bench-member compare-live simulate soak mutation storm upgrade states commands dashboard pictures site clean .venv
 
 BIN := .venv/bin
 READY := .venv/.ready
 WORKERS ?= 2
+SITE ?= out/site
 LIVE_WORKERS ?= 4# they wait more than they compute
 PYTEST := $(BIN)/python -m pytest -q --dist loadgroup $(if $(TURN),--turn $(TURN))
 QUICK := not docs and not slow
@@ -108,8 +109,15 @@ states: $(READY) ## write docs/states.md from the transition table
 dashboard: $(READY) ## write deploy/grafana/equipoise.json from tests/dashboard.py
 	@$(BIN)/python -c 'from tests.dashboard import render; print(render(), end="")' >deploy/grafana/equipoise.json
 
-pictures: $(READY) ## write the numbers of README, of docs/tuning.md, assignors.md, what-if.md and spark.md, and docs/pictures
-	@$(BIN)/python -m pytest -q --rewrite -k "numbers or pictures or example or exchange or table_of_the_architecture" tests/unit/test_protocol_exchange.py tests/unit/test_readme.py tests/unit/test_tuning_docs.py tests/unit/test_assignors_compared.py tests/unit/test_replay_example.py tests/unit/test_what_if_docs.py tests/unit/test_public_names.py
+commands: $(READY) ## write docs/commands.md from the commands
+	@$(BIN)/python -m tests.commands_page >docs/commands.md
+
+site: $(READY) ## the documentation as a site in out/site, which opens offline (LINKS=1: follows the links to other sites instead)
+	@$(BIN)/sphinx-build -E -W --keep-going -q -j auto -b $(if $(LINKS),linkcheck,html) -c docs/site -d $(SITE)-doctrees . $(SITE)$(if $(LINKS),-links)
+	@$(if $(LINKS),,echo "$(SITE)/index.html")
+
+pictures: $(READY) ## write the numbers of README, of docs/tutorial.md, tuning.md, assignors.md, what-if.md and spark.md, and docs/pictures
+	@$(BIN)/python -m pytest -q --rewrite -k "numbers or pictures or example or exchange or table_of_the_architecture" tests/unit/test_protocol_exchange.py tests/unit/test_readme.py tests/unit/test_tuning_docs.py tests/unit/test_assignors_compared.py tests/unit/test_replay_example.py tests/unit/test_what_if_docs.py tests/unit/test_public_names.py tests/unit/test_tutorial_docs.py
 
 clean: ## remove what was made
 	rm -rf .venv build dist out .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
@@ -123,5 +131,5 @@ $(READY): pyproject.toml constraints.txt
 	if [ -z "$$python" ]; then echo "make: no Python 3.11 or later found; install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; fi; \
 	echo "setting up .venv with $$python (once; about a minute)" >&2; \
 	"$$python" -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,kafka,otel,spark]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs,kafka,otel,spark]'
 	@touch $@

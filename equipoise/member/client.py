@@ -63,7 +63,7 @@ class Member:
     name, and behind it `instance`, for several members on one host.
 
     `connection`: to the brokers that have both the log's topics and the application's. None: as the
-    EQUIPOISE_... environment variables say, else to 127.0.0.1:9092.
+    environment variables `EQUIPOISE_...` say, else to 127.0.0.1:9092.
 
     Callbacks, each a function or a coroutine function; when one raises, `wait` raises the error:
 

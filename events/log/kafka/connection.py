@@ -45,7 +45,7 @@ class Connection:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ, *, bootstrap: str | None = None) -> Connection:
-        """Returns a connection as EQUIPOISE_... variables say, such as EQUIPOISE_BOOTSTRAP or
+        """Returns a connection as variables `EQUIPOISE_...` say, such as EQUIPOISE_BOOTSTRAP or
         EQUIPOISE_SASL_PASSWORD. `bootstrap`: instead of the variable. Raises InputError.
         """
         address = {} if bootstrap is None else {"bootstrap": bootstrap}

@@ -1,0 +1,120 @@
+"""The documentation as a site: `make site` builds it without a warning, everything in it is there
+without a network, and its pages fit a phone.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+
+import equipoise
+from equipoise import replay, testing
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+WIDTHS = (390, 1_400)
+LAID_OUT = ("index", "tutorial", "operations", "architecture", "commands", "api", "protocol", "states")
+MEASURE = """
+addEventListener("load", () => setTimeout(() => {
+  const found = {};
+  for (const frame of document.querySelectorAll("iframe")) {
+    const view = frame.contentWindow, page = view.document;
+    found[frame.id] = {
+      window: view.innerWidth, scrolled: page.documentElement.scrollWidth, results: page.querySelectorAll("#search-results li").length,
+      background: view.getComputedStyle(page.body).backgroundColor,
+    };
+  }
+  document.body.replaceChildren();
+  document.body.textContent = JSON.stringify(found);
+}, 3000));
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `make site` builds; a warning is an error there."""
+    to = tmp_path_factory.mktemp("site") / "built"
+    done = subprocess.run(["make", "site", f"SITE={to}"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return to
+
+
+@pytest.mark.docs
+def test_site_has_every_page_and_each_is_in_the_navigation(site: Path) -> None:
+    pages = {str(path.relative_to(ROOT).with_suffix(".html")) for path in [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]}
+    start = (site / "docs" / "index.html").read_text(encoding="utf-8")
+    linked = {os.path.normpath(f"docs/{link}") for link in re.findall(r'class="reference internal" href="([^"#]+)', start)}
+    assert pages - linked - {"docs/index.html"} == set()
+    assert all((site / page).exists() for page in pages)
+    assert "url=docs/index.html" in (site / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.docs
+def test_site_loads_nothing_from_a_network(site: Path) -> None:
+    away = r"[\"']?(?:https?:)?//"
+    loaded = re.compile(rf"<(?:script|img|iframe|source)\b[^>]*\bsrc={away}|<link\b[^>]*\bhref={away}|@import|url\(\s*{away}")
+    files = [path for path in site.rglob("*") if path.suffix in (".html", ".css", ".svg")]
+    assert len(files) > 60
+    assert {str(path.relative_to(site)): found for path in files if (found := loaded.findall(path.read_text(encoding="utf-8")))} == {}
+
+
+@pytest.mark.docs
+def test_every_link_of_the_site_leads_to_a_place_that_is_there(site: Path) -> None:
+    texts = {path: path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
+    places = {path: set(re.findall(r'\bid="([^"]+)"', text)) for path, text in texts.items()}
+    dead, seen = [], 0
+    for path, text in texts.items():
+        for link in set(re.findall(r'<a\b[^>]*\bhref="([^"]+)"', text)):
+            if re.match(r"[a-z]+:", link):
+                continue
+            seen += 1
+            file, _, fragment = html.unescape(link).partition("#")
+            target = (path.parent / unquote(file)).resolve() if file else path
+            if not target.exists() or (fragment and target in places and unquote(fragment) not in places[target]):
+                dead.append(f"{path.relative_to(site)}: {link}")
+    assert seen > 2_000
+    assert dead == []
+
+
+@pytest.mark.docs
+def test_pages_fit_a_phone_and_search_answers_offline(site: Path, tmp_path: Path) -> None:
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine")
+    frames = [(f"{page} {width}", f"docs/{page}.html", width) for page in LAID_OUT for width in WIDTHS]
+    frames.append(("search", "search.html?q=standby", 1_400))
+    written = "".join(f'<iframe id="{name}" style="height:900px;border:0;width:{width}px" src="{file}"></iframe>' for name, file, width in frames)
+    harness = site / "harness.html"
+    harness.write_text(f"<!doctype html><meta charset=utf-8><body><script>{MEASURE}</script>{written}", encoding="utf-8")
+    options = [
+        "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files", f"--user-data-dir={tmp_path / 'profile'}",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run", "--virtual-time-budget=20000",
+        "--dump-dom",
+    ]  # fmt: skip
+    done = subprocess.run([CHROMIUM, *options, harness.as_uri()], capture_output=True, text=True, timeout=120, check=True)
+    harness.unlink()
+    found: dict[str, Any] = json.loads(html.unescape(done.stdout[done.stdout.index("<body>") + 6 : done.stdout.index("</body>")]))
+    assert {name: each["scrolled"] for name, each in found.items() if each["scrolled"] > each["window"]} == {}
+    assert len(found) == len(frames)
+    assert found["search"]["results"] > 5
+
+
+def test_library_pages_have_every_public_name_once() -> None:
+    shown = [name for page in DOCS.glob("api*.md") for name in re.findall(r"^\.\. auto\w+:: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)]
+    public = [f"{package.__name__}.{name}" for package in (equipoise, replay, testing) for name in package.__all__]
+    assert sorted(shown) == sorted(public)
+
+
+def test_release_publishes_the_site_that_make_builds() -> None:
+    workflow = (ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
+    assert "make site" in workflow
+    assert "path: out/site" in workflow
