@@ -48,6 +48,8 @@ MOST_SETTLE_S = 60.0
 PAUSE_S = 8.5
 """A process that stands still for so long loses no session."""
 MEMBERS = 3
+_CLOCK_MS, _COMMIT_MS = 100, 2_000
+"""The brokers' clock beside ours; the interval in which commits are recorded, and some."""
 
 
 class Process(Protocol):
@@ -152,7 +154,7 @@ def groups_on(bootstrap: str, folder: Path, running: ExitStack) -> list[Group]:
         return start
 
     def connect(number: int) -> Process:
-        return running.enter_context(ConnectWorker(bootstrap, "connect", folder / "connect", f"w{number}"))
+        return running.enter_context(ConnectWorker(bootstrap, "connect", folder / "connect", f"w{number}", session_ms=round(SESSION_S * 1000)))
 
     def term(member: Process) -> None:
         member.process.send_signal(signal.SIGTERM)
@@ -265,8 +267,14 @@ def ended(done: list[Injected], groups: list[Group], at_ms: int) -> None:
 
 
 def named(injected: Injected, found: list[Incident]) -> Incident | None:
-    """The incident that a fault is: the first of its group that began within it."""
-    return next((each for each in found if injected.at_ms - 2_500 <= each.begin_ms <= injected.until_ms), None)
+    """The incident that a fault is: the first of its group whose rebalance came before the group
+    had settled, or that began then, where there was no rebalance.
+    """
+    return next((each for each in found if injected.at_ms - _CLOCK_MS <= _seen_ms(each) <= injected.until_ms), None)
+
+
+def _seen_ms(incident: Incident) -> int:
+    return incident.chain[0].begin_ms if incident.chain else incident.begin_ms + _COMMIT_MS
 
 
 @click.command()
@@ -303,7 +311,7 @@ def main(rounds: int, seed: int, kinds: str, keep: str | None) -> None:
                 group.add(number)
             worker = group.members[0]
             if isinstance(worker, ConnectWorker):
-                worker.add_sink("dropping", group.topic, MEMBERS)
+                worker.add_sink("dropping", group.topic, PARTITIONS)
         settle(recording, groups, now_ms())
         time.sleep(SETTLE_S)
         faults: dict[str, list[str]] = {}

@@ -12,7 +12,7 @@ import attrs
 from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup
 from equipoise.replay.incident.history import GroupHistory
 from equipoise.replay.incident.incidents import ROLLING_MS, Incident
-from equipoise.replay.incident.rebalances import Cause, last_heard_before_ms, name_of
+from equipoise.replay.incident.rebalances import Cause, expired_from_ms, last_heard_before_ms, name_of
 from equipoise.replay.simulation.kafka.consumers import COOPERATIVE, ConsumerEvent, ConsumerSettings, unavailable_ms
 
 SEEDS = range(5)
@@ -132,7 +132,8 @@ def events_of(history: GroupHistory, incident: Incident) -> list[ConsumerEvent]:
             for member in gone:
                 name = names_before[member.member_id]
                 silent_ms = last_heard_before_ms(history, before, member, state.at_ms) or 0
-                kind = "kill" if causes.get(state.at_ms, incident.cause) in _EXPIRY else "leave"
+                expired = causes.get(state.at_ms, incident.cause) in _EXPIRY or silent_ms >= expired_from_ms(history, before, member)
+                kind = "kill" if expired else "leave"
                 found.append(ConsumerEvent(state.at_ms - silent_ms, kind, name))
                 stopped.add(name)
             for key in now.members.keys() - before.members.keys():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
@@ -45,6 +46,15 @@ class GroupHistory:
         """The group at a time; None: before its first record."""
         place = bisect_right(self.states, at_ms, key=lambda state: state.at_ms)
         return self.states[place - 1].group if place else None
+
+    @functools.cached_property
+    def joined_ms(self) -> dict[str, int]:
+        """Member id -> when it was first seen."""
+        found: dict[str, int] = {}
+        for state in self.states:
+            for member in state.group.members.keys() - found.keys():
+                found[member] = state.at_ms
+        return found
 
     def end_of(self, partition: str, at_ms: int) -> int | None:
         """End offset of a partition in the last sample by `at_ms`; None: it is in none."""

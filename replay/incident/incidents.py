@@ -17,6 +17,10 @@ from equipoise.replay.incident.unavailable import Gap, gaps
 
 TOGETHER_MS = 10_000
 """Members that join or leave so soon after each other do so in one incident."""
+_SEEN_AFTER_MS = 8_000
+"""A rebalance is recorded so long after it began, at most, when no member is missed: the time in
+which all members learn of it and join, and a commit interval.
+"""
 ROLLING_MS = 300_000
 """Restarts so soon after each other are of one deployment."""
 OUTSIDE_AFTER_MS = 10_000
@@ -77,7 +81,7 @@ def incidents(history: GroupHistory, from_ms: int = 0, until_ms: int = 2**62) ->
     shares: list[list[Gap]] = [[] for _ in chains]
     without: list[Gap] = []
     for gap in gaps(history):
-        index = next((number for number, chain in enumerate(chains) if any(_overlap(gap, each) for each in chain)), None)
+        index = _chain_of(gap, chains)
         (without if index is None else shares[index]).append(gap)
     found = [_incident(chain, share) for chain, share in zip(chains, shares, strict=True)] + _without_rebalance(without) + _outside(history)
     found.sort(key=lambda incident: incident.begin_ms)
@@ -102,6 +106,18 @@ def _belongs(chain: list[Rebalance], each: Rebalance) -> bool:
     if each.cause is Cause.ASKED:
         return each.begin_ms - last.end_ms <= TOGETHER_MS
     return each.begin_ms - first.end_ms <= TOGETHER_MS and (each.cause is first.cause or first.cause is Cause.FIRST)
+
+
+def _chain_of(gap: Gap, chains: list[list[Rebalance]]) -> int | None:
+    """The chain that made work stand still: the first that overlaps, or the one that was just over
+    when it began, if the next had not begun then; None: it was no rebalance.
+    """
+    index = next((number for number, chain in enumerate(chains) if any(_overlap(gap, each) for each in chain)), None)
+    if not index:
+        return index
+    before, after = chains[index - 1][-1], chains[index][0]
+    is_of_before = gap.from_ms - before.end_ms <= TOGETHER_MS and gap.from_ms < after.begin_ms - max(after.stopped_ms, _SEEN_AFTER_MS)
+    return index - 1 if is_of_before else index
 
 
 def _overlap(gap: Gap, rebalance: Rebalance) -> bool:

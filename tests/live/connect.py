@@ -25,7 +25,7 @@ PATIENCE_S = 120.0
 class ConnectWorker:
     """One worker of the cluster `group`, started. `folder` gets its settings and its output."""
 
-    def __init__(self, bootstrap: str, group: str, folder: Path, name: str) -> None:
+    def __init__(self, bootstrap: str, group: str, folder: Path, name: str, *, session_ms: int = 6_000) -> None:
         (self.port,) = brokers.free_ports(1)
         written = {
             "bootstrap.servers": bootstrap,
@@ -34,7 +34,8 @@ class ConnectWorker:
             "listeners": f"HTTP://127.0.0.1:{self.port}",
             "key.converter": _TEXTS,
             "value.converter": _TEXTS,
-            "session.timeout.ms": "6000",
+            "session.timeout.ms": str(session_ms),
+            "consumer.session.timeout.ms": str(session_ms),
             "heartbeat.interval.ms": "500",
             "scheduled.rebalance.max.delay.ms": "2000",
             "offset.flush.interval.ms": "500",

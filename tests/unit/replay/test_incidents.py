@@ -309,7 +309,7 @@ def test_incident_without_consumers_that_come_or_go_is_not_simulated() -> None:
     assert [counterfactual(past, each, found) for each in found] == [None, None]
 
 
-def test_command_simulates_a_recorded_application_of_kafka_streams() -> None:
+def test_command_simulates_a_recorded_application() -> None:
     document = json.loads(CliRunner().invoke(main, ["incident", "scale-out", "--group", "orders", "--json"]).stdout)
     check("incident", document)
     simulated = {each["members"][0]: each["simulated"] for each in document["groups"][0]["incidents"] if each["cause"] == "expired"}
