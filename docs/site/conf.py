@@ -39,8 +39,6 @@ default_role = "py:obj"  # `Name` in a docstring is a link where that is documen
 highlight_language = "text"
 
 myst_heading_anchors = 4
-myst_links_external_new_tab = False
-suppress_warnings = ["myst.header"]  # README.md has no part of its own for each level
 
 autodoc_default_options = {"members": True, "member-order": "bysource"}
 autodoc_typehints = "signature"
