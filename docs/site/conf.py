@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import attrs
 from docutils import nodes
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
@@ -38,8 +39,6 @@ default_role = "py:obj"  # `Name` in a docstring is a link where that is documen
 highlight_language = "text"
 
 myst_heading_anchors = 4
-myst_links_external_new_tab = False
-suppress_warnings = ["myst.header"]  # README.md has no part of its own for each level
 
 autodoc_default_options = {"members": True, "member-order": "bysource"}
 autodoc_typehints = "signature"
@@ -69,7 +68,7 @@ linkcheck_retries = 2
 def setup(app: Sphinx) -> None:
     app.connect("source-read", _read)
     app.connect("autodoc-process-docstring", _link_pages)
-    app.connect("autodoc-process-signature", _without_private)
+    app.connect("autodoc-process-signature", _tidy_signature)
     app.connect("missing-reference", _as_code)
 
 
@@ -104,16 +103,32 @@ def _table_of_states(lines: str) -> str:
 
 
 def _link_pages(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
-    """`docs/protocol.md#m5` in a docstring becomes a link."""
+    """`docs/protocol.md#m5` in a docstring becomes a link, M5."""
+
+    def link(found: re.Match[str]) -> str:
+        page, anchor = found[1], found[2] or ""
+        shown = anchor[1:].upper() if re.fullmatch(r"#[dlm]\d+", anchor) else f"{page}.md"
+        return f"`{shown} <{page}.html{anchor}>`__"
+
     for number, line in enumerate(lines):
-        lines[number] = re.sub(r"\bdocs/([\w-]+)\.md(#[\w-]+)?", r"`\1.md\2 <\1.html\2>`__", line)
+        lines[number] = re.sub(r"\bdocs/([\w-]+)\.md(#[\w-]+)?", link, line)
 
 
-def _without_private(
-    app: Sphinx, what: str, name: str, obj: object, options: object, signature: str | None, returned: str | None
+def _tidy_signature(
+    app: Sphinx, what: str, name: str, obj: Any, options: object, signature: str | None, returned: str | None
 ) -> tuple[str | None, str | None]:
-    """Parameters that begin with an underscore are for tests."""
-    return re.sub(r", _\w+: [^,()]+(?:\([^()]*\))?(?= = ) = [\w.]+", "", signature or "") or signature, returned
+    """Leaves out parameters for tests, which begin with an underscore, and what `Protocol` takes.
+    Writes out defaults of attrs' fields; "...": there is one, made for each object.
+    """
+    if signature is None or signature == "(*args, **kwargs)":
+        return signature and "", returned
+    signature = re.sub(r", _\w+: [^,()]+ = [\w.]+|~(?:\w+\.)+", "", signature)
+
+    def default(found: re.Match[str]) -> str:
+        return repr(getattr(attrs.fields(obj), found[1]).default)
+
+    signature = re.sub(r"attr_dict\['(\w+)'\]\.default", default, signature)
+    return re.sub(r"\bNOTHING\b|<function .*? at \w+>", "...", signature), returned
 
 
 def _as_code(app: Sphinx, env: object, node: pending_xref, content: nodes.TextElement) -> nodes.TextElement | None:

@@ -13,7 +13,7 @@ from equipoise.cli.screen import Screen
 _QUIET = "equipoise.cli.quiet"
 _JSON = "equipoise.cli.json"
 
-CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+CONTEXT_SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 def command(name: str, *, json: bool = True, **settings: Any) -> Callable[[Callable[..., int | None]], click.Command]:

@@ -113,7 +113,7 @@ def test_dependencies_are_pinned_within_their_bounds() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#"))
     pinned = {canonicalize_name(name): version for name, version in pins.items()}
-    for text in [*project["dependencies"], *project["optional-dependencies"]["dev"]]:
+    for text in [*project["dependencies"], *project["optional-dependencies"]["dev"], *project["optional-dependencies"]["docs"]]:
         requirement = Requirement(text)
         assert requirement.specifier.contains(pinned[canonicalize_name(requirement.name)]), text
     for text in project["optional-dependencies"]["spark"]:
