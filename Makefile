@@ -1,7 +1,7 @@
 # Everything here makes its own .venv from a bare clone; Python 3.11 or later is all that must be there.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-live test-slow docs-check coverage check java browser prometheus spin model broker bench bench-live bench-member compare-live simulate soak mutation storm upgrade states commands dashboard pictures site clean .venv
+.PHONY: help demo test test-live test-slow docs-check coverage check java browser prometheus systemd spin model broker bench bench-live bench-member compare-live simulate soak mutation storm upgrade states commands dashboard pictures site clean .venv
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -20,7 +20,7 @@ help: ## what can be made
 demo: $(READY) ## a recorded Kafka Streams group: imported, led by equipoise, replayed to the byte, compared
 	@$(BIN)/equipoise demo
 
-test: java browser prometheus $(READY) ## check, every test that needs no broker, and one live test of each capability; at most 8 minutes on 2 cores (ALL=1: all tests; TURN=7: of the slow ones a quarter)
+test: java browser prometheus systemd $(READY) ## check, every test that needs no broker, and one live test of each capability; at most 8 minutes on 2 cores (ALL=1: all tests; TURN=7: of the slow ones a quarter)
 	@$(PYTEST) -n $(LIVE_WORKERS) -m "$(if $(ALL),,smoke)" $(LIVE_TESTS) >.venv/live.txt 2>&1 & live=$$!; \
 	make --no-print-directory check || { kill $$live; exit 1; }; \
 	pure=0; $(if $(ALL),nice $(PYTEST) -n $(WORKERS) $(COVERAGE) $(PURE_TESTS); pure=$$?;) \
@@ -62,6 +62,12 @@ prometheus: $(READY) # for the tests of alerts and dashboard: Debian's package i
 	  echo "fetching Prometheus (once)" >&2; \
 	  { [ "$$(id -u)" != 0 ] || apt-get update -qq >/dev/null; } && cd .venv && apt-get download -qq -o APT::Sandbox::User=root prometheus >/dev/null && \
 	  dpkg-deb -x prometheus_*.deb prometheus && rm prometheus_*.deb; \
+	fi
+
+systemd: # for the test of deploy/systemd; as Java. In a container it starts nothing: systemd is not its first process
+	@if ! command -v systemd-analyze >/dev/null 2>&1 && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing systemd (once)" >&2; \
+	  apt-get update -qq >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends systemd >/dev/null; \
 	fi
 
 spin: # for `make model`; as Java

@@ -6,9 +6,9 @@ Times are those of the log. A rebalance is sent when it has ended.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from importlib import metadata
 from typing import Any
 
-from equipoise import __version__
 from equipoise.events.errors import InputError
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.replay.wording import cause_text
@@ -35,12 +35,13 @@ class Tracing:
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
         except ImportError:
             raise InputError("otlp_endpoint: needs the extra: pip install 'equipoise[otel]'") from None
-        resource = Resource.create({"service.name": "equipoise-worker", "service.version": __version__})
+        version = metadata.version("equipoise")
+        resource = Resource.create({"service.name": "equipoise-worker", "service.version": version})
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(
             OTLPSpanExporter(endpoint, timeout=_SEND_S), max_queue_size=4 * MOST_STEPS, schedule_delay_millis=1_000,
         ))  # fmt: skip
-        self._tracer = self._provider.get_tracer("equipoise", __version__)
+        self._tracer = self._provider.get_tracer("equipoise", version)
         self._groups: dict[str, RebalanceFollower] = {}
         self._last_ms: dict[str, int] = {}
 

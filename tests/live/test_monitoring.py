@@ -6,6 +6,7 @@ and alerts fire when processes are killed.
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import time
 import urllib.error
@@ -83,6 +84,7 @@ def test_prometheus_finds_every_metric_of_the_dashboard_and_alerts_fire_after_ki
             member = [
                 "examples.orders", "--bootstrap", bootstrap, "--topic", prefix, "count", "--member", f"m{number}", "--group", prefix, "--prefix",
                 prefix, "--http-port", str(port), "--session-timeout-ms", "6000", "--lease-margin-ms", "1000", "--heartbeat-interval-ms", "500",
+                "--log-format", "json",
             ]  # fmt: skip
             processes[f"m{number}"] = started(member, tmp_path / f"m{number}.out")
         asyncio.run(produce(connection, prefix, orders=200, per_second=400.0, customers=10, seed=1))
@@ -107,6 +109,9 @@ def test_prometheus_finds_every_metric_of_the_dashboard_and_alerts_fire_after_ki
         for port in (port_of_worker, *ports_of_members, port_of_stream):
             promtool("check", "metrics", stdin=page(port, "/metrics"))
         until(lambda: not prometheus.firing() & EXPECTED, prometheus.firing)
+
+        told = [json.loads(line) for line in (tmp_path / "m1.out").read_text().splitlines()]
+        assert any("runs 0_" in line["message"] for line in told), "--log-format json"
 
         processes["m2"].kill()
         until(lambda: prometheus.firing() >= {"EquipoiseMemberDown", "EquipoiseMemberExpired"}, prometheus.firing)
