@@ -33,7 +33,7 @@ test-live: java prometheus $(READY) ## the other live tests: real brokers, real 
 test-slow: $(READY) ## the tests that `make test` leaves out because they take longest: the largest searches and storms
 	@$(PYTEST) -n $(WORKERS) -m slow $(addprefix --ignore=,$(LIVE_TESTS))
 
-docs-check: java $(READY) ## numbers, pictures and commands of the pages are what the code gives now
+docs-check: java browser $(READY) ## numbers, pictures and commands of the pages are what the code gives now
 	@$(PYTEST) -n $(WORKERS) -m docs tests/unit tests/live
 
 coverage: $(READY) ## lines and branches of the pure packages that their tests reach; fails below the floor in pyproject.toml

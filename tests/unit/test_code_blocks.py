@@ -201,6 +201,9 @@ def test_shell_block_has_commands_that_exist_with_options_that_they_take(page: s
                     assert name in PROGRAMS, f"{block}: {name}"
 
 
+ONE_CLONE = pytest.mark.xdist_group("clone")
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """As a fresh clone, with a recorded log, as a file and as an archive."""
@@ -212,6 +215,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.docs
+@ONE_CLONE
 @pytest.mark.parametrize(("page", "start"), [("docs/assignors.md", "mkdir -p out"), ("docs/assignors.md", "printf"), ("docs/json.md", "python -c")])
 def test_shell_block_without_kafka_runs(page: str, start: str, folder: Path) -> None:
     (block,) = (block for block in blocks(page) if block.text.startswith(start))
@@ -328,6 +332,7 @@ def test_query_of_the_spark_page_names_columns_of_its_table() -> None:
 
 
 @pytest.mark.docs
+@ONE_CLONE
 def test_notebook_of_the_spark_page_answers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its first part; tests/spark has the functions of the second."""
     monkeypatch.chdir(folder)
@@ -340,6 +345,7 @@ def test_notebook_of_the_spark_page_answers(folder: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.docs
+@ONE_CLONE
 def test_lines_for_streams_properties_are_what_the_command_prints(folder: Path) -> None:
     page = (ROOT / "docs" / "what-if.md").read_text(encoding="utf-8")
     swept = re.search(r"These are of the recorded group with `(.*?)`\.", page, re.DOTALL)

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -40,6 +41,11 @@ addEventListener("load", () => setTimeout(() => {
 """
 
 
+def on_the_site(test: Callable[..., None]) -> Callable[..., None]:
+    """In one process, so that it is built once."""
+    return pytest.mark.docs(pytest.mark.xdist_group("site")(test))
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `make site` builds; a warning is an error there."""
@@ -49,7 +55,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return to
 
 
-@pytest.mark.docs
+@on_the_site
 def test_site_has_every_page_and_each_is_in_the_navigation(site: Path) -> None:
     pages = {str(path.relative_to(ROOT).with_suffix(".html")) for path in [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]}
     start = (site / "docs" / "index.html").read_text(encoding="utf-8")
@@ -59,7 +65,7 @@ def test_site_has_every_page_and_each_is_in_the_navigation(site: Path) -> None:
     assert "url=docs/index.html" in (site / "index.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.docs
+@on_the_site
 def test_site_loads_nothing_from_a_network(site: Path) -> None:
     away = r"[\"']?(?:https?:)?//"
     loaded = re.compile(rf"<(?:script|img|iframe|source)\b[^>]*\bsrc={away}|<link\b[^>]*\bhref={away}|@import|url\(\s*{away}")
@@ -68,7 +74,7 @@ def test_site_loads_nothing_from_a_network(site: Path) -> None:
     assert {str(path.relative_to(site)): found for path in files if (found := loaded.findall(path.read_text(encoding="utf-8")))} == {}
 
 
-@pytest.mark.docs
+@on_the_site
 def test_every_link_of_the_site_leads_to_a_place_that_is_there(site: Path) -> None:
     texts = {path: path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
     places = {path: set(re.findall(r'\bid="([^"]+)"', text)) for path, text in texts.items()}
@@ -86,7 +92,7 @@ def test_every_link_of_the_site_leads_to_a_place_that_is_there(site: Path) -> No
     assert dead == []
 
 
-@pytest.mark.docs
+@on_the_site
 def test_pages_fit_a_phone_and_search_answers_offline(site: Path, tmp_path: Path) -> None:
     if CHROMIUM is None:
         pytest.skip("no Chromium on this machine")
