@@ -4,6 +4,9 @@ stands still comes first. `groups` sorts by trouble.
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import attrs
 import pytest
 from rich.cells import cell_len
@@ -98,3 +101,16 @@ def test_groups_are_sorted_by_trouble() -> None:
     assert str(troubles["b"]).startswith("2 tasks warm up")
     assert str(troubles["c"]).startswith("2 tasks without an owner (0_4..5)")
     assert "halted at offset 7" in str(troubles["d"])
+
+
+def test_operations_page_shows_a_view_as_it_is_drawn() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
+    block = page.partition("`status --watch` fills the screen:\n\n```\n")[2].partition("```")[0].splitlines()
+    drawn = screen(of(restoring()), 100, 30)
+
+    def columns(lines: list[str]) -> list[str]:
+        return next(line for line in lines if line.startswith("task")).split()
+
+    assert columns(block) == columns(drawn)
+    assert [re.sub(r"[0-9]+", "N", line) for line in block if line.endswith("restores")] == ["N restores"]
+    assert all(re.search(r"(runs again|runs|taken from [a-z0-9]+)$", line) for line in block if "━" in line)
