@@ -7,7 +7,7 @@ FROM python:3.12-slim AS build
 WORKDIR /src
 COPY . .
 RUN python -m venv /opt/equipoise \
- && /opt/equipoise/bin/pip install --no-cache-dir -c constraints.txt '.[kafka]'
+ && /opt/equipoise/bin/pip install --no-cache-dir -c constraints.txt '.[kafka,otel]'
 
 FROM python:3.12-slim
 RUN useradd --uid 10001 --create-home equipoise \

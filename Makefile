@@ -1,7 +1,7 @@
 # Everything here makes its own .venv from a bare clone; Python 3.11 or later is all that must be there.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-live test-slow docs-check coverage check java browser spin model broker bench bench-live bench-member compare-live simulate soak mutation storm upgrade states commands pictures site clean .venv
+.PHONY: help demo test test-live test-slow docs-check coverage check java browser prometheus systemd spin model broker bench bench-live bench-member compare-live simulate soak mutation storm upgrade states commands dashboard pictures site clean .venv
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -20,14 +20,14 @@ help: ## what can be made
 demo: $(READY) ## a recorded Kafka Streams group: imported, led by equipoise, replayed to the byte, compared
 	@$(BIN)/equipoise demo
 
-test: java browser $(READY) ## check, every test that needs no broker, and one live test of each capability; at most 8 minutes on 2 cores (ALL=1: all tests; TURN=7: of the slow ones a quarter)
+test: java browser prometheus systemd $(READY) ## check, every test that needs no broker, and one live test of each capability; at most 8 minutes on 2 cores (ALL=1: all tests; TURN=7: of the slow ones a quarter)
 	@$(PYTEST) -n $(LIVE_WORKERS) -m "$(if $(ALL),,smoke)" $(LIVE_TESTS) >.venv/live.txt 2>&1 & live=$$!; \
 	make --no-print-directory check || { kill $$live; exit 1; }; \
 	pure=0; $(if $(ALL),nice $(PYTEST) -n $(WORKERS) $(COVERAGE) $(PURE_TESTS); pure=$$?;) \
 	nice $(PYTEST) -n $(WORKERS) $(if $(ALL),,-m "$(QUICK)") $(addprefix --ignore=,$(if $(ALL),$(PURE_TESTS)) $(LIVE_TESTS)); other=$$?; \
 	echo "the live tests:"; wait $$live; live=$$?; cat .venv/live.txt; [ "$$pure $$other $$live" = "0 0 0" ]
 
-test-live: java $(READY) ## the other live tests: real brokers, real Spark; ten minutes and more
+test-live: java prometheus $(READY) ## the other live tests: real brokers, real Spark; ten minutes and more
 	@$(PYTEST) -n $(LIVE_WORKERS) -m "not smoke and not docs" $(LIVE_TESTS)
 
 test-slow: $(READY) ## the tests that `make test` leaves out because they take longest: the largest searches and storms
@@ -55,6 +55,19 @@ browser: # for the tests that lay out pages; as Java
 	@if ! { command -v chromium || command -v google-chrome; } >/dev/null 2>&1 && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  echo "installing Chromium (once)" >&2; \
 	  apt-get update -qq >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; \
+	fi
+
+prometheus: $(READY) # for the tests of alerts and dashboard: Debian's package is unpacked into .venv and not installed, so that no service starts
+	@if ! { command -v prometheus && command -v promtool || [ -x .venv/prometheus/usr/bin/promtool ]; } >/dev/null 2>&1 && command -v apt-get >/dev/null; then \
+	  echo "fetching Prometheus (once)" >&2; \
+	  { [ "$$(id -u)" != 0 ] || apt-get update -qq >/dev/null; } && cd .venv && apt-get download -qq -o APT::Sandbox::User=root prometheus >/dev/null && \
+	  dpkg-deb -x prometheus_*.deb prometheus && rm prometheus_*.deb; \
+	fi
+
+systemd: # for the test of deploy/systemd; as Java. In a container it starts nothing: systemd is not its first process
+	@if ! command -v systemd-analyze >/dev/null 2>&1 && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing systemd (once)" >&2; \
+	  apt-get update -qq >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends systemd >/dev/null; \
 	fi
 
 spin: # for `make model`; as Java
@@ -99,6 +112,9 @@ upgrade: java $(READY) ## another build to this one and back, under load: OTHER=
 states: $(READY) ## write docs/states.md from the transition table
 	@$(BIN)/python -c 'from tests.state_diagram import render; print(render(), end="")' >docs/states.md
 
+dashboard: $(READY) ## write deploy/grafana/equipoise.json from tests/dashboard.py
+	@$(BIN)/python -c 'from tests.dashboard import render; print(render(), end="")' >deploy/grafana/equipoise.json
+
 commands: $(READY) ## write docs/commands.md from the commands
 	@$(BIN)/python -m tests.commands_page >docs/commands.md
 
@@ -121,5 +137,5 @@ $(READY): pyproject.toml constraints.txt
 	if [ -z "$$python" ]; then echo "make: no Python 3.11 or later found; install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; fi; \
 	echo "setting up .venv with $$python (once; about a minute)" >&2; \
 	"$$python" -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs,kafka,spark]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs,kafka,otel,spark]'
 	@touch $@

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from equipoise.assignors import Plan as Plan
     from equipoise.assignors.scale_down import ScaleDown as ScaleDown
     from equipoise.assignors.scale_down import scale_down as scale_down
+    from equipoise.cli.visible import JsonFormatter as JsonFormatter
     from equipoise.events.errors import EquipoiseError as EquipoiseError
     from equipoise.events.facts import GroupConfigured as GroupConfigured
     from equipoise.events.log import Log as Log
@@ -75,6 +76,7 @@ PUBLIC_NAMES = {
     "GroupMachine": "equipoise.statemachine.machine",
     "GroupSettings": "equipoise.events.settings",
     "Handler": "equipoise.member",
+    "JsonFormatter": "equipoise.cli.visible",
     "JsonSerde": "equipoise.member",
     "KeyLocation": "equipoise.member",
     "Log": "equipoise.events.log",

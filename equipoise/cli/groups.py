@@ -5,6 +5,7 @@ fold the log themselves, so they work without a worker.
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -15,12 +16,14 @@ from equipoise.cli.outage import outages
 from equipoise.cli.screen import Screen, Table
 from equipoise.cli.settings import settings_options
 from equipoise.cli.show import view_parts
+from equipoise.cli.visible import shortened
 from equipoise.events.errors import InputError
 from equipoise.replay.wording import groups_text
 from equipoise.worker.settings import LiveSettings
 
 if TYPE_CHECKING:
     from equipoise.broker_watch import BrokerWatch
+    from equipoise.cli.live_status import LiveView
     from equipoise.operations.follower import Follower
     from equipoise.statemachine.partition import GroupLead
 
@@ -31,32 +34,46 @@ _ROUND_S = 0.5
 @command("groups", short_help="List the groups of a log in Kafka.")
 @settings_options(LiveSettings)
 def groups(screen: Screen, settings: LiveSettings) -> int:
-    """List every group: its members, tasks, verdict, and whether it is halted. Exit code 1: at
-    least one group is halted.
+    """List every group, those in trouble first, with what is wrong in words: halted, tasks that
+    stand still, members that are silent, work that moves and how long that takes by measured
+    restore rates. Exit code 1: at least one group is halted.
 
     \b
     Examples:
       equipoise groups
-      equipoise groups --json | jq '.groups[] | select(.halted)'
+      equipoise groups --json | jq '.groups[] | select(.trouble) | [.group, .trouble]'
     """
 
     async def look() -> list[dict[str, object]]:
         follower = _follower(settings)
         await follower.catch_up()
-        return [_row(partition, lead) for partition, lead in follower.groups()]
+        ranked = sorted((_ranked(partition, lead) for partition, lead in follower.groups()), key=lambda pair: pair[0])
+        return [row for _, row in ranked]
 
     rows = asyncio.run(look())
-    columns = ("group", "partition", "phase", "members", "tasks", "owned", "moving", "generation", "verdict", "offset")
+    columns = ("group", "trouble", "members", "tasks", "owned", "moving", "phase", "verdict", "generation", "partition", "offset")
     table = Table(columns=columns, rows=[[row[column] for column in columns] for row in rows])  # type: ignore[misc] # texts and numbers
-    halted = [str(row["halted"]) for row in rows if row["halted"]]
+    halted = [shortened(str(row["halted"])) for row in rows if row["halted"]]
     screen.answer({"groups": rows}, table if rows else "no group yet", *halted)
     return EXIT_HALTED if halted else 0
 
 
-def _row(partition: int, lead: GroupLead) -> dict[str, object]:
+def _ranked(partition: int, lead: GroupLead) -> tuple[tuple[object, ...], dict[str, object]]:
+    """The key by which groups are sorted, and the row of one."""
+    from equipoise.replay.trouble import Severity, troubles
+
+    halted = None if lead.halted is None else str(lead.halted)
+    found = troubles(lead.machine.state, halted)
+    worst = min((each.severity for each in found), default=Severity.NONE)
+    tasks = sum(each.severity is Severity.STANDS_STILL for each in found)
+    return (worst, -tasks, lead.name), _row(partition, lead, "; ".join(each.text for each in found) or None)
+
+
+def _row(partition: int, lead: GroupLead, trouble: str | None) -> dict[str, object]:
     state = lead.machine.state
     return {
         "group": lead.name,
+        "trouble": trouble,
         "partition": partition,
         "phase": "halted" if lead.halted is not None else state.phase.value,
         "members": len(state.members),
@@ -73,10 +90,15 @@ def _row(partition: int, lead: GroupLead) -> dict[str, object]:
 @command("status", short_help="Show the present state of one group of a log in Kafka; --watch follows it.")
 @settings_options(LiveSettings)
 @click.option("--group", required=True, metavar="GROUP", help="Group to show.")
-@click.option("--watch", is_flag=True, help="Show it again after each change, until interrupted.")
+@click.option("--watch", is_flag=True, help="Follow it until interrupted; on a terminal with progress bars.")
 def status(screen: Screen, settings: LiveSettings, group: str, watch: bool) -> int:
     """Show a group's members and tasks: which member runs what, which tasks move where, and what
-    they wait for. --watch waits for brokers that are away. Exit code 1: the group is halted.
+    they wait for. Exit code 1: the group is halted.
+
+    With --watch, a terminal shows what is wrong first, then a bar for each restore and warm-up with
+    the time at which it is expected to be ready, then members and tasks, those that stand still
+    first. Elsewhere the tables are printed again after each change. It waits for brokers that are
+    away.
 
     \b
     Examples:
@@ -87,12 +109,21 @@ def status(screen: Screen, settings: LiveSettings, group: str, watch: bool) -> i
         raise InputError("--watch: shows tables; leave out --json, or leave out --watch and run it again")
     if not watch:
         return asyncio.run(_status(screen, settings, group, None))
-    with outages(screen, f"group {group}") as brokers:
-        return asyncio.run(_status(screen, settings, group, brokers))
+    if not sys.stdout.isatty():
+        with outages(screen, f"group {group}") as brokers:
+            return asyncio.run(_status(screen, settings, group, brokers))
+    from equipoise.cli.live_status import LiveView
+
+    with LiveView() as live, outages(screen, f"group {group}", say=live.remark) as brokers:
+        return asyncio.run(_status(screen, settings, group, brokers, live))
 
 
-async def _status(screen: Screen, settings: LiveSettings, group: str, watch: BrokerWatch | None) -> int:
-    """`watch`: shows the group until interrupted, also when the brokers are away meanwhile."""
+async def _status(
+    screen: Screen, settings: LiveSettings, group: str, watch: BrokerWatch | None, live: LiveView | None = None
+) -> int:
+    """`watch`: shows the group until interrupted, also when the brokers are away meanwhile. `live`:
+    where it is drawn; None: it is printed.
+    """
     from equipoise.replay.group_view import view_of
 
     follower = _follower(settings, group)
@@ -108,6 +139,8 @@ async def _status(screen: Screen, settings: LiveSettings, group: str, watch: Bro
             continue
         if watch is not None:
             watch.answered(asked_s)
+            if live is not None and not watch.is_away:
+                live.remark("")
         found = next(follower.groups(), None)
         if found is None:
             everybody = _follower(settings)
@@ -123,9 +156,10 @@ async def _status(screen: Screen, settings: LiveSettings, group: str, watch: Bro
                     raise lead.halted from None
                 raise
             halted = None if lead.halted is None else str(lead.halted)
-            if watch is not None:
-                click.clear()
-            screen.answer({"partition": partition, "halted": halted, "state": view.document()}, *view_parts(view), *([halted] if halted else []))
+            if live is not None:
+                live.see(lead, view)
+            else:
+                screen.answer({"partition": partition, "halted": halted, "state": view.document()}, *view_parts(view), *([halted] if halted else []))
         if watch is None:
             return EXIT_HALTED if lead.halted is not None else 0
         await asyncio.sleep(_ROUND_S)

@@ -31,9 +31,10 @@ def import_(screen: Screen, kind: str, source: str, location: str, group: str | 
     """Read the dump of `__consumer_offsets` and the end-offset samples in the folder SOURCE, and
     write membership, lags, end offsets and the decisions of the group's own leader to LOG as facts.
 
-    SOURCE is a folder, the name of a recorded run that comes with equipoise (scale-out, rolling),
-    or a broker (kafka://host:port, with --group). From a broker it reads the records that
-    `__consumer_offsets` still has of the group, and end offsets by the changelogs' timestamps.
+    SOURCE is a folder, the name of a recorded run that comes with equipoise (scale-out, rolling), a
+    file of `equipoise record` or a broker (kafka://host:port), both with --group. From a broker it
+    reads the records that `__consumer_offsets` still has of the group, and end offsets by the
+    changelogs' timestamps.
 
     It reads Kafka Streams groups with the classic protocol (group.protocol=classic).
 
@@ -46,7 +47,10 @@ def import_(screen: Screen, kind: str, source: str, location: str, group: str | 
       equipoise import kafka-streams scale-out --to recorded.db
       equipoise import kafka-streams dump/ --to group.db --set acceptable_recovery_lag=1000
       equipoise import kafka-streams kafka://127.0.0.1:9092 --group orders --to orders.db
+      equipoise import kafka-streams cluster.db --group orders --to orders.db
     """
+    from equipoise.replay.importers.groups.recording import open_recording
+    from equipoise.replay.importers.groups.source import recorded_source
     from equipoise.replay.importers.kafka_streams import Source, import_history, options_of, shipped_runs
 
     given: dict[str, Any] = given_settings(settings)
@@ -56,6 +60,11 @@ def import_(screen: Screen, kind: str, source: str, location: str, group: str | 
         if group is None:
             raise InputError("--group: name the application id of one of the broker's groups")
         files: Source = asyncio.run(_read(source, group))
+    elif Path(source).is_file():
+        with open_recording(source) as recording:
+            if group is None:
+                raise InputError("--group: name the application id of one of the recording's groups")
+            files = recorded_source(recording, group)
     else:
         folder = Path(source)
         files = Source(folder if folder.exists() else shipped_runs().get(source, folder))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +14,17 @@ import click
 
 from equipoise.cli.command import command
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
-from equipoise.events.errors import InputError
+from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.replay.wording import counted, day_text, span_text
 
 if TYPE_CHECKING:
     from equipoise.replay.importers.groups.dump import Dump
     from equipoise.replay.importers.groups.recording import Recording
-    from equipoise.replay.incident import Incident, Rebalance
+    from equipoise.replay.incident import AtOnce, Counterfactual, GroupHistory, Incident, Rebalance
 
 _MOST_STEPS = 12
+_MOST_SIMULATED = 20
+"""Of one group's incidents, those that cost most."""
 _END_MS = 2**62
 
 
@@ -59,7 +61,7 @@ def incident(screen: Screen, recording: str, group: str | None, from_: int | Non
       equipoise incident cluster.db --all --json | jq '.groups[].incidents[].cause'
       equipoise incident scale-out --all
     """
-    from equipoise.replay.incident import history_of, incidents
+    from equipoise.replay.incident import at_once, history_of, incidents
 
     if every == (group is not None):
         raise InputError("--group: name the group to explain, or give --all")
@@ -72,16 +74,23 @@ def incident(screen: Screen, recording: str, group: str | None, from_: int | Non
             history = history_of(opened, name)
             if history.states:
                 found.append((history, incidents(history, from_ or 0, _END_MS if to is None else to)))
+    otherwise: dict[Incident, Counterfactual | None] = {}
+    if group is not None:
+        for history, mine in found:
+            otherwise |= _simulate(screen, opened, history, mine)
     if every:
         found.sort(key=lambda pair: (-sum(each.unavailable_ms for each in pair[1]), pair[0].group))
-    parts: list[Part] = []
+    together = at_once({history.group: mine for history, mine in found})
+    parts: list[Part] = [_together(each) for each in together]
     documents: list[dict[str, Any]] = []
     for history, mine in found:
         kind = history.states[-1].group.kind.value
-        documents.append({"group": history.group, "kind": kind, "incidents": [_document(each) for each in mine], "unread": history.unread})
-        parts += [*([""] if parts else []), *_parts(history.group, kind, mine), *(f"not read: {each}" for each in history.unread)]
+        shown = [_document(each, otherwise.get(each)) for each in mine]
+        documents.append({"group": history.group, "kind": kind, "incidents": shown, "unread": history.unread})
+        parts += [*([""] if parts else []), *_parts(history.group, kind, mine, otherwise), *(f"not read: {each}" for each in history.unread)]
     parts = parts or ["no group yet"]
-    screen.answer({"recording": recording, "groups": documents}, *(_markdown(parts) if markdown else parts))
+    document = {"recording": recording, "at_once": [_at_once_document(each) for each in together], "groups": documents}
+    screen.answer(document, *(_markdown(parts) if markdown else parts))
 
 
 def _opened(place: str) -> Recording | Dump:
@@ -95,7 +104,35 @@ def _opened(place: str) -> Recording | Dump:
     return open_recording(place)
 
 
-def _document(incident: Incident) -> dict[str, Any]:
+def _simulate(screen: Screen, recording: Recording | Dump, history: GroupHistory, found: list[Incident]) -> dict[Incident, Counterfactual | None]:
+    from equipoise.replay.importers.groups.observed import GroupKind
+    from equipoise.replay.importers.groups.source import source_of
+    from equipoise.replay.incident.counterfactuals import counterfactual
+
+    costly = sorted(found, key=lambda one: -one.unavailable_ms)[:_MOST_SIMULATED]
+    if not history.states or history.states[-1].group.kind is not GroupKind.CLASSIC_STREAMS:
+        return {each: counterfactual(history, each, found) for each in screen.track(costly, "simulating incidents", len(costly))}
+    from equipoise.replay.incident.streams_counterfactuals import streams_counterfactuals  # loads the solver
+
+    try:
+        return {**streams_counterfactuals(source_of(recording, history.group), history, found)}
+    except EquipoiseError as error:
+        screen.remark(f"{history.group}: not simulated: {error}")
+        return {}
+
+
+def _at_once_document(each: AtOnce) -> dict[str, Any]:
+    causes = {cause.name.lower(): count for cause, count in each.causes}
+    return {"begin_ms": each.begin_ms, "end_ms": each.end_ms, "groups": list(each.groups), "causes": causes}
+
+
+def _together(each: AtOnce) -> Line:
+    causes = ", ".join(f"{cause.value} ({count})" for cause, count in each.causes)
+    text = f"  {len(each.groups)} groups at once ({', '.join(each.groups)}): {causes}; look for a broker, the network, or one deployment"
+    return Line(bold(day_text(each.begin_ms)), text)
+
+
+def _document(incident: Incident, simulated: Counterfactual | None) -> dict[str, Any]:
     return {
         "begin_ms": incident.begin_ms,
         "end_ms": incident.end_ms,
@@ -110,10 +147,11 @@ def _document(incident: Incident) -> dict[str, Any]:
         "rebalances": [{**attrs.asdict(each), "cause": each.cause.name.lower()} for each in incident.chain],
         "gaps": [attrs.asdict(each) for each in incident.gaps],
         "advice": list(incident.advice),
+        "simulated": None if simulated is None else {**attrs.asdict(simulated), "error": round(simulated.error, 3)},
     }
 
 
-def _parts(group: str, kind: str, found: list[Incident]) -> list[Part]:
+def _parts(group: str, kind: str, found: list[Incident], otherwise: Mapping[Incident, Counterfactual | None]) -> list[Part]:
     unavailable = sum(each.unavailable_ms for each in found)
     head = Line(bold(group), f"  {kind}: {counted(len(found), 'incident')}, {span_text(unavailable)} unavailable, summed over partitions")
     if not found:
@@ -134,7 +172,14 @@ def _parts(group: str, kind: str, found: list[Incident]) -> list[Part]:
         if len(each.chain) > _MOST_STEPS:
             parts.append(f"  and {counted(len(each.chain) - _MOST_STEPS, 'more rebalance')}")
         parts += [f"  to avoid it: {text}" for text in each.advice]
+        if (simulated := otherwise.get(each)) is not None:
+            parts += [f"  {text}" for text in _simulated(simulated)]
     return parts
+
+
+def _simulated(found: Counterfactual) -> list[str]:
+    was = f"simulated as it was: {span_text(found.as_it_was_ms)} unavailable, {span_text(found.measured_ms)} measured ({found.error:+.0%})"
+    return [was, *(f"simulated with {each.change}: {span_text(each.unavailable_ms)} unavailable" for each in found.otherwise)]
 
 
 def _markdown(parts: Sequence[Part]) -> list[Part]:

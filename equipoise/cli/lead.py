@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from equipoise.cli.command import command
 from equipoise.cli.import_ import given_settings
 from equipoise.cli.screen import Screen
 from equipoise.cli.settings import settings_options
+from equipoise.cli.visible import JsonFormatter, VisibleFormatter
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.connection import MISSING, Connection
 
@@ -35,6 +37,7 @@ MAX_STEP_MS = 60_000
 @click.option("--capacity", "capacities", multiple=True, metavar="CLIENT_ID=N", help="Clients with this id (with * and ?) get N times as much.")
 @click.option("--evict", is_flag=True, help="Take the present leader out of the group once, so that equipoise leads now.")
 @click.option("--set", "settings_given", multiple=True, metavar="NAME=VALUE", help="A setting of the group, as assignor=lag_aware.")
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", help="What it logs: text, or a JSON document a line.")
 @settings_options(Connection)
 def lead(
     screen: Screen,
@@ -45,6 +48,7 @@ def lead(
     capacities: tuple[str, ...],
     evict: bool,
     settings_given: tuple[str, ...],
+    log_format: str,
 ) -> None:
     """Join a consumer group, be its leader, and assign its partitions to the other members, which
     may be any clients of Kafka, unmodified. The command reads no partition itself. It runs until it
@@ -69,7 +73,9 @@ def lead(
     except ImportError:
         raise InputError(MISSING) from None
     chosen = SeatSettings(hold_ms=int(hold_s * 1_000), capacities=dict(map(_capacity, capacities)))
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else VisibleFormatter("%(asctime)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     asyncio.run(_lead(settings, group, log_file or Path(f"{group}.db"), chosen, configuration(settings_given), evict=evict))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from equipoise.broker_watch import BrokerWatch
@@ -12,10 +12,11 @@ from equipoise.events.log.kafka.aiokafka_log import hold_back_log
 
 
 @contextmanager
-def outages(screen: Screen, who: str) -> Iterator[BrokerWatch]:
+def outages(screen: Screen, who: str, *, say: Callable[[str], None] | None = None) -> Iterator[BrokerWatch]:
     """While entered, an outage is remarks: one, one more each 10 s, and one when it is over; what
-    the client library would log is held back. `who`: their beginning.
+    the client library would log is held back. `who`: their beginning. `say`: takes the remarks;
+    None: `screen` does.
     """
-    brokers = BrokerWatch(who, time.monotonic, say=screen.remark)
+    brokers = BrokerWatch(who, time.monotonic, say=say or screen.remark)
     with hold_back_log(brokers):
         yield brokers

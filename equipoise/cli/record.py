@@ -18,7 +18,7 @@ from equipoise.events.errors import InputError
 from equipoise.replay.wording import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from equipoise.broker_watch import BrokerWatch
     from equipoise.replay.importers.groups.recorder import Recorder
@@ -33,9 +33,12 @@ _DAY_MS = 86_400_000
 @click.option("--to", "location", metavar="FILE", required=True, help="Recording to write, or to continue.")
 @click.option("--group", "patterns", multiple=True, metavar="PATTERN", help="Record these groups only, as 'orders-*'; may be given again.")
 @click.option("--sample-s", type=click.FloatRange(min=1), default=10.0, show_default=True, help="Seconds between two samples of end offsets.")
+@click.option("--poll-s", type=click.FloatRange(min=0.2), default=5.0, show_default=True, help="Seconds between two looks, if groups are polled.")
 @click.option("--keep-days", type=click.FloatRange(min=0, min_open=True), metavar="DAYS", help="Delete what is older. Default: keep everything.")
 @click.option("--once", is_flag=True, help="Record what the brokers still have, and exit. Default: continue until interrupted.")
-def record(screen: Screen, place: str, location: str, patterns: tuple[str, ...], sample_s: float, keep_days: float | None, *, once: bool) -> None:
+def record(
+    screen: Screen, place: str, location: str, patterns: tuple[str, ...], sample_s: float, poll_s: float, keep_days: float | None, *, once: bool
+) -> None:
     """Follow `__consumer_offsets` of a cluster, and write to FILE every change of its groups, their
     commits (the newest of each second and partition) and end offsets. The topic is compacted, so
     what nobody recorded is gone. The command joins no group and commits nothing; it may be killed
@@ -44,7 +47,9 @@ def record(screen: Screen, place: str, location: str, patterns: tuple[str, ...],
     Consumer groups (classic, KIP-848), Kafka Streams (classic, KIP-1071) and Kafka Connect are
     read; share groups are recorded as they are, and only named.
 
-    It needs the right to read `__consumer_offsets` and to describe topics.
+    It needs the right to read `__consumer_offsets` and to describe topics. Without the first, it
+    polls the groups of the classic protocol (DescribeGroups, OffsetFetch), and says what is lost by
+    that: what comes and goes between two looks, generations, timeouts, and all other groups.
 
     \b
     Examples:
@@ -65,7 +70,8 @@ def record(screen: Screen, place: str, location: str, patterns: tuple[str, ...],
         screen.progress(f"recording {place}") as advance,
         outages(screen, place) as brokers,
     ):
-        recorder = asyncio.run(_record(place, recording, brokers, advance, patterns=patterns, sample_s=sample_s, keep_ms=keep_ms, once=once))
+        options = {"patterns": patterns, "sample_s": sample_s, "keep_ms": keep_ms}
+        recorder = asyncio.run(_record(screen, place, recording, brokers, advance, options, poll_s=poll_s, once=once))
     done = recorder.done
     document = {"records": done.records, "commits": done.commits, "samples": done.samples, "unread": done.unread, "recording": location}
     what = f"{counted(done.records, 'record')} about groups, {counted(done.commits, 'commit')}, {counted(done.samples, 'sample')} of end offsets"
@@ -73,24 +79,26 @@ def record(screen: Screen, place: str, location: str, patterns: tuple[str, ...],
 
 
 async def _record(
+    screen: Screen,
     place: str,
     recording: Recording,
     brokers: BrokerWatch,
     advance: Callable[[int], None],
+    options: Mapping[str, Any],
     *,
-    patterns: tuple[str, ...],
-    sample_s: float,
-    keep_ms: int | None,
+    poll_s: float,
     once: bool,
 ) -> Recorder:
     """Connects anew after each outage, from the recording's own positions."""
-    from equipoise.events.log.kafka.opening import admin_client
+    from equipoise.events.log.kafka.opening import NotAllowedError, admin_client
     from equipoise.replay.importers.groups.cluster import ClusterReader
+    from equipoise.replay.importers.groups.polled import LOST, PolledCluster
     from equipoise.replay.importers.groups.recorder import Recorded, Recorder
     from equipoise.replay.importers.kafka_streams.broker import connection_of
 
     connection = connection_of(place)
     total = Recorded()
+    polls = False
     while True:
         asked_s = time.monotonic()
         try:
@@ -98,15 +106,23 @@ async def _record(
                 admin: Any = client  # aiokafka's, with all its methods
                 recording.begin(str((await admin.describe_cluster())["cluster_id"]))
             async with ClusterReader(connection, recording.positions()) as reader:
-                recorder = Recorder(reader, recording, patterns=patterns, sample_s=sample_s, keep_ms=keep_ms, done=total)
+                recorder = Recorder(reader, recording, **options, done=total)
+                if polls:
+                    polled = PolledCluster(connection, reader, poll_s=poll_s, committed=recording.commits(), wanted=recorder.is_wanted)
+                    recorder = Recorder(polled, recording, **options, done=total)
                 while True:
                     asked_s, before = time.monotonic(), total.records + total.commits
                     await recorder.step()
                     brokers.answered(asked_s)
                     advance(total.records + total.commits - before)
-                    if once and await reader.read_all():
+                    if once and await recorder.has_read_all():
                         recorder.write()
                         return recorder
+        except NotAllowedError:
+            if polls:
+                raise
+            polls = True
+            screen.remark(LOST)
         except InputError as error:
             if once or not brokers.noted("cannot record", error):
                 raise

@@ -10,6 +10,7 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.params import LOG, OFFSET, read
 from equipoise.cli.screen import Line, Part, Screen, Styled, Table, bold
+from equipoise.cli.visible import shortened
 from equipoise.events.log import Log
 from equipoise.events.tasks import TaskId
 from equipoise.replay.wording import counted, day_text, lag_text, preparing_text, span_text
@@ -49,7 +50,7 @@ def view_parts(view: GroupView) -> list[Part]:
 
 
 def group_lines(view: GroupView) -> Iterable[str | Line]:
-    name = bold(view.group or "(no group)")
+    name = bold(shortened(view.group) or "(no group)")
     leader = "led by something else" if view.led_by == "external" else f"led by {view.led_by}"
     at = f"offset {view.offset}, {day_text(view.append_ms)}, generation {view.generation}"
     yield Line(name, f"  {at}, {counted(view.decisions, 'decision')}")
@@ -74,7 +75,7 @@ def members_table(view: GroupView) -> Table:
         (
             member.member_id,
             str(member.incarnation),  # an id, not a count
-            _state(member),
+            member_state(member),
             member.capacity,
             len(member.active),
             len(member.standby),
@@ -92,7 +93,8 @@ def members_table(view: GroupView) -> Table:
     return Table(columns=columns, rows=rows, title=counted(len(rows), "member"))
 
 
-def _state(member: MemberRow) -> str:
+def member_state(member: MemberRow) -> str:
+    """What the member does, or is to do."""
     if member.restart is not None:
         return _restarting(member)
     if member.released:

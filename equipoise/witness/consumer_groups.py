@@ -19,7 +19,7 @@ from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
 
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.witness.group_requests import ConsumerGroupDescribe, DescribeGroups, LastHeartbeat, LeaveGroup
+from equipoise.events.log.kafka.group_requests import ConsumerGroupDescribe, DescribeGroups, LastHeartbeat, LeaveGroup
 
 RETRY_S = 0.2
 REQUEST_TIMEOUT_MS = 3_000

@@ -44,6 +44,7 @@ from equipoise.worker.metrics import GroupCollector, WorkerMetrics
 from equipoise.worker.observer import Observer, sources_of, topics_of
 from equipoise.worker.rounds import Rounds
 from equipoise.worker.settings import RELOADED, WorkerSettings
+from equipoise.worker.tracing import Tracing
 
 _LOG = logging.getLogger(__name__)
 _LAST_CHECKPOINTS_S = 2.0
@@ -100,6 +101,7 @@ class Worker:
         self._held_back = contextlib.ExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._witness: Witness | None = None
+        self._tracing: Tracing | None = None
         self._folder = ""
         self._problem = ""
         self.metrics.registry.register(GroupCollector(lambda: (lead for _, lead in self.groups()), self._positions))
@@ -121,6 +123,7 @@ class Worker:
         try:
             await self._open_with_retries()
             self._folder = tempfile.mkdtemp(prefix="equipoise-worker-")
+            self._tracing = Tracing(settings.otlp_endpoint) if settings.otlp_endpoint else None
             self._witness = self._runtime.witness() if settings.witness else None
             self._server = Server(self, settings.http_host, settings.http_port, _tls(settings))
             self.http_port = await self._server.start()
@@ -186,7 +189,8 @@ class Worker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
         await self._stop_hosts(list(self._hosts))
-        await self._stop_faust()
+        tracing, self._tracing = self._tracing, None
+        await asyncio.gather(self._stop_faust(), *([] if tracing is None else [self._runtime.run_blocking(tracing.close)]))
         if self._witness is not None:
             await self._runtime.run_blocking(self._witness.dismiss)
         with contextlib.suppress(Exception):
@@ -401,7 +405,7 @@ class Worker:
             if partition < self._opened.partitions:  # partitions added later hold no group: docs/protocol.md#l1
                 host = self._hosts[partition] = PartitionHost(
                     self.settings, self._opened, partition, self.metrics, topic_ids=self._topic_ids, replaced=self._note_replaced,
-                    runtime=self._runtime, brokers=self._brokers,
+                    runtime=self._runtime, brokers=self._brokers, tracing=self._tracing,
                 )  # fmt: skip
                 host.start()
 

@@ -32,6 +32,7 @@ from equipoise.worker.checkpoints import Index, checkpoint_records, index_record
 from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.reading import FactReader, PartitionReading, next_fact
 from equipoise.worker.settings import WorkerSettings
+from equipoise.worker.tracing import Tracing
 
 _LOG = logging.getLogger(__name__)
 _DECIDED = logging.getLogger("equipoise.decided")
@@ -112,6 +113,7 @@ class PartitionHost:
         replaced: Callable[[], None] = lambda: None,
         runtime: Runtime = DEPLOYED,
         brokers: BrokerWatch | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self.partition = partition
         self._brokers = brokers
@@ -133,6 +135,7 @@ class PartitionHost:
         self._reading = PartitionReading(settings, settings.topics, opened, partition)
         self._opened = opened
         self._metrics = metrics
+        self._tracing = tracing
         self._task: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
         self._producer: Producer
@@ -264,6 +267,8 @@ class PartitionHost:
         finally:
             self.leading = False
             self._metrics.forget(self.lead.groups)
+            if self._tracing is not None:
+                self._tracing.forget(self.lead.groups)
             await self._producer.stop(within_s=3.0)
 
     async def _check_same_log(self, facts: FactReader) -> None:
@@ -470,6 +475,8 @@ class PartitionHost:
     def _count(self, record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
         try:
             self._metrics.folded(record, decisions, machine.state, live=self.leading, is_new=self._is_new(record))
+            if self._tracing is not None and self._is_new(record):
+                self._tracing.folded(record, decisions, machine.state)
         except Exception:  # noqa: BLE001 a defect of the metrics must not stop a group
             _LOG.exception("partition %d: group %s: the fact at offset %d could not be counted", self.partition, record.group, record.offset)
 

@@ -11,12 +11,14 @@ from bisect import bisect_left
 from collections import Counter as Multiset
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from equipoise.events.decisions import Decision
 from equipoise.events.facts import TopologyDeclared
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.replay.group_view import task_rows
@@ -27,6 +29,8 @@ from equipoise.statemachine.partition import GroupLead
 from equipoise.statemachine.state import GroupState
 
 _LOG = logging.getLogger(__name__)
+ROUND_STATUSES = ("200", "400", "401", "403", "409", "413", "421", "503")
+"""Of the answers to rounds (`equipoise.worker.rounds`)."""
 _FOLD_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 _TAKEOVER_S = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 
@@ -36,9 +40,11 @@ class WorkerMetrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        about = "Facts folded, by kind; takeover: of a log that is taken over."
-        self.facts = Counter("equipoise_facts", about, ["kind", "takeover"], registry=registry)
+        self._facts = FactCounts()
+        registry.register(self._facts)
         self.decisions = Counter("equipoise_decisions", "Decisions computed live, by kind.", ["kind"], registry=registry)
+        for kind in get_args(Decision):  # an alert on a rise needs the value before the first one
+            self.decisions.labels(kind.__name__)
         self.fold_seconds = FoldSeconds()
         registry.register(self.fold_seconds)
         self.takeover_seconds = Histogram("equipoise_takeover_seconds", "Time to take a partition over.", buckets=_TAKEOVER_S, registry=registry)
@@ -57,6 +63,8 @@ class WorkerMetrics:
         )
         self.rejected = Counter("equipoise_rejected_records", "Records that belong to no group, put into the rejected topic.", registry=registry)
         self.rounds = Counter("equipoise_rounds_asked", "Rounds asked over HTTP, by status of the answer.", ["status"], registry=registry)
+        for status in ROUND_STATUSES:
+            self.rounds.labels(status)
         self.round_seconds = Histogram("equipoise_round_seconds", "Time to answer a round over HTTP.", buckets=_FOLD_S, registry=registry)
         self.unavailable = Counter(
             "equipoise_unavailable_task_seconds",
@@ -66,10 +74,6 @@ class WorkerMetrics:
         )
         self._times: dict[str, _UnavailableTime] = {}
         """Group -> what is needed to count its unavailable time."""
-        self._not_counted: tuple[Multiset[type], Multiset[type]] = (Multiset(), Multiset())
-        """Of a takeover, and live: class -> facts that `facts` does not count yet. Counting there
-        takes about as long as folding one.
-        """
         self._counted_to: dict[tuple[str, str], int] = {}
         """(log id, group) -> offset up to which unavailability was counted here. `forget` keeps it,
         because takeovers are retried.
@@ -81,7 +85,7 @@ class WorkerMetrics:
         `live`: folded as it came, not on a takeover. `is_new`: live, or later than every fact that
         a published decision answers, so that no earlier worker has counted it.
         """
-        self._not_counted[live][record.event.__class__] += 1
+        self._facts.counts[live][record.event.__class__] += 1
         of_group = self._times.get(record.group)
         if of_group is None:
             of_group = self._times[record.group] = _UnavailableTime(record, state, self._counted_to.get((state.log_id, record.group), -1))
@@ -104,10 +108,6 @@ class WorkerMetrics:
 
     def text(self) -> bytes:
         """The answer to a scrape."""
-        for counts, takeover in zip(self._not_counted, ("true", "false"), strict=True):
-            for kind, count in counts.items():
-                self.facts.labels(kind.__name__, takeover).inc(count)
-            counts.clear()
         return generate_latest(self.registry)
 
 
@@ -119,6 +119,25 @@ def held(state: GroupState) -> int:
 def runnable(state: GroupState) -> Multiset[str]:
     """Member -> number of tasks that it owns without a hold."""
     return Multiset(owner for task, owner in state.owner.items() if task not in state.holds)
+
+
+class FactCounts(Collector):
+    """Counts of folded facts, in `counts`: those of a takeover and live ones, by class. The client
+    library would take about as long to count a fact as the machine takes to fold it.
+    """
+
+    def __init__(self) -> None:
+        self.counts: tuple[Multiset[type], Multiset[type]] = (Multiset(), Multiset())
+
+    def collect(self) -> Iterator[Metric]:
+        """For a scrape."""
+        metric = CounterMetricFamily(
+            "equipoise_facts", "Facts folded, by kind; takeover: of a log that is taken over.", labels=["kind", "takeover"]
+        )
+        for counts, takeover in zip(self.counts, ("true", "false"), strict=True):
+            for kind, count in counts.items():
+                metric.add_metric([kind.__name__, takeover], count)
+        yield metric
 
 
 class FoldSeconds(Collector):

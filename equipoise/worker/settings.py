@@ -76,6 +76,9 @@ class WorkerSettings(LiveSettings):
     base_interval_ms: int = setting(
         0, "Time between two bases of a log with retention; 0: a quarter of retention_ms, or an hour.", validator=fields.integer(0, 30 * 86_400_000)
     )
+    otlp_endpoint: str = setting(
+        "", "Where each rebalance goes as a trace, over OTLP/HTTP: http://host:4318/v1/traces; empty: nowhere. Needs the extra otel."
+    )
     log_level: str = setting("INFO", "DEBUG, INFO, WARNING or ERROR.", validator=fields.one_of("DEBUG", "INFO", "WARNING", "ERROR"))
     log_format: str = setting("text", "text, or json: one JSON document a line (docs/json.md).", validator=fields.one_of("text", "json"))
 
@@ -84,6 +87,8 @@ class WorkerSettings(LiveSettings):
         LiveSettings.__attrs_post_init__(self)
         if bool(self.http_tls_cert) != bool(self.http_tls_key):
             raise FieldError("WorkerSettings.http_tls_key", "http_tls_cert and http_tls_key belong together; set both or none")
+        if self.otlp_endpoint and not self.otlp_endpoint.startswith(("http://", "https://")):
+            raise FieldError("WorkerSettings.otlp_endpoint", f"{self.otlp_endpoint!r} is no URL; write http://host:4318/v1/traces")
 
     @property
     def has_retention(self) -> bool:

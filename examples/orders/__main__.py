@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from equipoise import Connection, EquipoiseError
+from equipoise import Connection, EquipoiseError, JsonFormatter
 from examples.orders.count import run_member
 from examples.orders.produce import make_topics, produce
 from examples.orders.recount import recount
@@ -56,12 +56,20 @@ def topics(obj: Any, partitions: int) -> None:
 @click.option("--on-sigterm", type=click.Choice(["leave", "restart", "close"]), default="leave", show_default=True, help="What SIGTERM means.")
 @click.option("--back-within-ms", type=int, help="With restart: how long a restart takes at most.")
 @click.option("--lead", is_flag=True, help="Also run a worker in this process.")
+@click.option("--http-port", type=int, help="Port of /health, /ready and /metrics; 0: any free one. Default: none.")
+@click.option("--http-host", default="127.0.0.1", show_default=True, help="Address of that port.")
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="json: one JSON document a line.")
 @click.pass_obj
-def count(obj: Any, /, member_id: str, group: str, state: Path | None, **options: Any) -> None:
+def count(obj: Any, /, member_id: str, group: str, state: Path | None, log_format: str, **options: Any) -> None:
     """Runs one member. SIGTERM: it leaves once its tasks run elsewhere, or restarts. SIGINT: it
     stops at once.
     """
     connection, topic = obj
+    if log_format == "json":
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(JsonFormatter())
+        logging.getLogger("orders").setLevel(logging.INFO)
+        options["say"] = logging.getLogger("orders").info
     sys.exit(asyncio.run(run_member(connection, topic, group, member_id, state_directory=state, **options)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Unpack
 
 from equipoise import Connection, Member, MemberKeywords, Record, TaskContext
@@ -26,22 +27,27 @@ async def count(record: Record, context: TaskContext) -> None:
     context.send(f"{record.topic}-counts", json.dumps(output).encode(), key=record.key)
 
 
+def _print(text: str) -> None:
+    print(text, flush=True)
+
+
 async def run_member(
-    connection: Connection, topic: str, group: str, member_id: str, *, topology_epoch: int = 0, lead: bool = False, **options: Unpack[MemberKeywords]
+    connection: Connection, topic: str, group: str, member_id: str, *, topology_epoch: int = 0, lead: bool = False,
+    say: Callable[[str], None] = _print, **options: Unpack[MemberKeywords],
 ) -> int:
     """Runs one member until SIGTERM (it leaves once its tasks run elsewhere, as after `equipoise
     scale-down`) or SIGINT (it stops at once). `topology_epoch`: one higher for members that start
-    after partitions were added.
+    after partitions were added. `say`: takes what it tells, line by line.
 
     Returns the exit status: 3 if another process has joined with its id.
     """
     member = Member(
         group, count, sources=topic, state=f"{topic}-state", member_id=member_id, connection=connection, topology_epoch=topology_epoch, lead=lead,
-        on_asked=lambda leave: print(f"{member_id} is asked to {'leave' if leave else 'stay after all'}", flush=True),
-        on_assigned=lambda context: print(f"{member_id} runs {context.task}, token {context.token}", flush=True),
-        on_revoked=lambda context: print(f"{member_id} has stopped {context.task}", flush=True),
-        on_standby=lambda task: print(f"{member_id} keeps a copy of {task}", flush=True), **options,
+        on_asked=lambda leave: say(f"{member_id} is asked to {'leave' if leave else 'stay after all'}"),
+        on_assigned=lambda context: say(f"{member_id} runs {context.task}, token {context.token}"),
+        on_revoked=lambda context: say(f"{member_id} has stopped {context.task}"),
+        on_standby=lambda task: say(f"{member_id} keeps a copy of {task}"), **options,
     )  # fmt: skip
     status = await member.run()
-    print(f"{member_id} has gone; {member.fenced_writes} writes were fenced", flush=True)
+    say(f"{member_id} has gone; {member.fenced_writes} writes were fenced")
     return status

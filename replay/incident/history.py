@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
@@ -10,7 +11,7 @@ from itertools import pairwise
 import attrs
 
 from equipoise.replay.importers.groups.dump import ReadableRecording
-from equipoise.replay.importers.groups.observed import ObservedGroup, ObservedGroups
+from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup, ObservedGroups
 from equipoise.replay.importers.groups.recording import Commit
 from equipoise.replay.importers.offsets_topic.records import RawRecord
 
@@ -26,10 +27,11 @@ class State:
 @attrs.frozen(kw_only=True)
 class GroupHistory:
     """`states`: in order of time, each different from the one before. `commits`: partition
-    (``orders-3``) -> time (ms) and offset of its commits, in order; deleted ones are left out.
-    `ends`: times of the samples, and for each topic -> end of each partition. `unread`: why records
-    were passed over. `has_every_commit`: at least one of each second; a recorded run that ships
-    with equipoise has fewer.
+    (``orders-3``; of a sink of Kafka Connect ``connect-sink:orders-3``) -> time (ms) and offset of
+    its commits, in order; deleted ones are left out. `end_times_ms`, `ends`: times of the samples,
+    and for each topic -> end of each partition. `unread`: why records were passed over.
+    `has_every_commit`: at least one of each second; a recorded run that ships with equipoise has
+    fewer.
     """
 
     group: str
@@ -45,9 +47,18 @@ class GroupHistory:
         place = bisect_right(self.states, at_ms, key=lambda state: state.at_ms)
         return self.states[place - 1].group if place else None
 
+    @functools.cached_property
+    def joined_ms(self) -> dict[str, int]:
+        """Member id -> when it was first seen."""
+        found: dict[str, int] = {}
+        for state in self.states:
+            for member in state.group.members.keys() - found.keys():
+                found[member] = state.at_ms
+        return found
+
     def end_of(self, partition: str, at_ms: int) -> int | None:
         """End offset of a partition in the last sample by `at_ms`; None: it is in none."""
-        topic, _, number = partition.rpartition("-")
+        topic, _, number = partition.rpartition(":")[2].rpartition("-")
         place = bisect_right(self.end_times_ms, at_ms)
         ends = self.ends[place - 1].get(topic, []) if place else []
         return ends[int(number)] if int(number) < len(ends) else None
@@ -66,9 +77,47 @@ class GroupHistory:
 
 
 def history_of(recording: ReadableRecording, group: str) -> GroupHistory:
-    """Reads one group's past from a recording."""
+    """Reads one group's past from a recording; of a group of Kafka Connect, also that of the groups
+    in which its sinks read.
+    """
     records, commits = recording.records(group), recording.commits(group)
-    return read_history(group, records, commits, recording.ends(), recording.topics(), has_every_commit=recording.has_every_commit)
+    found = read_history(group, records, commits, recording.ends(), recording.topics(), has_every_commit=recording.has_every_commit)
+    if not found.states or found.states[-1].group.kind is not GroupKind.CONNECT:
+        return found
+    connectors = {work.rpartition("-")[0] for state in found.states for work in state.group.owners}
+    groups = set(recording.groups())
+    return with_sinks(found, {name: history_of(recording, sink_group(name)) for name in sorted(connectors) if sink_group(name) in groups})
+
+
+def sink_group(connector: str) -> str:
+    """The group in which a sink of Kafka Connect reads, unless its configuration names another."""
+    return f"connect-{connector}"
+
+
+def with_sinks(history: GroupHistory, sinks: Mapping[str, GroupHistory]) -> GroupHistory:
+    """Adds what the sinks of a group of Kafka Connect read and commit. `sinks`: connector -> its
+    group. Their partitions are named after the group too: ``connect-sink:orders-3``.
+    """
+    times = sorted({state.at_ms for each in (history, *sinks.values()) for state in each.states})
+    states: list[State] = []
+    reads: dict[str, tuple[str, ...]] = {}
+    for at_ms in times:
+        group = history.state_at(at_ms)
+        if group is None:
+            continue
+        for connector, sink in sinks.items():
+            there = sink.state_at(at_ms)
+            for member in there.members.values() if there is not None else ():
+                task = member.client_id.removeprefix(f"connector-consumer-{connector}-")
+                if task != member.client_id and member.active:
+                    reads[f"{connector}-{task}"] = tuple(sorted(f"{sink.group}:{partition}" for partition in member.active))
+        members = {
+            name: attrs.evolve(member, inputs={work: reads[work] for work in sorted(member.active) if work in reads})
+            for name, member in group.members.items()
+        }
+        states.append(State(at_ms=at_ms, group=attrs.evolve(group, members=members)))
+    commits = {f"{sink.group}:{partition}": found for sink in sinks.values() for partition, found in sink.commits.items()}
+    return attrs.evolve(history, states=states, commits=history.commits | commits)
 
 
 def read_history(

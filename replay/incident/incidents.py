@@ -5,6 +5,8 @@ meanwhile, and what would have avoided it.
 from __future__ import annotations
 
 import statistics
+from bisect import bisect_left
+from itertools import pairwise
 
 import attrs
 
@@ -15,15 +17,21 @@ from equipoise.replay.incident.unavailable import Gap, gaps
 
 TOGETHER_MS = 10_000
 """Members that join or leave so soon after each other do so in one incident."""
+_SEEN_AFTER_MS = 8_000
+"""A rebalance is recorded so long after it began, at most, when no member is missed: the time in
+which all members learn of it and join, and a commit interval.
+"""
 ROLLING_MS = 300_000
 """Restarts so soon after each other are of one deployment."""
+OUTSIDE_AFTER_MS = 10_000
+"""Commits that come so soon after a member lost a partition are the last of it."""
 LEAST_ALONE_MS = 5_000
 """Work that stood still without a rebalance is told from here on: a slow batch is no incident."""
 _MANY = 20
 """As many rebalances that a member asked for, one after the other, are a loop."""
 _FOR_A_MEDIAN = 3
 _LEAST_USUAL_MS = 1_000
-_STOPS = (Cause.EXPIRED, Cause.LEFT, Cause.RESTARTED, Cause.STATIC_BACK, Cause.POLL_TIMEOUT)
+_STOPS = (Cause.EXPIRED, Cause.LEFT, Cause.GONE, Cause.RESTARTED, Cause.STATIC_BACK, Cause.POLL_TIMEOUT)
 
 
 @attrs.frozen(kw_only=True)
@@ -31,7 +39,7 @@ class Incident:
     """`chain`: its rebalances, the one that it began with first; () where work stood still without
     one. `unavailable_ms`: summed over partitions. `is_rolling`: one of several members stopped
     after the other, and came back: a deployment. `before`: what earlier incidents of the same
-    cause had cost (ms), to see what is unusual.
+    cause had cost (ms), to see what is unusual. `is_static`: those who stopped have instance ids.
     """
 
     begin_ms: int
@@ -41,6 +49,7 @@ class Incident:
     chain: tuple[Rebalance, ...]
     gaps: tuple[Gap, ...]
     is_rolling: bool = False
+    is_static: bool = False
     before: tuple[int, ...] = ()
     advice: tuple[str, ...] = ()
 
@@ -72,9 +81,9 @@ def incidents(history: GroupHistory, from_ms: int = 0, until_ms: int = 2**62) ->
     shares: list[list[Gap]] = [[] for _ in chains]
     without: list[Gap] = []
     for gap in gaps(history):
-        index = next((number for number, chain in enumerate(chains) if any(_overlap(gap, each) for each in chain)), None)
+        index = _chain_of(gap, chains)
         (without if index is None else shares[index]).append(gap)
-    found = [_incident(chain, share) for chain, share in zip(chains, shares, strict=True)] + _without_rebalance(without)
+    found = [_incident(chain, share) for chain, share in zip(chains, shares, strict=True)] + _without_rebalance(without) + _outside(history)
     found.sort(key=lambda incident: incident.begin_ms)
     kind = history.states[-1].group.kind if history.states else GroupKind.OTHER
     return [
@@ -99,6 +108,18 @@ def _belongs(chain: list[Rebalance], each: Rebalance) -> bool:
     return each.begin_ms - first.end_ms <= TOGETHER_MS and (each.cause is first.cause or first.cause is Cause.FIRST)
 
 
+def _chain_of(gap: Gap, chains: list[list[Rebalance]]) -> int | None:
+    """The chain that made work stand still: the first that overlaps, or the one that was just over
+    when it began, if the next had not begun then; None: it was no rebalance.
+    """
+    index = next((number for number, chain in enumerate(chains) if any(_overlap(gap, each) for each in chain)), None)
+    if not index:
+        return index
+    before, after = chains[index - 1][-1], chains[index][0]
+    is_of_before = gap.from_ms - before.end_ms <= TOGETHER_MS and gap.from_ms < after.begin_ms - max(after.stopped_ms, _SEEN_AFTER_MS)
+    return index - 1 if is_of_before else index
+
+
 def _overlap(gap: Gap, rebalance: Rebalance) -> bool:
     return gap.from_ms <= rebalance.end_ms and gap.until_ms >= rebalance.begin_ms
 
@@ -112,6 +133,7 @@ def _incident(chain: list[Rebalance], mine: list[Gap]) -> Incident:
         members=tuple(sorted({name for each in chain if each.cause is first.cause for name in each.members})),
         chain=tuple(chain),
         gaps=tuple(mine),
+        is_static=first.is_static,
     )
 
 
@@ -132,6 +154,44 @@ def _without_rebalance(alone: list[Gap]) -> list[Incident]:
         )
         for each in told
     ]  # fmt: skip
+
+
+def _outside(history: GroupHistory) -> list[Incident]:
+    """Spans in which commits of partitions that no member had went on: a process that was removed
+    and works on, or one that was assigned its partitions by hand.
+    """
+    spans = [
+        (times[0], times[-1])
+        for partition, from_ms, until_ms in _unowned(history)
+        if len(times := _progress(history.commits.get(partition, []), from_ms + OUTSIDE_AFTER_MS, until_ms)) > 1
+    ]
+    found: list[tuple[int, int]] = []
+    for from_ms, until_ms in sorted(spans):
+        if found and from_ms <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], until_ms)
+        else:
+            found.append((from_ms, until_ms))
+    return [Incident(begin_ms=begin_ms, end_ms=end_ms, cause=Cause.OUTSIDE, members=(), chain=(), gaps=()) for begin_ms, end_ms in found]
+
+
+def _progress(commits: list[tuple[int, int]], from_ms: int, until_ms: int) -> list[int]:
+    """Times of the commits within a span that are further than the one before."""
+    begin, end = (bisect_left(commits, (each, 0)) for each in (from_ms, until_ms))
+    return [at_ms for (_, before), (at_ms, committed) in pairwise(commits[max(0, begin - 1) : end]) if committed > before]
+
+
+def _unowned(history: GroupHistory) -> list[tuple[str, int, int]]:
+    """Partition, begin and end of the spans in which no member of a group of consumers had it."""
+    found: list[tuple[str, int, int]] = []
+    since: dict[str, int] = {}
+    for state in history.states:
+        if state.group.kind not in (GroupKind.CLASSIC_CONSUMER, GroupKind.CONSUMER):
+            return []
+        owned = state.group.owners.keys()
+        found += [(partition, since.pop(partition), state.at_ms) for partition in list(since) if partition in owned]
+        for partition in history.commits.keys() - owned - since.keys():
+            since[partition] = state.at_ms
+    return found + [(partition, from_ms, 2**62) for partition, from_ms in since.items()]
 
 
 def _rolling(found: list[Incident]) -> list[bool]:
@@ -177,6 +237,10 @@ def _advice(kind: GroupKind, incident: Incident, *, is_rolling: bool) -> list[st
         found.append("raise acceptable.recovery.lag, or probing.rebalance.interval.ms: copies do not get ready between two probes")
     if sum(each.cause is Cause.ASKED for each in chain) >= _MANY:
         found.append("members ask again and again: look for two assignors or subscriptions that never agree, and for clients that need an upgrade")
+    if cause is Cause.OUTSIDE:
+        found.append("look for a process that was removed from the group and works on, or one that has partitions by hand under this group id")
+    if cause is Cause.EXPIRED and incident.is_static:
+        found.append("static members (group.instance.id) do not leave: set session.timeout.ms as long as a restart takes, and remove one for good")
     if cause is Cause.NOTHING:
         found.append("look at the process that has these partitions: it is a member and polls, but commits nothing")
     return found

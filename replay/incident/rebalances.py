@@ -28,6 +28,10 @@ record: at least so long, and so many times the usual time between two commits.
 """
 _LONGEST_SESSION_MS = 46_000
 """Of them, too: a `max.poll.interval.ms` is told from a session timeout when it is above this."""
+_GOES_ON = 0.3
+"""A group goes on without a member when the others commit later than this part of the time since
+that member's last commit.
+"""
 _BACK_WITHIN_MS = 600_000
 _REMOVED_WITHIN_MS = 120_000
 _COOPERATIVE = ("cooperative-sticky", "stream")
@@ -44,6 +48,7 @@ class Cause(enum.StrEnum):
     POLL_TIMEOUT = "a member did not poll within max.poll.interval.ms"
     RESTARTED = "a member left and is back"
     LEFT = "a member left"
+    GONE = "a member is gone: it left, or was not heard of"
     BACK = "a member is back"
     JOINED = "a member joined"
     SUBSCRIBED = "members subscribed to other topics"
@@ -56,6 +61,7 @@ class Cause(enum.StrEnum):
     ASKED = "a member asked to join again"
     FIRST = "the group began"
     NOTHING = "work stood still without a rebalance"
+    OUTSIDE = "offsets were committed by somebody outside the group"
 
 
 FOLLOWS = (Cause.FOLLOW_UP, Cause.PROBING, Cause.DELAY_OVER)
@@ -68,7 +74,7 @@ class Rebalance:
     how long before the rebalance they had last committed, -1: unknown. `moved`: work with another
     owner than before. `unowned`: work that had an owner before and has none. `ends_ms`: when every
     member had its part. `lost_state`: processes of Kafka Streams that are back with another process
-    id, which is kept in the state directory.
+    id, which is kept in the state directory. `is_static`: all that are gone have an instance id.
     """
 
     number: int
@@ -82,6 +88,7 @@ class Rebalance:
     moved: tuple[str, ...] = ()
     unowned: tuple[str, ...] = ()
     lost_state: tuple[str, ...] = ()
+    is_static: bool = False
 
     @property
     def took_ms(self) -> int:
@@ -151,6 +158,7 @@ def _rebalance(
         moved=tuple(moved),
         unowned=tuple(unowned),
         lost_state=_names(lost),
+        is_static=bool(gone) and all(member.instance_id is not None for member in gone),
     )
 
 
@@ -181,17 +189,21 @@ def _cause(
     statics = [member for member in gone if member.instance_id is not None and _key(member) in back]
     really_gone = [member for member in gone if member not in statics]
     if really_gone:
-        stops = [(stopped, member) for member in really_gone if (stopped := _stopped_ms(history, before, member, at_ms)) is not None]
+        heard = [(last_heard_before_ms(history, before, member, at_ms), member) for member in really_gone]
+        stops = [(ms, member) for ms, member in heard if ms is not None and not _all_stood_still(history, before, member, ms, at_ms)]
         if stops:
             stopped, member = max(stops, key=lambda pair: pair[0])
             session_ms = member.session_timeout_ms if member.session_timeout_ms > 0 else _LONGEST_SESSION_MS
             if session_ms < member.rebalance_timeout_ms <= stopped:
                 return Cause.POLL_TIMEOUT, [member], stopped
-            if stopped >= _expired_from_ms(history, before, member):
+            if stopped >= expired_from_ms(history, before, member):
                 return Cause.EXPIRED, [member], stopped
         returned = [member for member in really_gone if _key(member) in back]
         stopped_ms = max((stopped for stopped, _ in stops), default=-1)
-        return (Cause.RESTARTED, returned, stopped_ms) if returned else (Cause.LEFT, really_gone, stopped_ms)
+        if returned:
+            return Cause.RESTARTED, returned, stopped_ms
+        is_known = bool(stops) or any(_committed_lately(history, before, member, at_ms) for member in really_gone)
+        return Cause.LEFT if is_known else Cause.GONE, really_gone, stopped_ms
     if statics:
         return Cause.STATIC_BACK, statics, -1
     if joined:
@@ -252,7 +264,7 @@ def _revoked(group: ObservedGroup) -> bool:
     return group.protocol in _COOPERATIVE or any(member.revoking for member in group.members.values())
 
 
-def _expired_from_ms(history: GroupHistory, group: ObservedGroup, member: ObservedMember) -> float:
+def expired_from_ms(history: GroupHistory, group: ObservedGroup, member: ObservedMember) -> float:
     """A member that was gone this long after its last commit has expired. Its last sign of life was
     up to a heartbeat and a commit interval later than that commit.
     """
@@ -262,14 +274,40 @@ def _expired_from_ms(history: GroupHistory, group: ObservedGroup, member: Observ
     return max(_UNKNOWN_SESSION_MS, _UNKNOWN_INTERVALS * usual)
 
 
-def _stopped_ms(history: GroupHistory, group: ObservedGroup, member: ObservedMember, at_ms: int) -> int | None:
-    """How long before `at_ms` the member had last committed something of which records were unread
-    then; None: there is nothing like it, so its commits say nothing.
+def _committed_lately(history: GroupHistory, group: ObservedGroup, member: ObservedMember, at_ms: int) -> bool:
+    """Whether the member committed within a session timeout before `at_ms`, so that it cannot have
+    expired.
     """
-    times = []
+    session_ms = member.session_timeout_ms if member.session_timeout_ms > 0 else _UNKNOWN_SESSION_MS
+    commits = [history.last_commit(partition, at_ms) for work in member.active for partition in group.partitions_of(work)]
+    return any(commit is not None and at_ms - commit[0] < session_ms for commit in commits)
+
+
+def last_heard_before_ms(history: GroupHistory, group: ObservedGroup, member: ObservedMember, at_ms: int) -> int | None:
+    """How long before `at_ms` the member had last committed something of which records were unread
+    then, at most since it joined; None: there is nothing like it, so its commits say nothing.
+    """
+    unread = [last_ms for last_ms, is_behind in _last_commits(history, group, member, at_ms) if is_behind]
+    return at_ms - max(*unread, history.joined_ms.get(member.member_id, 0)) if unread else None
+
+
+def _all_stood_still(history: GroupHistory, group: ObservedGroup, member: ObservedMember, heard_before_ms: int, at_ms: int) -> bool:
+    """Whether the others had work and committed nothing since the member was heard of, either, so
+    that its silence says nothing.
+    """
+    others = [each for other in group.members.values() if other is not member for each in _last_commits(history, group, other, at_ms)]
+    goes_on = any(last_ms >= at_ms - (1 - _GOES_ON) * heard_before_ms for last_ms, _ in others)
+    return not goes_on and any(is_behind for _, is_behind in others)
+
+
+def _last_commits(history: GroupHistory, group: ObservedGroup, member: ObservedMember, at_ms: int) -> list[tuple[int, bool]]:
+    """Of each partition of a member with commits: time of the last one, and whether records were
+    unread.
+    """
+    found = []
     for work in member.active:
         for partition in group.partitions_of(work):
             last, end = history.last_commit(partition, at_ms), history.end_of(partition, at_ms)
-            if last is not None and end is not None and end > last[1]:
-                times.append(last[0])
-    return at_ms - max(times) if times else None
+            if last is not None and end is not None:
+                found.append((last[0], end > last[1]))
+    return found

@@ -281,21 +281,30 @@ def _simulation(inputs: RecordedInputs, each: Configuration, *, seed: int, speed
     return Simulation(assignor=each.assignor, overrides=overrides, seed=seed, restore=RestoreModel(records_per_s=speed))
 
 
+def run_configuration(
+    inputs: RecordedInputs, each: Configuration, *, seed: int, speed: int, sink: MemorySink | None = None, progress: Progress | None = None
+) -> SimulationResult:
+    """Makes one run of one configuration. `speed`: records/s that a process restores. `sink` gets
+    the log, unless Kafka's protocol carries the group out, which writes none. Raises as `simulate`
+    and `simulate_kafka` do.
+    """
+    simulation = _simulation(inputs, each, seed=seed, speed=speed)
+    rounds = in_rounds(inputs, each)
+    if rounds or kafka_leads(inputs, each):
+        return simulate_kafka(inputs.with_closes(each.announce_closes), simulation, rounds=rounds, progress=progress)
+    announce = True if each.announce_closes is None and inputs.imported else each.announce_closes
+    return simulate(inputs.with_closes(announce), simulation, sink=sink, progress=progress)
+
+
 def _simulate_once(recording: Recording, each: Configuration, seed: int, speed: int, bar: _Bar, seen: list[Metrics] | None = None) -> Metrics:
     """Makes one run. Adds to `seen` the metrics as the recording's source would have given them:
     measured in the group, or read from the log.
     """
-    inputs, simulation = recording.inputs, _simulation(recording.inputs, each, seed=seed, speed=speed)
-    memory = None if seen is None or recording.metrics_source == "measured" else MemorySink()
+    inputs = recording.inputs
+    writes_log = not (in_rounds(inputs, each) or kafka_leads(inputs, each))
+    memory = MemorySink() if seen is not None and recording.metrics_source != "measured" and writes_log else None
     try:
-        result: SimulationResult
-        rounds = in_rounds(inputs, each)
-        if rounds or kafka_leads(inputs, each):
-            memory = None  # Kafka writes no log
-            result = simulate_kafka(inputs.with_closes(each.announce_closes), simulation, rounds=rounds, progress=bar)
-        else:
-            announce = True if each.announce_closes is None and inputs.imported else each.announce_closes
-            result = simulate(inputs.with_closes(announce), simulation, sink=memory, progress=bar)
+        result = run_configuration(inputs, each, seed=seed, speed=speed, sink=memory, progress=bar)
     finally:
         bar.next_run()
     metrics = metrics_of(sum_windows([window.totals for window in result.windows]))

@@ -1,5 +1,5 @@
-"""A worker of Kafka Connect, as a process: the published jars, and the connector of
-``java/Ticking.java``.
+"""A worker of Kafka Connect, as a process: the published jars, and the connectors of
+``java/Ticking.java`` and ``java/Dropping.java``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PATIENCE_S = 120.0
 class ConnectWorker:
     """One worker of the cluster `group`, started. `folder` gets its settings and its output."""
 
-    def __init__(self, bootstrap: str, group: str, folder: Path, name: str) -> None:
+    def __init__(self, bootstrap: str, group: str, folder: Path, name: str, *, session_ms: int = 6_000) -> None:
         (self.port,) = brokers.free_ports(1)
         written = {
             "bootstrap.servers": bootstrap,
@@ -34,9 +34,11 @@ class ConnectWorker:
             "listeners": f"HTTP://127.0.0.1:{self.port}",
             "key.converter": _TEXTS,
             "value.converter": _TEXTS,
-            "session.timeout.ms": "6000",
+            "session.timeout.ms": str(session_ms),
+            "consumer.session.timeout.ms": str(session_ms),
             "heartbeat.interval.ms": "500",
             "scheduled.rebalance.max.delay.ms": "2000",
+            "offset.flush.interval.ms": "500",
             "plugin.discovery": "only_scan",
             **{f"{what}.storage.topic": f"{group}-{what}" for what in ("offset", "config", "status")},
             **{f"{what}.storage.replication.factor": "1" for what in ("offset", "config", "status")},
@@ -48,7 +50,8 @@ class ConnectWorker:
         self._out = folder / f"{name}.out"
         libraries = f"{brokers.jars(_POM)}/*"
         (log,) = brokers.jars(_JAVA / "pom.xml").glob("slf4j-simple-*.jar")
-        every = f"{brokers.classes(_JAVA / 'Ticking.java', libraries)}:{libraries}:{log}"
+        connectors = ":".join(str(brokers.classes(_JAVA / f"{name}.java", libraries)) for name in ("Ticking", "Dropping"))
+        every = f"{connectors}:{libraries}:{log}"
         command = ["java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-cp", every]
         with open(self._out, "wb") as out:
             self.process = subprocess.Popen([*command, "org.apache.kafka.connect.cli.ConnectDistributed", str(file)], stdout=out, stderr=out)
@@ -72,6 +75,10 @@ class ConnectWorker:
     def add_connector(self, name: str, topic: str, tasks: int) -> None:
         """Adds a source that writes one record a second with each task."""
         self.ask("/connectors", {"name": name, "config": {"connector.class": "Ticking", "topic": topic, "tasks.max": str(tasks)}})
+
+    def add_sink(self, name: str, topic: str, tasks: int) -> None:
+        """Adds a sink that reads a topic and keeps nothing."""
+        self.ask("/connectors", {"name": name, "config": {"connector.class": "Dropping", "topics": topic, "tasks.max": str(tasks)}})
 
     def __enter__(self) -> Self:
         return self

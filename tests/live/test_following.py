@@ -5,10 +5,15 @@ interrupt ends them at once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import os
+import pty
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -52,6 +57,45 @@ class Following:
         return self.process.wait(20), self._err.read_text()
 
 
+class OnTerminal:
+    """`status --watch` on a terminal of 100 columns, and what it has written there."""
+
+    def __init__(self, *arguments: str) -> None:
+        leader, follower = pty.openpty()
+        fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+        command = [sys.executable, "-m", "equipoise", "status", *arguments, "--watch"]
+        self.process = subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower, env={**os.environ, "TERM": "xterm-256color"})
+        os.close(follower)
+        os.set_blocking(leader, False)
+        self._leader = leader
+        self.said = ""
+
+    def read(self) -> str:
+        with contextlib.suppress(OSError):  # nothing new, or it has ended
+            while some := os.read(self._leader, 65_536):
+                self.said += some.decode(errors="replace")
+        return self.said
+
+    async def until_said(self, text: str) -> None:
+        end_s = time.monotonic() + MOST_S
+        while text not in self.read():
+            assert self.process.poll() is None, self.said
+            assert time.monotonic() < end_s, self.said[-5_000:]
+            await asyncio.sleep(0.1)
+
+    def interrupted(self) -> int:
+        """Exit code after ctrl-C."""
+        self.process.send_signal(signal.SIGINT)
+        code = self.process.wait(20)
+        self.read()
+        return code
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._leader)
+
+
 @pytest.mark.smoke
 async def test_following_commands_show_and_copy_changes_until_an_interrupt(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     settings = WorkerSettings(bootstrap=bootstrap, prefix=prefix, http_port=0)
@@ -62,12 +106,18 @@ async def test_following_commands_show_and_copy_changes_until_an_interrupt(boots
         swarm.start()
         await swarm.until_all_run("g", 4, ["m1"])
         watch = Following(tmp_path, "status", "--bootstrap", bootstrap, "--prefix", prefix, "--group", "g", "--watch")
+        terminal = OnTerminal("--bootstrap", bootstrap, "--prefix", prefix, "--group", "g")
         archive = Following(tmp_path, "archive", f"kafka://{bootstrap}/{prefix}", "--to", str(archived), "--follow")
         try:
             await watch.until_said("1 member\n")
+            await terminal.until_said("4 tasks, 1 member;")
             swarm.add("g", ["m2"])
             await swarm.until_all_run("g", 4, ["m1", "m2"])
             await watch.until_said("2 members\n")
+            await terminal.until_said("4 tasks, 2 members;")
+            assert terminal.interrupted() == 130
+            assert terminal.said.startswith("\x1b[?1049h"), "the alternate screen"
+            assert "\x1b[?1049l" in terminal.said, "and back"
             end_s = time.monotonic() + MOST_S
             while joined(archived) != ["m1", "m2"]:
                 assert time.monotonic() < end_s, joined(archived)
@@ -77,6 +127,7 @@ async def test_following_commands_show_and_copy_changes_until_an_interrupt(boots
             resume = f"equipoise: interrupted; {archived} holds what was copied so far; the same command resumes there"
             assert (code, said.splitlines()[-1]) == (130, resume)
         finally:
+            terminal.close()
             for each in (watch, archive):
                 each.process.kill()
                 each.process.wait()

@@ -71,6 +71,8 @@ RUN_BY = {
     ("docs/commands.md", "text", "equipoise "): f"{HERE}::test_commands_page_is_made_from_the_commands",
     ("docs/faust.md", "python", "app ="): f"{HERE}::test_application_of_the_faust_page_takes_the_assignor",
     ("docs/incidents.md", "text", "when"): "tests/unit/replay/test_incidents.py::test_page_shows_what_the_command_prints",
+    ("docs/incidents.md", "text", "  simulated as it was:"): "tests/unit/replay/test_incidents.py::test_command_simulates_a_recorded_application",
+    ("docs/operations.md", "", "orders  round"): "tests/unit/equipoise/test_live_status.py::test_operations_page_shows_a_view_as_it_is_drawn",
     ("docs/operations.md", "", "group orders: "): f"{HERE}::test_lines_of_the_log_are_those_of_the_code",
     ("docs/operations.md", "toml", "# worker.toml"): f"{HERE}::test_worker_takes_the_settings_file",
     ("docs/operations.md", "properties", "listeners"): f"{HERE}::test_secured_broker_has_the_properties_of_the_page",
@@ -101,7 +103,7 @@ DRAWINGS = ("   facts ",)
 
 PROGRAMS = {
     "acl", "cat", "cd", "do", "docker", "done", "duckdb", "echo", "export", "for", "grep", "jobs", "jq", "kafka-acls.sh", "kafka-configs.sh",
-    "kafka-transactions.sh", "kill", "member", "mkdir", "mvn", "pip", "printf", "rm", "set", "shift", "sleep", "spark-submit", "towncrier", "tr",
+    "kafka-transactions.sh", "kill", "member", "mkdir", "mvn", "pip", "printf", "rm", "set", "shift", "sleep", "spark-submit", "systemctl", "towncrier", "tr",
     "venv-pack", "wait",
 }  # fmt: skip
 """What shells of the pages run beside equipoise, make and python, by their names without folders.

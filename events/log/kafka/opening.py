@@ -36,6 +36,10 @@ class UnreachableError(InputError):
     """No broker answers."""
 
 
+class NotAllowedError(InputError):
+    """This user may not do that: an ACL is missing."""
+
+
 class NotThereError(InputError):
     """The log's topics do not exist or are empty: no worker has made them yet."""
 
@@ -44,13 +48,16 @@ class NotThereError(InputError):
 def reaching(connection: Connection) -> Any:
     """Turns connection errors of the client into InputError with one line."""
     try:
-        from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
+        from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, TopicAuthorizationFailedError
     except ImportError:
         raise InputError(MISSING) from None
     try:
         yield
     except KafkaConnectionError as error:
         raise UnreachableError(f"bootstrap: no broker answers at {connection.bootstrap} ({error}); start it, or correct the address") from None
+    except TopicAuthorizationFailedError as error:
+        topics = ", ".join(sorted(error.args[0])) if error.args and isinstance(error.args[0], set | list | tuple) else str(error)
+        raise NotAllowedError(f"topic {topics}: {NOT_SEEN}") from None
     except KafkaError as error:
         kind = NotNowError if error.retriable or isinstance(error, KafkaTimeoutError) else InputError
         raise kind(f"{connection.bootstrap} refuses: {error.__class__.__name__} {error}") from None
@@ -195,7 +202,7 @@ async def partition_count(connection: Connection, topic: str, *, must_be_seen: b
         with reaching(connection):
             (described,) = await admin.describe_topics([topic])
     if must_be_seen and described["error_code"] == NOT_ALLOWED:
-        raise InputError(f"topic {topic}: {NOT_SEEN}")
+        raise NotAllowedError(f"topic {topic}: {NOT_SEEN}")
     return 0 if described["error_code"] else len(described["partitions"])
 
 

@@ -47,8 +47,8 @@ class ClusterReader:
         await self._stack.aclose()
 
     async def _assign(self) -> bool:
-        """False: the cluster has no such topic, so it never had a group."""
-        count = await partition_count(self._connection, OFFSETS_TOPIC)
+        """False: the cluster has no such topic, so it never had a group. Raises NotAllowedError."""
+        count = await partition_count(self._connection, OFFSETS_TOPIC, must_be_seen=True)
         if not count:
             return False
         places = [TopicPartition(OFFSETS_TOPIC, partition) for partition in range(count)]
@@ -66,7 +66,8 @@ class ClusterReader:
 
     async def poll(self) -> list[RawRecord]:
         """The next records, in the order of each partition; [] when there are none within 0.2 s.
-        Raises InputError when the brokers cannot be asked.
+        Raises InputError when the brokers cannot be asked; of its kinds, NotAllowedError when this
+        user may not read the topic.
         """
         if not self.positions and not await self._assign():
             return []

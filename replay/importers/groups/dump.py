@@ -35,7 +35,7 @@ class Dump:
     """A run may be shortened to a few commits, as those that ship with equipoise."""
 
     def __init__(self, source: Source) -> None:
-        self._source = source
+        self.source = source
 
     def __enter__(self) -> Self:
         return self
@@ -56,11 +56,11 @@ class Dump:
                 yield Commit(group=found.group, topic=found.topic, partition=found.partition, at_ms=raw.timestamp_ms, committed=found.committed)
 
     def ends(self) -> Iterator[tuple[int, dict[str, list[int]]]]:
-        yield from self._source.end_offsets()
+        yield from self.source.end_offsets()
 
     def topics(self) -> dict[str, str]:
         return {}
 
     def _read(self) -> Iterator[tuple[RawRecord, OffsetCommit | GroupRecord | None]]:
-        for raw in self._source.records():
+        for raw in self.source.records():
             yield raw, read_group_record(raw.offset, raw.key, raw.value)

@@ -7,11 +7,11 @@ from __future__ import annotations
 import fnmatch
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 
 import attrs
 
-from equipoise.replay.importers.groups.cluster import ClusterReader
 from equipoise.replay.importers.groups.recording import Commit, Recording
 from equipoise.replay.importers.offsets_topic.classic import OffsetCommit
 from equipoise.replay.importers.offsets_topic.reader import WireError
@@ -37,6 +37,17 @@ class Recorded:
     newest_ms: int = 0
 
 
+class ReadableCluster(Protocol):
+    """`equipoise.replay.importers.groups.cluster.ClusterReader`, or one that polls."""
+
+    @property
+    def positions(self) -> Mapping[int, int]: ...
+    async def poll(self) -> list[RawRecord]: ...
+    async def read_all(self) -> bool: ...
+    async def names(self) -> dict[str, str]: ...
+    async def ends(self, topics: Iterable[str]) -> dict[str, list[int]]: ...
+
+
 class Recorder:
     """`patterns`: of the groups to record, as ``orders-*``; none: all of them. `sample_s`: between
     two samples of end offsets. `keep_ms`: how long records are kept, None: for ever.
@@ -44,7 +55,7 @@ class Recorder:
 
     def __init__(
         self,
-        reader: ClusterReader,
+        reader: ReadableCluster,
         recording: Recording,
         *,
         patterns: Iterable[str] = (),
@@ -65,7 +76,8 @@ class Recorder:
         """The newest of each partition since the last transaction."""
         self._wanted: dict[str, bool] = {}
         self._topics = recording.sampled_topics()
-        """Those with commits, whose end offsets are sampled."""
+        """Those with commits, and changelogs, whose end offsets are sampled."""
+        self._groups = set(recording.groups())
         self._written_s = self._sampled_s = self._listed_s = -1e9
         self.done = done or Recorded()
 
@@ -80,7 +92,9 @@ class Recorder:
             self.write()
             self._written_s = now_s
         if now_s - self._listed_s >= _TOPICS_EVERY_S:
-            self._recording.add_topics(await self._reader.names())
+            names = await self._reader.names()
+            self._recording.add_topics(names)
+            self._topics.update(topic for topic in names.values() if self._is_changelog(topic))
             self._listed_s = now_s
         if now_s - self._sampled_s >= self._sample_s:
             self._recording.add_ends(self._now_ms(), await self._reader.ends(self._topics))
@@ -88,6 +102,10 @@ class Recorder:
             self._sampled_s = now_s
             if self._keep_ms is not None:
                 self._recording.delete_before(self._now_ms() - self._keep_ms)
+
+    async def has_read_all(self) -> bool:
+        """Whether everything is read that was there when reading began."""
+        return await self._reader.read_all()
 
     def write(self) -> None:
         """Writes what was read."""
@@ -104,21 +122,31 @@ class Recorder:
             group = _group_of(record.key)
             if group is None:
                 self.done.unread += 1
-            elif self._is_wanted(group):
+            elif self.is_wanted(group):
                 self._records.append((group, record))
+                if group not in self._groups:
+                    self._groups.add(group)
+                    self._listed_s = -1e9
             return
         try:
             commit = read_group_record(record.offset, record.key, record.value)
         except WireError:
             self.done.unread += 1
             return
-        if isinstance(commit, OffsetCommit) and self._is_wanted(commit.group):
+        if isinstance(commit, OffsetCommit) and self.is_wanted(commit.group):
             self._topics.add(commit.topic)
             self._commits[commit.group, commit.topic, commit.partition] = Commit(
                 group=commit.group, topic=commit.topic, partition=commit.partition, at_ms=record.timestamp_ms, committed=commit.committed
             )
 
-    def _is_wanted(self, group: str) -> bool:
+    def _is_changelog(self, topic: str) -> bool:
+        """Whether a topic is a changelog of a recorded application of Kafka Streams, which names it
+        ``<application id>-<store>-changelog``.
+        """
+        return topic.endswith("-changelog") and any(topic.startswith(f"{group}-") for group in self._groups)
+
+    def is_wanted(self, group: str) -> bool:
+        """Whether a group is to be recorded."""
         if not self._patterns:
             return True
         known = self._wanted.get(group)

@@ -22,7 +22,7 @@ from collections.abc import Callable
 import attrs
 
 from equipoise.events.tasks import TaskId
-from equipoise.replay.importers.offsets_topic.classic import ClassicMember, OffsetCommit, read_classic_group
+from equipoise.replay.importers.offsets_topic.classic import UNKNOWN_MS, ClassicMember, OffsetCommit, read_classic_group
 from equipoise.replay.importers.offsets_topic.consumer_protocol import Partitions, read_assignment, read_subscription
 from equipoise.replay.importers.offsets_topic.reader import ByteReader, WireError
 from equipoise.replay.importers.offsets_topic.records import read_commit
@@ -42,6 +42,8 @@ __all__ = [
 
 NEVER_MS = 2**63 - 1
 """`AssignmentInfo.next_rebalance_ms` when nothing is scheduled."""
+DEFAULT_SESSION_MS = 45_000
+"""``session.timeout.ms`` of a consumer that sets none."""
 RUNS_IT = -2
 """Offset sum of a task that the member runs as active (Kafka Streams: `Task.LATEST_OFFSET`)."""
 UNKNOWN_SUM = -3
@@ -212,7 +214,7 @@ def streams_member(member: ClassicMember) -> GroupMember:
         client_id=member.client_id,
         host=member.host,
         rebalance_timeout_ms=member.rebalance_timeout_ms,
-        session_timeout_ms=member.session_timeout_ms,
+        session_timeout_ms=DEFAULT_SESSION_MS if member.session_timeout_ms == UNKNOWN_MS else member.session_timeout_ms,
         subscription=_subscription(member.subscription),
         assignment=_assignment(member.assignment),
     )

@@ -15,6 +15,9 @@ import attrs
 
 from equipoise.replay.importers.offsets_topic.reader import ByteReader
 
+UNKNOWN_MS = -1
+"""A timeout that is not known: no coordinator writes it."""
+
 
 @attrs.frozen(kw_only=True)
 class OffsetCommit:
@@ -29,7 +32,7 @@ class OffsetCommit:
 @attrs.frozen(kw_only=True)
 class ClassicMember:
     """One member of one generation. `subscription`, `assignment`: readers of the bytes that it
-    joined with and was given; empty where there are none.
+    joined with and was given; empty where there are none. Timeouts may be UNKNOWN_MS.
     """
 
     member_id: str
@@ -129,7 +132,7 @@ def _member(reader: ByteReader, version: int) -> ClassicMember:
     host = _present(reader, string("client host"), "client host")
     rebalance_timeout_ms = reader.int32("rebalance timeout") if version >= 1 else -1
     session_timeout_ms = reader.int32("session timeout")
-    if session_timeout_ms <= 0:
+    if session_timeout_ms <= 0 and session_timeout_ms != UNKNOWN_MS:
         raise reader.error(f"session timeout {session_timeout_ms} ms is not positive", reader.position - 4)
 
     def length(what: str) -> int:

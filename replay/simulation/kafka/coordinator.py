@@ -6,16 +6,21 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import attrs
 
-from equipoise.assignors.kafka_streams.threads import Subscription, ThreadAssignment
 from equipoise.replay.simulation.engine import Engine
 from equipoise.replay.simulation.kafka.protocol import KafkaProtocol
 
+Subscription = TypeVar("Subscription")
+"""What a member joins with."""
+Assignment = TypeVar("Assignment")
+"""What a member is given."""
+Given_contra = TypeVar("Given_contra", contravariant=True)
 
-class GroupConsumer(Protocol):
+
+class GroupConsumer(Protocol[Given_contra]):
     """A member of the group, as the coordinator sees it."""
 
     @property
@@ -24,14 +29,14 @@ class GroupConsumer(Protocol):
     def alive(self) -> bool: ...
     @property
     def session_timeout_ms(self) -> int: ...
-    def assigned(self, assignment: ThreadAssignment) -> None:
+    def assigned(self, assignment: Given_contra) -> None:
         """Receives its assignment."""
 
     def join_again(self) -> None:
         """Called when another rebalance began before the assignment arrived."""
 
 
-Lead = Callable[[Sequence[Subscription], str], Mapping[str, ThreadAssignment]]
+Lead = Callable[[Sequence[Subscription], str], Mapping[str, Assignment]]
 """(subscriptions of all members, the leader's name) -> consumer -> assignment."""
 
 
@@ -45,30 +50,30 @@ class _Phase(enum.Enum):
 
 
 @attrs.define
-class _Member:
-    consumer: GroupConsumer
+class _Member(Generic[Subscription, Assignment]):
+    consumer: GroupConsumer[Assignment]
     heard_ms: int
     subscription: Subscription
     joined: bool = True
     """Whether it has joined the rebalance under way."""
 
 
-class Coordinator:
+class Coordinator(Generic[Subscription, Assignment]):
     """`noted`: called with the cause of each rebalance when its assignment has arrived."""
 
-    def __init__(self, engine: Engine, protocol: KafkaProtocol, *, lead: Lead, noted: Callable[[str], None]) -> None:
+    def __init__(self, engine: Engine, protocol: KafkaProtocol, *, lead: Lead[Subscription, Assignment], noted: Callable[[str], None]) -> None:
         self.generation = 0
         self._engine = engine
         self._protocol = protocol
         self._lead = lead
         self._noted = noted
         self._phase = _Phase.EMPTY
-        self._members: dict[str, _Member] = {}
+        self._members: dict[str, _Member[Subscription, Assignment]] = {}
         self._leader = ""
         self._cause = ""
         self._hold_until_ms = 0
 
-    def join(self, consumer: GroupConsumer, subscription: Subscription, cause: str) -> None:
+    def join(self, consumer: GroupConsumer[Assignment], subscription: Subscription, cause: str) -> None:
         """JoinGroup. `cause`: cause of the rebalance, should this request begin one."""
         known = self._members.get(consumer.name)
         first = not self._members
@@ -82,7 +87,7 @@ class Coordinator:
             self._hold()
         self._complete_if_all_joined()
 
-    def heartbeat(self, consumer: GroupConsumer) -> bool:
+    def heartbeat(self, consumer: GroupConsumer[Assignment]) -> bool:
         """Returns whether a rebalance is under way that the member has not joined."""
         member = self._members.get(consumer.name)
         if member is None:
@@ -90,11 +95,15 @@ class Coordinator:
         member.heard_ms = self._engine.now_ms
         return self._phase is _Phase.PREPARING and not member.joined
 
-    def leave(self, consumer: GroupConsumer) -> None:
+    def is_gone(self, consumer: GroupConsumer[Assignment]) -> bool:
+        """Whether it left, or was removed."""
+        return consumer.name not in self._members
+
+    def leave(self, consumer: GroupConsumer[Assignment]) -> None:
         """LeaveGroup."""
         self._remove(consumer.name, "leave")
 
-    def fell_silent(self, consumer: GroupConsumer, heard_ms: int = 0) -> None:
+    def fell_silent(self, consumer: GroupConsumer[Assignment], heard_ms: int = 0) -> None:
         """The consumer sends nothing more; the coordinator expires it after its session timeout.
         `heard_ms`: age of its last commit.
         """

@@ -49,7 +49,7 @@ class KafkaGroup:
         """Every instance so far, in order of starting."""
         self.notes = Notes()
         self._protocol = protocol
-        self._coordinator = Coordinator(self.engine, protocol, lead=self._lead, noted=self._noted)
+        self._coordinator: Coordinator[Subscription, ThreadAssignment] = Coordinator(self.engine, protocol, lead=self._lead, noted=self._noted)
         self._racks: dict[str, dict[int, tuple[str, ...]]] = {}
         self._topology = topology
         self._disks: dict[str, Disk] = {}

@@ -55,7 +55,7 @@ class KafkaStreamsInstance:
         self,
         name: str,
         engine: Engine,
-        coordinator: Coordinator,
+        coordinator: Coordinator[Subscription, ThreadAssignment],
         world: SimulatedWorld,
         settings: InstanceSettings,
         disk: Disk,

@@ -134,7 +134,7 @@ WRONG = [
     ("import flink rolling --to {t}/x.db", "'flink' is not 'kafka-streams'"),
     ("import kafka-streams {f}/absent --to {t}/x.db", "no such folder; give the folder that holds"),
     ("import kafka-streams {f}/dir --to {t}/x.db", "offsets_topic.jsonl"),
-    ("import kafka-streams {f}/group.db --to {t}/x.db", "group.db: is a file; give the folder that holds offsets_topic.jsonl"),
+    ("import kafka-streams {f}/group.db --to {t}/x.db", "group.db: is no recording of groups; name a file that equipoise record wrote"),
     ("import kafka-streams rolling --to {t}/x.txt", "which form is this?"),
     ("import kafka-streams rolling --to {t}/x.db --group nobody", "no generation of group 'nobody' in the dump"),
     ("import kafka-streams rolling --to {t}/x.db --set colour=red", "--set: unknown setting 'colour'; known are acceptable_recovery_lag"),

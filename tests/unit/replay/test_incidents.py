@@ -17,10 +17,15 @@ from equipoise.cli import main
 from equipoise.cli.incident import _escaped
 from equipoise.replay.importers.groups.dump import Dump
 from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup, ObservedMember
-from equipoise.replay.importers.kafka_streams import Source, shipped_runs
-from equipoise.replay.incident import Cause, GroupHistory, Incident, gaps, history_of, incidents, rebalances
-from equipoise.replay.incident.history import State
+from equipoise.replay.importers.groups.recording import open_recording
+from equipoise.replay.importers.groups.source import recorded_source
+from equipoise.replay.importers.kafka_streams import ImportOptions, ImportSummary, Source, import_history, shipped_runs
+from equipoise.replay.incident import Cause, GroupHistory, Incident, at_once, counterfactual, gaps, history_of, incidents, rebalances
+from equipoise.replay.incident.counterfactuals import events_of
+from equipoise.replay.incident.history import State, with_sinks
 from equipoise.replay.incident.rebalances import FOLLOWS
+from equipoise.replay.simulation import MemorySink
+from tests.json_schemas import check
 from tests.pages import rows_of
 
 JOINED, EXPIRED, LEFT, BACK, FIRST = Cause.JOINED, Cause.EXPIRED, Cause.LEFT, Cause.BACK, Cause.FIRST
@@ -132,7 +137,7 @@ def history(*states: tuple[int, ObservedGroup], stopped: Mapping[int, Sequence[t
 
 
 def only(*states: tuple[int, ObservedGroup], stopped: Mapping[int, Sequence[tuple[int, int]]] | None = None) -> Incident:
-    found = incidents(history((0, BOTH), *states, stopped=stopped))
+    found = [each for each in incidents(history((0, BOTH), *states, stopped=stopped)) if each.cause is not Cause.OUTSIDE]
     assert [each.cause for each in found[:-1]] == [FIRST]
     return found[-1]
 
@@ -263,3 +268,136 @@ def test_consumers_of_kip_848_store_each_step() -> None:
 
 def test_history_without_records() -> None:
     assert incidents(GroupHistory(group="g", states=[], commits={}, end_times_ms=[], ends=[], unread=[])) == []
+
+
+# -- what would have been
+
+EAGER = {"session_timeout_ms": 45_000}
+
+
+def test_killed_consumer_is_simulated_as_it_was_and_under_other_settings() -> None:
+    both = group(1, member("a", 0, 1, **EAGER), member("b", 2, 3, **EAGER))
+    stops = {2: [(53, 101)], 3: [(53, 101)], 0: [(98, 101)], 1: [(98, 101)]}
+    past = history((0, both), (100, group(2, member("a", 0, 1, 2, 3, **EAGER))), stopped=stops)
+    found = incidents(past)
+    simulated = counterfactual(past, found[-1], found)
+    assert simulated is not None
+    assert simulated.measured_ms == 98_000
+    assert abs(simulated.error) < 0.1
+    costs = {each.change: each.unavailable_ms for each in simulated.otherwise}
+    assert next(iter(costs)) == "session.timeout.ms=10000"
+    assert 20_000 <= costs["session.timeout.ms=10000"] <= 32_000
+    assert not any("group.instance.id" in change for change in costs), "it did not come back"
+
+
+def test_restarted_consumer_could_have_been_static() -> None:
+    members = [member(name, number, **EAGER) for number, name in enumerate("abcd")]
+    again = [*members[:3], attrs.evolve(members[3], member_id="d-2")]
+    past = history((0, group(1, *members)), (142, group(2, *again)), stopped={3: [(97, 143)], **{number: [(101, 143)] for number in range(3)}})
+    found = incidents(past)
+    assert [(event.kind, event.name) for event in events_of(past, found[-1])] == [("kill", "d"), ("start", "d")]
+    simulated = counterfactual(past, found[-1], found)
+    assert simulated is not None
+    costs = {each.change: each.unavailable_ms for each in simulated.otherwise}
+    assert costs["partition.assignment.strategy=cooperative-sticky"] < simulated.as_it_was_ms / 2, "the others would have run on"
+    assert [cost for change, cost in costs.items() if change.startswith("group.instance.id")] == [min(costs.values())]
+
+
+def test_incident_without_consumers_that_come_or_go_is_not_simulated() -> None:
+    past = history((0, BOTH), stopped={3: [(100, 200)]})
+    found = incidents(past)
+    assert [counterfactual(past, each, found) for each in found] == [None, None]
+
+
+def test_command_simulates_a_recorded_application() -> None:
+    document = json.loads(CliRunner().invoke(main, ["incident", "scale-out", "--group", "orders", "--json"]).stdout)
+    check("incident", document)
+    simulated = {each["members"][0]: each["simulated"] for each in document["groups"][0]["incidents"] if each["cause"] == "expired"}
+    assert sorted(simulated) == ["i2", "i3"]
+    for each in simulated.values():
+        assert abs(each["error"]) < 0.2
+        assert each["otherwise"][0]["change"].startswith("equipoise as the leader")
+        assert each["otherwise"][0]["unavailable_ms"] < each["as_it_was_ms"] / 2
+    assert any("leaveGroup" in other["change"] for other in simulated["i3"]["otherwise"]), "it closed without leaving"
+    shown = CliRunner().invoke(main, ["incident", "scale-out", "--group", "orders"]).stdout
+    assert shown.count("simulated as it was: ") == 5
+    page = (Path(__file__).parents[3] / "docs" / "incidents.md").read_text(encoding="utf-8")
+    assert page.partition("## What would have been")[2].partition("```text\n")[2].partition("```")[0] in shown
+
+
+# -- Kafka Connect
+
+
+def test_worker_of_connect_is_judged_by_what_its_sinks_commit() -> None:
+    def workers(number: int, *members: ObservedMember) -> ObservedGroup:
+        return attrs.evolve(group(number, *members), kind=GroupKind.CONNECT, name="connect")
+
+    def worker(name: str, *tasks: str) -> ObservedMember:
+        return attrs.evolve(member(name), active=frozenset(tasks))
+
+    def task(number: int, *partitions: int) -> ObservedMember:
+        return member(f"connector-consumer-sink-{number}", *partitions)
+
+    connect = attrs.evolve(
+        history((0, workers(1, worker("w1", "sink", "sink-0"), worker("w2", "sink-1"))), (110, workers(2, worker("w1", "sink", "sink-0", "sink-1")))),
+        commits={}, ends=history().ends,
+    )  # fmt: skip
+    gone = incidents(connect)[-1]
+    assert gone.cause is Cause.GONE, "nothing says whether it left"
+    sink = attrs.evolve(
+        history((2, group(1, task(0, 0, 1), task(1, 2, 3))), (111, group(2, task(0, 0, 1, 2, 3))), stopped={2: [(99, 112)], 3: [(99, 112)]}),
+        group="connect-sink",
+    )  # fmt: skip
+    judged = incidents(with_sinks(connect, {"sink": sink}))
+    assert [(each.cause, each.members) for each in judged] == [(FIRST, ("w1", "w2")), (EXPIRED, ("w2",))]
+    assert {gap.partition for gap in judged[-1].gaps} == {"connect-sink:orders-2", "connect-sink:orders-3"}
+    left = attrs.evolve(sink, commits=history().commits)
+    assert incidents(with_sinks(connect, {"sink": left}))[-1].cause is LEFT
+
+
+def test_recording_is_read_like_a_recorded_run(tmp_path: Path) -> None:
+    run = Dump(Source(shipped_runs()["scale-out"]))
+    with open_recording(str(tmp_path / "cluster.db"), write=True) as recording:
+        recording.append([("orders", each) for each in run.records()], list(run.commits()), {})
+        for at_ms, ends in run.ends():
+            recording.add_ends(at_ms, ends)
+        theirs, ours = (import_summary(each) for each in (run.source, recorded_source(recording, "orders")))
+    assert ours.facts == theirs.facts
+    command = ["import", "kafka-streams", str(tmp_path / "cluster.db"), "--to", str(tmp_path / "log.db")]
+    refused = CliRunner().invoke(main, command)
+    assert (refused.exit_code, "--group" in refused.output) == (2, True)
+    imported = CliRunner().invoke(main, [*command, "--group", "orders"])
+    assert imported.exit_code == 0, imported.output
+
+
+def import_summary(source: Source) -> ImportSummary:
+    return import_history(source, MemorySink(), options=ImportOptions(group="orders"))
+
+
+# -- known complaints
+
+
+def test_process_that_was_removed_and_works_on() -> None:
+    found = incidents(history((0, BOTH), (50, group(2, member("a", 0, 1, 2)))))
+    assert [(each.cause, each.begin_ms, each.end_ms) for each in found] == [(FIRST, 0, 0), (LEFT, 50_000, 50_000), (Cause.OUTSIDE, 60_000, 199_000)]
+    assert "outside" not in str([each.cause.name for each in incidents(history((0, BOTH), (50, group(2, member("a", 0, 1, 2, 3)))))]).lower()
+
+
+def test_static_member_that_is_waited_for() -> None:
+    ids = {"instance_id": "b"}
+    static = group(1, member("a", 0, 1), member("b", 2, 3, **ids))
+    states = ((0, static), (110, group(2, member("a", 0, 1, 2, 3))))
+    found = incidents(history(*states, stopped={2: [(99, 111)], 3: [(99, 111)]}))[-1]
+    assert (found.cause, found.is_static) == (EXPIRED, True)
+    assert any("static members" in text for text in found.advice)
+
+
+def test_what_comes_over_several_groups_at_once() -> None:
+    def lost(at_s: int) -> list[Incident]:
+        stops = [(at_s - 11, at_s + 1)]
+        return incidents(history((0, BOTH), (at_s, group(2, member("a", 0, 1, 2, 3))), stopped={2: stops, 3: stops}))
+
+    (found,) = at_once({"a": lost(100), "b": lost(104), "c": lost(112), "d": lost(150), "e": lost(158)})
+    assert (found.begin_ms, found.end_ms, found.groups, found.causes) == (89_000, 113_000, ("a", "b", "c"), ((EXPIRED, 3),))
+    quiet = incidents(history((0, BOTH)))
+    assert at_once({f"g{number}": lost(100) if number < 3 else quiet for number in range(40)}) == [], "three of forty are chance"

@@ -141,7 +141,7 @@ def test_operations_page_has_every_metric_and_halt_code() -> None:
     counts = WorkerMetrics()
     counts.registry.register(GroupCollector(list, list))
     names = {line.split()[2] for line in counts.text().decode().splitlines() if line.startswith("# TYPE")}
-    told = set(re.findall(r"`(equipoise_(?!member_)[a-z_]+)(?:\{[a-z,]+\})?`", page))
+    told = set(re.findall(r"`(equipoise_(?!member_|stream_)[a-z_]+)(?:\{[a-z,]+\})?`", page))
     assert told == {name for name in names if not name.endswith("_created")}
     root = Path(__file__).parents[4]
     sources = [root / "statemachine" / f"{name}.py" for name in ("machine", "partition", "published")]

@@ -67,17 +67,17 @@ class DescribeGroupsRequestV4(RequestStruct):  # type: ignore[misc]  # aiokafka 
 
 
 class DescribeGroups(Request[DescribeGroupsRequestV4]):  # type: ignore[misc]  # aiokafka has no types
-    """Members of one group of the classic protocol. Of another group the state is ``Dead``.
-    `operations`: with what the user may do (KIP-430).
+    """Members of groups of the classic protocol that have one coordinator. Of another group the
+    state is ``Dead``. `operations`: with what the user may do (KIP-430).
     """
 
     API_KEY = 15
 
-    def __init__(self, group: str, *, operations: bool = False) -> None:
-        self._group, self._operations = group, operations
+    def __init__(self, *groups: str, operations: bool = False) -> None:
+        self._groups, self._operations = groups, operations
 
     def build(self, request_struct_class: type[DescribeGroupsRequestV4]) -> DescribeGroupsRequestV4:
-        return request_struct_class([self._group], self._operations)
+        return request_struct_class(list(self._groups), self._operations)
 
 
 _LEAVING_ANSWERS = Array(("member_id", String("utf-8")), ("group_instance_id", String("utf-8")), ("error_code", Int16))

@@ -1,0 +1,193 @@
+"""What an incident of a consumer group would have cost under other settings: the group simulated as
+it was, beside what was measured, and then otherwise.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup
+from equipoise.replay.incident.history import GroupHistory
+from equipoise.replay.incident.incidents import ROLLING_MS, Incident
+from equipoise.replay.incident.rebalances import Cause, expired_from_ms, last_heard_before_ms, name_of
+from equipoise.replay.simulation.kafka.consumers import COOPERATIVE, ConsumerEvent, ConsumerSettings, unavailable_ms
+
+SEEDS = range(5)
+_EXPIRY = (Cause.EXPIRED, Cause.POLL_TIMEOUT)
+_DEFAULT_SESSION_MS = 45_000
+SHORT_SESSION_MS = 10_000
+_BROKER_HEARTBEAT_MS = 5_000
+"""``group.consumer.heartbeat.interval.ms``, Kafka's default."""
+_AFTER_MS = 30_000
+_HOLD_MS = 15_000
+_STATIC_SLACK_MS = 10_000
+GAIN = 0.1
+"""Of what the group as it was cost, at least; less is not told from chance."""
+_MOST_PARTITIONS = 5_000
+
+
+@attrs.frozen(kw_only=True)
+class Otherwise:
+    """`change`: what would have been set, or who would have led. `unavailable_ms`: the mean over
+    SEEDS.
+    """
+
+    change: str
+    unavailable_ms: int
+
+
+@attrs.frozen(kw_only=True)
+class Counterfactual:
+    """`measured_ms`: what the incident, and the return of its members, cost. `as_it_was_ms`: the
+    same in the simulation. `otherwise`: what costs less, the best first.
+    """
+
+    measured_ms: int
+    as_it_was_ms: int
+    otherwise: tuple[Otherwise, ...]
+
+    @property
+    def error(self) -> float:
+        """Of the simulation, as a part of what was measured; what it says of other settings is not
+        more exact.
+        """
+        return (self.as_it_was_ms - self.measured_ms) / max(1, self.measured_ms)
+
+
+def counterfactual(history: GroupHistory, incident: Incident, all_incidents: Sequence[Incident]) -> Counterfactual | None:
+    """Simulates an incident. None where that says nothing: nothing stood still, the group is not
+    one of consumers, or no member came or went.
+    """
+    first = history.state_at(incident.begin_ms)
+    if first is None or first.kind not in (GroupKind.CLASSIC_CONSUMER, GroupKind.CONSUMER) or not incident.chain or not incident.unavailable_ms:
+        return None
+    events = events_of(history, incident)
+    names = process_names(first)
+    busy = {gap.partition for gap in incident.gaps} | {key for key, commits in history.commits.items() if len(commits) > 1}
+    owners = {work: names[who[0]] for work, who in first.owners.items() if work in busy}
+    if not events or not owners or len(owners) > _MOST_PARTITIONS:
+        return None
+    until_ms = events[-1].at_ms + session_ms_of(first, incident) + _AFTER_MS
+    returns = [each for each in all_incidents if incident.end_ms <= each.begin_ms <= events[-1].at_ms and each.cause is Cause.BACK]
+    was = settings_of(first, incident)
+
+    def mean(settings: ConsumerSettings) -> int:
+        runs = [unavailable_ms(owners, events, settings, seed=seed, until_ms=until_ms) for seed in SEEDS]
+        return round(sum(sum(run.values()) for run in runs) / len(runs))
+
+    as_it_was = mean(was)
+    tried = [Otherwise(change=change, unavailable_ms=mean(settings)) for change, settings in _changes(was, events)]
+    better = [each for each in tried if each.unavailable_ms <= (1 - GAIN) * as_it_was]
+    return Counterfactual(
+        measured_ms=sum(each.unavailable_ms for each in (incident, *returns)),
+        as_it_was_ms=as_it_was,
+        otherwise=tuple(sorted(better, key=lambda each: each.unavailable_ms)),
+    )
+
+
+def settings_of(group: ObservedGroup, incident: Incident) -> ConsumerSettings:
+    """The settings of a group, as far as its records have them."""
+    session_ms = session_ms_of(group, incident)
+    is_broker_led = group.kind is GroupKind.CONSUMER
+    heartbeat_ms = _BROKER_HEARTBEAT_MS if is_broker_led else ConsumerSettings(session_timeout_ms=session_ms).heartbeat_interval_ms
+    return ConsumerSettings(
+        session_timeout_ms=session_ms,
+        heartbeat_interval_ms=min(heartbeat_ms, session_ms // 3),
+        assignor=group.protocol,
+        is_static=all(member.instance_id is not None for member in group.members.values()),
+        is_broker_led=is_broker_led,
+    )
+
+
+def session_ms_of(group: ObservedGroup, incident: Incident) -> int:
+    """The session timeout, ms. One of KIP-848 is in no record, so it is taken from the incident:
+    how long the member was missed.
+    """
+    known = max((member.session_timeout_ms for member in group.members.values()), default=-1)
+    if incident.cause is Cause.POLL_TIMEOUT:
+        return max([member.rebalance_timeout_ms for member in group.members.values()], default=_DEFAULT_SESSION_MS)
+    missed = max((each.stopped_ms for each in incident.chain if each.cause is Cause.EXPIRED), default=-1)
+    return known if known > 0 else missed if missed > 0 else _DEFAULT_SESSION_MS
+
+
+def events_of(history: GroupHistory, incident: Incident) -> list[ConsumerEvent]:
+    """Who stopped and who began, in the incident, and in the five minutes after it those who are
+    back. A member that began is dated half a heartbeat before the record that has it. One that
+    was killed and is back in the same generation had waited for its own expiry: it is dated by when
+    the others stopped for it.
+    """
+    found: list[ConsumerEvent] = []
+    stopped: set[str] = set()
+    causes = {each.begin_ms: each.cause for each in incident.chain}
+    until_ms = incident.chain[-1].end_ms
+    before: ObservedGroup | None = None
+    for state in history.states:
+        now = state.group
+        if before is not None and incident.chain[0].begin_ms <= state.at_ms <= until_ms + ROLLING_MS:
+            names, names_before = process_names(now), process_names(before)
+            gone = [member for key, member in before.members.items() if key not in now.members] if state.at_ms <= until_ms else []
+            for member in gone:
+                name = names_before[member.member_id]
+                silent_ms = last_heard_before_ms(history, before, member, state.at_ms) or 0
+                expired = causes.get(state.at_ms, incident.cause) in _EXPIRY or silent_ms >= expired_from_ms(history, before, member)
+                kind = "kill" if expired else "leave"
+                found.append(ConsumerEvent(state.at_ms - silent_ms, kind, name))
+                stopped.add(name)
+            for key in now.members.keys() - before.members.keys():
+                if state.at_ms <= until_ms or names[key] in stopped:
+                    at_ms = state.at_ms - ConsumerSettings(session_timeout_ms=1).heartbeat_interval_ms // 2
+                    if any(names_before[member.member_id] == names[key] for member in gone):
+                        at_ms = _others_stopped_ms(incident, before, names[key], names_before) or at_ms
+                    found.append(ConsumerEvent(at_ms, "start", names[key]))
+                    stopped.discard(names[key])
+        before = now
+    return sorted(found)
+
+
+def _others_stopped_ms(incident: Incident, before: ObservedGroup, name: str, names: Mapping[str, str]) -> int | None:
+    """When work of other processes first stood still, ms; None: it did not."""
+    owners = {work: names[who[0]] for work, who in before.owners.items()}
+    return min((gap.from_ms for gap in incident.gaps if owners.get(gap.partition, name) != name), default=None)
+
+
+def process_names(group: ObservedGroup) -> dict[str, str]:
+    """Member id -> a name that the process keeps when it is started again, where it has one that
+    nobody shares; else the member id.
+    """
+    names = {key: name_of(member) for key, member in group.members.items()}
+    counts = Counter(names.values())
+    return {key: name if counts[name] == 1 else key for key, name in names.items()}
+
+
+def _changes(was: ConsumerSettings, events: Sequence[ConsumerEvent]) -> list[tuple[str, ConsumerSettings]]:
+    found: list[tuple[str, ConsumerSettings]] = []
+    killed = [event for event in events if event.kind == "kill"]
+    back_ms = [
+        start.at_ms - stop.at_ms
+        for stop in events for start in events
+        if start.kind == "start" != stop.kind and start.name == stop.name and start.at_ms >= stop.at_ms
+    ]  # fmt: skip
+    session_name = "group.consumer.session.timeout.ms" if was.is_broker_led else "session.timeout.ms"
+    if killed and was.session_timeout_ms > SHORT_SESSION_MS:
+        short = attrs.evolve(was, session_timeout_ms=SHORT_SESSION_MS, heartbeat_interval_ms=min(was.heartbeat_interval_ms, 3_000))
+        found.append((f"{session_name}={SHORT_SESSION_MS}", short))
+    if back_ms and not was.is_static:
+        session_ms = max(was.session_timeout_ms, -(-(max(back_ms) + _STATIC_SLACK_MS) // 1000) * 1000)
+        longer = f" and {session_name}={session_ms}" if session_ms > was.session_timeout_ms else ""
+        found.append((f"group.instance.id{longer}", attrs.evolve(was, is_static=True, session_timeout_ms=session_ms)))
+    if was.is_broker_led:
+        return found
+    if was.assignor != COOPERATIVE:
+        found.append(("partition.assignment.strategy=cooperative-sticky", attrs.evolve(was, assignor=COOPERATIVE)))
+    hold_s = _HOLD_MS // 1000
+    if back_ms:
+        sticky = COOPERATIVE if was.assignor == COOPERATIVE else "sticky"
+        found.append((f"equipoise lead --hold {hold_s}", attrs.evolve(was, hold_ms=_HOLD_MS, assignor=sticky)))
+    elif was.assignor not in (COOPERATIVE, "sticky"):
+        found.append(("equipoise lead", attrs.evolve(was, assignor="sticky")))
+    by_broker = attrs.evolve(was, is_broker_led=True, heartbeat_interval_ms=_BROKER_HEARTBEAT_MS, session_timeout_ms=_DEFAULT_SESSION_MS)
+    found.append(("group.protocol=consumer", by_broker))
+    return found

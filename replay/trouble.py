@@ -1,0 +1,126 @@
+"""What is wrong with a group now, in sentences, the worst first. Groups are sorted by it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+
+import attrs
+
+from equipoise.events.tasks import TaskId, ranges
+from equipoise.replay.restores import RestoreRow, restores
+from equipoise.replay.wording import counted, span_text
+from equipoise.statemachine.state import GroupPhase, GroupState
+
+MOST_NAMED = 3
+"""Members named in one sentence; the others are counted."""
+
+
+MOST_TASKS_CHARS = 40
+"""Longest list of tasks in one sentence."""
+
+
+class Severity(enum.IntEnum):
+    """How bad a trouble is; the worst is the smallest."""
+
+    HALTED = 0
+    """Nothing is decided."""
+    STANDS_STILL = 1
+    """Records of some tasks are not processed."""
+    THREATENS = 2
+    """Tasks may stand still soon."""
+    MOVES = 3
+    """Work in progress, which ends by itself."""
+    NONE = 4
+
+
+@attrs.frozen
+class Trouble:
+    """One thing that is wrong, as a sentence without a full stop."""
+
+    severity: Severity
+    text: str
+
+
+def troubles(state: GroupState, halted: str | None = None) -> list[Trouble]:
+    """Returns what is wrong, the worst first; empty: nothing is, and nothing moves. `halted`: why
+    the group is halted.
+    """
+    if halted is not None:
+        return [Trouble(Severity.HALTED, halted)]  # perhaps half-way through a step: its state says nothing
+    if state.phase in (GroupPhase.UNCONFIGURED, GroupPhase.SHADOWING):
+        return []
+    return sorted([*_standing_still(state), *_threats(state), *_moves(state)], key=lambda each: each.severity)
+
+
+def _standing_still(state: GroupState) -> Iterable[Trouble]:
+    if not state.members:
+        if tasks := state.tasks():
+            yield Trouble(Severity.STANDS_STILL, f"no member; {counted(len(tasks), 'task')} without an owner")
+        return
+    lost = [task for task in state.tasks() if task not in state.owner]
+    if lost:
+        waits = [lost.until_ms - state.now_ms for lost in state.lost.values() if lost.until_ms is not None]
+        until = f", on purpose, for {span_text(max(0, *waits, 0))} at most" if waits else ""
+        yield Trouble(Severity.STANDS_STILL, f"{counted(len(lost), 'task')} without an owner ({_tasks(lost)}){until}")
+    parked = sorted(task for task, each in state.parked.items() if each.member_id == state.owner.get(task))
+    if parked:
+        yield Trouble(Severity.STANDS_STILL, f"{counted(len(parked), 'task')} parked ({_tasks(parked)}), because the handler failed")
+    restoring = [row for row in restores(state) if row.stands_still]
+    if restoring:
+        yield Trouble(Severity.STANDS_STILL, _restoring_text("restores before it runs", "restore before they run", restoring))
+    held = sorted(task for task in state.holds if task in state.owner)
+    if held:
+        yield Trouble(Severity.STANDS_STILL, f"{counted(len(held), 'task')} wait for a former owner that may still run ({_tasks(held)})")
+    away = sorted(name for name in state.restarts if state.is_away(name))
+    for name in away[:MOST_NAMED]:
+        waiting = sum(owner == name for owner in state.owner.values())
+        if waiting:
+            until_ms = state.restarts[name].until_ms
+            left = "" if until_ms is None else f", expected within {span_text(max(0, until_ms - state.now_ms))}"
+            yield Trouble(Severity.STANDS_STILL, f"{name} restarts{left}; {counted(waiting, 'task')} wait for it")
+
+
+def _threats(state: GroupState) -> Iterable[Trouble]:
+    silent = [
+        (state.now_ms - member.last_heard_ms, member.member_id) for member in state.members.values()
+        if not state.is_away(member.member_id) and state.now_ms - member.last_heard_ms > member.session_timeout_ms - member.lease_margin_ms
+    ]  # fmt: skip
+    for silent_ms, name in sorted(silent, reverse=True)[:MOST_NAMED]:
+        yield Trouble(Severity.THREATENS, f"{name} is silent for {span_text(silent_ms)}: its lease is over")
+    looping = sorted(name for name in state.members if state.is_crash_looping(name))
+    if looping:
+        yield Trouble(Severity.THREATENS, f"{_names(looping)} crashed repeatedly")
+    if state.verdict is not None and state.verdict[0] == "blocked" and not state.in_flight:
+        yield Trouble(Severity.THREATENS, f"out of balance by {counted(state.verdict[3], 'task')}, and nothing may move now")
+
+
+def _moves(state: GroupState) -> Iterable[Trouble]:
+    warming = [row for row in restores(state) if not row.stands_still]
+    if warming:
+        yield Trouble(Severity.MOVES, _restoring_text("warms up", "warm up", warming))
+    revoking = sorted({task for member in state.members.values() for task in member.revoking})
+    if revoking:
+        yield Trouble(Severity.MOVES, f"{counted(len(revoking), 'task')} handed over ({_tasks(revoking)})")
+    if state.waiting:
+        yield Trouble(Severity.MOVES, f"{counted(state.waiting, 'movement')} wait for a warm-up slot")
+    leaving = sorted(name for name, member in state.members.items() if member.leaving)
+    if leaving:
+        yield Trouble(Severity.MOVES, f"{_names(leaving)} {'leaves' if len(leaving) == 1 else 'leave'}")
+
+
+def _restoring_text(verb: str, verbs: str, rows: Sequence[RestoreRow]) -> str:
+    tasks: list[TaskId] = sorted({row.task for row in rows})
+    known = [row.expected_ms for row in rows if row.expected_ms is not None]
+    about = f", about {span_text(max(known))} to go" if len(known) == len(rows) else ""
+    return f"{counted(len(tasks), 'task')} {verb if len(tasks) == 1 else verbs} ({_tasks(tasks)}){about}"
+
+
+def _tasks(tasks: Iterable[TaskId]) -> str:
+    text = ranges(tasks)
+    return text if len(text) <= MOST_TASKS_CHARS else f"{text[:MOST_TASKS_CHARS].rpartition(', ')[0]}, ..."
+
+
+def _names(names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,382 @@
+"""The Grafana dashboard `deploy/grafana/equipoise.json`, from the table below. `make dashboard`
+writes it, and a test keeps the two equal. Edit the table, not the JSON.
+
+The JSON has the form that Grafana 10 and later exports (schema version 39).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import attrs
+
+DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+PANELS_A_ROW, WIDTH, HEIGHT = 3, 8, 8
+"""Grafana's grid is 24 columns wide; a unit of height is 30 pixels."""
+G = '{group=~"$group"}'
+_RED, _GREEN = "red", "green"
+
+
+@attrs.frozen(kw_only=True)
+class Panel:
+    """A panel. `queries`: PromQL -> text of the legend. `unit`: of Grafana, or ``suffix: ...``.
+    `kind`: ``timeseries``, ``stat`` or ``table``. `bad_from`: a `stat` is red from this value on;
+    `bad_below`: below this value.
+    """
+
+    title: str
+    unit: str
+    description: str
+    queries: Mapping[str, str]
+    kind: str = "timeseries"
+    stacked: bool = False
+    bad_from: float | None = None
+    bad_below: float | None = None
+
+    def document(self, number: int, x: int, y: int, width: int, height: int) -> dict[str, Any]:
+        defaults: dict[str, Any] = {"unit": self.unit, "min": 0}
+        options: dict[str, Any] = {}
+        if self.kind == "timeseries":
+            defaults["custom"] = {
+                "drawStyle": "line", "lineWidth": 1, "fillOpacity": 20 if self.stacked else 0, "showPoints": "never",
+                "stacking": {"mode": "normal" if self.stacked else "none"},
+            }  # fmt: skip
+            options = {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi", "sort": "desc"}}
+        elif self.kind == "stat":
+            low, high, limit = (_GREEN, _RED, self.bad_from) if self.bad_below is None else (_RED, _GREEN, self.bad_below)
+            steps = [{"color": low, "value": None}, *([] if limit is None else [{"color": high, "value": limit}])]
+            defaults["thresholds"] = {"mode": "absolute", "steps": steps}
+            options = {"reduceOptions": {"calcs": ["lastNotNull"]}, "colorMode": "background", "graphMode": "area"}
+        targets = [
+            {
+                "refId": chr(ord("A") + index), "datasource": DATASOURCE, "expr": query, "legendFormat": legend,
+                **({"format": "table", "instant": True} if self.kind == "table" else {}),
+            }
+            for index, (query, legend) in enumerate(self.queries.items())
+        ]  # fmt: skip
+        hidden = {"Time": True, "__name__": True, "instance": True, "job": True}
+        return {
+            "id": number,
+            "type": self.kind,
+            "title": self.title,
+            "description": self.description,
+            "datasource": DATASOURCE,
+            "gridPos": {"x": x, "y": y, "w": width, "h": height},
+            "fieldConfig": {"defaults": defaults, "overrides": []},
+            "options": options,
+            "targets": targets,
+            **({"transformations": [{"id": "organize", "options": {"excludeByName": hidden}}]} if self.kind == "table" else {}),
+        }
+
+
+def _rate(metric: str, labels: str = "", by: str = "") -> str:
+    return f"sum{f' by ({by})' if by else ''} (rate({metric}{labels}[$__rate_interval]))"
+
+
+def _quantile(part: float, metric: str) -> str:
+    return f"histogram_quantile({part}, sum by (le) (rate({metric}_bucket[$__rate_interval])))"
+
+
+NOW = (
+    Panel(
+        kind="stat", title="Halted groups", unit="none", bad_from=1,
+        description="Groups in which nothing is decided. Members run on. docs/operations.md#a-halted-group",
+        queries={f"sum(equipoise_group_halted{G})": "halted"},
+    ),
+    Panel(
+        kind="stat", title="Tasks without an owner", unit="none", bad_from=1,
+        description="Nobody processes their records.",
+        queries={'sum(equipoise_tasks{group=~"$group",state="nobody"})': "without an owner"},
+    ),
+    Panel(
+        kind="stat", title="Parked tasks", unit="none", bad_from=1,
+        description="Their handler failed, and they handle nothing more until the handler is mended and the member restarts.",
+        queries={f"sum(equipoise_member_parked_tasks{G})": "parked"},
+    ),
+    Panel(
+        kind="stat", title="Members", unit="none", bad_below=1,
+        description="Live members of the chosen groups.",
+        queries={f"sum(equipoise_members{G})": "members"},
+    ),
+    Panel(
+        kind="stat", title="Partitions led", unit="none", bad_below=1,
+        description="Partitions of the log that a worker has taken over and leads.",
+        queries={"sum(max by (partition) (equipoise_partition_leading))": "led"},
+    ),
+    Panel(
+        kind="stat", title="Processes down", unit="none", bad_from=1,
+        description="Workers and members that Prometheus cannot reach.",
+        queries={'count(up{job=~"equipoise-.*"} == 0) or vector(0)': "down"},
+    ),
+)  # fmt: skip
+
+ROWS: dict[str, tuple[Panel, ...]] = {
+    "Groups": (
+        Panel(
+            title="Tasks", unit="suffix: tasks", stacked=True,
+            description="Tasks by state. revoking: the owner gives the task up. nobody: the task has no owner, and stands still.",
+            queries={f"sum by (state) (equipoise_tasks{G})": "{{state}}"},
+        ),
+        Panel(
+            title="Unavailable tasks", unit="suffix: tasks",
+            description="Mean number of tasks without a running owner: task-seconds of unavailability per second. A silence counts when it is over.",
+            queries={_rate("equipoise_unavailable_task_seconds_total", G, "group"): "{{group}}"},
+        ),
+        Panel(
+            title="Members", unit="suffix: members", stacked=True,
+            description="Live members by state. UNREVOKED: has to give a task up. UNRELEASED: waits for another member to give one up.",
+            queries={f"sum by (state) (equipoise_members{G})": "{{state}}"},
+        ),
+        Panel(
+            title="Movements", unit="suffix: tasks", stacked=True,
+            description="Changes of owner in progress: waiting for a warm-up slot, warming, revoking.",
+            queries={f"sum by (state) (equipoise_movements{G})": "{{state}}"},
+        ),
+        Panel(
+            title="Warm-ups: records left", unit="short",
+            description="Records that warm-ups still have to restore. It falls while they progress.",
+            queries={f"sum by (group) (equipoise_warmup_lag_records{G})": "{{group}}"},
+        ),
+        Panel(
+            title="Imbalance", unit="suffix: tasks",
+            description="Tasks above the members' upper share plus tasks below the lower share. 0: balanced.",
+            queries={f"max by (group) (equipoise_imbalance_tasks{G})": "{{group}}"},
+        ),
+        Panel(
+            title="Rounds per hour", unit="suffix: rounds/h",
+            description="Decision rounds. A steady rate without joins, leaves or deployments is thrash.",
+            queries={f"max by (group) (rate(equipoise_generation{G}[$__rate_interval])) * 3600": "{{group}}"},
+        ),
+        Panel(
+            title="Changes of owner to the target", unit="suffix: moves",
+            description="Planned by the last round, and the fewest for any balanced target. Absent after a takeover until the next round.",
+            queries={f"max by (group, count) (equipoise_target_moves{G})": "{{group}} {{count}}"},
+        ),
+        Panel(
+            title="Lost tasks", unit="suffix: tasks", stacked=True,
+            description="Tasks without an owner since theirs left or died. waiting: on purpose, until their member is back. free: not.",
+            queries={f"sum by (state) (equipoise_lost_tasks{G})": "{{state}}"},
+        ),
+        Panel(
+            title="Lost tasks: longest wait", unit="s",
+            description="Time until the last of the waiting lost tasks gets a new owner.",
+            queries={f"max by (group) (equipoise_lost_tasks_wait_seconds{G})": "{{group}}"},
+        ),
+        Panel(
+            title="Source lag", unit="short",
+            description="Source records still to be processed, as members report them.",
+            queries={f"sum by (group) (equipoise_source_lag_records{G})": "{{group}}"},
+        ),
+        Panel(
+            title="Halted", unit="none",
+            description="1: the group is halted. docs/operations.md#a-halted-group",
+            queries={f"max by (group) (equipoise_group_halted{G})": "{{group}}"},
+        ),
+        Panel(
+            title="Partitions read across racks", unit="suffix: partitions",
+            description="Source partitions that the target reads from another rack. docs/operations.md#racks",
+            queries={f"max by (group) (equipoise_cross_rack_partitions{G})": "{{group}}"},
+        ),
+        Panel(
+            title="Load spread", unit="percentunit",
+            description="Load per thread of the fullest staying member less that of the emptiest, in fair shares. Only for load_balanced.",
+            queries={f"max by (group, at) (equipoise_load_spread_ratio{G})": "{{group}} {{at}}"},
+        ),
+    ),
+    "Members": (
+        Panel(
+            title="Records handled", unit="suffix: records/s",
+            description="Records that handlers have processed, by member.",
+            queries={_rate("equipoise_member_records_total", G, "group, member"): "{{group}} {{member}}"},
+        ),
+        Panel(
+            title="Handlers running", unit="suffix: handlers",
+            description="Mean number of handlers that run at once, waits included. Near the number of tasks: handlers are the bottleneck.",
+            queries={_rate("equipoise_member_busy_seconds_total", G, "group, member"): "{{group}} {{member}}"},
+        ),
+        Panel(
+            title="Commits", unit="suffix: commits/s",
+            description="Commits, and those that were refused or overtaken because a later owner had begun. A few of those follow a pause.",
+            queries={
+                _rate("equipoise_member_commits_total", G, "group"): "{{group}}",
+                _rate("equipoise_member_fenced_commits_total", G, "group"): "{{group}} fenced",
+            },
+        ),
+        Panel(
+            title="Tasks by role", unit="suffix: tasks", stacked=True,
+            description="running; opening: granted, and restoring or waiting for a hold; closing; copies: standby, warmup.",
+            queries={f"sum by (role) (equipoise_member_tasks{G})": "{{role}}"},
+        ),
+        Panel(
+            title="Tasks running, by member", unit="suffix: tasks",
+            description="Tasks that each member runs.",
+            queries={'sum by (group, member) (equipoise_member_tasks{group=~"$group",role="running"})': "{{group}} {{member}}"},
+        ),
+        Panel(
+            title="Parked tasks, by member", unit="suffix: tasks",
+            description="Tasks whose handler failed. docs/applications.md#errors",
+            queries={f"sum by (group, member) (equipoise_member_parked_tasks{G})": "{{group}} {{member}}"},
+        ),
+        Panel(
+            title="Restoring", unit="suffix: records/s",
+            description="Records of changelogs applied to copies and opening tasks, by member.",
+            queries={_rate("equipoise_member_restored_records_total", G, "group, member"): "{{group}} {{member}}"},
+        ),
+        Panel(
+            title="Restore lag: the ten largest", unit="short",
+            description="Records that a copy, or a task that opens, has still to restore.",
+            queries={f"topk(10, equipoise_member_restore_lag_records{G})": "{{group}} {{task}} at {{member}}"},
+        ),
+        Panel(
+            title="Source lag: the ten largest", unit="short",
+            description="Source records still to be processed by a running task.",
+            queries={f"topk(10, equipoise_member_source_lag_records{G})": "{{group}} {{task}} at {{member}}"},
+        ),
+        Panel(
+            title="Lease left", unit="s",
+            description="Time until the member's lease is over unless it is renewed. 0: it is over, and nothing runs there.",
+            queries={f"min by (group, member) (equipoise_member_lease_left_seconds{G})": "{{group}} {{member}}"},
+        ),
+    ),
+    "Workers and the log": (
+        Panel(
+            title="Facts", unit="suffix: facts/s", stacked=True,
+            description="Facts folded, by kind, without those of takeovers.",
+            queries={_rate("equipoise_facts_total", '{takeover="false"}', "kind"): "{{kind}}"},
+        ),
+        Panel(
+            title="Decisions", unit="suffix: decisions/s", stacked=True,
+            description="Decisions, by kind. EventRejected: the leader rejects what a member sends.",
+            queries={_rate("equipoise_decisions_total", by="kind"): "{{kind}}"},
+        ),
+        Panel(
+            title="Time to fold a fact", unit="s",
+            description="Time to fold one fact and decide: median, and 99 of 100 facts.",
+            queries={_quantile(0.5, "equipoise_fold_seconds"): "median", _quantile(0.99, "equipoise_fold_seconds"): "99 %"},
+        ),
+        Panel(
+            title="Takeovers", unit="s",
+            description="Mean time to take a partition over. Nothing is decided in it meanwhile.",
+            queries={
+                "rate(equipoise_takeover_seconds_sum[$__rate_interval]) / rate(equipoise_takeover_seconds_count[$__rate_interval])": "{{instance}}"
+            },
+        ),
+        Panel(
+            title="Failed takeovers", unit="suffix: per hour",
+            description="Takeover sessions that failed and were retried. A broker or a topic is in trouble; the worker's log says which.",
+            queries={f"{_rate('equipoise_takeovers_failed_total', by='instance')} * 3600": "{{instance}}"},
+        ),
+        Panel(
+            title="Partitions led, by worker", unit="suffix: partitions",
+            description="Partitions that each worker has taken over.",
+            queries={"sum by (instance) (equipoise_partition_leading)": "{{instance}}"},
+        ),
+        Panel(
+            title="Facts folded, by partition", unit="suffix: facts/s",
+            description="How fast the position of each partition rises.",
+            queries={"max by (partition) (rate(equipoise_partition_position[$__rate_interval]))": "partition {{partition}}"},
+        ),
+        Panel(
+            title="Facts kept", unit="short",
+            description="Facts from the first one that is left to the next one. Only where a worker deletes records.",
+            queries={
+                "max by (partition) (equipoise_partition_position) - max by (partition) (equipoise_log_first_offset)": "partition {{partition}}"
+            },
+        ),
+        Panel(
+            title="Retention held", unit="none",
+            description="1: records that are due to be deleted are kept, and the worker's log says why. docs/operations.md#retention",
+            queries={"max by (partition) (equipoise_retention_held)": "partition {{partition}}"},
+        ),
+        Panel(
+            title="Ticks, checkpoints and bases", unit="suffix: per hour",
+            description="Ticks that workers sent, checkpoints and bases that they stored.",
+            queries={
+                f"{_rate(f'equipoise_{name}_total')} * 3600": name for name in ("ticks", "checkpoints", "bases")
+            },
+        ),
+        Panel(
+            title="Rejected records", unit="suffix: per hour",
+            description="Records that name no group: an unauthorised sender writes to the topic of facts.",
+            queries={f"{_rate('equipoise_rejected_records_total', by='instance')} * 3600": "{{instance}}"},
+        ),
+        Panel(
+            title="Rounds asked over HTTP", unit="suffix: rounds/s", stacked=True,
+            description="Rounds that applications asked for, by status of the answer. docs/streams.md",
+            queries={_rate("equipoise_rounds_asked_total", by="status"): "{{status}}"},
+        ),
+        Panel(
+            title="Time to answer a round", unit="s",
+            description="Time to answer a round over HTTP: median, and 99 of 100.",
+            queries={_quantile(0.5, "equipoise_round_seconds"): "median", _quantile(0.99, "equipoise_round_seconds"): "99 %"},
+        ),
+    ),
+    "Verification on Spark": (
+        Panel(
+            title="Records verified", unit="suffix: records/s",
+            description="What equipoise spark stream has read and verified. docs/spark.md",
+            queries={
+                f"sum(rate(equipoise_stream_{name}[$__rate_interval]))": name for name in ("records", "facts", "decisions")
+            },
+        ),
+        Panel(
+            title="Alerts of the verification", unit="suffix: alerts",
+            description="Groups whose published decisions are not the recomputed ones, or cannot be verified.",
+            queries={"sum(equipoise_stream_alerts)": "alerts"},
+        ),
+    ),
+    "Settings": (
+        Panel(
+            kind="table", title="Numbers in force", unit="none",
+            description="Numeric settings of each group, in the unit of their names. docs/tuning.md",
+            queries={f"max by (group, setting) (equipoise_setting{G})": ""},
+        ),
+        Panel(
+            kind="table", title="Other settings in force", unit="none",
+            description="Assignor, strategies and the other settings that are no numbers.",
+            queries={f"equipoise_configuration_info{G}": ""},
+        ),
+    ),
+}  # fmt: skip
+
+
+def panels() -> Iterator[dict[str, Any]]:
+    """The panels and the headings of rows, placed."""
+    number, y = 1, 0
+    for index, panel in enumerate(NOW):
+        yield panel.document(number, index * 24 // len(NOW), y, 24 // len(NOW), 4)
+        number += 1
+    y += 4
+    for heading, row in ROWS.items():
+        yield {"id": number, "type": "row", "title": heading, "collapsed": False, "gridPos": {"x": 0, "y": y, "w": 24, "h": 1}, "panels": []}
+        number, y = number + 1, y + 1
+        width = 24 // min(len(row), PANELS_A_ROW)
+        for index, panel in enumerate(row):
+            line, place = divmod(index, PANELS_A_ROW)
+            yield panel.document(number, place * width, y + line * HEIGHT, width, HEIGHT)
+            number += 1
+        y += (len(row) - 1) // PANELS_A_ROW * HEIGHT + HEIGHT
+
+
+def render() -> str:
+    """The dashboard as JSON."""
+    choices = {
+        "name": "group", "label": "Group", "type": "query", "datasource": DATASOURCE, "query": "label_values(equipoise_generation, group)",
+        "refresh": 2, "sort": 1, "multi": True, "includeAll": True, "allValue": ".*", "current": {"text": "All", "value": "$__all"},
+    }  # fmt: skip
+    dashboard = {
+        "uid": "equipoise",
+        "title": "equipoise",
+        "description": "Groups, members and workers. docs/operations.md#metrics explains each metric.",
+        "tags": ["equipoise", "kafka"],
+        "schemaVersion": 39,
+        "editable": True,
+        "time": {"from": "now-1h", "to": "now"},
+        "refresh": "10s",
+        "templating": {"list": [{"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"}, choices]},
+        "annotations": {"list": []},
+        "panels": list(panels()),
+    }
+    return json.dumps(dashboard, indent=2) + "\n"

@@ -1,0 +1,120 @@
+"""A real Prometheus scrapes a worker, members and the exporter of the verification on Spark, on a
+real broker: what dashboard and alerts name is there, everything that is there is on the dashboard,
+and alerts fire when processes are killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from equipoise.cli.spark.stream import _metrics as stream_metrics
+from equipoise.events.facts import Fact
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.envelope import group_key, pack_fact
+from equipoise.events.log.kafka.topics import Topics
+from examples.orders.produce import make_topics, produce
+from tests.groups import configured
+from tests.live.brokers import free_ports
+from tests.live.builds import started
+from tests.live.kafka import writer
+from tests.prometheus import Prometheus, dashboard, metrics_in, promtool, queries, rules
+
+MOST_S = 90.0
+EXPECTED = {"EquipoiseMemberDown", "EquipoiseMemberExpired", "EquipoiseWorkerDown", "EquipoiseNoWorker", "EquipoisePartitionNotLed"}
+
+
+def page(port: int, path: str) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+        text: str = answer.read().decode()
+        return text
+
+
+def reached(port: int, path: str) -> bool:
+    try:
+        return bool(page(port, path))
+    except OSError:
+        return False
+
+
+def until(condition: Callable[[], object], told: Callable[[], object] = lambda: "") -> None:
+    end_s = time.monotonic() + MOST_S
+    while not condition():
+        assert time.monotonic() < end_s, told()
+        time.sleep(0.2)
+
+
+def end(processes: dict[str, subprocess.Popen[bytes]]) -> None:
+    for process in processes.values():
+        process.kill()
+        process.wait()
+
+
+async def say(connection: Connection, prefix: str, group: str, fact: Fact) -> None:
+    async with writer(connection) as producer:
+        await (await producer.send(Topics(prefix).facts, pack_fact(fact), key=group_key(group), partition=0))
+
+
+@pytest.mark.smoke
+def test_prometheus_finds_every_metric_of_the_dashboard_and_alerts_fire_after_kills(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+    connection = Connection(bootstrap=bootstrap)
+    port_of_worker, port_of_stream, *ports_of_members = free_ports(4)
+    asyncio.run(make_topics(connection, prefix, 4))
+    worker = [
+        "equipoise", "worker", "--bootstrap", bootstrap, "--prefix", prefix, "--http-port", str(port_of_worker), "--observe-interval-ms", "500",
+        "--retention-ms", "3600000", "--base-interval-ms", "1000",
+    ]  # fmt: skip
+    processes: dict[str, subprocess.Popen[bytes]] = {"worker": started(worker, tmp_path / "worker.out")}
+    with ExitStack() as stack:
+        stack.callback(end, processes)
+        stack.enter_context(stream_metrics(port_of_stream, {"records": 0, "facts": 0, "decisions": 0, "alerts": 0}))
+        until(lambda: reached(port_of_worker, "/ready"), (tmp_path / "worker.out").read_text)
+        config = configured("load_balanced", num_standbys=1, initial_delay_ms=200, probing_interval_ms=1_000)
+        asyncio.run(say(connection, prefix, prefix, config))
+        for number, port in enumerate(ports_of_members, 1):
+            member = [
+                "examples.orders", "--bootstrap", bootstrap, "--topic", prefix, "count", "--member", f"m{number}", "--group", prefix, "--prefix",
+                prefix, "--http-port", str(port), "--session-timeout-ms", "6000", "--lease-margin-ms", "1000", "--heartbeat-interval-ms", "500",
+                "--log-format", "json",
+            ]  # fmt: skip
+            processes[f"m{number}"] = started(member, tmp_path / f"m{number}.out")
+        asyncio.run(produce(connection, prefix, orders=200, per_second=400.0, customers=10, seed=1))
+        with pytest.raises(urllib.error.HTTPError, match="400"):
+            urllib.request.urlopen(f"http://127.0.0.1:{port_of_worker}/v1/groups/{prefix}/rounds", data=b"no question", timeout=10)
+        targets = {
+            "equipoise-worker": [f"127.0.0.1:{port_of_worker}"], "equipoise-member": [f"127.0.0.1:{port}" for port in ports_of_members],
+            "equipoise-stream": [f"127.0.0.1:{port_of_stream}"],
+        }  # fmt: skip
+        prometheus = stack.enter_context(Prometheus(tmp_path, targets))
+
+        shown, alerted = metrics_in(queries(dashboard())), metrics_in(rule["expr"] for rule in rules())
+        until(lambda: prometheus.metrics() >= shown | alerted, lambda: (shown | alerted) - prometheus.metrics())
+        assert prometheus.metrics() == shown
+        without: list[str] = []
+
+        def all_answered() -> bool:
+            without[:] = [text for text in queries(dashboard()) if not prometheus.query(text)]
+            return not without
+
+        until(all_answered, lambda: without)
+        for port in (port_of_worker, *ports_of_members, port_of_stream):
+            promtool("check", "metrics", stdin=page(port, "/metrics"))
+        until(lambda: not prometheus.firing() & EXPECTED, prometheus.firing)
+
+        told = [json.loads(line) for line in (tmp_path / "m1.out").read_text().splitlines()]
+        assert any("runs 0_" in line["message"] for line in told), "--log-format json"
+
+        processes["m2"].kill()
+        until(lambda: prometheus.firing() >= {"EquipoiseMemberDown", "EquipoiseMemberExpired"}, prometheus.firing)
+        assert not prometheus.firing() & {"EquipoiseWorkerDown", "EquipoiseNoWorker", "EquipoisePartitionNotLed"}
+        processes["worker"].kill()
+        until(lambda: prometheus.firing() >= EXPECTED, prometheus.firing)

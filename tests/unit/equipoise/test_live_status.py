@@ -1,0 +1,116 @@
+"""The live view of `status --watch`: it fits its terminal, shows hostile names as text, and what
+stands still comes first. `groups` sorts by trouble.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import attrs
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from equipoise.cli.groups import _ranked
+from equipoise.cli.live_status import Seen, draw, seen
+from equipoise.events.errors import GroupHalted
+from equipoise.events.fields import is_hidden
+from equipoise.replay.group_view import view_of
+from equipoise.statemachine.partition import GroupLead
+from tests.groups import Group, topology
+from tests.unit.equipoise.test_visible import GROUP, LONG, evil
+from tests.unit.replay.test_trouble import restoring, settled
+
+SIZES = ((40, 12), (80, 24), (200, 60))
+
+
+def screen(group: Seen, width: int, height: int, *, remark: str = "", age_s: float = 0.0) -> list[str]:
+    """Lines of the view on a terminal of this size."""
+    console = Console(width=width, height=height, force_terminal=True, color_system=None, legacy_windows=False)
+    with console.capture() as captured:
+        console.print(draw(group, remark, width=width, height=height, now_s=group.at_s + age_s))
+    return captured.get().removesuffix("\n").split("\n")
+
+
+def of(group: Group) -> Seen:
+    return seen(GroupLead("orders", group.machine), view_of(group.machine))
+
+
+def hostile() -> Seen:
+    from equipoise.replay.replayer import Replayer
+
+    replayer = Replayer(GROUP)
+    for _ in replayer.follow(evil()):
+        pass
+    return seen(GroupLead(GROUP, replayer.machine), view_of(replayer.machine))
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+@pytest.mark.parametrize("group", [hostile(), of(restoring()), of(settled("m1", stateful=1_000))], ids=["hostile", "restoring", "1,000 tasks"])
+def test_view_fits_the_terminal_and_has_nothing_hidden(group: Seen, width: int, height: int) -> None:
+    lines = screen(group, width, height, remark="group g: a broker does not answer: \x1b[2J\u202e" + 10_000 * "x")
+    assert len(lines) <= height
+    assert max(map(cell_len, lines)) <= width
+    assert {char for line in lines for char in line if is_hidden(char)} == set()
+
+
+def test_hostile_names_are_text() -> None:
+    text = "\n".join(screen(hostile(), 200, 60))
+    assert "orders\\x1b[2J" in text
+    assert "[red]" in text
+    assert LONG not in text
+
+
+def test_what_stands_still_comes_first() -> None:
+    lines = screen(of(restoring()), 120, 60)
+    tasks = lines[next(number for number, line in enumerate(lines) if line == "8 tasks") + 2 :]
+    states = ["restores" if "restores" in line else "warming" if "warming" in line else "runs" for line in tasks if line.strip()]
+    assert states == sorted(states, key=["restores", "warming", "runs"].index)
+    assert states[0] == "restores"
+    assert "restore before they run" in lines[1]
+
+
+def test_expected_time_counts_down_between_reports() -> None:
+    group = of(restoring())
+    row = attrs.evolve(group.restores[0], expected_ms=41_500)
+    group = attrs.evolve(group, restores=[row])
+    expected = [next(line for line in screen(group, 140, 60, age_s=age_s) if line.startswith(str(row.task))) for age_s in (0.0, 3.0, 60.0)]
+    assert ["in 41 s" in expected[0], "in 38 s" in expected[1], "any moment" in expected[2]] == [True] * 3
+
+
+def test_calm_group_says_so() -> None:
+    assert screen(of(settled("m1")), 80, 24)[1] == "every task runs, and nothing moves"
+
+
+def test_groups_are_sorted_by_trouble() -> None:
+    lost = settled("m1")
+    lost.fact(topology(epoch=2, stateful=6))
+    warming = settled("m1")
+    warming.join("m2", restores=5_000)
+    warming.cycle()
+    warming.cycle()
+    leads = [
+        GroupLead("a", settled("m1").machine), GroupLead("b", warming.machine), GroupLead("c", lost.machine), GroupLead("d", settled("m1").machine),
+    ]  # fmt: skip
+    leads[3].halted = GroupHalted("d", 7, "defect", "a defect")
+    ranked = sorted((_ranked(0, lead) for lead in leads), key=lambda pair: pair[0])
+    assert [row["group"] for _, row in ranked] == ["d", "c", "b", "a"]
+    troubles = {str(row["group"]): row["trouble"] for _, row in ranked}
+    assert troubles["a"] is None
+    assert str(troubles["b"]).startswith("2 tasks warm up")
+    assert str(troubles["c"]).startswith("2 tasks without an owner (0_4..5)")
+    assert "halted at offset 7" in str(troubles["d"])
+
+
+def test_operations_page_shows_a_view_as_it_is_drawn() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
+    block = page.partition("`status --watch` fills the screen:\n\n```\n")[2].partition("```")[0].splitlines()
+    drawn = screen(of(restoring()), 100, 30)
+
+    def columns(lines: list[str]) -> list[str]:
+        return next(line for line in lines if line.startswith("task")).split()
+
+    assert columns(block) == columns(drawn)
+    assert [re.sub(r"[0-9]+", "N", line) for line in block if line.endswith("restores")] == ["N restores"]
+    assert all(re.search(r"(runs again|runs|taken from [a-z0-9]+)$", line) for line in block if "━" in line)
