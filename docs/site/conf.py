@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -15,6 +16,7 @@ from docutils import nodes
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 
+ROOT = Path(__file__).parents[2]
 project = "equipoise"
 author = "the authors of equipoise"
 project_copyright = f"{author}; Apache License 2.0"
@@ -52,9 +54,10 @@ html_additional_pages = {"index": "redirect.html"}
 html_copy_source = False
 html_show_sphinx = False
 html_theme_options: dict[str, Any] = {"navigation_with_keys": True, "top_of_page_buttons": []}
+HOME = ""
 if os.environ.get("GITHUB_REPOSITORY"):
-    _home = f"{os.environ.get('GITHUB_SERVER_URL', 'https://github.com')}/{os.environ['GITHUB_REPOSITORY']}"
-    html_theme_options |= {"source_repository": _home, "source_branch": "main", "source_directory": "", "top_of_page_buttons": ["view"]}
+    HOME = f"{os.environ.get('GITHUB_SERVER_URL', 'https://github.com')}/{os.environ['GITHUB_REPOSITORY']}"
+    html_theme_options |= {"source_repository": HOME, "source_branch": "main", "source_directory": "", "top_of_page_buttons": ["view"]}
 
 linkcheck_ignore = [r"[\w-]+\.html"]  # of docstrings, to pages of the site: tests/unit/test_site.py follows them
 linkcheck_timeout = 20
@@ -75,11 +78,20 @@ def _read(app: Sphinx, docname: str, source: list[str]) -> None:
     text = re.sub(r'^<a id="([\w-]+)"></a>$', r"(\1)=", source[0], flags=re.MULTILINE)
     text = re.sub(r"\[[\w/-]+\.md\](?=\([\w./-]+\.md(?:#[\w-]+)?\))", "[]", text)  # the name of a page becomes its title
     text = re.sub(r"```mermaid\nstateDiagram-v2\n(.*?)```", lambda found: _table_of_states(found[1]), text, flags=re.DOTALL)
+    text = re.sub(r"\[([^\]]+)\]\(([\w./-]+)\)", lambda found: _folder(found, (ROOT / docname).parent), text)
     if docname == root_doc:
         text += "".join(_navigation(part) for part in text.split("\n## ")[1:])
     elif docname == "docs/decisions/README":
         text += "\n```{toctree}\n:hidden:\n:glob:\n\n0*\n```\n"
     source[0] = text
+
+
+def _folder(link: re.Match[str], base: Path) -> str:
+    """A link to a folder leads to the repository, where that is known."""
+    target = (base / link[2]).resolve()
+    if not target.is_dir():
+        return link[0]
+    return f"[{link[1]}]({HOME}/tree/main/{target.relative_to(ROOT)})" if HOME else f"`{link[1]}`"
 
 
 def _navigation(part: str) -> str:
