@@ -26,7 +26,7 @@ test: java browser $(READY) ## check, every test that needs no broker, and one l
 	nice $(PYTEST) -n $(WORKERS) $(if $(ALL),,-m "$(QUICK)") $(addprefix --ignore=,$(if $(ALL),$(PURE_TESTS)) $(LIVE_TESTS)); other=$$?; \
 	echo "the live tests:"; wait $$live; live=$$?; cat .venv/live.txt; [ "$$pure $$other $$live" = "0 0 0" ]
 
-test-live: java $(READY) ## the other live tests: real brokers, real Spark; ten minutes and more
+test-live: java browser $(READY) ## the other live tests: real brokers, real Spark; ten minutes and more
 	@$(PYTEST) -n $(LIVE_WORKERS) -m "not smoke and not docs" $(LIVE_TESTS)
 
 test-slow: $(READY) ## the tests that `make test` leaves out because they take longest: the largest searches and storms
@@ -98,8 +98,9 @@ upgrade: java $(READY) ## another build to this one and back, under load: OTHER=
 states: $(READY) ## write docs/states.md from the transition table
 	@$(BIN)/python -c 'from tests.state_diagram import render; print(render(), end="")' >docs/states.md
 
-pictures: $(READY) ## write the numbers of README, of docs/tuning.md, assignors.md, what-if.md and spark.md, and docs/pictures
+pictures: java browser $(READY) ## write the numbers of README, of docs/tuning.md, assignors.md, what-if.md and spark.md, and docs/pictures (the console's on a real broker)
 	@$(BIN)/python -m pytest -q --rewrite -k "numbers or pictures or example or exchange or table_of_the_architecture" tests/unit/test_protocol_exchange.py tests/unit/test_readme.py tests/unit/test_tuning_docs.py tests/unit/test_assignors_compared.py tests/unit/test_replay_example.py tests/unit/test_what_if_docs.py tests/unit/test_public_names.py
+	@$(BIN)/python -m pytest -q --rewrite tests/live/test_console.py -k without_a_reload
 
 clean: ## remove what was made
 	rm -rf .venv build dist out .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
