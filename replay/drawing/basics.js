@@ -74,6 +74,10 @@ export const endOf = (text, room, px) => { // ids of one application differ at t
   while (first < text.length - 1 && textWidth((first ? "…" : "") + text.slice(first), px) > room) first += 1;
   return (first ? "…" : "") + text.slice(first);
 };
+export const partOf = task => { // 0_3 is of sub-topology 0, orders-3 of orders
+  const found = /^(\d+)_\d+$/.exec(task);
+  return found ? `sub-topology ${found[1]}` : task.replace(/-\d+$/, "");
+};
 export const box = (left, top, wide, high) => `M${left.toFixed(1)} ${top}h${wide.toFixed(1)}v${high}h${(-wide).toFixed(1)}z`;
 
 // A tooltip that follows the mouse, or stands beside what the keyboard points at.

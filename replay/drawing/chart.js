@@ -1,7 +1,7 @@
 // The picture of a group's history, for the timeline page and the live console alike: tasks as rows, members as colours,
 // rounds as lines. Times are milliseconds since data.from; members and tasks are indices. `equipoise.replay.timelines.page`
 // says what the data has.
-import { Tip, box, clockOf, count, element, endOf, grouped, inkOn, levelAt, make, number, span, startOf, steps, visible } from "./basics.js";
+import { Tip, box, clockOf, count, element, endOf, grouped, inkOn, levelAt, make, number, partOf, span, startOf, steps, visible } from "./basics.js";
 
 const GUTTER = 86, RIGHT = 16, CURVE = 40, BAND = 54;
 const MOST_MEMBERS = 200, MOST_KEYS = 60; // drawn as rows; named in the legend
@@ -206,6 +206,7 @@ export class Chart {
     for (const m of members) { this.drawMember(svg, m, y, lifeHigh); y += lifeHigh; }
     y += 14;
     for (const [label, curve, css, about] of [["not running", this.stopped, "alarmline", n => `${count(n, "task")} without a running owner`], ["imbalance", data.imbalance, "balanceline", n => `${count(n, "task")} outside the members' shares`]]) {
+      if (label === "imbalance" && !curve.length) continue;
       this.drawCurve(svg, y, label, curve, css, about); y += CURVE + 18;
     }
     make("text", { x: 10, y: y + 8, class: "head" }, svg, shown.length === data.tasks.length ? "tasks" : `${number(shown.length)} of ${count(data.tasks.length, "task")}`);
@@ -280,7 +281,7 @@ export class Chart {
     const found = new Map(), byMember = this.by.value === "member";
     for (const t of shown) {
       const own = this.intervals.get(t) || [], last = own[own.length - 1];
-      const part = byMember ? (last && last[2] !== NOBODY ? this.named(last[1]) : "nobody") : `sub-topology ${this.data.tasks[t].split("_")[0]}`;
+      const part = byMember ? (last && last[2] !== NOBODY ? this.named(last[1]) : "nobody") : partOf(this.data.tasks[t]);
       if (!found.has(part)) found.set(part, []);
       found.get(part).push(t);
     }

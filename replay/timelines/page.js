@@ -28,5 +28,9 @@ if (data.totals.length > 1) {
     line.addEventListener("click", () => chart.zoom(data.windows[i].from, data.windows[i].to));
   });
 }
+for (const [heading, lines] of data.stories || []) {
+  const story = element("article", byId("stories")), list = element("ul", (element("h2", story, visible(heading)), story));
+  for (const line of lines) element("li", list, visible(line));
+}
 byId("close").addEventListener("click", close);
 document.addEventListener("keydown", event => { if (event.key === "Escape" && !byId("detail").hidden) close(); });

@@ -10,7 +10,7 @@ import html
 import json
 import re
 import string
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from itertools import count
 from typing import Any
@@ -31,11 +31,18 @@ _CONDITIONS = {Condition.RUNNING: 0, Condition.STARTING: 1, Condition.SILENT: 2,
 
 def render_page(timeline: Timeline) -> str:
     """Returns the page as HTML. Equal timelines give equal pages."""
+    return render_data(page_data(timeline), f"{timeline.group} · equipoise timeline")
+
+
+def render_data(drawn: Mapping[str, Any], title: str) -> str:
+    """Returns the page that draws `drawn`, as `page_data` gives it. ``stories`` in it: headings
+    with lines, below the picture.
+    """
     assets = resources.files("equipoise.replay.timelines")
-    data = json.dumps(page_data(timeline), separators=(",", ":"), allow_nan=False)
+    data = json.dumps(drawn, separators=(",", ":"), allow_nan=False)
     script = _in_one_script([*map(drawing_file, SCRIPTS), assets.joinpath("page.js").read_text(encoding="utf-8")])
     return string.Template(assets.joinpath("page.html").read_text(encoding="utf-8")).substitute(
-        title=html.escape(f"{timeline.group} · equipoise timeline"),
+        title=html.escape(title),
         style=colour_rules() + drawing_file("marks.css") + assets.joinpath("page.css").read_text(encoding="utf-8"),
         script=script,
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
