@@ -19,7 +19,7 @@ from equipoise.broker_watch import BrokerWatch
 from equipoise.console.recent import Recent
 from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import DamagedError, EquipoiseError
-from equipoise.events.facts import Fact, GroupConfigured, LogOpened, ProbingTick, RoundAsked
+from equipoise.events.facts import Fact, GroupConfigured, LogOpened, MemberUnchanged, ProbingTick, RoundAsked
 from equipoise.events.log.kafka.client import LOG_COMPRESSION, ConsumedRecord, Producer
 from equipoise.events.log.kafka.envelope import NoRecord, group_key, pack_decision, pack_fact, rejected_record
 from equipoise.events.records import DecisionRecord, Record
@@ -433,7 +433,8 @@ class PartitionHost:
         began_s = self._monotonic_s()
         decisions = lead.fold(record, int(began_s * 1_000))
         self._metrics.fold_seconds.observe(self._monotonic_s() - began_s)
-        self._say(record, decisions)
+        if decisions or kind is not MemberUnchanged:  # most facts are heartbeats, of which there is nothing to say
+            self._say(record, decisions)
         published = [await self._publish(decision) for decision in decisions]
         if kind is RoundAsked:
             self._answer(record, decisions, published)
