@@ -32,7 +32,7 @@ from confluent_kafka import Producer
 from equipoise.events.log.kafka.client import NewTopic
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.replay.importers.groups.recording import open_recording
-from equipoise.replay.incident import Cause, Incident, history_of, incidents
+from equipoise.replay.incident import Cause, Incident, counterfactual, history_of, incidents
 from tests.live.brokers import Brokers
 from tests.live.connect import ConnectWorker
 from tests.live.group_clients import GroupClient, confluent_kafka_command
@@ -348,12 +348,22 @@ def report(recording: str, done: list[Injected]) -> None:
     """Prints the table of confusions."""
     counts: dict[tuple[str, str], Counter[str]] = {}
     longest_s = 0.0
+    simulated: dict[tuple[str, str], list[int]] = {}
+    """Kind and cause -> incidents that were simulated, their cost (ms), and that in the simulation.
+    """
+    kinds = {each.group: each.kind for each in done}
     with open_recording(recording) as opened:
         found = {}
-        for name in {each.group for each in done}:
+        for name, kind in kinds.items():
             began_s = time.monotonic()
-            found[name] = incidents(history_of(opened, name))
+            history = history_of(opened, name)
+            found[name] = incidents(history)
             longest_s = max(longest_s, time.monotonic() - began_s)
+            for each in found[name]:
+                if (answer := counterfactual(history, each, found[name])) is not None:
+                    sums = simulated.setdefault((kind, each.cause.name.lower()), [0, 0, 0])
+                    for number, value in enumerate((1, answer.measured_ms, answer.as_it_was_ms)):
+                        sums[number] += value
     for each in done:
         incident = named(each, found[each.group])
         cause = "nothing" if incident is None else incident.cause.name.lower()
@@ -363,6 +373,10 @@ def report(recording: str, done: list[Injected]) -> None:
     for (kind, fault), count in sorted(counts.items()):
         others = ", ".join(f"{name} {times}" for name, times in count.most_common() if name != "right")
         click.echo(f"| {kind} | {fault} | {count.total()} | {count['right']} | {others} |")
+    click.echo("\n| group | cause | simulated | measured | as it was | error |\n|---|---|--:|--:|--:|--:|")
+    for (kind, cause), sums in sorted(simulated.items()):
+        error = (sums[2] - sums[1]) / max(1, sums[1])
+        click.echo(f"| {kind} | {cause} | {sums[0]} | {sums[1] / 1000:.0f} s | {sums[2] / 1000:.0f} s | {error:+.0%} |")
     right = sum(count["right"] for count in counts.values())
     click.echo(f"{right} of {len(done)} ({right / len(done):.0%}) right; the longest report took {longest_s:.1f} s")
 

@@ -36,10 +36,13 @@ class Severity(enum.IntEnum):
 
 @attrs.frozen
 class Trouble:
-    """One thing that is wrong, as a sentence without a full stop."""
+    """One thing that is wrong, as a sentence without a full stop. `tasks`: how many it is about; 0:
+    it is about members or the group.
+    """
 
     severity: Severity
     text: str
+    tasks: int = 0
 
 
 def troubles(state: GroupState, halted: str | None = None) -> list[Trouble]:
@@ -56,29 +59,29 @@ def troubles(state: GroupState, halted: str | None = None) -> list[Trouble]:
 def _standing_still(state: GroupState) -> Iterable[Trouble]:
     if not state.members:
         if tasks := state.tasks():
-            yield Trouble(Severity.STANDS_STILL, f"no member; {counted(len(tasks), 'task')} without an owner")
+            yield Trouble(Severity.STANDS_STILL, f"no member; {counted(len(tasks), 'task')} without an owner", len(tasks))
         return
     lost = [task for task in state.tasks() if task not in state.owner]
     if lost:
         waits = [lost.until_ms - state.now_ms for lost in state.lost.values() if lost.until_ms is not None]
         until = f", on purpose, for {span_text(max(0, *waits, 0))} at most" if waits else ""
-        yield Trouble(Severity.STANDS_STILL, f"{counted(len(lost), 'task')} without an owner ({_tasks(lost)}){until}")
+        yield Trouble(Severity.STANDS_STILL, f"{counted(len(lost), 'task')} without an owner ({_tasks(lost)}){until}", len(lost))
     parked = sorted(task for task, each in state.parked.items() if each.member_id == state.owner.get(task))
     if parked:
-        yield Trouble(Severity.STANDS_STILL, f"{counted(len(parked), 'task')} parked ({_tasks(parked)}), because the handler failed")
+        yield Trouble(Severity.STANDS_STILL, f"{counted(len(parked), 'task')} parked ({_tasks(parked)}), because the handler failed", len(parked))
     restoring = [row for row in restores(state) if row.stands_still]
     if restoring:
-        yield Trouble(Severity.STANDS_STILL, _restoring_text("restores before it runs", "restore before they run", restoring))
+        yield Trouble(Severity.STANDS_STILL, _restoring_text("restores before it runs", "restore before they run", restoring), len(restoring))
     held = sorted(task for task in state.holds if task in state.owner)
     if held:
-        yield Trouble(Severity.STANDS_STILL, f"{counted(len(held), 'task')} wait for a former owner that may still run ({_tasks(held)})")
+        yield Trouble(Severity.STANDS_STILL, f"{counted(len(held), 'task')} wait for a former owner that may still run ({_tasks(held)})", len(held))
     away = sorted(name for name in state.restarts if state.is_away(name))
     for name in away[:MOST_NAMED]:
         waiting = sum(owner == name for owner in state.owner.values())
         if waiting:
             until_ms = state.restarts[name].until_ms
             left = "" if until_ms is None else f", expected within {span_text(max(0, until_ms - state.now_ms))}"
-            yield Trouble(Severity.STANDS_STILL, f"{name} restarts{left}; {counted(waiting, 'task')} wait for it")
+            yield Trouble(Severity.STANDS_STILL, f"{name} restarts{left}; {counted(waiting, 'task')} wait for it", waiting)
 
 
 def _threats(state: GroupState) -> Iterable[Trouble]:
@@ -98,12 +101,12 @@ def _threats(state: GroupState) -> Iterable[Trouble]:
 def _moves(state: GroupState) -> Iterable[Trouble]:
     warming = [row for row in restores(state) if not row.stands_still]
     if warming:
-        yield Trouble(Severity.MOVES, _restoring_text("warms up", "warm up", warming))
+        yield Trouble(Severity.MOVES, _restoring_text("warms up", "warm up", warming), len(warming))
     revoking = sorted({task for member in state.members.values() for task in member.revoking})
     if revoking:
-        yield Trouble(Severity.MOVES, f"{counted(len(revoking), 'task')} handed over ({_tasks(revoking)})")
+        yield Trouble(Severity.MOVES, f"{counted(len(revoking), 'task')} handed over ({_tasks(revoking)})", len(revoking))
     if state.waiting:
-        yield Trouble(Severity.MOVES, f"{counted(state.waiting, 'movement')} wait for a warm-up slot")
+        yield Trouble(Severity.MOVES, f"{counted(state.waiting, 'movement')} wait for a warm-up slot", state.waiting)
     leaving = sorted(name for name, member in state.members.items() if member.leaving)
     if leaving:
         yield Trouble(Severity.MOVES, f"{_names(leaving)} {'leaves' if len(leaving) == 1 else 'leave'}")

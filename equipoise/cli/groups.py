@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -44,32 +44,37 @@ def groups(screen: Screen, settings: LiveSettings) -> int:
       equipoise groups --json | jq '.groups[] | select(.trouble) | [.group, .trouble]'
     """
 
-    async def look() -> list[dict[str, object]]:
+    async def look() -> list[dict[str, Any]]:
         follower = _follower(settings)
         await follower.catch_up()
         ranked = sorted((_ranked(partition, lead) for partition, lead in follower.groups()), key=lambda pair: pair[0])
         return [row for _, row in ranked]
 
     rows = asyncio.run(look())
-    columns = ("group", "trouble", "members", "tasks", "owned", "moving", "phase", "verdict", "generation", "partition", "offset")
-    table = Table(columns=columns, rows=[[row[column] for column in columns] for row in rows])  # type: ignore[misc] # texts and numbers
     halted = [shortened(str(row["halted"])) for row in rows if row["halted"]]
-    screen.answer({"groups": rows}, table if rows else "no group yet", *halted)
+    screen.answer({"groups": rows}, groups_table(rows) if rows else "no group yet", *halted)
     return EXIT_HALTED if halted else 0
 
 
-def _ranked(partition: int, lead: GroupLead) -> tuple[tuple[object, ...], dict[str, object]]:
+def groups_table(rows: list[dict[str, Any]]) -> Table:
+    """The rows as a table; `state` is the verdict of a group that is led, else its phase."""
+    columns = ("group", "trouble", "state", "members", "tasks", "owned", "moving", "partition", "offset")
+    states = [{**row, "state": row["verdict"] if row["phase"] == "leading" and row["verdict"] else row["phase"]} for row in rows]
+    return Table(columns=columns, rows=[[row[column] for column in columns] for row in states])
+
+
+def _ranked(partition: int, lead: GroupLead) -> tuple[tuple[int, int, str], dict[str, Any]]:
     """The key by which groups are sorted, and the row of one."""
     from equipoise.replay.trouble import Severity, troubles
 
     halted = None if lead.halted is None else str(lead.halted)
     found = troubles(lead.machine.state, halted)
     worst = min((each.severity for each in found), default=Severity.NONE)
-    tasks = sum(each.severity is Severity.STANDS_STILL for each in found)
+    tasks = sum(each.tasks for each in found if each.severity is worst)
     return (worst, -tasks, lead.name), _row(partition, lead, "; ".join(each.text for each in found) or None)
 
 
-def _row(partition: int, lead: GroupLead, trouble: str | None) -> dict[str, object]:
+def _row(partition: int, lead: GroupLead, trouble: str | None) -> dict[str, Any]:
     state = lead.machine.state
     return {
         "group": lead.name,

@@ -119,11 +119,11 @@ class Worker:
         except ImportError:
             raise InputError(MISSING) from None
         settings = self.settings
+        self._tracing = Tracing(settings.otlp_endpoint) if settings.otlp_endpoint else None
         self._held_back.enter_context(settings.clients.hold_back_log(self._brokers))
         try:
             await self._open_with_retries()
             self._folder = tempfile.mkdtemp(prefix="equipoise-worker-")
-            self._tracing = Tracing(settings.otlp_endpoint) if settings.otlp_endpoint else None
             self._witness = self._runtime.witness() if settings.witness else None
             self._server = Server(self, settings.http_host, settings.http_port, _tls(settings))
             self.http_port = await self._server.start()

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup
+from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup, ObservedMember
 from equipoise.replay.incident.history import GroupHistory
 from equipoise.replay.incident.incidents import ROLLING_MS, Incident
 from equipoise.replay.incident.rebalances import Cause, expired_from_ms, last_heard_before_ms, name_of
@@ -19,6 +19,7 @@ SEEDS = range(5)
 _EXPIRY = (Cause.EXPIRED, Cause.POLL_TIMEOUT)
 _DEFAULT_SESSION_MS = 45_000
 SHORT_SESSION_MS = 10_000
+_HEARTBEAT_MS = ConsumerSettings(session_timeout_ms=1).heartbeat_interval_ms
 _BROKER_HEARTBEAT_MS = 5_000
 """``group.consumer.heartbeat.interval.ms``, Kafka's default."""
 _AFTER_MS = 30_000
@@ -92,7 +93,7 @@ def settings_of(group: ObservedGroup, incident: Incident) -> ConsumerSettings:
     """The settings of a group, as far as its records have them."""
     session_ms = session_ms_of(group, incident)
     is_broker_led = group.kind is GroupKind.CONSUMER
-    heartbeat_ms = _BROKER_HEARTBEAT_MS if is_broker_led else ConsumerSettings(session_timeout_ms=session_ms).heartbeat_interval_ms
+    heartbeat_ms = _BROKER_HEARTBEAT_MS if is_broker_led else _HEARTBEAT_MS
     return ConsumerSettings(
         session_timeout_ms=session_ms,
         heartbeat_interval_ms=min(heartbeat_ms, session_ms // 3),
@@ -109,42 +110,50 @@ def session_ms_of(group: ObservedGroup, incident: Incident) -> int:
     known = max((member.session_timeout_ms for member in group.members.values()), default=-1)
     if incident.cause is Cause.POLL_TIMEOUT:
         return max([member.rebalance_timeout_ms for member in group.members.values()], default=_DEFAULT_SESSION_MS)
-    missed = max((each.stopped_ms for each in incident.chain if each.cause is Cause.EXPIRED), default=-1)
+    missed = max((each.stopped_ms for each in incident.chain if each.cause in (Cause.EXPIRED, Cause.RESTARTED)), default=-1)
     return known if known > 0 else missed if missed > 0 else _DEFAULT_SESSION_MS
 
 
 def events_of(history: GroupHistory, incident: Incident) -> list[ConsumerEvent]:
     """Who stopped and who began, in the incident, and in the five minutes after it those who are
-    back. A member that began is dated half a heartbeat before the record that has it. One that
-    was killed and is back in the same generation had waited for its own expiry: it is dated by when
-    the others stopped for it.
+    back. A classic generation is stored when it is complete, so who is new in it began half a
+    heartbeat before. One that was killed and is back in the same generation had waited for its own
+    expiry: it is dated by when the others stopped for it.
     """
     found: list[ConsumerEvent] = []
     stopped: set[str] = set()
+    names: dict[str, str] = {}
     causes = {each.begin_ms: each.cause for each in incident.chain}
-    until_ms = incident.chain[-1].end_ms
+    until_ms = max(incident.chain[-1].end_ms, incident.end_ms)
     before: ObservedGroup | None = None
     for state in history.states:
         now = state.group
         if before is not None and incident.chain[0].begin_ms <= state.at_ms <= until_ms + ROLLING_MS:
-            names, names_before = process_names(now), process_names(before)
+            names = names or process_names(before)
             gone = [member for key, member in before.members.items() if key not in now.members] if state.at_ms <= until_ms else []
             for member in gone:
-                name = names_before[member.member_id]
                 silent_ms = last_heard_before_ms(history, before, member, state.at_ms) or 0
                 expired = causes.get(state.at_ms, incident.cause) in _EXPIRY or silent_ms >= expired_from_ms(history, before, member)
-                kind = "kill" if expired else "leave"
-                found.append(ConsumerEvent(state.at_ms - silent_ms, kind, name))
-                stopped.add(name)
-            for key in now.members.keys() - before.members.keys():
-                if state.at_ms <= until_ms or names[key] in stopped:
-                    at_ms = state.at_ms - ConsumerSettings(session_timeout_ms=1).heartbeat_interval_ms // 2
-                    if any(names_before[member.member_id] == names[key] for member in gone):
-                        at_ms = _others_stopped_ms(incident, before, names[key], names_before) or at_ms
-                    found.append(ConsumerEvent(at_ms, "start", names[key]))
-                    stopped.discard(names[key])
+                found.append(ConsumerEvent(state.at_ms - silent_ms, "kill" if expired else "leave", names[member.member_id]))
+                stopped.add(names[member.member_id])
+            for key in sorted(now.members.keys() - before.members.keys()):
+                names[key] = name = _name_of_new(now.members[key], before, names)
+                if state.at_ms <= until_ms or name in stopped:
+                    at_ms = state.at_ms if now.kind is GroupKind.CONSUMER else state.at_ms - _HEARTBEAT_MS // 2
+                    if any(names[member.member_id] == name for member in gone):
+                        at_ms = _others_stopped_ms(incident, before, name, names) or at_ms
+                    found.append(ConsumerEvent(at_ms, "start", name))
+                    stopped.discard(name)
         before = now
     return sorted(found)
+
+
+def _name_of_new(member: ObservedMember, before: ObservedGroup, names: Mapping[str, str]) -> str:
+    """Its process' name; the id where several have that name. One that takes the place of another,
+    which was killed and is still known, has the name of that one.
+    """
+    name = name_of(member)
+    return name if sum(names.get(key, key) == name for key in before.members) <= 1 else member.member_id
 
 
 def _others_stopped_ms(incident: Incident, before: ObservedGroup, name: str, names: Mapping[str, str]) -> int | None:
@@ -165,11 +174,12 @@ def process_names(group: ObservedGroup) -> dict[str, str]:
 def _changes(was: ConsumerSettings, events: Sequence[ConsumerEvent]) -> list[tuple[str, ConsumerSettings]]:
     found: list[tuple[str, ConsumerSettings]] = []
     killed = [event for event in events if event.kind == "kill"]
-    back_ms = [
-        start.at_ms - stop.at_ms
-        for stop in events for start in events
-        if start.kind == "start" != stop.kind and start.name == stop.name and start.at_ms >= stop.at_ms
+    starts = [event for event in events if event.kind == "start"]
+    returns = [
+        next((start.at_ms - stop.at_ms for start in starts if start.name == stop.name and start.at_ms >= stop.at_ms), None)
+        for stop in events if stop.kind != "start"
     ]  # fmt: skip
+    back_ms = [each for each in returns if each is not None]
     session_name = "group.consumer.session.timeout.ms" if was.is_broker_led else "session.timeout.ms"
     if killed and was.session_timeout_ms > SHORT_SESSION_MS:
         short = attrs.evolve(was, session_timeout_ms=SHORT_SESSION_MS, heartbeat_interval_ms=min(was.heartbeat_interval_ms, 3_000))

@@ -56,6 +56,15 @@ class GroupHistory:
                 found[member] = state.at_ms
         return found
 
+    @functools.cached_property
+    def gone_ms(self) -> dict[str, int]:
+        """Member id -> when it was first seen no more."""
+        found: dict[str, int] = {}
+        for before, after in pairwise(self.states):
+            for member in before.group.members.keys() - after.group.members.keys() - found.keys():
+                found[member] = after.at_ms
+        return found
+
     def end_of(self, partition: str, at_ms: int) -> int | None:
         """End offset of a partition in the last sample by `at_ms`; None: it is in none."""
         topic, _, number = partition.rpartition(":")[2].rpartition("-")

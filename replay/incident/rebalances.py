@@ -189,8 +189,12 @@ def _cause(
     statics = [member for member in gone if member.instance_id is not None and _key(member) in back]
     really_gone = [member for member in gone if member not in statics]
     if really_gone:
-        heard = [(last_heard_before_ms(history, before, member, at_ms), member) for member in really_gone]
-        stops = [(ms, member) for ms, member in heard if ms is not None and not _all_stood_still(history, before, member, ms, at_ms)]
+        ends_ms = {member.member_id: max(at_ms, history.gone_ms.get(member.member_id, at_ms)) for member in really_gone}
+        heard = [(last_heard_before_ms(history, before, member, ends_ms[member.member_id]), member) for member in really_gone]
+        stops = [
+            (ms, member) for ms, member in heard
+            if ms is not None and not _all_stood_still(history, before, member, ms, ends_ms[member.member_id])
+        ]  # fmt: skip
         if stops:
             stopped, member = max(stops, key=lambda pair: pair[0])
             session_ms = member.session_timeout_ms if member.session_timeout_ms > 0 else _LONGEST_SESSION_MS

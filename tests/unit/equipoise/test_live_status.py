@@ -4,7 +4,9 @@ stands still comes first. `groups` sorts by trouble.
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import attrs
@@ -12,8 +14,10 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from equipoise.cli.groups import _ranked
+from equipoise.cli.groups import _ranked, groups_table
 from equipoise.cli.live_status import Seen, draw, seen
+from equipoise.cli.screen import plain
+from equipoise.cli.visible import MOST_WORD_CHARS
 from equipoise.events.errors import GroupHalted
 from equipoise.events.fields import is_hidden
 from equipoise.replay.group_view import view_of
@@ -37,6 +41,7 @@ def of(group: Group) -> Seen:
     return seen(GroupLead("orders", group.machine), view_of(group.machine))
 
 
+@functools.cache
 def hostile() -> Seen:
     from equipoise.replay.replayer import Replayer
 
@@ -47,9 +52,9 @@ def hostile() -> Seen:
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
-@pytest.mark.parametrize("group", [hostile(), of(restoring()), of(settled("m1", stateful=1_000))], ids=["hostile", "restoring", "1,000 tasks"])
-def test_view_fits_the_terminal_and_has_nothing_hidden(group: Seen, width: int, height: int) -> None:
-    lines = screen(group, width, height, remark="group g: a broker does not answer: \x1b[2J\u202e" + 10_000 * "x")
+@pytest.mark.parametrize("made", [hostile, lambda: of(restoring()), lambda: of(settled("m1", stateful=300))], ids=["hostile", "restoring", "large"])
+def test_view_fits_the_terminal_and_has_nothing_hidden(made: Callable[[], Seen], width: int, height: int) -> None:
+    lines = screen(made(), width, height, remark="group g: a broker does not answer: \x1b[2J\u202e" + 10_000 * "x")
     assert len(lines) <= height
     assert max(map(cell_len, lines)) <= width
     assert {char for line in lines for char in line if is_hidden(char)} == set()
@@ -79,6 +84,15 @@ def test_expected_time_counts_down_between_reports() -> None:
     assert ["in 41 s" in expected[0], "in 38 s" in expected[1], "any moment" in expected[2]] == [True] * 3
 
 
+def test_groups_with_hostile_names_are_text() -> None:
+    lead = GroupLead(GROUP, restoring().machine)
+    lead.halted = GroupHalted(GROUP, 7, "defect", 10_000 * "x" + "\x1b[2J[red]\u202e")
+    text = plain(groups_table([_ranked(0, lead)[1]]))
+    assert "[red]" in text
+    assert {char for char in text if is_hidden(char)} == {"\n"}
+    assert max(len(word) for word in text.split()) <= MOST_WORD_CHARS
+
+
 def test_calm_group_says_so() -> None:
     assert screen(of(settled("m1")), 80, 24)[1] == "every task runs, and nothing moves"
 
@@ -92,10 +106,11 @@ def test_groups_are_sorted_by_trouble() -> None:
     warming.cycle()
     leads = [
         GroupLead("a", settled("m1").machine), GroupLead("b", warming.machine), GroupLead("c", lost.machine), GroupLead("d", settled("m1").machine),
+        GroupLead("e", restoring().machine),
     ]  # fmt: skip
     leads[3].halted = GroupHalted("d", 7, "defect", "a defect")
     ranked = sorted((_ranked(0, lead) for lead in leads), key=lambda pair: pair[0])
-    assert [row["group"] for _, row in ranked] == ["d", "c", "b", "a"]
+    assert [row["group"] for _, row in ranked] == ["d", "e", "c", "b", "a"]
     troubles = {str(row["group"]): row["trouble"] for _, row in ranked}
     assert troubles["a"] is None
     assert str(troubles["b"]).startswith("2 tasks warm up")

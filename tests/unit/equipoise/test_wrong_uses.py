@@ -276,6 +276,16 @@ def test_verify_json_of_an_unreadable_log(folder: Path) -> None:
     assert json.loads(result.stdout)["verdict"] == "cannot verify"
 
 
+def test_worker_that_is_to_send_traces_without_its_extra_says_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['opentelemetry.sdk.trace'] = None; from equipoise.__main__ import run; "
+        "sys.argv = ['equipoise', 'worker', '--bootstrap', '127.0.0.1:1', '--otlp-endpoint', 'http://127.0.0.1:1/v1/traces']; run()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stderr == "equipoise: otlp_endpoint: needs the extra: pip install 'equipoise[otel]'\n"
+    assert done.returncode == 2
+
+
 @pytest.mark.parametrize("missing", ["prometheus_client", "faust", "aiokafka", "aiohttp"])
 def test_worker_without_its_extra_says_what_to_install(missing: str) -> None:
     code = f"import sys; sys.modules[{missing!r}] = None; sys.argv = ['equipoise', 'worker']; from equipoise.__main__ import run; run()"

@@ -106,6 +106,7 @@ def test_settings_come_from_flags_over_environment_over_file(tmp_path: Path) -> 
     assert settings.http_host == "127.0.0.1"
     assert read_settings(LiveSettings, {}, file=file, environ={}).topics.facts == "p.facts"
     wrong = {"[wroker]\na = 1\n": "wroker: settings belong in", "x": "not valid TOML", "[worker]\nprefix = 7\n": "prefix: 7 is not a text"}
+    wrong["[worker]\notlp_endpoint = 'collector:4318'\n"] = "is no URL; write http://host:4318/v1/traces"
     for text, says in wrong.items():
         file.write_text(text)
         with pytest.raises(InputError, match=says):
