@@ -27,7 +27,7 @@ test: java browser prometheus systemd $(READY) ## check, every test that needs n
 	nice $(PYTEST) -n $(WORKERS) $(if $(ALL),,-m "$(QUICK)") $(addprefix --ignore=,$(if $(ALL),$(PURE_TESTS)) $(LIVE_TESTS)); other=$$?; \
 	echo "the live tests:"; wait $$live; live=$$?; cat .venv/live.txt; [ "$$pure $$other $$live" = "0 0 0" ]
 
-test-live: java prometheus $(READY) ## the other live tests: real brokers, real Spark; ten minutes and more
+test-live: java browser prometheus $(READY) ## the other live tests: real brokers, real Spark; ten minutes and more
 	@$(PYTEST) -n $(LIVE_WORKERS) -m "not smoke and not docs" $(LIVE_TESTS)
 
 test-slow: $(READY) ## the tests that `make test` leaves out because they take longest: the largest searches and storms
@@ -122,8 +122,9 @@ site: $(READY) ## the documentation as a site in out/site, which opens offline (
 	@$(BIN)/sphinx-build -E -W --keep-going -q -j auto -b $(if $(LINKS),linkcheck,html) -c docs/site -d $(SITE)-doctrees . $(SITE)$(if $(LINKS),-links)
 	@$(if $(LINKS),,echo "$(SITE)/index.html")
 
-pictures: $(READY) ## write the numbers of README, of docs/tutorial.md, tuning.md, assignors.md, what-if.md and spark.md, and docs/pictures
+pictures: java browser $(READY) ## write the numbers of README, of docs/tutorial.md, tuning.md, assignors.md, what-if.md and spark.md, and docs/pictures (the console's on a real broker)
 	@$(BIN)/python -m pytest -q --rewrite -k "numbers or pictures or example or exchange or table_of_the_architecture" tests/unit/test_protocol_exchange.py tests/unit/test_readme.py tests/unit/test_tuning_docs.py tests/unit/test_assignors_compared.py tests/unit/test_replay_example.py tests/unit/test_what_if_docs.py tests/unit/test_public_names.py tests/unit/test_tutorial_docs.py
+	@$(BIN)/python -m pytest -q --rewrite tests/live/test_console.py -k without_a_reload
 
 clean: ## remove what was made
 	rm -rf .venv build dist out .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info

@@ -359,15 +359,15 @@ def report(recording: str, done: list[Injected]) -> None:
             history = history_of(opened, name)
             found[name] = incidents(history)
             longest_s = max(longest_s, time.monotonic() - began_s)
-            for each in found[name]:
-                if (answer := counterfactual(history, each, found[name])) is not None:
-                    sums = simulated.setdefault((kind, each.cause.name.lower()), [0, 0, 0])
+            for incident in found[name]:
+                if (answer := counterfactual(history, incident, found[name])) is not None:
+                    sums = simulated.setdefault((kind, incident.cause.name.lower()), [0, 0, 0])
                     for number, value in enumerate((1, answer.measured_ms, answer.as_it_was_ms)):
                         sums[number] += value
     for each in done:
-        incident = named(each, found[each.group])
-        cause = "nothing" if incident is None else incident.cause.name.lower()
-        is_right = incident is not None and incident.cause in EXPECTED[each.fault]
+        taken = named(each, found[each.group])
+        cause = "nothing" if taken is None else taken.cause.name.lower()
+        is_right = taken is not None and taken.cause in EXPECTED[each.fault]
         counts.setdefault((each.kind, each.fault), Counter())["right" if is_right else cause] += 1
     click.echo("| group | fault | times | right | taken for |\n|---|---|--:|--:|---|")
     for (kind, fault), count in sorted(counts.items()):

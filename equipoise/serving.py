@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import abc
+import ipaddress
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from html import escape
@@ -18,7 +19,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from equipoise.events.errors import InputError
 
-Page = Callable[[web.Request], Awaitable[web.Response]]
+Page = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class HttpServer(abc.ABC):
@@ -95,3 +96,11 @@ class HttpServer(abc.ABC):
 
 def _answer(name: str, problem: str) -> web.Response:
     return web.json_response({name: not problem, "problem": problem or None}, status=503 if problem else 200)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this name or address reaches nothing but this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"

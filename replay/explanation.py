@@ -8,14 +8,14 @@ explanation has what was observed and what equipoise would do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import attrs
 
 from equipoise.assignors import LoadBalance, Movement, MovementState, Plan, registry
 from equipoise.events.errors import InputError
-from equipoise.events.records import Entry
+from equipoise.events.records import BaseState, Entry
 from equipoise.events.tasks import TaskId
 from equipoise.replay.group_view import TaskRow, preparing_row, task_rows
 from equipoise.replay.history import Candidate, Condition, History, Interval, MoveStory, candidates
@@ -152,11 +152,34 @@ def explain(
     return _Explaining(replayer, history, row).explanation()
 
 
+def explain_state(
+    base: BaseState, task: TaskId, *, moves: Sequence[MoveStory], stopped: Sequence[Interval], unknown_before: str
+) -> Explanation:
+    """Explains `task` in a state, without the log before it. `moves`, `stopped`: its movements, and
+    the intervals in which no member ran it, as far as they are known. `unknown_before`: what
+    follows ``TASK is on MEMBER`` where none of them brought it there.
+
+    Raises InputError when the state does not have the task.
+    """
+    replayer = Replayer(base.group)
+    for _ in replayer.follow([base]):
+        pass
+    row = next(iter(task_rows(replayer.machine.state, task)), None)
+    if row is None:
+        raise InputError(f"the group has no task {task}")
+    history = History(only=task)
+    history.moves = list(moves)
+    history.intervals = list(stopped)
+    history.under_way = {move.task: move for move in moves if move.outcome == "under way"}
+    return _Explaining(replayer, history, row, unknown_before).explanation()
+
+
 class _Explaining:
     """Explains one task at one offset."""
 
-    def __init__(self, replayer: Replayer, history: History, row: TaskRow) -> None:
+    def __init__(self, replayer: Replayer, history: History, row: TaskRow, unknown_before: str | None = None) -> None:
         self.replayer = replayer
+        self.unknown_before = unknown_before
         self.state: GroupState = replayer.machine.state
         self.history = history
         self.row = row
@@ -201,6 +224,8 @@ class _Explaining:
         moves = [move for move in self.history.moves if move.outcome == "granted" and move.destination == owner]
         if not moves:
             base = self.replayer.base
+            if self.unknown_before is not None:
+                return [f"{self.task} is on {owner}{self.unknown_before}."], None
             before = "" if base is None else f", since before the base at offset {base.offset}, where this log begins; the archive has why"
             return [f"{self.task} is on {owner}{before}."], None
         move = moves[-1]

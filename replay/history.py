@@ -15,7 +15,7 @@ changes of the group and not with the records of its log.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import attrs
 
@@ -175,11 +175,12 @@ class History:
     """The history of a group while its log is replayed.
 
     `only`: follow this task and note the candidates of its movements; None: follow all tasks.
+    `silences`: finds silent members; None: by the times of their facts, all of which are observed.
     `intervals` and `moves` grow with the log. First placements are moves with source None. `finish`
     closes the open intervals.
     """
 
-    def __init__(self, only: TaskId | None = None) -> None:
+    def __init__(self, only: TaskId | None = None, silences: SilenceFinder | None = None) -> None:
         self._only = only
         self.intervals: list[Interval] = []
         self.moves: list[MoveStory] = []
@@ -193,7 +194,7 @@ class History:
         self._tasks: dict[TaskId, None] = {}
         """The followed tasks of the current topology."""
         self._last_owner: dict[TaskId, str] = {}
-        self._silences = SilenceFinder()
+        self._silences = SilenceFinder() if silences is None else silences
         self._starting: dict[str, set[TaskId]] = {}
 
     def observe(self, step: ReplayStep, state: GroupState) -> None:
@@ -426,8 +427,11 @@ class History:
                 )
 
     def _close(self, task: TaskId, at_ms: int, silent_ms: int | None = None) -> None:
-        """Ends the open interval. `silent_ms`: time from which the owner was silent; None: it was
-        not.
+        self.intervals += self._ended(task, at_ms, silent_ms)
+
+    def _ended(self, task: TaskId, at_ms: int, silent_ms: int | None = None) -> Iterator[Interval]:
+        """The open interval as if it ended now. `silent_ms`: time from which the owner was silent;
+        None: it was not.
         """
         now = self._open[task]
         ends = [(now.condition, now.from_ms, at_ms)]
@@ -436,17 +440,33 @@ class History:
             ends = [(now.condition, now.from_ms, silent_ms), (Condition.SILENT, silent_ms, at_ms)]
         for condition, from_ms, to_ms in ends:
             if from_ms < to_ms:
-                self.intervals.append(
-                    Interval(
-                        task=task,
-                        member_id=now.member_id,
-                        condition=condition,
-                        from_ms=from_ms,
-                        to_ms=to_ms,
-                        offset=now.offset,
-                        generation=now.generation,
-                    )
+                yield Interval(
+                    task=task,
+                    member_id=now.member_id,
+                    condition=condition,
+                    from_ms=from_ms,
+                    to_ms=to_ms,
+                    offset=now.offset,
+                    generation=now.generation,
                 )
+
+    def open_intervals(self, at_ms: int) -> list[Interval]:
+        """What goes on, as if it ended at that time."""
+        return [interval for task in sorted(self._open) for interval in self._ended(task, at_ms)]
+
+    def not_running(self, at_ms: int) -> list[Interval]:
+        """Those of them in which no member runs the task, in rising order."""
+        tasks = [task for task, now in self._open.items() if now.condition is not Condition.RUNNING]
+        return [interval for task in sorted(tasks) for interval in self._ended(task, at_ms)]
+
+    def is_starting(self, member_id: str) -> bool:
+        """Whether the member was granted tasks that no report shows as running yet."""
+        return bool(self._starting.get(member_id))
+
+    def forget_before(self, append_ms: int) -> None:
+        """Drops intervals and movements that had ended by that time."""
+        self.intervals = [each for each in self.intervals if each.to_ms > append_ms]
+        self.moves = [each for each in self.moves if each.ended_ms is None or each.ended_ms > append_ms]
 
     def finish(self, at_ms: int) -> None:
         """Ends all open intervals at the end of the log."""

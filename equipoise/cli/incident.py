@@ -15,6 +15,7 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.events.errors import EquipoiseError, InputError
+from equipoise.output import Kind, check_files, write_file
 from equipoise.replay.wording import counted, day_text, span_text
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ _MOST_STEPS = 12
 _MOST_SIMULATED = 20
 """Of one group's incidents, those that cost most."""
 _END_MS = 2**62
+_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 def _moment(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
@@ -43,9 +45,12 @@ def _moment(context: click.Context, parameter: click.Parameter, text: str | None
 @click.option("--group", metavar="GROUP", help="Group to explain.")
 @click.option("--all", "every", is_flag=True, help="Explain all groups of the recording, those that stood still longest first.")
 @click.option("--markdown", is_flag=True, help="Print Markdown, for a ticket.")
+@click.option("--html", "html_path", type=_FILE, metavar="FILE", help="Also write an HTML page with a picture to FILE; needs --group.")
 @click.option("--from", "from_", metavar="TIME", callback=_moment, help="Leave out what was over before, as 2026-11-23T09:30 (UTC).")
 @click.option("--to", "to", metavar="TIME", callback=_moment, help="Leave out what began later.")
-def incident(screen: Screen, recording: str, group: str | None, from_: int | None, to: int | None, *, every: bool, markdown: bool) -> None:
+def incident(
+    screen: Screen, recording: str, group: str | None, html_path: Path | None, from_: int | None, to: int | None, *, every: bool, markdown: bool
+) -> None:
     """Read RECORDING (from `equipoise record`, or a recorded run: its folder or name) and show for
     each incident of a group what began it, the rebalances that followed, how long partitions with
     records stood still, and what would have avoided it.
@@ -58,13 +63,18 @@ def incident(screen: Screen, recording: str, group: str | None, from_: int | Non
     Examples:
       equipoise incident cluster.db --group orders
       equipoise incident cluster.db --group orders --from 2026-11-23T09:00 --to 2026-11-23T10:00
+      equipoise incident cluster.db --group orders --html incident.html
       equipoise incident cluster.db --all --json | jq '.groups[].incidents[].cause'
       equipoise incident scale-out --all
     """
     from equipoise.replay.incident import at_once, history_of, incidents
+    from equipoise.replay.incident.page import render_incidents
 
     if every == (group is not None):
         raise InputError("--group: name the group to explain, or give --all")
+    if html_path is not None and every:
+        raise InputError("--html: a page is of one group; name it with --group")
+    check_files(("--html", html_path, Kind.PAGE))
     with _opened(recording) as opened:
         names = opened.groups()
         if group is not None and group not in names:
@@ -78,6 +88,10 @@ def incident(screen: Screen, recording: str, group: str | None, from_: int | Non
     if group is not None:
         for history, mine in found:
             otherwise |= _simulate(screen, opened, history, mine)
+    if html_path is not None:
+        for history, mine in found:
+            write_file("--html", html_path, Kind.PAGE, render_incidents(history, mine, {each: _story(each, otherwise.get(each)) for each in mine}))
+            screen.remark(f"wrote {html_path}")
     if every:
         found.sort(key=lambda pair: (-sum(each.unavailable_ms for each in pair[1]), pair[0].group))
     together = at_once({history.group: mine for history, mine in found})
@@ -167,14 +181,17 @@ def _parts(group: str, kind: str, found: list[Incident], otherwise: Mapping[Inci
     ]  # fmt: skip
     parts: list[Part] = [head, "", Table(columns=columns, rows=rows)]
     for each in found:
-        parts += ["", Line(bold(day_text(each.begin_ms)), f"  {_what(each)}")]
-        parts += [f"  {_step(rebalance)}" for rebalance in each.chain[:_MOST_STEPS]]
-        if len(each.chain) > _MOST_STEPS:
-            parts.append(f"  and {counted(len(each.chain) - _MOST_STEPS, 'more rebalance')}")
-        parts += [f"  to avoid it: {text}" for text in each.advice]
-        if (simulated := otherwise.get(each)) is not None:
-            parts += [f"  {text}" for text in _simulated(simulated)]
+        parts += ["", Line(bold(day_text(each.begin_ms)), f"  {_what(each)}"), *(f"  {text}" for text in _story(each, otherwise.get(each)))]
     return parts
+
+
+def _story(incident: Incident, simulated: Counterfactual | None) -> list[str]:
+    """An incident in lines: its rebalances, advice, and what would have been."""
+    lines = [_step(rebalance) for rebalance in incident.chain[:_MOST_STEPS]]
+    if len(incident.chain) > _MOST_STEPS:
+        lines.append(f"and {counted(len(incident.chain) - _MOST_STEPS, 'more rebalance')}")
+    lines += [f"to avoid it: {text}" for text in incident.advice]
+    return lines if simulated is None else lines + _simulated(simulated)
 
 
 def _simulated(found: Counterfactual) -> list[str]:

@@ -27,6 +27,7 @@ import attrs
 
 from equipoise.assignors.common.source_lag import auto_offset_reset
 from equipoise.broker_watch import BrokerWatch
+from equipoise.console.recent import Recent
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.fact_parts import observed_in_parts
 from equipoise.events.facts import LogOpened
@@ -80,6 +81,8 @@ class Worker:
         self.settings = settings
         self._runtime = runtime
         self.metrics = WorkerMetrics()
+        self.recent = Recent()
+        """What happened to its groups lately, for the console."""
         self.rounds = Rounds(self._host_of, settings, self.metrics, runtime)
         self.http_port = 0
         self._opened: LogOpened | None = None
@@ -403,9 +406,10 @@ class Worker:
         self._assigned = True
         for partition in sorted(partitions):
             if partition < self._opened.partitions:  # partitions added later hold no group: docs/protocol.md#l1
+                self.recent.forget(partition)
                 host = self._hosts[partition] = PartitionHost(
                     self.settings, self._opened, partition, self.metrics, topic_ids=self._topic_ids, replaced=self._note_replaced,
-                    runtime=self._runtime, brokers=self._brokers, tracing=self._tracing,
+                    runtime=self._runtime, brokers=self._brokers, recent=self.recent, tracing=self._tracing,
                 )  # fmt: skip
                 host.start()
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from equipoise.broker_watch import BrokerWatch
+from equipoise.console.recent import Recent
 from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import DamagedError, EquipoiseError
 from equipoise.events.facts import Fact, GroupConfigured, LogOpened, ProbingTick, RoundAsked
@@ -113,9 +114,11 @@ class PartitionHost:
         replaced: Callable[[], None] = lambda: None,
         runtime: Runtime = DEPLOYED,
         brokers: BrokerWatch | None = None,
+        recent: Recent | None = None,
         tracing: Tracing | None = None,
     ) -> None:
         self.partition = partition
+        self._recent = Recent() if recent is None else recent
         self._brokers = brokers
         self.lead = PartitionLead()
         """The lead of the current takeover session."""
@@ -430,8 +433,7 @@ class PartitionHost:
         began_s = self._monotonic_s()
         decisions = lead.fold(record, int(began_s * 1_000))
         self._metrics.fold_seconds.observe(self._monotonic_s() - began_s)
-        if decisions or kind in TOLD_FACTS:
-            self._say(record, decisions)
+        self._say(record, decisions)
         published = [await self._publish(decision) for decision in decisions]
         if kind is RoundAsked:
             self._answer(record, decisions, published)
@@ -451,14 +453,17 @@ class PartitionHost:
             if group.halted is not None and name not in self._logged_halted and self._bases is not None:
                 await self._bases.note_halted(name, group.halted.offset)
         self._log_halted()
+
     def _say(self, record: Record, decisions: list[DecisionRecord]) -> None:
-        """Logs what was decided here for the first time, and why."""
-        if not self._is_new(record):
-            return
+        """Logs what was decided here for the first time, and why; the console has it, too."""
         try:
-            for said in tell(record, decisions):
+            told = list(tell(record, decisions)) if decisions or record.event.__class__ in TOLD_FACTS else []
+            for said in told if self._is_new(record) else ():
                 _DECIDED.log(said.level, "group %s: %s", record.group, said.text, extra={"decided": {"partition": self.partition, **said.values}})
-        except Exception:  # noqa: BLE001 a defect of the log lines must not stop a group
+            group = self.lead.groups.get(record.group)
+            if group is not None:
+                self._recent.note(self.partition, record, decisions, group.machine, told)
+        except Exception:  # noqa: BLE001 a defect of what is told must not stop a group
             _LOG.exception("partition %d: group %s: no line for the fact at offset %d", self.partition, record.group, record.offset)
 
     def _is_new(self, record: Record) -> bool:

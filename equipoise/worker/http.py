@@ -3,6 +3,7 @@
 - ``/groups``: JSON, the groups led here
 - ``/groups/NAME``: JSON, the state of one group as `equipoise status --json` gives it; 404 when
   this worker does not lead it
+- ``/console/``: the live console (`equipoise.console`)
 - POST ``/v1/groups/NAME/rounds``: who runs what, for an application that something else carries
   out (`equipoise.worker.rounds`)
 
@@ -19,13 +20,17 @@ from urllib.parse import quote
 from aiohttp import web
 
 from equipoise.bridge.question import MOST_BODY_BYTES
+from equipoise.console.pages import Console
+from equipoise.console.recent import Recent
 from equipoise.replay.group_view import view_of
 from equipoise.serving import HttpServer
 from equipoise.statemachine.partition import GroupLead
 from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.rounds import Rounds
+from equipoise.worker.settings import WorkerSettings
 
 ENDPOINTS = {
+    "/console/": "the live console: groups, decisions as they are made, and why",
     "/health": "whether this worker does its work",
     "/ready": "whether it leads every partition assigned to it",
     "/metrics": "metrics for Prometheus",
@@ -38,6 +43,8 @@ class ServedWorker(Protocol):
 
     metrics: WorkerMetrics
     rounds: Rounds
+    settings: WorkerSettings
+    recent: Recent
 
     @property
     def log_id(self) -> str:
@@ -57,16 +64,22 @@ class Server(HttpServer):
     """Serves `worker` on `host`:`port` from `start` to `stop`. `port` 0: any free one."""
 
     def __init__(self, worker: ServedWorker, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        self._console = Console(worker, worker.settings)
         super().__init__(
             worker.metrics.registry,
             host,
             port,
-            {"/groups": self._groups, "/groups/{name:.+}": self._group},
-            takes={"/v1/groups/{name:.+}/rounds": worker.rounds.answer},
+            {"/groups": self._groups, "/groups/{name:.+}": self._group, **self._console.gets},
+            takes={"/v1/groups/{name:.+}/rounds": worker.rounds.answer, **self._console.posts},
             most_body_bytes=MOST_BODY_BYTES,
             tls=tls,
         )
         self._worker = worker
+
+    async def stop(self) -> None:
+        """Closes the port, and ends what the console has open."""
+        await self._console.close()
+        await super().stop()
 
     def about(self) -> str:
         return f"equipoise worker: leads the groups of log {self._worker.log_id}"

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import ipaddress
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -35,6 +34,7 @@ from equipoise.events.facts import PartitionsObserved
 from equipoise.events.fields import MOST_NAME_BYTES
 from equipoise.events.parts import whole
 from equipoise.runtime import Runtime
+from equipoise.serving import is_loopback
 from equipoise.statemachine.rejections import rejection_text
 from equipoise.statemachine.state import GroupState
 from equipoise.worker.host import PartitionHost, SendFailedError
@@ -101,7 +101,7 @@ class Rounds:
     def _admit(self, request: web.Request) -> None:
         token = self._settings.http_token
         if not token:
-            if not _is_loopback(self._settings.http_host):
+            if not is_loopback(self._settings.http_host):
                 raise _Refused(403, "this worker is reachable from other machines and has no http_token; set EQUIPOISE_HTTP_TOKEN to take questions")
             return
         given = request.headers.get("Authorization", "")
@@ -153,10 +153,3 @@ async def _body(request: web.Request) -> bytes:
         return await request.read()
     except web.HTTPRequestEntityTooLarge as error:
         raise _Refused(413, f"the body is too large: {error.text}") from None
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

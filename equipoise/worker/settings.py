@@ -53,7 +53,10 @@ class WorkerSettings(LiveSettings):
     http_host: str = setting("127.0.0.1", "Address that serves health, metrics and states; 0.0.0.0 for everybody.", validator=fields.text())
     http_port: int = setting(8090, "Port of that address; 0: any free one.", validator=fields.integer(0, 65_535))
     http_token: str = setting(
-        "", "Who asks for a round must name this token (Authorization: Bearer); needed where http_host is not the loopback.", secret=True
+        "", "Who asks for a round, or sees the console, must name this token; needed where http_host is not the loopback.", secret=True
+    )
+    console_behind_proxy: bool = setting(
+        False, "Everybody sees the console who reaches http_host, because a proxy in front of it authenticates.", validator=fields.boolean
     )
     http_tls_cert: str = setting("", "File with the certificate (PEM) by which that address is served over TLS.")
     http_tls_key: str = setting("", "File with the key of that certificate (PEM).")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import colorsys
 from importlib import resources
 
-_FIRST = ("#4a86e8", "#f0932b", "#3fa56b", "#9a6bd6", "#1fb0b5", "#c9a50a", "#a8734d", "#e06bb0", "#74849b", "#86b01e")
+_FIRST = ("#2f74d0", "#e69f00", "#009e73", "#b8a0d0", "#7028e8", "#a04088", "#88b870", "#107028", "#d07010", "#e828e8")
+"""They, and the red of alarms, differ for the colour-blind, too: tests/unit/replay/test_colours.py
+"""
 
 CAUSE_COLOURS = {
     "join": "#3fa56b",
@@ -22,15 +25,27 @@ CAUSE_COLOURS = {
 
 
 def member_colour(number: int) -> str:
-    """Returns the colour of the member at this place in the sorted names. The first ten are chosen
-    by hand; others follow golden sections around the colour wheel, without the reds of alarms.
+    """Returns the colour of a member by its number, as ``#rrggbb``. The first ten were chosen so
+    that any two differ most; others follow golden sections around the colour wheel, without the
+    reds of alarms.
     """
     if number < len(_FIRST):
         return _FIRST[number]
     hue = 30 + number * 114_590 // 1_000 % 300
-    return f"hsl({hue} 52% {46 + number % 3 * 8}%)"
+    parts = colorsys.hls_to_rgb(hue / 360, (44 + number % 3 * 5) / 100, 0.52)
+    return "#" + "".join(f"{round(part * 255):02x}" for part in parts)
 
 
 def colour_rules() -> str:
     """Returns the CSS rules that name the colours, in light and dark."""
-    return resources.files("equipoise.replay.drawing").joinpath("colours.css").read_text(encoding="utf-8")
+    return drawing_file("colours.css")
+
+
+SCRIPTS = ("basics.js", "chart.js", "detail.js")
+"""Modules of the picture, each after those that it imports."""
+SHARED_FILES = (*SCRIPTS, "marks.css")
+
+
+def drawing_file(name: str) -> str:
+    """Returns a file that the timeline page and the console share."""
+    return resources.files("equipoise.replay.drawing").joinpath(name).read_text(encoding="utf-8")

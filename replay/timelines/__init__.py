@@ -4,19 +4,22 @@ picture.
 
 from __future__ import annotations
 
-from equipoise.replay.timelines.build import CopyInterval, Lifeline, Round, Timeline, Totals, build_timeline, changes_owner
+from equipoise.replay.timelines.build import TimelineBuilder, build_timeline
 from equipoise.replay.timelines.document import timeline_document
-from equipoise.replay.timelines.page import render_page
+from equipoise.replay.timelines.page import page_data, render_page
 from equipoise.replay.timelines.picture import render_picture
+from equipoise.replay.timelines.values import CopyInterval, Lifeline, Round, Timeline, Totals, changes_owner
 
 __all__ = [
     "CopyInterval",
     "Lifeline",
     "Round",
     "Timeline",
+    "TimelineBuilder",
     "Totals",
     "build_timeline",
     "changes_owner",
+    "page_data",
     "render_page",
     "render_picture",
     "timeline_document",

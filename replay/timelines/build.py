@@ -5,9 +5,11 @@ Memory grows with the number of changes, not of records: lag curves are thinned 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
+from itertools import count
+from typing import Protocol
 
 import attrs
 
@@ -18,6 +20,7 @@ from equipoise.events.facts import (
     AssignmentObserved,
     GroupRejoined,
     LagReported,
+    LogOpened,
     MemberEnded,
     MemberJoined,
     MemberLeft,
@@ -27,174 +30,19 @@ from equipoise.events.facts import (
 )
 from equipoise.events.records import Entry
 from equipoise.events.tasks import TaskId
-from equipoise.replay.history import Condition, History, Interval, MoveStory
-from equipoise.replay.recorded_inputs import Window, marked_windows
+from equipoise.replay.history import History, Interval, MoveStory
+from equipoise.replay.recorded_inputs import marked_windows
 from equipoise.replay.replayer import Replayer, ReplayStep
-from equipoise.statemachine.machine import AssignorLoader
+from equipoise.replay.silence import SilenceFinder
+from equipoise.replay.timelines.values import CopyInterval, Lifeline, Round, Timeline, changes_owner
+from equipoise.statemachine.machine import AssignorLoader, GroupMachine
 from equipoise.statemachine.state import GroupState
 
 MOST_POINTS = 512
 """Most points of one lag curve: more than a picture has pixels for it."""
 
-
-@attrs.frozen(kw_only=True)
-class Lifeline:
-    """One incarnation of a member. `ended_ms` None: it lives at the end. `silent_ms`: when it was
-    last heard, if it ended without MemberLeft; else None.
-    """
-
-    member_id: str
-    incarnation: int
-    capacity: int
-    rack: str | None
-    joined_ms: int
-    ended_ms: int | None
-    silent_ms: int | None
-    how: str
-    """left, or the cause of MemberExpired, or the end that a recorded group observed; "" while it
-    lives.
-    """
-
-
-@attrs.frozen(kw_only=True)
-class CopyInterval:
-    """A copy of a task that a member was assigned. `kind`: warmup or standby. `ready_ms`: when a
-    warm-up was caught up; None: not.
-    """
-
-    task: TaskId
-    member_id: str
-    kind: str
-    from_ms: int
-    to_ms: int
-    ready_ms: int | None
-
-
-@attrs.frozen(kw_only=True)
-class Round:
-    """One generation."""
-
-    append_ms: int
-    offset: int
-    generation: int
-    cause: str
-    moves: int
-    """Movements it began, advanced, ended or cancelled; in a recorded group: tasks that got another
-    owner.
-    """
-    members: int
-
-
-@attrs.frozen(kw_only=True)
-class Totals:
-    """Costs of a stretch of time."""
-
-    label: str
-    from_ms: int
-    to_ms: int
-    moves: int
-    """Changes of owner, intermediate ones included; a task may count several times. First
-    placements do not count.
-    """
-    rounds: int
-    stopped_ms: int
-    """Task-milliseconds without a running owner, summed over tasks."""
-    tasks_stopped: int
-    longest_ms: int
-    """Longest time that one task was without a running owner."""
-
-    def document(self) -> dict[str, Any]:
-        return attrs.asdict(self)
-
-
-@attrs.frozen(kw_only=True)
-class Timeline:
-    """The history of one group. Times are wall time of the log, in ms."""
-
-    group: str
-    log_id: str
-    led_by: str
-    assignor: str
-    from_ms: int
-    to_ms: int
-    facts: int
-    tasks: Mapping[TaskId, bool]
-    """Every task -> stateful."""
-    lifelines: tuple[Lifeline, ...]
-    intervals: tuple[Interval, ...]
-    copies: tuple[CopyInterval, ...]
-    moves: tuple[MoveStory, ...]
-    rounds: tuple[Round, ...]
-    lags: Mapping[tuple[TaskId, str], tuple[tuple[int, int], ...]]
-    """(task, member) -> (append_ms, lag in records), of copies that the member was assigned."""
-    imbalance: tuple[tuple[int, int], ...]
-    """(append_ms, tasks outside their members' shares)."""
-    verdicts: tuple[tuple[int, str], ...]
-    rejections: int
-    windows: tuple[Window, ...]
-    first_divergence: int | None
-
-    @property
-    def caption(self) -> str:
-        """Returns the definition of "without a running owner" for this log, which differs from that
-        of a measurement in the cluster itself.
-        """
-        if self.led_by == "external":
-            return "not running: in the log, which shows no restores; what was measured at the records themselves is longer"
-        return (
-            "not running: in the log, from a dead owner's last report to the first that shows the next one running; "
-            "the silence itself, as simulate measures it, is shorter"
-        )
-
-    def totals(self, label: str = "all", from_ms: int | None = None, to_ms: int | None = None) -> Totals:
-        """Returns the costs of [from_ms, to_ms). None: the log's own ends, the last moment
-        included.
-        """
-        start_ms = self.from_ms if from_ms is None else from_ms
-        end_ms = self.to_ms + 1 if to_ms is None else to_ms
-        stretches = self.stopped(start_ms, end_ms)
-        moved = [move for move in self.moves if changes_owner(move) and start_ms <= (move.ended_ms or 0) < end_ms]
-        return Totals(
-            label=label,
-            from_ms=start_ms,
-            to_ms=min(end_ms, self.to_ms),
-            moves=len(moved),
-            rounds=sum(start_ms <= each.append_ms < end_ms for each in self.rounds),
-            stopped_ms=sum(to - since for of_task in stretches.values() for since, to in of_task),
-            tasks_stopped=len(stretches),
-            longest_ms=max((to - since for of_task in stretches.values() for since, to in of_task), default=0),
-        )
-
-    def stopped(self, from_ms: int, to_ms: int) -> dict[TaskId, list[tuple[int, int]]]:
-        """Returns task -> stretches (from ms, to ms) without a running owner, joined where they
-        touch. A stretch is in full in the result if its middle is in [from_ms, to_ms).
-
-        A member counts as silent from its last fact on, which is up to a heartbeat before a kill.
-        Tasks without a stretch are absent.
-        """
-        found: dict[TaskId, list[tuple[int, int]]] = {}
-        for interval in self.intervals:  # by task and time
-            if interval.condition is Condition.RUNNING:
-                continue
-            stretches = found.setdefault(interval.task, [])
-            if stretches and stretches[-1][1] == interval.from_ms:
-                stretches[-1] = (stretches[-1][0], interval.to_ms)
-            else:
-                stretches.append((interval.from_ms, interval.to_ms))
-        inside = {task: [(since, to) for since, to in stretches if from_ms <= (since + to) // 2 < to_ms] for task, stretches in found.items()}
-        return {task: stretches for task, stretches in inside.items() if stretches}
-
-    def window_totals(self) -> list[Totals]:
-        """Returns the costs of each marked window, or of the whole log when none is marked."""
-        marked = [self.totals(window.label, window.start_ms, window.end_ms) for window in self.windows]
-        return marked or [self.totals()]
-
-
-def changes_owner(move: MoveStory) -> bool:
-    """Returns whether the movement gave the task to another member than its last owner. A first
-    placement does not.
-    """
-    return move.outcome == "granted" and move.source is not None and move.source != move.destination
+RATE_POINTS = 20
+"""Points of a lag curve by which the speed of a restore is told."""
 
 
 def build_timeline(
@@ -204,7 +52,7 @@ def build_timeline(
     does.
     """
     replayer = Replayer(group, load=load)
-    builder = _Builder(replayer)
+    builder = TimelineBuilder(replayer)
     for step in replayer.follow(entries, until_offset=until_offset):
         builder.observe(step)
     return builder.timeline()
@@ -225,10 +73,30 @@ class _OpenCopy:
     ready_ms: int | None
 
 
-class _Builder:
-    def __init__(self, replayer: Replayer) -> None:
-        self._replayer = replayer
-        self._history = History()
+class Source(Protocol):
+    """Where the steps come from: a `Replayer`, or the machine of a live group."""
+
+    machine: GroupMachine
+    opened: LogOpened | None
+    first_append_ms: int | None
+    last_append_ms: int
+    facts: int
+    first_divergence: int | None
+
+
+class TimelineBuilder:
+    """Builds a timeline step by step. `timeline` may be called at any time, and again later.
+
+    A live group need not hand in every fact: those with decisions, those that `observe` names, and
+    the reports of members that restore are enough; then `silences` finds silent members by other
+    means than their facts.
+    """
+
+    def __init__(self, source: Source, silences: SilenceFinder | None = None) -> None:
+        self._replayer = source
+        self._history = History(silences=silences)
+        self._observes_all = silences is None
+        self._numbers: dict[str, int] = {}
         self._tasks: dict[TaskId, bool] = {}
         self._lives: dict[tuple[str, int], _OpenLife] = {}
         """(member, incarnation) -> a life without an end so far."""
@@ -250,7 +118,7 @@ class _Builder:
 
     def _begin(self, at_ms: int) -> None:
         """Begins with the members and copies of the state at which the log begins."""
-        for member in self._state.members.values():
+        for member in sorted(self._state.members.values(), key=lambda member: as_people_sort(member.member_id)):
             life = _OpenLife(member.capacity, member.rack, at_ms, at_ms)
             self._lives[member.member_id, member.incarnation] = life
         self._note_change(at_ms)
@@ -271,7 +139,8 @@ class _Builder:
                 self._note_round(at_ms, record.offset, decision)
             elif isinstance(decision, MemberExpired):
                 changed = True
-                self._end(decision.member_id, decision.incarnation, at_ms, decision.cause)
+                silent_ms = None if self._observes_all else at_ms - decision.silent_ms
+                self._end(decision.member_id, decision.incarnation, at_ms, decision.cause, silent_ms)
             elif isinstance(decision, BalanceEvaluated):
                 self._verdicts.append((at_ms, decision.verdict))
             elif isinstance(decision, EventRejected):
@@ -337,6 +206,8 @@ class _Builder:
         member = self._state.members.get(event.member_id)
         if member is not None and member.incarnation == event.incarnation:  # else it was rejected
             self._lives.setdefault((event.member_id, event.incarnation), _OpenLife(event.capacity, event.rack, at_ms, at_ms))
+            if event.member_id not in self._numbers:
+                self._number(event.member_id)
 
     def _note_generation(self, event: GroupRejoined, at_ms: int) -> None:
         """Who is not in the generation is away or has left."""
@@ -373,6 +244,8 @@ class _Builder:
     def _note_change(self, at_ms: int) -> None:
         """Called after a round, when copies, tasks and the balance may have changed."""
         state = self._state
+        for member_id in sorted(state.members.keys() - self._numbers.keys(), key=as_people_sort):
+            self._number(member_id)
         for member_id in self._kept.keys() | state.members.keys():
             self._note_copies(member_id, at_ms)
         if state.topology is not self._topology:
@@ -410,18 +283,81 @@ class _Builder:
             _add_point(self._lags.setdefault(key, []), at_ms, lag)
 
     def _close_copy(self, key: tuple[TaskId, str], at_ms: int) -> None:
-        copy = self._open_copies.pop(key)
-        self._copies.append(CopyInterval(task=key[0], member_id=key[1], kind=copy.kind, from_ms=copy.from_ms, to_ms=at_ms, ready_ms=copy.ready_ms))
+        self._copies.append(_copy(key, self._open_copies.pop(key), at_ms))
+
+    def _number(self, member_id: str) -> None:
+        """The lowest number that no member has, so that a forgotten member's colour is used again.
+        """
+        used = set(self._numbers.values())
+        self._numbers[member_id] = next(number for number in count() if number not in used)
+
+    @property
+    def size(self) -> int:
+        """Closed intervals, copies, movements and rounds that are kept."""
+        return len(self._history.intervals) + len(self._copies) + len(self._history.moves) + len(self._rounds)
+
+    def is_restoring(self, member_id: str) -> bool:
+        """Whether the member's reports change the timeline: it restores a copy, or it restores or
+        waits before it runs a task.
+        """
+        return self._history.is_starting(member_id) or "warmup" in self._kept.get(member_id, {}).values()
+
+    def number_of(self, member_id: str) -> int:
+        """The number by which the member has its colour."""
+        if member_id not in self._numbers:
+            self._number(member_id)
+        return self._numbers[member_id]
+
+    def not_running(self) -> dict[TaskId, Interval]:
+        """Tasks that no member runs now, with the interval so far."""
+        return {each.task: each for each in self._history.not_running(self._replayer.last_append_ms + 1)}
+
+    def moves_of(self, task: TaskId) -> list[MoveStory]:
+        """The movements of one task, oldest first, with the one under way."""
+        return [move for move in self._history.moves if move.task == task]
+
+    def under_way(self, task: TaskId) -> MoveStory | None:
+        """The movement of a task that has begun and not ended; None: none."""
+        return self._history.under_way.get(task)
+
+    def first_lag(self, task: TaskId, member_id: str) -> int | None:
+        """Lag in records with which the member's copy began; None: there is none, or it is not
+        known.
+        """
+        since = self._open_copies.get((task, member_id))
+        points = self._lags.get((task, member_id), ())
+        return None if since is None else max((lag for at_ms, lag in points if at_ms >= since.from_ms), default=None)
+
+    def restored_records_per_s(self, task: TaskId, member_id: str) -> int | None:
+        """Speed at which the member's copy came nearer, by its last reports; None: not known."""
+        points = self._lags.get((task, member_id), ())[-RATE_POINTS:]
+        if len(points) < 2 or points[-1][0] <= points[0][0] or points[0][1] <= points[-1][1]:
+            return None
+        return (points[0][1] - points[-1][1]) * 1_000 // (points[-1][0] - points[0][0])
+
+    def forget_before(self, append_ms: int) -> None:
+        """Drops what had ended by that time."""
+        self._history.forget_before(append_ms)
+        self._copies = [copy for copy in self._copies if copy.to_ms > append_ms]
+        self._lifelines = [life for life in self._lifelines if (life.ended_ms or 0) > append_ms]
+        self._rounds = [each for each in self._rounds if each.append_ms > append_ms]
+        kept = {(copy.task, copy.member_id) for copy in self._copies} | self._open_copies.keys()
+        self._lags = {key: points for key, points in self._lags.items() if key in kept}
+        self._verdicts = [each for each in self._verdicts if each[0] > append_ms]
+        last = [each for each in self._imbalance if each[0] <= append_ms][-1:]
+        self._imbalance = [*((append_ms, level) for _, level in last), *(each for each in self._imbalance if each[0] > append_ms)]
+        owners = {each.member_id for each in self._history.intervals} | {life.member_id for life in self._lifelines}
+        alive = owners | {member_id for member_id, _ in self._lives} | self._state.members.keys()
+        self._numbers = {member_id: number for member_id, number in self._numbers.items() if member_id in alive}
 
     def timeline(self) -> Timeline:
+        """The timeline so far, with what goes on cut at the last record."""
         replayer, state = self._replayer, self._state
         end_ms = replayer.last_append_ms
-        for who in sorted(self._lives):
-            self._lifelines.append(_lifeline(who, self._lives[who], None, "", None))
-        for key in sorted(self._open_copies):
-            self._close_copy(key, end_ms)
-        self._history.finish(end_ms)
-        self._tasks.update({task: part.stateful for task, part in state.tasks().items()})
+        living = [_lifeline(who, life, None, "", None) for who, life in self._lives.items()]
+        copies = [*self._copies, *(_copy(key, copy, end_ms) for key, copy in self._open_copies.items())]
+        intervals = [*self._history.intervals, *self._history.open_intervals(end_ms)]
+        tasks = {**self._tasks, **{task: part.stateful for task, part in state.tasks().items()}}
         config = state.config
         return Timeline(
             group=state.group,
@@ -431,10 +367,11 @@ class _Builder:
             from_ms=replayer.first_append_ms or 0,
             to_ms=end_ms,
             facts=replayer.facts,
-            tasks=dict(sorted(self._tasks.items())),
-            lifelines=tuple(sorted(self._lifelines, key=lambda life: (life.member_id, life.joined_ms, life.incarnation))),
-            intervals=tuple(sorted(self._history.intervals, key=lambda interval: (interval.task, interval.from_ms))),
-            copies=tuple(sorted(self._copies, key=lambda copy: (copy.task, copy.from_ms, copy.member_id))),
+            tasks=dict(sorted(tasks.items())),
+            lifelines=tuple(sorted([*self._lifelines, *living], key=lambda life: (life.member_id, life.joined_ms, life.incarnation))),
+            numbers=dict(self._numbers),
+            intervals=tuple(sorted(intervals, key=lambda interval: (interval.task, interval.from_ms))),
+            copies=tuple(sorted(copies, key=lambda copy: (copy.task, copy.from_ms, copy.member_id))),
             moves=tuple(sorted(self._history.moves, key=lambda move: (move.began_ms, move.task))),
             rounds=tuple(self._rounds),
             lags={key: tuple(points) for key, points in sorted(self._lags.items())},
@@ -470,6 +407,15 @@ def _imbalance(state: GroupState) -> int:
     factor = state.settings.balance_factor
     kinds = [(tasks, every), (with_state, stateful)] if 0 < with_state < tasks else [(tasks, every)]
     return sum(outside_shares(shares_of(members, count, slack_of(members, count, factor, having)), having) for count, having in kinds)
+
+
+def _copy(key: tuple[TaskId, str], copy: _OpenCopy, to_ms: int) -> CopyInterval:
+    return CopyInterval(task=key[0], member_id=key[1], kind=copy.kind, from_ms=copy.from_ms, to_ms=to_ms, ready_ms=copy.ready_ms)
+
+
+def as_people_sort(name: str) -> tuple[list[tuple[int, int, str]], str]:
+    """Sort key that puts m2 before m10."""
+    return [(0, int(part), "") if part.isascii() and part.isdecimal() else (1, 0, part) for part in re.split(r"([0-9]+)", name)], name
 
 
 def _lifeline(who: tuple[str, int], life: _OpenLife, ended_ms: int | None, how: str, silent_ms: int | None) -> Lifeline:

@@ -4,16 +4,21 @@ nothing.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 import json
 import re
 import string
+from collections.abc import Iterable, Mapping
 from importlib import resources
+from itertools import count
 from typing import Any
 
-from equipoise.replay.drawing.colours import CAUSE_COLOURS, colour_rules, member_colour
+from equipoise.replay.drawing.colours import CAUSE_COLOURS, SCRIPTS, colour_rules, drawing_file, member_colour
 from equipoise.replay.history import Condition, MoveStory
-from equipoise.replay.timelines.build import Timeline, changes_owner
+from equipoise.replay.timelines.build import as_people_sort
+from equipoise.replay.timelines.values import Timeline, changes_owner
 from equipoise.replay.wording import cause_text, counted, day_text, reason_text, span_text
 
 MOST_ROWS = 2_000
@@ -26,14 +31,28 @@ _CONDITIONS = {Condition.RUNNING: 0, Condition.STARTING: 1, Condition.SILENT: 2,
 
 def render_page(timeline: Timeline) -> str:
     """Returns the page as HTML. Equal timelines give equal pages."""
+    return render_data(page_data(timeline), f"{timeline.group} · equipoise timeline")
+
+
+def render_data(drawn: Mapping[str, Any], title: str) -> str:
+    """Returns the page that draws `drawn`, as `page_data` gives it. ``stories`` in it: headings
+    with lines, below the picture.
+    """
     assets = resources.files("equipoise.replay.timelines")
-    data = json.dumps(page_data(timeline), separators=(",", ":"), allow_nan=False)
+    data = json.dumps(drawn, separators=(",", ":"), allow_nan=False)
+    script = _in_one_script([*map(drawing_file, SCRIPTS), assets.joinpath("page.js").read_text(encoding="utf-8")])
     return string.Template(assets.joinpath("page.html").read_text(encoding="utf-8")).substitute(
-        title=html.escape(f"{timeline.group} · equipoise timeline"),
-        style=colour_rules() + assets.joinpath("page.css").read_text(encoding="utf-8"),
-        script=assets.joinpath("page.js").read_text(encoding="utf-8"),
+        title=html.escape(title),
+        style=colour_rules() + drawing_file("marks.css") + assets.joinpath("page.css").read_text(encoding="utf-8"),
+        script=script,
+        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         data=data.replace("<", "\\u003c"),  # so that no text in it can end the script element
     )
+
+
+def _in_one_script(modules: Iterable[str]) -> str:
+    """Returns modules that import only those before them as one, for a page that loads nothing."""
+    return "".join(re.sub(r"^export |^import .*\n", "", module, flags=re.MULTILINE) for module in modules)
 
 
 def page_data(timeline: Timeline) -> dict[str, Any]:
@@ -44,8 +63,10 @@ def page_data(timeline: Timeline) -> dict[str, Any]:
     index = {task: number for number, task in enumerate(tasks)}
     start_ms = timeline.from_ms
     owners = {each.member_id for each in timeline.intervals if each.member_id is not None}
-    members = sorted({life.member_id for life in timeline.lifelines} | owners, key=_as_people_sort)
+    members = sorted({life.member_id for life in timeline.lifelines} | owners, key=as_people_sort)
     who = {member_id: number for number, member_id in enumerate(members)}
+    unnumbered = (number for number in count() if number not in set(timeline.numbers.values()))
+    numbers = {member_id: timeline.numbers[member_id] if member_id in timeline.numbers else next(unnumbered) for member_id in members}
     totals = timeline.totals()
     marked = timeline.window_totals()
     left_out = len(timeline.tasks) - len(tasks)
@@ -80,7 +101,7 @@ def page_data(timeline: Timeline) -> dict[str, Any]:
         "caption": timeline.caption,
         "windows": [{"label": each.label, "from": each.start_ms - start_ms, "to": each.end_ms - start_ms} for each in timeline.windows],
         "members": members,
-        "colours": [member_colour(number) for number in range(len(members))],
+        "colours": [member_colour(numbers[member_id]) for member_id in members],
         "cause_colours": CAUSE_COLOURS,
         "tasks": [str(task) for task in tasks],
         "lives": [
@@ -142,11 +163,6 @@ def page_data(timeline: Timeline) -> dict[str, Any]:
     }
 
 
-def _as_people_sort(name: str) -> tuple[list[tuple[int, int, str]], str]:
-    """Sort key that puts m2 before m10."""
-    return [(0, int(part), "") if part.isascii() and part.isdecimal() else (1, 0, part) for part in re.split(r"([0-9]+)", name)], name
-
-
 def _drawn_tasks(timeline: Timeline) -> list[Any]:
     """Returns all tasks, or of too many those with the most intervals, in rising order."""
     tasks = list(timeline.tasks)
@@ -176,6 +192,9 @@ def _move(move: MoveStory, task: int, who: dict[str, int], start_ms: int) -> dic
         "destination": who[move.destination],
         "changes": changes_owner(move),
         "outcome": "moved" if changes_owner(move) else "placed" if move.outcome == "granted" else move.outcome,
+        "offset": first.offset,
+        "number": last.number,
+        "steps": [[step.append_ms - start_ms, step.state, step.offset] for step in move.steps],
         "began": move.began_ms - start_ms,
         "ended": None if move.ended_ms is None else move.ended_ms - start_ms,
         "restored": move.restored_records,

@@ -10,10 +10,10 @@ import math
 from collections import defaultdict
 from typing import Any
 
-from equipoise.replay.drawing.colours import CAUSE_COLOURS, colour_rules, member_colour
+from equipoise.replay.drawing.colours import CAUSE_COLOURS, colour_rules
 from equipoise.replay.drawing.svg import MARK, cut, label, markup, short
-from equipoise.replay.timelines.build import Timeline
 from equipoise.replay.timelines.page import page_data
+from equipoise.replay.timelines.values import Timeline
 from equipoise.replay.wording import clock_text, counted
 
 WIDTH = 920
@@ -68,6 +68,7 @@ class _Picture:
 
     def __init__(self, data: dict[str, Any], title: str, summary: str, until_ms: int) -> None:
         self.data = data
+        self.colours: list[str] = data["colours"]
         self.title = title
         self.summary = summary
         self.until_ms = max(1, until_ms)
@@ -92,7 +93,7 @@ class _Picture:
                 f"<title>{title}: {summary}</title>",
                 f"<style>\n{colour_rules()}{_RULES.lstrip()}</style>",
                 "<defs>",
-                *(_hatch(number) for number in range(len(self.data["members"]))),
+                *(_hatch(number, colour) for number, colour in enumerate(self.colours)),
                 "</defs>",
                 '<rect width="100%" height="100%" rx="8" fill="var(--card)"/>',
                 label(12, 21, title, "title"),
@@ -110,6 +111,14 @@ class _Picture:
         """(left, width); what is too short to see is drawn as 0.7 wide."""
         left = self.x(since_ms)
         return left, max(0.7, self.x(until_ms) - left)
+
+    def _paint(self, member: int, condition: int) -> str:
+        """The attributes of a bar."""
+        if condition == _RUNNING:
+            return f'fill="{self.colours[member]}"'
+        if condition == _STARTING:
+            return f'fill="url(#h{member})"'
+        return 'class="silent"' if condition == _SILENT else 'class="nobody"'
 
     def _backdrop(self, bottom: int) -> None:
         """Draws windows, every second one shaded, and the time axis."""
@@ -158,14 +167,14 @@ class _Picture:
         shapes: dict[str, list[str]] = defaultdict(list)
         for task, member, condition, since_ms, until_ms, *_ in self.data["intervals"]:
             left, width = self.extent(since_ms, until_ms)
-            shapes[_paint(member, condition)].append(f"M{short(left)} {places[task]}h{short(width)}v{bar}h-{short(width)}z")
+            shapes[self._paint(member, condition)].append(f"M{short(left)} {places[task]}h{short(width)}v{bar}h-{short(width)}z")
             name = "" if member < 0 else self.data["members"][member]
             if high > 8 and condition == _RUNNING and width > 8 + 6 * len(name):
                 texts.append(label(left + 4, places[task] + 7.5, markup(name), "in"))
         for task, member, is_warmup, since_ms, until_ms, *_ in self.data["copies"]:
             if is_warmup and high > 8:
                 left, width = self.extent(since_ms, until_ms)
-                shapes[f'fill="{member_colour(member)}"'].append(f"M{short(left)} {places[task] + bar + 0.6}h{short(width)}v1.4h-{short(width)}z")
+                shapes[f'fill="{self.colours[member]}"'].append(f"M{short(left)} {places[task] + bar + 0.6}h{short(width)}v1.4h-{short(width)}z")
         return [*(f'<path d="{"".join(drawn)}" {paint}/>' for paint, drawn in sorted(shapes.items())), *texts], y
 
     def _curve(self, top: int) -> None:
@@ -190,7 +199,7 @@ class _Picture:
     def _legend(self, y: int) -> int:
         """Draws the keys, in as many lines as they need. Returns the baseline of the last line."""
         members = self.data["members"]
-        keys = [(cut(name, _RIGHT - _LEFT - 26, _TEXT_WIDE), f'fill="{member_colour(number)}"') for number, name in enumerate(members[:_MOST_NAMES])]
+        keys = [(cut(name, _RIGHT - _LEFT - 26, _TEXT_WIDE), f'fill="{self.colours[number]}"') for number, name in enumerate(members[:_MOST_NAMES])]
         if len(members) > _MOST_NAMES:
             keys.append((f"and {len(members) - _MOST_NAMES:,} more", 'fill="none"'))
         if any(copy[2] for copy in self.data["copies"]):
@@ -198,7 +207,7 @@ class _Picture:
         conditions = {each[2] for each in self.data["intervals"]}
         for condition, text in ((_STARTING, "granted, starting"), (_SILENT, "owner silent"), (_NOBODY, "nobody")):
             if condition in conditions:
-                keys.append((text, _paint(0, condition)))
+                keys.append((text, self._paint(0, condition)))
         x = float(_LEFT)
         for text, paint in keys:
             wide = 14 + _TEXT_WIDE * len(text)
@@ -211,17 +220,7 @@ class _Picture:
         return y
 
 
-def _paint(member: int, condition: int) -> str:
-    """Returns the attributes of a bar."""
-    if condition == _RUNNING:
-        return f'fill="{member_colour(member)}"'
-    if condition == _STARTING:
-        return f'fill="url(#h{member})"'
-    return 'class="silent"' if condition == _SILENT else 'class="nobody"'
-
-
-def _hatch(member: int) -> str:
-    colour = member_colour(member)
+def _hatch(member: int, colour: str) -> str:
     return (
         f'<pattern id="h{member}" width="5" height="5" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
         f'<rect width="5" height="5" fill="{colour}" fill-opacity=".22"/><rect width="2.4" height="5" fill="{colour}"/></pattern>'

@@ -15,7 +15,8 @@ from equipoise.events.records import Entry
 from equipoise.replay.recorded_inputs import RecordedInputs, RecordedInputsReader, Window, sum_windows
 from equipoise.replay.simulation.measures import Costs, Notes, ProcessLifetime
 from equipoise.replay.simulation.world import Ownership
-from equipoise.replay.timelines.build import Timeline, build_timeline
+from equipoise.replay.timelines.build import build_timeline
+from equipoise.replay.timelines.values import Timeline
 from equipoise.replay.whatif.fit import Fit, Fitting
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from equipoise.replay.importers.kafka_streams import ImportOptions, ImportSummar
 from equipoise.replay.incident import Cause, GroupHistory, Incident, at_once, counterfactual, gaps, history_of, incidents, rebalances
 from equipoise.replay.incident.counterfactuals import events_of
 from equipoise.replay.incident.history import State, with_sinks
+from equipoise.replay.incident.page import render_incidents
 from equipoise.replay.incident.rebalances import FOLLOWS
 from equipoise.replay.simulation import MemorySink
 from tests.json_schemas import check
@@ -401,3 +403,36 @@ def test_what_comes_over_several_groups_at_once() -> None:
     assert (found.begin_ms, found.end_ms, found.groups, found.causes) == (89_000, 113_000, ("a", "b", "c"), ((EXPIRED, 3),))
     quiet = incidents(history((0, BOTH)))
     assert at_once({f"g{number}": lost(100) if number < 3 else quiet for number in range(40)}) == [], "three of forty are chance"
+
+
+# -- the page
+
+
+def test_page_draws_owners_and_what_stood_still(tmp_path: Path) -> None:
+    page = tmp_path / "incident.html"
+    done = CliRunner().invoke(main, ["incident", "scale-out", "--group", "orders", "--html", str(page)])
+    assert done.exit_code == 0, done.output
+    written = page.read_text(encoding="utf-8")
+    drawn = json.loads(written.partition('<script id="data" type="application/json">')[2].partition("</script>")[0])
+    assert (len(drawn["windows"]), len(drawn["tasks"]), drawn["members"]) == (6, 26, ["i1", "i2", "i3", "i4", "i5"])
+    spans: dict[int, list[tuple[int, int]]] = {}
+    for task, _, _, from_ms, to_ms, *_ in drawn["intervals"]:
+        spans.setdefault(task, []).append((from_ms, to_ms))
+    for found in spans.values():
+        assert all(to_ms == next_ms for (_, to_ms), (next_ms, _) in pairwise(found)), "one after the other, without a hole"
+        assert found[-1][1] == drawn["to"]
+    stood_still = sum(to_ms - from_ms for _, _, condition, from_ms, to_ms, *_ in drawn["intervals"] if condition)
+    assert stood_still > 500_000
+    assert [heading.partition(" UTC ")[2] for heading, _ in drawn["stories"]][:2] == ["the group began", "a member joined"]
+    assert any("simulated as it was" in line for _, lines in drawn["stories"] for line in lines)
+    refused = CliRunner().invoke(main, ["incident", "scale-out", "--all", "--html", str(page)])
+    assert (refused.exit_code, "--html" in refused.output) == (2, True)
+
+
+def test_page_of_a_hostile_group_shows_names_as_text() -> None:
+    evil = "</script><script>alert(1)</script>\u202e"
+    past = history((0, group(1, member(evil, 0, 1), member("b", 2, 3))), (100, group(2, member(evil, 0, 1, 2, 3))))
+    found = incidents(past)
+    written = render_incidents(past, found, {each: [evil] for each in found})
+    assert written.count("<script") == 2
+    assert evil not in written

@@ -17,6 +17,10 @@ import pytest
 
 from equipoise.events.tasks import TaskId
 from equipoise.replay.history import Condition, Interval
+from equipoise.replay.importers.groups.dump import Dump
+from equipoise.replay.importers.kafka_streams import Source, shipped_runs
+from equipoise.replay.incident import history_of, incidents
+from equipoise.replay.incident.page import render_incidents
 from equipoise.replay.recorded_inputs import Window
 from equipoise.replay.timelines import Lifeline, Round, Timeline, render_page, render_picture
 
@@ -39,7 +43,7 @@ const measure = view => {
     window: view.innerWidth,
     scrolled: page.documentElement.scrollWidth,
     legend: legend ? [legend.clientHeight, legend.scrollHeight] : [0, 0],
-    boxes: [...page.querySelectorAll("header, header *, #summary, #summary *, #controls, #controls *, #chart, #chart > div")].map(seen),
+    boxes: [...page.querySelectorAll("header, header *, #summary, #summary *, #stories *, #controls, #controls *, #chart, #chart > div")].map(seen),
     texts: [...(page.getElementById("chart") || page).querySelectorAll("svg text")].filter(text => text.textContent).map(seen),
     detail: [...page.querySelectorAll("#detail, #detail svg, #detail text, #detail table")].map(seen),
   };
@@ -114,6 +118,13 @@ def timeline(members: int, tasks: int) -> Timeline:
     )  # fmt: skip
 
 
+def incident_page() -> str:
+    """Of a recorded run, with a story of a hostile name."""
+    history = history_of(Dump(Source(shipped_runs()["scale-out"])), "orders")
+    found = incidents(history)
+    return render_incidents(history, found, {each: ["</script><b>" + "x" * 400] for each in found})
+
+
 @pytest.fixture(scope="module")
 def layouts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """`page MEMBERS TASKS WIDTH` and `picture MEMBERS TASKS` -> what the browser measured."""
@@ -124,6 +135,7 @@ def layouts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         built = timeline(members, tasks)
         frames += [(f"page {members} {tasks} {width}", width, render_page(built)) for width in WIDTHS]
         frames.append((f"picture {members} {tasks}", 940, f"<!doctype html><body style='margin:0'>{render_picture(built)}"))
+    frames += [(f"incident {width}", width, incident_page()) for width in WIDTHS]
     folder = tmp_path_factory.mktemp("layouts")
     style = "height:900px;border:0;width"
     written = "".join(f'<iframe id="{name}" style="{style}:{width}px" srcdoc="{html.escape(text)}"></iframe>' for name, width, text in frames)
@@ -137,10 +149,11 @@ def layouts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 PAGES = [f"page {members} {tasks} {width}" for members, tasks in SIZES for width in WIDTHS]
+INCIDENTS = [f"incident {width}" for width in WIDTHS]
 PICTURES = [f"picture {members} {tasks}" for members, tasks in SIZES]
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", PAGES + INCIDENTS)
 def test_page_is_never_wider_than_the_window(layouts: dict[str, Any], name: str) -> None:
     layout = layouts[name]
     assert layout["window"] == int(name.rpartition(" ")[2])
@@ -149,7 +162,7 @@ def test_page_is_never_wider_than_the_window(layouts: dict[str, Any], name: str)
     assert outside == []
 
 
-@pytest.mark.parametrize("name", PAGES + PICTURES)
+@pytest.mark.parametrize("name", PAGES + INCIDENTS + PICTURES)
 def test_drawing_texts_do_not_overlap(layouts: dict[str, Any], name: str) -> None:
     texts = sorted((each for each in layouts[name]["texts"] if each["right"] > each["left"]), key=lambda each: each["top"])
     assert len(texts) > 10
@@ -170,7 +183,7 @@ def test_member_rows_have_the_end_of_the_name(layouts: dict[str, Any], name: str
     assert all(each.endswith(f"x{number:02}") for number, each in enumerate(names))
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", PAGES + INCIDENTS)
 def test_legend_is_never_cut(layouts: dict[str, Any], name: str) -> None:
     shown, needed = layouts[name]["legend"]
     assert needed <= shown

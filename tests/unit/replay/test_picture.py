@@ -69,7 +69,7 @@ def test_picture_bars_have_owners_colour_and_time() -> None:
     assert len(drawn["silent"]) == conditions[Condition.SILENT] > 0
     assert sum(len(shapes) for paint, shapes in drawn.items() if paint.startswith("url(")) == conditions[Condition.STARTING] > 0
     tasks = list(built.tasks)
-    for number, member in enumerate(["m1", "m2", "m3", "m4"]):
+    for member in ("m1", "m2", "m3", "m4"):
         wanted = []
         for each in built.intervals:
             if (each.member_id, each.condition) == (member, Condition.RUNNING):
@@ -77,7 +77,7 @@ def test_picture_bars_have_owners_colour_and_time() -> None:
                 wanted.append((tasks.index(each.task), left, right))
         rows = sorted({y for shapes in drawn.values() for _, y, _ in shapes})
         assert len(rows) == len(tasks)
-        found = [(rows.index(y), x, x + width) for x, y, width in drawn[member_colour(number)]]
+        found = [(rows.index(y), x, x + width) for x, y, width in drawn[member_colour(built.numbers[member])]]
         for have, want in zip(sorted(found), sorted(wanted), strict=True):
             assert have == pytest.approx(want, abs=0.8)
 
@@ -127,7 +127,9 @@ def test_picture_escapes_names() -> None:
 
 def test_page_and_picture_have_one_set_of_colours() -> None:
     built = timeline()
-    assert page_data(built)["colours"] == [member_colour(number) for number in range(4)]
+    data = page_data(built)
+    assert dict(zip(data["members"], data["colours"], strict=True)) == {name: member_colour(number) for name, number in built.numbers.items()}
+    assert sorted(built.numbers.values()) == [0, 1, 2, 3]
     assert len({member_colour(number) for number in range(100)}) == 100
     assert set(CAUSE_COLOURS) <= set(CAUSES)
     style = elements(render_picture(built), "style")[0].text or ""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import aiohttp
 import pytest
 
+from equipoise.console.recent import Recent
 from equipoise.runtime import DEPLOYED
 from equipoise.statemachine.partition import GroupLead
 from equipoise.worker.http import ENDPOINTS, Server
@@ -22,6 +23,8 @@ from tests.groups import Group
 class _Worker:
     log_id = "the log & more"
     metrics = WorkerMetrics()
+    settings = WorkerSettings()
+    recent = Recent()
     rounds = Rounds(lambda group: None, WorkerSettings(), metrics, DEPLOYED)
 
     def groups(self) -> Iterator[tuple[int, GroupLead]]:

@@ -1,0 +1,283 @@
+"""The console's routes on a worker's HTTP port, all under ``/console/``.
+
+=============================  ====================================================================
+path                           what
+=============================  ====================================================================
+``/console/``, ``NAME.js``...  the page
+``api/groups``                 all groups, worst first
+``api/group?group=G``          one group now
+``api/timeline?group=G``       what happened to it lately, as `equipoise timeline` draws it
+``api/said?group=G``           the last sentences
+``api/explain?group=G&task=T``  why a task is where it is
+``api/what-if?group=G&...``    what would follow: ``join=1``, ``without=M``, ``set=NAME=VALUE``
+``events?group=G``             server-sent events: ``said``, ``changed``
+``login`` (POST)               takes the token, brings a cookie
+=============================  ====================================================================
+
+A document is made once for all pages that ask for it, and at the earliest so long after it was last
+made that all of them together take a small part of the worker's time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from importlib import resources
+from typing import Any, Protocol
+
+import attrs
+from aiohttp import web
+
+from equipoise.console.admission import HEADERS, AccessSettings, Admission
+from equipoise.console.documents import brief, group_now, in_order_of_trouble
+from equipoise.console.questions import BusyError, Explain, Questions, WhatIf
+from equipoise.console.recent import GroupRecent, Recent
+from equipoise.console.stream import Stream
+from equipoise.events.errors import EquipoiseError
+from equipoise.events.records import BaseState
+from equipoise.events.tasks import parse_task
+from equipoise.replay.drawing.colours import SHARED_FILES, colour_rules, drawing_file
+from equipoise.replay.timelines import page_data
+from equipoise.replay.wording import clock_text
+from equipoise.statemachine.partition import GroupLead
+
+PART = 40
+"""A document may take one part in so many of the worker's time."""
+LEAST_S = 0.5
+"""It is not made more often than this."""
+MOST_SAID = 300
+"""Sentences in one answer."""
+MOST_ASKED_TASKS = 20_000
+"""Of larger groups nothing is asked here: copying their state would hold up the worker."""
+_KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Served(Protocol):
+    """What the console reads of a worker."""
+
+    recent: Recent
+
+    @property
+    def log_id(self) -> str: ...
+
+    def groups(self) -> Iterator[tuple[int, GroupLead]]: ...
+
+    def unready(self) -> str: ...
+
+
+@attrs.frozen
+class _Made:
+    """A document, when it was made and how long that took (monotonic, s)."""
+
+    state: Any
+    body: bytes
+    at_s: float
+    took_s: float
+
+
+class _NotFoundError(Exception):
+    """There is no such group here."""
+
+
+class Console:
+    """The console of one worker. `close` ends its connections and processes."""
+
+    def __init__(self, worker: Served, settings: AccessSettings) -> None:
+        self._worker = worker
+        self._admission = Admission(settings)
+        self._recent = worker.recent
+        self._stream = Stream(self._recent)
+        self._questions = Questions()
+        self._made: dict[str, _Made] = {}
+        self._making: dict[str, asyncio.Lock] = {}
+        self._files = _files()
+
+    @property
+    def gets(self) -> Mapping[str, Handler]:
+        """Path -> page."""
+        return {
+            "/console": self._to_console,
+            "/console/": self._let_in(self._page),
+            "/console/{file:[a-z]+\\.(?:js|css|svg)}": self._file,
+            "/console/events": self._let_in(self._events),
+            "/console/api/groups": self._let_in(self._groups),
+            "/console/api/group": self._let_in(self._group),
+            "/console/api/timeline": self._let_in(self._timeline),
+            "/console/api/said": self._let_in(self._said),
+            "/console/api/explain": self._let_in(self._explain),
+            "/console/api/what-if": self._let_in(self._what_if),
+        }
+
+    @property
+    def posts(self) -> Mapping[str, Handler]:
+        """Path -> page."""
+        return {"/console/login": self._login}
+
+    async def close(self) -> None:
+        """Ends what is open."""
+        self._stream.close()
+        await self._questions.close()
+
+    # Access
+
+    def _let_in(self, handler: Handler) -> Handler:
+        async def admitted(request: web.Request) -> web.StreamResponse:
+            refused = self._admission.refuse(request)
+            if refused is not None:
+                if refused.status == 401 and handler == self._page:
+                    return _answer(self._files["login.html"], "html", status=401)
+                return _json({"problem": refused.problem}, status=refused.status)
+            try:
+                return await handler(request)
+            except _NotFoundError as error:
+                return _json({"problem": str(error)}, status=404)
+
+        return admitted
+
+    async def _login(self, request: web.Request) -> web.StreamResponse:
+        given = (await request.post()).get("token", "")
+        answer = self._admission.log_in(given if isinstance(given, str) else "")
+        return answer or _answer(self._files["login.html"].replace(b"hidden>", b">"), "html", status=401)
+
+    # Files
+
+    async def _to_console(self, request: web.Request) -> web.StreamResponse:
+        return web.Response(status=308, headers={**HEADERS, "Location": "console/"})
+
+    async def _page(self, request: web.Request) -> web.StreamResponse:
+        return _answer(self._files["index.html"], "html")
+
+    async def _file(self, request: web.Request) -> web.StreamResponse:
+        """Files are the same for everybody, so the login page has them, too."""
+        name = request.match_info["file"]
+        if name not in self._files:
+            return _json({"problem": "no such file"}, status=404)
+        return _answer(self._files[name], name.rpartition(".")[2])
+
+    # Documents
+
+    def _led(self, request: web.Request) -> tuple[int, GroupLead, GroupRecent]:
+        name = request.query.get("group", "")
+        for partition, lead in self._worker.groups():
+            if lead.name == name:
+                return partition, lead, self._recent.of(name, partition, lead.machine)
+        raise _NotFoundError(f"group {name!r} is not led by this worker")
+
+    async def _made_of(self, key: str, state: Any, make: Callable[[], Any], *, beside: Callable[[Any], Any] | None = None) -> web.Response:
+        """The document `key`, made again if `state` differs and it may be made. `beside`: work on
+        what `make` returned that needs the loop no longer.
+        """
+        loop = asyncio.get_running_loop()
+        async with self._making.setdefault(key, asyncio.Lock()):
+            made = self._made.get(key)
+            if made is None or (made.state != state and loop.time() - made.at_s >= max(LEAST_S, PART * made.took_s)):
+                began_s = loop.time()
+                found = make()
+                body = await asyncio.to_thread(_encoded, found, beside)
+                self._made[key] = made = _Made(state, body, loop.time(), loop.time() - began_s)
+                while len(self._made) > 200:
+                    del self._made[next(iter(self._made))]
+        wait_ms = int(max(LEAST_S, PART * made.took_s) * 1_000)
+        return _answer(made.body, "json", headers={"X-Made-Every-Ms": str(wait_ms)})
+
+    async def _groups(self, request: web.Request) -> web.StreamResponse:
+        def make() -> dict[str, Any]:
+            rows = [brief(partition, lead, self._recent.of(lead.name, partition, lead.machine)) for partition, lead in self._worker.groups()]
+            return {"log_id": self._worker.log_id, "unready": self._worker.unready(), "groups": in_order_of_trouble(rows)}
+
+        return await self._made_of("groups", object(), make)
+
+    async def _group(self, request: web.Request) -> web.StreamResponse:
+        partition, lead, recent = self._led(request)
+        return await self._made_of(f"group {lead.name}", lead.machine.state.last_offset, lambda: group_now(partition, lead, recent))
+
+    async def _timeline(self, request: web.Request) -> web.StreamResponse:
+        _, lead, recent = self._led(request)
+        if len(lead.machine.state.tasks()) > MOST_ASKED_TASKS:
+            fix = "equipoise timeline draws its log"
+            return _json({"problem": f"the group has more than {MOST_ASKED_TASKS:,} tasks, which are not drawn here; {fix}"})
+        now_ms = lead.machine.state.last_append_ms or 0
+        return await self._made_of(f"timeline {lead.name}", now_ms, lambda: recent.timeline(now_ms), beside=page_data)
+
+    async def _said(self, request: web.Request) -> web.StreamResponse:
+        if request.query.get("group"):
+            said = list(self._led(request)[2].sentences)
+        else:
+            said = sorted((each for known in self._recent.groups.values() for each in known.sentences), key=lambda each: each.number)
+        return _json({"said": [each.document() for each in said[-MOST_SAID:]], "last": self._recent.last_number})
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        return await self._stream.serve(request, HEADERS)
+
+    # Questions
+
+    def _base(self, lead: GroupLead) -> BaseState:
+        state = lead.machine.state
+        if len(state.tasks()) > MOST_ASKED_TASKS:
+            raise BusyError(f"the group has more than {MOST_ASKED_TASKS:,} tasks; ask its log (equipoise explain, equipoise configure --dry-run)")
+        return BaseState(
+            group=lead.name, offset=state.last_offset, number=state.number, begins_offset=state.last_offset, append_ms=state.last_append_ms or 0,
+            state=lead.machine.snapshot(),
+        )  # fmt: skip
+
+    async def _explain(self, request: web.Request) -> web.StreamResponse:
+        _, lead, recent = self._led(request)
+        since = clock_text(recent.first_append_ms or 0)[:8]
+
+        def ask() -> Explain:
+            task = parse_task(request.query.get("task", ""))
+            stopped = recent.builder.not_running().get(task)
+            return Explain(
+                base=self._base(lead), task=task, moves=tuple(recent.builder.moves_of(task)), stopped=() if stopped is None else (stopped,),
+                unknown_before=f", since before {since} UTC, where the memory of this worker begins; `equipoise explain` on the log has why",
+            )  # fmt: skip
+
+        return await self._asked(ask)
+
+    async def _what_if(self, request: web.Request) -> web.StreamResponse:
+        _, lead, _ = self._led(request)
+        query = request.query
+
+        def ask() -> WhatIf:
+            join = query.get("join", "0")
+            return WhatIf(
+                base=self._base(lead), join=int(join) if join.isascii() and join.isdigit() else -1,
+                without=tuple(query.getall("without", [])), settings=tuple(query.getall("set", [])),
+            )  # fmt: skip
+
+        return await self._asked(ask)
+
+    async def _asked(self, ask: Callable[[], Explain | WhatIf]) -> web.Response:
+        """A question without sense has an answer, too: ``problem``."""
+        try:
+            answer = await self._questions.ask(ask())
+        except BusyError as error:
+            return _json({"problem": str(error)}, status=503)
+        except EquipoiseError as error:
+            return _json({"problem": str(error)})
+        return _json(answer)
+
+
+def _encoded(found: Any, beside: Callable[[Any], Any] | None) -> bytes:
+    return json.dumps(found if beside is None else beside(found), separators=(",", ":")).encode()
+
+
+def _json(document: Any, *, status: int = 200) -> web.Response:
+    return _answer(json.dumps(document).encode(), "json", status=status)
+
+
+def _answer(body: bytes, kind: str, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+    media = _KINDS.get(kind, "application/json")
+    return web.Response(body=body, status=status, headers={**HEADERS, **(headers or {}), "Content-Type": f"{media}; charset=utf-8"})
+
+
+def _files() -> dict[str, bytes]:
+    """Name -> bytes of every file of the page. `equipoise timeline` has the same drawing."""
+    own = resources.files("equipoise.console").joinpath("static")
+    found = {each.name: each.read_bytes() for each in own.iterdir() if each.name.rpartition(".")[2] in _KINDS}
+    for name in SHARED_FILES:
+        found[name] = drawing_file(name).encode()
+    found["colours.css"] = colour_rules().encode()
+    return found

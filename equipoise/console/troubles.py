@@ -1,0 +1,128 @@
+"""What is wrong with a group, worst first, in sentences: what an operator who is called at night
+should look at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import attrs
+
+from equipoise.console.recent import GroupRecent
+from equipoise.events.tasks import TaskId, ranges
+from equipoise.replay.group_view import drains
+from equipoise.replay.wording import counted, span_text
+from equipoise.statemachine.partition import GroupLead
+from equipoise.statemachine.state import GroupPhase, GroupState
+
+ALARM, WARNING, NOTE = 3, 2, 1
+_MOST_NAMED = 8
+_LATE_PART = 2
+"""A member is late when it was not heard of for half of its session timeout."""
+_STALL_PART = 2
+"""A warm-up is stuck when it got no nearer for half of the time after which it loses its slot."""
+_REVOKE_PART = 4
+"""A hand-over is slow after a quarter of the revocation timeout."""
+
+
+@attrs.frozen
+class Trouble:
+    """`level`: ALARM work stands still or the group is not led; WARNING it may soon; NOTE worth
+    knowing. `task`, `member`: the first that it concerns.
+    """
+
+    level: int
+    text: str
+    task: TaskId | None = None
+    member: str | None = None
+
+    def document(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {"level": self.level, "text": self.text, "task": None if self.task is None else str(self.task), "member": self.member}
+
+
+def troubles(lead: GroupLead, recent: GroupRecent) -> list[Trouble]:
+    """What is wrong with a group, worst first."""
+    if lead.halted is not None:
+        return [Trouble(ALARM, f"halted: {lead.halted}")]
+    state = lead.machine.state
+    found = [*_of_tasks(state, recent), *_of_movements(state), *_of_members(state), *_of_group(state, recent)]
+    return sorted(found, key=lambda each: -each.level)
+
+
+def _of_tasks(state: GroupState, recent: GroupRecent) -> Iterator[Trouble]:
+    if state.phase in (GroupPhase.LEADING, GroupPhase.SHADOWING):
+        nobody = [task for task in state.tasks() if task not in state.owner or state.is_away(state.owner[task])]
+        if nobody:
+            yield Trouble(ALARM, f"{counted(len(nobody), 'task')} without an owner: {_named(nobody)}", nobody[0])
+    starting = [task for task, interval in recent.builder.not_running().items() if interval.member_id is not None]
+    if starting and state.phase is GroupPhase.LEADING:
+        text = f"{counted(len(starting), 'task')} granted and not running yet, because the owner restores or waits: {_named(starting)}"
+        yield Trouble(ALARM, text, starting[0])
+    parked = [task for task, why in state.parked.items() if state.owner.get(task) == why.member_id]
+    if parked:
+        error = state.parked[parked[0]].error
+        yield Trouble(ALARM, f"{counted(len(parked), 'task')} parked by its member after an error: {_named(parked)}: {error:.300}", parked[0])
+    failed = [(task, name) for name, member in sorted(state.members.items()) for task in sorted(member.failed)]
+    if failed:
+        task, name = failed[0]
+        yield Trouble(WARNING, f"{counted(len(failed), 'preparation')} failed, to be tried again: {task} on {name}", task, name)
+
+
+def _of_movements(state: GroupState) -> Iterator[Trouble]:
+    settings = state.settings
+    for name, member in sorted(state.members.items()):
+        stuck = [
+            task for task, warmup in sorted(member.warmup.items())
+            if not warmup.caught_up and (state.now_ms - warmup.improved_ms) * _STALL_PART > settings.warmup_stall_ms
+        ]  # fmt: skip
+        if stuck:
+            since_ms = state.now_ms - member.warmup[stuck[0]].improved_ms
+            text = f"{counted(len(stuck), 'warm-up')} on {name} got no nearer for {span_text(since_ms)}: {_named(stuck)}"
+            yield Trouble(WARNING, text, stuck[0], name)
+        slow = [
+            task for task, (_, since_ms) in sorted(member.revoking.items())
+            if (state.now_ms - since_ms) * _REVOKE_PART > settings.revocation_timeout_ms
+        ]  # fmt: skip
+        if slow:
+            since_ms = state.now_ms - member.revoking[slow[0]][1]
+            yield Trouble(WARNING, f"{name} was told {span_text(since_ms)} ago to give up {_named(slow)}, and still holds it", slow[0], name)
+    backoffs = sorted(task for (task, _), backoff in state.backoffs.items() if not backoff.over)
+    if backoffs:
+        yield Trouble(WARNING, f"{counted(len(backoffs), 'warm-up')} stalled, and waits to be tried again: {_named(backoffs)}", backoffs[0])
+
+
+def _of_members(state: GroupState) -> Iterator[Trouble]:
+    for name, member in sorted(state.members.items()):
+        silent_ms = state.now_ms - member.last_heard_ms
+        if silent_ms * _LATE_PART > member.session_timeout_ms and not state.is_away(name):
+            session = span_text(member.session_timeout_ms)
+            yield Trouble(WARNING, f"{name} was not heard of for {span_text(silent_ms)}; its session ends at {session}", None, name)
+        crashes = state.recent_crashes(name)
+        if crashes is not None and crashes.times > 1:
+            yield Trouble(WARNING, f"{name} crashed {counted(crashes.times, 'time')} in {span_text(state.now_ms - crashes.first_ms)}", None, name)
+        if state.is_away(name):
+            left_ms = max(0, (state.restarts[name].until_ms or state.now_ms) - state.now_ms)
+            yield Trouble(NOTE, f"{name} restarts, and is expected back within {span_text(left_ms)}", None, name)
+    for name, drain in sorted(drains(state).items()):
+        late = drain.expected_ms is not None and drain.expected_ms > drain.left_ms
+        yield Trouble(WARNING if late else NOTE, f"{name} is drained: {drain.text()}", None, name)
+
+
+def _of_group(state: GroupState, recent: GroupRecent) -> Iterator[Trouble]:
+    if state.phase is GroupPhase.UNCONFIGURED:
+        yield Trouble(WARNING, "it has no configuration yet")
+    elif state.phase is GroupPhase.GATHERING:
+        yield Trouble(NOTE, "it is new, and waits for more members")
+    elif state.phase is GroupPhase.EMPTY and state.topologies:
+        yield Trouble(NOTE, "it has no members")
+    if state.verdict is not None and state.verdict[0] == "blocked":
+        yield Trouble(WARNING, f"blocked: {counted(state.verdict[2], 'movement')} planned, none of which may begin")
+    if recent.rejections:
+        yield Trouble(NOTE, f"{counted(recent.rejections, 'fact')} rejected since this worker leads it; the decisions below say why")
+
+
+def _named(tasks: Iterable[TaskId]) -> str:
+    every = list(tasks)
+    return ranges(every) if len(every) <= _MOST_NAMED else f"{ranges(every[:_MOST_NAMED])} and {len(every) - _MOST_NAMED:,} more"

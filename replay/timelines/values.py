@@ -1,0 +1,174 @@
+"""The history of one group as values: what `equipoise.replay.timelines.build` builds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from equipoise.events.tasks import TaskId
+from equipoise.replay.history import Condition, Interval, MoveStory
+from equipoise.replay.recorded_inputs import Window
+
+
+@attrs.frozen(kw_only=True)
+class Lifeline:
+    """One incarnation of a member. `ended_ms` None: it lives at the end. `silent_ms`: when it was
+    last heard, if it ended without MemberLeft; else None.
+    """
+
+    member_id: str
+    incarnation: int
+    capacity: int
+    rack: str | None
+    joined_ms: int
+    ended_ms: int | None
+    silent_ms: int | None
+    how: str
+    """left, or the cause of MemberExpired, or the end that a recorded group observed; "" while it
+    lives.
+    """
+
+
+@attrs.frozen(kw_only=True)
+class CopyInterval:
+    """A copy of a task that a member was assigned. `kind`: warmup or standby. `ready_ms`: when a
+    warm-up was caught up; None: not.
+    """
+
+    task: TaskId
+    member_id: str
+    kind: str
+    from_ms: int
+    to_ms: int
+    ready_ms: int | None
+
+
+@attrs.frozen(kw_only=True)
+class Round:
+    """One generation."""
+
+    append_ms: int
+    offset: int
+    generation: int
+    cause: str
+    moves: int
+    """Movements it began, advanced, ended or cancelled; in a recorded group: tasks that got another
+    owner.
+    """
+    members: int
+
+
+@attrs.frozen(kw_only=True)
+class Totals:
+    """Costs of a stretch of time."""
+
+    label: str
+    from_ms: int
+    to_ms: int
+    moves: int
+    """Changes of owner, intermediate ones included; a task may count several times. First
+    placements do not count.
+    """
+    rounds: int
+    stopped_ms: int
+    """Task-milliseconds without a running owner, summed over tasks."""
+    tasks_stopped: int
+    longest_ms: int
+    """Longest time that one task was without a running owner."""
+
+    def document(self) -> dict[str, Any]:
+        return attrs.asdict(self)
+
+
+@attrs.frozen(kw_only=True)
+class Timeline:
+    """The history of one group. Times are wall time of the log, in ms."""
+
+    group: str
+    log_id: str
+    led_by: str
+    assignor: str
+    from_ms: int
+    to_ms: int
+    facts: int
+    tasks: Mapping[TaskId, bool]
+    """Every task -> stateful."""
+    lifelines: tuple[Lifeline, ...]
+    numbers: Mapping[str, int] = attrs.field(factory=dict)
+    """Member -> its number, by which it has its colour: in the order in which members appeared."""
+    intervals: tuple[Interval, ...]
+    copies: tuple[CopyInterval, ...]
+    moves: tuple[MoveStory, ...]
+    rounds: tuple[Round, ...]
+    lags: Mapping[tuple[TaskId, str], tuple[tuple[int, int], ...]]
+    """(task, member) -> (append_ms, lag in records), of copies that the member was assigned."""
+    imbalance: tuple[tuple[int, int], ...]
+    """(append_ms, tasks outside their members' shares)."""
+    verdicts: tuple[tuple[int, str], ...]
+    rejections: int
+    windows: tuple[Window, ...]
+    first_divergence: int | None
+
+    @property
+    def caption(self) -> str:
+        """Returns the definition of "without a running owner" for this log, which differs from that
+        of a measurement in the cluster itself.
+        """
+        if self.led_by == "external":
+            return "not running: in the log, which shows no restores; what was measured at the records themselves is longer"
+        return (
+            "not running: in the log, from a dead owner's last report to the first that shows the next one running; "
+            "the silence itself, as simulate measures it, is shorter"
+        )
+
+    def totals(self, label: str = "all", from_ms: int | None = None, to_ms: int | None = None) -> Totals:
+        """Returns the costs of [from_ms, to_ms). None: the log's own ends, the last moment
+        included.
+        """
+        start_ms = self.from_ms if from_ms is None else from_ms
+        end_ms = self.to_ms + 1 if to_ms is None else to_ms
+        stretches = self.stopped(start_ms, end_ms)
+        moved = [move for move in self.moves if changes_owner(move) and start_ms <= (move.ended_ms or 0) < end_ms]
+        return Totals(
+            label=label,
+            from_ms=start_ms,
+            to_ms=min(end_ms, self.to_ms),
+            moves=len(moved),
+            rounds=sum(start_ms <= each.append_ms < end_ms for each in self.rounds),
+            stopped_ms=sum(to - since for of_task in stretches.values() for since, to in of_task),
+            tasks_stopped=len(stretches),
+            longest_ms=max((to - since for of_task in stretches.values() for since, to in of_task), default=0),
+        )
+
+    def stopped(self, from_ms: int, to_ms: int) -> dict[TaskId, list[tuple[int, int]]]:
+        """Returns task -> stretches (from ms, to ms) without a running owner, joined where they
+        touch. A stretch is in full in the result if its middle is in [from_ms, to_ms).
+
+        A member counts as silent from its last fact on, which is up to a heartbeat before a kill.
+        Tasks without a stretch are absent.
+        """
+        found: dict[TaskId, list[tuple[int, int]]] = {}
+        for interval in self.intervals:  # by task and time
+            if interval.condition is Condition.RUNNING:
+                continue
+            stretches = found.setdefault(interval.task, [])
+            if stretches and stretches[-1][1] == interval.from_ms:
+                stretches[-1] = (stretches[-1][0], interval.to_ms)
+            else:
+                stretches.append((interval.from_ms, interval.to_ms))
+        inside = {task: [(since, to) for since, to in stretches if from_ms <= (since + to) // 2 < to_ms] for task, stretches in found.items()}
+        return {task: stretches for task, stretches in inside.items() if stretches}
+
+    def window_totals(self) -> list[Totals]:
+        """Returns the costs of each marked window, or of the whole log when none is marked."""
+        marked = [self.totals(window.label, window.start_ms, window.end_ms) for window in self.windows]
+        return marked or [self.totals()]
+
+
+def changes_owner(move: MoveStory) -> bool:
+    """Returns whether the movement gave the task to another member than its last owner. A first
+    placement does not.
+    """
+    return move.outcome == "granted" and move.source is not None and move.source != move.destination

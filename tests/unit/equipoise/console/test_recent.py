@@ -1,0 +1,162 @@
+"""What the console remembers of a group, beside the timeline of its whole log."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import attrs
+import pytest
+
+from equipoise.console import recent as recent_module
+from equipoise.console.documents import group_now, in_order_of_trouble
+from equipoise.console.recent import Recent, Said
+from equipoise.events.errors import GroupHalted
+from equipoise.events.records import Record
+from equipoise.events.tasks import parse_task
+from equipoise.replay.history import Condition
+from equipoise.replay.replayer import Replayer
+from equipoise.replay.sentences import Sentence, tell
+from equipoise.replay.timelines import Timeline, build_timeline
+from equipoise.statemachine.machine import GroupMachine
+from equipoise.statemachine.partition import GroupLead
+from tests.unit.replay.lived import KILLED_MS, lived
+
+GROUP = "orders"
+
+
+def remembered(recent: Recent, until_ms: int | None = None) -> Replayer:
+    """Hands every fact of the recorded log to `recent`, as a worker does."""
+    replayer = Replayer(GROUP)
+    for step in replayer.follow(lived()):
+        if until_ms is not None and step.record.append_ms > until_ms:
+            break
+        recent.note(0, step.record, step.decisions, replayer.machine, list(tell(step.record, step.decisions)))
+    return replayer
+
+
+def timelines() -> tuple[Timeline, Timeline]:
+    recent = Recent()
+    replayer = remembered(recent)
+    whole = build_timeline(lived())
+    return whole, recent.of(GROUP, 0, replayer.machine).timeline(replayer.last_append_ms)
+
+
+def test_timeline_from_some_of_the_facts_equals_that_of_the_log() -> None:
+    whole, seen = timelines()
+    assert (seen.tasks, seen.numbers) == (whole.tasks, whole.numbers)
+    for name in ("rounds", "copies", "imbalance", "verdicts", "rejections"):
+        assert getattr(seen, name) == getattr(whole, name), name
+    assert [(each.task, each.source, each.destination, each.outcome, each.reason, len(each.steps)) for each in seen.moves if each.source] == [
+        (each.task, each.source, each.destination, each.outcome, each.reason, len([step for step in each.steps if step.number is not None]))
+        for each in whole.moves
+        if each.source
+    ], "steps that only wait are in no decision"
+    for condition in (Condition.RUNNING, Condition.STARTING, Condition.SILENT):
+        own, theirs = (
+            [(each.task, each.member_id, each.from_ms, each.to_ms) for each in built.intervals if each.condition is condition]
+            for built in (seen, whole)
+        )
+        if condition is Condition.SILENT:
+            assert [each[:2] for each in own] == [each[:2] for each in theirs] != []
+        else:
+            assert Counter(each[:2] for each in own) == Counter(each[:2] for each in theirs), condition
+    assert {key for key, points in seen.lags.items() if len(points) > 2} == {key for key, points in whole.lags.items() if len(points) > 2}
+
+
+def test_memory_is_bounded_and_keeps_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent_module, "MOST_KEPT", 60)
+    recent = Recent()
+    replayer = remembered(recent)
+    known = recent.groups[GROUP]
+    assert known.builder.size <= 61
+    kept, whole = known.timeline(replayer.last_append_ms), build_timeline(lived())
+    assert kept.from_ms > whole.from_ms
+    since = [each for each in whole.rounds if each.append_ms > kept.from_ms]
+    assert list(kept.rounds) == since
+    assert {each.task: each.member_id for each in kept.intervals} == {each.task: each.member_id for each in whole.intervals}
+
+
+def test_facts_that_are_folded_again_are_noted_once_and_a_partition_is_forgotten() -> None:
+    recent = Recent()
+    told: list[Said] = []
+    recent.changed = lambda group, said: told.extend(said)
+    remembered(recent)
+    first = len(told)
+    remembered(recent)
+    assert len(told) == first > 10
+    assert [each.number for each in told] == list(range(1, first + 1))
+    recent.forget(1)
+    assert GROUP in recent.groups
+    recent.forget(0)
+    assert recent.groups == {}
+
+
+def test_group_while_a_member_is_silent_and_after_it_expired() -> None:
+    recent = Recent()
+    replayer = remembered(recent, KILLED_MS + 8_000)
+    lead = GroupLead(GROUP, replayer.machine)
+    now = group_now(0, lead, recent.of(GROUP, 0, replayer.machine))
+    assert any("m2 was not heard of" in each["text"] and each["member"] == "m2" for each in now["troubles"])
+    assert now["level"] == 2
+    rest = Recent()
+    later = remembered(rest, KILLED_MS + 14_000)
+    after = group_now(0, GroupLead(GROUP, later.machine), rest.of(GROUP, 0, later.machine))
+    assert "m2" not in [each["member"] for each in after["member_rows"]]
+    starting = [row[0] for row in after["task_rows"] if row[2] == "starting"]
+    assert starting
+    assert any("granted and not running yet" in each["text"] for each in after["troubles"])
+    assert {each["task"] for each in after["waits"] if each["kind"] == "starting"} == set(starting)
+    assert all(each["expected_ms"] is not None for each in after["waits"] if each["kind"] == "starting")
+
+
+def test_waits_name_the_warm_up_with_its_lag_and_when_it_is_expected() -> None:
+    recent = Recent()
+    replayer = remembered(recent, KILLED_MS - 70_000)
+    state = replayer.machine.state
+    now = group_now(0, GroupLead(GROUP, replayer.machine), recent.of(GROUP, 0, replayer.machine))
+    warming = [each for each in now["waits"] if each["kind"] == "warming"]
+    assert len(warming) == 2
+    for each in warming:
+        assert each["destination"] == "m4"
+        assert 0 < each["lag_records"] <= each["first_lag_records"] <= 410_000
+        assert each["expected_ms"] > 0
+        assert each["lag_records"] == state.members["m4"].lags[parse_task(each["task"])]
+    assert {each["task"] for each in now["waits"] if each["kind"] == "waiting"} == {str(task) for task in state.queued}
+
+
+def test_halted_group_is_an_alarm_and_its_state_is_shown_as_far_as_it_is_known() -> None:
+    lead = GroupLead(GROUP, GroupMachine())
+    lead.halted = GroupHalted(GROUP, 7, "missing", "no such assignor")
+    recent = Recent()
+    now = group_now(0, lead, recent.of(GROUP, 0, lead.machine))
+    assert (now["group"], now["phase"], now["level"], now["member_rows"]) == (GROUP, "halted", 3, [])
+    assert "no such assignor" in now["troubles"][0]["text"]
+    fine = {**now, "group": "a", "level": 0, "troubles": [], "moving": 0, "members": 2}
+    moving, empty = {**fine, "group": "z", "moving": 1}, {**fine, "group": "b", "members": 0, "level": 1, "troubles": [{"level": 1}]}
+    assert [each["group"] for each in in_order_of_trouble([fine, empty, moving, now])] == [GROUP, "z", "a", "b"]
+
+
+def test_sentence_of_many_tasks_counts_them_and_is_cut() -> None:
+    def said(text: str, **values: Any) -> dict[str, Any]:
+        return Said(1, GROUP, 0, Sentence(text, values)).document()
+
+    tasks = [f"0_{number}" for number in range(0, 200, 2)]
+    found = said(f"round 3: {', '.join(tasks)} m1 -> m2 granted: because", tasks=tasks)
+    assert found["text"] == "round 3: 100 tasks m1 -> m2 granted: because"
+    assert found["tasks"] == []
+    assert said("round 3: 0_1 m1 -> m2 granted: because", tasks=["0_1"])["text"] == "round 3: 0_1 m1 -> m2 granted: because"
+    assert len(said("x" * 10_000)["text"]) == recent_module.MOST_CHARS
+
+
+def test_first_look_at_a_group_begins_with_its_state() -> None:
+    replayer = Replayer(GROUP)
+    for _ in replayer.follow(lived()):
+        pass
+    recent = Recent()
+    known = recent.of(GROUP, 0, replayer.machine)
+    built = known.timeline(replayer.last_append_ms + 1_000)
+    assert {each.task: each.member_id for each in built.intervals} == dict(replayer.machine.state.owner)
+    assert not built.rounds
+    assert attrs.evolve(built, intervals=()).moves == ()
+    assert isinstance(lived()[0], Record)
