@@ -102,9 +102,9 @@ DRAWINGS = ("   facts ",)
 """How blocks begin that are pictures."""
 
 PROGRAMS = {
-    "acl", "cat", "cd", "do", "docker", "done", "duckdb", "echo", "export", "for", "grep", "jobs", "jq", "kafka-acls.sh",
-    "kafka-configs.sh", "kafka-transactions.sh", "kill", "member", "mkdir", "mvn", "pip", "printf", "rm", "set", "shift", "sleep",
-    "spark-submit", "systemctl", "towncrier", "tr", "venv-pack", "wait",
+    "acl", "cat", "cd", "do", "docker", "done", "duckdb", "echo", "export", "for", "grep", "jobs", "jq", "kafka-acls.sh", "kafka-configs.sh",
+    "kafka-transactions.sh", "kill", "member", "mkdir", "mvn", "pip", "printf", "rm", "set", "shift", "sleep", "spark-submit", "systemctl",
+    "towncrier", "tr", "venv-pack", "wait",
 }  # fmt: skip
 """What shells of the pages run beside equipoise, make and python, by their names without folders.
 """
