@@ -13,7 +13,7 @@ import attrs
 
 from equipoise.replay.importers.kafka_streams.wire import NEVER_MS, STREAMS_PROTOCOL, streams_member
 from equipoise.replay.importers.offsets_topic import values
-from equipoise.replay.importers.offsets_topic.classic import ClassicGroup, ClassicMember
+from equipoise.replay.importers.offsets_topic.classic import ClassicGroup, ClassicMember, OffsetCommit
 from equipoise.replay.importers.offsets_topic.connect_protocol import CONNECTOR, Connectors, read_connect_assignment, read_worker_state
 from equipoise.replay.importers.offsets_topic.consumer_protocol import read_assignment, read_subscription
 from equipoise.replay.importers.offsets_topic.reader import ByteReader, WireError
@@ -134,18 +134,27 @@ class ObservedGroups:
     def __init__(self, names: Mapping[str, str] | None = None) -> None:
         self.groups: dict[str, ObservedGroup] = {}
         self.names: dict[str, str] = dict(names or {})
+        self.commits: dict[tuple[str, str, int], tuple[int, int]] = {}
+        """Group, topic and partition -> time (ms) and offset of its last commit."""
         self.unread: list[str] = []
         """Why records were passed over: each with its place."""
         self._targets: dict[str, dict[str, Work]] = {}
 
     def read(self, raw: RawRecord) -> ObservedGroup | None:
-        """Reads one record and folds it. Returns what `apply` does; None for a commit, too."""
+        """Reads one record and folds it. Returns what `apply` does; None for a commit."""
         try:
             record = read_group_record(raw.offset, raw.key, raw.value)
         except WireError as error:
             self.unread.append(f"partition {raw.partition}: {error}")
             return None
-        return self.apply(record, raw.timestamp_ms) if isinstance(record, GroupRecord) else None
+        if isinstance(record, OffsetCommit):
+            place = record.group, record.topic, record.partition
+            if record.committed is None:
+                self.commits.pop(place, None)
+            else:
+                self.commits[place] = raw.timestamp_ms, record.committed
+            return None
+        return None if record is None else self.apply(record, raw.timestamp_ms)
 
     def apply(self, record: GroupRecord, at_ms: int = 0) -> ObservedGroup | None:
         """Folds one record, which was written at `at_ms`. Returns the group as it is now; None: it

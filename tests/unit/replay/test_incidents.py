@@ -370,6 +370,13 @@ def test_recording_is_read_like_a_recorded_run(tmp_path: Path) -> None:
     assert (refused.exit_code, "--group" in refused.output) == (2, True)
     imported = CliRunner().invoke(main, [*command, "--group", "orders"])
     assert imported.exit_code == 0, imported.output
+    listed = CliRunner().invoke(main, ["cluster", str(tmp_path / "cluster.db"), "--group", "orders", "--json"])
+    document = json.loads(listed.stdout)
+    check("cluster", document)
+    assert [(each["client"], len(each["active"])) for each in document["members"]] != []
+    assert document["groups"][0]["lag"] == sum(each["lag"] for each in document["partitions"])
+    assert all(each["silent_ms"] for each in document["partitions"] if each["lag"])
+    assert "no group 'order'" in CliRunner().invoke(main, ["cluster", str(tmp_path / "cluster.db"), "--group", "order"]).output
 
 
 def import_summary(source: Source) -> ImportSummary:
