@@ -151,7 +151,10 @@ NOT_MET: dict[str, set[Key]] = {
     },
     "explain": {("explain#candidate", each) for each in ("rack", "traffic_cost", "load_share", "task_share")},
     "timeline": {("timeline#lifeline", "rack")},
-    "incident": {("incident#group_incidents", "unread")},
+    "incident": {
+        ("incident#group_incidents", "unread"), ("incident", "at_once"),
+        *(("incident#at_once", name) for name in ("begin_ms", "end_ms", "groups", "causes")),
+    },
     "verify": {("verify#fact", "event"), ("verify", "begins"), ("verify#group", "begins_offset")},
     "archive": {
         ("archive", "unread"),

@@ -54,7 +54,7 @@ def cluster(screen: Screen, place: str, group: str | None) -> None:
     columns = ("group", "kind", "state", "members", "work", "revoking", "lag", "epoch", "protocol")
     table = Table(columns=columns, rows=[[row[column] for column in columns] for row in rows])
     unread = [f"not read: {each}" for each in observed.unread]
-    screen.answer({"groups": rows, "unread": observed.unread}, table if rows else "no group yet", *unread)
+    screen.answer({"groups": rows, "unread": observed.unread, "members": None, "partitions": None}, table if rows else "no group yet", *unread)
 
 
 @attrs.frozen

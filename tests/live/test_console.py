@@ -199,15 +199,16 @@ async ([path, open]) => {
 """
 
 
+@pytest.mark.slow
 async def test_thousand_tasks_are_drawn_within_a_second(bootstrap: str, prefix: str) -> None:
     async with deployed(bootstrap, prefix) as live:
         await live.group("large", 1_000, *(SlowMember("large", f"orders-7d9f8b6c5-x{number:02}", 10**7) for number in range(10)), max_warmups=100)
         live.swarm.start()
         async with page_at(live.browser, live.place()) as page:
-            await page.wait_for_function("document.querySelector('.list')?.textContent.includes('1,000')", timeout=PATIENCE_MS)
+            await expect(page.locator(".list")).to_contain_text("1,000", timeout=PATIENCE_MS)
             add(live.swarm, SlowMember("large", "m-new", 10**7))
             await page.goto(live.place("g", "large"))
-            await page.wait_for_function("document.querySelectorAll('.cell').length >= 1000", timeout=PATIENCE_MS)
+            await expect(page.locator(".cell").nth(999)).to_be_attached(timeout=PATIENCE_MS)
             for is_open in (False, True):
                 took_ms, rows, tasks = await page.evaluate(DRAW, ["./chart.js", is_open])
                 assert (tasks, rows) == (1_000, 1_000 if is_open else 0)
@@ -225,6 +226,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.slow
 async def test_hostile_names_are_text_on_every_page(bootstrap: str, prefix: str) -> None:
     group = HOSTILE[0] + "/" + HOSTILE[2]
     async with deployed(bootstrap, prefix) as live:

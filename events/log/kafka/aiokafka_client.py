@@ -438,6 +438,7 @@ async def _stop(client: Any, stop: Callable[[], Awaitable[None]], within_s: floa
     finally:
         stopping.cancel()
         tasks = _cut(client)
+        client._closed = True  # if stopping was called off before it began, the client would say so when it is collected
     await _ended(client, [*tasks, stopping])
 
 

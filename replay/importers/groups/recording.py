@@ -174,6 +174,8 @@ def open_recording(location: str, *, write: bool = False) -> Recording:
     is_new = not path.exists()
     if is_new and not write:
         raise InputError(f"{location}: there is no such recording; make one with equipoise record kafka://host:port --to {location}")
+    if not is_new and not _is_recording(path):  # before SQLite touches it
+        raise InputError(f"{location}: is no recording of groups; name a file that equipoise record wrote")
     try:
         connection = sqlite3.connect(path, isolation_level=None)
         connection.execute("PRAGMA journal_mode = WAL")
@@ -182,11 +184,19 @@ def open_recording(location: str, *, write: bool = False) -> Recording:
                 connection.execute("BEGIN IMMEDIATE")
                 for statement in _SCHEMA:
                     connection.execute(statement)
-        kind, version = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
     except sqlite3.Error as error:
         raise InputError(f"{location}: is no recording: {error}") from None
-    if kind != APPLICATION_ID:
-        raise InputError(f"{location}: is no recording of groups; name a file that equipoise record wrote")
     if version != SCHEMA_VERSION:
         raise InputError(f"{location}: is a recording of form {version}, and this build reads {SCHEMA_VERSION}; use the build that wrote it")
     return Recording(path, connection)
+
+
+def _is_recording(path: Path) -> bool:
+    """By the application id in the header of an SQLite file, at byte 68."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(72)
+    except OSError:
+        return False
+    return header[68:] == APPLICATION_ID.to_bytes(4, "big")
