@@ -171,19 +171,19 @@ def open_recording(location: str, *, write: bool = False) -> Recording:
     that is none.
     """
     path = Path(location)
-    is_new = not path.exists()
+    is_new = not path.exists() or not path.stat().st_size
     if is_new and not write:
         raise InputError(f"{location}: there is no such recording; make one with equipoise record kafka://host:port --to {location}")
     if not is_new and not _is_recording(path):  # before SQLite touches it
         raise InputError(f"{location}: is no recording of groups; name a file that equipoise record wrote")
     try:
         connection = sqlite3.connect(path, isolation_level=None)
-        connection.execute("PRAGMA journal_mode = WAL")
-        if is_new:
+        if is_new:  # before the write-ahead log, so that the file itself has the header from the beginning
             with connection:
                 connection.execute("BEGIN IMMEDIATE")
                 for statement in _SCHEMA:
                     connection.execute(statement)
+        connection.execute("PRAGMA journal_mode = WAL")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
     except sqlite3.Error as error:
         raise InputError(f"{location}: is no recording: {error}") from None

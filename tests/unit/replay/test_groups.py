@@ -333,3 +333,13 @@ def test_file_that_is_no_recording_is_refused(tmp_path: Path) -> None:
         db.execute("CREATE TABLE t (a)")
     with pytest.raises(InputError, match="is no recording of groups"):
         open_recording(str(tmp_path / "other.db"))
+
+
+def test_recording_is_known_by_its_file_before_anything_is_in_it(tmp_path: Path) -> None:
+    with open_recording(str(tmp_path / "a.db"), write=True):  # the write-ahead log is not in the file yet, as after a kill
+        (tmp_path / "b.db").write_bytes((tmp_path / "a.db").read_bytes())
+    with open_recording(str(tmp_path / "b.db"), write=True) as recording:
+        assert recording.groups() == []
+    (tmp_path / "c.db").touch()
+    with open_recording(str(tmp_path / "c.db"), write=True) as recording:
+        assert recording.cluster() is None
