@@ -89,7 +89,7 @@ async def _record(
     poll_s: float,
     once: bool,
 ) -> Recorder:
-    """Connects anew after each outage, from the recording's own positions."""
+    """Reconnects after each outage, and resumes at the recording's own positions."""
     from equipoise.events.log.kafka.opening import NotAllowedError, admin_client
     from equipoise.replay.importers.groups.cluster import ClusterReader
     from equipoise.replay.importers.groups.polled import LOST, PolledCluster
@@ -108,7 +108,7 @@ async def _record(
             async with ClusterReader(connection, recording.positions()) as reader:
                 recorder = Recorder(reader, recording, **options, done=total)
                 if polls:
-                    polled = PolledCluster(connection, reader, poll_s=poll_s, committed=recording.commits(), wanted=recorder.is_wanted)
+                    polled = PolledCluster(connection, reader, poll_s=poll_s, recording=recording, wanted=recorder.is_wanted)
                     recorder = Recorder(polled, recording, **options, done=total)
                 while True:
                     asked_s, before = time.monotonic(), total.records + total.commits

@@ -40,7 +40,7 @@ class _Page:
     waiting_bytes: int = 0
 
     def put(self, events: bytes) -> bool:
-        """Whether there was room."""
+        """Returns whether the events fit into the page's buffer."""
         if self.waiting_bytes and self.waiting_bytes + len(events) > MOST_WAITING_BYTES:
             return False
         self.waiting_bytes += len(events)

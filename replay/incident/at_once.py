@@ -17,7 +17,7 @@ _LEAST_PART = 0.1
 
 @attrs.frozen(kw_only=True)
 class AtOnce:
-    """Groups with an incident that began within WITHIN_MS of the one before. `causes`: how many of
+    """Groups with an incident that began within WITHIN_MS of the first. `causes`: how many of
     these incidents had which cause, the most frequent first.
     """
 
@@ -34,7 +34,7 @@ def at_once(found: Mapping[str, Sequence[Incident]]) -> list[AtOnce]:
     begun = [(group, each) for group, mine in found.items() for each in mine if each.cause is not Cause.FIRST]
     spans: list[list[tuple[str, Incident]]] = []
     for group, each in sorted(begun, key=lambda pair: (pair[1].begin_ms, pair[0])):
-        if spans and each.begin_ms - spans[-1][-1][1].begin_ms <= WITHIN_MS:
+        if spans and each.begin_ms - spans[-1][0][1].begin_ms <= WITHIN_MS:
             spans[-1].append((group, each))
         else:
             spans.append([(group, each)])

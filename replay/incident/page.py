@@ -21,7 +21,6 @@ from equipoise.replay.wording import counted, day_text, span_text
 
 MARGIN_MS = 30_000
 """Drawn before the first incident and after the last."""
-_MOST_POINTS = 200
 _RUNNING, _STANDS_STILL, _NOBODY = 0, 2, 3
 _COLOURS = {
     Cause.JOINED: "join", Cause.BACK: "join", Cause.FIRST: "join", Cause.LEFT: "leave", Cause.GONE: "leave", Cause.RESTARTED: "leave",
@@ -77,16 +76,10 @@ def page_data(history: GroupHistory, found: Sequence[Incident], told: Mapping[In
         "intervals": shown.intervals(gaps),
         "copies": shown.copies(),
         "moves": [],
-        "rounds": [_round(each, from_ms, len(history_members(history, each.end_ms))) for one in found for each in one.chain],
+        "rounds": [_round(each, from_ms, history.state_at(each.end_ms)) for one in found for each in one.chain],
         "lags": [],
         "imbalance": [],
     }  # fmt: skip
-
-
-def history_members(history: GroupHistory, at_ms: int) -> list[str]:
-    """Members of a group at a time."""
-    group = history.state_at(at_ms)
-    return [] if group is None else sorted(group.members)
 
 
 def _span(history: GroupHistory, found: Sequence[Incident]) -> tuple[int, int]:
@@ -96,10 +89,10 @@ def _span(history: GroupHistory, found: Sequence[Incident]) -> tuple[int, int]:
     return max(first_ms, min(each.begin_ms for each in found) - MARGIN_MS), max(each.end_ms for each in found) + MARGIN_MS
 
 
-def _round(each: Rebalance, from_ms: int, members: int) -> dict[str, Any]:
+def _round(each: Rebalance, from_ms: int, group: ObservedGroup | None) -> dict[str, Any]:
     return {
         "ms": each.end_ms - from_ms, "offset": -1, "generation": each.number, "cause": _COLOURS.get(each.cause, "unknown"), "text": each.cause.value,
-        "moves": len(each.moved), "members": members,
+        "moves": len(each.moved), "members": 0 if group is None else len(group.members),
     }  # fmt: skip
 
 

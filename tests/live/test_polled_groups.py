@@ -18,6 +18,7 @@ from equipoise.replay.importers.groups.observed import GroupKind
 from equipoise.replay.importers.groups.polled import LOST
 from equipoise.replay.importers.groups.recording import open_recording
 from equipoise.replay.incident import history_of
+from equipoise.replay.incident.history import State
 from tests.live.group_clients import GroupClient, confluent_kafka_command
 from tests.live.kafka import admin_client, writer
 from tests.live.secured import secured_broker
@@ -51,6 +52,10 @@ def test_groups_are_polled_where_their_records_may_not_be_read(tmp_path: Path) -
             )  # fmt: skip
             running.callback(client.close)
 
+        def states() -> list[State]:
+            with open_recording(recording) as opened:
+                return history_of(opened, "billing-classic").states
+
         def seen(members: int) -> None:
             end = time.monotonic() + MOST_S
             while True:
@@ -59,11 +64,11 @@ def test_groups_are_polled_where_their_records_may_not_be_read(tmp_path: Path) -
                 assert LOST in shown.stderr.replace("\n", " ")
                 with open_recording(recording) as opened:
                     history = history_of(opened, "billing-classic")
-                states = [state.group for state in history.states]
-                if states and len(states[-1].members) == members and len(history.commits) == PARTITIONS:
+                groups = [state.group for state in history.states]
+                if groups and len(groups[-1].members) == members and len(history.commits) == PARTITIONS:
                     break
-                assert time.monotonic() < end, (states, history.commits)
-            group = states[-1]
+                assert time.monotonic() < end, (groups, history.commits)
+            group = groups[-1]
             assert (group.kind, group.protocol) == (GroupKind.CLASSIC_CONSUMER, "range")
             assert sorted(group.owners) == [f"orders-{number}" for number in range(PARTITIONS)]
             assert {member.client_id for member in group.members.values()} == set("ab"[:members])
@@ -72,6 +77,9 @@ def test_groups_are_polled_where_their_records_may_not_be_read(tmp_path: Path) -
         consumer("a", "classic")
         consumer("c", "consumer")
         seen(1)
+        settled = len(states())
+        seen(1)
+        assert len(states()) == settled, "recorded again, and nothing had changed"
         consumer("b", "classic")
         seen(2)
         with open_recording(recording) as opened:

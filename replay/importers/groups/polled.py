@@ -18,7 +18,8 @@ from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.group_requests import DescribeGroups
 from equipoise.events.log.kafka.opening import admin_client, reaching
 from equipoise.replay.importers.groups.cluster import ClusterReader
-from equipoise.replay.importers.groups.recording import Commit
+from equipoise.replay.importers.groups.observed import ObservedGroups
+from equipoise.replay.importers.groups.recording import Recording
 from equipoise.replay.importers.offsets_topic.records import RawRecord
 from equipoise.replay.importers.offsets_topic.writing import WrittenMember, classic_group_record, commit_record, group_key
 
@@ -36,7 +37,8 @@ _MOST_AT_ONCE = 100
 
 class PolledCluster:
     """The same for a `Recorder` as a `ClusterReader`. `poll_s`: from one look to the next.
-    `committed`: what was recorded before, in order. `wanted`: whether a group is of interest.
+    `recording`: what was recorded before, so that a restart records no change. `wanted`: whether a
+    group is of interest.
     """
 
     positions: Mapping[int, int] = MappingProxyType({})
@@ -48,7 +50,7 @@ class PolledCluster:
         reader: ClusterReader,
         *,
         poll_s: float,
-        committed: Iterable[Commit] = (),
+        recording: Recording,
         wanted: Callable[[str], bool] = lambda group: True,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
@@ -60,9 +62,13 @@ class PolledCluster:
         self._next_s = 0.0
         self._seen: dict[str, tuple[Any, ...]] = {}
         """Group -> what was last written of it."""
-        self._generations: dict[str, int] = {}
+        known = ObservedGroups()
+        for raw in recording.records():
+            known.read(raw)
+        self._known = known.groups
+        self._generations = {name: group.epoch for name, group in known.groups.items()}
         self._coordinators: dict[str, int] = {}
-        self._committed = {(each.group, each.topic, each.partition): each.committed for each in committed}
+        self._committed = {(each.group, each.topic, each.partition): each.committed for each in recording.commits()}
 
     async def poll(self) -> list[RawRecord]:
         """What has changed since the last look; [] until it is time for the next. Raises InputError
@@ -113,7 +119,9 @@ class PolledCluster:
             described = (protocol_type, protocol, tuple(sorted(members)))
             if self._seen.get(name) != described:
                 self._seen[name] = described
-                self._generations[name] = self._generations.get(name, 0) + 1
+                before = self._known.pop(name, None)
+                if before is None or before.members.keys() != {each[0] for each in members}:
+                    self._generations[name] = self._generations.get(name, 0) + 1
                 written = [WrittenMember(*each) for each in described[2]]
                 found.append(self._raw(*classic_group_record(name, protocol_type, self._generations[name], protocol, self._now_ms(), written)))
         reading = (admin.list_consumer_group_offsets(name, group_coordinator_id=nodes[name]) for name in groups)

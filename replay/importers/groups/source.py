@@ -19,7 +19,7 @@ def source_of(recording: Recording | Dump, group: str) -> Source:
 
 def recorded_source(recording: Recording, group: str) -> HeldSource:
     """Reads a group's records, commits and end offsets into memory. A recording keeps what a commit
-    says and not its bytes, so those are written anew; of two records of one time, the commit comes
+    says and not its bytes, so those are written again; of two records of one time, the commit comes
     first.
     """
     source = HeldSource(f"group {group} of {recording.path}")

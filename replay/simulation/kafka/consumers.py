@@ -192,7 +192,7 @@ class ClassicGroup(SimulatedGroup):
     def _held(self, there: set[str]) -> set[str]:
         if not self.settings.hold_ms:
             return set()
-        for name in self._had.keys() - there - self._missed_ms.keys():
+        for name in sorted(self._had.keys() - there - self._missed_ms.keys()):
             self._missed_ms[name] = self.engine.now_ms
             self.engine.after(self.settings.hold_ms, self._hold_over, name)
         due_ms = self.engine.now_ms - self.settings.hold_ms
