@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     from equipoise.replay.importers.groups.dump import Dump
     from equipoise.replay.importers.groups.recording import Recording
     from equipoise.replay.incident import AtOnce, Counterfactual, GroupHistory, Incident, Rebalance
+    from equipoise.replay.incident.restores import Restore
 
 _MOST_STEPS = 12
+_MOST_RESTORES = 5
+"""Of one incident, the longest."""
 _MOST_SIMULATED = 20
 """Of one group's incidents, those that cost most."""
 _END_MS = 2**62
@@ -160,6 +163,7 @@ def _document(incident: Incident, simulated: Counterfactual | None) -> dict[str,
         "moved": incident.moved,
         "rebalances": [{**attrs.asdict(each), "cause": each.cause.name.lower()} for each in incident.chain],
         "gaps": [attrs.asdict(each) for each in incident.gaps],
+        "restores": [{**attrs.asdict(each), "is_stuck": each.is_stuck} for each in incident.restores],
         "advice": list(incident.advice),
         "simulated": None if simulated is None else {**attrs.asdict(simulated), "error": round(simulated.error, 3)},
     }
@@ -190,8 +194,18 @@ def _story(incident: Incident, simulated: Counterfactual | None) -> list[str]:
     lines = [_step(rebalance) for rebalance in incident.chain[:_MOST_STEPS]]
     if len(incident.chain) > _MOST_STEPS:
         lines.append(f"and {counted(len(incident.chain) - _MOST_STEPS, 'more rebalance')}")
+    lines += [_restore(each) for each in sorted(incident.restores, key=lambda each: -each.took_ms)[:_MOST_RESTORES]]
+    if len(incident.restores) > _MOST_RESTORES:
+        lines.append(f"and {counted(len(incident.restores) - _MOST_RESTORES, 'shorter restore')}")
     lines += [f"to avoid it: {text}" for text in incident.advice]
     return lines if simulated is None else lines + _simulated(simulated)
+
+
+def _restore(each: Restore) -> str:
+    if each.is_over:
+        return f"task {each.task}: {span_text(each.took_ms)} from its assignment to {each.member} to its first commit: its state was restored"
+    what = "the restore is stuck, or the task hangs" if each.is_stuck else "its state is being restored"
+    return f"task {each.task}: assigned to {each.member} {span_text(each.took_ms)} ago, and nothing committed since: {what}"
 
 
 def _simulated(found: Counterfactual) -> list[str]:

@@ -1,19 +1,25 @@
-"""What an incident of a consumer group would have cost under other settings: the group simulated as
-it was, beside what was measured, and then otherwise.
+"""What an incident would have cost under other settings: the group simulated as it was, beside what
+was measured, and then otherwise. Of consumers, of Kafka Streams as the broker leads it (KIP-1071),
+and of Kafka Connect; of Kafka Streams of the classic protocol in streams_counterfactuals.
 """
 
 from __future__ import annotations
 
+import statistics
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from itertools import pairwise
 
 import attrs
 
-from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup, ObservedMember
+from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup, ObservedMember, kind_is_classic
 from equipoise.replay.incident.history import GroupHistory
 from equipoise.replay.incident.incidents import ROLLING_MS, Incident
 from equipoise.replay.incident.rebalances import Cause, expired_from_ms, last_heard_before_ms, name_of
-from equipoise.replay.simulation.kafka.consumers import COOPERATIVE, ConsumerEvent, ConsumerSettings, unavailable_ms
+from equipoise.replay.simulation.kafka.connect import ConnectSettings
+from equipoise.replay.simulation.kafka.consumers import COOPERATIVE, ConsumerEvent, ConsumerSettings
+from equipoise.replay.simulation.kafka.unavailable import connect_unavailable_ms, unavailable_ms
 
 SEEDS = range(5)
 _EXPIRY = (Cause.EXPIRED, Cause.POLL_TIMEOUT)
@@ -21,7 +27,12 @@ _DEFAULT_SESSION_MS = 45_000
 SHORT_SESSION_MS = 10_000
 _HEARTBEAT_MS = ConsumerSettings(session_timeout_ms=1).heartbeat_interval_ms
 _BROKER_HEARTBEAT_MS = 5_000
-"""``group.consumer.heartbeat.interval.ms``, Kafka's default."""
+"""``group.consumer.heartbeat.interval.ms`` and that of ``group.streams``, Kafka's default."""
+_DEFAULT_DELAY_MS = 300_000
+"""``scheduled.rebalance.max.delay.ms`` of Kafka Connect."""
+_TASK_BEGIN_MS = 1_000
+"""From being given a task of Kafka Connect to its consumer's request to join."""
+_LONGEST_RESTORE_MS = 3_600_000
 _AFTER_MS = 30_000
 _HOLD_MS = 15_000
 _STATIC_SLACK_MS = 10_000
@@ -58,29 +69,56 @@ class Counterfactual:
         return (self.as_it_was_ms - self.measured_ms) / max(1, self.measured_ms)
 
 
+@attrs.frozen(kw_only=True)
+class _Case:
+    """`first`: the group when its incident began. `busy`: partitions that count."""
+
+    history: GroupHistory
+    incident: Incident
+    first: ObservedGroup
+    busy: Set[str]
+    events: Sequence[ConsumerEvent]
+
+
+Run = Callable[[int, int], Mapping[str, int]]
+"""Seed and end (ms) -> how long each piece of work stood still, ms."""
+
+
+@attrs.frozen(kw_only=True)
+class Simulation:
+    """A group of an incident. `weights`: work -> how many partitions stand still with it. `was`: as
+    it was, as far as is known. `changes`: what else to try. `lasts_ms`: nothing goes on longer
+    after the last event.
+    """
+
+    weights: Mapping[str, int]
+    was: Run
+    changes: list[tuple[str, Run]]
+    lasts_ms: int
+
+
 def counterfactual(history: GroupHistory, incident: Incident, all_incidents: Sequence[Incident]) -> Counterfactual | None:
-    """Simulates an incident. None where that says nothing: nothing stood still, the group is not
-    one of consumers, or no member came or went.
+    """Simulates an incident. None where that says nothing: nothing stood still, the group is of a
+    kind that is not simulated here, or no member came or went.
     """
     first = history.state_at(incident.begin_ms)
-    if first is None or first.kind not in (GroupKind.CLASSIC_CONSUMER, GroupKind.CONSUMER) or not incident.chain or not incident.unavailable_ms:
+    if first is None or not incident.chain or not incident.unavailable_ms:
         return None
     events = events_of(history, incident)
-    names = process_names(first)
     busy = {gap.partition for gap in incident.gaps} | {key for key, commits in history.commits.items() if len(commits) > 1}
-    owners = {work: names[who[0]] for work, who in first.owners.items() if work in busy}
-    if not events or not owners or len(owners) > _MOST_PARTITIONS:
+    simulated = SIMULATED.get(first.kind)
+    case = _Case(history=history, incident=incident, first=first, busy=busy, events=events)
+    simulation = simulated(case) if simulated is not None and events else None
+    if simulation is None or not 0 < len(simulation.weights) <= _MOST_PARTITIONS:
         return None
-    until_ms = events[-1].at_ms + session_ms_of(first, incident) + _AFTER_MS
+    until_ms = events[-1].at_ms + simulation.lasts_ms
     returns = [each for each in all_incidents if incident.end_ms <= each.begin_ms <= events[-1].at_ms and each.cause is Cause.BACK]
-    was = settings_of(first, incident)
 
-    def mean(settings: ConsumerSettings) -> int:
-        runs = [unavailable_ms(owners, events, settings, seed=seed, until_ms=until_ms) for seed in SEEDS]
-        return round(sum(sum(run.values()) for run in runs) / len(runs))
+    def mean(run: Run) -> int:
+        return round(sum(cost * simulation.weights[work] for seed in SEEDS for work, cost in run(seed, until_ms).items()) / len(SEEDS))
 
-    as_it_was = mean(was)
-    tried = [Otherwise(change=change, unavailable_ms=mean(settings)) for change, settings in _changes(was, events)]
+    as_it_was = mean(simulation.was)
+    tried = [Otherwise(change=change, unavailable_ms=mean(run)) for change, run in simulation.changes]
     better = [each for each in tried if each.unavailable_ms <= (1 - GAIN) * as_it_was]
     return Counterfactual(
         measured_ms=sum(each.unavailable_ms for each in (incident, *returns)),
@@ -89,10 +127,105 @@ def counterfactual(history: GroupHistory, incident: Incident, all_incidents: Seq
     )
 
 
+def _of_consumers(case: _Case) -> Simulation:
+    """Consumers, or tasks of KIP-1071."""
+    first, names = case.first, process_names(case.first)
+    weights = {work: len(case.busy & set(first.partitions_of(work))) for work in first.owners}
+    owners = {work: names[who[0]] for work, who in first.owners.items() if weights[work]}
+    was = settings_of(first, case.incident)
+    if first.kind is GroupKind.STREAMS:
+        begin_ms, restore_ms = times_to_begin_ms(case.history)
+        restores = {work: restore_ms[subtopology] for work in owners if (subtopology := work.rpartition("_")[0]) in restore_ms}
+        was = attrs.evolve(was, begin_ms=begin_ms, restore_ms=restores)
+
+    def run(settings: ConsumerSettings) -> Run:
+        return lambda seed, until_ms: unavailable_ms(owners, case.events, settings, seed=seed, until_ms=until_ms)
+
+    return Simulation(
+        weights={work: weights[work] for work in owners},
+        was=run(was),
+        changes=[(change, run(settings)) for change, settings in _changes(first.kind, was, case.events)],
+        lasts_ms=was.session_timeout_ms + max(was.restore_ms.values(), default=0) + _AFTER_MS,
+    )
+
+
+def times_to_begin_ms(history: GroupHistory) -> tuple[int, dict[str, int]]:
+    """Of a group of KIP-1071: how long a task takes from its assignment to its first commit, less
+    the usual time between two commits, if it has no state or a copy of it; and sub-topology -> how
+    much longer without a copy. Medians over the group's past; of what never happened the least that
+    any task took, and nothing.
+    """
+    ready: list[float] = []
+    cold: dict[str, list[float]] = {}
+    for before, after in pairwise(history.states):
+        for name, member in after.group.members.items():
+            former = before.group.members.get(name)
+            for task in member.active - member.revoking - (former.active if former is not None else frozenset()):
+                took_ms = _began_after_ms(history, after.group.partitions_of(task), after.at_ms)
+                if took_ms is None:
+                    continue
+                has_copy = former is not None and task in former.standby | former.warmup
+                subtopology = task.rpartition("_")[0]
+                (ready if has_copy or subtopology not in after.group.stateful else cold.setdefault(subtopology, [])).append(took_ms)
+    begin_ms = statistics.median(ready) if ready else min((took for each in cold.values() for took in each), default=0.0)
+    return round(begin_ms), {each: max(0, round(statistics.median(took) - begin_ms)) for each, took in sorted(cold.items())}
+
+
+def _began_after_ms(history: GroupHistory, partitions: Iterable[str], at_ms: int) -> float | None:
+    """How long after `at_ms` the first of these partitions with unread records was committed, less
+    the usual time between two commits; None: none of them.
+    """
+    found = []
+    for partition in partitions:
+        last, end = history.last_commit(partition, at_ms), history.end_of(partition, at_ms)
+        commits = history.commits.get(partition, [])
+        place = bisect_right(commits, at_ms, key=lambda commit: commit[0])
+        if last is not None and end is not None and end > last[1] and place < len(commits):
+            found.append(max(0.0, commits[place][0] - at_ms - history.usual_ms(partition)))
+    return min((each for each in found if each < _LONGEST_RESTORE_MS), default=None)
+
+
+def _of_connect(case: _Case) -> Simulation | None:
+    """The workers, and the consumers of the sinks that they run."""
+    first, names = case.first, process_names(case.first)
+    workers = {work: names[who[0]] for work, who in first.owners.items()}
+    readers = {key: task for member in first.members.values() for task, keys in member.inputs.items() for key in keys if key in case.busy}
+    now = [sink.state_at(case.incident.begin_ms) for sink in case.history.sinks.values()]
+    sinks = [settings_of(group, case.incident) for group in now if group is not None and group.members]
+    if not sinks:
+        return None
+    delays_ms = [
+        member.rejoin_ms - state.at_ms for state in case.history.states for member in state.group.members.values() if member.rejoin_ms >= state.at_ms
+    ]
+    delay_ms = max(delays_ms, default=_DEFAULT_DELAY_MS)
+    was = ConnectSettings(
+        workers=attrs.evolve(settings_of(first, case.incident), assignor=COOPERATIVE, is_static=False, begin_ms=_TASK_BEGIN_MS, hold_ms=delay_ms),
+        sinks=max(sinks, key=lambda settings: settings.session_timeout_ms),
+    )
+
+    def run(settings: ConnectSettings) -> Run:
+        return lambda seed, until_ms: connect_unavailable_ms(workers, readers, case.events, settings, seed=seed, until_ms=until_ms)
+
+    return Simulation(
+        weights=dict.fromkeys(readers, 1),
+        was=run(was),
+        changes=[(change, run(settings)) for change, settings in _connect_changes(was, case.events)],
+        lasts_ms=max(was.workers.session_timeout_ms, was.sinks.session_timeout_ms) + delay_ms + _AFTER_MS,
+    )
+
+
+SIMULATED: Mapping[GroupKind, Callable[[_Case], Simulation | None]] = {
+    GroupKind.CLASSIC_CONSUMER: _of_consumers,
+    GroupKind.CONSUMER: _of_consumers,
+    GroupKind.STREAMS: _of_consumers,
+    GroupKind.CONNECT: _of_connect,
+}
+
+
 def settings_of(group: ObservedGroup, incident: Incident) -> ConsumerSettings:
     """The settings of a group, as far as its records have them."""
     session_ms = session_ms_of(group, incident)
-    is_broker_led = group.kind is GroupKind.CONSUMER
+    is_broker_led = not kind_is_classic(group.kind)
     heartbeat_ms = _BROKER_HEARTBEAT_MS if is_broker_led else _HEARTBEAT_MS
     return ConsumerSettings(
         session_timeout_ms=session_ms,
@@ -100,12 +233,13 @@ def settings_of(group: ObservedGroup, incident: Incident) -> ConsumerSettings:
         assignor=group.protocol,
         is_static=all(member.instance_id is not None for member in group.members.values()),
         is_broker_led=is_broker_led,
+        num_standbys=max(Counter(task for member in group.members.values() for task in member.standby).values(), default=0),
     )
 
 
 def session_ms_of(group: ObservedGroup, incident: Incident) -> int:
-    """The session timeout, ms. One of KIP-848 is in no record, so it is taken from the incident:
-    how long the member was missed.
+    """The session timeout, ms. One of KIP-848 or KIP-1071 is in no record, so it is taken from the
+    incident: how long the member was missed.
     """
     known = max((member.session_timeout_ms for member in group.members.values()), default=-1)
     if incident.cause is Cause.POLL_TIMEOUT:
@@ -139,7 +273,7 @@ def events_of(history: GroupHistory, incident: Incident) -> list[ConsumerEvent]:
             for key in sorted(now.members.keys() - before.members.keys()):
                 names[key] = name = _name_of_new(now.members[key], before, names)
                 if state.at_ms <= until_ms or name in stopped:
-                    at_ms = state.at_ms if now.kind is GroupKind.CONSUMER else state.at_ms - _HEARTBEAT_MS // 2
+                    at_ms = state.at_ms if not kind_is_classic(now.kind) else state.at_ms - _HEARTBEAT_MS // 2
                     if any(names[member.member_id] == name for member in gone):
                         at_ms = _others_stopped_ms(incident, before, name, names) or at_ms
                     found.append(ConsumerEvent(at_ms, "start", name))
@@ -171,19 +305,15 @@ def process_names(group: ObservedGroup) -> dict[str, str]:
     return {key: name if counts[name] == 1 else key for key, name in names.items()}
 
 
-def _changes(was: ConsumerSettings, events: Sequence[ConsumerEvent]) -> list[tuple[str, ConsumerSettings]]:
+def _changes(kind: GroupKind, was: ConsumerSettings, events: Sequence[ConsumerEvent]) -> list[tuple[str, ConsumerSettings]]:
     found: list[tuple[str, ConsumerSettings]] = []
-    killed = [event for event in events if event.kind == "kill"]
-    starts = [event for event in events if event.kind == "start"]
-    returns = [
-        next((start.at_ms - stop.at_ms for start in starts if start.name == stop.name and start.at_ms >= stop.at_ms), None)
-        for stop in events if stop.kind != "start"
-    ]  # fmt: skip
-    back_ms = [each for each in returns if each is not None]
-    session_name = "group.consumer.session.timeout.ms" if was.is_broker_led else "session.timeout.ms"
-    if killed and was.session_timeout_ms > SHORT_SESSION_MS:
-        short = attrs.evolve(was, session_timeout_ms=SHORT_SESSION_MS, heartbeat_interval_ms=min(was.heartbeat_interval_ms, 3_000))
-        found.append((f"{session_name}={SHORT_SESSION_MS}", short))
+    back_ms = _back_after_ms(events)
+    session_name = _SESSION_NAMES[kind]
+    if _are_killed(events) and was.session_timeout_ms > SHORT_SESSION_MS:
+        found.append((f"{session_name}={SHORT_SESSION_MS}", _with_short_session(was)))
+    if kind is GroupKind.STREAMS:  # Kafka Streams refuses group.instance.id with it
+        found.append((f"streams.num.standby.replicas={was.num_standbys + 1}", attrs.evolve(was, num_standbys=was.num_standbys + 1)))
+        return found
     if back_ms and not was.is_static:
         session_ms = max(was.session_timeout_ms, -(-(max(back_ms) + _STATIC_SLACK_MS) // 1000) * 1000)
         longer = f" and {session_name}={session_ms}" if session_ms > was.session_timeout_ms else ""
@@ -201,3 +331,45 @@ def _changes(was: ConsumerSettings, events: Sequence[ConsumerEvent]) -> list[tup
     by_broker = attrs.evolve(was, is_broker_led=True, heartbeat_interval_ms=_BROKER_HEARTBEAT_MS, session_timeout_ms=_DEFAULT_SESSION_MS)
     found.append(("group.protocol=consumer", by_broker))
     return found
+
+
+_SESSION_NAMES = {
+    GroupKind.CLASSIC_CONSUMER: "session.timeout.ms",
+    GroupKind.CONSUMER: "group.consumer.session.timeout.ms",
+    GroupKind.STREAMS: "group.streams.session.timeout.ms",
+}
+
+
+def _connect_changes(was: ConnectSettings, events: Sequence[ConsumerEvent]) -> list[tuple[str, ConnectSettings]]:
+    found: list[tuple[str, ConnectSettings]] = []
+    workers, sinks, back_ms = was.workers, was.sinks, _back_after_ms(events)
+    if _are_killed(events) and workers.session_timeout_ms > SHORT_SESSION_MS:
+        found.append((f"session.timeout.ms={SHORT_SESSION_MS}", attrs.evolve(was, workers=_with_short_session(workers))))
+    if _are_killed(events) and sinks.session_timeout_ms > SHORT_SESSION_MS:
+        found.append((f"consumer.session.timeout.ms={SHORT_SESSION_MS}", attrs.evolve(was, sinks=_with_short_session(sinks))))
+    for delay_ms in (0, *(-(-(each + _STATIC_SLACK_MS) // 1000) * 1000 for each in back_ms[:1])):
+        if delay_ms < workers.hold_ms:
+            change = attrs.evolve(was, workers=attrs.evolve(workers, hold_ms=delay_ms))
+            found.append((f"scheduled.rebalance.max.delay.ms={delay_ms}", change))
+    if sinks.assignor != COOPERATIVE:
+        change = attrs.evolve(was, sinks=attrs.evolve(sinks, assignor=COOPERATIVE))
+        found.append(("consumer.partition.assignment.strategy=org.apache.kafka.clients.consumer.CooperativeStickyAssignor", change))
+    return found
+
+
+def _are_killed(events: Sequence[ConsumerEvent]) -> bool:
+    return any(event.kind == "kill" for event in events)
+
+
+def _back_after_ms(events: Sequence[ConsumerEvent]) -> list[int]:
+    """How long each process that stopped and is back was away, the longest first."""
+    starts = [event for event in events if event.kind == "start"]
+    returns = [
+        next((start.at_ms - stop.at_ms for start in starts if start.name == stop.name and start.at_ms >= stop.at_ms), None)
+        for stop in events if stop.kind != "start"
+    ]  # fmt: skip
+    return sorted((each for each in returns if each is not None), reverse=True)
+
+
+def _with_short_session(was: ConsumerSettings) -> ConsumerSettings:
+    return attrs.evolve(was, session_timeout_ms=SHORT_SESSION_MS, heartbeat_interval_ms=min(was.heartbeat_interval_ms, 3_000))

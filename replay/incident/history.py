@@ -31,7 +31,7 @@ class GroupHistory:
     its commits, in order; deleted ones are left out. `end_times_ms`, `ends`: times of the samples,
     and for each topic -> end of each partition. `unread`: why records were passed over.
     `has_every_commit`: at least one of each second; a recorded run that ships with equipoise has
-    fewer.
+    fewer. `sinks`: of a group of Kafka Connect, connector -> the group in which it reads.
     """
 
     group: str
@@ -41,6 +41,7 @@ class GroupHistory:
     ends: list[dict[str, list[int]]]
     unread: list[str]
     has_every_commit: bool = True
+    sinks: Mapping[str, GroupHistory] = attrs.field(factory=dict)
 
     def state_at(self, at_ms: int) -> ObservedGroup | None:
         """The group at a time; None: before its first record."""
@@ -126,7 +127,7 @@ def with_sinks(history: GroupHistory, sinks: Mapping[str, GroupHistory]) -> Grou
         }
         states.append(State(at_ms=at_ms, group=attrs.evolve(group, members=members)))
     commits = {f"{sink.group}:{partition}": found for sink in sinks.values() for partition, found in sink.commits.items()}
-    return attrs.evolve(history, states=states, commits=history.commits | commits)
+    return attrs.evolve(history, states=states, commits=history.commits | commits, sinks=sinks)
 
 
 def read_history(

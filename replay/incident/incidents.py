@@ -10,9 +10,10 @@ from itertools import pairwise
 
 import attrs
 
-from equipoise.replay.importers.groups.observed import GroupKind
+from equipoise.replay.importers.groups.observed import GroupKind, kind_is_classic
 from equipoise.replay.incident.history import GroupHistory
 from equipoise.replay.incident.rebalances import FOLLOWS, Cause, Rebalance, rebalances
+from equipoise.replay.incident.restores import Restore, restores
 from equipoise.replay.incident.unavailable import Gap, gaps
 
 TOGETHER_MS = 10_000
@@ -40,6 +41,7 @@ class Incident:
     one. `unavailable_ms`: summed over partitions. `is_rolling`: one of several members stopped
     after the other, and came back: a deployment. `before`: what earlier incidents of the same
     cause had cost (ms), to see what is unusual. `is_static`: those who stopped have instance ids.
+    `restores`: tasks that took long from their assignment to their first commit.
     """
 
     begin_ms: int
@@ -51,6 +53,7 @@ class Incident:
     is_rolling: bool = False
     is_static: bool = False
     before: tuple[int, ...] = ()
+    restores: tuple[Restore, ...] = ()
     advice: tuple[str, ...] = ()
 
     @property
@@ -84,7 +87,7 @@ def incidents(history: GroupHistory, from_ms: int = 0, until_ms: int = 2**62) ->
         index = _chain_of(gap, chains)
         (without if index is None else shares[index]).append(gap)
     found = [_incident(chain, share) for chain, share in zip(chains, shares, strict=True)] + _without_rebalance(without) + _outside(history)
-    found.sort(key=lambda incident: incident.begin_ms)
+    found = [attrs.evolve(each, restores=tuple(restores(history, each.gaps))) for each in sorted(found, key=lambda incident: incident.begin_ms)]
     kind = history.states[-1].group.kind if history.states else GroupKind.OTHER
     return [
         attrs.evolve(
@@ -219,20 +222,27 @@ def _advice(kind: GroupKind, incident: Incident, *, is_rolling: bool) -> list[st
     """What would have avoided it, the best first."""
     found = []
     cause, chain = incident.cause, incident.chain
-    classic = kind in (GroupKind.CLASSIC_CONSUMER, GroupKind.CLASSIC_STREAMS)
     back = is_rolling or (any(set(incident.members) & set(each.joined) for each in chain) and cause in _STOPS)
     if cause is Cause.POLL_TIMEOUT:
         found.append("lower max.poll.records, or raise max.poll.interval.ms above the longest time that a batch takes")
-    if back:
+    if back and kind not in (GroupKind.STREAMS, GroupKind.CONNECT):  # neither takes a group.instance.id
         found.append("set group.instance.id, and session.timeout.ms above the time of a restart: a member that is back in time begins no rebalance")
         if kind is GroupKind.CLASSIC_CONSUMER:
             found.append("lead the group with `equipoise lead --hold`: partitions wait for a member that will be back")
     elif cause is Cause.EXPIRED:
-        found.append("lower session.timeout.ms: work stands still until the session is over" if classic else "lower the brokers' session timeout")
+        session = "session.timeout.ms" if kind_is_classic(kind) else "the brokers' session timeout"
+        found.append(f"lower {session}: work stands still until the session is over")
     if kind is GroupKind.CLASSIC_STREAMS and any(each.moved or each.unowned for each in chain):
         found.append("let equipoise decide the rounds (docs/streams.md): copies are made first, and tasks move when they are ready")
+    if kind is GroupKind.STREAMS and (back or incident.restores):
+        found.append("keep copies, so that a task need not be restored: set the group's streams.num.standby.replicas (kafka-configs)")
     if kind is GroupKind.CONNECT and cause in _STOPS:
-        found.append("set scheduled.rebalance.max.delay.ms above the time of a restart")
+        found.append(
+            "set scheduled.rebalance.max.delay.ms a little above the time of a restart: what a worker had waits so long, whether it is back or not"
+        )
+    if any(each.is_stuck for each in incident.restores):
+        tasks = ", ".join(f"{each.task} at {each.member}" for each in incident.restores if each.is_stuck)
+        found.append(f"look at these processes: the restore of their task does not end, or the task hangs: {tasks}")
     if sum(each.cause is Cause.PROBING and not (each.moved or each.unowned) for each in chain) > 1:
         found.append("raise acceptable.recovery.lag, or probing.rebalance.interval.ms: copies do not get ready between two probes")
     if sum(each.cause is Cause.ASKED for each in chain) >= _MANY:

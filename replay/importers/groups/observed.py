@@ -77,7 +77,7 @@ class ObservedGroup:
     """A group as its coordinator stored it. `epoch`: the generation of a classic group, else the
     group epoch. `assignment_epoch`: the epoch that the target was computed for; behind `epoch` it
     is still to be computed. `protocol`: assignor of a classic group. `sources`: of a KIP-1071
-    group, sub-topology -> its source topics.
+    group, sub-topology -> its source topics. `stateful`: its sub-topologies with changelogs.
     """
 
     name: str
@@ -88,6 +88,7 @@ class ObservedGroup:
     leader: str | None = None
     members: Mapping[str, ObservedMember] = attrs.field(factory=dict)
     sources: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
+    stateful: Work = NOTHING
     topology_epoch: int = -1
 
     @property
@@ -214,7 +215,8 @@ class ObservedGroups:
                     each.subtopology_id: (*each.source_topics, *(topic.name for topic in each.repartition_source_topics))
                     for each in value.subtopologies
                 }
-                return attrs.evolve(group, sources=sources, topology_epoch=value.epoch)
+                stateful = frozenset(each.subtopology_id for each in value.subtopologies if each.state_changelog_topics)
+                return attrs.evolve(group, sources=sources, stateful=stateful, topology_epoch=value.epoch)
             case values.ConsumerGroupMemberMetadata():
                 classic = value.classic_member_metadata
                 member = attrs.evolve(

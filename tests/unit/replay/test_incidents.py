@@ -9,7 +9,6 @@ import json
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import attrs
 import pytest
@@ -22,13 +21,13 @@ from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup,
 from equipoise.replay.importers.groups.recording import open_recording
 from equipoise.replay.importers.groups.source import recorded_source
 from equipoise.replay.importers.kafka_streams import ImportOptions, ImportSummary, Source, import_history, shipped_runs
-from equipoise.replay.incident import Cause, GroupHistory, Incident, at_once, counterfactual, gaps, history_of, incidents, rebalances
-from equipoise.replay.incident.counterfactuals import events_of
-from equipoise.replay.incident.history import State, with_sinks
+from equipoise.replay.incident import Cause, GroupHistory, Incident, at_once, gaps, history_of, incidents, rebalances
+from equipoise.replay.incident.history import with_sinks
 from equipoise.replay.incident.page import render_incidents
 from equipoise.replay.incident.rebalances import FOLLOWS
 from equipoise.replay.simulation import MemorySink
 from tests.json_schemas import check
+from tests.observed_groups import BOTH, group, history, member
 from tests.pages import rows_of
 
 JOINED, EXPIRED, LEFT, BACK, FIRST = Cause.JOINED, Cause.EXPIRED, Cause.LEFT, Cause.BACK, Cause.FIRST
@@ -105,46 +104,6 @@ def test_markdown_for_a_ticket_shows_names_as_text() -> None:
 
 
 # -- constructed histories: two consumers, four partitions, a commit each second
-
-SECOND = 1_000
-
-
-def member(name: str, *partitions: int, **settings: Any) -> ObservedMember:
-    plain = ObservedMember(member_id=f"{name}-1", client_id=name, session_timeout_ms=10_000, rebalance_timeout_ms=60_000, topics=("orders",))
-    return attrs.evolve(plain, active=frozenset(f"orders-{partition}" for partition in partitions), **settings)
-
-
-def group(number: int, *members: ObservedMember, protocol: str = "range") -> ObservedGroup:
-    return ObservedGroup(
-        name="g", kind=GroupKind.CLASSIC_CONSUMER, epoch=number, assignment_epoch=number, protocol=protocol,
-        members={each.member_id: each for each in members},
-    )  # fmt: skip
-
-
-BOTH = group(1, member("a", 0, 1), member("b", 2, 3))
-
-
-def history(*states: tuple[int, ObservedGroup], stopped: Mapping[int, Sequence[tuple[int, int]]] | None = None, until_s: int = 200) -> GroupHistory:
-    """`states`: second and group. `stopped`: partition -> spans (seconds) without a commit. Ten
-    records a second come to each partition, and a commit has all of them.
-    """
-    commits = {
-        f"orders-{partition}": [
-            (second * SECOND, second * 10)
-            for second in range(1, until_s)
-            if not any(begin < second < end for begin, end in (stopped or {}).get(partition, ()))
-        ]
-        for partition in range(4)
-    }
-    return GroupHistory(
-        group="g",
-        states=[State(at_ms=second * SECOND, group=each) for second, each in states],
-        commits=commits,
-        end_times_ms=[second * SECOND for second in range(until_s)],
-        ends=[{"orders": [second * 10 + 5] * 4} for second in range(until_s)],
-        unread=[],
-    )
-
 
 def only(*states: tuple[int, ObservedGroup], stopped: Mapping[int, Sequence[tuple[int, int]]] | None = None) -> Incident:
     found = [each for each in incidents(history((0, BOTH), *states, stopped=stopped)) if each.cause is not Cause.OUTSIDE]
@@ -278,45 +237,6 @@ def test_consumers_of_kip_848_store_each_step() -> None:
 
 def test_history_without_records() -> None:
     assert incidents(GroupHistory(group="g", states=[], commits={}, end_times_ms=[], ends=[], unread=[])) == []
-
-
-# -- what would have been
-
-EAGER = {"session_timeout_ms": 45_000}
-
-
-def test_killed_consumer_is_simulated_as_it_was_and_under_other_settings() -> None:
-    both = group(1, member("a", 0, 1, **EAGER), member("b", 2, 3, **EAGER))
-    stops = {2: [(53, 101)], 3: [(53, 101)], 0: [(98, 101)], 1: [(98, 101)]}
-    past = history((0, both), (100, group(2, member("a", 0, 1, 2, 3, **EAGER))), stopped=stops)
-    found = incidents(past)
-    simulated = counterfactual(past, found[-1], found)
-    assert simulated is not None
-    assert simulated.measured_ms == 98_000
-    assert abs(simulated.error) < 0.1
-    costs = {each.change: each.unavailable_ms for each in simulated.otherwise}
-    assert next(iter(costs)) == "session.timeout.ms=10000"
-    assert 20_000 <= costs["session.timeout.ms=10000"] <= 32_000
-    assert not any("group.instance.id" in change for change in costs), "it did not come back"
-
-
-def test_restarted_consumer_could_have_been_static() -> None:
-    members = [member(name, number, **EAGER) for number, name in enumerate("abcd")]
-    again = [*members[:3], attrs.evolve(members[3], member_id="d-2")]
-    past = history((0, group(1, *members)), (142, group(2, *again)), stopped={3: [(97, 143)], **{number: [(101, 143)] for number in range(3)}})
-    found = incidents(past)
-    assert [(event.kind, event.name) for event in events_of(past, found[-1])] == [("kill", "d"), ("start", "d")]
-    simulated = counterfactual(past, found[-1], found)
-    assert simulated is not None
-    costs = {each.change: each.unavailable_ms for each in simulated.otherwise}
-    assert costs["partition.assignment.strategy=cooperative-sticky"] < simulated.as_it_was_ms / 2, "the others would have run on"
-    assert [cost for change, cost in costs.items() if change.startswith("group.instance.id")] == [min(costs.values())]
-
-
-def test_incident_without_consumers_that_come_or_go_is_not_simulated() -> None:
-    past = history((0, BOTH), stopped={3: [(100, 200)]})
-    found = incidents(past)
-    assert [counterfactual(past, each, found) for each in found] == [None, None]
 
 
 def test_command_simulates_a_recorded_application(tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from equipoise.replay.simulation.kafka.consumers import ConsumerEvent, ConsumerSettings, Joined, assign, unavailable_ms
+from equipoise.replay.simulation.kafka.connect import ConnectSettings
+from equipoise.replay.simulation.kafka.consumers import ConsumerEvent, ConsumerSettings, Joined, assign
+from equipoise.replay.simulation.kafka.unavailable import connect_unavailable_ms, unavailable_ms
 
 AT_MS = 1_000_000
 OWNERS = {f"orders-{number}": "abc"[number // 4] for number in range(12)}
@@ -69,6 +71,50 @@ def test_group_that_the_broker_leads_moves_what_it_has_to() -> None:
 
 def test_group_without_events_reads_all_the_time() -> None:
     assert set(silent_s().values()) == {0}
+
+
+@pytest.mark.parametrize(("num_standbys", "least_s", "most_s"), [(0, 30, 36), (1, 0, 6)])
+def test_task_is_restored_where_there_is_no_copy(num_standbys: int, least_s: float, most_s: float) -> None:
+    restored = silent_s(
+        LEAVE, is_broker_led=True, heartbeat_interval_ms=5_000, begin_ms=500, restore_ms=dict.fromkeys(OWNERS, 30_000), num_standbys=num_standbys
+    )  # fmt: skip
+    assert all(least_s <= restored[f"orders-{number}"] <= most_s for number in range(4, 8))
+    assert not any(restored[f"orders-{number}"] for number in range(4)), "those who stay have their state"
+
+
+def test_copy_that_is_not_complete_is_restored_to_its_end() -> None:
+    """b leaves, and c 20 s later: the copies that were made of b's tasks have 10 s to go."""
+    twice = silent_s(
+        LEAVE, ConsumerEvent(AT_MS + 20_000, "leave", "c"), is_broker_led=True, begin_ms=0, restore_ms=dict.fromkeys(OWNERS, 30_000), num_standbys=1
+    )  # fmt: skip
+    assert max(twice.values()) < 30 + 3 + 3
+    assert any(5 < value < 20 for value in twice.values())
+
+
+def connect_silent_s(*events: ConsumerEvent, delay_s: float, sink_session_s: float, tasks: int = 3) -> dict[str, float]:
+    """Partition of a sink -> seconds without a reader. Three workers, of which b has a task."""
+    settings = ConnectSettings(
+        workers=ConsumerSettings(session_timeout_ms=10_000, assignor="cooperative-sticky", begin_ms=1_000, hold_ms=round(delay_s * 1000)),
+        sinks=ConsumerSettings(session_timeout_ms=round(sink_session_s * 1000)),
+    )
+    workers = {"sink": "a", **{f"sink-{number}": "bca"[number] for number in range(tasks)}}
+    readers = {f"orders-{number}": f"sink-{number % tasks}" for number in range(6)}
+    runs = [connect_unavailable_ms(workers, readers, events, settings, seed=seed, until_ms=AT_MS + 500_000) for seed in range(5)]
+    return {partition: statistics.mean(run[partition] for run in runs) / 1000 for partition in readers}
+
+
+def test_sink_of_connect_with_other_tasks_waits_for_its_group_and_not_for_the_delay() -> None:
+    silent = connect_silent_s(KILL, delay_s=300, sink_session_s=45)
+    assert all(42 <= silent[f"orders-{number}"] <= 49 for number in (0, 3)), "of sink-0, which b ran"
+    assert all(silent[f"orders-{number}"] < 8 for number in (1, 2, 4, 5))
+    assert max(connect_silent_s(KILL, delay_s=300, sink_session_s=10).values()) < 20
+
+
+@pytest.mark.parametrize("back", [(), (BACK,)])
+def test_only_task_of_a_sink_waits_for_the_delay_whether_its_worker_is_back_or_not(back: tuple[ConsumerEvent, ...]) -> None:
+    silent = connect_silent_s(LEAVE, *back, delay_s=100, sink_session_s=45, tasks=1)
+    assert all(100 <= value <= 112 for value in silent.values())
+    assert max(connect_silent_s(LEAVE, *back, delay_s=0, sink_session_s=45, tasks=1).values()) < 16
 
 
 @pytest.mark.parametrize(
