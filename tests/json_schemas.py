@@ -152,7 +152,8 @@ NOT_MET: dict[str, set[Key]] = {
     "explain": {("explain#candidate", each) for each in ("rack", "traffic_cost", "load_share", "task_share")},
     "timeline": {("timeline#lifeline", "rack")},
     "incident": {
-        ("incident#group_incidents", "unread"), ("incident", "at_once"),
+        ("incident#group_incidents", "unread"), ("incident", "at_once"), ("incident#incident", "restores"),
+        *(("incident#restore", name) for name in ("task", "member", "from_ms", "until_ms", "is_over", "is_stuck")),
         *(("incident#at_once", name) for name in ("begin_ms", "end_ms", "groups", "causes")),
     },
     "verify": {("verify#fact", "event"), ("verify", "begins"), ("verify#group", "begins_offset")},

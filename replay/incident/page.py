@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from equipoise.replay.drawing.colours import CAUSE_COLOURS, member_colour
+from equipoise.replay.drawing.colours import CAUSE_COLOURS, colour_numbers, member_colour
 from equipoise.replay.importers.groups.observed import ObservedGroup
 from equipoise.replay.incident.history import GroupHistory
 from equipoise.replay.incident.incidents import Incident
@@ -69,7 +69,7 @@ def page_data(history: GroupHistory, found: Sequence[Incident], told: Mapping[In
         "stories": [[f"{day_text(each.begin_ms)} {each.cause.value}", list(told.get(each, ()))] for each in found],
         "windows": [{"label": each.cause.value, "from": max(0, each.begin_ms - from_ms), "to": each.end_ms - from_ms} for each in found],
         "members": shown.members,
-        "colours": [member_colour(number) for number in range(len(shown.members))],
+        "colours": [member_colour(number) for number in colour_numbers(shown.members).values()],
         "cause_colours": CAUSE_COLOURS,
         "tasks": shown.works,
         "lives": [],

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from itertools import count
 from typing import Protocol
 
 import attrs
@@ -30,6 +29,7 @@ from equipoise.events.facts import (
 )
 from equipoise.events.records import Entry
 from equipoise.events.tasks import TaskId
+from equipoise.replay.drawing.colours import colour_number
 from equipoise.replay.history import History, Interval, MoveStory
 from equipoise.replay.recorded_inputs import marked_windows
 from equipoise.replay.replayer import Replayer, ReplayStep
@@ -286,10 +286,8 @@ class TimelineBuilder:
         self._copies.append(_copy(key, self._open_copies.pop(key), at_ms))
 
     def _number(self, member_id: str) -> None:
-        """The lowest number that no member has, so that a forgotten member's colour is used again.
-        """
-        used = set(self._numbers.values())
-        self._numbers[member_id] = next(number for number in count() if number not in used)
+        """A number that no member has, so that a forgotten member's colour is used again."""
+        self._numbers[member_id] = colour_number(member_id, set(self._numbers.values()))
 
     @property
     def size(self) -> int:

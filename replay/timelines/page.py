@@ -12,10 +12,9 @@ import re
 import string
 from collections.abc import Iterable, Mapping
 from importlib import resources
-from itertools import count
 from typing import Any
 
-from equipoise.replay.drawing.colours import CAUSE_COLOURS, SCRIPTS, colour_rules, drawing_file, member_colour
+from equipoise.replay.drawing.colours import CAUSE_COLOURS, SCRIPTS, colour_number, colour_rules, drawing_file, member_colour
 from equipoise.replay.history import Condition, MoveStory
 from equipoise.replay.timelines.build import as_people_sort
 from equipoise.replay.timelines.values import Timeline, changes_owner
@@ -65,8 +64,10 @@ def page_data(timeline: Timeline) -> dict[str, Any]:
     owners = {each.member_id for each in timeline.intervals if each.member_id is not None}
     members = sorted({life.member_id for life in timeline.lifelines} | owners, key=as_people_sort)
     who = {member_id: number for number, member_id in enumerate(members)}
-    unnumbered = (number for number in count() if number not in set(timeline.numbers.values()))
-    numbers = {member_id: timeline.numbers[member_id] if member_id in timeline.numbers else next(unnumbered) for member_id in members}
+    numbers = dict(timeline.numbers)
+    for member_id in members:
+        if member_id not in numbers:
+            numbers[member_id] = colour_number(member_id, set(numbers.values()))
     totals = timeline.totals()
     marked = timeline.window_totals()
     left_out = len(timeline.tasks) - len(tasks)

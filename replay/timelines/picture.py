@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from typing import Any
 
-from equipoise.replay.drawing.colours import CAUSE_COLOURS, colour_rules
+from equipoise.replay.drawing.colours import CAUSE_COLOURS, colour_rules, is_light
 from equipoise.replay.drawing.svg import MARK, cut, label, markup, short
 from equipoise.replay.timelines.page import page_data
 from equipoise.replay.timelines.values import Timeline
@@ -38,6 +38,7 @@ text.title { font-size: 14px; font-weight: 600; fill: var(--ink); }
 text.head { font-weight: 600; }
 text.name { font-size: 10px; fill: var(--ink); }
 text.in { font-size: 8.5px; font-weight: 600; fill: #fff; }
+text.dark { fill: #10151c; }
 .end { text-anchor: end; }
 .line { stroke: var(--line); }
 .band { fill: var(--band); }
@@ -170,7 +171,7 @@ class _Picture:
             shapes[self._paint(member, condition)].append(f"M{short(left)} {places[task]}h{short(width)}v{bar}h-{short(width)}z")
             name = "" if member < 0 else self.data["members"][member]
             if high > 8 and condition == _RUNNING and width > 8 + 6 * len(name):
-                texts.append(label(left + 4, places[task] + 7.5, markup(name), "in"))
+                texts.append(label(left + 4, places[task] + 7.5, markup(name), "in dark" if is_light(self.colours[member]) else "in"))
         for task, member, is_warmup, since_ms, until_ms, *_ in self.data["copies"]:
             if is_warmup and high > 8:
                 left, width = self.extent(since_ms, until_ms)

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from equipoise.replay.drawing.colours import _FIRST, colour_rules, member_colour
+from equipoise.replay.drawing.colours import _FIRST, colour_numbers, colour_rules, is_light, member_colour
 
 SIGHT = {
     "all colours": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
@@ -32,6 +32,10 @@ def times(matrix: tuple[tuple[float, ...], ...], vector: tuple[float, ...]) -> t
     return tuple(sum(a * b for a, b in zip(row, vector, strict=True)) for row in matrix)
 
 
+def luminance(colour: str) -> float:
+    return times(TO_XYZ, linear(colour))[1]
+
+
 def lab(seen: tuple[float, ...]) -> tuple[float, float, float]:
     xyz = times(TO_XYZ, tuple(min(1.0, max(0.0, part)) for part in seen))
     parts = [part / white for part, white in zip(xyz, WHITE, strict=True)]
@@ -49,10 +53,26 @@ def test_first_colours_are_told_apart_by(sight: str) -> None:
 @pytest.mark.parametrize("card", ["#ffffff", "#1a2029"])
 def test_colours_stand_out_from_the_page(card: str) -> None:
     assert f"--card: {card}" in colour_rules()
-
-    def luminance(colour: str) -> float:
-        return times(TO_XYZ, linear(colour))[1]
-
     for number in range(40):
         high, low = sorted((luminance(member_colour(number)), luminance(card)), reverse=True)
         assert (high + 0.05) / (low + 0.05) > LEAST_CONTRAST, member_colour(number)
+
+
+def test_member_has_one_colour_wherever_it_is_shown_unless_another_has_it() -> None:
+    names = [f"orders-{number}" for number in range(30)]
+    numbers = colour_numbers(names)
+    assert len(set(numbers.values())) == 30
+    assert sorted(numbers[name] for name in names[:10]) == list(range(10)), "ten members have the ten that differ most"
+    alone = {name: colour_numbers([name])[name] for name in names}
+    assert len(set(alone.values())) > 5
+    for name, number in numbers.items():
+        assert number == alone[name] or alone[name] in [numbers[other] for other in names[: names.index(name)]]
+    assert colour_numbers(["a"]) == {"a": 7}, "the same on every machine"
+
+
+def test_text_on_a_member_is_black_or_white_whichever_differs_more() -> None:
+    for number in range(40):
+        colour = member_colour(number)
+        on_white, on_black = 1.05 / (luminance(colour) + 0.05), (luminance(colour) + 0.05) / (luminance("#10151c") + 0.05)
+        assert max(on_white, on_black) >= 4.5
+        assert (on_black if is_light(colour) else on_white) >= 0.95 * max(on_white, on_black), colour

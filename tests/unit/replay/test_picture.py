@@ -129,7 +129,7 @@ def test_page_and_picture_have_one_set_of_colours() -> None:
     built = timeline()
     data = page_data(built)
     assert dict(zip(data["members"], data["colours"], strict=True)) == {name: member_colour(number) for name, number in built.numbers.items()}
-    assert sorted(built.numbers.values()) == [0, 1, 2, 3]
+    assert len(set(built.numbers.values())) == 4
     assert len({member_colour(number) for number in range(100)}) == 100
     assert set(CAUSE_COLOURS) <= set(CAUSES)
     style = elements(render_picture(built), "style")[0].text or ""
