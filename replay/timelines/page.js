@@ -1,5 +1,5 @@
 // The timeline page: the history in #data, as one picture (chart.js) with its totals above and one task in words below.
-import { element, number, visible } from "./basics.js";
+import { element, number, scrolled, visible } from "./basics.js";
 import { Chart } from "./chart.js";
 import { taskDetail } from "./detail.js";
 
@@ -20,12 +20,15 @@ const chart = new Chart(byId("picture"), {
 chart.set(data);
 if (data.totals.length > 1) {
   byId("cards").className = "beside";
-  const table = element("table", byId("windows")), head = element("tr", element("thead", table)), rows = element("tbody", table);
+  const table = element("table", scrolled(byId("windows"), "incidents and actions")), head = element("tr", element("thead", table)), rows = element("tbody", table);
   for (const name of data.columns) element("th", head, name).scope = "col";
   data.totals.forEach((row, i) => {
     const line = element("tr", rows, undefined, "go");
     for (const cell of row) element("td", line, typeof cell === "number" ? number(cell) : visible(cell));
-    line.addEventListener("click", () => chart.zoom(data.windows[i].from, data.windows[i].to));
+    const show = () => chart.zoom(data.windows[i].from, data.windows[i].to);
+    line.tabIndex = 0;
+    line.addEventListener("click", show);
+    line.addEventListener("keydown", event => { if (event.key === "Enter") show(); });
   });
 }
 for (const [heading, lines] of data.stories || []) {

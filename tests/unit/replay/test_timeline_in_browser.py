@@ -9,9 +9,12 @@ import attrs
 import pytest
 from playwright.async_api import expect
 
+from equipoise.replay.incident import incidents
+from equipoise.replay.incident.page import render_incidents
 from equipoise.replay.timelines import Timeline, build_timeline, render_page
 from tests.live.console import browser, page_at
 from tests.live.test_console import HOSTILE, check_axe
+from tests.observed_groups import group, history, member
 from tests.unit.replay.lived import lived
 
 
@@ -72,3 +75,25 @@ async def test_hostile_names_are_text(tmp_path: Path) -> None:
                 assert await page.evaluate("document.scripts.length + document.images.length") == 2
                 assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
                 await page.locator("#legend button").nth(1).click()
+
+
+async def test_hostile_names_of_any_length_are_text_on_the_page_of_incidents(tmp_path: Path) -> None:
+    """Clients that are not ours choose their ids; Kafka takes 32 kB."""
+    async with browser() as started:
+        for number, name in enumerate([*HOSTILE, "x" * 10_000, "<b>\u202e" * 2_000]):
+            past = history((0, group(1, member(name, 0, 1), member("b", 2, 3))), (100, group(2, member(name, 0, 1, 2, 3))))
+            found = incidents(attrs.evolve(past, group=name))
+            file = tmp_path / f"incident{number}.html"
+            file.write_text(render_incidents(attrs.evolve(past, group=name), found, {each: [name] for each in found}), encoding="utf-8")
+            async with page_at(started, file.as_uri()) as page:
+                text = await page.inner_text("body")
+                assert name[0] in text
+                assert not any(char in text for char in "\u202e\u2066\u200b\x1b\x00\x07")
+                assert await page.evaluate("document.scripts.length + document.images.length") == 2
+                assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name[:20]
+                await page.locator("#legend button").first.click()
+                await page.locator("#legend button").first.hover()
+                assert await page.title() != "owned"
+                await page.locator("#windows tr.go").last.focus()
+                await page.keyboard.press("Enter")
+                await check_axe(page, name[:20])
