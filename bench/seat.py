@@ -9,9 +9,9 @@ more than once.
 quixstreams (QUIXSTREAMS) needs other releases of what is in `.venv`, so it gets a virtual
 environment of its own, once.
 
-`--storm S` has S seconds of faults instead: kill -9 of a broker of three (DOWN_S away), kill -9 and
-SIGSTOP of a seat, kill -9 and restarts of clients; beside the same faults of brokers and clients in
-a stock group.
+`--storm N` has N faults instead: kill -9 of a broker of three (DOWN_S away), kill -9 and SIGSTOP of a
+seat, kill -9 and restarts of clients. A stock group has the same faults of brokers and clients at
+the same times: where a seat would have had one, nothing happens for as long.
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ class Window:
     moves: int
     paused_s: float
     longest_s: float
+    longest_from_s: float
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -142,16 +143,16 @@ class Run:
         for name, client in [*self.ended, *self.clients.items()]:
             for at_s, partition in list(client.reads):
                 reads[partition].append((at_s, name))
-        moves, paused_s, longest_s, now_s = 0, 0.0, 0.0, time.monotonic()
+        moves, paused_s, longest, now_s = 0, 0.0, (0.0, since_s), time.monotonic()
         for each in map(sorted, reads.values()):
             last = max((place for place, (at_s, _) in enumerate(each) if at_s <= since_s), default=0)
             seen = each[last:]
             moves += sum(before != after for (_, before), (_, after) in itertools.pairwise(seen))
             times = [max(since_s, at_s) for at_s, _ in seen] + [now_s]
-            gaps = [after - before for before, after in itertools.pairwise(times) if after - before > GAP_S]
-            paused_s += sum(gaps)
-            longest_s = max([longest_s, *gaps])
-        return Window(moves, paused_s, longest_s)
+            gaps = [(after - before, before) for before, after in itertools.pairwise(times) if after - before > GAP_S]
+            paused_s += sum(gap_s for gap_s, _ in gaps)
+            longest = max([longest, *gaps])
+        return Window(moves, paused_s, *longest)
 
     def repeated(self) -> tuple[int, int]:
         """Records that were read more than once, and records that nobody read of those before the
@@ -224,10 +225,60 @@ def measured(bootstrap: str, kind: str, leader: str, folder: Path) -> list[str]:
     return [*cells, str(ended - began - 2), str(repeated), str(missing), run.verified()]
 
 
-def storm(brokers: Brokers, kind: str, leader: str, folder: Path, *, for_s: float, seed: int) -> list[str]:
+@attrs.frozen
+class Fault:
+    """`after_s`: since the one before. `which`: number of the broker, client or seat. `stopped_s`:
+    of a seat.
+    """
+
+    what: str
+    after_s: float
+    which: int
+    stopped_s: float
+
+    def __str__(self) -> str:
+        return f"{self.what} ({self.which})"
+
+
+def faults_of(seed: int, kind: str, count: int) -> list[Fault]:
+    chance = random.Random(f"{seed} {kind}")
+    whats = ("kill a broker", "kill a client", "kill a seat", "stop a seat", "restart a client")
+    found = []
+    for _ in range(count):
+        what = chance.choice(whats)
+        found.append(Fault(what, chance.uniform(2, 8), chance.randrange(2 if what.endswith("seat") else 3), chance.uniform(1, 12)))
+    return found
+
+
+def happen(fault: Fault, run: Run, brokers: Brokers) -> None:
+    if fault.what == "kill a broker":
+        brokers.kill(fault.which)
+        time.sleep(DOWN_S)
+        brokers.start(fault.which)
+        time.sleep(SETTLE_S)  # its replicas are in sync again
+    elif fault.what.endswith("client"):
+        name = f"c{fault.which + 1}"
+        run.clients[name].signal(signal.SIGKILL if fault.what.startswith("kill") else signal.SIGTERM)
+        time.sleep(DOWN_S)
+        run.start(name)
+    elif fault.what == "kill a seat":
+        if run.seats:
+            run.seats[fault.which].kill()
+            run.seats[fault.which].wait()
+        time.sleep(2)
+        run.seat(fault.which)
+    else:
+        if run.seats:
+            run.seats[fault.which].send_signal(signal.SIGSTOP)
+        time.sleep(fault.stopped_s)
+        if run.seats:
+            run.seats[fault.which].send_signal(signal.SIGCONT)
+
+
+def storm(brokers: Brokers, kind: str, leader: str, folder: Path, faults: Sequence[Fault]) -> list[str]:
     """One row: how long partitions were not read, and repeated and missing records."""
-    run, chance = Run(brokers.bootstrap, kind, leader, folder), random.Random(f"{seed} {kind}")
-    faults: Counter[str] = Counter()
+    run = Run(brokers.bootstrap, kind, leader, folder)
+    times: list[tuple[float, Fault]] = []
     try:
         for number in range(2):
             run.seat(number)
@@ -236,37 +287,19 @@ def storm(brokers: Brokers, kind: str, leader: str, folder: Path, *, for_s: floa
         with fed(run.bootstrap, run.topic, partitions=PARTITIONS, every_ms=EVERY_MS):
             until(run.is_shared)
             since_s = time.monotonic()
-            while time.monotonic() - since_s < for_s:
-                time.sleep(chance.uniform(2, 8))
-                fault = chance.choice(("kill a broker", "kill a client", "kill a seat", "stop a seat", "restart a client"))
-                which, broker, name, stopped_s = chance.randrange(2), chance.randrange(3), chance.choice(("c1", "c2", "c3")), chance.uniform(1, 12)
-                if fault == "kill a broker":
-                    brokers.kill(broker)
-                    time.sleep(DOWN_S)
-                    brokers.start(broker)
-                    time.sleep(SETTLE_S)  # its replicas are in sync again
-                elif fault.endswith("client"):
-                    run.clients[name].signal(signal.SIGKILL if fault.startswith("kill") else signal.SIGTERM)
-                    time.sleep(DOWN_S)
-                    run.start(name)
-                elif run.seats and fault == "kill a seat":
-                    run.seats[which].kill()
-                    run.seats[which].wait()
-                    time.sleep(2)
-                    run.seat(which)
-                elif run.seats:
-                    run.seats[which].send_signal(signal.SIGSTOP)
-                    time.sleep(stopped_s)
-                    run.seats[which].send_signal(signal.SIGCONT)
-                faults[fault] += bool(not fault.endswith("seat") or run.seats)
+            for fault in faults:
+                time.sleep(fault.after_s)
+                times.append((time.monotonic(), fault))
+                happen(fault, run, brokers)
             time.sleep(2 * SETTLE_S)
             until(run.is_shared)
             window = run.window(since_s)
             repeated, missing = run.repeated()
     finally:
         run.close()
-    told = ", ".join(f"{count} × {fault}" for fault, count in sorted(faults.items()))
-    return [told, str(window.moves), f"{window.paused_s:.0f}", f"{window.longest_s:.1f}", str(repeated), str(missing), run.verified()]
+    before = ", ".join(str(fault) for at_s, fault in times if window.longest_from_s - 10 <= at_s <= window.longest_from_s + window.longest_s)
+    told = ", ".join(f"{count} × {what}" for what, count in sorted(Counter(fault.what for fault in faults).items()))
+    return [told, str(window.moves), f"{window.paused_s:.0f}", f"{window.longest_s:.1f}", before, str(repeated), str(missing), run.verified()]
 
 
 def _print(cells: Sequence[str]) -> None:
@@ -276,12 +309,12 @@ def _print(cells: Sequence[str]) -> None:
 @click.command()
 @click.option("--kinds", default="; ".join(KINDS), show_default=True, help="Separated by semicolons.")
 @click.option("--leaders", default="; ".join(LEADERS), show_default=True, help="Separated by semicolons.")
-@click.option("--storm", "storm_s", default=0.0, help="Seconds of faults; 0: none, the table of actions instead.")
+@click.option("--storm", "count", default=0, help="How many faults; 0: none, the table of actions instead.")
 @click.option("--seed", default=1, show_default=True)
-def main(kinds: str, leaders: str, storm_s: float, seed: int) -> None:
+def main(kinds: str, leaders: str, count: int, seed: int) -> None:
     """Measures stock groups beside led ones."""
-    columns = ["faults", "moves", "paused", "longest, s", "repeated", "missing", "log"]
-    if not storm_s:
+    columns = ["faults", "moves", "paused", "longest, s", "faults about it", "repeated", "missing", "log"]
+    if not count:
         actions = [f"{action}: {what}" for action in ("restarts", "join", "kill -9") for what in ("moves", "paused")]
         columns = [*actions, "generations", "repeated", "missing", "log"]
     _print(("client", "leader", *columns))
@@ -289,10 +322,10 @@ def main(kinds: str, leaders: str, storm_s: float, seed: int) -> None:
     folder = Path(tempfile.mkdtemp(prefix="equipoise-seat-"))
     try:
         pairs = [(kind.strip(), leader.strip()) for kind in kinds.split(";") for leader in leaders.split(";")]
-        if storm_s:
+        if count:
             with Brokers(3, **{"broker.session.timeout.ms": "6000"}) as brokers:
                 for pair in pairs:
-                    _print((*pair, *storm(brokers, *pair, folder, for_s=storm_s, seed=seed)))
+                    _print((*pair, *storm(brokers, *pair, folder, faults_of(seed, pair[0], count))))
         else:
             with one_broker() as bootstrap:
                 for pair in pairs:

@@ -86,7 +86,7 @@ class LiveView:
 
 @attrs.frozen
 class _Section:
-    """A table of `count` rows, of which as many are drawn as there is room. `columns`: names; one
+    """A table of `count` rows, of which as many are drawn as fit. `columns`: names; one
     that begins with ``>`` is right-aligned. `rows`: cells; what is no plain text may be cut.
     """
 
@@ -124,8 +124,8 @@ def draw(group: Seen, remark: str, *, width: int, height: int, now_s: float) -> 
         if left <= _TABLE_LINES:
             break
         later = [_TABLE_LINES + min(each.count, _LEAST_ROWS) for each in sections[index + 1 :]]
-        room = left - _TABLE_LINES
-        most = min(room, max(_LEAST_ROWS, (room - sum(later)) // 2)) if later else room
+        space = left - _TABLE_LINES
+        most = min(space, max(_LEAST_ROWS, (space - sum(later)) // 2)) if later else space
         parts += section.draw(most, width)
         left -= _TABLE_LINES + min(section.count, most)
     return rich.console.Group(*parts)

@@ -223,8 +223,8 @@ def _draw(table: Table) -> None:
     console.print(drawn)
 
 
-def _widths(table: Table, room: int) -> list[int] | None:
-    """Column widths for a terminal of `room` cells; None: the columns do not fit.
+def _widths(table: Table, width: int) -> list[int] | None:
+    """Column widths for a terminal of `width` cells; None: the columns do not fit.
 
     Every column fits its longest word, and sentences get _LEAST_SENTENCE cells. The rest goes first
     to the columns that need the least to fit each cell on one line.
@@ -234,7 +234,7 @@ def _widths(table: Table, room: int) -> list[int] | None:
     words = [max((cell_len(word) for cell in column for word in cell.split()), default=1) for column in columns]
     longest = [max(map(cell_len, column[1:]), default=0) for column in columns]
     least = [max(word, _LEAST_SENTENCE) if cell > _LEAST_SENTENCE else word for word, cell in zip(words, longest, strict=True)]
-    left = room - sum(least) - _GAP * len(columns) - 1
+    left = width - sum(least) - _GAP * len(columns) - 1
     if left < 0:
         return None
     widths = list(least)

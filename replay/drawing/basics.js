@@ -63,15 +63,15 @@ export const textWidth = (text, px) => {
   pen.font = `600 ${px}px system-ui, "Segoe UI", Roboto, sans-serif`;
   return pen.measureText(text).width;
 };
-export const startOf = (text, room, px) => { // as much of the text as fits into `room` pixels
-  if (textWidth(text, px) <= room) return text;
+export const startOf = (text, width, px) => { // as much of the text as fits into `width` pixels
+  if (textWidth(text, px) <= width) return text;
   let kept = Math.min(text.length - 1, 200);
-  while (kept > 2 && textWidth(text.slice(0, kept) + "…", px) > room) kept -= 1;
+  while (kept > 2 && textWidth(text.slice(0, kept) + "…", px) > width) kept -= 1;
   return kept > 2 ? text.slice(0, kept) + "…" : "";
 };
-export const endOf = (text, room, px) => { // ids of one application differ at their end
+export const endOf = (text, width, px) => { // ids of one application differ at their end
   let first = Math.max(0, text.length - 200);
-  while (first < text.length - 1 && textWidth((first ? "…" : "") + text.slice(first), px) > room) first += 1;
+  while (first < text.length - 1 && textWidth((first ? "…" : "") + text.slice(first), px) > width) first += 1;
   return (first ? "…" : "") + text.slice(first);
 };
 export const partOf = task => { // 0_3 is of sub-topology 0, orders-3 of orders
