@@ -9,8 +9,8 @@ more than once.
 quixstreams (QUIXSTREAMS) needs other releases of what is in `.venv`, so it gets a virtual
 environment of its own, once.
 
-`--storm N` has N faults instead: kill -9 of a broker of three (DOWN_S away), kill -9 and SIGSTOP of a
-seat, kill -9 and restarts of clients. A stock group has the same faults of brokers and clients at
+`--storm N` has N faults instead: kill -9 of a broker of three (DOWN_S away), kill -9 and SIGSTOP of
+a seat, kill -9 and restarts of clients. A stock group has the same faults of brokers and clients at
 the same times: where a seat would have had one, nothing happens for as long.
 """
 
