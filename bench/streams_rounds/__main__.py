@@ -217,10 +217,15 @@ async def rolling(run: Run) -> None:
     await run.act("B5 one leaves", lambda: run.end("i3", "leave"))
 
 
-async def play(run: Run, scenario: str) -> list[Window]:
+async def play(run: Run, scenario: str, record: Path | None) -> list[Window]:
     await make_topics(run.bootstrap)
     await preload(run.bootstrap, run.preload)
     run.lead()
+    recorder: subprocess.Popen[bytes] | None = None
+    if record is not None:
+        command = [sys.executable, "-m", "equipoise", "record", f"kafka://{run.bootstrap}", "--to", str(record), "--sample-s", "2"]
+        with open(run.folder / "record.out", "wb") as out:
+            recorder = subprocess.Popen(command, stdout=out, stderr=out)
     stopped = asyncio.Event()
     feeding = asyncio.create_task(feed(run.bootstrap, stopped))
     try:
@@ -230,6 +235,9 @@ async def play(run: Run, scenario: str) -> list[Window]:
     finally:
         stopped.set()
         await asyncio.gather(feeding, return_exceptions=True)
+        if recorder is not None:
+            recorder.terminate()
+            recorder.wait()
         run.close()
     return windows(read_spans(run.folder.glob("*.samples")), run.marks, end_ms)
 
@@ -248,6 +256,7 @@ def main() -> None:
     parser.add_argument("--preload", type=int, default=2_000_000, help="orders before the application starts")
     parser.add_argument("--step-s", type=float, default=120.0, help="time for each action")
     parser.add_argument("--kill-worker", action="store_true", help="kill -9 before the second action, and a new one half of its time later")
+    parser.add_argument("--record", type=Path, help="record the group there, for `equipoise import` and `what-if`")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--keep", type=Path, help="a folder for samples and logs")
     given = parser.parse_args()
@@ -257,7 +266,7 @@ def main() -> None:
     with brokers.Brokers(**settings) as started:
         standbys = 1 if given.scenario == "rolling" else 0
         run = Run(given.leader, standbys, given.preload, given.step_s, folder, started.bootstrap, kills_worker=given.kill_worker)
-        found = asyncio.run(play(run, given.scenario))
+        found = asyncio.run(play(run, given.scenario, given.record))
     print(table(found, f"{given.scenario}, {given.leader}"))
     print(f"load average {os.getloadavg()[0]:.1f}")
     if given.json:
