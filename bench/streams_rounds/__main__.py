@@ -45,6 +45,7 @@ class Run:
         self.instances: dict[str, subprocess.Popen[bytes]] = {}
         self.marks: list[tuple[int, str]] = []
         self.worker: subprocess.Popen[bytes] | None = None
+        self.recorder: subprocess.Popen[bytes] | None = None
         self.port = brokers.free_ports(1)[0]
         libraries = f"{brokers.jars(JAVA / 'pom.xml')}/*"
         self.classpath = f"{brokers.classes(HERE / 'ScenarioApp.java', libraries)}:{assignor_classes()}:{libraries}"
@@ -88,6 +89,11 @@ class Run:
         with open(self.folder / "worker.out", "ab") as out:
             self.worker = subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ})
 
+    def record(self, file: Path) -> None:
+        command = [sys.executable, "-m", "equipoise", "record", f"kafka://{self.bootstrap}", "--to", str(file), "--sample-s", "2"]
+        with open(self.folder / "record.out", "wb") as out:
+            self.recorder = subprocess.Popen(command, stdout=out, stderr=out)
+
     async def act(self, name: str, do: Callable[[], Awaitable[None] | None]) -> None:
         self.marks.append((int(time.time() * 1_000), name))
         is_away = self.kills_worker and self.worker is not None and name[1] == "2"
@@ -126,9 +132,10 @@ class Run:
     def close(self) -> None:
         for name in list(self.instances):
             self.kill(name)
-        if self.worker is not None:
-            self.worker.send_signal(signal.SIGTERM)
-            self.worker.wait()
+        for process in (self.recorder, self.worker):
+            if process is not None:
+                process.send_signal(signal.SIGTERM)
+                process.wait()
 
 
 async def make_topics(bootstrap: str) -> None:
@@ -221,11 +228,8 @@ async def play(run: Run, scenario: str, record: Path | None) -> list[Window]:
     await make_topics(run.bootstrap)
     await preload(run.bootstrap, run.preload)
     run.lead()
-    recorder: subprocess.Popen[bytes] | None = None
     if record is not None:
-        command = [sys.executable, "-m", "equipoise", "record", f"kafka://{run.bootstrap}", "--to", str(record), "--sample-s", "2"]
-        with open(run.folder / "record.out", "wb") as out:
-            recorder = subprocess.Popen(command, stdout=out, stderr=out)
+        run.record(record)
     stopped = asyncio.Event()
     feeding = asyncio.create_task(feed(run.bootstrap, stopped))
     try:
@@ -235,9 +239,6 @@ async def play(run: Run, scenario: str, record: Path | None) -> list[Window]:
     finally:
         stopped.set()
         await asyncio.gather(feeding, return_exceptions=True)
-        if recorder is not None:
-            recorder.terminate()
-            recorder.wait()
         run.close()
     return windows(read_spans(run.folder.glob("*.samples")), run.marks, end_ms)
 
