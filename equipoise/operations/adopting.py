@@ -6,17 +6,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.client import TopicPartition
-from equipoise.events.log.kafka.opening import admin_client, reaching
+from equipoise.events.log.kafka.opening import NotAllowedError, admin_client, reaching
 from equipoise.member.context import unpack_sources
 from equipoise.member.fencing import SOURCES_KEY, ChangelogFence
 from equipoise.operations.live_group import LiveGroup
 from equipoise.runtime import DEPLOYED
-from equipoise.seat.consumer_protocol import read_assignment, read_subscription
-from equipoise.seat.held_group import PROTOCOL, RELEASE, HeldGroup, Holders
+from equipoise.seat.held_group import RELEASE, HeldGroup, Holders
 from equipoise.statemachine.state import GroupState
 from equipoise.worker.settings import LiveSettings
 
@@ -54,6 +53,17 @@ class Adopting:
         await self._held.leave()
         await self._live.__aexit__(None, None, None)
 
+    @contextlib.contextmanager
+    def _allowed(self) -> Iterator[None]:
+        from aiokafka.errors import GroupAuthorizationFailedError
+
+        with reaching(self._settings):
+            try:
+                yield
+            except GroupAuthorizationFailedError:
+                needs = f"it needs READ on this group, and DESCRIBE on the members' group {self.group}"
+                raise NotAllowedError(f"group {self.consumers}: the user may not see or change it; {needs}") from None
+
     # To the members
 
     async def adopt(self, stop: Ends) -> float | None:
@@ -62,12 +72,12 @@ class Adopting:
         """
         state = await self._ready_members()
         places = _sources(state)
-        with reaching(self._settings):
+        with self._allowed():
             holders = await self._held.look()
             if holders.members:
                 self._say(f"group {self.consumers} is held by {_counted(len(holders.members), 'member')} of {self.group} already")
                 return None
-            missing = sorted(await self._topics() - {place.topic for place in places})
+            missing = sorted((await self._held.consumers()).topics - {place.topic for place in places})
             if missing:
                 raise InputError(f"--from {self.consumers}: its consumers read {', '.join(missing)}, which no task of {self.group} reads")
             before = await self._committed(self.consumers, places)
@@ -97,11 +107,6 @@ class Adopting:
                 self._say(now)
             await self._live.until_next_look()
 
-    async def _topics(self) -> set[str]:
-        """What the consumers subscribe to, as far as the group is stable."""
-        description = await self._held.describe()
-        return {topic for each in description.members if each.subscription for topic in read_subscription(each.subscription).topics}
-
     async def _first_commit(self, handed: Mapping[TopicPartition, int], places: list[TopicPartition]) -> None:
         """Returns when members have committed something new, or have nothing to read."""
         consumer = self._settings.clients.consumer()
@@ -128,7 +133,7 @@ class Adopting:
         state = await self._live.state()
         holding = asyncio.ensure_future(self._hold())
         try:
-            with reaching(self._settings):
+            with self._allowed():
                 left_s = await self._members_left(holding)
                 if left_s is None:
                     return None
@@ -143,16 +148,10 @@ class Adopting:
             await self._held.leave()
         self._say(f"group {self.consumers} is free")
         await start()
-        with reaching(self._settings):
-            while not await self._consumers_read():  # noqa: ASYNC110  # the broker tells nobody
+        with self._allowed():
+            while not (await self._held.consumers()).reads:  # noqa: ASYNC110  # the broker tells nobody
                 await asyncio.sleep(LOOK_S)
         return _now_s() - left_s
-
-    async def _consumers_read(self) -> bool:
-        """Whether a consumer has partitions."""
-        description = await self._held.describe()
-        consumes = description.state == "Stable" and description.protocol_type != PROTOCOL
-        return consumes and any(read_assignment(each.assignment) for each in description.members)
 
     async def _hold(self) -> None:
         from aiokafka.errors import InconsistentGroupProtocolError, KafkaError

@@ -147,6 +147,10 @@ class GroupClient:
         )
         return Description(state=group["state"], protocol_type=group["protocol_type"], protocol=group["protocol"], members=members)
 
+    async def describe_consumers(self) -> list[Any]:
+        """The members of a group of KIP-848 as ConsumerGroupDescribe shows them; of another: []."""
+        return await self._others.describe_consumers() or []
+
     async def join_in(self, wanted: int, protocols: tuple[str, ...]) -> Generation:
         """Joins a group that has members, as a new one whose id is in this bucket of the broker's
         table. Raises InputError when the brokers are too old for it.

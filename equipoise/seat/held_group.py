@@ -15,7 +15,8 @@ import attrs
 from aiokafka import errors
 
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.seat.group_client import SESSION_MS, Description, GroupClient
+from equipoise.seat.consumer_protocol import read_assignment, read_subscription
+from equipoise.seat.group_client import SESSION_MS, GroupClient
 
 PROTOCOL = "equipoise"
 """The protocol type, and the one protocol."""
@@ -24,6 +25,19 @@ MEMBER, RELEASE = "equipoise-member", "equipoise-release"
 LOOK_S = 0.2
 RETRY_S = 0.5
 MOST_SESSION_MS = 300_000
+
+
+_NO_CLASSIC_GROUP = "Dead"
+
+
+@attrs.frozen
+class Consumers:
+    """`topics`: what they subscribe to, as far as their group is stable. `reads`: whether one has
+    partitions.
+    """
+
+    topics: frozenset[str]
+    reads: bool
 
 
 @attrs.frozen
@@ -51,15 +65,26 @@ class HeldGroup:
         self._boot_ms = boot_ms
         self._client = GroupClient(connection, group, client_id=client_id, protocol_type=PROTOCOL, session_ms=self.session_ms, quiet=quiet)
 
-    async def describe(self) -> Description:
-        """The group as its coordinator describes it. Raises KafkaError, OSError."""
-        return await self._client.describe()
+    async def consumers(self) -> Consumers:
+        """What the consumers do that are in the group, of either protocol. Raises KafkaError,
+        OSError.
+        """
+        found = await self._client.describe()
+        if found.state == _NO_CLASSIC_GROUP:
+            members = await self._client.describe_consumers()
+            topics = frozenset(topic for each in members for topic in each["subscribed_topic_names"])
+            return Consumers(topics, any(each["assignment"]["topic_partitions"] for each in members))
+        topics = frozenset(topic for each in found.members if each.subscription for topic in read_subscription(each.subscription).topics)
+        consume = found.state == "Stable" and found.protocol_type != PROTOCOL
+        return Consumers(topics, consume and any(read_assignment(each.assignment) for each in found.members))
 
     async def look(self) -> Holders:
         """Who is in the group now. Renews the lease if this one is. Raises KafkaError, OSError."""
         asked_ms = self._boot_ms()
         description = await self._client.describe()
         ids = {each.member_id for each in description.members}
+        if description.state == _NO_CLASSIC_GROUP:
+            ids = {each["member_id"] for each in await self._client.describe_consumers()}
         holds = description.protocol_type == PROTOCOL
         found = Holders(
             frozenset(name for name in ids if holds and name.startswith(f"{MEMBER}-")),

@@ -171,6 +171,11 @@ class ConsumerGroup:
 
     async def _consumer_members(self) -> list[GroupMember] | None:
         """None: it is no group of KIP-848."""
+        described = await self.describe_consumers()
+        return None if described is None else [_consumer_member(each) for each in described]
+
+    async def describe_consumers(self) -> list[Any] | None:
+        """The members as ConsumerGroupDescribe shows them; None: it is no group of KIP-848."""
         try:
             answer = await self.send(ConsumerGroupDescribe(self.group))
         except errors.IncompatibleBrokerVersion:  # brokers before 3.7
@@ -179,7 +184,7 @@ class ConsumerGroup:
         if group["error_code"] in _OTHER_PROTOCOL:
             return None
         self.check(group["error_code"])
-        return [_consumer_member(each) for each in group["members"]]
+        return list(group["members"])
 
     def check(self, code: int) -> None:
         """Raises the KafkaError of an error code; 0 is none."""

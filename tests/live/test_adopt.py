@@ -10,6 +10,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,16 +22,22 @@ from equipoise import Member, Record, TaskContext
 from equipoise.assignors import registry
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
 from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.topics import Topics
 from equipoise.events.settings import GroupSettings
-from tests.live.group_clients import ROOT
+from equipoise.operations.doctor.access import Acl, needs
+from equipoise.operations.doctor.access import Application as Parts
+from tests.live.group_clients import ROOT, GroupClient, confluent_kafka_command
 from tests.live.kafka import admin_client, reader, writer
 from tests.live.leader import leading
+from tests.live.secured import SecuredBroker, secured_broker
 from tests.live.test_restorer import until
 
 PARTITIONS = 4
 PER_SECOND = 300
 SHORT = {"session_timeout_ms": 8_000, "lease_margin_ms": 2_000, "heartbeat_interval_ms": 500, "commit_interval_ms": 50}
 Place = tuple[int, int]
+MEMBER, OPERATOR = "member", "operator"
+"""Users of a broker with passwords."""
 
 
 class Consumer:
@@ -108,7 +115,9 @@ class Command:
 class Application:
     """One source, read by consumers and by members, and what each has processed."""
 
-    def __init__(self, bootstrap: str, prefix: str, guarantee: str, *, stateful: bool) -> None:
+    def __init__(self, bootstrap: str, prefix: str, guarantee: str, *, stateful: bool, secured: SecuredBroker | None = None) -> None:
+        """`secured`: members and commands connect as users of their own."""
+        self._secured = secured
         self.bootstrap, self.prefix, self.guarantee = bootstrap, prefix, guarantee
         self.source, self.counted, self.changelog = f"{prefix}-source", f"{prefix}-counted", f"{prefix}-log"
         self.group, self.consumers = f"{prefix}-members", f"{prefix}-consumers"
@@ -149,12 +158,16 @@ class Application:
     def member(self, name: str) -> Member:
         return Member(
             self.group, self.handle, sources=self.source, state=self.changelogs, outputs=self.counted, member_id=name, adopts=self.consumers,
-            prefix=self.prefix, guarantee=self.guarantee, connection=Connection(bootstrap=self.bootstrap), **SHORT,  # type: ignore[arg-type]
+            prefix=self.prefix, guarantee=self.guarantee, connection=Connection(**self._connection(MEMBER)), **SHORT,  # type: ignore[arg-type]
         )  # fmt: skip
 
+    def _connection(self, user: str) -> dict[str, Any]:
+        return {"bootstrap": self.bootstrap} if self._secured is None else self._secured.settings(user)
+
     async def command(self, *words: str) -> Command:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
-        options = ("--bootstrap", self.bootstrap, "--prefix", self.prefix, "--group", self.group)
+        said = {f"EQUIPOISE_{name.upper()}": value for name, value in self._connection(OPERATOR).items()}
+        environment = {**os.environ, **said, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
+        options = ("--prefix", self.prefix, "--group", self.group)
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "equipoise", words[0], *options, *words[1:], cwd=ROOT, env=environment,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
@@ -301,3 +314,94 @@ async def test_one_side_reads_when_the_commands_are_killed_and_they_go_on_when_r
         finally:
             application.stop_load()
             await asyncio.gather(loading, *(each.stop() for each in consumers))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("application", [pytest.param(("exactly_once", True), id="exactly_once")], indirect=True)
+async def test_consumers_that_the_broker_leads_move_to_members_and_back(application: Application) -> None:
+    """KIP-848. They commit as they leave what confluent-kafka gave them."""
+
+    def started() -> GroupClient:
+        return GroupClient(
+            confluent_kafka_command(), application.source, bootstrap_servers=application.bootstrap, group_id=application.consumers,
+            group_protocol="consumer", auto_offset_reset="earliest", auto_commit_interval_ms="100",
+        )  # fmt: skip
+
+    def stop(client: GroupClient) -> None:
+        client.signal(signal.SIGTERM)
+        client.ended()
+        client.close()
+        application.read.update(client.records)
+
+    loading = asyncio.ensure_future(application.load())
+    client = started()
+    async with leading(application.bootstrap, application.prefix, application.group, application.config, application.topology):
+        try:
+            await until(lambda: len(client.records) > PER_SECOND // 2)
+            async with application.member("m1") as member:
+                adopting = await application.adopt()
+                await adopting.until_said("1 consumer left")
+                await asyncio.to_thread(stop, client)
+                await adopting.ended()
+                assert adopting.has_said("1 consumer, offsets of 4 partitions")
+                await application.until_progress(of_members=True)
+                releasing = await application.release()
+                await closed(member)
+            await releasing.until_said("start the application")
+            client = started()
+            await releasing.ended()
+            assert releasing.has_said("nobody read for")
+            await until(lambda: len(client.records) > PER_SECOND // 2)
+            application.stop_load()
+            await loading
+            theirs = await application.processed_by_members()
+            await until(lambda: len(application.read) + len(client.records) + len(theirs) >= len(application.sent))
+            await asyncio.to_thread(stop, client)
+            await application.check_each_once()
+        finally:
+            application.stop_load()
+            await asyncio.gather(loading, return_exceptions=True)
+            client.close()
+
+
+RIGHTS = [("Group", "consumers", "Read"), ("Group", "members", "Describe"), ("Topic", "source", "Read"), ("Topic", "log", "Read")]
+"""Of the operator, beside those of a reader of the log."""
+
+
+@pytest.mark.slow
+async def test_application_moves_on_a_broker_with_passwords_and_the_rights_of_the_page(tmp_path: Path, prefix: str) -> None:
+    with secured_broker(tmp_path, MEMBER, OPERATOR) as secured:
+        application = Application(secured.inside, prefix, "exactly_once", stateful=True, secured=secured)
+        names = {"consumers": application.consumers, "members": application.group, "source": application.source, "log": application.changelog}
+        parts = Parts(group=application.group, sources=(application.source,), changelogs=application.changelogs, outputs=(application.counted,))
+        secured.allow(MEMBER, [*(need.acl for need in needs("member", Topics(prefix), parts)), Acl("Group", application.consumers, "Read")])
+        rights = [Acl(resource, names[name], operation) for resource, name, operation in RIGHTS]
+        secured.allow(OPERATOR, [*(need.acl for need in needs("reader", Topics(prefix), parts)), *rights])
+        await application.make_topics()
+        loading = asyncio.ensure_future(application.load())
+        consumer = await Consumer(application).start()
+        async with leading(secured.inside, prefix, application.group, application.config, application.topology):
+            try:
+                await application.until_progress(of_members=False)
+                async with application.member("m1") as member:
+                    with secured.without(OPERATOR, rights[0]):
+                        refused_command = await application.adopt()
+                        assert await asyncio.wait_for(refused_command.process.wait(), 60) == 2
+                        assert any(application.consumers in line and "READ" in line for line in refused_command.said), refused_command.said
+                    adopting = await application.adopt()
+                    await adopting.until_said("stop the application")
+                    await consumer.stop()
+                    await adopting.ended()
+                    await application.until_progress(of_members=True)
+                    releasing = await application.release()
+                    await closed(member)
+                await releasing.until_said("start the application")
+                consumer = await Consumer(application).start()
+                await releasing.ended()
+                await application.until_progress(of_members=False)
+                application.stop_load()
+                await loading
+                await application.check_each_once()
+            finally:
+                application.stop_load()
+                await asyncio.gather(loading, consumer.stop())
