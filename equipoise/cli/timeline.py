@@ -63,7 +63,7 @@ def timeline(
 def timeline_parts(built: Timeline, most_rows: int | None) -> list[Part]:
     """The history as text and tables, each with at most `most_rows` rows (None: all)."""
     span = f"{day_text(built.from_ms)}, {span_text(built.to_ms - built.from_ms)}"
-    leader = "led by something else" if built.led_by == "external" else f"led by {built.led_by or 'nobody'}"
+    leader = "led by its own leader" if built.led_by == "external" else f"led by {built.led_by or 'nobody'}"
     head = Line(bold(built.group), f"  {span}, {leader}, {counted(len(built.tasks), 'task')}, {counted(built.facts, 'fact')}")
     parts: list[Part] = [head, "", totals_table(built.window_totals()), built.caption, "", lifelines_table(built)]
     parts += ["", *_cut(unavailability_table(built), most_rows)]

@@ -100,11 +100,11 @@ class LeavingMembers(LiveGroup):
     async def pick(self, percent: int) -> tuple[ScaleDown, Drain]:
         """The members to ask in the group's present state, and the expected time. Appends nothing.
 
-        Raises InputError when the group is led by something else, and what `machine` raises.
+        Raises InputError when the group is led by its own leader, and what `machine` raises.
         """
         state = await self.state()
         if state.config is not None and state.config.led_by != "equipoise":
-            raise InputError(f"--group: {self.group!r} is led by something else; equipoise cannot ask its members")
+            raise InputError(f"--group: {self.group!r} is led by its own leader; equipoise cannot ask its members")
         return choose_members(state, percent)
 
     async def ask(self, percent: int) -> tuple[ScaleDown, Drain]:

@@ -225,7 +225,7 @@ def test_imported_group_is_explained_shown_and_drawn(recorded: Path, tmp_path: P
     result = run("explain", recorded, "--task", "0_1")
     assert "its own leader gave it to it in generation" in result.stdout
     assert "equipoise would" in result.stdout
-    assert "led by something else" in run("show", recorded).stdout
+    assert "led by its own leader" in run("show", recorded).stdout
     assert run("timeline", recorded, "--html", tmp_path / "x.html").exit_code == 0
     told = document("verify", recorded)
     assert told["groups"][0]["not_yet_written"] > 0, "proposals are computed, not imported"
