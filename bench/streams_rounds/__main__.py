@@ -24,6 +24,7 @@ from typing import Any
 from bench.streams_rounds.silence import Window, read_spans, windows
 from equipoise.events.log.kafka.connection import Connection
 from tests.live import brokers
+from tests.live.group_clients import children_of
 from tests.live.kafka import admin_client, reader, writer
 from tests.live.streams import JAVA, assignor_classes
 
@@ -39,8 +40,11 @@ BATCH_BYTES = 400_000
 class Run:
     """One broker, one application, one leader."""
 
-    def __init__(self, leader: str, standbys: int, preload: int, step_s: float, folder: Path, bootstrap: str, *, kills_worker: bool) -> None:
+    def __init__(
+        self, leader: str, standbys: int, preload: int, step_s: float, folder: Path, bootstrap: str, *, kills_worker: bool, supervised: bool
+    ) -> None:
         self.leader, self.standbys, self.preload, self.step_s, self.kills_worker = leader, standbys, preload, step_s, kills_worker
+        self.supervised = supervised
         self.folder, self.bootstrap = folder, bootstrap
         self.instances: dict[str, subprocess.Popen[bytes]] = {}
         self.marks: list[tuple[int, str]] = []
@@ -66,10 +70,12 @@ class Run:
         file = self.folder / f"{name}.properties"
         file.write_text("".join(f"{key}={value}\n" for key, value in written.items()))
         options = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xms64m", "-Xmx384m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=info"]
+        command = ["java", *options, "-cp", self.classpath, "ScenarioApp", str(file)]
+        if self.supervised:
+            of_it = ["--group", "orders", "--bootstrap", self.bootstrap, "--client-id", f"{name}-StreamThread-*"]
+            command = [sys.executable, "-m", "equipoise", "run", *of_it, "--", *command]
         with open(self.folder / f"{name}.out", "ab") as out:
-            self.instances[name] = subprocess.Popen(
-                ["java", *options, "-cp", self.classpath, "ScenarioApp", str(file)], stdin=subprocess.PIPE, stdout=out, stderr=out
-            )
+            self.instances[name] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=out)
 
     def end(self, name: str, how: str) -> None:
         stdin = self.instances.pop(name).stdin
@@ -79,7 +85,8 @@ class Run:
 
     def kill(self, name: str) -> None:
         process = self.instances.pop(name)
-        process.kill()
+        for pid in children_of(process.pid) if self.supervised else [process.pid]:
+            os.kill(pid, signal.SIGKILL)
         process.wait()
 
     def lead(self) -> None:
@@ -257,6 +264,7 @@ def main() -> None:
     parser.add_argument("--preload", type=int, default=2_000_000, help="orders before the application starts")
     parser.add_argument("--step-s", type=float, default=120.0, help="time for each action")
     parser.add_argument("--kill-worker", action="store_true", help="kill -9 before the second action, and a new one half of its time later")
+    parser.add_argument("--supervised", action="store_true", help="each process under `equipoise run --group orders --client-id NAME-StreamThread-*`")
     parser.add_argument("--record", type=Path, help="record the group there, for `equipoise import` and `what-if`")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--keep", type=Path, help="a folder for samples and logs")
@@ -266,7 +274,7 @@ def main() -> None:
     settings = {"group.initial.rebalance.delay.ms": "3000", "log.cleaner.enable": "false"}
     with brokers.Brokers(**settings) as started:
         standbys = 1 if given.scenario == "rolling" else 0
-        run = Run(given.leader, standbys, given.preload, given.step_s, folder, started.bootstrap, kills_worker=given.kill_worker)
+        run = Run(given.leader, standbys, given.preload, given.step_s, folder, started.bootstrap, kills_worker=given.kill_worker, supervised=given.supervised)
         found = asyncio.run(play(run, given.scenario, given.record))
     print(table(found, f"{given.scenario}, {given.leader}"))
     print(f"load average {os.getloadavg()[0]:.1f}")

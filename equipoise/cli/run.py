@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 @command("run", json=False, short_help="Run a command, and prove the end of its members when they are killed.")
 @click.argument("words", nargs=-1, required=True, metavar="-- COMMAND [ARGUMENT]...", type=click.UNPROCESSED)
 @click.option("--group", metavar="GROUP", help="Kafka consumer group of COMMAND, which may be any client: its member is removed at its end.")
-@click.option("--instance-id", metavar="ID", help="With --group: group.instance.id of COMMAND, which no other process has.")
-@click.option("--client-id", metavar="ID", help="With --group: client.id of COMMAND, which no other process of this host has in the group.")
+@click.option("--instance-id", metavar="ID", help="With --group: group.instance.id of COMMAND, which no other process has; 'i1-*' for several.")
+@click.option("--client-id", metavar="ID", help="With --group: client.id of COMMAND, which no other process of this host has; 'i1-*' for several.")
 @settings_options(Connection, only_with="group")
 def run(
     screen: Screen, words: tuple[str, ...], settings: Connection | None, group: str | None, instance_id: str | None, client_id: str | None
@@ -50,6 +50,7 @@ def run(
       equipoise run --group orders --bootstrap broker1:9092 -- java -jar orders.jar
       equipoise run --group orders --client-id orders-1 -- python consume.py
       equipoise run --group orders --instance-id orders-1 -- python consume.py
+      equipoise run --group orders --client-id 'i1-StreamThread-*' -- java -jar streams.jar
     """
     from equipoise.witness.supervisor import supervise
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import re
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -57,7 +58,10 @@ class GroupMember:
 
 @attrs.frozen(kw_only=True)
 class MemberKey:
-    """What a member is found by: all that is not None must be equal. `hosts`: one of them."""
+    """What a member is found by: all that is not None must be equal. `hosts`: one of them. In
+    `instance_id` and `client_id` a ``*`` stands for any text, so that one process may have several
+    members, each with an id of its own.
+    """
 
     member_id: str | None = None
     instance_id: str | None = None
@@ -69,14 +73,25 @@ class MemberKey:
         """Whether every member matches."""
         return self == MemberKey()
 
+    @property
+    def is_pattern(self) -> bool:
+        return "*" in f"{self.instance_id}{self.client_id}"
+
     def matches(self, member: GroupMember) -> bool:
-        wanted = ((self.member_id, member.member_id), (self.instance_id, member.instance_id), (self.client_id, member.client_id))
-        return all(key in (None, value) for key, value in wanted) and (self.hosts is None or member.host in self.hosts)
+        wanted = ((self.instance_id, member.instance_id), (self.client_id, member.client_id))
+        is_it = self.member_id in (None, member.member_id) and all(_fits(key, value) for key, value in wanted)
+        return is_it and (self.hosts is None or member.host in self.hosts)
 
     def __str__(self) -> str:
         parts = (("member id", self.member_id), ("instance id", self.instance_id), ("client id", self.client_id))
         hosts = [] if self.hosts is None else [f"host {' or '.join(sorted(self.hosts)) or 'unknown'}"]
         return ", ".join([*(f"{name} {value}" for name, value in parts if value is not None), *hosts])
+
+
+def _fits(key: str | None, value: str | None) -> bool:
+    if key is None or value is None:
+        return key is None
+    return re.fullmatch(".*".join(map(re.escape, key.split("*"))), value, re.DOTALL) is not None
 
 
 def normalised(host: str) -> str:

@@ -1,5 +1,5 @@
-"""Watches which member of a consumer group an unmodified Kafka client is, and takes that member out
-of the group when the client's process has ended.
+"""Watches which members of a consumer group an unmodified Kafka client is, and takes them out of
+the group when the client's process has ended.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ FIRST_LOOK_S = 3.0
 """Longest wait for the brokers before the command is started."""
 SOON_S, SOON_FOR_S = 0.5, 60.0
 """Interval of looks until a member is seen, for at most so long."""
+MORE_WITHIN_S = 5.0
+"""The other members of a process with several are looked for so long after one."""
 LOOK_S = 5.0
 """Interval of looks after that. A neighbour that matches too is seen within this time."""
 REMOVED_WITHIN_S = 20.0
@@ -34,16 +36,17 @@ Failure = (KafkaError, OSError, EquipoiseError)
 
 
 class SeenMembers:
-    """Which member the command is, from the members that match and have joined while it ran.
+    """Which members the command is, from those that match and have joined while it ran. Each has an
+    id of its own (`has_own_ids`: an instance id or a client id), or there is only one.
 
-    If that is one alone, it is the command's, provided that no other process has the same key
-    (`is_unique`). A second one, at the same time or later, ends that proof: it may be a neighbour,
-    or the successor of the command. Members that no other process can be (`attribute`) are the
-    command's, also one after the other.
+    If one alone has joined with an id, it is the command's, provided that no other process has the
+    same key (`is_unique`). A second one, at the same time or later, ends that proof: it may be a
+    neighbour, or the successor of the command. Members that no other process can be (`attribute`)
+    are the command's, also one after the other.
     """
 
-    def __init__(self, *, is_unique: bool) -> None:
-        self._is_unique = is_unique
+    def __init__(self, *, is_unique: bool, has_own_ids: bool = False) -> None:
+        self._is_unique, self._has_own_ids = is_unique, has_own_ids
         self._before: frozenset[str] | None = None
         self._joined: dict[str, GroupMember] = {}
         self._listed: frozenset[str] = frozenset()
@@ -57,7 +60,7 @@ class SeenMembers:
         if self._before is None:
             self._before = frozenset(found)
         self._listed = frozenset(found) - self._before
-        self._joined |= {each: found[each] for each in self._listed}
+        self._joined |= {each: member for each, member in found.items() if each in self._listed}
 
     def attribute(self, hosts: frozenset[str]) -> None:
         """The members of these hosts in the last call of `note` can be no other process."""
@@ -71,20 +74,28 @@ class SeenMembers:
     def joined(self) -> list[GroupMember]:
         return list(self._joined.values())
 
-    def proven(self) -> GroupMember | None:
-        """The member of the command; None: no member, or more than one, can be it."""
-        are_attributed = self._joined.keys() <= self._attributed
-        if len(self._joined) == 1:
-            return self.joined[0] if self._is_unique or are_attributed else None
-        return self._joined[next(iter(self._listed))] if are_attributed and len(self._listed) == 1 else None
+    def proven(self) -> list[GroupMember]:
+        """The members of the command, of which no other process can be one."""
+        by_id: dict[str, list[GroupMember]] = {}
+        for each in self._joined.values():
+            by_id.setdefault((each.instance_id or each.client_id) if self._has_own_ids else "", []).append(each)
+        return [member for alike in by_id.values() if (member := self._one_of(alike)) is not None]
+
+    def _one_of(self, alike: list[GroupMember]) -> GroupMember | None:
+        """Of members with one id that have joined."""
+        are_attributed = {each.member_id for each in alike} <= self._attributed
+        if len(alike) == 1:
+            return alike[0] if self._is_unique or are_attributed else None
+        present = [each for each in alike if each.member_id in self._listed]
+        return present[0] if are_attributed and len(present) == 1 else None
 
 
 @attrs.define(eq=False)
 class MemberWatch:
-    """Of one command. `key`: what its member is found by, an instance id or a client id that no
-    other process of this host has. Without an instance id the host is added: an address of this
-    machine. With neither, the command must be the only client of this machine that is connected to
-    the group's coordinator.
+    """Of one command. `key`: what its members are found by, an instance id or a client id that no
+    other process of this host has, or a pattern of such ids. Without an instance id the host is
+    added: an address of this machine. With neither, the command must be the only client of this
+    machine that is connected to the group's coordinator.
     """
 
     connection: Connection
@@ -97,7 +108,8 @@ class MemberWatch:
 
     def __attrs_post_init__(self) -> None:
         self._client = ConsumerGroup(self.connection, self.group)
-        self._seen = SeenMembers(is_unique=self.key.instance_id is not None or self.key.client_id is not None)
+        is_unique = self.key.instance_id is not None or self.key.client_id is not None
+        self._seen = SeenMembers(is_unique=is_unique, has_own_ids=self.key.is_pattern)
         self._key_at_last_look = self.key
 
     async def __aenter__(self) -> Self:
@@ -118,30 +130,36 @@ class MemberWatch:
         command's, when that changes. What is read counts only if the command still runs after that.
         `pid`: of the command. Runs until it is cancelled.
         """
-        began_s = time.monotonic()
+        until_s = time.monotonic() + SOON_FOR_S
         while True:
-            is_soon = not self._seen.joined and time.monotonic() < began_s + SOON_FOR_S
-            await asyncio.sleep(SOON_S if is_soon else LOOK_S)
-            before = self._seen.proven()
+            await asyncio.sleep(SOON_S if time.monotonic() < until_s else LOOK_S)
+            before, count = self._seen.proven(), len(self._seen.joined)
             try:
                 await self._look(is_running)
                 self._problem = ""
             except Failure as error:
                 self._fails(error)
-            if (member := self._seen.proven()) != before:
-                found = f"is not known any more: {self._why_unproven()}" if member is None else f"is {member}, which is removed at its end"
-                say(f"group {self.group}: the member of process {pid} {found}")
+            if len(self._seen.joined) > count:
+                until_s = time.monotonic() + (MORE_WITHIN_S if self.key.is_pattern else 0)
+            now = self._seen.proven()
+            for member in (each for each in now if each not in before):
+                say(f"group {self.group}: the member of process {pid} is {member}, which is removed at its end")
+            if len(now) < len(before):
+                say(f"group {self.group}: the member of process {pid} is not known any more: {self._why_unproven()}")
 
     async def remove(self, pid: int, *, was_stopped: bool) -> None:
-        """Takes the member of the command out of the group, and says on standard error what was
+        """Takes the members of the command out of the group, and says on standard error what was
         done. `pid`: of the command, which has ended with every process that it started.
         `was_stopped`: in order. A client that ends in order leaves its group by itself, unless it
         is a static member, which stays on purpose: it is to be back within its session.
         """
-        member, began_s = self._seen.proven(), time.monotonic()
-        if member is None:
+        members = self._seen.proven()
+        if not members:
             self.say(pid, f"nothing was removed, because {self._why_unproven()}")
-            return
+        await asyncio.gather(*(self._remove(pid, member, was_stopped=was_stopped) for member in members))
+
+    async def _remove(self, pid: int, member: GroupMember, *, was_stopped: bool) -> None:
+        began_s = time.monotonic()
         if was_stopped and member.instance_id is not None:
             self.say(pid, f"static member {member} stays, because the process ended in order")
             return

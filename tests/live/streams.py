@@ -14,7 +14,9 @@ It does not outlive its starter: the end of its stdin closes it.
 from __future__ import annotations
 
 import subprocess
+import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -55,12 +57,14 @@ def changelog_of(application_id: str) -> str:
 
 class StreamsApplication:
     """One instance, started. `folder` gets its state, its output and its settings; `settings` are
-    Kafka Streams' own, by their own names.
+    Kafka Streams' own, by their own names. `supervised`: options of `equipoise run`; None: without
+    it.
     """
 
     def __init__(
-        self, bootstrap: str, application_id: str, instance: str, folder: Path, *, input: str, output: str, settings: dict[str, str] | None = None
-    ) -> None:
+        self, bootstrap: str, application_id: str, instance: str, folder: Path, *, input: str, output: str, settings: dict[str, str] | None = None,
+        supervised: Sequence[str] | None = None,
+    ) -> None:  # fmt: skip
         written = {
             "bootstrap.servers": bootstrap,
             "application.id": application_id,
@@ -78,9 +82,12 @@ class StreamsApplication:
         self._out = folder / f"{instance}.out"
         every = f"{classpath()}:{assignor_classes()}"
         command = ["java", "-XX:+UseSerialGC", "-Xms64m", "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=info", "-cp", every]
+        supervisor = [] if supervised is None else [sys.executable, "-m", "equipoise", "run", *supervised, "--"]
         with open(self._out, "ab") as out:
             self._from = out.tell()
-            self.process = subprocess.Popen([*command, "CountPerKey", str(file)], stdin=subprocess.PIPE, stdout=out, stderr=out)
+            self.process = subprocess.Popen(
+                [*supervisor, *command, "CountPerKey", str(file)], stdin=subprocess.PIPE, stdout=out, stderr=out,
+            )  # fmt: skip
 
     def said(self) -> str:
         """What this process has printed, its log included."""

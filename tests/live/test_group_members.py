@@ -12,7 +12,10 @@ import pty
 import signal
 import subprocess
 import sys
+import time
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +27,7 @@ from tests.json_schemas import Coverage
 from tests.live import brokers, group_clients
 from tests.live.group_clients import GroupClient, children_of, confluent_kafka_command, java_command
 from tests.live.kafka import admin_client
+from tests.live.streams import PATIENCE_S, StreamsApplication
 from tests.live.test_restorer import until
 
 PARTITIONS = {0, 1, 2, 3}
@@ -266,3 +270,39 @@ def answered_on_a_terminal(group: str, bootstrap: str, answer: str) -> str:
                 text += more
     assert "Has the process of this member ended?" in text.decode()
     return text.decode()
+
+
+@pytest.mark.slow
+async def test_process_of_kafka_streams_is_taken_out_with_all_its_threads(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+    """Kafka Streams names each thread's client by the process and a number. A close leaves the
+    group to the session timeout by default; here it ends with the process.
+    """
+    await make_topic(bootstrap, f"{prefix}-in")
+    settings = {"num.stream.threads": "2", "session.timeout.ms": "45000", "replication.factor": "1"}
+
+    def started(name: str) -> StreamsApplication:
+        options = ["--group", prefix, "--bootstrap", bootstrap, "--client-id", f"{name}-StreamThread-*"]
+        return StreamsApplication(
+            bootstrap, prefix, name, tmp_path, input=f"{prefix}-in", output=f"{prefix}-out", settings=settings, supervised=options
+        )  # fmt: skip
+
+    async def there() -> Counter[str]:
+        return Counter(each.client_id.partition("-")[0] for each in await members(bootstrap, prefix))
+
+    async def until_there(**expected: int) -> float:
+        began_s = time.monotonic()
+        while await there() != expected:  # the broker tells nobody
+            assert time.monotonic() - began_s < PATIENCE_S, await there()
+            await asyncio.sleep(0.1)
+        return time.monotonic() - began_s
+
+    with started("i1") as first, started("i2") as second:
+        await until_there(i1=2, i2=2)
+        for each in (first, second):
+            await until(lambda each=each: each.said().count("which is removed at its end") == 2)
+        (pid,) = children_of(second.process.pid)
+        os.kill(pid, signal.SIGKILL)
+        assert await until_there(i1=2) < SOON_S
+        await until(lambda: second.said().count("was removed after") == 2)
+        first.end("close")
+        assert await until_there() < SOON_S + 2

@@ -23,24 +23,24 @@ def seen(*looks: list[str]) -> SeenMembers:
 
 def test_only_member_that_joined_is_proven() -> None:
     proven = seen([], [], ["a"], ["a"]).proven()
-    assert proven == member("a")
+    assert proven == [member("a")]
 
 
 def test_member_that_was_there_before_the_command_is_not_the_commands() -> None:
-    assert seen(["a"], ["a"]).proven() is None
+    assert seen(["a"], ["a"]).proven() == []
     proven = seen(["a"], ["a", "b"], ["b"]).proven()
-    assert proven == member("b")
+    assert proven == [member("b")]
 
 
 def test_nothing_is_proven_without_a_look_at_the_group_before_the_command() -> None:
-    assert seen().proven() is None
-    assert seen(["a"]).proven() is None
+    assert seen().proven() == []
+    assert seen(["a"]).proven() == []
 
 
 @pytest.mark.parametrize("looks", [([], ["a", "b"]), ([], ["a"], ["a", "b"], ["a"]), ([], ["a"], [], ["b"]), ([], ["a"], ["b"])])
 def test_second_member_ends_the_proof_for_good(looks: tuple[list[str], ...]) -> None:
     """Both may be neighbours, and the second one the successor of the command."""
-    assert seen(*looks).proven() is None
+    assert seen(*looks).proven() == []
     assert {each.member_id for each in seen(*looks).joined} == {"a", "b"}
 
 
@@ -48,15 +48,15 @@ def test_member_without_a_key_of_its_own_is_proven_when_it_can_be_no_other_proce
     found = SeenMembers(is_unique=False)
     found.note([])
     found.note([member("a")])
-    assert found.proven() is None
+    assert found.proven() == []
     assert found.has_unattributed
     found.attribute(frozenset({"10.0.0.2"}))
-    assert found.proven() is None
+    assert found.proven() == []
     found.attribute(HERE)
-    assert found.proven() == member("a")
+    assert found.proven() == [member("a")]
     found.note([member("a")])
     assert not found.has_unattributed
-    assert found.proven() == member("a")
+    assert found.proven() == [member("a")]
 
 
 @pytest.mark.parametrize("is_unique", [True, False])
@@ -66,14 +66,14 @@ def test_command_that_joins_again_is_proven_by_its_present_member_if_it_can_be_n
     found.note([member("a")])
     found.attribute(HERE)
     found.note([member("b")])
-    assert found.proven() is None
+    assert found.proven() == []
     found.attribute(HERE)
-    assert found.proven() == member("b")
+    assert found.proven() == [member("b")]
     found.note([member("b"), member("c")])
     found.attribute(HERE)
-    assert found.proven() is None, "the command has two members"
+    assert found.proven() == [], "the command has two members"
     found.note([member("c")])
-    assert found.proven() == member("c")
+    assert found.proven() == [member("c")]
 
 
 def test_successor_beside_a_command_that_has_left_is_not_the_commands() -> None:
@@ -82,9 +82,23 @@ def test_successor_beside_a_command_that_has_left_is_not_the_commands() -> None:
     found.note([member("a")])
     found.attribute(HERE)
     found.note([])
-    assert found.proven() == member("a"), "which the group does not know any more"
+    assert found.proven() == [member("a")], "which the group does not know any more"
     found.note([member("b")])
-    assert found.proven() is None
+    assert found.proven() == []
+
+
+def test_process_with_several_members_has_those_whose_ids_are_its_own() -> None:
+    """As the threads of Kafka Streams."""
+    found = SeenMembers(is_unique=True, has_own_ids=True)
+    threads = [member(name, client_id=f"i1-StreamThread-{number}-consumer") for number, name in enumerate("abc")]
+    found.note(threads[2:])
+    found.note(threads)
+    assert found.proven() == threads[:2], "the third was there before"
+    found.note([*threads, member("d", client_id=threads[0].client_id)])
+    assert found.proven() == [threads[1]], "one of two may be a successor of the process"
+    static = [member(name, client_id="i1", instance_id=f"orders-{number}") for number, name in enumerate("xy")]
+    found.note([*threads, *static])
+    assert found.proven() == [threads[1], *static]
 
 
 @pytest.mark.parametrize(
@@ -100,6 +114,11 @@ def test_successor_beside_a_command_that_has_left_is_not_the_commands() -> None:
         (MemberKey(member_id="a"), True),
         (MemberKey(member_id="b"), False),
         (MemberKey(), True),
+        (MemberKey(instance_id="*"), True),
+        (MemberKey(client_id="c*", hosts=HERE), True),
+        (MemberKey(client_id="*.c", hosts=HERE), False),
+        (MemberKey(client_id="[c]", hosts=HERE), False),
+        (MemberKey(client_id="d*"), False),
     ],
 )
 def test_key_matches_a_member_in_everything_it_names(key: MemberKey, matches: bool) -> None:
@@ -109,6 +128,7 @@ def test_key_matches_a_member_in_everything_it_names(key: MemberKey, matches: bo
 
 def test_key_with_an_instance_id_matches_no_dynamic_member() -> None:
     assert not MemberKey(instance_id="x").matches(member("a"))
+    assert not MemberKey(instance_id="*").matches(member("a"))
 
 
 @pytest.mark.parametrize(
