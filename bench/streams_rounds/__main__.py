@@ -274,7 +274,10 @@ def main() -> None:
     settings = {"group.initial.rebalance.delay.ms": "3000", "log.cleaner.enable": "false"}
     with brokers.Brokers(**settings) as started:
         standbys = 1 if given.scenario == "rolling" else 0
-        run = Run(given.leader, standbys, given.preload, given.step_s, folder, started.bootstrap, kills_worker=given.kill_worker, supervised=given.supervised)
+        run = Run(
+            given.leader, standbys, given.preload, given.step_s, folder, started.bootstrap,
+            kills_worker=given.kill_worker, supervised=given.supervised,
+        )  # fmt: skip
         found = asyncio.run(play(run, given.scenario, given.record))
     print(table(found, f"{given.scenario}, {given.leader}"))
     print(f"load average {os.getloadavg()[0]:.1f}")
