@@ -48,8 +48,8 @@ def record(
     read; share groups are recorded as they are, and only named.
 
     It needs the right to read `__consumer_offsets` and to describe topics. Without the first, it
-    polls the groups of the classic protocol (DescribeGroups, OffsetFetch), and says what is lost by
-    that: what comes and goes between two looks, generations, timeouts, and all other groups.
+    polls the groups, and says what is lost by that: what comes and goes between two looks,
+    generations and timeouts of the classic protocol, and share groups.
 
     \b
     Examples:
@@ -108,7 +108,7 @@ async def _record(
             async with ClusterReader(connection, recording.positions()) as reader:
                 recorder = Recorder(reader, recording, **options, done=total)
                 if polls:
-                    polled = PolledCluster(connection, reader, poll_s=poll_s, recording=recording, wanted=recorder.is_wanted)
+                    polled = PolledCluster(connection, reader, poll_s=poll_s, recording=recording, wanted=recorder.is_wanted, say=screen.remark)
                     recorder = Recorder(polled, recording, **options, done=total)
                 while True:
                     asked_s, before = time.monotonic(), total.records + total.commits

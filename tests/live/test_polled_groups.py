@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+import attrs
 import pytest
 from click.testing import CliRunner, Result
 
@@ -14,7 +16,7 @@ from equipoise.cli import main
 from equipoise.events.log.kafka.client import NewTopic
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.operations.doctor.access import Acl
-from equipoise.replay.importers.groups.observed import GroupKind
+from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup
 from equipoise.replay.importers.groups.polled import LOST
 from equipoise.replay.importers.groups.recording import open_recording
 from equipoise.replay.incident import history_of
@@ -22,6 +24,7 @@ from equipoise.replay.incident.history import State
 from tests.live.group_clients import GroupClient, confluent_kafka_command
 from tests.live.kafka import admin_client, writer
 from tests.live.secured import secured_broker
+from tests.live.streams import StreamsApplication
 
 PARTITIONS = 4
 MOST_S = 60.0
@@ -34,6 +37,33 @@ async def make_topic(bootstrap: str) -> None:
             await producer.send("orders", b"", key=b"k", partition=partition)
 
 
+def compare_with_the_coordinators(polled: str, read: str, bootstrap: str, run: Callable[..., Result]) -> None:
+    """Groups of KIP-848 and KIP-1071 are, polled, what their coordinator has of them."""
+
+    def last(recording: str, group: str) -> ObservedGroup | None:
+        with open_recording(recording) as opened:
+            states = history_of(opened, group).states if group in opened.groups() else []
+        return states[-1].group if states else None
+
+    kinds = {"billing-consumer": GroupKind.CONSUMER, "billing-app": GroupKind.STREAMS}
+    end = time.monotonic() + MOST_S
+    while True:
+        assert run("record", f"kafka://{bootstrap}", "--to", read, "--once", connect=False).exit_code == 0
+        assert run("record", "--to", polled, "--once").exit_code == 0
+        found = {name: (last(polled, name), last(read, name)) for name in kinds}
+        pairs = [(ours, theirs) for ours, theirs in found.values() if ours and theirs and ours.epoch == theirs.epoch and ours.owners]
+        if len(pairs) == len(kinds) and all(each.state == "stable" for pair in pairs for each in pair):
+            break
+        assert time.monotonic() < end, found
+    for name, (ours, theirs) in found.items():
+        assert ours is not None
+        assert theirs is not None
+        members = {key: attrs.evolve(member, rebalance_timeout_ms=0) for key, member in theirs.members.items()}
+        assert {key: attrs.evolve(member, rebalance_timeout_ms=0) for key, member in ours.members.items()} == members
+        assert attrs.evolve(ours, members={}) == attrs.evolve(theirs, members={})
+        assert ours.kind is kinds[name]
+
+
 @pytest.mark.slow
 def test_groups_are_polled_where_their_records_may_not_be_read(tmp_path: Path) -> None:
     with secured_broker(tmp_path, "watcher") as secured, ExitStack() as running:
@@ -42,8 +72,10 @@ def test_groups_are_polled_where_their_records_may_not_be_read(tmp_path: Path) -
         recording = str(tmp_path / "cluster.db")
         environment = {f"EQUIPOISE_{name.upper()}": value for name, value in secured.settings("watcher").items()}
 
-        def run(*arguments: str) -> Result:
-            return CliRunner().invoke(main, list(arguments), env=environment)
+        def run(*arguments: str, connect: bool = True) -> Result:
+            """`connect`: as the watcher."""
+            place = () if any(each.startswith("kafka://") for each in arguments) or not connect else (f"kafka://{secured.bootstrap}",)
+            return CliRunner().invoke(main, [arguments[0], *place, *arguments[1:]], env=environment if connect else {})
 
         def consumer(name: str, protocol: str) -> None:
             client = GroupClient(
@@ -82,8 +114,13 @@ def test_groups_are_polled_where_their_records_may_not_be_read(tmp_path: Path) -
         assert len(states()) == settled, "recorded again, and nothing had changed"
         consumer("b", "classic")
         seen(2)
-        with open_recording(recording) as opened:
-            assert opened.groups() == ["billing-classic"], "DescribeGroups does not describe groups of KIP-848"
+        running.enter_context(
+            StreamsApplication(secured.inside, "billing-app", "i1", tmp_path, input="orders", output="counts", settings={"group.protocol": "streams"})
+        ).until_said("state RUNNING")
+        shown = run("record", "--to", recording, "--once")
+        assert "group billing-app is not described: it needs DESCRIBE on the group and on its topics" in shown.stderr.replace("\n", " ")
+        secured.allow("watcher", [Acl("Topic", "billing-app-", "Describe", is_prefix=True)])
+        compare_with_the_coordinators(recording, str(tmp_path / "read.db"), secured.inside, run)
         refused = run("cluster", f"kafka://{secured.bootstrap}")
         assert refused.exit_code == 2, refused.output
         assert "__consumer_offsets" in refused.stderr

@@ -1,6 +1,6 @@
 """Requests about consumer groups that aiokafka lacks, in the versions that name static members:
 DescribeGroups and LeaveGroup for groups of the classic protocol, ConsumerGroupDescribe and
-ConsumerGroupHeartbeat for groups of KIP-848.
+ConsumerGroupHeartbeat for groups of KIP-848, StreamsGroupDescribe for those of KIP-1071.
 """
 
 from __future__ import annotations
@@ -253,15 +253,57 @@ class ConsumerGroupDescribeRequestV1(RequestStruct):  # type: ignore[misc]  # ai
 
 
 class ConsumerGroupDescribe(Request[ConsumerGroupDescribeRequestV0 | ConsumerGroupDescribeRequestV1]):  # type: ignore[misc]  # no types
-    """Members of one group of KIP-848. Version 1 says which of them use the classic protocol."""
+    """Members of groups of KIP-848 that have one coordinator. Version 1 says which of them use the
+    classic protocol.
+    """
 
     API_KEY = 69
 
-    def __init__(self, group: str) -> None:
-        self._group = group
+    def __init__(self, *groups: str) -> None:
+        self._groups = groups
 
     def build(self, request_struct_class: type[Any]) -> Any:
-        return request_struct_class([self._group], False, {})
+        return request_struct_class(list(self._groups), False, {})
+
+
+class Rest(AbstractType[bytes]):  # type: ignore[misc]  # aiokafka has no types
+    """All that is left."""
+
+    @classmethod
+    def encode(cls, value: bytes) -> bytes:
+        return value
+
+    @classmethod
+    def decode(cls, data: BytesIO) -> bytes:
+        return data.read()
+
+
+class StreamsGroupDescribeResponseV0(Response):  # type: ignore[misc]  # aiokafka has no types
+    """`body`: as `DescribedStreamsGroups` reads it, since aiokafka knows no nullable structures."""
+
+    API_KEY = 89
+    API_VERSION = 0
+    SCHEMA = Schema(("body", Rest))
+
+
+class StreamsGroupDescribeRequestV0(RequestStruct):  # type: ignore[misc]  # aiokafka has no types
+    API_KEY = 89
+    API_VERSION = 0
+    FLEXIBLE_VERSION = True
+    RESPONSE_TYPE = StreamsGroupDescribeResponseV0
+    SCHEMA = ConsumerGroupDescribeRequestV0.SCHEMA
+
+
+class StreamsGroupDescribe(Request[StreamsGroupDescribeRequestV0]):  # type: ignore[misc]  # aiokafka has no types
+    """Members of groups of KIP-1071 that have one coordinator."""
+
+    API_KEY = 89
+
+    def __init__(self, *groups: str) -> None:
+        self._groups = groups
+
+    def build(self, request_struct_class: type[StreamsGroupDescribeRequestV0]) -> StreamsGroupDescribeRequestV0:
+        return request_struct_class(list(self._groups), False, {})
 
 
 class ConsumerGroupHeartbeatResponseV0(Response):  # type: ignore[misc]  # aiokafka has no types

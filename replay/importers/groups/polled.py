@@ -1,36 +1,42 @@
 """A cluster whose `__consumer_offsets` may not be read: its groups are described again and again,
 and what has changed is written as their coordinator would have.
 
-Lost are: what comes and goes between two looks, generations (they are counted), session and
-rebalance timeouts, and all groups that are not of the classic protocol, which
-DescribeGroups does not describe.
+Lost are: what comes and goes between two looks; of groups of the classic protocol generations (they
+are counted), session and rebalance timeouts; and share groups.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from equipoise.events.log.kafka.connection import Connection
-from equipoise.events.log.kafka.group_requests import DescribeGroups
+from equipoise.events.log.kafka.group_requests import ConsumerGroupDescribe, DescribeGroups, StreamsGroupDescribe
 from equipoise.events.log.kafka.opening import admin_client, reaching
 from equipoise.replay.importers.groups.cluster import ClusterReader
+from equipoise.replay.importers.groups.described import read_streams_groups, records_of_consumers, records_of_streams, topics_of
 from equipoise.replay.importers.groups.observed import ObservedGroups
 from equipoise.replay.importers.groups.recording import Recording
-from equipoise.replay.importers.offsets_topic.records import RawRecord
+from equipoise.replay.importers.offsets_topic.reader import WireError
+from equipoise.replay.importers.offsets_topic.records import GroupRecord, RawRecord, read_group_record
 from equipoise.replay.importers.offsets_topic.writing import WrittenMember, classic_group_record, commit_record, group_key
 
 LOST = (
-    "the records of __consumer_offsets may not be read, so groups are polled: lost are rebalances between two looks, generations, "
-    "timeouts, and groups of KIP-848, KIP-1071 and KIP-932"
+    "the records of __consumer_offsets may not be read, so groups are polled: lost are rebalances between two looks, "
+    "generations and timeouts of the classic protocol, and share groups"
 )
 _SETTLED = ("Stable", "Empty")
 _DEAD = "Dead"
 _MOVED = (15, 16)
 """Kafka's errors COORDINATOR_NOT_AVAILABLE and NOT_COORDINATOR."""
+_OTHER_PROTOCOL = (35, 69)
+"""UNSUPPORTED_VERSION and GROUP_ID_NOT_FOUND."""
+_DENIED = (29, 30)
+"""TOPIC_AUTHORIZATION_FAILED and GROUP_AUTHORIZATION_FAILED."""
 _MOST_AT_ONCE = 100
 """Groups in one request, and requests for commits under way."""
 
@@ -38,7 +44,7 @@ _MOST_AT_ONCE = 100
 class PolledCluster:
     """The same for a `Recorder` as a `ClusterReader`. `poll_s`: from one look to the next.
     `recording`: what was recorded before, so that a restart records no change. `wanted`: whether a
-    group is of interest.
+    group is of interest. `say`: tells which groups are not described, and why.
     """
 
     positions: Mapping[int, int] = MappingProxyType({})
@@ -52,8 +58,13 @@ class PolledCluster:
         poll_s: float,
         recording: Recording,
         wanted: Callable[[str], bool] = lambda group: True,
+        say: Callable[[str], None] = lambda text: None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
+        self._say = say
+        self._denied: set[str] = set()
+        self._names: dict[str, str] = {}
+        """Topic id -> topic, of what was described."""
         self._connection = connection
         self._reader = reader
         self._poll_s = poll_s
@@ -62,9 +73,14 @@ class PolledCluster:
         self._next_s = 0.0
         self._seen: dict[str, tuple[Any, ...]] = {}
         """Group -> what was last written of it."""
+        self._written: dict[str, dict[bytes, bytes]] = {}
+        """Group of KIP-848 or KIP-1071 -> its records, key -> value, as they were last written."""
+        self._protocols: dict[str, type[ConsumerGroupDescribe | StreamsGroupDescribe]] = {}
+        """Of these, what describes them."""
         known = ObservedGroups()
         for raw in recording.records():
             known.read(raw)
+            self._note(raw)
         self._known = known.groups
         self._generations = {name: group.epoch for name, group in known.groups.items()}
         self._coordinators: dict[str, int] = {}
@@ -94,27 +110,42 @@ class PolledCluster:
 
     async def names(self) -> dict[str, str]:
         """Topic id -> topic."""
-        return await self._reader.names()
+        return await self._reader.names() | self._names
 
     async def ends(self, topics: Iterable[str]) -> dict[str, list[int]]:
         """Topic -> end offset of each of its partitions, now."""
         return await self._reader.ends(topics)
 
+    def _note(self, raw: RawRecord) -> None:
+        """A record that was recorded before."""
+        with contextlib.suppress(WireError):
+            record = read_group_record(raw.offset, raw.key, raw.value)
+            if isinstance(record, GroupRecord) and (record.of_consumers or record.of_streams):
+                written = self._written.setdefault(record.group, {})
+                if raw.value is None:
+                    written.pop(raw.key, None)
+                else:
+                    written[raw.key] = raw.value
+
     def _gone(self, groups: list[str]) -> list[RawRecord]:
         gone = self._seen.keys() - set(groups)
         for name in gone:
             del self._seen[name]
-        return [self._raw(group_key(name), None) for name in sorted(gone)]
+        modern = sorted(name for name, written in self._written.items() if written and self._wanted(name) and name not in groups)
+        return [self._raw(group_key(name), None) for name in sorted(gone)] + [raw for name in modern for raw in self._changes(name, {})]
 
     async def _look(self, admin: Any, groups: list[str]) -> list[RawRecord]:
         found: list[RawRecord] = []
         nodes = {name: await self._coordinator(admin, name) for name in groups}
-        asked = [DescribeGroups(*(name for name in groups if nodes[name] == node)) for node in sorted(set(nodes.values()))]
-        answers = await asyncio.gather(*(admin._send_request(each, node) for each, node in zip(asked, sorted(set(nodes.values())), strict=True)))
-        for error, name, state, protocol_type, protocol, members, *_ in (each for answer in answers for each in answer.groups):
+        unknown: list[str] = []
+        classic = [name for name in groups if name not in self._protocols]
+        for error, name, state, protocol_type, protocol, members, *_ in await self._ask(admin, nodes, DescribeGroups, classic):
             if error in _MOVED:
                 self._coordinators.pop(name, None)
-            if error or state == _DEAD or state not in _SETTLED:
+            if state == _DEAD and error in (0, *_OTHER_PROTOCOL):
+                self._seen.pop(name, None)
+                unknown.append(name)
+            if error or state not in _SETTLED:
                 continue
             described = (protocol_type, protocol, tuple(sorted(members)))
             if self._seen.get(name) != described:
@@ -124,6 +155,7 @@ class PolledCluster:
                     self._generations[name] = self._generations.get(name, 0) + 1
                 written = [WrittenMember(*each) for each in described[2]]
                 found.append(self._raw(*classic_group_record(name, protocol_type, self._generations[name], protocol, self._now_ms(), written)))
+        found += await self._look_at_modern(admin, nodes, unknown)
         reading = (admin.list_consumer_group_offsets(name, group_coordinator_id=nodes[name]) for name in groups)
         for name, commits in zip(groups, await asyncio.gather(*reading), strict=True):
             for place, committed in commits.items():
@@ -133,6 +165,58 @@ class PolledCluster:
                     found.append(self._raw(*commit_record(*key, self._now_ms(), committed.offset)))
         return found
 
+    async def _look_at_modern(self, admin: Any, nodes: Mapping[str, int], unknown: list[str]) -> list[RawRecord]:
+        """Groups of KIP-848 and KIP-1071. `unknown`: not of the classic protocol, and not yet seen.
+        """
+        found: list[RawRecord] = []
+        for kind in (ConsumerGroupDescribe, StreamsGroupDescribe):
+            asked = [name for name in nodes if self._protocols.get(name) is kind] + unknown
+            for error, name, records in _described(kind, await self._ask(admin, nodes, kind, asked)):
+                if error in _MOVED:
+                    self._coordinators.pop(name, None)
+                if error in _DENIED:
+                    self._tell_denied(name)
+                if not error:
+                    self._protocols[name] = kind
+                elif error not in _OTHER_PROTOCOL or self._protocols.pop(name, None) is not kind:
+                    continue
+                found += self._changes(name, records)
+            unknown = [name for name in unknown if name not in self._protocols]
+        return found
+
+    def _tell_denied(self, group: str) -> None:
+        if group not in self._denied:
+            self._denied.add(group)
+            self._say(f"group {group} is not described: it needs DESCRIBE on the group and on its topics, those that Kafka Streams makes included")
+
+    async def _ask(self, admin: Any, nodes: Mapping[str, int], kind: Callable[..., Any], groups: list[str]) -> list[Any]:
+        """The groups as their coordinators describe them, or the answers' bytes; []: brokers that
+        do not know the request.
+        """
+        from aiokafka.errors import IncompatibleBrokerVersion
+
+        by_node: dict[int, list[str]] = {}
+        for name in groups:
+            by_node.setdefault(nodes[name], []).append(name)
+        try:
+            answers = await asyncio.gather(*(admin._send_request(kind(*names), node) for node, names in sorted(by_node.items())))
+        except (IncompatibleBrokerVersion, NotImplementedError):
+            return []
+        if kind is StreamsGroupDescribe:
+            return [each for answer in answers for each in read_streams_groups(answer.body)]
+        if kind is ConsumerGroupDescribe:
+            described = [each for answer in answers for each in answer.to_object()["groups"]]
+            self._names |= {topic_id: topic for each in described for topic_id, topic in topics_of(each).items()}
+            return described
+        return [each for answer in answers for each in answer.groups]
+
+    def _changes(self, group: str, records: Mapping[bytes, bytes]) -> list[RawRecord]:
+        """What to write of a group whose records are these now; what is not in them is deleted."""
+        before = self._written.get(group, {})
+        self._written[group] = dict(records)
+        gone = [self._raw(key, None) for key in sorted(before.keys() - records.keys(), reverse=True)]
+        return [self._raw(key, value) for key, value in records.items() if before.get(key) != value] + gone
+
     async def _coordinator(self, admin: Any, group: str) -> int:
         if group not in self._coordinators:
             self._coordinators[group] = await admin.find_coordinator(group)
@@ -140,3 +224,12 @@ class PolledCluster:
 
     def _raw(self, key: bytes, value: bytes | None) -> RawRecord:
         return RawRecord(0, 0, self._now_ms(), key, value)
+
+
+def _described(kind: type, groups: Iterable[Any]) -> Iterator[tuple[int, str, dict[bytes, bytes]]]:
+    """Error, name and records of each group."""
+    for each in groups:
+        if kind is StreamsGroupDescribe:
+            yield each.error_code, each.group, {} if each.error_code else records_of_streams(each)
+        else:
+            yield each["error_code"], each["group"], {} if each["error_code"] else records_of_consumers(each)

@@ -1,7 +1,7 @@
-"""Writes records of classic groups as their coordinator would, for what was learned in another way.
+"""Writes records of groups as their coordinator would, for what was learned in another way.
 
 Formats (Apache Kafka's message definitions): OffsetCommitKey 1 and OffsetCommitValue 3,
-GroupMetadataKey 2 and GroupMetadataValue 3.
+GroupMetadataKey 2 and GroupMetadataValue 3; of KIP-848 and KIP-1071 those of `values`.
 """
 
 from __future__ import annotations
@@ -50,6 +50,11 @@ def _member(member: WrittenMember) -> bytes:
 def group_key(group: str) -> bytes:
     """Key of a classic group's generations; without a value: the group was deleted."""
     return _int(2, 2) + _text(group)
+
+
+def key_of(kind: int, group: str, name: str | None = None) -> bytes:
+    """Key of a record of KIP-848 or KIP-1071. `name`: the member's id, where the kind has one."""
+    return _int(kind, 2) + _text(group) + (b"" if name is None else _text(name))
 
 
 def _int(number: int, length_bytes: int) -> bytes:

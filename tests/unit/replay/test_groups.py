@@ -9,6 +9,7 @@ import sqlite3
 import struct
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import attrs
 import hypothesis
@@ -16,12 +17,15 @@ import hypothesis.strategies as st
 import pytest
 
 from equipoise.events.errors import InputError
+from equipoise.replay.importers.groups.described import records_of_consumers
 from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup, ObservedGroups, Work
 from equipoise.replay.importers.groups.recording import Commit, open_recording
 from equipoise.replay.importers.offsets_topic import values
 from equipoise.replay.importers.offsets_topic.classic import OffsetCommit
+from equipoise.replay.importers.offsets_topic.form import write_value
 from equipoise.replay.importers.offsets_topic.reader import WireError
-from equipoise.replay.importers.offsets_topic.records import GROUP_METADATA, GroupRecord, RawRecord, read_group_record
+from equipoise.replay.importers.offsets_topic.records import GROUP_METADATA, VALUES, GroupRecord, RawRecord, read_group_record
+from equipoise.replay.importers.offsets_topic.writing import key_of
 
 ORDERS, STOCK = "00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000002"
 
@@ -343,3 +347,63 @@ def test_recording_is_known_by_its_file_before_anything_is_in_it(tmp_path: Path)
     (tmp_path / "c.db").touch()
     with open_recording(str(tmp_path / "c.db"), write=True) as recording:
         assert recording.cluster() is None
+
+
+def values_of(cls: type[Any]) -> st.SearchStrategy[Any]:
+    """Values of a class of `values`, whatever its fields say they are."""
+    return st.builds(cls, **{each.name: contents_of(each.name, str(each.type)) for each in attrs.fields(cls)})
+
+
+def contents_of(name: str, kind: str) -> st.SearchStrategy[Any]:
+    if kind.startswith("tuple["):
+        return st.lists(contents_of(name, kind.removeprefix("tuple[").removesuffix(", ...]")), max_size=3).map(tuple)
+    if kind.endswith(" | None"):
+        return st.none() | contents_of(name, kind.removesuffix(" | None"))
+    if kind == "Owned":
+        return contents_of(name, "tuple[OwnedTaskIds, ...]")
+    if kind == "str":
+        return st.uuids().map(str) if name == "topic_id" else st.text(max_size=200)
+    plain = {"int": st.integers(0, 127), "bytes": st.binary(max_size=200)}
+    return plain[kind] if kind in plain else values_of(getattr(values, kind))
+
+
+@pytest.mark.parametrize("kind", sorted(VALUES))
+def test_what_is_written_is_read_again(kind: int) -> None:
+    @hypothesis.given(values_of(VALUES[kind]))
+    @hypothesis.settings(max_examples=20)
+    def holds(value: object) -> None:
+        name = "m" if kind in (5, 7, 8, 16, 19, 21, 22) else None
+        assert read_group_record(7, key_of(kind, "g", name), write_value(value)) == GroupRecord(kind=kind, group="g", name=name, value=value)
+
+    holds()
+
+
+def test_group_that_is_described_again_writes_what_has_changed() -> None:
+    """A member that comes and one that goes, of KIP-848, as records."""
+
+    def described(epoch: int, **members: tuple[int, ...]) -> dict[str, Any]:
+        def parts(numbers: tuple[int, ...]) -> dict[str, Any]:
+            return {"topic_partitions": [{"topic_id": UUID(ORDERS).bytes, "topic_name": "orders", "partitions": list(numbers)}] if numbers else []}
+
+        rows = [
+            {"member_id": name, "instance_id": None, "rack_id": None, "client_id": name, "client_host": "/10.0.0.1", "member_epoch": epoch,
+             "subscribed_topic_names": ["orders"], "subscribed_topic_regex": None, "assignment": parts(numbers), "target_assignment": parts(numbers)}
+            for name, numbers in members.items()
+        ]  # fmt: skip
+        return {"group": "g", "group_epoch": epoch, "assignment_epoch": epoch, "assignor": "uniform", "members": rows}
+
+    observed = ObservedGroups({ORDERS: "orders"})
+    before: dict[bytes, bytes] = {}
+    for answer in (described(1, a=(0, 1)), described(2, a=(0,), b=(1,)), described(3, b=(0, 1))):
+        now = records_of_consumers(answer)
+        changed = [(key, value) for key, value in now.items() if before.get(key) != value] + [(key, None) for key in before.keys() - now.keys()]
+        for key, value in changed:
+            observed.read(RawRecord(0, 0, 0, key, value))
+        before = now
+        group = observed.groups["g"]
+        assert {name: set(member.active) for name, member in group.members.items()} == {
+            each["member_id"]: {f"orders-{number}" for part in each["assignment"]["topic_partitions"] for number in part["partitions"]}
+            for each in answer["members"]
+        }
+        assert (group.kind, group.epoch, group.state) == (GroupKind.CONSUMER, answer["group_epoch"], "stable")
+    assert not observed.unread
