@@ -5,11 +5,8 @@ and of Kafka Connect; of Kafka Streams of the classic protocol in streams_counte
 
 from __future__ import annotations
 
-import statistics
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from itertools import pairwise
+from collections.abc import Callable, Mapping, Sequence, Set
 
 import attrs
 
@@ -32,7 +29,6 @@ _DEFAULT_DELAY_MS = 300_000
 """``scheduled.rebalance.max.delay.ms`` of Kafka Connect."""
 _TASK_BEGIN_MS = 1_000
 """From being given a task of Kafka Connect to its consumer's request to join."""
-_LONGEST_RESTORE_MS = 3_600_000
 _AFTER_MS = 30_000
 _HOLD_MS = 15_000
 _STATIC_SLACK_MS = 10_000
@@ -134,7 +130,7 @@ def _of_consumers(case: _Case) -> Simulation:
     owners = {work: names[who[0]] for work, who in first.owners.items() if weights[work]}
     was = settings_of(first, case.incident)
     if first.kind is GroupKind.STREAMS:
-        begin_ms, restore_ms = times_to_begin_ms(case.history)
+        begin_ms, restore_ms = case.history.times_to_begin_ms
         restores = {work: restore_ms[subtopology] for work in owners if (subtopology := work.rpartition("_")[0]) in restore_ms}
         was = attrs.evolve(was, begin_ms=begin_ms, restore_ms=restores)
 
@@ -147,42 +143,6 @@ def _of_consumers(case: _Case) -> Simulation:
         changes=[(change, run(settings)) for change, settings in _changes(first.kind, was, case.events)],
         lasts_ms=was.session_timeout_ms + max(was.restore_ms.values(), default=0) + _AFTER_MS,
     )
-
-
-def times_to_begin_ms(history: GroupHistory) -> tuple[int, dict[str, int]]:
-    """Of a group of KIP-1071: how long a task takes from its assignment to its first commit, less
-    the usual time between two commits, if it has no state or a copy of it; and sub-topology -> how
-    much longer without a copy. Medians over the group's past; of what never happened the least that
-    any task took, and nothing.
-    """
-    ready: list[float] = []
-    cold: dict[str, list[float]] = {}
-    for before, after in pairwise(history.states):
-        for name, member in after.group.members.items():
-            former = before.group.members.get(name)
-            for task in member.active - member.revoking - (former.active if former is not None else frozenset()):
-                took_ms = _began_after_ms(history, after.group.partitions_of(task), after.at_ms)
-                if took_ms is None:
-                    continue
-                has_copy = former is not None and task in former.standby | former.warmup
-                subtopology = task.rpartition("_")[0]
-                (ready if has_copy or subtopology not in after.group.stateful else cold.setdefault(subtopology, [])).append(took_ms)
-    begin_ms = statistics.median(ready) if ready else min((took for each in cold.values() for took in each), default=0.0)
-    return round(begin_ms), {each: max(0, round(statistics.median(took) - begin_ms)) for each, took in sorted(cold.items())}
-
-
-def _began_after_ms(history: GroupHistory, partitions: Iterable[str], at_ms: int) -> float | None:
-    """How long after `at_ms` the first of these partitions with unread records was committed, less
-    the usual time between two commits; None: none of them.
-    """
-    found = []
-    for partition in partitions:
-        last, end = history.last_commit(partition, at_ms), history.end_of(partition, at_ms)
-        commits = history.commits.get(partition, [])
-        place = bisect_right(commits, at_ms, key=lambda commit: commit[0])
-        if last is not None and end is not None and end > last[1] and place < len(commits):
-            found.append(max(0.0, commits[place][0] - at_ms - history.usual_ms(partition)))
-    return min((each for each in found if each < _LONGEST_RESTORE_MS), default=None)
 
 
 def _of_connect(case: _Case) -> Simulation | None:

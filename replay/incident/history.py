@@ -15,6 +15,8 @@ from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup,
 from equipoise.replay.importers.groups.recording import Commit
 from equipoise.replay.importers.offsets_topic.records import RawRecord
 
+_LONGEST_RESTORE_MS = 3_600_000
+
 
 @attrs.frozen(kw_only=True)
 class State:
@@ -79,6 +81,41 @@ class GroupHistory:
         found = self.commits.get(partition, [])
         place = bisect_right(found, by_ms, key=lambda commit: commit[0])
         return found[place - 1] if place else None
+
+    @functools.cached_property
+    def times_to_begin_ms(self) -> tuple[int, dict[str, int]]:
+        """Of a group of KIP-1071: how long a task takes from its assignment to its first commit,
+        less the usual time between two commits, if it has no state or a copy of it; and
+        sub-topology -> how much longer without a copy. Medians over the group's past; of what never
+        happened the least that any task took, and nothing.
+        """
+        ready: list[float] = []
+        cold: dict[str, list[float]] = {}
+        for before, after in pairwise(self.states):
+            for name, member in after.group.members.items():
+                former = before.group.members.get(name)
+                for task in member.active - member.revoking - (former.active if former is not None else frozenset()):
+                    took_ms = self._began_after_ms(after.group.partitions_of(task), after.at_ms)
+                    if took_ms is None:
+                        continue
+                    has_copy = former is not None and task in former.standby | former.warmup
+                    subtopology = task.rpartition("_")[0]
+                    (ready if has_copy or subtopology not in after.group.stateful else cold.setdefault(subtopology, [])).append(took_ms)
+        begin_ms = statistics.median(ready) if ready else min((took for each in cold.values() for took in each), default=0.0)
+        return round(begin_ms), {each: max(0, round(statistics.median(took) - begin_ms)) for each, took in sorted(cold.items())}
+
+    def _began_after_ms(self, partitions: Iterable[str], at_ms: int) -> float | None:
+        """How long after `at_ms` the first of these partitions with unread records was committed,
+        less the usual time between two commits; None: none of them.
+        """
+        found = []
+        for partition in partitions:
+            last, end = self.last_commit(partition, at_ms), self.end_of(partition, at_ms)
+            commits = self.commits.get(partition, [])
+            place = bisect_right(commits, at_ms, key=lambda commit: commit[0])
+            if last is not None and end is not None and end > last[1] and place < len(commits):
+                found.append(max(0.0, commits[place][0] - at_ms - self.usual_ms(partition)))
+        return min((each for each in found if each < _LONGEST_RESTORE_MS), default=None)
 
     def usual_ms(self, partition: str) -> float:
         """The usual time between two commits of a partition, ms; 0: it has no two."""

@@ -11,7 +11,7 @@ import pytest
 from equipoise.cli.incident import _document, _story
 from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup, ObservedMember
 from equipoise.replay.incident import Cause, Counterfactual, GroupHistory, counterfactual, incidents
-from equipoise.replay.incident.counterfactuals import events_of, times_to_begin_ms
+from equipoise.replay.incident.counterfactuals import events_of
 from equipoise.replay.incident.history import State, with_sinks
 from tests.json_schemas import check
 from tests.observed_groups import BOTH, SECOND, group, history, member
@@ -77,12 +77,12 @@ def test_application_that_the_broker_leads_would_have_needed_a_standby() -> None
     """Of KIP-1071: b is killed, missed after 45 s, and its tasks are restored for 30 s."""
     states = (0, of_streams(1, tasks("a", 0, 1), tasks("b", 2, 3))), (100, of_streams(2, tasks("a", 0, 1, 2, 3)))
     past = history(*states, stopped={2: [(54, 131)], 3: [(54, 131)]}, until_s=300)
-    assert times_to_begin_ms(past) == (30_000, {"0": 0}), "nothing tells the restore from the rest"
+    assert past.times_to_begin_ms == (30_000, {"0": 0}), "nothing tells the restore from the rest"
     again = (160, of_streams(3, tasks("a", 0, 1), tasks("b", 2, 3))), (200, of_streams(4, tasks("a", 0, 1, 3, standby=(2,)), tasks("b", 2)))
     more = (220, of_streams(5, tasks("a", 0, 1, 2, 3), tasks("b"))),
     stops = {2: [(54, 131), (160, 191), (219, 222)], 3: [(54, 131), (160, 191)]}
     past = history(*states, *again, *more, stopped=stops, until_s=300)
-    assert times_to_begin_ms(past) == (1_000, {"0": 29_000}), "where there was a copy it took a second"
+    assert past.times_to_begin_ms == (1_000, {"0": 29_000}), "where there was a copy it took a second"
     simulated = killed(past)
     assert simulated.measured_ms == 2 * 76_000 + 2 * 30_000, "with its return"
     assert abs(simulated.error) < 0.1
