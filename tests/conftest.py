@@ -27,7 +27,7 @@ from equipoise.cli.screen import Screen
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
-TURNS = 4
+TURNS = 6
 """In so many builds, one after the other, every slow test runs; see `.ci/run`."""
 _SLOW_IS_NO_FAULT = [hypothesis.HealthCheck.too_slow]
 
