@@ -72,8 +72,8 @@ class Run:
         options = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xms64m", "-Xmx384m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=info"]
         command = ["java", *options, "-cp", self.classpath, "ScenarioApp", str(file)]
         if self.supervised:
-            of_it = ["--group", "orders", "--bootstrap", self.bootstrap, "--client-id", f"{name}-StreamThread-*"]
-            command = [sys.executable, "-m", "equipoise", "run", *of_it, "--", *command]
+            membership = ["--group", "orders", "--bootstrap", self.bootstrap, "--client-id", f"{name}-StreamThread-*"]
+            command = [sys.executable, "-m", "equipoise", "run", *membership, "--", *command]
         with open(self.folder / f"{name}.out", "ab") as out:
             self.instances[name] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=out)
 

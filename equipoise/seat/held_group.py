@@ -25,9 +25,8 @@ MEMBER, RELEASE = "equipoise-member", "equipoise-release"
 LOOK_S = 0.2
 RETRY_S = 0.5
 MOST_SESSION_MS = 300_000
-
-
 _NO_CLASSIC_GROUP = "Dead"
+"""State that brokers describe where there is no group, or one of another protocol."""
 
 
 @attrs.frozen

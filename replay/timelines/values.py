@@ -97,7 +97,7 @@ class Timeline:
     """Every task -> stateful."""
     lifelines: tuple[Lifeline, ...]
     numbers: Mapping[str, int] = attrs.field(factory=dict)
-    """Member -> its number, by which it has its colour: in the order in which members appeared."""
+    """Member -> the number of its colour (`equipoise.replay.drawing.colours.colour_number`)."""
     intervals: tuple[Interval, ...]
     copies: tuple[CopyInterval, ...]
     moves: tuple[MoveStory, ...]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.group_requests import ConsumerGroupDescribe, DescribeGroups, StreamsGroupDescribe
 from equipoise.events.log.kafka.opening import admin_client, reaching
@@ -143,7 +144,6 @@ class PolledCluster:
             if error in _MOVED:
                 self._coordinators.pop(name, None)
             if state == _DEAD and error in (0, *_OTHER_PROTOCOL):
-                self._seen.pop(name, None)
                 unknown.append(name)
             if error or state not in _SETTLED:
                 continue
@@ -178,6 +178,7 @@ class PolledCluster:
                     self._tell_denied(name)
                 if not error:
                     self._protocols[name] = kind
+                    self._seen.pop(name, None)  # it was of the classic protocol, and may be again
                 elif error not in _OTHER_PROTOCOL or self._protocols.pop(name, None) is not kind:
                     continue
                 found += self._changes(name, records)
@@ -190,8 +191,8 @@ class PolledCluster:
             self._say(f"group {group} is not described: it needs DESCRIBE on the group and on its topics, those that Kafka Streams makes included")
 
     async def _ask(self, admin: Any, nodes: Mapping[str, int], kind: Callable[..., Any], groups: list[str]) -> list[Any]:
-        """The groups as their coordinators describe them, or the answers' bytes; []: brokers that
-        do not know the request.
+        """The groups as their coordinators describe them; []: the brokers are older than these
+        groups. Raises InputError when they are too old for any.
         """
         from aiokafka.errors import IncompatibleBrokerVersion
 
@@ -201,6 +202,8 @@ class PolledCluster:
         try:
             answers = await asyncio.gather(*(admin._send_request(kind(*names), node) for node, names in sorted(by_node.items())))
         except (IncompatibleBrokerVersion, NotImplementedError):
+            if kind is DescribeGroups:
+                raise InputError("the brokers do not name static members; Kafka 2.4 or later is needed") from None
             return []
         if kind is StreamsGroupDescribe:
             return [each for answer in answers for each in read_streams_groups(answer.body)]
