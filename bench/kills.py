@@ -81,7 +81,7 @@ async def outputs(application: Application) -> dict[str, list[tuple[int, int]]]:
                 for record in records:
                     origin = read_origin(record.headers)
                     assert origin is not None, "a member has written it"
-                    found[origin.task].append((record.timestamp, origin.token))
+                    found[origin.task].append((record.timestamp_ms, origin.token))
                     counted = origin.task, record.key
                     totals[counted] = max(totals.get(counted, 0), int(record.value))
     assert sum(totals.values()) == sent, f"{sent} records, {sum(totals.values())} counted"
@@ -212,7 +212,7 @@ async def gaps(settings: WorkerSettings, kills: int, *, witness: bool) -> list[i
             await asyncio.sleep(1.0)
             times: list[int] = []
             while records := (await consumer.getmany(timeout_ms=500)).get(decisions, ()):
-                times += [record.timestamp for record in records]
+                times += [record.timestamp_ms for record in records]
             found.append(max(after - before for before, after in pairwise(times)))
             workers = [workers[1], start()]
     for worker in workers:

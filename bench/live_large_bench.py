@@ -178,7 +178,7 @@ class Large:
     async def count_decisions(self) -> None:
         """Reads both topics, and adds to each phase what was decided in it."""
         topics = self._settings.topics
-        appended_ms = {record.offset: record.timestamp for record in await everything(self._settings, topics.facts)}
+        appended_ms = {record.offset: record.timestamp_ms for record in await everything(self._settings, topics.facts)}
         decided_ms: dict[int, int] = {}
         issued: set[int] = set()
         for record in await everything(self._settings, topics.decisions):
@@ -189,7 +189,7 @@ class Large:
             assert isinstance(decision, DecisionRecord), "of this build"
             phase = next(phase for phase in reversed(self.phases) if phase.first_fact <= decision.caused_by)
             phase.decisions += 1
-            decided_ms[decision.caused_by] = record.timestamp
+            decided_ms[decision.caused_by] = record.timestamp_ms
             if isinstance(decision.decision, AssignmentIssued) and decision.decision.part == 1:
                 issued.add(decision.caused_by)
                 phase.rounds += 1

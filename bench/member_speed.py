@@ -147,7 +147,7 @@ class Topics:
         async with self._records(self._system.output, self._read) as records:
             async for record in records:
                 partition, offset, _, number = record.value.split()
-                found.append(Output(record.timestamp, int(partition), int(offset), int(number)))
+                found.append(Output(record.timestamp_ms, int(partition), int(offset), int(number)))
                 self._read[record.partition] = record.offset + 1
                 if len(found) == count:
                     break
@@ -162,7 +162,7 @@ class Topics:
         count = sum(self.written) - sum(since)
         async with self._records(self._system.input, dict(enumerate(since))) as records:
             async for record in records:
-                times[record.partition, record.offset] = record.timestamp
+                times[record.partition, record.offset] = record.timestamp_ms
                 if len(times) == count:
                     break
         return times

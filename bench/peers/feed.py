@@ -157,8 +157,8 @@ async def _watch(consumer: Any, input: str, outside: Outside) -> None:
         for tp, records in (await consumer.getmany(timeout_ms=1_000)).items():
             for record in records:
                 if tp.topic == input:
-                    outside.tasks[tp.partition].asked(record.offset, record.timestamp)
+                    outside.tasks[tp.partition].asked(record.offset, record.timestamp_ms)
                     continue
                 partition, offset, instance, _ = record.value.decode().split(" ")
                 outside.instances.add(instance)
-                outside.tasks[int(partition)].answered(int(offset), Answer(record.timestamp, instance))
+                outside.tasks[int(partition)].answered(int(offset), Answer(record.timestamp_ms, instance))

@@ -56,6 +56,7 @@ Modules, from the outside in:
 
 from __future__ import annotations
 
+from equipoise.events.log.kafka.client import Record
 from equipoise.member.client import Member
 from equipoise.member.context import State, TaskContext
 from equipoise.member.error_policy import ErrorPolicy, ParkedTask
@@ -64,7 +65,6 @@ from equipoise.member.location import CopyLocation, KeyLocation
 from equipoise.member.options import MemberKeywords, MemberOptions
 from equipoise.member.preparing import PreparationProgress, PrepareContext
 from equipoise.member.processing import BatchHandler, Handler, Processor
-from equipoise.member.records import Record
 from equipoise.member.serdes import BytesSerde, JsonSerde, MsgpackSerde, Serde, StringSerde
 from equipoise.member.stores import Change, MemoryStore, RocksStore, StateStore
 

@@ -16,6 +16,8 @@ from equipoise.member.stores import Change, StateStore
 from equipoise.member.timers import Timers
 
 BYTES = BytesSerde()
+_NONE = object()
+"""There was no change."""
 
 
 class State:
@@ -29,10 +31,10 @@ class State:
         self._key, self._value, self._read_key, self._read = keys.serialize, values.serialize, keys.deserialize, values.deserialize
         self._committing: dict[bytes, bytes | None] = {}
         self._written: dict[bytes, bytes | None] = {}
-        self._undo: list[tuple[bytes, bytes | None, bool]] = []
-        """For each change since the savepoint: its key, the change before it, and whether there was
-        one.
-        """
+        self._undo: list[tuple[bytes, Any]] = []
+        """For each change since the savepoint: its key, and the change before it or _NONE."""
+        self.savepoint: Callable[[], None] = self._undo.clear
+        """`rollback` returns to the last call of this."""
 
     def get(self, key: Any) -> Any:
         """The value of `key`; None when there is none."""
@@ -55,11 +57,11 @@ class State:
         """Sets `key`. It lasts with the next commit. Raises InputError when a serde refuses key or
         value, or the key is reserved (its bytes begin with ``\\0equipoise.``).
         """
-        self._write(_of_application(self._key(key)), self._value(value))
+        self._write(self._key(key), self._value(value))
 
     def delete(self, key: Any) -> None:
         """Removes `key`. Raises InputError as `put` does."""
-        self._write(_of_application(self._key(key)), None)
+        self._write(self._key(key), None)
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """Every key with its value, in rising order of the keys' bytes."""
@@ -96,46 +98,39 @@ class State:
             yield from _there(*written.pop())
 
     def _write(self, key: bytes, value: bytes | None) -> None:
+        if key.startswith(RESERVED_PREFIX):
+            raise InputError(f"key {key!r:.60}: keys that begin with {RESERVED_PREFIX!r} are the member's own; use another key")
         written = self._written
-        self._undo.append((key, written.get(key), key in written))
+        self._undo.append((key, written.get(key, _NONE)))
         written[key] = value
-
-    def savepoint(self) -> None:
-        """`rollback` returns to here."""
-        self._undo.clear()
 
     def rollback(self) -> None:
         """Undoes the changes since the savepoint."""
-        for key, value, was_written in reversed(self._undo):
-            if was_written:
-                self._written[key] = value
-            else:
+        for key, value in reversed(self._undo):
+            if value is _NONE:
                 self._written.pop(key, None)
+            else:
+                self._written[key] = value
         self._undo.clear()
 
     def write_again(self, changes: Iterable[Change]) -> None:
         """Adds changes that the state already holds to the next commit."""
         self._written.update(changes)
 
-    def written(self) -> list[Change]:
-        """The changes since the last commit began, each key once."""
-        return list(self._written.items())
+    @property
+    def written(self) -> Mapping[bytes, bytes | None]:
+        """The changes since the last commit began: key -> value; None: deleted."""
+        return self._written
 
-    def begin_commit(self) -> list[Change]:
-        """Begins a commit, after the end of the former one. Returns what `written` returns."""
+    def begin_commit(self) -> Mapping[bytes, bytes | None]:
+        """Begins a commit, after the end of the former one. Returns what was `written`."""
         self._committing, self._written = self._written, {}
         self._undo.clear()
-        return list(self._committing.items())
+        return self._committing
 
     def committed(self) -> None:
         """The changes of the commit were applied to the store."""
         self._committing = {}
-
-
-def _of_application(key: bytes) -> bytes:
-    if key.startswith(RESERVED_PREFIX):
-        raise InputError(f"key {key!r:.60}: keys that begin with {RESERVED_PREFIX!r} are the member's own; use another key")
-    return key
 
 
 def _behind_prefix(prefix: bytes) -> bytes | None:
@@ -175,6 +170,7 @@ class TaskContext:
         self._key_serde, self._value_serde = key_serde, value_serde
         self._outputs_before = 0
         self._only_state = next(iter(states.values())) if len(states) == 1 else None
+        self._savepoints = tuple(state.savepoint for state in states.values())
 
     @property
     def state(self) -> State:
@@ -206,7 +202,7 @@ class TaskContext:
             raise InputError(f"send to {topic}: a record needs a key or a value")
         data = None if value is None else (value_serde or self._value_serde).serialize(value)
         key_data = None if key is None else (key_serde or self._key_serde).serialize(key)
-        self.outputs.append(Output(topic, data, key_data, partition, tuple(headers), timestamp_ms))
+        self.outputs.append((topic, data, key_data, partition, tuple(headers), timestamp_ms))
 
     def every(self, seconds: float, callback: Callback) -> None:
         """Calls `callback(context)` each `seconds`, between two records, as long as the task runs
@@ -221,8 +217,8 @@ class TaskContext:
     def savepoint(self) -> None:
         """`rollback` returns to here."""
         self._outputs_before = len(self.outputs)
-        for state in self.states.values():
-            state.savepoint()
+        for savepoint in self._savepoints:
+            savepoint()
 
     def rollback(self) -> None:
         """Drops what was put and sent since the savepoint."""
@@ -233,7 +229,7 @@ class TaskContext:
     @property
     def has_changes(self) -> bool:
         """Whether something waits for the next commit."""
-        return bool(self.outputs) or any(state.written() for state in self.states.values())
+        return bool(self.outputs) or any(state.written for state in self.states.values())
 
 
 Callback = Callable[[TaskContext], Awaitable[None] | None]

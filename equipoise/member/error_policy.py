@@ -96,8 +96,8 @@ def error_text(error: BaseException) -> str:
 def dead_letter(topic: str, record: ConsumedRecord, group: str, task: TaskId, error: BaseException) -> Output:
     """The record as it was, with its place and the error in headers."""
     said = {
-        "topic": record.topic, "partition": str(record.partition), "offset": str(record.offset), "timestamp": str(record.timestamp),
+        "topic": record.topic, "partition": str(record.partition), "offset": str(record.offset), "timestamp": str(record.timestamp_ms),
         "group": group, "task": str(task), "class": f"{type(error).__module__}.{type(error).__qualname__}", "message": error_text(error),
     }  # fmt: skip
     headers = [(f"equipoise.error.{name}", text.encode(errors="backslashreplace")) for name, text in said.items()]
-    return Output(topic, record.value, record.key, None, (*record.headers, *headers))
+    return topic, record.value, record.key, None, (*record.headers, *headers), None

@@ -10,7 +10,8 @@ new owner restores it, or behind the fence, and every later restore ignores it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 
 import attrs
 import msgpack
@@ -107,7 +108,7 @@ class ChangelogFence:
         headers: Sequence[tuple[str, bytes]] | None = None
         counts, epoch_known = True, True
         for key, value, its_headers in records:
-            if its_headers != headers:  # the records of one owner have the same headers
+            if its_headers is not headers and its_headers != headers:  # the records of one owner have the same headers
                 headers = its_headers
                 counts, epoch_known = self._judge(headers)
             if not counts:
@@ -126,6 +127,12 @@ class ChangelogFence:
             self._changed = False
             changes[FENCE_KEY] = self.pack()
         return changes
+
+    def fold_written(self, changes: Mapping[bytes, bytes | None], headers: Sequence[tuple[str, bytes]]) -> Mapping[bytes, bytes | None]:
+        """As `fold`, of records with the same headers: those of a commit."""
+        if self._judge(headers) == (True, True) and not (self._changed or self.stale_keys or FENCE_KEY in changes):
+            return changes
+        return self.fold(zip(changes, changes.values(), repeat(headers)))
 
     def _judge(self, headers: Sequence[tuple[str, bytes]]) -> tuple[bool, bool]:
         """Whether records with these headers count, and whether a build that knows epochs wrote
@@ -229,6 +236,10 @@ class FencedStore:
         if None in changes:
             raise InputError(f"changelog {self._place}, before offset {position}: a record has no key; only members may write to a changelog")
         self.store.apply(changes.items(), position=position, bulk=bulk)
+
+    def apply_written(self, changes: Mapping[bytes, bytes | None], headers: Sequence[tuple[str, bytes]], *, position: int) -> None:
+        """As `apply`, of records with the same headers: those of a commit."""
+        self.store.apply(self.fence.fold_written(changes, headers).items(), position=position)
 
     def stale_changes(self) -> list[Change]:
         """The changes that the owner has to write again: the application's keys whose last record

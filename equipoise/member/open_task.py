@@ -19,7 +19,6 @@ from equipoise.member.fencing import FENCE_KEY, GIVEN_BACK, SOURCES_KEY, FencedS
 from equipoise.member.permit import OvertakenError
 from equipoise.member.processing import Processing
 from equipoise.member.sources import TaskSources
-from equipoise.member.stores import Change
 from equipoise.member.transactions import TransactionPart
 from equipoise.member.writer import TaskWriter, WrittenChanges
 
@@ -32,7 +31,7 @@ class Commit:
 
     outputs: Mapping[TopicPartition, Sequence[Unsent]]
     sent: Sequence[SentBatch]
-    changes: Mapping[str, Sequence[Change]]
+    changes: Mapping[str, Mapping[bytes, bytes | None]]
     positions: Mapping[TopicPartition, int]
 
 
@@ -91,8 +90,8 @@ class OpenTask:
         one.
         """
         sources = pack_sources({(tp.topic, tp.partition): offset for tp, offset in self.positions.items()})
-        fence: list[Change] = [(FENCE_KEY, GIVEN_BACK)] if gives_back else []
-        changes = {topic: [*fence, *state.begin_commit(), (SOURCES_KEY, sources)] for topic, state in self.context.states.items()}
+        fence = {FENCE_KEY: GIVEN_BACK} if gives_back else {}
+        changes = {topic: {**fence, **state.begin_commit(), SOURCES_KEY: sources} for topic, state in self.context.states.items()}
         return Commit(outputs, sent, changes, dict(self.positions))
 
     async def write(self, commit: Commit) -> None:
@@ -147,7 +146,7 @@ class OpenTask:
 
     def _to_stores(self, written: Mapping[str, WrittenChanges]) -> None:
         for topic, each in written.items():
-            self._stores[topic].apply(((key, value, each.headers) for key, value in each.changes), position=each.end)
+            self._stores[topic].apply_written(each.changes, each.headers, position=each.end)
             # Kafka 4.3 leaves a marker out where a partition has no leader (KAFKA-20734): the
             # next one ends both transactions.
             self._next_offsets[topic] = each.behind(transactional=self._transactional), each.end

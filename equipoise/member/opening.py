@@ -25,7 +25,6 @@ from equipoise.member.origin import Origin
 from equipoise.member.permit import NOT_ADOPTED, OvertakenError, Permit, RefusedError
 from equipoise.member.processing import Processing, Processor
 from equipoise.member.sources import TaskSources
-from equipoise.member.stores import Change
 from equipoise.member.timers import Timers
 from equipoise.member.transactions import TransactionPart
 from equipoise.member.writer import TaskWriter, WrittenChanges
@@ -160,7 +159,7 @@ class TaskOpening:
         the end of its transaction), when all are acknowledged.
         """
         transactions = clients.transactions
-        fence: list[Change] = [(FENCE_KEY, fence_value(None if transactions is None else transactions.id))]
+        fence = {FENCE_KEY: fence_value(None if transactions is None else transactions.id)}
         written: Mapping[str, WrittenChanges] = {}
 
         async def write(producer: Producer) -> None:

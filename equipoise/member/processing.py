@@ -7,17 +7,17 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from types import CoroutineType
 from typing import Any, Protocol
 
 import attrs
 
 from equipoise.events import fields
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.client import ConsumedRecord
+from equipoise.events.log.kafka.client import ConsumedRecord, Record
 from equipoise.member.context import TaskContext
 from equipoise.member.error_policy import ErrorPolicy, ParkedTask, dead_letter, error_text, place_of
-from equipoise.member.records import Record
-from equipoise.member.serdes import Serde
+from equipoise.member.serdes import BytesSerde, Serde
 from equipoise.member.timers import Timers
 
 _LOG = logging.getLogger(__name__)
@@ -79,6 +79,7 @@ class Processing:
         self._handler, self._batch_handler = processor.handler, processor.batch_handler
         self._context, self._timers, self._group, self._policy = context, timers, group, policy
         self._read_key, self._read_value = key_serde.deserialize, value_serde.deserialize
+        self._reads_bytes = isinstance(key_serde, BytesSerde) and isinstance(value_serde, BytesSerde)
         self._singly = 0
         """Records of a batch that failed, which are now given one by one."""
         self._attempts = 0
@@ -106,7 +107,7 @@ class Processing:
                     result = handler(record_of(records[done]), context)
                 else:
                     result = batch_handler([record_of(each) for each in records[done : done + given]], context)  # type: ignore[misc]  # it has one of the two
-                if result is not None and inspect.isawaitable(result):
+                if result.__class__ is CoroutineType or (result is not None and inspect.isawaitable(result)):
                     await result
             except Exception as error:  # noqa: BLE001  # the application's code may raise anything
                 context.rollback()
@@ -121,10 +122,12 @@ class Processing:
         return done - begin
 
     def _record(self, raw: ConsumedRecord) -> Record:
+        if self._reads_bytes and type(raw) is Record:
+            return raw
         key, value = raw.key, raw.value
         return Record(
             None if key is None else self._read_key(key), None if value is None else self._read_value(value),
-            raw.topic, raw.partition, raw.offset, raw.timestamp, raw.headers,
+            raw.topic, raw.partition, raw.offset, raw.timestamp_ms, raw.headers, raw.timestamp_type,
         )  # fmt: skip
 
     def _failed(self, records: Sequence[ConsumedRecord], error: Exception) -> int:

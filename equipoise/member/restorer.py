@@ -20,7 +20,7 @@ from typing import Any, cast
 import attrs
 
 from equipoise.broker_watch import BrokerWatch
-from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, TopicPartition
+from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, TopicPartition, size_bytes
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.opening import reaching
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
@@ -449,7 +449,7 @@ class ChangelogRestorer:
     async def _take(
         self, served: dict[TopicPartition, tuple[TaskId, _RestoredCopy]], batches: Mapping[TopicPartition, Sequence[ConsumedRecord]], begun_s: float
     ) -> None:
-        records = size_bytes = 0
+        records = taken_bytes = 0
         behind = more = False
         for tp, (task, copy) in served.items():
             if self._copies.get(task) is not copy:
@@ -465,10 +465,10 @@ class ChangelogRestorer:
             bulk = end - position > BULK_LAG
             self._apply(store, batch, position, bulk=bulk)
             records += len(batch)
-            size_bytes += sum(map(_size, batch)) if self._throttle.counts_bytes else 0
+            taken_bytes += sum(map(size_bytes, batch)) if self._throttle.counts_bytes else 0
             more = more or end > position
             behind = behind or (was_behind and end - position <= self.ready_lag_records)
-        self._throttle.taken(records, size_bytes, more=more)
+        self._throttle.taken(records, taken_bytes, more=more)
         self.restored_records += records
         if records >= MOST_RECORDS // 10:  # small batches do not measure the rate
             self._bulk_records += records
@@ -544,10 +544,6 @@ class ChangelogRestorer:
                 return LagSentinel.UNKNOWN
             lag += behind
         return max(1, lag) if task in self._copies and self._copies[task].opening else lag
-
-
-def _size(record: ConsumedRecord) -> int:
-    return max(record.serialized_key_size, 0) + max(record.serialized_value_size, 0)
 
 
 def _close(stores: dict[str, FencedStore]) -> None:

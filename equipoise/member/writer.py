@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 
 import attrs
 
@@ -14,14 +15,13 @@ from equipoise.events.log.kafka.client import Producer, SentBatch, TopicPartitio
 from equipoise.events.tasks import TaskId
 from equipoise.member.origin import Headers, Origin
 from equipoise.member.records import Output
-from equipoise.member.stores import Change
 
 
 @attrs.frozen
 class WrittenChanges:
     """Records that were appended to one changelog, from offset `first` to before `end`."""
 
-    changes: Sequence[Change]
+    changes: Mapping[bytes, bytes | None]
     headers: Headers
     first: int
     end: int
@@ -52,6 +52,7 @@ class TaskWriter:
         """
         counts: dict[str, int] = {}
         found: dict[tuple[str, int], list[Unsent]] = {}
+        all_headers = self._headers
         for topic, value, key, partition, own_headers, timestamp_ms in outputs:
             count = counts.get(topic)
             if count is None:
@@ -63,7 +64,7 @@ class TaskWriter:
             records = found.get((topic, partition))
             if records is None:
                 records = found[topic, partition] = []
-            records.append((key, value, [*own_headers, *self._headers] if own_headers else self._headers, timestamp_ms))
+            records.append((key, value, [*own_headers, *all_headers] if own_headers else all_headers, timestamp_ms))
         self._turn += 1
         return {TopicPartition(*place): records for place, records in found.items()}
 
@@ -73,8 +74,8 @@ class TaskWriter:
             await self.producer.partitions_for(topic)  # the producer may be a new one, which does not know the topic
         return self._note([batch for place, records in outputs.items() for batch in self.producer.send_batches(place, records)])
 
-    async def append_changes(self, changes: Mapping[str, Sequence[Change]]) -> dict[str, WrittenChanges]:
-        """Appends changes to changelogs: topic -> at least one change. Returns when all are
+    async def append_changes(self, changes: Mapping[str, Mapping[bytes, bytes | None]]) -> dict[str, WrittenChanges]:
+        """Appends changes to changelogs: topic -> key -> value, at least one. Returns when all are
         acknowledged.
         """
         sent: dict[str, list[SentBatch]] = {}
@@ -82,7 +83,8 @@ class TaskWriter:
             await self.producer.partitions_for(topic)
             headers = list(self.origins[topic].headers())
             place = TopicPartition(topic, self._task.partition)
-            sent[topic] = self._note(self.producer.send_batches(place, [(key, value, headers, None) for key, value in records]))
+            unsent = zip(records, records.values(), repeat(headers), repeat(None))
+            sent[topic] = self._note(self.producer.send_batches(place, unsent))
         await acknowledged(batch for batches in sent.values() for batch in batches)
         return {topic: self._written(topic, changes[topic], batches) for topic, batches in sent.items()}
 
@@ -95,6 +97,6 @@ class TaskWriter:
         waiting = [each.appended for each in self._sent if not each.appended.done()]
         return not waiting or not (await asyncio.wait(waiting, timeout=within_s))[1]
 
-    def _written(self, topic: str, changes: Sequence[Change], batches: Sequence[SentBatch]) -> WrittenChanges:
+    def _written(self, topic: str, changes: Mapping[bytes, bytes | None], batches: Sequence[SentBatch]) -> WrittenChanges:
         first, last = batches[0].appended.result().offset, batches[-1].appended.result().offset
         return WrittenChanges(changes, self.origins[topic].headers(), first, last + batches[-1].records)

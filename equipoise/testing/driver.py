@@ -9,6 +9,7 @@ from typing import Any, Unpack
 
 import attrs
 
+from equipoise.events.log.kafka.client import Record
 from equipoise.events.tasks import TaskId
 from equipoise.member.context import Callback, State, TaskContext
 from equipoise.member.error_policy import ParkedTask
@@ -32,20 +33,6 @@ class SentRecord:
     partition: int | None = None
     headers: tuple[tuple[str, bytes], ...] = ()
     timestamp_ms: int | None = None
-
-
-@attrs.frozen
-class _Consumed:
-    topic: str
-    partition: int
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    timestamp: int
-    headers: tuple[tuple[str, bytes], ...]
-    timestamp_type: int = 0
-    serialized_key_size: int = -1
-    serialized_value_size: int = -1
 
 
 class TaskDriver:
@@ -138,13 +125,13 @@ class TaskDriver:
 
     def _consumed(
         self, value: Any, key: Any, topic: str | None, headers: Iterable[tuple[str, bytes]], timestamp_ms: int | None, value_serde: Serde | None
-    ) -> _Consumed:
+    ) -> Record:
         source = self._sources[0] if topic is None else topic
         offset = self._offsets[source]
         self._offsets[source] += 1
-        return _Consumed(
-            source, self.context.task.partition, offset,
+        return Record(
             None if key is None else self._keys.serialize(key), None if value is None else (value_serde or self._values).serialize(value),
+            source, self.context.task.partition, offset,
             round(self._now_s * 1_000) if timestamp_ms is None else timestamp_ms, tuple(headers),
         )  # fmt: skip
 
@@ -153,7 +140,7 @@ class TaskDriver:
         if on_assigned is not None:
             await call(on_assigned, self.context)
 
-    async def _handle(self, records: Sequence[_Consumed]) -> list[SentRecord]:
+    async def _handle(self, records: Sequence[Record]) -> list[SentRecord]:
         await self._begin()
         done = 0
         while done < len(records) and self.parked is None:
@@ -166,7 +153,7 @@ class TaskDriver:
         sent = [self._sent(output) for output in self.context.outputs]
         self.context.outputs.clear()
         for state in self.states.values():
-            state.store.apply(state.begin_commit(), position=state.store.position + 1)
+            state.store.apply(state.begin_commit().items(), position=state.store.position + 1)
             state.committed()
         error, self._processing.error = self._processing.error, None
         if error is not None:
@@ -174,8 +161,8 @@ class TaskDriver:
         return sent
 
     def _sent(self, output: Output) -> SentRecord:
-        key, value = deserialized(self._keys, output.key), deserialized(self._values, output.value)
-        return SentRecord(output.topic, key, value, output.partition, output.headers, output.timestamp_ms)
+        topic, value, key, partition, headers, timestamp_ms = output
+        return SentRecord(topic, deserialized(self._keys, key), deserialized(self._values, value), partition, headers, timestamp_ms)
 
 
 def deserialized(serde: Serde, data: bytes | None) -> Any:

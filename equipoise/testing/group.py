@@ -292,7 +292,7 @@ class Group:
         return [
             SentRecord(
                 topic, deserialized(keys, each.key), deserialized(values, each.value), each.partition,
-                tuple(header for header in each.headers if not header[0].startswith(OWN_HEADERS)), each.timestamp,
+                tuple(header for header in each.headers if not header[0].startswith(OWN_HEADERS)), each.timestamp_ms,
             )
             for each in self._committed(topic)
         ]  # fmt: skip
@@ -333,11 +333,11 @@ class Group:
         )  # fmt: skip
         records = [each for topic in self._processor.sources for each in self._committed(topic) if each.partition == partition]
         sent: list[SentRecord] = []
-        for each in sorted(records, key=lambda each: (each.timestamp, each.offset)):
+        for each in sorted(records, key=lambda each: (each.timestamp_ms, each.offset)):
             key = deserialized(self._options.key_serde, each.key)
             try:
                 sent += await driver.send(
-                    each.value, key=key, topic=each.topic, headers=each.headers, timestamp_ms=each.timestamp, value_serde=BytesSerde()
+                    each.value, key=key, topic=each.topic, headers=each.headers, timestamp_ms=each.timestamp_ms, value_serde=BytesSerde()
                 )  # fmt: skip
             except Exception:  # noqa: BLE001  # the application's code may raise anything: the task is parked
                 break

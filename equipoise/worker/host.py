@@ -20,7 +20,7 @@ from equipoise.console.recent import Recent
 from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import DamagedError, EquipoiseError
 from equipoise.events.facts import Fact, GroupConfigured, LogOpened, MemberUnchanged, ProbingTick, RoundAsked
-from equipoise.events.log.kafka.client import LOG_COMPRESSION, ConsumedRecord, Producer
+from equipoise.events.log.kafka.client import LOG_COMPRESSION, ConsumedRecord, Producer, size_bytes
 from equipoise.events.log.kafka.envelope import NoRecord, group_key, pack_decision, pack_fact, rejected_record
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.replay.sentences import TOLD_FACTS, tell
@@ -418,9 +418,9 @@ class PartitionHost:
     async def _fold(self, fact: ConsumedRecord | NoRecord) -> None:
         """Folds the next fact and publishes its decisions."""
         lead = self.lead
-        self._written.append_ms = fact.timestamp
+        self._written.append_ms = fact.timestamp_ms
         if not isinstance(fact, NoRecord):
-            self._written.bytes_ += fact.serialized_key_size + fact.serialized_value_size + _RECORD_BYTES
+            self._written.bytes_ += size_bytes(fact) + _RECORD_BYTES
         record = next_fact(lead, fact)
         if record is None:
             await self._note_halted()

@@ -278,7 +278,7 @@ def next_fact(lead: PartitionLead, found: ConsumedRecord | NoRecord) -> Record |
     if isinstance(found, NoRecord):
         return fact_record(no_record_row(found))
     try:
-        return read_fact(found.key, found.value, found.offset, found.timestamp)
+        return read_fact(found.key, found.value, found.offset, found.timestamp_ms)
     except UnknownKindError as error:
         lead.pass_over(group_of(found.key) or "", found.offset, "event_unknown", error.problem)
         return None

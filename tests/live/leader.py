@@ -66,7 +66,7 @@ class Leader:
             ticked_s = 0.0
             while True:
                 for record in (await consumer.getmany(facts, timeout_ms=100)).get(facts, ()):
-                    await self._fold(fact_record(fact_row(record.key, record.value, record.offset, record.timestamp)))
+                    await self._fold(fact_record(fact_row(record.key, record.value, record.offset, record.timestamp_ms)))
                 if time.monotonic() - ticked_s >= TICK_S:
                     ticked_s = time.monotonic()
                     await self._observe(consumer)

@@ -216,7 +216,7 @@ async def check_silence(application: Application, killed_ms: float) -> None:
             await consumer.seek_to_beginning(place)
             end = (await consumer.end_offsets([place]))[place]
             while await consumer.position(place) < end:
-                outputs[partition] += [each.timestamp for each in (await consumer.getmany(timeout_ms=500)).get(place, ())]
+                outputs[partition] += [each.timestamp_ms for each in (await consumer.getmany(timeout_ms=500)).get(place, ())]
     with open_log(f"kafka://{application.bootstrap}/{application.prefix}") as log:
         timeline = await asyncio.to_thread(lambda: build_timeline(log.read(group=application.prefix)))
     stopped = timeline.stopped(int(killed_ms) - 5_000, timeline.to_ms + 1)

@@ -172,7 +172,7 @@ async def test_prepared_append_reaches_the_topic_and_not_one_that_was_made_again
             consumer.assign([place])
             consumer.seek(place, 0)
             records = (await consumer.getmany(place, timeout_ms=2_000)).get(place, [])
-            return [fact_record(fact_row(each.key, each.value, each.offset, each.timestamp)) for each in records]
+            return [fact_record(fact_row(each.key, each.value, each.offset, each.timestamp_ms)) for each in records]
 
     await ensure_topics(connection, topics, partitions=2)
     prepared = await said()

@@ -132,7 +132,7 @@ def _hash(deployment: Deployment) -> str:
     for line in deployment.trace:
         digest.update(line.encode())
     for record in deployment.records():
-        digest.update(repr((record.topic, record.partition, record.offset, record.timestamp, record.key, record.value)).encode())
+        digest.update(repr((record.topic, record.partition, record.offset, record.timestamp_ms, record.key, record.value)).encode())
     digest.update(str(deployment.scheduler.steps).encode())
     return digest.hexdigest()[:12]
 

@@ -653,7 +653,7 @@ def test_sent_record_has_its_time_and_headers() -> None:
         bench.start(0, handle)
         await asyncio.sleep(2)
         (sent,) = bench.outputs()
-        assert sent.timestamp == bench.cluster.topics["in"].partitions[0].log.records[0].timestamp + 17
+        assert sent.timestamp_ms == bench.cluster.topics["in"].partitions[0].log.records[0].timestamp_ms + 17
         assert ("h", b"1") in sent.headers
 
     simulate(test)

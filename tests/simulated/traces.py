@@ -20,7 +20,7 @@ def followed(deployment: Deployment, topics: Topics) -> Followed:
     happened: list[tuple[int, Happened]] = []
     records = []
     for stored in _of_group(deployment, topics.facts):
-        records.append(fact_record(fact_row(stored.key, stored.value, stored.offset, stored.timestamp)))
+        records.append(fact_record(fact_row(stored.key, stored.value, stored.offset, stored.timestamp_ms)))
         happened.append((stored.batch.appended_us, Happened(stored.batch.appended_us // 1_000, offset=stored.offset)))
     decisions: dict[int, DecisionRecord] = {}
     for stored in _of_group(deployment, topics.decisions):

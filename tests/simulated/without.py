@@ -116,7 +116,7 @@ def _sources_of_at_least_once() -> Iterator[None]:
 
     async def append(self: TaskWriter, changes: Mapping[str, Any]) -> Any:
         off = b"-off" if transactional.get() else b""
-        named = {topic: [(key + off if key == SOURCES_KEY else key, value) for key, value in each] for topic, each in changes.items()}
+        named = {topic: {key + off if key == SOURCES_KEY else key: value for key, value in each.items()} for topic, each in changes.items()}
         return await appends(self, named)
 
     with (

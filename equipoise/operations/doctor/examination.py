@@ -242,7 +242,7 @@ class _Examination:
                     while len(differences_ms) < _FACTS_WANTED and (left_s := by_s - time.monotonic()) > 0:
                         for records in (await consumer.getmany(timeout_ms=int(left_s * 1_000))).values():
                             now_ms = time.time() * 1_000
-                            differences_ms += [record.timestamp - now_ms for record in records]
+                            differences_ms += [record.timestamp_ms - now_ms for record in records]
         except (EquipoiseError, errors.KafkaError) as error:
             yield warning("times", f"leaders of {self._topics.facts} do not answer: {error}", "look at the brokers that lead its partitions")
         if took:

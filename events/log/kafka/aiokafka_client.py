@@ -12,6 +12,7 @@ import asyncio
 import copy
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -23,6 +24,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.admin.records_to_delete import RecordsToDelete
 from aiokafka.client import CoordinationType
+from aiokafka.consumer.fetcher import FetchResult, PartitionRecords
 from aiokafka.consumer.subscription_state import TopicPartitionState
 from aiokafka.errors import (
     GroupCoordinatorNotAvailableError,
@@ -43,7 +45,18 @@ from aiokafka.protocol.commit import OffsetCommitRequest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from equipoise.events.log.kafka.aiokafka_log import hold_back_log
-from equipoise.events.log.kafka.client import CLOSE_S, Admin, BrokerFailures, Consumer, NewTopic, Producer, SentBatch, TopicPartition, Unsent
+from equipoise.events.log.kafka.client import (
+    CLOSE_S,
+    Admin,
+    BrokerFailures,
+    Consumer,
+    NewTopic,
+    Producer,
+    Record,
+    SentBatch,
+    TopicPartition,
+    Unsent,
+)
 from equipoise.events.log.kafka.topic_ids import topic_ids
 
 REFUSED = (MessageSizeTooLargeError, RecordListTooLargeError, InvalidTopicError, TopicAuthorizationFailedError)
@@ -96,6 +109,7 @@ class DeployedConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # aiok
 
     async def start(self) -> None:
         await _start(self, super().start, self.stop)
+        self._fetcher._records = _FetchedPartitions()  # nothing is assigned yet
 
     async def stop(self, *, within_s: float = CLOSE_S) -> None:
         await _stop(self, super().stop, within_s)
@@ -157,6 +171,24 @@ class DeployedConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # aiok
 
     def leader(self, partition: TopicPartition) -> tuple[str, int] | None:
         return _leader(self._client, partition)
+
+
+class _FetchedPartitions(OrderedDict[Any, Any]):
+    """What was fetched: partition -> result, or error."""
+
+    def __setitem__(self, place: Any, found: Any) -> None:
+        if isinstance(found, FetchResult):
+            found._partition_records.__class__ = _FetchedRecords
+        super().__setitem__(place, found)
+
+
+class _FetchedRecords(PartitionRecords):  # type: ignore[misc]
+    """Makes records of our own: three times as fast as aiokafka's."""
+
+    def _consumer_record(self, place: Any, found: Any) -> Record:
+        headers = found.headers
+        fields = found.key, found.value, place.topic, place.partition, found.offset, found.timestamp, tuple(headers), found.timestamp_type
+        return tuple.__new__(Record, fields)  # as `Record(...)` does, without a call of its own
 
 
 class _QuietSender(Sender):  # type: ignore[misc]
@@ -230,6 +262,7 @@ class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
             return await readies(node_id)
 
         client.send, client.ready = send, ready
+        self._new_batch = self._message_accumulator.create_builder
         if options.get("compression_type"):
             self._compress_sparingly()
 
@@ -272,20 +305,16 @@ class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
         if self._txn_manager.transactional_id is not None and not self._txn_manager.is_in_transaction():
             raise IllegalOperation("Can't send messages while not in transaction")
         now_ms = int(time.time() * 1_000)
-        builder = self.create_batch()
-        builders = [builder]
-        for key, value, headers, given_ms in records:
-            timestamp_ms = now_ms if given_ms is None else given_ms
-            if builder.append(timestamp=timestamp_ms, key=key, value=value, headers=headers) is None:
-                builder = self.create_batch()
-                builders.append(builder)
-                builder.append(timestamp=timestamp_ms, key=key, value=value, headers=headers)
+        builders: list[BatchBuilder] = []
+        rest = iter(records)
+        unsent = next(rest, None)
+        while unsent is not None:
+            builders.append(self._new_batch())
+            unsent = _fill(builders[-1], chain((unsent,), rest), now_ms)
         if any(each.size() > self._max_request_size for each in builders):
             raise MessageSizeTooLargeError(f"a record for {partition.topic} is larger than {self._max_request_size} bytes")
         sent = []
         for each in builders:
-            if not each.record_count():
-                continue  # there were no records
             each.close()
             batch = accumulator._append_batch(each, place)
             batch.future.add_done_callback(partial(self._settled, place, each.record_count()))
@@ -383,6 +412,19 @@ class DeployedAdmin(AIOKafkaAdminClient):  # type: ignore[misc]
             except (KafkaConnectionError, NodeNotReadyError) as error:
                 gone = error
         raise gone
+
+
+def _fill(batch: BatchBuilder, records: Iterable[Unsent], now_ms: int) -> Unsent | None:
+    """Appends records until there are no more, or there is no room: then it returns that record."""
+    # Not `batch.append`, which costs a third more: nothing is to be serialized here.
+    append, number = batch._builder.append, 0
+    for key, value, headers, given_ms in records:
+        if append(number, now_ms if given_ms is None else given_ms, key, value, headers) is None:
+            batch._relative_offset = number
+            return key, value, headers, given_ms
+        number += 1
+    batch._relative_offset = number
+    return None
 
 
 def _retrieve_error(sent: asyncio.Future[Any]) -> BaseException | None:

@@ -46,9 +46,29 @@ class NewTopic:
     replica_assignments: Mapping[int, Sequence[int]] = attrs.field(factory=dict)
 
 
-class ConsumedRecord(Protocol):
-    """A record as a consumer returns it. `timestamp` in ms; `timestamp_type` 1: LogAppendTime."""
+class Record(NamedTuple):
+    """One record of a topic. As a handler gets it `key` and `value` are deserialized; None stays
+    None. `timestamp_ms`: ms since 1970. `timestamp_type` 0: the time is the sender's
+    (`CreateTime`); 1: the broker's (`LogAppendTime`).
+    """
 
+    key: Any
+    value: Any
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    headers: Headers = ()
+    timestamp_type: int = 0
+
+
+class ConsumedRecord(Protocol):
+    """A `Record` as a consumer returns it: key and value are bytes."""
+
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
     @property
     def topic(self) -> str: ...
     @property
@@ -56,19 +76,16 @@ class ConsumedRecord(Protocol):
     @property
     def offset(self) -> int: ...
     @property
-    def timestamp(self) -> int: ...
-    @property
-    def timestamp_type(self) -> int: ...
-    @property
-    def key(self) -> bytes | None: ...
-    @property
-    def value(self) -> bytes | None: ...
+    def timestamp_ms(self) -> int: ...
     @property
     def headers(self) -> Headers: ...
     @property
-    def serialized_key_size(self) -> int: ...
-    @property
-    def serialized_value_size(self) -> int: ...
+    def timestamp_type(self) -> int: ...
+
+
+def size_bytes(record: ConsumedRecord) -> int:
+    """Bytes of its key and value."""
+    return len(record.key or b"") + len(record.value or b"")
 
 
 class AppendedRecord(Protocol):
@@ -352,7 +369,9 @@ class Clients(Protocol):
         max_batch_size: int = 16_384,
         compression_type: str | None = None,
     ) -> Producer:
-        """`compression_type`: of batches that it makes smaller; None: none is compressed."""
+        """`compression_type`: of what it makes smaller; None: nothing is compressed. Batches of
+        `send_batches` are always compressed then.
+        """
         ...
 
     def admin(self) -> Admin: ...

@@ -147,16 +147,16 @@ def fact_value(row: FactRow) -> tuple[bytes, bytes]:
 @attrs.frozen
 class NoRecord:
     """An offset of the facts topic without a record, because a producer's transaction ended there.
-    `timestamp`: of the next record.
+    `timestamp_ms`: of the next record.
     """
 
     offset: int
-    timestamp: int
+    timestamp_ms: int
 
 
 def no_record_row(hole: NoRecord) -> FactRow:
     """Returns the row that holds the place of such an offset: offsets are dense in every log."""
-    return _foreign("", hole.offset, hole.timestamp, "no_record", b"")
+    return _foreign("", hole.offset, hole.timestamp_ms, "no_record", b"")
 
 
 MOST_REJECTED_BYTES = 100_000

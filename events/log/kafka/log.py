@@ -480,7 +480,7 @@ def _fact(record: ConsumedRecord | NoRecord) -> FactRow:
         check_append_time(record)
     except InputError as error:
         raise DamagedError(record.offset, str(error)) from None
-    return fact_row(record.key, record.value, record.offset, record.timestamp)
+    return fact_row(record.key, record.value, record.offset, record.timestamp_ms)
 
 
 async def _seek(consumer: Consumer, topic: str, partition: int, start: int) -> int:

@@ -291,7 +291,7 @@ async def first_record(connection: Connection, topics: Topics, partition: int) -
     first = found[0]
     check_append_time(first)
     try:
-        event = fact_record(fact_row(first.key, first.value, first.offset, first.timestamp)).event
+        event = fact_record(fact_row(first.key, first.value, first.offset, first.timestamp_ms)).event
     except EquipoiseError:
         event = None
     if not isinstance(event, LogOpened):
@@ -326,7 +326,7 @@ async def open_bases(connection: Connection, topics: Topics, partition: int) -> 
     async with reader(connection) as consumer:
         consumer.assign([tp])
         async for record in _to_end(consumer, tp, 0, 1):
-            key, value = opening_record(record.timestamp, opened)
+            key, value = opening_record(record.timestamp_ms, opened)
             async with writer(connection) as producer:
                 await producer.send_and_wait(topics.bases, value, key=key, partition=partition)
 
@@ -418,7 +418,7 @@ async def fill_holes(connection: Connection, due: int, records: Sequence[Consume
     for record in records:
         if record.offset > due:
             await _must_hold_nothing(connection, record.topic, record.partition, due, record.offset)
-            filled += [NoRecord(offset, record.timestamp) for offset in range(due, record.offset)]
+            filled += [NoRecord(offset, record.timestamp_ms) for offset in range(due, record.offset)]
         filled.append(record)
         due = record.offset + 1
     return filled

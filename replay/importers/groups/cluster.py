@@ -76,7 +76,7 @@ class ClusterReader:
             batches: dict[TopicPartition, list[ConsumedRecord]] = await self._consumer.getmany(timeout_ms=_WAIT_MS)
             for place, records in batches.items():
                 found += [
-                    RawRecord(place.partition, each.offset, each.timestamp, each.key, each.value)
+                    RawRecord(place.partition, each.offset, each.timestamp_ms, each.key, each.value)
                     for each in records
                     if each.key is not None
                 ]

@@ -108,9 +108,9 @@ class StreamsGroup:
                 if kind is not None:
                     raise InputError(f"--group: {self.group!r} is {kind}; {READABLE}")
                 if event is not None:
-                    self.source.held.append(RawRecord(place.partition, record.offset, record.timestamp, record.key, record.value))
+                    self.source.held.append(RawRecord(place.partition, record.offset, record.timestamp_ms, record.key, record.value))
                 if isinstance(event, GroupMetadata):
-                    found.append((record.timestamp, event))
+                    found.append((record.timestamp_ms, event))
         self._position = await self._consumer.position(place)
         return found
 

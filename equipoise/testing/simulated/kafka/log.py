@@ -26,20 +26,12 @@ class StoredRecord:
     topic: str
     partition: int
     offset: int
-    timestamp: int
+    timestamp_ms: int
     timestamp_type: int
     key: bytes | None
     value: bytes | None
     headers: Headers
     batch: Batch
-
-    @property
-    def serialized_key_size(self) -> int:
-        return -1 if self.key is None else len(self.key)
-
-    @property
-    def serialized_value_size(self) -> int:
-        return -1 if self.value is None else len(self.value)
 
     @property
     def size(self) -> int:

@@ -13,7 +13,6 @@ from equipoise.events.tasks import TaskId
 from equipoise.member.context import State, TaskContext, pack_sources, read_sources
 from equipoise.member.fencing import FENCE_KEY, SOURCES_KEY
 from equipoise.member.options import MemberKeywords, MemberOptions
-from equipoise.member.records import Output
 from equipoise.member.serdes import BytesSerde, JsonSerde, MsgpackSerde, Serde, StringSerde
 from equipoise.member.stores import MemoryStore
 from equipoise.member.throttle import BURST_S, Throttle
@@ -37,10 +36,10 @@ def test_state_shows_changes_over_the_store(stored: list, written: list) -> None
             state.put(key, value)
     assert list(state.items()) == sorted((key, value) for key, value in expected.items() if value is not None)
     assert all(state.get(key) == value for key, value in expected.items())
-    store.apply(state.begin_commit(), position=2)
+    store.apply(state.begin_commit().items(), position=2)
     state.committed()
     assert list(state.items()) == sorted((key, value) for key, value in expected.items() if value is not None)
-    assert state.written() == []
+    assert state.written == {}
 
 
 @given(stored=CHANGES, before=CHANGES, dropped=CHANGES, start=KEYS, end=st.none() | KEYS)
@@ -55,7 +54,7 @@ def test_state_rolled_back_is_as_at_the_savepoint(stored: list, before: list, dr
     state.rollback()
     there = sorted((key, value) for key, value in expected.items() if value is not None)
     assert list(state.items()) == there
-    assert sorted(state.written()) == sorted(dict(before).items())
+    assert state.written == dict(before)
     assert list(state.range(start, end)) == [(key, value) for key, value in there if key >= start and (end is None or key < end)]
     assert state.get_many([start, *expected]) == [expected.get(start), *expected.values()]
 
@@ -99,7 +98,7 @@ def test_context_serializes_what_it_sends() -> None:
     context.send("out", None, key="k")
     context.send("raw", b"data", value_serde=BytesSerde())
     assert context.outputs == [
-        Output("out", b'{"a":1}', b"k", 2, (("h", b"x"),), 5), Output("out", None, b"k", None, ()), Output("raw", b"data", None, None, ())
+        ("out", b'{"a":1}', b"k", 2, (("h", b"x"),), 5), ("out", None, b"k", None, (), None), ("raw", b"data", None, None, (), None)
     ]  # fmt: skip
 
 
@@ -137,9 +136,9 @@ def test_state_holds_changes_of_a_commit_under_way_and_later_ones() -> None:
     for _ in range(2):
         assert [state.get(key) for key in (b"a", b"b", b"c")] == [b"1", b"2", None]
         assert list(state.items()) == [(b"a", b"1"), (b"b", b"2")]
-        store.apply(first, position=3)
+        store.apply(first.items(), position=3)
         state.committed()
-    assert state.written() == [(b"b", b"2"), (b"c", None)]
+    assert list(state.written.items()) == [(b"b", b"2"), (b"c", None)]
 
 
 @pytest.mark.parametrize(("key", "value"), [("k", b""), (b"k", "v"), (b"k", None)])
@@ -154,7 +153,7 @@ def test_state_keeps_the_members_own_keys(key: bytes) -> None:
     for change in (lambda: state.put(key, b""), lambda: state.delete(key)):
         with pytest.raises(InputError, match=r"keys that begin with .* are the member's own; use another key"):
             change()
-    assert state.written() == []
+    assert state.written == {}
 
 
 def test_state_write_again_commits_the_change_again() -> None:
@@ -163,7 +162,7 @@ def test_state_write_again_commits_the_change_again() -> None:
     state = State(store)
     state.write_again([(b"a", b"1"), (b"b", None)])
     state.put(b"a", b"2")
-    assert state.written() == [(b"a", b"2"), (b"b", None)]
+    assert list(state.written.items()) == [(b"a", b"2"), (b"b", None)]
     assert list(state.items()) == [(b"a", b"2")]
 
 
