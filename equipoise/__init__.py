@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from equipoise.member import PrepareContext as PrepareContext
     from equipoise.member import Processor as Processor
     from equipoise.member import Record as Record
+    from equipoise.member import RocksMemory as RocksMemory
     from equipoise.member import RocksStore as RocksStore
     from equipoise.member import Serde as Serde
     from equipoise.member import State as State
@@ -90,6 +91,7 @@ PUBLIC_NAMES = {
     "PrepareContext": "equipoise.member",
     "Processor": "equipoise.member",
     "Record": "equipoise.member",
+    "RocksMemory": "equipoise.member",
     "RocksStore": "equipoise.member",
     "ScaleDown": "equipoise.assignors.scale_down",
     "Serde": "equipoise.member",

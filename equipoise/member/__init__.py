@@ -66,7 +66,7 @@ from equipoise.member.options import MemberKeywords, MemberOptions
 from equipoise.member.preparing import PreparationProgress, PrepareContext
 from equipoise.member.processing import BatchHandler, Handler, Processor
 from equipoise.member.serdes import BytesSerde, JsonSerde, MsgpackSerde, Serde, StringSerde
-from equipoise.member.stores import Change, MemoryStore, RocksStore, StateStore
+from equipoise.member.stores import Change, MemoryStore, RocksMemory, RocksStore, StateStore
 
 __all__ = [
     "BatchHandler",
@@ -87,6 +87,7 @@ __all__ = [
     "PrepareContext",
     "Processor",
     "Record",
+    "RocksMemory",
     "RocksStore",
     "Serde",
     "State",

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from equipoise.events.errors import InputError
 
@@ -118,12 +119,42 @@ not at all.
 """
 _POSITION_BYTES = 8
 WRITE_BUFFER_BYTES = 16 * 2**20
-"""A member may have hundreds of stores; RocksDB's default is 64 MB for each."""
+"""Most of one store."""
+ARENA_BLOCK_BYTES = 64 * 2**10
+"""A store's write buffer grows by this. RocksDB would take 1 MB at once, for each of hundreds."""
+MEMORY_BYTES = 64 * 2**20
+
+
+class RocksMemory:
+    """Memory that several `RocksStore` share. `write_buffer_bytes`: of what is not in files yet.
+    When it is full, a store that is written to begins a file; meanwhile it may take more.
+    `cache_bytes`: of what was read from files. Raises InputError when `rocksdict` is not installed.
+    """
+
+    def __init__(self, *, write_buffer_bytes: int = MEMORY_BYTES, cache_bytes: int = MEMORY_BYTES) -> None:
+        rocksdict = _rocksdict()
+        self.write_buffers = rocksdict.WriteBufferManager(write_buffer_bytes, False)  # no write waits for a file
+        self.table_options = rocksdict.BlockBasedOptions()
+        self.table_options.set_block_cache(rocksdict.Cache(cache_bytes))
+
+
+@cache
+def _shared_memory() -> RocksMemory:
+    return RocksMemory()
+
+
+def _rocksdict() -> Any:
+    try:
+        import rocksdict
+    except ImportError:
+        raise InputError("RocksStore needs the extra: pip install 'equipoise[kafka]'") from None
+    return rocksdict
 
 
 class RocksStore:
     """A `StateStore` in RocksDB, by `rocksdict` (the extra `kafka`), in `folder`. What was applied
     survives a killed process. A failure of the machine may undo the last calls, each as a whole.
+    `memory` None: the stores of a process share 64 MB of write buffers and 64 MB of cache.
 
     Raises InputError when `rocksdict` is not installed, RocksDB cannot open the folder, or `apply`
     gets PROGRESS_KEY.
@@ -131,13 +162,9 @@ class RocksStore:
 
     lasting = True
 
-    def __init__(self, folder: Path) -> None:
-        try:
-            import rocksdict
-        except ImportError:
-            raise InputError("RocksStore needs the extra: pip install 'equipoise[kafka]'") from None
-        self._rocksdict = rocksdict
-        self._folder = folder
+    def __init__(self, folder: Path, memory: RocksMemory | None = None) -> None:
+        rocksdict = self._rocksdict = _rocksdict()
+        self._folder, self._memory = folder, memory or _shared_memory()
         self._unlogged = rocksdict.WriteOptions()
         self._unlogged.disable_wal = True
         self._logged = rocksdict.WriteOptions()
@@ -147,6 +174,9 @@ class RocksStore:
         options = self._rocksdict.Options(raw_mode=True)
         options.create_if_missing(True)
         options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+        options.set_arena_block_size(ARENA_BLOCK_BYTES)
+        options.set_write_buffer_manager(self._memory.write_buffers)
+        options.set_block_based_table_factory(self._memory.table_options)
         options.set_compression_type(self._rocksdict.DBCompressionType.lz4())
         options.set_keep_log_file_num(2)
         if bulk:  # sorted at each flush, on another thread, not at each write: a third of the cost, slow look-ups

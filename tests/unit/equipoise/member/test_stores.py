@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import pytest
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
 from equipoise.member.directory import StateDirectory
-from equipoise.member.stores import PROGRESS_KEY, MemoryStore, OpenStore, RocksStore, StateStore
+from equipoise.member.stores import PROGRESS_KEY, MemoryStore, OpenStore, RocksMemory, RocksStore, StateStore
 
 BOTH = pytest.mark.parametrize("open_store", [MemoryStore, RocksStore])
 
@@ -71,6 +72,28 @@ def test_rocks_store_refuses_its_own_key(tmp_path: Path) -> None:
         store.apply([(PROGRESS_KEY, b"1")], position=1)
     assert store.position == 0
     store.close()
+
+
+@pytest.mark.parametrize("write_buffer_bytes", [2 * 2**20, 64 * 2**20])
+def test_rocks_stores_share_their_memory(tmp_path: Path, write_buffer_bytes: int) -> None:
+    memory = RocksMemory(write_buffer_bytes=write_buffer_bytes)
+    stores = [RocksStore(tmp_path / str(number), memory) for number in range(20)]
+    for begin in range(0, 1_000, 50):
+        for store in stores:
+            store.apply([(b"%d" % number, bytes(1_000)) for number in range(begin, begin + 50)], position=begin + 50)
+    end_s = time.monotonic() + 10
+    position = 1_000
+    while memory.write_buffers.get_usage() > write_buffer_bytes and time.monotonic() < end_s:
+        position += 1
+        for store in stores:
+            store.apply([(b"0", b"")], position=position)
+        time.sleep(0.05)  # files are written by another thread
+    used_bytes = memory.write_buffers.get_usage()
+    assert used_bytes <= write_buffer_bytes
+    assert (used_bytes > 20 * 10**6) == (write_buffer_bytes > 20 * 10**6), "20 MB were written"
+    for store in stores:
+        assert len(list(store.items())) == 1_000
+        store.close()
 
 
 _WRITER = """
