@@ -33,6 +33,11 @@ LEADS_ROUNDS = "high_availability"
 """The assignor of an application that asks for rounds, if none is named (docs/streams.md)."""
 FIRST_BY_MS = 100
 """The group's first leader began to join this much before the others."""
+TOGETHER_MS = 30_000
+"""With `rounds`, what happens after a longer pause is moved by a random part of a heartbeat interval:
+where in it something happens decides how many rebalances it takes. The recorded place says nothing
+of a group whose rebalances are at other times.
+"""
 MOST_SESSION_MS = 45_000
 """Kafka's default. Members of an application that asked for rounds do not say theirs."""
 
@@ -86,8 +91,12 @@ def simulate_kafka(
         start_ms=start.at_ms,
         rounds=asked,
     )
+    shift_ms, last_ms = 0, start.at_ms
     for happening in inputs.happenings:
-        group.engine.at(happening.at_ms, _happens, group, happening, simulation, inputs.first_leader)
+        if rounds and happening.at_ms - last_ms > TOGETHER_MS:
+            shift_ms = group.engine.between(0, given.heartbeat_interval_ms)
+        last_ms = happening.at_ms
+        group.engine.at(happening.at_ms + shift_ms, _happens, group, happening, simulation, inputs.first_leader)
     for now_ms in range(start.at_ms, end_ms, PROGRESS_EVERY_MS):
         group.engine.run_until(min(end_ms, now_ms + PROGRESS_EVERY_MS))
         if progress is not None:

@@ -230,6 +230,12 @@ def test_kafka_rounds_of_equipoise_move_less_and_stop_less() -> None:
     assert total(ours, "active_moves") < total(stock, "active_moves") / 2
 
 
+def test_kafka_rounds_meet_heartbeats_at_random() -> None:
+    """Whether a process that is back within its session is missed meanwhile is chance."""
+    seeds = [simulate_kafka(recording("rolling").inputs, attrs.evolve(SIMULATION, seed=seed), rounds=True) for seed in range(4)]
+    assert {each.windows[1].totals["generations"] for each in seeds} == {1, 4}
+
+
 def test_kafka_rounds_keep_a_number_of_warmups_that_is_not_kafkas_default() -> None:
     scale_out = recording("scale-out")
     chosen = attrs.evolve(SIMULATION, overrides={"max_warmups": 1, "max_warmups_per_member": 1})
