@@ -11,7 +11,8 @@ environment of its own, once.
 
 `--storm N` has N faults instead: kill -9 of a broker of three (DOWN_S away), kill -9 and SIGSTOP of
 a seat, kill -9 and restarts of clients. A stock group has the same faults of brokers and clients at
-the same times: where a seat would have had one, nothing happens for as long.
+the same times: where a seat would have had one, nothing happens for as long. Clients that end by
+themselves meanwhile are started again.
 """
 
 from __future__ import annotations
@@ -102,6 +103,8 @@ class Run:
         self._options = LEADERS[leader]
         self.clients: dict[str, GroupClient] = {}
         self.ended: list[tuple[str, GroupClient]] = []
+        self.revived = 0
+        """Clients that had ended by themselves, and were started again."""
         self.seats: list[subprocess.Popen[bytes]] = []
         self.logs: list[Path] = []
         asyncio.run(self._make_topic())
@@ -120,6 +123,14 @@ class Run:
             heartbeat_interval_ms="1000", auto_offset_reset="earliest", **self._settings,
         )  # fmt: skip
 
+    def revive(self) -> None:
+        """Starts clients again that have ended by themselves, as whatever deploys them would."""
+        for name, client in list(self.clients.items()):
+            if client.process.poll() is not None:
+                self.revived += 1
+                print(f"{name} has ended: {client.ended()[-300:]!r}", file=sys.stderr)
+                self.start(name)
+
     def seat(self, number: int) -> None:
         """Starts a seat, which takes up its log again if it had one."""
         if self._options is None:
@@ -136,6 +147,7 @@ class Run:
         until(lambda: "generation" in log.with_suffix(".err").read_text() or process.poll() is not None)
 
     def is_shared(self) -> bool:
+        self.revive()
         return all(each.assigned for each in self.clients.values()) and sum(len(each.assigned) for each in self.clients.values()) == PARTITIONS
 
     def window(self, since_s: float) -> Window:
@@ -289,6 +301,7 @@ def storm(brokers: Brokers, kind: str, leader: str, folder: Path, faults: Sequen
             since_s = time.monotonic()
             for fault in faults:
                 time.sleep(fault.after_s)
+                run.revive()
                 times.append((time.monotonic(), fault))
                 happen(fault, run, brokers)
             time.sleep(2 * SETTLE_S)
@@ -299,7 +312,8 @@ def storm(brokers: Brokers, kind: str, leader: str, folder: Path, faults: Sequen
         run.close()
     before = ", ".join(str(fault) for at_s, fault in times if window.longest_from_s - 10 <= at_s <= window.longest_from_s + window.longest_s)
     told = ", ".join(f"{count} × {what}" for what, count in sorted(Counter(fault.what for fault in faults).items()))
-    return [told, str(window.moves), f"{window.paused_s:.0f}", f"{window.longest_s:.1f}", before, str(repeated), str(missing), run.verified()]
+    counts = [str(each) for each in (repeated, missing, run.revived)]
+    return [told, str(window.moves), f"{window.paused_s:.0f}", f"{window.longest_s:.1f}", before, *counts, run.verified()]
 
 
 def _print(cells: Sequence[str]) -> None:
@@ -313,7 +327,7 @@ def _print(cells: Sequence[str]) -> None:
 @click.option("--seed", default=1, show_default=True)
 def main(kinds: str, leaders: str, count: int, seed: int) -> None:
     """Measures stock groups beside led ones."""
-    columns = ["faults", "moves", "paused", "longest, s", "faults about it", "repeated", "missing", "log"]
+    columns = ["faults", "moves", "paused", "longest, s", "faults about it", "repeated", "missing", "ended by themselves", "log"]
     if not count:
         actions = [f"{action}: {what}" for action in ("restarts", "join", "kill -9") for what in ("moves", "paused")]
         columns = [*actions, "generations", "repeated", "missing", "log"]

@@ -34,9 +34,9 @@ LEADS_ROUNDS = "high_availability"
 FIRST_BY_MS = 100
 """The group's first leader began to join this much before the others."""
 TOGETHER_MS = 30_000
-"""With `rounds`, what happens after a longer pause is moved by a random part of a heartbeat interval:
-where in it something happens decides how many rebalances it takes. The recorded place says nothing
-of a group whose rebalances are at other times.
+"""With `rounds`, what happens after a longer pause is moved by a random part of a heartbeat
+interval: where in it something happens decides how many rebalances it takes. The recorded place
+says nothing of a group whose rebalances are at other times.
 """
 MOST_SESSION_MS = 45_000
 """Kafka's default. Members of an application that asked for rounds do not say theirs."""
