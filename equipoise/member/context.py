@@ -16,7 +16,7 @@ from equipoise.member.stores import Change, StateStore
 from equipoise.member.timers import Timers
 
 BYTES = BytesSerde()
-_NONE = object()
+_ABSENT = object()
 """There was no change."""
 
 
@@ -32,7 +32,7 @@ class State:
         self._committing: dict[bytes, bytes | None] = {}
         self._written: dict[bytes, bytes | None] = {}
         self._undo: list[tuple[bytes, Any]] = []
-        """For each change since the savepoint: its key, and the change before it or _NONE."""
+        """For each change since the savepoint: its key, and the change before it or _ABSENT."""
         self.savepoint: Callable[[], None] = self._undo.clear
         """`rollback` returns to the last call of this."""
 
@@ -101,13 +101,13 @@ class State:
         if key.startswith(RESERVED_PREFIX):
             raise InputError(f"key {key!r:.60}: keys that begin with {RESERVED_PREFIX!r} are the member's own; use another key")
         written = self._written
-        self._undo.append((key, written.get(key, _NONE)))
+        self._undo.append((key, written.get(key, _ABSENT)))
         written[key] = value
 
     def rollback(self) -> None:
         """Undoes the changes since the savepoint."""
         for key, value in reversed(self._undo):
-            if value is _NONE:
+            if value is _ABSENT:
                 self._written.pop(key, None)
             else:
                 self._written[key] = value

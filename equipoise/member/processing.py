@@ -79,7 +79,7 @@ class Processing:
         self._handler, self._batch_handler = processor.handler, processor.batch_handler
         self._context, self._timers, self._group, self._policy = context, timers, group, policy
         self._read_key, self._read_value = key_serde.deserialize, value_serde.deserialize
-        self._reads_bytes = isinstance(key_serde, BytesSerde) and isinstance(value_serde, BytesSerde)
+        self._reads_bytes = type(key_serde) is BytesSerde and type(value_serde) is BytesSerde
         self._singly = 0
         """Records of a batch that failed, which are now given one by one."""
         self._attempts = 0

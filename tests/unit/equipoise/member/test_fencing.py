@@ -92,6 +92,26 @@ def test_late_fence_is_dropped() -> None:
     assert (after.owner, after.stale_keys) == (ChangelogOwner(second, AT_LEAST_ONCE), {FENCE_KEY})
 
 
+@pytest.mark.parametrize(
+    "before",
+    [
+        [], [fence(granted(2, epoch=1))], [fence(granted(2, epoch=1)), put(granted(1, epoch=1), b"late")],
+        [fence(granted(3, epoch=1))], [former(1, b"1")],
+    ],
+    ids=["nothing", "its fence", "a stale key", "a later fence", "a former build"],
+)  # fmt: skip
+@pytest.mark.parametrize("changes", [{b"k": b"new", b"gone": None}, {FENCE_KEY: GIVEN_BACK, b"other": b"1"}], ids=["changes", "the last commit"])
+@pytest.mark.parametrize("origin", [granted(2, epoch=1), granted(2)], ids=["an epoch", "none"])
+def test_commit_is_applied_as_its_records_are(before: list[ChangelogRecord], changes: dict[bytes, bytes | None], origin: Origin) -> None:
+    at_once, by_record = FencedStore(MemoryStore(), "log/0"), FencedStore(MemoryStore(), "log/0")
+    for each in (at_once, by_record):
+        each.apply(before, position=len(before))
+    at_once.apply_written(changes, origin.headers(), position=9)
+    by_record.apply([(key, value, origin.headers()) for key, value in changes.items()], position=9)
+    assert list(at_once.store.items()) == list(by_record.store.items())
+    assert (at_once.fence.pack(), at_once.position) == (by_record.fence.pack(), by_record.position)
+
+
 @pytest.mark.parametrize("other", [{"log_id": "log0"}, {"task": "1_0"}, {"group": "f"}])
 def test_claim_by_another_writer_raises_the_epoch_whatever_its_token(other: dict[str, Any]) -> None:
     """A new log counts tokens from 1; so does a task that a new topology has renumbered."""
