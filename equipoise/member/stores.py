@@ -120,7 +120,7 @@ not at all.
 _POSITION_BYTES = 8
 WRITE_BUFFER_BYTES = 16 * 2**20
 """Most of one store."""
-ARENA_BLOCK_BYTES = 64 * 2**10
+ALLOCATION_BLOCK_BYTES = 64 * 2**10
 """A store's write buffer grows by this. RocksDB would take 1 MB at once, for each of hundreds."""
 MEMORY_BYTES = 64 * 2**20
 
@@ -174,7 +174,7 @@ class RocksStore:
         options = self._rocksdict.Options(raw_mode=True)
         options.create_if_missing(True)
         options.set_write_buffer_size(WRITE_BUFFER_BYTES)
-        options.set_arena_block_size(ARENA_BLOCK_BYTES)
+        options.set_arena_block_size(ALLOCATION_BLOCK_BYTES)
         options.set_write_buffer_manager(self._memory.write_buffers)
         options.set_block_based_table_factory(self._memory.table_options)
         options.set_compression_type(self._rocksdict.DBCompressionType.lz4())
