@@ -47,10 +47,10 @@ class State:
 
     def get_many(self, keys: Iterable[Any]) -> list[Any]:
         """The value of each key, as `get` returns it: much faster than one `get` each."""
-        raw, written = [self._key(key) for key in keys], {**self._committing, **self._written}
-        missing = [key for key in dict.fromkeys(raw) if key not in written]
+        raw, written, committing = [self._key(key) for key in keys], self._written, self._committing
+        missing = [key for key in dict.fromkeys(raw) if key not in written and key not in committing]
         stored = dict(zip(missing, self.store.get_many(missing), strict=True)) if missing else {}
-        values = [written[key] if key in written else stored[key] for key in raw]
+        values = [written[key] if key in written else committing[key] if key in committing else stored[key] for key in raw]
         return [None if value is None else self._read(value) for value in values]
 
     def put(self, key: Any, value: Any) -> None:

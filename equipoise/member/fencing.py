@@ -38,8 +38,8 @@ SOURCES_KEY = b"\x00equipoise.sources"
 """Key of the record in each commit with the source positions that the state corresponds to. The
 next owner continues there, whatever offsets a former owner has committed meanwhile.
 """
-MOST_STALE_KEYS = 10_000
-"""Most keys of ignored records to remember. A former owner has at most one commit under way, 1,000
+MOST_STALE_KEYS = 100_000
+"""Most keys of ignored records to remember. A former owner has at most one commit under way, 10,000
 records by default.
 """
 _FORM = 1

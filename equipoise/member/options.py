@@ -116,11 +116,14 @@ class MemberOptions:
     """The same in bytes of keys and values."""
 
     commit_interval_ms: int = attrs.field(default=100, validator=fields.integer())
-    """Longest time between two commits of a task that processes records. With exactly_once it
-    commits at once when none waits, because outputs are read after a commit.
+    """Longest time between two commits of a task that processes records; ten times as long for one
+    that is `most_uncommitted_records` behind, or more. With exactly_once it commits at once when
+    none waits, because outputs are read after a commit.
     """
-    most_uncommitted_records: int = attrs.field(default=1_000, validator=fields.integer(1))
-    """A task commits after this many records at the latest."""
+    most_uncommitted_records: int = attrs.field(default=10_000, validator=fields.integer(1))
+    """A task commits after this many records at the latest, or sooner where a member has more than
+    50: all of them have 500,000.
+    """
     auto_offset_reset: str = attrs.field(default="earliest", validator=fields.one_of("earliest", "latest"))
     """Where a task without committed offset begins to read: ``earliest`` or ``latest``."""
 

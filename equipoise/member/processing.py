@@ -33,7 +33,7 @@ class Handler(Protocol):
 
 class BatchHandler(Protocol):
     """Called with the next records of one source partition of a task, in order: those that are
-    there, at most `most_uncommitted_records`. A function or a coroutine function.
+    there, at most 500. A function or a coroutine function.
     """
 
     def __call__(self, records: Sequence[Record], context: TaskContext, /) -> Awaitable[None] | None: ...

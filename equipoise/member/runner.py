@@ -4,7 +4,7 @@ processes records, commits, and closes it.
 Each commit sends everything since the last one began: outputs, changelog records and source
 positions, each with its origin, and the sources' offsets (with changelogs a moment later). With
 exactly_once that is a transaction, together with other tasks. With at_least_once outputs need not
-wait for it: they are sent when the task has nothing else to do. More records are processed
+wait for it: they are sent when the task has nothing else to do, or many. More records are processed
 meanwhile (`open_task.py` writes the commit).
 """
 
@@ -35,6 +35,16 @@ from equipoise.runtime import Runtime
 _LOG = logging.getLogger(__name__)
 RETRY_S = 0.5
 IDLE_S = 5.0
+MOST_AT_ONCE = 500
+"""Records to take. Then other tasks have their turn, and what was fetched is read."""
+MOST_UNSENT = 1_000
+"""Outputs that wait, with at_least_once, while more records are processed."""
+MOST_OF_MEMBER = 500_000
+"""Uncommitted records of all tasks of a member: each takes some 300 bytes."""
+BEHIND_INTERVALS = 10
+"""A task that has much to do commits so much more seldom: of a key that it counts ten times, one
+change is written.
+"""
 
 
 class TaskRunner:
@@ -68,6 +78,7 @@ class TaskRunner:
         self._new_clients = new_clients
         self._stateful = stateful
         self._options = options
+        self._interval_s = options.commit_interval_ms / 1_000
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
         self._origin = Origin(0, log_id, group, str(task), token)
@@ -95,8 +106,8 @@ class TaskRunner:
         """Outputs of the next commit that are on their way."""
         self._last_sent: Sequence[SentBatch] = ()
         """The outputs that were sent last."""
-        self._commit_by_s = 0.0
-        """When a commit is due although more records wait."""
+        self._commit_by_s = self._send_by_s = 0.0
+        """When a commit is due, or outputs, although more records wait."""
         self._turn = CommitTurn(ticks, self._wake)
         self._committing: asyncio.Future[None] | None = None
         """The commit that is under way, while more records are processed."""
@@ -227,8 +238,8 @@ class TaskRunner:
                     if processing.parked is not None:
                         break
                 await self._run_timers()
-                if processing.parked is None and self._commit_is_due():
-                    await self._commit()
+                if processing.parked is None:
+                    await self._write_if_due()
                 if processing.parked is not None:
                     await self._last_commit()
                     self._permit.parked(self.token, processing.parked)
@@ -236,6 +247,7 @@ class TaskRunner:
                     break
                 if not self._may_go_on():
                     break
+                await asyncio.sleep(0)  # other tasks, and fetches, come in between
             await self._last_commit(gives_back=self._stateful and self._options.transactional)
         except RefusedError:
             await self._commit_over()  # it began with a permit; if it comes too late, it is fenced
@@ -261,13 +273,12 @@ class TaskRunner:
         """Gives the records to the application, as long as the task may go on."""
         opened = self._open_task
         processing = opened.processing
-        most, done = self._options.most_uncommitted_records, 0
+        most, done = self._most_uncommitted(opened), 0
         self._begun_s = self._monotonic_s()
         while done < len(records) and processing.parked is None:
             if not self._is_permitted():
                 self._note_busy()
-                if self._commit_is_due():
-                    await self._commit()
+                await self._write_if_due()
                 await self._run_timers()
                 await asyncio.sleep(0)  # a handler that never waits would hold up all other tasks
                 self._begun_s = self._monotonic_s()
@@ -286,6 +297,9 @@ class TaskRunner:
                 await self._commit()
                 self._begun_s = self._monotonic_s()
         self._note_busy()
+
+    def _most_uncommitted(self, opened: OpenTask) -> int:
+        return min(self._options.most_uncommitted_records, max(MOST_AT_ONCE, MOST_OF_MEMBER // opened.reading.reader.partitions))
 
     def _is_permitted(self) -> bool:
         return self._boot_ms() < self._permitted_until_ms
@@ -311,7 +325,7 @@ class TaskRunner:
         """The next records. If there are none, the task waits for more, or for its turn to commit.
         """
         reading = self._open_task.reading
-        found = await reading.take(self._options.most_uncommitted_records)
+        found = await reading.take(min(self._options.most_uncommitted_records, MOST_AT_ONCE))
         if not found:
             if self._uncommitted:
                 await self._send_early()
@@ -320,6 +334,12 @@ class TaskRunner:
             await reading.wait(IDLE_S if timer_s is None else min(IDLE_S, timer_s))
             self._turn.withdraw()
         return found
+
+    async def _write_if_due(self) -> None:
+        if self._commit_is_due():
+            await self._commit()
+        elif len(self._open_task.context.outputs) >= MOST_UNSENT or self._monotonic_s() >= self._send_by_s:
+            await self._send_early()
 
     async def _send_early(self) -> None:
         """Sends the outputs so far. Not while others are on their way: a request for each would
@@ -354,6 +374,7 @@ class TaskRunner:
         if self._options.transactional:
             return by_partition
         self._last_sent = await writer.send_outputs(by_partition)
+        self._send_by_s = self._monotonic_s() + self._interval_s
         self._sent += self._last_sent
         return {}
 
@@ -431,7 +452,10 @@ class TaskRunner:
 
     def _set_due(self) -> None:
         # Counted from the end of the commit: else slow commits would hold a single record each.
-        self._commit_by_s = self._monotonic_s() + self._options.commit_interval_ms / 1_000
+        opened = self._opened
+        is_behind = opened is not None and (opened.behind or 0) >= self._most_uncommitted(opened)
+        self._send_by_s = self._monotonic_s() + self._interval_s
+        self._commit_by_s = self._monotonic_s() + self._interval_s * (BEHIND_INTERVALS if is_behind else 1)
 
     # Closing
 

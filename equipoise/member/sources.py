@@ -58,6 +58,11 @@ class SourceReader:
         """Whether no task reads."""
         return not self._tasks
 
+    @property
+    def partitions(self) -> int:
+        """Number of partitions that tasks read, at least 1."""
+        return max(1, len(self._tasks))
+
     def is_free(self, partitions: Sequence[TopicPartition]) -> bool:
         """Whether no task reads any of `partitions`: two tasks may have the same source."""
         return self._tasks.keys().isdisjoint(partitions)

@@ -14,6 +14,7 @@ from unittest import mock
 
 import pytest
 
+import equipoise.member.runner
 from equipoise import ErrorPolicy, Record
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.tasks import TaskId
@@ -24,7 +25,7 @@ from equipoise.member.offsets import EVERY_S
 from equipoise.member.open_task import OpenTask
 from equipoise.member.options import MemberOptions
 from equipoise.member.processing import Processor
-from equipoise.member.runner import TaskRunner
+from equipoise.member.runner import MOST_AT_ONCE, MOST_UNSENT, TaskRunner
 from equipoise.member.sources import TaskSources
 from equipoise.member.ticks import CommitTicks
 from equipoise.member.work import PERMIT_MS
@@ -218,6 +219,56 @@ def test_runner_commits_by_time_while_records_wait(guarantee: str) -> None:
         assert 4 <= len({id(each.batch) for each in bench.outputs()}) <= 6  # 5 s of work
 
     simulate(test, guarantee=guarantee, commit_interval_ms=1_000)
+
+
+@BOTH
+def test_runner_that_is_far_behind_commits_more_seldom(guarantee: str) -> None:
+    async def test(bench: Bench) -> None:
+        bench.send(0, 300)
+        runner = bench.start(0, slowly)
+        await asyncio.sleep(5)
+        assert runner.commits == 1, "the first one, before the end was known"
+        await asyncio.sleep(20)
+        assert len(bench.outputs()) == 300
+
+    simulate(test, guarantee=guarantee, commit_interval_ms=1_000, most_uncommitted_records=150)
+
+
+def test_outputs_are_sent_in_parts_while_a_runner_is_far_behind() -> None:
+    async def test(bench: Bench) -> None:
+        bench.send(0, 10 * MOST_UNSENT)
+        runner = bench.start(0, answer)
+        await asyncio.sleep(5)
+        assert runner.commits <= 3
+        assert len(bench.outputs()) == 10 * MOST_UNSENT
+        assert 5 <= len({id(each.batch) for each in bench.outputs()}) <= 12
+
+    simulate(test, commit_interval_ms=60_000, most_uncommitted_records=9 * MOST_UNSENT)
+
+
+def test_outputs_of_a_slow_runner_wait_no_longer_when_it_is_far_behind() -> None:
+    async def test(bench: Bench) -> None:
+        bench.send(0, 300)
+        runner = bench.start(0, slowly)
+        await asyncio.sleep(5.5)
+        assert runner.commits == 1
+        assert len(bench.outputs()) >= 80, "a record takes 50 ms, and outputs are sent each second"
+
+    simulate(test, commit_interval_ms=1_000, most_uncommitted_records=150)
+
+
+def test_tasks_of_a_member_share_what_may_be_uncommitted() -> None:
+    async def test(bench: Bench) -> None:
+        for partition in range(TASKS):
+            bench.send(partition, 3 * MOST_AT_ONCE)
+            bench.start(partition, answer)
+        await asyncio.sleep(5)
+        for partition in range(TASKS):
+            assert len({id(each.batch) for each in bench.outputs(partition)}) == 3
+        assert all(runner.commits >= 3 for runner in bench.runners)
+
+    with mock.patch.object(equipoise.member.runner, "MOST_OF_MEMBER", TASKS):
+        simulate(test, commit_interval_ms=60_000)
 
 
 @BOTH

@@ -23,7 +23,7 @@ from equipoise.member.fencing import AT_LEAST_ONCE, FENCE_KEY, SOURCES_KEY
 from equipoise.member.origin import Origin, read_origin
 from examples.orders.recount import Recount, everything
 
-MOST_UNCOMMITTED_RECORDS = 1_000
+MOST_UNCOMMITTED_RECORDS = 10_000
 """`MemberOptions.most_uncommitted_records`, which the sample application leaves as it is: the most
 that one commit holds.
 """
