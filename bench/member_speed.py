@@ -43,7 +43,7 @@ processes.
 """
 RECORDS_PER_TASK = 12_000
 """At least, so that there are records left when all tasks run."""
-IDLE_S = 5.0
+IDLE_S = 10.0
 LATENCY_S = 10.0
 SLOW_MS = 50
 SLOW_S = 12.0
@@ -201,13 +201,14 @@ async def speed_of(system: System, records: int, rates: tuple[int, ...]) -> Spee
     pid = instance.process.pid
     try:
         seen = await topics.until_written(total, pid)
+        await asyncio.sleep(2.0)  # until the last commit is over
+        over_cpu_s = cpu_seconds(pid)
         drained = await topics.outputs(total)
         times = sorted(each.at_ms for each in drained)
         first = {each.partition: each.at_ms for each in reversed(drained)}
         begin, end = max(int(FROM * total), bisect_left(times, max(first.values()))), int(TO * total)
         assert begin < end, f"{system.label}: nothing was left when all tasks ran; take more --records"
-        (low, low_cpu_s), (high, high_cpu_s) = (next(each for each in seen if each[0] >= number) for number in (begin, end))
-        await asyncio.sleep(2.0)
+        low, low_cpu_s = next(each for each in seen if each[0] >= begin)
         idle_s = cpu_seconds(pid)
         await asyncio.sleep(IDLE_S)
         idle_s = cpu_seconds(pid) - idle_s
@@ -218,7 +219,7 @@ async def speed_of(system: System, records: int, rates: tuple[int, ...]) -> Spee
         system.close()
     return Speed(
         label=system.label, per_s=(end - begin) / ((times[end] - times[begin]) / 1_000),
-        cpu_s=(high_cpu_s - low_cpu_s) / max(1, high - low) * 100_000, idle_percent=idle_s / IDLE_S * 100, rss_mb=rss_mb, connections=connections,
+        cpu_s=(over_cpu_s - low_cpu_s) / max(1, total - low) * 100_000, idle_percent=idle_s / IDLE_S * 100, rss_mb=rss_mb, connections=connections,
         start_s=(max(first.values()) - began_ms) / 1_000, latencies=tuple(latencies),
     )  # fmt: skip
 
@@ -304,7 +305,7 @@ def tell(rows: list[tuple[str, float, str]]) -> bool:
 @click.option("--tasks", default="6,26,100,400", show_default=True)
 @click.option("--guarantees", default="alo,eos", show_default=True)
 @click.option("--systems", default=",".join(SYSTEMS), show_default=True)
-@click.option("--records", default=600_000, show_default=True, help=f"To drain, at least {RECORDS_PER_TASK:,} a task; Faust gets a part of them.")
+@click.option("--records", default=2_400_000, show_default=True, help=f"To drain, at least {RECORDS_PER_TASK:,} a task; Faust gets a part of them.")
 @click.option("--rates", default="200,2000", show_default=True, help="Records a second, for latencies; empty: none.")
 @click.option("--slow/--no-slow", default=True, show_default=True, help="Also with a handler that waits.")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Folder for logs and states; default: they are removed.")
