@@ -45,6 +45,8 @@ RECORDS_PER_TASK = 12_000
 """At least, so that there are records left when all tasks run."""
 IDLE_S = 10.0
 LATENCY_S = 10.0
+LAST_COMMIT_S = 2.0
+"""Outputs are there before the commit is over."""
 SLOW_MS = 50
 SLOW_S = 12.0
 SLOW_TASKS = 26
@@ -201,7 +203,7 @@ async def speed_of(system: System, records: int, rates: tuple[int, ...]) -> Spee
     pid = instance.process.pid
     try:
         seen = await topics.until_written(total, pid)
-        await asyncio.sleep(2.0)  # until the last commit is over
+        await asyncio.sleep(LAST_COMMIT_S)
         over_cpu_s = cpu_seconds(pid)
         drained = await topics.outputs(total)
         times = sorted(each.at_ms for each in drained)

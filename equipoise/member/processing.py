@@ -21,6 +21,8 @@ from equipoise.member.serdes import BytesSerde, Serde
 from equipoise.member.timers import Timers
 
 _LOG = logging.getLogger(__name__)
+MOST_AT_ONCE = 500
+"""Records that a task takes. Then other tasks have their turn, and what was fetched is read."""
 
 
 class Handler(Protocol):

@@ -4,8 +4,8 @@ processes records, commits, and closes it.
 Each commit sends everything since the last one began: outputs, changelog records and source
 positions, each with its origin, and the sources' offsets (with changelogs a moment later). With
 exactly_once that is a transaction, together with other tasks. With at_least_once outputs need not
-wait for it: they are sent when the task has nothing else to do, or many. More records are processed
-meanwhile (`open_task.py` writes the commit).
+wait for it: they are sent when the task has nothing else to do, or has many of them. More records
+are processed meanwhile (`open_task.py` writes the commit).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from equipoise.member.opening import TaskOpening
 from equipoise.member.options import MemberOptions
 from equipoise.member.origin import Origin
 from equipoise.member.permit import OvertakenError, Permit, RefusedError
-from equipoise.member.processing import Processor, call
+from equipoise.member.processing import MOST_AT_ONCE, Processor, call
 from equipoise.member.ticks import CommitTicks, CommitTurn
 from equipoise.member.timers import Timers
 from equipoise.member.writer import TaskWriter
@@ -35,8 +35,6 @@ from equipoise.runtime import Runtime
 _LOG = logging.getLogger(__name__)
 RETRY_S = 0.5
 IDLE_S = 5.0
-MOST_AT_ONCE = 500
-"""Records to take. Then other tasks have their turn, and what was fetched is read."""
 MOST_UNSENT = 1_000
 """Outputs that wait, with at_least_once, while more records are processed."""
 MOST_OF_MEMBER = 500_000

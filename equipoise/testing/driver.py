@@ -14,7 +14,7 @@ from equipoise.events.tasks import TaskId
 from equipoise.member.context import Callback, State, TaskContext
 from equipoise.member.error_policy import ParkedTask
 from equipoise.member.options import MemberKeywords, MemberOptions
-from equipoise.member.processing import BatchHandler, Handler, Processing, Processor, call
+from equipoise.member.processing import MOST_AT_ONCE, BatchHandler, Handler, Processing, Processor, call
 from equipoise.member.records import Output
 from equipoise.member.serdes import Serde
 from equipoise.member.stores import MemoryStore
@@ -61,7 +61,7 @@ class TaskDriver:
     ) -> None:
         processor = Processor(handler, batch_handler=batch_handler, sources=sources, state=state)
         given = MemberOptions(**options)
-        self._most = given.most_uncommitted_records
+        self._most = min(given.most_uncommitted_records, MOST_AT_ONCE)
         self._keys, self._values = given.key_serde, given.value_serde
         self._now_s = 0.0
         self._timers = Timers(lambda: self._now_s)

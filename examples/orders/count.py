@@ -8,6 +8,9 @@ from typing import Unpack
 
 from equipoise import Connection, Member, MemberKeywords, Record, TaskContext
 
+MOST_UNCOMMITTED_RECORDS = 1_000
+"""After a crash no more outputs of a task are repeated, with at_least_once."""
+
 
 async def count(record: Record, context: TaskContext) -> None:
     """One order: ``{"order": 17, "customer": "c3", "cents": 1250}``, keyed by customer.
@@ -41,6 +44,7 @@ async def run_member(
 
     Returns the exit status: 3 if another process has joined with its id.
     """
+    options.setdefault("most_uncommitted_records", MOST_UNCOMMITTED_RECORDS)
     member = Member(
         group, count, sources=topic, state=f"{topic}-state", member_id=member_id, connection=connection, topology_epoch=topology_epoch, lead=lead,
         on_asked=lambda leave: say(f"{member_id} is asked to {'leave' if leave else 'stay after all'}"),

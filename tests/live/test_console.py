@@ -29,7 +29,8 @@ from tests.live.console import SlowMember, add, browser, ends, page_at
 from tests.live.swarm import Swarm, topology
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
-PATIENCE_MS = 30_000
+
+expect.set_options(timeout=30_000)  # ms; a loaded machine draws late, and Playwright waits 30 s for all else
 SESSION = {"session_timeout_ms": 8_000, "lease_margin_ms": 1_000}
 
 
@@ -90,18 +91,20 @@ async def test_page_shows_a_join_the_hand_over_and_a_fault_without_a_reload(boot
         await live.group("clicks", 3)
         live.swarm.start()
         async with page_at(live.browser, live.place("g", "orders"), height=1_500) as page:
-            await page.wait_for_selector('.cell[aria-label="0_0: runs on m1"]', timeout=PATIENCE_MS)
+            await page.wait_for_selector('.cell[aria-label="0_0: runs on m1"]')
             await page.evaluate("window.sameDocument = true")
 
-            add(live.swarm, SlowMember("orders", "m4", 12_000))
+            joining = add(live.swarm, SlowMember("orders", "m4", 2_000))
             warming = page.locator("tr", has_text="→ m4").filter(has_text="warms up").first
-            await expect(warming).to_contain_text("m4 has less", timeout=PATIENCE_MS)
-            await expect(warming).to_contain_text("about", timeout=PATIENCE_MS)
-            await expect(warming.locator(".bar")).to_have_attribute("aria-label", re.compile(r"[4-9]\d %"))
+            await expect(warming).to_contain_text("m4 has less")
+            await expect(warming).to_contain_text("about")
+            await expect(warming.locator(".bar")).to_have_attribute("aria-label", re.compile(r"[1-9]\d? %"))
             if rewrite:
+                await expect(warming.locator(".bar")).to_have_attribute("aria-label", re.compile(r"[4-9]\d %"))
                 await picture(page, "group", 0, 1_180)
             moved = next(iter(live.state("orders").in_flight))
-            await page.wait_for_selector(f'.cell[aria-label="{moved}: runs on m4"]', timeout=PATIENCE_MS)
+            joining.records_per_s = 20_000  # a slow page has seen it under way
+            await page.wait_for_selector(f'.cell[aria-label="{moved}: runs on m4"]')
             said = page.locator(".said")
             await expect(said).to_contain_text("m4 joined, incarnation 1")
             await expect(said).to_contain_text("has more than its share; m4 has less")
@@ -109,7 +112,7 @@ async def test_page_shows_a_join_the_hand_over_and_a_fault_without_a_reload(boot
 
             await page.click(f'.cell[aria-label^="{moved}: runs on m4"]')
             detail = page.locator("#detail")
-            await expect(detail).to_contain_text(f"m4 has {moved} since", timeout=PATIENCE_MS)
+            await expect(detail).to_contain_text(f"m4 has {moved} since")
             await expect(detail).to_contain_text("Why m4: ")
             await expect(detail).to_contain_text("Who could have it now")
             await check_axe(page, "an explanation")
@@ -119,7 +122,7 @@ async def test_page_shows_a_join_the_hand_over_and_a_fault_without_a_reload(boot
             await expect(detail).to_be_hidden()
 
             await page.click("form.ask >> nth=0 >> button")
-            await expect(page.locator("#answer")).to_contain_text("until the target is reached", timeout=PATIENCE_MS)
+            await expect(page.locator("#answer")).to_contain_text("until the target is reached")
             await expect(page.locator("#answer")).to_contain_text("one more member")
             await page.select_option("form.ask >> nth=1 >> select", ["m1"])
             await page.click("form.ask >> nth=1 >> button")
@@ -133,14 +136,14 @@ async def test_page_shows_a_join_the_hand_over_and_a_fault_without_a_reload(boot
             await live.swarm.send("orders", TaskParked(
                 member_id="m3", incarnation=owned.members["m3"].incarnation, task=parked, token=owned.tokens[parked], error="no such customer",
             ))  # fmt: skip
-            await expect(page.locator(".troubles")).to_contain_text("no such customer", timeout=PATIENCE_MS)
+            await expect(page.locator(".troubles")).to_contain_text("no such customer")
             await check_axe(page, "a group in trouble")
             next(member for member in live.swarm.members if member.member_id == "m2").killed = True
             if rewrite:
                 async with page_at(live.browser, live.place()) as other:
-                    await expect(other.locator(".list")).to_contain_text("m2 was not heard of for", timeout=PATIENCE_MS)
+                    await expect(other.locator(".list")).to_contain_text("m2 was not heard of for")
                     await picture(other, "groups", 0, 420)
-            await expect(said).to_contain_text("m2 expired, incarnation 1: it was not heard of for", timeout=PATIENCE_MS)
+            await expect(said).to_contain_text("m2 expired, incarnation 1: it was not heard of for")
             assert await page.evaluate("window.sameDocument"), "the page was not loaded again"
 
             await use_keyboard(page)
@@ -205,10 +208,10 @@ async def test_thousand_tasks_are_drawn_within_a_second(bootstrap: str, prefix: 
         await live.group("large", 1_000, *(SlowMember("large", f"orders-7d9f8b6c5-x{number:02}", 10**7) for number in range(10)), max_warmups=100)
         live.swarm.start()
         async with page_at(live.browser, live.place()) as page:
-            await expect(page.locator(".list")).to_contain_text("1,000", timeout=PATIENCE_MS)
+            await expect(page.locator(".list")).to_contain_text("1,000")
             add(live.swarm, SlowMember("large", "m-new", 10**7))
             await page.goto(live.place("g", "large"))
-            await expect(page.locator(".cell").nth(999)).to_be_attached(timeout=PATIENCE_MS)
+            await expect(page.locator(".cell").nth(999)).to_be_attached()
             for is_open in (False, True):
                 took_ms, rows, tasks = await page.evaluate(DRAW, ["./chart.js", is_open])
                 assert (tasks, rows) == (1_000, 1_000 if is_open else 0)
@@ -247,13 +250,13 @@ async def test_hostile_names_are_text_on_every_page(bootstrap: str, prefix: str)
             ))  # fmt: skip
         places = [(), ("g", group), *(("g", group, "m", name) for name in HOSTILE), *(("g", group, "t", f"0_{number}") for number in range(3))]
         async with page_at(live.browser, live.place()) as page:
-            await expect(page.locator(".list")).to_contain_text("parked by its member", timeout=PATIENCE_MS)
+            await expect(page.locator(".list")).to_contain_text("parked by its member")
             for place in places:
                 await page.goto(live.place(*place))
                 await page.reload()
-                await page.wait_for_selector("#live.on", timeout=PATIENCE_MS)
+                await page.wait_for_selector("#live.on")
                 if place[2:3] == ("t",):
-                    await expect(page.locator("#detail")).to_contain_text("Why it is there", timeout=PATIENCE_MS)
+                    await expect(page.locator("#detail")).to_contain_text("Why it is there")
                 text = await page.inner_text("body")
                 assert "<script>document.title='owned'</script>" in text, place
                 assert not any(char in text for char in "\u202e\u2066\u200b\x1b\x00\x07"), place

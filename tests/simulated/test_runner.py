@@ -24,8 +24,8 @@ from equipoise.member.error_policy import ParkedTask
 from equipoise.member.offsets import EVERY_S
 from equipoise.member.open_task import OpenTask
 from equipoise.member.options import MemberOptions
-from equipoise.member.processing import Processor
-from equipoise.member.runner import MOST_AT_ONCE, MOST_UNSENT, TaskRunner
+from equipoise.member.processing import MOST_AT_ONCE, Processor
+from equipoise.member.runner import MOST_UNSENT, TaskRunner
 from equipoise.member.sources import TaskSources
 from equipoise.member.ticks import CommitTicks
 from equipoise.member.work import PERMIT_MS

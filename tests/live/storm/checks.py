@@ -21,12 +21,9 @@ from equipoise.events.log.kafka.envelope import decision_record, stored_decision
 from equipoise.events.log.kafka.topics import Topics
 from equipoise.member.fencing import AT_LEAST_ONCE, FENCE_KEY, SOURCES_KEY
 from equipoise.member.origin import Origin, read_origin
+from examples.orders.count import MOST_UNCOMMITTED_RECORDS
 from examples.orders.recount import Recount, everything
 
-MOST_UNCOMMITTED_RECORDS = 10_000
-"""`MemberOptions.most_uncommitted_records`, which the sample application leaves as it is: the most
-that one commit holds.
-"""
 EXPLAINED = {
     "topology_not_newer": "every process declares its topology when it starts",
     "unknown_member": "a member that was put out, or has left, says something before it reads that",

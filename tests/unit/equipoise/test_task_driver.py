@@ -67,6 +67,17 @@ async def test_driver_gives_a_batch_handler_many_records() -> None:
     assert await driver.send_many([(b"x", 1), (b"y", 2)], topic="b") == [SentRecord("out", None, [[None, None], [1, 2]])]
 
 
+async def test_driver_gives_a_batch_handler_as_many_records_as_a_member() -> None:
+    sizes: list[int] = []
+
+    async def handle(records: Sequence[Record], context: TaskContext) -> None:
+        sizes.append(len(records))
+
+    await TaskDriver(batch_handler=handle).send_many([(b"k", b"v")] * 1_200)
+    await TaskDriver(batch_handler=handle, most_uncommitted_records=2).send_many([(b"k", b"v")] * 3)
+    assert sizes == [500, 500, 200, 2, 1]
+
+
 def test_driver_needs_no_hypothesis() -> None:
     code = "import sys; sys.modules['hypothesis'] = None; from equipoise.testing import TaskDriver, Group; print(TaskDriver.__name__)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "TaskDriver"

@@ -248,6 +248,8 @@ def test_command_simulates_a_recorded_application(tmp_path: Path) -> None:
     assert sorted(simulated) == ["i2", "i3"]
     for each in simulated.values():
         assert abs(each["error"]) < 0.2
+        gaps_ms = [other["unavailable_ms"] for other in each["otherwise"]]
+        assert gaps_ms == sorted(gaps_ms), "what helps most comes first"
         (led,) = [other for other in each["otherwise"] if other["change"].startswith("equipoise as the leader")]
         assert led["unavailable_ms"] < each["as_it_was_ms"] / 2
     assert any("leaveGroup" in other["change"] for other in simulated["i3"]["otherwise"]), "it closed without leaving"
