@@ -43,7 +43,7 @@ processes.
 """
 RECORDS_PER_TASK = 12_000
 """At least, so that there are records left when all tasks run."""
-IDLE_S = 10.0
+IDLE_S = 20.0
 LATENCY_S = 10.0
 LAST_COMMIT_S = 2.0
 """Outputs are there before the commit is over."""

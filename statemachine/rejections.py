@@ -7,7 +7,6 @@ before the content is judged (docs/protocol.md#m4).
 
 from __future__ import annotations
 
-from equipoise.assignors import check_settings, registry
 from equipoise.events.decisions import Decision, EventRejected
 from equipoise.events.errors import InputError
 from equipoise.events.facts import Fact, GroupConfigured
@@ -92,6 +91,8 @@ def _what_is_lacking(config: GroupConfigured) -> str | None:
     """What this installation lacks for a configuration; None: nothing, so only the build that
     refused it can say more.
     """
+    from equipoise.assignors import registry  # a member needs no assignor, unless it is refused
+
     try:
         assignor = registry.load(config.assignor, config.behaviour_version)
     except InputError as error:
@@ -103,6 +104,8 @@ def _what_is_refused(config: GroupConfigured) -> str | None:
     """Why the assignor refuses the settings; None: this installation lacks the assignor and cannot
     tell.
     """
+    from equipoise.assignors import check_settings, registry
+
     try:
         assignor = registry.load(config.assignor, config.behaviour_version)
     except InputError:

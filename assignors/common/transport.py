@@ -25,7 +25,6 @@ from collections.abc import Callable
 import attrs
 import numpy as np
 import ortools
-from ortools.graph.python import min_cost_flow
 
 from equipoise.assignors.common.node_aggregation import AggregatedNetwork, ContractedNetwork, Flags, Hashes, Ints, mixed
 from equipoise.events.errors import EquipoiseError
@@ -160,6 +159,8 @@ class _Face:
         np.add.at(supply, network.head, fixed)
         contracted = ContractedNetwork(supply, network.tail[free], network.head[free], network.capacity[free], cost[free])
         aggregated = AggregatedNetwork(contracted.supply, contracted.tail, contracted.head, contracted.capacity, contracted.cost)
+        from ortools.graph.python import min_cost_flow  # 17 MB, for whoever only names the solver
+
         solver = min_cost_flow.SimpleMinCostFlow()
         arcs = solver.add_arcs_with_capacity_and_unit_cost(aggregated.tail, aggregated.head, aggregated.capacity, aggregated.cost)
         solver.set_nodes_supplies(np.arange(network.nodes), aggregated.supply)

@@ -34,6 +34,10 @@ when all tasks have opened, and have changelogs.
 """
 BATCH_BYTES = 64 * 1024
 """Largest batch of several records."""
+FETCH_BYTES = 8 * 2**20
+"""Largest answer to a fetch. It is in memory twice while it is read, and nothing else is done while
+it is parsed.
+"""
 RETRY_BACKOFF_MS = 20
 """The broker makes the next producer wait some milliseconds while it writes the markers of the
 former owner's last transaction. The client would retry after 100 ms.
@@ -168,7 +172,7 @@ class MemberClients:
                 return reader.add(partitions)
         consumer = self._connection.clients.consumer(
             group=self._group, read_committed=self._options.transactional, request_timeout_ms=self._options.request_timeout_ms,
-            rack=self._options.rack, connections_max_idle_ms=MAX_IDLE_MS,
+            rack=self._options.rack, connections_max_idle_ms=MAX_IDLE_MS, fetch_max_bytes=FETCH_BYTES,
         )  # fmt: skip
         self._readers.append(SourceReader(consumer))
         return self._readers[-1].add(partitions)

@@ -92,8 +92,8 @@ class State:
                 yield from _there(*written.pop())
             if written and written[-1][0] == key:
                 yield from _there(*written.pop())
-            elif not key.startswith(RESERVED_PREFIX):
-                yield key, value
+            else:
+                yield from _there(key, value)
         while written:
             yield from _there(*written.pop())
 
@@ -122,9 +122,12 @@ class State:
         """The changes since the last commit began: key -> value; None: deleted."""
         return self._written
 
-    def begin_commit(self) -> Mapping[bytes, bytes | None]:
-        """Begins a commit, after the end of the former one. Returns what was `written`."""
+    def begin_commit(self, own: Mapping[bytes, bytes] | None = None) -> Mapping[bytes, bytes | None]:
+        """Begins a commit, after the end of the former one. Returns what was `written`, and behind
+        it what the member writes itself.
+        """
         self._committing, self._written = self._written, {}
+        self._committing.update(own or {})  # a copy of large commits would cost memory
         self._undo.clear()
         return self._committing
 
@@ -140,7 +143,7 @@ def _behind_prefix(prefix: bytes) -> bytes | None:
 
 
 def _there(key: bytes, value: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-    if value is not None:
+    if value is not None and not key.startswith(RESERVED_PREFIX):
         yield key, value
 
 

@@ -90,8 +90,9 @@ class OpenTask:
         one.
         """
         sources = pack_sources({(tp.topic, tp.partition): offset for tp, offset in self.positions.items()})
-        fence = {FENCE_KEY: GIVEN_BACK} if gives_back else {}
-        changes = {topic: {**fence, **state.begin_commit(), SOURCES_KEY: sources} for topic, state in self.context.states.items()}
+        changes = {topic: state.begin_commit({SOURCES_KEY: sources}) for topic, state in self.context.states.items()}
+        if gives_back:
+            changes = {topic: {FENCE_KEY: GIVEN_BACK, **each} for topic, each in changes.items()}
         return Commit(outputs, sent, changes, dict(self.positions))
 
     async def write(self, commit: Commit) -> None:

@@ -122,7 +122,7 @@ class MemberOptions:
     """
     most_uncommitted_records: int = attrs.field(default=10_000, validator=fields.integer(1))
     """A task commits after this many records at the latest; sooner where a member reads more than
-    50 source partitions, which share 500,000, but have at least 500 each.
+    40 source partitions, which share 400,000, but have at least 500 each.
     """
     auto_offset_reset: str = attrs.field(default="earliest", validator=fields.one_of("earliest", "latest"))
     """Where a task without committed offset begins to read: ``earliest`` or ``latest``."""

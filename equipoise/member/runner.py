@@ -34,11 +34,12 @@ from equipoise.runtime import Runtime
 
 _LOG = logging.getLogger(__name__)
 RETRY_S = 0.5
-IDLE_S = 5.0
+IDLE_S = 60.0
+"""Longest time that a task waits. Whatever it waits for wakes it."""
 MOST_UNSENT = 1_000
 """Outputs that wait, with at_least_once, while more records are processed."""
-MOST_OF_MEMBER = 500_000
-"""Uncommitted records of all tasks of a member: each takes some 300 bytes."""
+MOST_OF_MEMBER = 400_000
+"""Uncommitted records of all tasks of a member: each takes 300 to 450 bytes."""
 BEHIND_INTERVALS = 10
 """A task that has much to do commits so much more seldom: of a key that it counts ten times, one
 change is written.
@@ -344,7 +345,8 @@ class TaskRunner:
         take longer. Nor during a commit: after a crash the outputs of one commit are repeated.
         """
         is_committing = self._committing is not None and not self._committing.done()
-        is_sending = not all(each.appended.done() for each in self._last_sent)
+        outputs = self._open_task.context.outputs
+        is_sending = len(outputs) < MOST_UNSENT and not all(each.appended.done() for each in self._last_sent)
         if is_committing or is_sending or not self._open_task.context.outputs or self._options.transactional or self._is_refused:
             return
         try:

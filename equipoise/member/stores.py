@@ -122,7 +122,7 @@ WRITE_BUFFER_BYTES = 16 * 2**20
 """Most of one store."""
 ALLOCATION_BLOCK_BYTES = 64 * 2**10
 """A store's write buffer grows by this. RocksDB would take 1 MB at once, for each of hundreds."""
-MEMORY_BYTES = 64 * 2**20
+MEMORY_BYTES = 32 * 2**20
 
 
 class RocksMemory:
@@ -154,7 +154,7 @@ def _rocksdict() -> Any:
 class RocksStore:
     """A `StateStore` in RocksDB, by `rocksdict` (the extra `kafka`), in `folder`. What was applied
     survives a killed process. A failure of the machine may undo the last calls, each as a whole.
-    `memory` None: the stores of a process share 64 MB of write buffers and 64 MB of cache.
+    `memory` None: the stores of a process share 32 MB of write buffers and 32 MB of cache.
 
     Raises InputError when `rocksdict` is not installed, RocksDB cannot open the folder, or `apply`
     gets PROGRESS_KEY.

@@ -89,6 +89,23 @@ def test_records_come_back_in_order_with_offsets_and_times() -> None:
     simulate(test)
 
 
+def test_fetch_whose_answer_is_full_leaves_the_other_partitions_to_the_next_one() -> None:
+    async def test(cluster: Cluster, clients: SimulatedClients) -> None:
+        producer, places = await started_producer(clients), [TP, TopicPartition("numbers", 1)]
+        await producer.partitions_for("numbers")
+        consumer = clients.consumer(fetch_max_bytes=1_000)
+        await consumer.start()
+        consumer.assign(places)
+        await acknowledged(batch for place in places for batch in producer.send_batches(place, [(None, bytes(900), [], None)] * 3))
+        for place in places:
+            consumer.seek(place, 0)
+        await consumer.fetched()
+        assert len(consumer.ready()) == 1
+        assert len(await values(consumer)) == 6
+
+    simulate(test)
+
+
 def test_same_seed_gives_the_same_run() -> None:
     async def test(cluster: Cluster, clients: SimulatedClients) -> None:
         producer, consumer = await started_producer(clients), await started_consumer(clients)

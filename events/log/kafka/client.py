@@ -351,6 +351,7 @@ class Clients(Protocol):
         max_poll_records: int | None = None,
         fetch_max_wait_ms: int = 500,
         max_partition_fetch_bytes: int = 2**20,
+        fetch_max_bytes: int = 50 * 2**20,
         connections_max_idle_ms: int = 540_000,
     ) -> Consumer:
         """`group`: for `committed` and `commit` only; there is no group membership. `rack`: reads

@@ -18,7 +18,7 @@ from equipoise.events.log.kafka.client import NewTopic, TopicPartition
 from equipoise.testing.simulated.kafka.coordinators import Coordinators
 from equipoise.testing.simulated.kafka.log import Batch, PartitionLog
 from equipoise.testing.simulated.kafka.network import Network, Reply, Scheduler
-from equipoise.testing.simulated.kafka.state import Broker, ErrorClass, Fetched, FrozenView, Partition, Topic, TopicDescription
+from equipoise.testing.simulated.kafka.state import Broker, ErrorClass, Fetched, FetchLimits, FrozenView, Partition, Topic, TopicDescription
 
 EPOCH_MS = 1_700_000_000_000
 """Wall-clock time of the scheduler's zero."""
@@ -384,7 +384,7 @@ class Cluster:
         self,
         wanted: Sequence[tuple[TopicPartition, int]],
         committed: bool,
-        most_bytes: int,
+        limits: FetchLimits,
         wait_us: int,
         near: bool,
         broker: Broker,
@@ -393,7 +393,7 @@ class Cluster:
         """Replies with partition -> Fetched, when there is something or after `wait_us`. `near`: as
         a replica that does not lead knows it (KIP-392).
         """
-        fetch_now = partial(self._fetch_now, broker, wanted, committed, most_bytes, near, reply)
+        fetch_now = partial(self._fetch_now, broker, wanted, committed, limits, near, reply)
         if fetch_now(even_empty=not wait_us):
             return
         partitions = [found[0] for place, _ in wanted if isinstance(found := self._led(broker, place), tuple)]
@@ -417,19 +417,25 @@ class Cluster:
         broker: Broker,
         wanted: Sequence[tuple[TopicPartition, int]],
         committed: bool,
-        most_bytes: int,
+        limits: FetchLimits,
         near: bool,
         reply: Reply,
         *,
         even_empty: bool,
     ) -> bool:
-        answers = {place: self._fetch_one(broker, place, offset, committed, most_bytes, near) for place, offset in wanted}
+        answers, left_bytes = {}, limits.answer_bytes
+        for place, offset in wanted:
+            most_bytes = min(limits.partition_bytes, left_bytes)
+            found = answers[place] = self._fetch_one(broker, place, offset, committed, most_bytes, near, one=left_bytes == limits.answer_bytes)
+            left_bytes -= sum(record.size for record in found.records)
         if not even_empty and all(answers[place].error is None and answers[place].next_offset == offset for place, offset in wanted):
             return False
         reply(answers)
         return True
 
-    def _fetch_one(self, broker: Broker, place: TopicPartition, offset: int, committed: bool, most_bytes: int, near: bool) -> Fetched:
+    def _fetch_one(
+        self, broker: Broker, place: TopicPartition, offset: int, committed: bool, most_bytes: int, near: bool, *, one: bool = True
+    ) -> Fetched:
         found = self._led(broker, place)
         if not isinstance(found, tuple):
             return Fetched(found)
@@ -438,8 +444,9 @@ class Cluster:
             return Fetched(errors.OffsetOutOfRangeError, high_watermark=high_watermark)
         if near:
             high_watermark, stable = min(high_watermark, each.near[0]), min(stable, each.near[1])
-        most_bytes = most_bytes if self.most_fetch_bytes is None else self.most_fetch_bytes
-        records, next_offset = each.log.read(offset, stable if committed else high_watermark, committed=committed, max_bytes=most_bytes)
+        if self.most_fetch_bytes is not None:
+            most_bytes, one = self.most_fetch_bytes, True
+        records, next_offset = each.log.read(offset, stable if committed else high_watermark, committed=committed, max_bytes=most_bytes, one=one)
         return Fetched(None, records, next_offset, high_watermark, stable)
 
     def list_offsets(self, places: Sequence[TopicPartition], first: bool, committed: bool, broker: Broker, reply: Reply) -> None:

@@ -15,7 +15,7 @@ from equipoise.testing.simulated.kafka.cluster import Cluster
 from equipoise.testing.simulated.kafka.connected import ConnectedClient
 from equipoise.testing.simulated.kafka.coordinators import GROUP
 from equipoise.testing.simulated.kafka.log import StoredRecord
-from equipoise.testing.simulated.kafka.state import Fetched
+from equipoise.testing.simulated.kafka.state import Fetched, FetchLimits
 
 PREFETCH_S = 0.1
 """How long records that nobody takes keep the consumer from fetching from the same broker."""
@@ -64,6 +64,7 @@ class SimulatedConsumer(ConnectedClient):
         max_poll_records: int | None = None,
         fetch_max_wait_ms: int = 500,
         max_partition_fetch_bytes: int = 2**20,
+        fetch_max_bytes: int = 50 * 2**20,
         connections_max_idle_ms: int = 540_000,
     ) -> None:
         super().__init__(cluster, process, request_timeout_ms=request_timeout_ms)
@@ -74,7 +75,7 @@ class SimulatedConsumer(ConnectedClient):
         self._reset = auto_offset_reset
         self._max_poll_records = max_poll_records
         self._wait_us = fetch_max_wait_ms * 1_000
-        self._fetch_bytes = max_partition_fetch_bytes
+        self._limits = FetchLimits(max_partition_fetch_bytes, fetch_max_bytes)
         self._assigned: dict[TopicPartition, _Assigned] = {}
         self._fetching: dict[int, None] = {}
         """Brokers with a fetch under way."""
@@ -254,7 +255,7 @@ class SimulatedConsumer(ConnectedClient):
             if len(places) > 1:
                 self._cluster.random.shuffle(places)
             self._fetching[broker] = None
-            handler = partial(self._cluster.fetch, places, self._committed_only, self._fetch_bytes, self._wait_us, self._is_near)
+            handler = partial(self._cluster.fetch, places, self._committed_only, self._limits, self._wait_us, self._is_near)
             self._call(broker, "Fetch", handler, partial(self._fetched, broker, [(*each, self._assigned[each[0]]) for each in places]))
         if has_unknown:
             self._spawn(self._find_leaders())

@@ -207,9 +207,9 @@ class PartitionLog:
             self._ended = [(first, marker) for first, marker in self._ended if marker >= offset]
         return True
 
-    def read(self, offset: int, bound: int, *, committed: bool, max_bytes: int) -> tuple[list[StoredRecord], int]:
-        """The records from `offset` to before `bound`, at least one if there is one, and where to
-        read on. `committed`: without aborted ones.
+    def read(self, offset: int, bound: int, *, committed: bool, max_bytes: int, one: bool = True) -> tuple[list[StoredRecord], int]:
+        """The records from `offset` to before `bound` and where to read on. `committed`: without
+        aborted ones. `one`: even if it is larger.
         """
         found: list[StoredRecord] = []
         size = 0
@@ -221,7 +221,7 @@ class PartitionLog:
             if record.batch.marker is not None or (committed and record.offset in aborted):
                 continue
             size += record.size
-            if found and size > max_bytes:
+            if (found or not one) and size > max_bytes:
                 return found, record.offset
             found.append(record)
         return found, max(offset, bound)

@@ -82,6 +82,13 @@ class TopicDescription(NamedTuple):
     replicas: list[list[int]]
 
 
+class FetchLimits(NamedTuple):
+    """The most that a fetch takes, but at least one record if there is any."""
+
+    partition_bytes: int
+    answer_bytes: int
+
+
 class Fetched(NamedTuple):
     """One partition's part of a fetch. `next_offset`: where to read on."""
 

@@ -130,7 +130,8 @@ def test_state_holds_changes_of_a_commit_under_way_and_later_ones() -> None:
     state = State(store)
     for key in (b"a", b"b", b"c"):
         state.put(key, b"1")
-    first = state.begin_commit()
+    first = state.begin_commit({SOURCES_KEY: b"positions"})
+    assert list(first) == [b"a", b"b", b"c", SOURCES_KEY]
     state.put(b"b", b"2")
     state.delete(b"c")
     for _ in range(2):
