@@ -341,13 +341,14 @@ class TaskRunner:
             await self._send_early()
 
     async def _send_early(self) -> None:
-        """Sends the outputs so far. Not while others are on their way: a request for each would
-        take longer. Nor during a commit: after a crash the outputs of one commit are repeated.
+        """Sends the outputs so far. Few wait for those that are on their way: a request for each
+        would take longer. None are sent during a commit: after a crash the outputs of one commit
+        are repeated.
         """
+        unsent = len(self._open_task.context.outputs)
         is_committing = self._committing is not None and not self._committing.done()
-        outputs = self._open_task.context.outputs
-        is_sending = len(outputs) < MOST_UNSENT and not all(each.appended.done() for each in self._last_sent)
-        if is_committing or is_sending or not self._open_task.context.outputs or self._options.transactional or self._is_refused:
+        is_sending = unsent < MOST_UNSENT and not all(each.appended.done() for each in self._last_sent)
+        if is_committing or is_sending or not unsent or self._options.transactional or self._is_refused:
             return
         try:
             await self._send_outputs()

@@ -59,10 +59,10 @@ def _stale_source(deployment: Deployment, random: Random) -> float | None:
     known = {each.place: each.log.end for each in cluster.topics[TOPIC].partitions}
     stale: list[bool] = []
 
-    def fetch_one(broker: Any, place: TopicPartition, offset: int, *options: Any) -> Fetched:
+    def fetch_one(broker: Any, place: TopicPartition, offset: int, *options: Any, one: bool) -> Fetched:
         if stale and offset > known.get(place, offset):
             return Fetched(errors.OffsetOutOfRangeError, high_watermark=known[place])
-        return Cluster._fetch_one(cluster, broker, place, offset, *options)
+        return Cluster._fetch_one(cluster, broker, place, offset, *options, one=one)
 
     vars(cluster)["_fetch_one"] = fetch_one
     seat = deployment.members["m1"]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.live.storm.checks import Check
 from tests.live.storm.faults import Kind, draw
-from tests.live.storm.run import Storm, run_storm, summary
+from tests.live.storm.run import TASKS, Storm, run_storm, summary
 
 GUARANTEES = ("exactly_once", "at_least_once")
 
@@ -30,6 +30,7 @@ def main() -> int:
     parser.add_argument("--every", type=float, default=5.0, help="seconds between two, about (5)")
     names = [kind.name.lower() for kind in Kind]
     parser.add_argument("--kinds", default=",".join(names), help=f"with commas between; of {', '.join(names)} (all)")
+    parser.add_argument("--tasks", type=int, default=TASKS, help=f"that there are at first ({TASKS})")
     parser.add_argument("--folder", type=Path, help="for what processes print; kept when something fails (a new one)")
     parser.add_argument("--plan", action="store_true", help="print the faults and do nothing")
     given = parser.parse_args()
@@ -41,9 +42,9 @@ def main() -> int:
         return 0
     folder = given.folder or Path(tempfile.mkdtemp(prefix=f"equipoise-storm-{seed}-"))
     folder.mkdir(parents=True, exist_ok=True)
-    storm = Storm(seed=seed, faults=given.faults, guarantee=given.guarantee, every_s=given.every, folder=folder, kinds=kinds)
+    storm = Storm(seed=seed, faults=given.faults, guarantee=given.guarantee, every_s=given.every, folder=folder, kinds=kinds, tasks=given.tasks)
     print(f"storm: {storm}: {summary(plan)}", flush=True)
-    only = "" if kinds == tuple(Kind) else f" KINDS={given.kinds}"
+    only = ("" if kinds == tuple(Kind) else f" KINDS={given.kinds}") + ("" if given.tasks == TASKS else f" TASKS={given.tasks}")
     print(f"again: make storm SEED={seed} FAULTS={given.faults} GUARANTEE={given.guarantee} EVERY={given.every:g}{only}", flush=True)
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # brokers die here; that it cannot reach them is no news
     began_s = time.monotonic()

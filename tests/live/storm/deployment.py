@@ -47,9 +47,8 @@ from tests.live.storm.faults import (
 )
 from tests.live.storm.transactions import Transactions
 
-TASKS = 8
-"""At first; later faults add more."""
-CUSTOMERS = 40
+CUSTOMERS = 5
+"""For each task that there is at first."""
 LOG_PARTITIONS = 2
 COMMIT_MS = 20
 """Short, so that members commit nearly all the time, and nearly every pause falls into a commit."""
@@ -117,17 +116,17 @@ BACK_WITHIN_MS = 8_000
 
 
 class Deployment:
-    """`folder` gets the output of every process, and the members' disks. `incidents`: whatever
-    ended or went on when it should not have.
+    """`folder` gets the output of every process, and the members' disks. `tasks`: at first; faults
+    add more. `incidents`: whatever ended or went on when it should not have.
     """
 
-    def __init__(self, folder: Path, guarantee: str) -> None:
+    def __init__(self, folder: Path, guarantee: str, tasks: int) -> None:
         self._folder = folder
         self.network = Relays(CUTTABLE, len(BROKERS))
         self._relaying = contextlib.AsyncExitStack()
         self.brokers = Brokers(len(BROKERS), self.network.listeners, **{"broker.session.timeout.ms": "6000"})
         self.orders = Orders(
-            self.brokers.bootstrap, PREFIX, folder, guarantee, partitions=TASKS, session_ms=round(SESSION_S * 1_000),
+            self.brokers.bootstrap, PREFIX, folder, guarantee, partitions=tasks, session_ms=round(SESSION_S * 1_000),
             lease_margin_ms=round((SESSION_S - LEASE_S) * 1_000), heartbeat_ms=1_500, commit_ms=COMMIT_MS, settings=SETTINGS,
         )  # fmt: skip
         self.topics = Topics(PREFIX)
@@ -138,7 +137,7 @@ class Deployment:
         self._deploys_lock = asyncio.Lock()
         """Only one rolling deploy at a time."""
         self._transactions = Transactions(self.orders.connection, f"{self.orders.topic}-counts") if guarantee == EXACTLY_ONCE else None
-        self.tasks = TASKS
+        self._first_tasks = self.tasks = tasks
         self._guarantee = guarantee
         """Of the processes that start from here on."""
         self._epoch = 0
@@ -208,7 +207,7 @@ class Deployment:
     @property
     def customers(self) -> Mapping[str, int]:
         """Customers -> partition of the source."""
-        return placed_customers(CUSTOMERS, TASKS, self.tasks)
+        return placed_customers(CUSTOMERS * self._first_tasks, self._first_tasks, self.tasks)
 
     def _start_member(self, seat: Seat) -> None:
         seat.process = self._start_process(seat)

@@ -18,6 +18,7 @@ from tests.live.storm.deployment import LOG_PARTITIONS, Deployment
 from tests.live.storm.faults import Fault, Kind, draw
 from tests.live.storm.watch import Watch
 
+TASKS = 8
 PER_SECOND = 150.0
 ORDERS_AT_ONCE = 1_500
 QUIET_S = 8.0
@@ -41,6 +42,7 @@ class Storm:
     folder: Path
     """For what processes print, and the members' disks."""
     kinds: tuple[Kind, ...] = tuple(Kind)
+    tasks: int = TASKS
 
     @property
     def plan(self) -> list[Fault]:
@@ -48,14 +50,14 @@ class Storm:
         return draw(self.seed, self.faults, self.every_s, self.kinds)
 
     def __str__(self) -> str:
-        return f"seed {self.seed}, {self.faults} faults, {self.guarantee}"
+        return f"seed {self.seed}, {self.faults} faults, {self.guarantee}, {self.tasks} tasks"
 
 
 async def run_storm(storm: Storm) -> list[Check]:
     """Every check, in the order to be read in."""
     began_s = time.monotonic()
     _say(began_s, "three brokers, two workers and five members start")
-    with await asyncio.to_thread(Deployment, storm.folder, storm.guarantee) as deployment:
+    with await asyncio.to_thread(Deployment, storm.folder, storm.guarantee, storm.tasks) as deployment:
         orders = deployment.orders
         watch = Watch(orders.connection, deployment.topics, orders.group)
         deployment.owned, deployment.has_members = watch.owned, watch.has_members

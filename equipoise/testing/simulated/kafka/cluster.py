@@ -434,7 +434,7 @@ class Cluster:
         return True
 
     def _fetch_one(
-        self, broker: Broker, place: TopicPartition, offset: int, committed: bool, most_bytes: int, near: bool, *, one: bool = True
+        self, broker: Broker, place: TopicPartition, offset: int, committed: bool, most_bytes: int, near: bool, *, one: bool
     ) -> Fetched:
         found = self._led(broker, place)
         if not isinstance(found, tuple):
