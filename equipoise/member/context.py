@@ -9,6 +9,7 @@ import msgpack
 
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
+from equipoise.member.changes import Changes
 from equipoise.member.fencing import RESERVED_PREFIX, SOURCES_KEY
 from equipoise.member.records import Output
 from equipoise.member.serdes import BytesSerde, Serde
@@ -21,16 +22,18 @@ _ABSENT = object()
 
 
 class State:
-    """The state of a task in one changelog: the store's content, over it the changes of a commit
-    that is under way, and the changes since then. Keys and values are serialized by `keys` and
-    `values`.
+    """The state of a task in one changelog: the store's content, over it the changes of the last
+    commit, and the changes since that began. Keys and values are serialized by `keys` and `values`.
     """
 
     def __init__(self, store: StateStore, keys: Serde = BYTES, values: Serde = BYTES) -> None:
         self.store = store
         self._key, self._value, self._read_key, self._read = keys.serialize, values.serialize, keys.deserialize, values.deserialize
-        self._committing: dict[bytes, bytes | None] = {}
-        self._written: dict[bytes, bytes | None] = {}
+        self._committing = Changes()
+        """Of the commit that began last. Once they are in the store, too, they are still read here,
+        which is faster: what was counted a moment ago is counted again.
+        """
+        self._written = Changes()
         self._undo: list[tuple[bytes, Any]] = []
         """For each change since the savepoint: its key, and the change before it or _ABSENT."""
         self.savepoint: Callable[[], None] = self._undo.clear
@@ -85,8 +88,8 @@ class State:
             yield self._read_key(key), self._read(value)
 
     def _raw_between(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        changes = {**self._committing, **self._written}
-        written = sorted(((key, value) for key, value in changes.items() if key >= start and (end is None or key < end)), reverse=True)
+        changes = {key: each[key] for each in (self._committing, self._written) for key in each.between(start, end)}
+        written = sorted(changes.items(), reverse=True)
         for key, value in self.store.items(start, end):
             while written and written[-1][0] < key:
                 yield from _there(*written.pop())
@@ -108,7 +111,7 @@ class State:
         """Undoes the changes since the savepoint."""
         for key, value in reversed(self._undo):
             if value is _ABSENT:
-                self._written.pop(key, None)
+                self._written.drop(key)
             else:
                 self._written[key] = value
         self._undo.clear()
@@ -123,17 +126,13 @@ class State:
         return self._written
 
     def begin_commit(self, own: Mapping[bytes, bytes] | None = None) -> Mapping[bytes, bytes | None]:
-        """Begins a commit, after the end of the former one. Returns what was `written`, and behind
-        it what the member writes itself.
+        """Begins a commit, when the changes of the former one are in the store. Returns what was
+        `written`, and behind it what the member writes itself.
         """
-        self._committing, self._written = self._written, {}
+        self._committing, self._written = self._written, Changes()
         self._committing.update(own or {})  # a copy of large commits would cost memory
         self._undo.clear()
         return self._committing
-
-    def committed(self) -> None:
-        """The changes of the commit were applied to the store."""
-        self._committing = {}
 
 
 def _behind_prefix(prefix: bytes) -> bytes | None:

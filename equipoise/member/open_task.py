@@ -151,4 +151,3 @@ class OpenTask:
             # Kafka 4.3 leaves a marker out where a partition has no leader (KAFKA-20734): the
             # next one ends both transactions.
             self._next_offsets[topic] = each.behind(transactional=self._transactional), each.end
-            self.context.states[topic].committed()

@@ -100,15 +100,17 @@ class Processing:
         """
         context, handler, batch_handler, record_of = self._context, self._handler, self._batch_handler, self._record
         self.retry_in_s = None
+        as_is = self._reads_bytes and type(records[begin]) is Record
         done = begin
         while done < end and goes_on():
             given = end - done if handler is None and not self._singly else 1
             context.savepoint()
             try:
                 if handler is not None:
-                    result = handler(record_of(records[done]), context)
+                    result = handler(records[done] if as_is else record_of(records[done]), context)  # type: ignore[arg-type]  # it is a Record
                 else:
-                    result = batch_handler([record_of(each) for each in records[done : done + given]], context)  # type: ignore[misc]  # it has one of the two
+                    batch = records[done : done + given]
+                    result = batch_handler(batch if as_is else list(map(record_of, batch)), context)  # type: ignore[misc, arg-type]  # it has one
                 if result.__class__ is CoroutineType or (result is not None and inspect.isawaitable(result)):
                     await result
             except Exception as error:  # noqa: BLE001  # the application's code may raise anything
@@ -124,8 +126,6 @@ class Processing:
         return done - begin
 
     def _record(self, raw: ConsumedRecord) -> Record:
-        if self._reads_bytes and type(raw) is Record:
-            return raw
         key, value = raw.key, raw.value
         return Record(
             None if key is None else self._read_key(key), None if value is None else self._read_value(value),

@@ -154,7 +154,6 @@ class TaskDriver:
         self.context.outputs.clear()
         for state in self.states.values():
             state.store.apply(state.begin_commit().items(), position=state.store.position + 1)
-            state.committed()
         error, self._processing.error = self._processing.error, None
         if error is not None:
             raise error

@@ -37,7 +37,6 @@ def test_state_shows_changes_over_the_store(stored: list, written: list) -> None
     assert list(state.items()) == sorted((key, value) for key, value in expected.items() if value is not None)
     assert all(state.get(key) == value for key, value in expected.items())
     store.apply(state.begin_commit().items(), position=2)
-    state.committed()
     assert list(state.items()) == sorted((key, value) for key, value in expected.items() if value is not None)
     assert state.written == {}
 
@@ -57,6 +56,50 @@ def test_state_rolled_back_is_as_at_the_savepoint(stored: list, before: list, dr
     assert state.written == dict(before)
     assert list(state.range(start, end)) == [(key, value) for key, value in there if key >= start and (end is None or key < end)]
     assert state.get_many([start, *expected]) == [expected.get(start), *expected.values()]
+
+
+STEPS = st.lists(
+    st.tuples(st.just("write"), KEYS, st.none() | st.binary(max_size=2))
+    | st.tuples(st.just("range"), KEYS, st.none() | KEYS)
+    | st.tuples(st.sampled_from(["savepoint", "rollback", "commit", "over"]))
+)
+
+
+@given(stored=CHANGES, steps=STEPS)
+def test_state_answers_the_same_before_during_and_after_commits(stored: list, steps: list) -> None:
+    store, under_way = MemoryStore(), None
+    store.apply(stored, position=1)
+    state = State(store)
+    expected = {key: value for key, value in dict(stored).items() if value is not None}
+    saved = dict(expected)
+    for step, *given_ in steps:
+        match step:
+            case "write":
+                key, value = given_
+                if value is None:
+                    state.delete(key)
+                    expected.pop(key, None)
+                else:
+                    state.put(key, value)
+                    expected[key] = value
+            case "range":
+                start, end = given_
+                there = [(key, value) for key, value in sorted(expected.items()) if key >= start and (end is None or key < end)]
+                assert list(state.range(start, end)) == there
+                assert state.get(start) == state.get_many([start])[0] == expected.get(start)
+            case "savepoint":
+                state.savepoint()
+                saved = dict(expected)
+            case "rollback":
+                state.rollback()
+                expected = dict(saved)
+            case "commit" if under_way is None:
+                under_way = state.begin_commit({SOURCES_KEY: b"positions"})
+                saved = dict(expected)
+            case "over" if under_way is not None:
+                store.apply(under_way.items(), position=store.position + 1)
+                under_way = None
+    assert list(state.items()) == sorted(expected.items())
 
 
 def test_state_reads_keys_with_a_prefix() -> None:
@@ -138,7 +181,6 @@ def test_state_holds_changes_of_a_commit_under_way_and_later_ones() -> None:
         assert [state.get(key) for key in (b"a", b"b", b"c")] == [b"1", b"2", None]
         assert list(state.items()) == [(b"a", b"1"), (b"b", b"2")]
         store.apply(first.items(), position=3)
-        state.committed()
     assert list(state.written.items()) == [(b"b", b"2"), (b"c", None)]
 
 
