@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,28 @@ async def test_sources_are_read_from_where_they_are_placed(bootstrap: str, prefi
     assert await values(first, 20) == [b"%d" % number for number in range(80, 100)]
     for each in (first, again):
         await each.close()
+
+
+async def test_partitions_that_are_behind_have_their_turns(bootstrap: str, prefix: str) -> None:
+    places = [TopicPartition(f"{prefix}-{topic}", partition) for topic in "ab" for partition in range(10)]
+    for topic in "ab":
+        await make_topic(bootstrap, f"{prefix}-{topic}", 10)
+    async with producing(bootstrap) as producer:
+        for place in places:
+            for _ in range(10):
+                await producer.send_and_wait(place.topic, bytes(10_000), partition=place.partition)
+    consumer = Connection(bootstrap=bootstrap).clients.consumer(fetch_max_bytes=30_000, max_partition_fetch_bytes=10_000)
+    await consumer.start()
+    consumer.assign(places)
+    for place in places:
+        consumer.seek(place, 0)
+    taken: Counter[TopicPartition] = Counter()
+    while min(taken.values(), default=0) < 10 or len(taken) < len(places):
+        found = await consumer.getmany(timeout_ms=5_000)
+        assert found
+        taken.update({place: len(records) for place, records in found.items()})
+        assert max(taken.values()) <= min(taken[place] for place in places) + 2
+    await consumer.stop()
 
 
 async def values(of: TaskClients, count: int) -> list[bytes]:

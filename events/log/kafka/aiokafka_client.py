@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import aiokafka
@@ -24,9 +24,10 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.admin.records_to_delete import RecordsToDelete
 from aiokafka.client import CoordinationType
-from aiokafka.consumer.fetcher import FetchResult, PartitionRecords
+from aiokafka.consumer.fetcher import READ_COMMITTED, Fetcher, FetchResult, PartitionRecords
 from aiokafka.consumer.subscription_state import TopicPartitionState
 from aiokafka.errors import (
+    CorruptRecordException,
     GroupCoordinatorNotAvailableError,
     IllegalOperation,
     InvalidTopicError,
@@ -110,6 +111,7 @@ class DeployedConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # aiok
     async def start(self) -> None:
         await _start(self, super().start, self.stop)
         self._fetcher._records = _FetchedPartitions()  # nothing is assigned yet
+        self._fetcher.__class__ = _FairFetcher
 
     async def stop(self, *, within_s: float = CLOSE_S) -> None:
         await _stop(self, super().stop, within_s)
@@ -176,19 +178,98 @@ class DeployedConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # aiok
 class _FetchedPartitions(OrderedDict[Any, Any]):
     """What was fetched: partition -> result, or error."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._fetches = 0
+        self._last: dict[Any, int] = {}
+
     def __setitem__(self, place: Any, found: Any) -> None:
         if isinstance(found, FetchResult):
-            found._partition_records.__class__ = _FetchedRecords
+            records = found._partition_records
+            records.__class__ = _FetchedRecords
+            records._records_iterator = records._unpack_records()
+        self._fetches += 1
+        self._last[place] = self._fetches
         super().__setitem__(place, found)
+
+    def last(self, topic: str, partition: int) -> int:
+        """Number of the fetch that found something there last; 0: none did."""
+        return self._last.get((topic, partition), 0)
+
+
+class _FairFetcher(Fetcher):  # type: ignore[misc]
+    """Asks first for the partitions that had their turn the longest time ago. Of many that are
+    behind an answer has room for a few, and aiokafka asks in random order: some wait for long.
+    """
+
+    async def fetched_records(self, partitions: Sequence[Any], timeout: float = 0, max_records: int | None = None) -> Any:  # noqa: ASYNC109  # as aiokafka has it
+        """Does not look at all partitions, as aiokafka does, to find those of one task."""
+        if timeout or not partitions:
+            return await super().fetched_records(partitions, timeout, max_records)
+        found: dict[Any, list[Record]] = {}
+        for place in partitions:
+            fetched = self._records.get(place)
+            if isinstance(fetched, FetchResult):
+                records = []
+                if fetched.check_assignment(place):
+                    records = list(islice(fetched._partition_records, max_records))
+                    fetched._update_position()
+                if max_records is None or len(records) < max_records:
+                    del self._records[place]
+                    self._notify(self._wait_consume_future)
+                if records:
+                    found[place] = records
+                    if max_records is not None:
+                        max_records -= len(records)
+                        if not max_records:
+                            break
+            elif fetched is not None and not found:
+                return await super().fetched_records((place,))  # raises it
+        return found
+
+    def _get_actions_per_node(self, assignment: Any) -> Any:
+        actions = super()._get_actions_per_node(assignment)
+        last = self._records.last
+        for _, request in actions[0]:
+            for topic, partitions in request._topics:
+                partitions.sort(key=lambda each, topic=topic: last(topic, each[0]))
+            request._topics.sort(key=lambda each: last(each[0], each[1][0][0]))
+        return actions
 
 
 class _FetchedRecords(PartitionRecords):  # type: ignore[misc]
-    """Makes records of our own: three times as fast as aiokafka's."""
+    """Makes records of our own, with a third of aiokafka's calls for each."""
 
-    def _consumer_record(self, place: Any, found: Any) -> Record:
-        headers = found.headers
-        fields = found.key, found.value, place.topic, place.partition, found.offset, found.timestamp, tuple(headers), found.timestamp_type
-        return tuple.__new__(Record, fields)  # as `Record(...)` does, without a call of its own
+    next_fetch_offset: int
+
+    def __iter__(self) -> Iterator[Record]:
+        return self._records_iterator  # type: ignore[no-any-return]
+
+    def _unpack_records(self) -> Iterator[Record]:
+        (topic, partition), batches, new = self._tp, self._records, tuple.__new__
+        while batches.has_next():
+            batch = batches.next_batch()
+            if self._check_crcs and not batch.validate_crc():
+                raise CorruptRecordException(f"Invalid CRC - {self._tp}")
+            if self._holds_records(batch):
+                begin = self.next_fetch_offset  # which may be within the batch
+                for found in batch:
+                    offset = found.offset
+                    if offset >= begin:
+                        self.next_fetch_offset = offset + 1
+                        fields = found.key, found.value, topic, partition, offset, found.timestamp, tuple(found.headers), found.timestamp_type
+                        yield new(Record, fields)  # as `Record(...)` does, without a call of its own
+            self.next_fetch_offset = batch.next_offset  # compaction may have removed the last ones
+
+    def _holds_records(self, batch: Any) -> bool:
+        """False: transaction markers, or what an aborted transaction has written."""
+        if self._isolation_level == READ_COMMITTED and batch.producer_id is not None:
+            self._consume_aborted_up_to(batch.base_offset)
+            if batch.is_control_batch and self._contains_abort_marker(batch):
+                self._aborted_producers.discard(batch.producer_id)
+            elif batch.is_transactional and batch.producer_id in self._aborted_producers:
+                return False
+        return not batch.is_control_batch
 
 
 class _QuietSender(Sender):  # type: ignore[misc]

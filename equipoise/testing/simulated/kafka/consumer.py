@@ -254,6 +254,7 @@ class SimulatedConsumer(ConnectedClient):
                 continue
             if len(places) > 1:
                 self._cluster.random.shuffle(places)
+                places.sort(key=lambda each: self._assigned[each[0]].fetched_us)
             self._fetching[broker] = None
             handler = partial(self._cluster.fetch, places, self._committed_only, self._limits, self._wait_us, self._is_near)
             self._call(broker, "Fetch", handler, partial(self._fetched, broker, [(*each, self._assigned[each[0]]) for each in places]))
