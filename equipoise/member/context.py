@@ -19,6 +19,15 @@ from equipoise.member.timers import Timers
 BYTES = BytesSerde()
 _ABSENT = object()
 """There was no change."""
+Undo = tuple[Changes, bytes, Any] | None
+"""Takes back a change: the changes, its key, and the change before it or _ABSENT. None: a record
+was sent.
+"""
+
+
+def class_as_is(serde: Serde) -> Any:
+    """The class of what `serde` leaves as it is; None: it changes everything."""
+    return bytes if type(serde) is BytesSerde else None
 
 
 class State:
@@ -29,24 +38,23 @@ class State:
     def __init__(self, store: StateStore, keys: Serde = BYTES, values: Serde = BYTES) -> None:
         self.store = store
         self._key, self._value, self._read_key, self._read = keys.serialize, values.serialize, keys.deserialize, values.deserialize
+        self._key_as_is, self._value_as_is = class_as_is(keys), class_as_is(values)
         self._committing = Changes()
         """Of the commit that began last. Once they are in the store, too, they are still read here,
         which is faster: what was counted a moment ago is counted again.
         """
         self._written = Changes()
-        self._undo: list[tuple[bytes, Any]] = []
-        """For each change since the savepoint: its key, and the change before it or _ABSENT."""
-        self.savepoint: Callable[[], None] = self._undo.clear
-        """`rollback` returns to the last call of this."""
+        self.undo: list[Undo] = []
+        """What takes back the changes since the savepoint of the task."""
 
     def get(self, key: Any) -> Any:
         """The value of `key`; None when there is none."""
-        raw = self._key(key)
+        raw = key if key.__class__ is self._key_as_is else self._key(key)
         if raw in self._written:
             value = self._written[raw]
         else:
             value = self._committing[raw] if raw in self._committing else self.store.get(raw)
-        return None if value is None else self._read(value)
+        return value if value is None or self._value_as_is else self._read(value)
 
     def get_many(self, keys: Iterable[Any]) -> list[Any]:
         """The value of each key, as `get` returns it: much faster than one `get` each."""
@@ -60,7 +68,10 @@ class State:
         """Sets `key`. It lasts with the next commit. Raises InputError when a serde refuses key or
         value, or the key is reserved (its bytes begin with ``\\0equipoise.``).
         """
-        self._write(self._key(key), self._value(value))
+        self._write(
+            key if key.__class__ is self._key_as_is else self._key(key),
+            value if value.__class__ is self._value_as_is else self._value(value),
+        )
 
     def delete(self, key: Any) -> None:
         """Removes `key`. Raises InputError as `put` does."""
@@ -104,17 +115,8 @@ class State:
         if key.startswith(RESERVED_PREFIX):
             raise InputError(f"key {key!r:.60}: keys that begin with {RESERVED_PREFIX!r} are the member's own; use another key")
         written = self._written
-        self._undo.append((key, written.get(key, _ABSENT)))
+        self.undo.append((written, key, written.get(key, _ABSENT)))
         written[key] = value
-
-    def rollback(self) -> None:
-        """Undoes the changes since the savepoint."""
-        for key, value in reversed(self._undo):
-            if value is _ABSENT:
-                self._written.drop(key)
-            else:
-                self._written[key] = value
-        self._undo.clear()
 
     def write_again(self, changes: Iterable[Change]) -> None:
         """Adds changes that the state already holds to the next commit."""
@@ -131,7 +133,7 @@ class State:
         """
         self._committing, self._written = self._written, Changes()
         self._committing.update(own or {})  # a copy of large commits would cost memory
-        self._undo.clear()
+        self.undo.clear()
         return self._committing
 
 
@@ -170,9 +172,13 @@ class TaskContext:
         """Records to send; who takes them leaves a new list."""
         self._timers = timers
         self._key_serde, self._value_serde = key_serde, value_serde
-        self._outputs_before = 0
+        self._value_as_is = class_as_is(value_serde)
         self._only_state = next(iter(states.values())) if len(states) == 1 else None
-        self._savepoints = tuple(state.savepoint for state in states.values())
+        self._undo: list[Undo] = []
+        for state in states.values():
+            state.undo = self._undo
+        self.savepoint: Callable[[], None] = self._undo.clear
+        """`rollback` returns to the last call of this."""
 
     @property
     def state(self) -> State:
@@ -202,9 +208,11 @@ class TaskContext:
         """
         if value is None and key is None:
             raise InputError(f"send to {topic}: a record needs a key or a value")
-        data = None if value is None else (value_serde or self._value_serde).serialize(value)
+        is_data = value is None or (value_serde is None and value.__class__ is self._value_as_is)
+        data = value if is_data else (value_serde or self._value_serde).serialize(value)
         key_data = None if key is None else (key_serde or self._key_serde).serialize(key)
         self.outputs.append((topic, data, key_data, partition, tuple(headers), timestamp_ms))
+        self._undo.append(None)
 
     def every(self, seconds: float, callback: Callback) -> None:
         """Calls `callback(context)` each `seconds`, between two records, as long as the task runs
@@ -216,17 +224,18 @@ class TaskContext:
             raise InputError("every: this task has no timers")
         self._timers.every(seconds, callback)
 
-    def savepoint(self) -> None:
-        """`rollback` returns to here."""
-        self._outputs_before = len(self.outputs)
-        for savepoint in self._savepoints:
-            savepoint()
-
     def rollback(self) -> None:
         """Drops what was put and sent since the savepoint."""
-        del self.outputs[self._outputs_before :]
-        for state in self.states.values():
-            state.rollback()
+        for change in reversed(self._undo):
+            if change is None:
+                self.outputs.pop()
+                continue
+            changes, key, before = change
+            if before is _ABSENT:
+                changes.drop(key)
+            else:
+                changes[key] = before
+        self._undo.clear()
 
     @property
     def has_changes(self) -> bool:

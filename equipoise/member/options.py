@@ -116,7 +116,7 @@ class MemberOptions:
     """The same in bytes of keys and values."""
 
     commit_interval_ms: int = attrs.field(default=100, validator=fields.integer())
-    """Longest time between two commits of a task that processes records; ten times as long for one
+    """Longest time between two commits of a task that processes records; 30 times as long for one
     that is `most_uncommitted_records` behind, or more. With exactly_once it commits at once when
     none waits, because outputs are read after a commit.
     """

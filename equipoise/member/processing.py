@@ -93,18 +93,19 @@ class Processing:
         self.error: Exception | None = None
         """What was raised when the task was parked."""
 
-    async def handle(self, records: Sequence[ConsumedRecord], begin: int, end: int, goes_on: Callable[[], bool]) -> int:
-        """Gives `records[begin:end]` to the handler, as long as `goes_on()`. Returns how many are
-        done with. If it is not all of them, the task is parked, `retry_in_s` says when to call this
-        again with the rest, or it went on no longer.
+    async def handle(self, records: Sequence[ConsumedRecord], begin: int, end: int, clock_ms: Callable[[], int], until_ms: float) -> int:
+        """Gives `records[begin:end]` to the handler, as long as `clock_ms()` is below `until_ms`.
+        Returns how many are done with. If it is not all of them, the task is parked, `retry_in_s`
+        says when to call this again with the rest, or the time is over.
         """
         context, handler, batch_handler, record_of = self._context, self._handler, self._batch_handler, self._record
+        savepoint = context.savepoint
         self.retry_in_s = None
         as_is = self._reads_bytes and type(records[begin]) is Record
         done = begin
-        while done < end and goes_on():
+        while done < end and clock_ms() < until_ms:
             given = end - done if handler is None and not self._singly else 1
-            context.savepoint()
+            savepoint()
             try:
                 if handler is not None:
                     result = handler(records[done] if as_is else record_of(records[done]), context)  # type: ignore[arg-type]  # it is a Record

@@ -40,7 +40,7 @@ MOST_UNSENT = 1_000
 """Outputs that wait, with at_least_once, while more records are processed."""
 MOST_OF_MEMBER = 400_000
 """Uncommitted records of all tasks of a member: each takes 300 to 450 bytes."""
-BEHIND_INTERVALS = 10
+BEHIND_INTERVALS = 30
 """A task that has much to do commits so much more seldom: of a key that it counts ten times, one
 change is written.
 """
@@ -283,7 +283,8 @@ class TaskRunner:
                 self._begun_s = self._monotonic_s()
                 if self._stopping.is_set() or processing.parked is not None or not self._may_go_on():
                     break
-            handled = await processing.handle(records, done, min(len(records), done + max(1, most - self._uncommitted)), self._is_permitted)
+            end = min(len(records), done + max(1, most - self._uncommitted))
+            handled = await processing.handle(records, done, end, self._boot_ms, self._permitted_until_ms)
             if handled:
                 done += handled
                 opened.positions[tp] = records[done - 1].offset + 1
@@ -321,16 +322,21 @@ class TaskRunner:
         self.busy_s += self._monotonic_s() - self._begun_s
 
     async def _next_batch(self) -> Mapping[TopicPartition, Sequence[ConsumedRecord]]:
-        """The next records. If there are none, the task waits for more, or for its turn to commit.
+        """The next records. If there are none, the task waits for more, or for its turn to commit;
+        a task that is known to have many soon waits for them, until a commit is due.
         """
         reading = self._open_task.reading
         found = await reading.take(min(self._options.most_uncommitted_records, MOST_AT_ONCE))
         if not found:
-            if self._uncommitted:
+            wait_s = IDLE_S
+            if self._uncommitted and (self._open_task.behind or 0) >= MOST_AT_ONCE:
+                if not self._is_committing:  # its end wakes the task
+                    wait_s = max(0.0, self._commit_by_s - self._monotonic_s())
+            elif self._uncommitted:
                 await self._send_early()
                 self._turn.want()
             timer_s = self._timers.wait_s()
-            await reading.wait(IDLE_S if timer_s is None else min(IDLE_S, timer_s))
+            await reading.wait(wait_s if timer_s is None else min(wait_s, timer_s))
             self._turn.withdraw()
         return found
 
@@ -346,9 +352,8 @@ class TaskRunner:
         are repeated.
         """
         unsent = len(self._open_task.context.outputs)
-        is_committing = self._committing is not None and not self._committing.done()
         is_sending = unsent < MOST_UNSENT and not all(each.appended.done() for each in self._last_sent)
-        if is_committing or is_sending or not unsent or self._options.transactional or self._is_refused:
+        if self._is_committing or is_sending or not unsent or self._options.transactional or self._is_refused:
             return
         try:
             await self._send_outputs()
@@ -392,11 +397,15 @@ class TaskRunner:
 
     def _commit_is_due(self) -> bool:
         """Raises what a commit has raised that was under way."""
+        if self._is_committing:
+            return False
         if self._committing is not None:
-            if not self._committing.done():
-                return False
             self._end_commit(self._committing)
         return self._turn.has_come or self._monotonic_s() >= self._commit_by_s
+
+    @property
+    def _is_committing(self) -> bool:
+        return self._committing is not None and not self._committing.done()
 
     async def _commit_over(self) -> None:
         """Returns when no commit is under way. Raises what it has raised."""

@@ -144,7 +144,7 @@ class TaskDriver:
         await self._begin()
         done = 0
         while done < len(records) and self.parked is None:
-            done += await self._processing.handle(records, done, min(len(records), done + self._most), lambda: True)
+            done += await self._processing.handle(records, done, min(len(records), done + self._most), lambda: 0, 1)
             self._now_s += self._processing.retry_in_s or 0.0
         return self._commit()
 

@@ -14,6 +14,7 @@ from unittest import mock
 
 import pytest
 
+import equipoise.member.clients
 import equipoise.member.runner
 from equipoise import ErrorPolicy, Record
 from equipoise.events.log.kafka.client import TopicPartition
@@ -232,6 +233,19 @@ def test_runner_that_is_far_behind_commits_more_seldom(guarantee: str) -> None:
         assert len(bench.outputs()) == 300
 
     simulate(test, guarantee=guarantee, commit_interval_ms=1_000, most_uncommitted_records=150)
+
+
+@BOTH
+def test_runner_that_waits_for_records_it_knows_of_does_not_commit(guarantee: str) -> None:
+    async def test(bench: Bench) -> None:
+        bench.send(0, 10 * MOST_AT_ONCE)
+        runner = bench.start(0, answer)
+        await asyncio.sleep(5)
+        assert runner.processed == 10 * MOST_AT_ONCE
+        assert runner.commits <= 5, "those of the last records, which come a few at a time"
+
+    with mock.patch.object(equipoise.member.clients, "FETCH_BYTES", 10_000):
+        simulate(test, guarantee=guarantee, commit_interval_ms=60_000)
 
 
 def test_outputs_are_sent_in_parts_while_a_runner_is_far_behind() -> None:

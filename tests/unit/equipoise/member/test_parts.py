@@ -46,11 +46,12 @@ def test_state_rolled_back_is_as_at_the_savepoint(stored: list, before: list, dr
     store = MemoryStore()
     store.apply(stored, position=1)
     state, expected = State(store), dict(stored) | dict(before)
+    context = TaskContext(TaskId(0, 0), 1, {"changelog": state})
     for changes in (before, dropped):
-        state.savepoint()
+        context.savepoint()
         for key, value in changes:
             state.delete(key) if value is None else state.put(key, value)
-    state.rollback()
+    context.rollback()
     there = sorted((key, value) for key, value in expected.items() if value is not None)
     assert list(state.items()) == there
     assert state.written == dict(before)
@@ -70,6 +71,7 @@ def test_state_answers_the_same_before_during_and_after_commits(stored: list, st
     store, under_way = MemoryStore(), None
     store.apply(stored, position=1)
     state = State(store)
+    context = TaskContext(TaskId(0, 0), 1, {"changelog": state})
     expected = {key: value for key, value in dict(stored).items() if value is not None}
     saved = dict(expected)
     for step, *given_ in steps:
@@ -88,10 +90,10 @@ def test_state_answers_the_same_before_during_and_after_commits(stored: list, st
                 assert list(state.range(start, end)) == there
                 assert state.get(start) == state.get_many([start])[0] == expected.get(start)
             case "savepoint":
-                state.savepoint()
+                context.savepoint()
                 saved = dict(expected)
             case "rollback":
-                state.rollback()
+                context.rollback()
                 expected = dict(saved)
             case "commit" if under_way is None:
                 under_way = state.begin_commit({SOURCES_KEY: b"positions"})

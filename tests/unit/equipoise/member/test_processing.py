@@ -45,7 +45,7 @@ class World:
         """Returns how many are done with when it stops."""
         done = 0
         while done < len(records) and self.processing.parked is None:
-            done += await self.processing.handle(records, done, min(len(records), done + most), lambda: True)
+            done += await self.processing.handle(records, done, min(len(records), done + most), lambda: 0, 1)
             if self.processing.retry_in_s is not None:
                 self.waits_s.append(self.processing.retry_in_s)
         return done
