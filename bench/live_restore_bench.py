@@ -26,6 +26,7 @@ from equipoise.member.origin import Origin
 from equipoise.member.restorer import FETCH_BYTES, FETCH_WAIT_MS, MOST_RECORDS, ChangelogRestorer
 from equipoise.member.stores import RocksStore
 from equipoise.member.throttle import Throttle
+from equipoise.runtime import collect_seldom
 
 RECORDS = 600_000
 KEY_BYTES, VALUE_BYTES = 16, 134
@@ -114,5 +115,6 @@ async def measured(connection: Connection) -> list[Row]:
 
 def run() -> list[Row]:
     """Rows for `python -m bench`."""
+    collect_seldom()  # as `Member.run` does
     with broker() as bootstrap:
         return asyncio.run(measured(Connection(bootstrap=bootstrap)))

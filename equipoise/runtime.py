@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import fcntl
+import gc
 import os
 import threading
 import time
@@ -22,6 +23,20 @@ T = TypeVar("T")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 """On Linux, and the same in all containers of one machine. Other systems have no such file."""
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS has no CLOCK_BOOTTIME; there CLOCK_MONOTONIC goes on in sleep
+
+_COLLECTIONS = 50_000, 20, 20
+"""Thresholds of Python's collector. The first: so many more objects than before."""
+
+
+def collect_seldom() -> None:
+    """Makes Python's collector of cycles run less often in this process, unless it is off or was
+    made to run seldom already. What was imported stays, and what a round makes, or records that
+    wait, is freed without it: with Python's own thresholds it takes a tenth of a busy member's CPU,
+    and a round of a group of 10,000 tasks 0.1 s more.
+    """
+    gc.freeze()
+    if 0 < gc.get_threshold()[0] < _COLLECTIONS[0]:
+        gc.set_threshold(*_COLLECTIONS)
 
 
 class HostThread(Protocol):

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from bench.peers.apps.given import Given
 from bench.peers.feed import Load
+from equipoise.assignors import registry
 from tests.live.streams import StreamsApplication, changelog_of
 
 SESSION_TIMEOUT_MS = 10_000
@@ -82,11 +83,12 @@ class System:
         raise NotImplementedError
 
     def given(self, instance: str) -> Given:
+        assignor = registry.latest("high_availability")
         return Given(
             bootstrap=self.bootstrap, name=self.name, instance=instance, input=self.input, output=self.output, changelog=self.changelog,
             tasks=self.load.tasks, folder=str(self.folder / "state"), standbys=self.standbys, session_timeout_ms=SESSION_TIMEOUT_MS,
             heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS, exactly_once=self.exactly_once, handler_ms=self.handler_ms, in_batches=self.in_batches,
-            initial_delay_ms=self.initial_delay_ms,
+            initial_delay_ms=self.initial_delay_ms, assignor=(assignor.name, assignor.version, assignor.solver),
         )  # fmt: skip
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import math
 import signal
@@ -30,7 +29,7 @@ from equipoise.member.preparing import PreparationProgress, PrepareCallback
 from equipoise.member.processing import BatchHandler, Handler, Processor
 from equipoise.member.topics import DEFAULT_PARTITIONS, check_topics, source_partitions, topology_of
 from equipoise.member.work import AskedCallback, StandbyCallback
-from equipoise.runtime import DEPLOYED, Runtime
+from equipoise.runtime import DEPLOYED, Runtime, collect_seldom
 
 if TYPE_CHECKING:
     from equipoise.member.embedded_worker import EmbeddedWorker
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 DAY_S = 86_400
-YOUNG_OBJECTS = 10_000
-"""How many more objects there are when Python's collector looks at those made last."""
 
 
 class Member:
@@ -170,7 +167,7 @@ class Member:
 
         SIGTERM: the member leaves, which takes until its tasks run elsewhere, or does what
         `on_sigterm` says. SIGINT, and a second SIGTERM: it stops its tasks and leaves at once.
-        Python's collector runs less often from here on (`gc.freeze`, and after 10,000 new objects
+        Python's collector runs less often from here on (`gc.freeze`, and after 50,000 new objects
         unless it is set to more, or off). Call this in the main thread::
 
             sys.exit(asyncio.run(member.run()))
@@ -209,12 +206,7 @@ class Member:
 
     async def _run(self) -> None:
         async with self:
-            # What was imported stays, and records that wait are freed without a collection: with
-            # Python's own thresholds it takes a tenth of a busy member's CPU.
-            gc.freeze()
-            young, *older = gc.get_threshold()
-            if 0 < young < YOUNG_OBJECTS:
-                gc.set_threshold(YOUNG_OBJECTS, *older)
+            collect_seldom()
             await self.wait()
 
     async def __aenter__(self) -> Self:

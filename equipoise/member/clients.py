@@ -34,9 +34,9 @@ when all tasks have opened, and have changelogs.
 """
 BATCH_BYTES = 64 * 1024
 """Largest batch of several records."""
-FETCH_BYTES = 8 * 2**20
-"""Largest answer to a fetch. It is in memory twice while it is read, and nothing else is done while
-it is parsed.
+FETCH_BYTES = 4 * 2**20
+"""Largest answer to a fetch. Two of them are in memory, and one more twice while it is read.
+Nothing else is done while it is parsed.
 """
 RETRY_BACKOFF_MS = 20
 """The broker makes the next producer wait some milliseconds while it writes the markers of the

@@ -8,9 +8,8 @@ import attrs
 
 from equipoise.events import fields
 from equipoise.events.errors import FieldError
-from equipoise.events.log.kafka.client import ConsumedRecord
+from equipoise.events.log.kafka.client import ConsumedRecord, SentHeaders, Unsent
 from equipoise.events.tasks import TaskId
-from equipoise.member.records import Output
 
 LONGEST_BACKOFF_S = 60.0
 MOST_ERROR_CHARS = 500
@@ -93,11 +92,11 @@ def error_text(error: BaseException) -> str:
     return text if len(text) <= MOST_ERROR_CHARS else f"{text[: MOST_ERROR_CHARS - 3]}..."
 
 
-def dead_letter(topic: str, record: ConsumedRecord, group: str, task: TaskId, error: BaseException) -> Output:
+def dead_letter(record: ConsumedRecord, group: str, task: TaskId, error: BaseException, headers: SentHeaders) -> Unsent:
     """The record as it was, with its place and the error in headers."""
     said = {
         "topic": record.topic, "partition": str(record.partition), "offset": str(record.offset), "timestamp": str(record.timestamp_ms),
         "group": group, "task": str(task), "class": f"{type(error).__module__}.{type(error).__qualname__}", "message": error_text(error),
     }  # fmt: skip
-    headers = [(f"equipoise.error.{name}", text.encode(errors="backslashreplace")) for name, text in said.items()]
-    return topic, record.value, record.key, None, (*record.headers, *headers), None
+    own = [(f"equipoise.error.{name}", text.encode(errors="backslashreplace")) for name, text in said.items()]
+    return record.key, record.value, [*record.headers, *own, *headers], None

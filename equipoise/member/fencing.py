@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
+from operator import itemgetter
 
 import attrs
 import msgpack
@@ -47,6 +48,7 @@ _TRANSACTIONAL = EXACTLY_ONCE + ":"
 
 ChangelogRecord = tuple[bytes, bytes | None, Sequence[tuple[str, bytes]]]
 """Key, value and headers."""
+_HEADERS, _KEY_AND_VALUE = itemgetter(2), itemgetter(0, 1)
 
 
 @attrs.frozen
@@ -99,10 +101,28 @@ class ChangelogFence:
         self.dropped_records = 0
         self._changed = False
 
-    def fold(self, records: Iterable[ChangelogRecord]) -> dict[bytes, bytes | None]:
+    def fold(self, records: Sequence[ChangelogRecord]) -> Mapping[bytes, bytes | None]:
         """Folds the next records of the changelog, in order. Returns the changes to the store: key
         -> value of its last record that counts, and under FENCE_KEY the new state of the fold.
         """
+        headers = list(map(_HEADERS, records))
+        if headers and headers.count(headers[0]) == len(headers):  # most are of one owner
+            changes = dict(map(_KEY_AND_VALUE, records))
+            if self._takes_all(changes, headers[0]):
+                return changes
+        return self._fold_each(records)
+
+    def fold_written(self, changes: Mapping[bytes, bytes | None], headers: Sequence[tuple[str, bytes]]) -> Mapping[bytes, bytes | None]:
+        """As `fold`, of records with the same headers: those of a commit."""
+        if self._takes_all(changes, headers):
+            return changes
+        return self._fold_each(zip(changes, changes.values(), repeat(headers)))
+
+    def _takes_all(self, changes: Mapping[bytes, bytes | None], headers: Sequence[tuple[str, bytes]]) -> bool:
+        """Whether records with these headers all count, and change nothing of this fold."""
+        return self._judge(headers) == (True, True) and not (self._changed or self.stale_keys or FENCE_KEY in changes)
+
+    def _fold_each(self, records: Iterable[ChangelogRecord]) -> dict[bytes, bytes | None]:
         changes: dict[bytes, bytes | None] = {}
         stale = self.stale_keys
         headers: Sequence[tuple[str, bytes]] | None = None
@@ -127,12 +147,6 @@ class ChangelogFence:
             self._changed = False
             changes[FENCE_KEY] = self.pack()
         return changes
-
-    def fold_written(self, changes: Mapping[bytes, bytes | None], headers: Sequence[tuple[str, bytes]]) -> Mapping[bytes, bytes | None]:
-        """As `fold`, of records with the same headers: those of a commit."""
-        if self._judge(headers) == (True, True) and not (self._changed or self.stale_keys or FENCE_KEY in changes):
-            return changes
-        return self.fold(zip(changes, changes.values(), repeat(headers)))
 
     def _judge(self, headers: Sequence[tuple[str, bytes]]) -> tuple[bool, bool]:
         """Whether records with these headers count, and whether a build that knows epochs wrote
@@ -228,18 +242,18 @@ class FencedStore:
         """Offset of the changelog record to apply next."""
         return self.store.position
 
-    def apply(self, records: Iterable[ChangelogRecord], *, position: int, bulk: bool = False) -> None:
+    def apply(self, records: Sequence[ChangelogRecord], *, position: int, bulk: bool = False) -> None:
         """Applies the changelog's next records, up to before `position`. `bulk`: as for
         `StateStore.apply`. Raises InputError when a record has no key.
         """
         changes = self.fence.fold(records)
         if None in changes:
             raise InputError(f"changelog {self._place}, before offset {position}: a record has no key; only members may write to a changelog")
-        self.store.apply(changes.items(), position=position, bulk=bulk)
+        self.store.apply(changes, position=position, bulk=bulk)
 
     def apply_written(self, changes: Mapping[bytes, bytes | None], headers: Sequence[tuple[str, bytes]], *, position: int) -> None:
         """As `apply`, of records with the same headers: those of a commit."""
-        self.store.apply(self.fence.fold_written(changes, headers).items(), position=position)
+        self.store.apply(self.fence.fold_written(changes, headers), position=position)
 
     def stale_changes(self) -> list[Change]:
         """The changes that the owner has to write again: the application's keys whose last record

@@ -89,7 +89,7 @@ class TaskOpening:
             positions = {tp: await self._not_deleted(reading, tp, position) for tp, position in positions.items()}
         await self._unless_stopping("prepared", self._permit.prepare(self._task))
         reading.place(positions)
-        context = TaskContext(self._task, self._origin.token, states, self._timers, keys, values)
+        context = TaskContext(self._task, self._origin.token, states, self._timers, keys, values, writer.headers)
         processing = Processing(
             self._processor, context, self._timers, group=self._group, policy=options.on_error, key_serde=keys, value_serde=values
         )

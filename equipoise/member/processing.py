@@ -153,7 +153,7 @@ class Processing:
             self.park(record.topic, record.partition, record.offset, error)
             return 0
         if policy.action == "dead_letter":
-            self._context.outputs.append(dead_letter(policy.topic, record, self._group, task, error))
+            self._context.outputs.add(policy.topic, None, dead_letter(record, self._group, task, error, self._context.headers))
         what = f"sent to {policy.topic}" if policy.action == "dead_letter" else "skipped"
         _LOG.warning("task %s: %s was %s: %s", task, place, what, error_text(error))
         self._attempts = 0

@@ -2,8 +2,55 @@
 
 from __future__ import annotations
 
-Output = tuple[str, bytes | None, bytes | None, int | None, tuple[tuple[str, bytes], ...], int | None]
-"""One record to send: topic, value, key, partition (None: chosen by the key), headers, and the
-timestamp in ms (None: the time of sending). A plain tuple, because Python's collector looks at it
-only once.
-"""
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+from typing import Any, Self
+
+from equipoise.events.log.kafka.client import Unsent, partition_of_key
+
+
+class Outputs:
+    """Records to send, those of each partition in order. `partitions`: topic -> number of its
+    partitions, as far as it is known.
+    """
+
+    def __init__(self, partitions: dict[str, int]) -> None:
+        self.partitions = partitions
+        self.placed: dict[tuple[str, int], list[Unsent]] = {}
+        """(topic, partition) -> records."""
+        self.unplaced: list[tuple[str, int | None, Unsent]] = []
+        """Topic, partition, record: of topics whose partitions are not known yet, and those with
+        neither a partition nor a key.
+        """
+
+    def __len__(self) -> int:
+        return len(self.unplaced) + sum(map(len, self.placed.values()))
+
+    def add(self, topic: str, partition: int | None, record: Unsent) -> list[Any]:
+        """Adds a record. `partition` None: chosen by the key. Returns the list in which it is last.
+        """
+        if topic in self.partitions and partition is None and record[0] is not None:
+            partition = partition_of_key(record[0], self.partitions[topic])
+        if topic not in self.partitions or partition is None:
+            self.unplaced.append((topic, partition, record))
+            return self.unplaced
+        place = topic, partition
+        if place not in self.placed:
+            self.placed[place] = []
+        records = self.placed[place]
+        records.append(record)
+        return records
+
+    def add_many(self, topic: str, partition: int | None, records: Sequence[Unsent]) -> Iterable[list[Any]]:
+        """Adds records. Returns what `add` returns for each."""
+        if partition is None or topic not in self.partitions:
+            return [self.add(topic, partition, record) for record in records]
+        placed = self.placed.setdefault((topic, partition), [])
+        placed += records
+        return repeat(placed, len(records))
+
+    def take(self) -> Self:
+        """All of them. None are left here."""
+        taken = type(self)(self.partitions)
+        taken.placed, taken.unplaced, self.placed, self.unplaced = self.placed, self.unplaced, {}, []
+        return taken

@@ -367,9 +367,8 @@ class TaskRunner:
         transaction. Raises InputError when one of them is refused, RefusedError, KafkaError.
         """
         writer, context = self._open_task.writer, self._open_task.context
-        outputs, context.outputs = context.outputs, []
         try:
-            by_partition = await writer.by_partition(outputs)
+            by_partition = await writer.by_partition(context.outputs)
         except asyncio.CancelledError:
             if self._called_off:
                 raise

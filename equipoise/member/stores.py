@@ -8,7 +8,8 @@ changelog.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -52,8 +53,8 @@ class StateStore(Protocol):
         """
         ...
 
-    def apply(self, records: Iterable[Change], *, position: int, bulk: bool = False) -> None:
-        """Applies changelog records in order, and moves to `position`, atomically.
+    def apply(self, changes: Mapping[bytes, bytes | None], *, position: int, bulk: bool = False) -> None:
+        """Sets each key to its value (None: deletes it), and moves to `position`, atomically.
 
         `bulk`: much more follows at once. A crash may then undo this call and those before it, last
         first and each as a whole, back to the last call without `bulk`.
@@ -95,9 +96,9 @@ class MemoryStore:
     def items(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         return iter(sorted((key, value) for key, value in self._values.items() if key >= start and (end is None or key < end)))
 
-    def apply(self, records: Iterable[Change], *, position: int, bulk: bool = False) -> None:
+    def apply(self, changes: Mapping[bytes, bytes | None], *, position: int, bulk: bool = False) -> None:
         values = self._values
-        for key, value in records:
+        for key, value in changes.items():
             if value is None:
                 values.pop(key, None)
             else:
@@ -214,19 +215,21 @@ class RocksStore:
             if key != PROGRESS_KEY:
                 yield key, value
 
-    def apply(self, records: Iterable[Change], *, position: int, bulk: bool = False) -> None:
+    def apply(self, changes: Mapping[bytes, bytes | None], *, position: int, bulk: bool = False) -> None:
         if bulk != self._bulk:
             self._switch(bulk=bulk)
-        last = dict(records)  # only the last change of each key matters
-        if PROGRESS_KEY in last:
+        if PROGRESS_KEY in changes:
             raise InputError(f"key {PROGRESS_KEY!r}: RocksStore keeps its own position there; use another key")
         batch = self._rocksdict.WriteBatch(raw_mode=True)
-        put, delete = batch.put, batch.delete
-        for key, value in last.items():
-            if value is None:
-                delete(key)
-            else:
-                put(key, value)
+        put, delete, values = batch.put, batch.delete, changes.values()
+        if None in values:
+            for key, value in changes.items():
+                if value is None:
+                    delete(key)
+                else:
+                    put(key, value)
+        else:
+            deque(map(put, changes, values), maxlen=0)  # half the time of the loop
         put(PROGRESS_KEY, position.to_bytes(_POSITION_BYTES))
         self._db.write(batch, self._unlogged if bulk else self._logged)
         self._position = position

@@ -5,7 +5,7 @@ its origin.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import repeat
 
 import attrs
@@ -14,7 +14,7 @@ from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.client import Producer, SentBatch, TopicPartition, Unsent, acknowledged, partition_of_key
 from equipoise.events.tasks import TaskId
 from equipoise.member.origin import Headers, Origin
-from equipoise.member.records import Output
+from equipoise.member.records import Outputs
 
 
 @attrs.frozen
@@ -39,34 +39,31 @@ class TaskWriter:
     def __init__(self, producer: Producer, task: TaskId, origin: Origin) -> None:
         self.producer = producer
         self._task = task
-        self._headers = list(origin.headers())
+        self.headers = list(origin.headers())
+        """Of each output."""
         self._turn = task.partition
         """Rises with each call for outputs: the partition of those without a key."""
         self.origins: Mapping[str, Origin] = {}
         self._sent: list[SentBatch] = []
         """The batches of the last call and those before that are not acknowledged."""
 
-    async def by_partition(self, outputs: Iterable[Output]) -> dict[TopicPartition, list[Unsent]]:
-        """Outputs as `send_outputs` takes them. Raises InputError when the partition of an output
-        does not exist, KafkaError.
+    async def by_partition(self, outputs: Outputs) -> dict[TopicPartition, list[Unsent]]:
+        """Takes the outputs, and returns them as `send_outputs` takes them. Raises InputError when
+        the partition of an output does not exist, KafkaError.
         """
-        counts: dict[str, int] = {}
-        found: dict[tuple[str, int], list[Unsent]] = {}
-        all_headers = self._headers
-        for topic, value, key, partition, own_headers, timestamp_ms in outputs:
-            count = counts.get(topic)
-            if count is None:
-                count = counts[topic] = len(await self.producer.partitions_for(topic))
+        counts, taken = outputs.partitions, outputs.take()
+        for topic in dict.fromkeys([*(topic for topic, _, _ in taken.unplaced), *(topic for topic, _ in taken.placed)]):
+            counts[topic] = len(await self.producer.partitions_for(topic))
+        found = taken.placed
+        for topic, partition, record in taken.unplaced:
             if partition is None:
-                partition = self._turn % count if key is None else partition_of_key(key, count)
-            elif not 0 <= partition < count:
-                raise InputError(f"send to {topic}: it has no partition {partition}, only 0 to {count - 1}")
-            records = found.get((topic, partition))
-            if records is None:
-                records = found[topic, partition] = []
-            records.append((key, value, [*own_headers, *all_headers] if own_headers else all_headers, timestamp_ms))
+                partition = self._turn % counts[topic] if record[0] is None else partition_of_key(record[0], counts[topic])
+            found.setdefault((topic, partition), []).append(record)
         self._turn += 1
-        return {TopicPartition(*place): records for place, records in found.items()}
+        for topic, partition in found:
+            if not 0 <= partition < counts[topic]:
+                raise InputError(f"send to {topic}: it has no partition {partition}, only 0 to {counts[topic] - 1}")
+        return {TopicPartition(*place): records for place, records in found.items() if records}
 
     async def send_outputs(self, outputs: Mapping[TopicPartition, Sequence[Unsent]]) -> list[SentBatch]:
         """Queues all outputs. Raises KafkaError."""

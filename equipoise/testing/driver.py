@@ -9,13 +9,12 @@ from typing import Any, Unpack
 
 import attrs
 
-from equipoise.events.log.kafka.client import Record
+from equipoise.events.log.kafka.client import Record, Unsent
 from equipoise.events.tasks import TaskId
 from equipoise.member.context import Callback, State, TaskContext
 from equipoise.member.error_policy import ParkedTask
 from equipoise.member.options import MemberKeywords, MemberOptions
 from equipoise.member.processing import MOST_AT_ONCE, BatchHandler, Handler, Processing, Processor, call
-from equipoise.member.records import Output
 from equipoise.member.serdes import Serde
 from equipoise.member.stores import MemoryStore
 from equipoise.member.timers import Timers
@@ -150,18 +149,17 @@ class TaskDriver:
 
     def _commit(self) -> list[SentRecord]:
         """As a runner: what was done before an error stays."""
-        sent = [self._sent(output) for output in self.context.outputs]
-        self.context.outputs.clear()
+        sent = [self._sent(*each) for each in self.context.outputs.take().unplaced]  # it knows of no topic's partitions
         for state in self.states.values():
-            state.store.apply(state.begin_commit().items(), position=state.store.position + 1)
+            state.store.apply(state.begin_commit(), position=state.store.position + 1)
         error, self._processing.error = self._processing.error, None
         if error is not None:
             raise error
         return sent
 
-    def _sent(self, output: Output) -> SentRecord:
-        topic, value, key, partition, headers, timestamp_ms = output
-        return SentRecord(topic, deserialized(self._keys, key), deserialized(self._values, value), partition, headers, timestamp_ms)
+    def _sent(self, topic: str, partition: int | None, record: Unsent) -> SentRecord:
+        key, value, headers, timestamp_ms = record
+        return SentRecord(topic, deserialized(self._keys, key), deserialized(self._values, value), partition, tuple(headers), timestamp_ms)
 
 
 def deserialized(serde: Serde, data: bytes | None) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,7 @@ async def changelog(application: Application) -> dict[int, list[ChangelogRecord]
     return found
 
 
-def restored(records: Iterable[ChangelogRecord]) -> dict[bytes, bytes]:
+def restored(records: Sequence[ChangelogRecord]) -> dict[bytes, bytes]:
     """The keys and values that a task restores from a changelog."""
     fenced = FencedStore(MemoryStore(), "changelog")
     fenced.apply(records, position=1)

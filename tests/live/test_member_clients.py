@@ -118,6 +118,41 @@ async def test_partitions_that_are_behind_have_their_turns(bootstrap: str, prefi
     await consumer.stop()
 
 
+@pytest.mark.parametrize("read_committed", [False, True])
+async def test_next_answer_is_fetched_while_one_is_taken(bootstrap: str, prefix: str, read_committed: bool) -> None:
+    topic = f"{prefix}-in"
+    await make_topic(bootstrap, topic, 10)
+    places = [TopicPartition(topic, partition) for partition in range(10)]
+    async with producing(bootstrap) as producer:
+        for place in places:
+            for _ in range(2):
+                await producer.send_and_wait(topic, bytes(9_000), partition=place.partition)
+    consumer: Any = Connection(bootstrap=bootstrap).clients.consumer(
+        read_committed=read_committed, fetch_max_bytes=30_000, max_partition_fetch_bytes=10_000
+    )
+    await consumer.start()
+    consumer._fetcher._prefetch_backoff = 3_600  # else aiokafka fetches on after 0.1 s
+    consumer.assign(places)
+    consumer.pause(*places)
+    for place in places:
+        consumer.seek(place, 0)
+    consumer.resume(*places)
+    await consumer.fetched()
+    first = set(consumer.ready())
+    assert len(first) == 3
+    async with asyncio.timeout(20):
+        while len(consumer.ready()) < 6:
+            await consumer.fetched()
+    assert first < set(consumer.ready())
+    await asyncio.sleep(0.3)
+    assert len(consumer.ready()) == 6, "it fetches one answer ahead"
+    taken = 0
+    async with asyncio.timeout(20):
+        while taken < 20:
+            taken += sum(map(len, (await consumer.getmany(timeout_ms=1_000)).values()))
+    await consumer.stop()
+
+
 async def values(of: TaskClients, count: int) -> list[bytes]:
     found: list[bytes] = []
     async with asyncio.timeout(20):

@@ -230,7 +230,7 @@ async def test_copy_out_of_its_changelogs_range_is_restored_from_scratch(bootstr
         async with producing(bootstrap) as producer:
             await fill(producer, topic, 0, 10)
             ahead = RocksStore(directory.store(TASKS[0], topic))
-            ahead.apply([(b"of another", b"life")], position=500)
+            ahead.apply({b"of another": b"life"}, position=500)
             ahead.close()
             async with restoring(bootstrap, topic, RocksStore, directory) as restorer:
                 stores = await restored(restorer, TASKS[0])

@@ -187,7 +187,7 @@ async def test_copy_ahead_of_its_changelog_is_not_up_to_date(bootstrap: str, pre
             for partition in (0, 1):
                 await fill(producer, topic, partition, 10)
         ahead = RocksStore(directory.store(TASK, topic))
-        ahead.apply([(b"of another", b"life")], position=500)
+        ahead.apply({b"of another": b"life"}, position=500)
         ahead.close()
         async with restoring(bootstrap, topic, RocksStore, directory) as restorer:
             assert restorer.lags == {TASK: LagSentinel.UNKNOWN}
@@ -223,7 +223,7 @@ async def test_end_of_a_changelog_without_leader_is_unknown_and_hides_no_other(
     with StateDirectory(tmp_path, "g", "m") as directory:
         for task in TASKS:
             store = RocksStore(directory.store(task, topic))
-            store.apply([(b"key", b"value")], position=10)
+            store.apply({b"key": b"value"}, position=10)
             store.close()
         async with producing(bootstrap) as producer:
             await fill(producer, topic, 0, 10)

@@ -14,7 +14,6 @@ import attrs
 
 from bench.peers.apps.given import Given, answer_to, counted, given
 from equipoise import Member, Record, TaskContext
-from equipoise.assignors import registry
 from equipoise.events.facts import GroupConfigured
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.settings import GroupSettings
@@ -37,17 +36,18 @@ async def run(given: Given) -> None:
     async def count_all(records: Sequence[Record], context: TaskContext) -> None:
         keys = list({record.key for record in records})
         counts = dict(zip(keys, context.state.get_many(keys), strict=True))
+        answers = []
         for record in records:
             counts[record.key], number = counted(counts[record.key])
-            context.send(given.output, answer_to(record.partition, record.offset, given.instance, number), partition=record.partition)
-        for key, value in counts.items():
-            context.state.put(key, value)
+            answers.append((None, answer_to(record.partition, record.offset, given.instance, number)))
+        context.state.put_many(counts)
+        context.send_many(given.output, answers, partition=context.task.partition)
 
-    assignor = registry.latest("high_availability")
+    name, version, solver = given.assignor
     knobs = GroupSettings(probing_interval_ms=PROBING_INTERVAL_MS, num_standbys=given.standbys)
     if given.initial_delay_ms is not None:
         knobs = attrs.evolve(knobs, initial_delay_ms=given.initial_delay_ms)
-    config = GroupConfigured(assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, knobs=knobs)
+    config = GroupConfigured(assignor=name, behaviour_version=version, solver=solver, knobs=knobs)
     member = Member(
         given.name, None if given.in_batches else count, batch_handler=count_all if given.in_batches else None,
         sources=given.input, state=given.changelog, member_id=given.instance, connection=Connection(bootstrap=given.bootstrap),

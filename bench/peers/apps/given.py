@@ -33,6 +33,10 @@ class Given:
     """Time that the handler waits for each record."""
     in_batches: bool = False
     """equipoise: with a batch handler."""
+    assignor: tuple[str, int, str] = ("", 0, "")
+    """equipoise: name, version and solver, looked up by who starts the process: an application need
+    not load assignors.
+    """
     initial_delay_ms: int | None = None
     """equipoise: how long a new group waits for further members. None: the default."""
 

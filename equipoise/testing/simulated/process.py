@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -15,7 +15,6 @@ import attrs
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.envelope import group_key
 from equipoise.machine import HostShares
-from equipoise.member.stores import Change
 from equipoise.testing.simulated.loops import MS_US, S_US, Scheduler, VirtualLoop, VirtualThread
 from equipoise.witness.child import append_with
 from equipoise.witness.proof import MemberProof, Proof
@@ -39,10 +38,10 @@ class _Content:
     undo: list[tuple[bool, int, dict[bytes, bytes | None]]] = attrs.field(factory=list)
     """Of each of the last writes: whether it was in bulk, the position and the values before."""
 
-    def apply(self, records: Iterable[Change], position: int, *, bulk: bool) -> None:
+    def apply(self, changes: Mapping[bytes, bytes | None], position: int, *, bulk: bool) -> None:
         before: dict[bytes, bytes | None] = {}
-        for key, value in records:
-            before.setdefault(key, self.values.get(key))
+        for key, value in changes.items():
+            before[key] = self.values.get(key)
             if value is None:
                 self.values.pop(key, None)
             else:
@@ -143,8 +142,8 @@ class DiskStore:
     def items(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         return iter(sorted((key, value) for key, value in self._content.values.items() if key >= start and (end is None or key < end)))
 
-    def apply(self, records: Iterable[Change], *, position: int, bulk: bool = False) -> None:
-        self._content.apply(records, position, bulk=bulk)
+    def apply(self, changes: Mapping[bytes, bytes | None], *, position: int, bulk: bool = False) -> None:
+        self._content.apply(changes, position, bulk=bulk)
 
     def wipe(self) -> None:
         self._content.values.clear()

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import chain, islice
+from operator import attrgetter
 from typing import Any
 
 import aiokafka
@@ -67,6 +68,8 @@ _ALREADY_EXISTS = 36  # Kafka's error TOPIC_ALREADY_EXISTS
 _CREATE_TIMEOUT_MS = 30_000
 _WHOLE_START_S = 1.0
 _AGAIN_S = 0.1
+_FIELDS = attrgetter("key", "value", "offset", "timestamp", "headers")
+"""Of a record of aiokafka's."""
 _ENDING: set[asyncio.Task[None]] = set()
 """Keeps tasks alive: a task without a reference may be collected before its end."""
 
@@ -180,17 +183,25 @@ class _FetchedPartitions(OrderedDict[Any, Any]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._fetches = 0
+        self.fetches = 0
+        """How often something was found."""
         self._last: dict[Any, int] = {}
+        self._bytes: dict[Any, int] = {}
 
     def __setitem__(self, place: Any, found: Any) -> None:
         if isinstance(found, FetchResult):
             records = found._partition_records
             records.__class__ = _FetchedRecords
             records._records_iterator = records._unpack_records()
-        self._fetches += 1
-        self._last[place] = self._fetches
+            self._bytes[place] = records._records.size_in_bytes()
+        self.fetches += 1
+        self._last[place] = self.fetches
         super().__setitem__(place, found)
+
+    @property
+    def bytes(self) -> int:
+        """Of the partitions whose records are not all taken."""
+        return sum(self._bytes.get(place, 0) for place in self)
 
     def last(self, topic: str, partition: int) -> int:
         """Number of the fetch that found something there last; 0: none did."""
@@ -200,7 +211,13 @@ class _FetchedPartitions(OrderedDict[Any, Any]):
 class _FairFetcher(Fetcher):  # type: ignore[misc]
     """Asks first for the partitions that had their turn the longest time ago. Of many that are
     behind an answer has room for a few, and aiokafka asks in random order: some wait for long.
+
+    While one answer is being taken it fetches the next one, where that is known to have records.
+    aiokafka waits until all are taken.
     """
+
+    _ahead_of = -1
+    """How often something was found before the last fetch ahead."""
 
     async def fetched_records(self, partitions: Sequence[Any], timeout: float = 0, max_records: int | None = None) -> Any:  # noqa: ASYNC109  # as aiokafka has it
         """Does not look at all partitions, as aiokafka does, to find those of one task."""
@@ -228,13 +245,31 @@ class _FairFetcher(Fetcher):  # type: ignore[misc]
         return found
 
     def _get_actions_per_node(self, assignment: Any) -> Any:
+        ahead = self._may_fetch_ahead(assignment)
+        for found in self._records.values():
+            found._backoff = 0 if ahead else self._prefetch_backoff
         actions = super()._get_actions_per_node(assignment)
         last = self._records.last
         for _, request in actions[0]:
+            if ahead:
+                self._ahead_of = self._records.fetches
+                request._max_wait_ms = 0  # what is being taken must not wait for it
             for topic, partitions in request._topics:
                 partitions.sort(key=lambda each, topic=topic: last(topic, each[0]))
             request._topics.sort(key=lambda each: last(each[0], each[1][0][0]))
         return actions
+
+
+    def _may_fetch_ahead(self, assignment: Any) -> bool:
+        records = self._records
+        if not records or records.fetches == self._ahead_of or records.bytes > self._fetch_max_bytes:
+            return False
+        states = [assignment.state_value(place) for place in assignment.tps if place not in records]
+        return any(not each.paused and each.has_valid_position and each.position < self._end(each) for each in states)
+
+    def _end(self, state: Any) -> int:
+        """The end of a partition by its last fetch; 0: unknown."""
+        return (state.lso if self._isolation_level == READ_COMMITTED else state.highwater) or 0
 
 
 class _FetchedRecords(PartitionRecords):  # type: ignore[misc]
@@ -247,18 +282,22 @@ class _FetchedRecords(PartitionRecords):  # type: ignore[misc]
 
     def _unpack_records(self) -> Iterator[Record]:
         (topic, partition), batches, new = self._tp, self._records, tuple.__new__
+        last: list[tuple[str, bytes]] = []
+        shared: tuple[tuple[str, bytes], ...] = ()
         while batches.has_next():
             batch = batches.next_batch()
             if self._check_crcs and not batch.validate_crc():
                 raise CorruptRecordException(f"Invalid CRC - {self._tp}")
             if self._holds_records(batch):
                 begin = self.next_fetch_offset  # which may be within the batch
-                for found in batch:
-                    offset = found.offset
+                kind = batch.timestamp_type
+                for key, value, offset, timestamp_ms, headers in map(_FIELDS, batch):
                     if offset >= begin:
                         self.next_fetch_offset = offset + 1
-                        fields = found.key, found.value, topic, partition, offset, found.timestamp, tuple(found.headers), found.timestamp_type
-                        yield new(Record, fields)  # as `Record(...)` does, without a call of its own
+                        if headers != last:  # those of one owner have the same ones: a tuple for all
+                            last, shared = headers, tuple(headers)
+                        # As `Record(...)` does, without a call of its own.
+                        yield new(Record, (key, value, topic, partition, offset, timestamp_ms, shared, kind))
             self.next_fetch_offset = batch.next_offset  # compaction may have removed the last ones
 
     def _holds_records(self, batch: Any) -> bool:

@@ -379,6 +379,7 @@ class Clients(Protocol):
 
 
 @lru_cache(maxsize=2**16)
+@lru_cache(maxsize=2**15)
 def partition_of_key(key: bytes, partitions: int) -> int:
     """The partition that Kafka's own clients choose for `key`, of so many."""
     from aiokafka.partitioner import murmur2

@@ -244,7 +244,7 @@ def test_store_of_the_former_build_is_restored_from_scratch(tmp_path: Path, capl
 @pytest.mark.parametrize("unreadable", [b"", b"x", b"\xc1", b"\x93\x02\xc0\x90", b"\x93\x01\x90\x90", b"\x93\x01\x07\x90"])
 def test_unreadable_fence_state_restores_from_the_beginning(unreadable: bytes, caplog: pytest.LogCaptureFixture) -> None:
     store = MemoryStore()
-    store.apply([(b"k", b"1"), (FENCE_KEY, unreadable)], position=9)
+    store.apply({b"k": b"1", FENCE_KEY: unreadable}, position=9)
     fenced = FencedStore(store, "log/0")
     assert (fenced.position, list(store.items()), fenced.fence.owner) == (0, [], None)
     assert "changelog log/0: the local copy is of another build" in caplog.text

@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.events.errors import EquipoiseError, InputError
+from equipoise.events.log.kafka.client import Unsent, partition_of_key
 from equipoise.events.tasks import TaskId
 from equipoise.member.context import State, TaskContext, pack_sources, read_sources
 from equipoise.member.fencing import FENCE_KEY, SOURCES_KEY
 from equipoise.member.options import MemberKeywords, MemberOptions
+from equipoise.member.records import Outputs
 from equipoise.member.serdes import BytesSerde, JsonSerde, MsgpackSerde, Serde, StringSerde
 from equipoise.member.stores import MemoryStore
 from equipoise.member.throttle import BURST_S, Throttle
@@ -25,7 +27,7 @@ CHANGES = st.lists(st.tuples(KEYS, st.none() | st.binary(max_size=2)), max_size=
 @given(stored=CHANGES, written=CHANGES)
 def test_state_shows_changes_over_the_store(stored: list, written: list) -> None:
     store = MemoryStore()
-    store.apply([*stored, (SOURCES_KEY, b"x"), (FENCE_KEY, b"y")], position=1)
+    store.apply(dict(stored) | {SOURCES_KEY: b"x", FENCE_KEY: b"y"}, position=1)
     state = State(store)
     expected = dict(stored)
     for key, value in written:
@@ -36,7 +38,7 @@ def test_state_shows_changes_over_the_store(stored: list, written: list) -> None
             state.put(key, value)
     assert list(state.items()) == sorted((key, value) for key, value in expected.items() if value is not None)
     assert all(state.get(key) == value for key, value in expected.items())
-    store.apply(state.begin_commit().items(), position=2)
+    store.apply(state.begin_commit(), position=2)
     assert list(state.items()) == sorted((key, value) for key, value in expected.items() if value is not None)
     assert state.written == {}
 
@@ -44,7 +46,7 @@ def test_state_shows_changes_over_the_store(stored: list, written: list) -> None
 @given(stored=CHANGES, before=CHANGES, dropped=CHANGES, start=KEYS, end=st.none() | KEYS)
 def test_state_rolled_back_is_as_at_the_savepoint(stored: list, before: list, dropped: list, start: bytes, end: bytes | None) -> None:
     store = MemoryStore()
-    store.apply(stored, position=1)
+    store.apply(dict(stored), position=1)
     state, expected = State(store), dict(stored) | dict(before)
     context = TaskContext(TaskId(0, 0), 1, {"changelog": state})
     for changes in (before, dropped):
@@ -61,6 +63,7 @@ def test_state_rolled_back_is_as_at_the_savepoint(stored: list, before: list, dr
 
 STEPS = st.lists(
     st.tuples(st.just("write"), KEYS, st.none() | st.binary(max_size=2))
+    | st.tuples(st.just("write many"), st.dictionaries(KEYS, st.binary(max_size=2)))
     | st.tuples(st.just("range"), KEYS, st.none() | KEYS)
     | st.tuples(st.sampled_from(["savepoint", "rollback", "commit", "over"]))
 )
@@ -69,7 +72,7 @@ STEPS = st.lists(
 @given(stored=CHANGES, steps=STEPS)
 def test_state_answers_the_same_before_during_and_after_commits(stored: list, steps: list) -> None:
     store, under_way = MemoryStore(), None
-    store.apply(stored, position=1)
+    store.apply(dict(stored), position=1)
     state = State(store)
     context = TaskContext(TaskId(0, 0), 1, {"changelog": state})
     expected = {key: value for key, value in dict(stored).items() if value is not None}
@@ -84,6 +87,10 @@ def test_state_answers_the_same_before_during_and_after_commits(stored: list, st
                 else:
                     state.put(key, value)
                     expected[key] = value
+            case "write many":
+                state.put_many(given_[0])
+                expected |= given_[0]
+                assert state.get_many(list(expected)) == list(expected.values())
             case "range":
                 start, end = given_
                 there = [(key, value) for key, value in sorted(expected.items()) if key >= start and (end is None or key < end)]
@@ -99,7 +106,7 @@ def test_state_answers_the_same_before_during_and_after_commits(stored: list, st
                 under_way = state.begin_commit({SOURCES_KEY: b"positions"})
                 saved = dict(expected)
             case "over" if under_way is not None:
-                store.apply(under_way.items(), position=store.position + 1)
+                store.apply(under_way, position=store.position + 1)
                 under_way = None
     assert list(state.items()) == sorted(expected.items())
 
@@ -131,6 +138,20 @@ def test_serde_serializes_and_back(serde: Serde, value: object, data: bytes) -> 
     assert serde.deserialize(data) == value
 
 
+def test_state_puts_many_or_none() -> None:
+    state = State(MemoryStore(), StringSerde(), JsonSerde())
+    state.put_many({"b": 1, "a": None})
+    assert (state.get_many(["a", "b", "c"]), state.get("b")) == ([None, 1, None], 1)
+    assert dict(state.written) == {b"a": b"null", b"b": b"1"}
+    raw = State(MemoryStore())
+    for wrong in ({b"a": b"1", "b": b"2"}, {b"a": b"1", b"b": 2}, {b"a": b"1", SOURCES_KEY: b"2"}):
+        with pytest.raises(InputError, match=r"not bytes|the member's own"):
+            raw.put_many(wrong)
+    assert not raw.written
+    raw.put_many({b"": b"0", b"\x00": b"1", b"\x00equipoisf": b"2"})
+    assert len(raw.written) == 3
+
+
 def test_serde_refuses_other_values() -> None:
     for serde, value in ((BytesSerde(), "x"), (BytesSerde(), None), (StringSerde(), b"x")):
         with pytest.raises(InputError, match="serde"):
@@ -138,12 +159,64 @@ def test_serde_refuses_other_values() -> None:
 
 
 def test_context_serializes_what_it_sends() -> None:
-    context = TaskContext(TaskId(0, 0), 1, {}, key_serde=StringSerde(), value_serde=JsonSerde())
+    context = TaskContext(TaskId(0, 0), 1, {}, key_serde=StringSerde(), value_serde=JsonSerde(), headers=[("o", b"1")])
     context.send("out", {"a": 1}, key="k", partition=2, headers=[("h", b"x")], timestamp_ms=5)
     context.send("out", None, key="k")
     context.send("raw", b"data", value_serde=BytesSerde())
-    assert context.outputs == [
-        ("out", b'{"a":1}', b"k", 2, (("h", b"x"),), 5), ("out", None, b"k", None, (), None), ("raw", b"data", None, None, (), None)
+    assert context.outputs.unplaced == [
+        ("out", 2, (b"k", b'{"a":1}', [("h", b"x"), ("o", b"1")], 5)),
+        ("out", None, (b"k", None, [("o", b"1")], None)),
+        ("raw", None, (None, b"data", [("o", b"1")], None)),
+    ]
+    context.outputs.take()
+    context.send_many("out", [("k", {"a": 1}), ("l", None), (None, 3)], partition=1)
+    assert [record for _, _, record in context.outputs.unplaced] == [
+        (b"k", b'{"a":1}', [("o", b"1")], None), (b"l", None, [("o", b"1")], None), (None, b"3", [("o", b"1")], None)
+    ]  # fmt: skip
+    context.send_many("out", [])
+    for empty in (lambda: context.send("out", None), lambda: context.send_many("out", [("k", 1), (None, None)])):
+        with pytest.raises(InputError, match="needs a key or a value"):
+            empty()
+    assert len(context.outputs) == 3
+
+
+def test_outputs_keep_the_order_of_each_partition() -> None:
+    outputs = Outputs({"known": 4})
+    keyed: Unsent = (b"k", b"v", [], None)
+    chosen: Unsent = (None, b"to a chosen one", [], None)
+    bare: Unsent = (None, b"to any", [], None)
+    place = partition_of_key(b"k", 4)
+    outputs.add("known", None, keyed)
+    outputs.add("known", place, chosen)
+    outputs.add_many("known", None, [keyed, bare])
+    outputs.add_many("known", place, [chosen, chosen])
+    outputs.add("new", 3, chosen)
+    outputs.add("new", None, keyed)
+    assert outputs.placed == {("known", place): [keyed, chosen, keyed, chosen, chosen]}
+    assert outputs.unplaced == [("known", None, bare), ("new", 3, chosen), ("new", None, keyed)]
+    taken = outputs.take()
+    assert (len(taken), len(outputs)) == (8, 0)
+
+
+@pytest.mark.parametrize("partitions", [{}, {"out": 3}])
+def test_rollback_drops_what_was_sent_since_the_savepoint(partitions: dict[str, int]) -> None:
+    context = TaskContext(TaskId(0, 0), 1, {})
+    context.outputs.partitions.update(partitions)
+
+    def send() -> None:
+        context.send("out", b"1", partition=0)
+        context.send_many("out", [(b"k", b"2"), (None, b"3")])
+        context.send_many("out", [(b"k", b"4"), (None, b"5")], partition=0)
+
+    send()
+    context.savepoint()
+    send()
+    assert len(context.outputs) == 10
+    context.rollback()
+    kept = context.outputs.take()
+    assert len(kept) == 5
+    assert sorted(record[1] or b"" for records in (*kept.placed.values(), [each for _, _, each in kept.unplaced]) for record in records) == [
+        b"1", b"2", b"3", b"4", b"5",
     ]  # fmt: skip
 
 
@@ -182,7 +255,7 @@ def test_state_holds_changes_of_a_commit_under_way_and_later_ones() -> None:
     for _ in range(2):
         assert [state.get(key) for key in (b"a", b"b", b"c")] == [b"1", b"2", None]
         assert list(state.items()) == [(b"a", b"1"), (b"b", b"2")]
-        store.apply(first.items(), position=3)
+        store.apply(first, position=3)
     assert list(state.written.items()) == [(b"b", b"2"), (b"c", None)]
 
 
@@ -203,7 +276,7 @@ def test_state_keeps_the_members_own_keys(key: bytes) -> None:
 
 def test_state_write_again_commits_the_change_again() -> None:
     store = MemoryStore()
-    store.apply([(b"a", b"1")], position=1)
+    store.apply({b"a": b"1"}, position=1)
     state = State(store)
     state.write_again([(b"a", b"1"), (b"b", None)])
     state.put(b"a", b"2")
@@ -225,10 +298,10 @@ def test_source_position_is_the_lowest_of_all_changelogs() -> None:
     first, second = MemoryStore(), MemoryStore()
     states = {"a": State(first), "b": State(second)}
     assert read_sources(states) == {}
-    first.apply([(SOURCES_KEY, pack_sources({("t", 1): 7, ("u", 1): 5}))], position=1)
+    first.apply({SOURCES_KEY: pack_sources({("t", 1): 7, ("u", 1): 5})}, position=1)
     assert read_sources({"a": states["a"]}) == {("t", 1): 7, ("u", 1): 5}
     assert read_sources(states) == {}
-    second.apply([(SOURCES_KEY, pack_sources({("t", 1): 6}))], position=1)
+    second.apply({SOURCES_KEY: pack_sources({("t", 1): 6})}, position=1)
     assert read_sources(states) == {("t", 1): 6}
 
 

@@ -52,7 +52,7 @@ class World:
 
     @property
     def sent(self) -> list[bytes | None]:
-        return [value for _, value, *_ in self.context.outputs]
+        return [value for _, _, (_, value, _, _) in self.context.outputs.unplaced]
 
 
 def count(record: Record, context: TaskContext) -> None:
@@ -122,7 +122,7 @@ async def test_poison_record_with_skip_leaves_no_trace(given: Given, bad: bytes,
 async def test_dead_letter_has_the_record_its_place_and_the_error(given: Given) -> None:
     world = World(policy=ErrorPolicy.dead_letter("dead"), **given)
     assert await world.handle(stored(GOOD, POISON, GOOD, first=5)) == 3
-    (topic, value, key, partition, headers, timestamp_ms) = world.context.outputs[1]
+    topic, partition, (key, value, headers, timestamp_ms) = world.context.outputs.unplaced[1]
     assert world.sent == [b"1", POISON, b"2"]
     assert (topic, key, value, partition, timestamp_ms) == ("dead", b"k", POISON, None, None)
     assert dict(headers) == {

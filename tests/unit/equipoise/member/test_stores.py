@@ -28,15 +28,16 @@ BOTH = pytest.mark.parametrize("open_store", [MemoryStore, RocksStore])
 def test_store_holds_applied_changes(open_store: OpenStore, tmp_path: Path) -> None:
     store: StateStore = open_store(tmp_path / "store")
     assert (store.position, list(store.items())) == (0, [])
-    store.apply([(b"b", b"1"), (b"a", b"2"), (b"b", b"3"), (b"c", b"4"), (b"c", None)], position=5)
+    store.apply({b"b": b"1", b"a": b"2", b"c": b"4"}, position=3)
+    store.apply({b"b": b"3", b"c": None}, position=5)
     assert store.position == 5
     assert list(store.items()) == [(b"a", b"2"), (b"b", b"3")]
     assert (store.get(b"b"), store.get(b"c")) == (b"3", None)
-    store.apply([], position=9, bulk=True)
+    store.apply({}, position=9, bulk=True)
     assert store.position == 9
     store.wipe()
     assert (store.position, list(store.items())) == (0, [])
-    store.apply([(b"\x00", b"")], position=1)
+    store.apply({b"\x00": b""}, position=1)
     assert list(store.items()) == [(b"\x00", b"")]
     store.close()
 
@@ -44,7 +45,7 @@ def test_store_holds_applied_changes(open_store: OpenStore, tmp_path: Path) -> N
 @BOTH
 def test_store_reads_ranges_and_many_keys(open_store: OpenStore, tmp_path: Path) -> None:
     store: StateStore = open_store(tmp_path / "store")
-    store.apply([(key, b"v" + key) for key in (b"", b"a", b"aa", b"b", b"\xff")], position=1)
+    store.apply({key: b"v" + key for key in (b"", b"a", b"aa", b"b", b"\xff")}, position=1)
     assert [key for key, _ in store.items(b"a", b"b")] == [b"a", b"aa"]
     assert [key for key, _ in store.items(b"aaa")] == [b"b", b"\xff"]
     assert [key for key, _ in store.items(end=b"a")] == [b""]
@@ -57,7 +58,7 @@ def test_store_reads_ranges_and_many_keys(open_store: OpenStore, tmp_path: Path)
 @pytest.mark.parametrize("bulk", [True, False])
 def test_rocks_store_reopened_keeps_its_position(tmp_path: Path, bulk: bool) -> None:
     store = RocksStore(tmp_path)
-    store.apply([(b"a", b"1")], position=10, bulk=bulk)
+    store.apply({b"a": b"1"}, position=10, bulk=bulk)
     store.close()
     again = RocksStore(tmp_path)
     assert (again.position, again.get(b"a")) == (10, b"1")
@@ -69,7 +70,7 @@ def test_rocks_store_reopened_keeps_its_position(tmp_path: Path, bulk: bool) -> 
 def test_rocks_store_refuses_its_own_key(tmp_path: Path) -> None:
     store = RocksStore(tmp_path)
     with pytest.raises(InputError, match="use another key"):
-        store.apply([(PROGRESS_KEY, b"1")], position=1)
+        store.apply({PROGRESS_KEY: b"1"}, position=1)
     assert store.position == 0
     store.close()
 
@@ -80,13 +81,13 @@ def test_rocks_stores_share_their_memory(tmp_path: Path, write_buffer_bytes: int
     stores = [RocksStore(tmp_path / str(number), memory) for number in range(20)]
     for begin in range(0, 1_000, 50):
         for store in stores:
-            store.apply([(b"%d" % number, bytes(1_000)) for number in range(begin, begin + 50)], position=begin + 50)
+            store.apply({b"%d" % number: bytes(1_000) for number in range(begin, begin + 50)}, position=begin + 50)
     end_s = time.monotonic() + 10
     position = 1_000
     while memory.write_buffers.get_usage() > write_buffer_bytes and time.monotonic() < end_s:
         position += 1
         for store in stores:
-            store.apply([(b"0", b"")], position=position)
+            store.apply({b"0": b""}, position=position)
         time.sleep(0.05)  # files are written by another thread
     used_bytes = memory.write_buffers.get_usage()
     assert used_bytes <= write_buffer_bytes
@@ -104,7 +105,7 @@ store = RocksStore(Path(sys.argv[1]))
 number = store.position
 while True:
     number += 1
-    store.apply([(str(number % 1000).encode(), str(number).encode() + bytes(2000))], position=number, bulk=number % 50000 > 500)
+    store.apply({str(number % 1000).encode(): str(number).encode() + bytes(2000)}, position=number, bulk=number % 50000 > 500)
     if number % 5000 == 0:
         os.write(1, b"%d\\n" % number)
 """
