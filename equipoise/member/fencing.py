@@ -12,12 +12,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
-from operator import itemgetter
+from operator import attrgetter
+from typing import NamedTuple
 
 import attrs
 import msgpack
 
 from equipoise.events.errors import InputError
+from equipoise.events.log.kafka.client import ConsumedRecord
 from equipoise.member.origin import EPOCH_HEADER, Origin, read_origin
 from equipoise.member.stores import Change, StateStore
 
@@ -46,9 +48,17 @@ records by default.
 _FORM = 1
 _TRANSACTIONAL = EXACTLY_ONCE + ":"
 
-ChangelogRecord = tuple[bytes, bytes | None, Sequence[tuple[str, bytes]]]
-"""Key, value and headers."""
-_HEADERS, _KEY_AND_VALUE = itemgetter(2), itemgetter(0, 1)
+_KEY, _VALUE, _HEADERS = attrgetter("key"), attrgetter("value"), attrgetter("headers")
+_ALL = attrgetter("key", "value", "headers")
+
+
+class ChangelogRecord(NamedTuple):
+    """A record of a changelog. One that a consumer returns has these attributes, too."""
+
+    key: bytes
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes]] = ()
+
 
 
 @attrs.frozen
@@ -101,16 +111,16 @@ class ChangelogFence:
         self.dropped_records = 0
         self._changed = False
 
-    def fold(self, records: Sequence[ChangelogRecord]) -> Mapping[bytes, bytes | None]:
+    def fold(self, records: Sequence[ChangelogRecord | ConsumedRecord]) -> Mapping[bytes, bytes | None]:
         """Folds the next records of the changelog, in order. Returns the changes to the store: key
         -> value of its last record that counts, and under FENCE_KEY the new state of the fold.
         """
         headers = list(map(_HEADERS, records))
         if headers and headers.count(headers[0]) == len(headers):  # most are of one owner
-            changes = dict(map(_KEY_AND_VALUE, records))
+            changes = dict(zip(map(_KEY, records), map(_VALUE, records), strict=True))
             if self._takes_all(changes, headers[0]):
                 return changes
-        return self._fold_each(records)
+        return self._fold_each(map(_ALL, records))
 
     def fold_written(self, changes: Mapping[bytes, bytes | None], headers: Sequence[tuple[str, bytes]]) -> Mapping[bytes, bytes | None]:
         """As `fold`, of records with the same headers: those of a commit."""
@@ -122,7 +132,7 @@ class ChangelogFence:
         """Whether records with these headers all count, and change nothing of this fold."""
         return self._judge(headers) == (True, True) and not (self._changed or self.stale_keys or FENCE_KEY in changes)
 
-    def _fold_each(self, records: Iterable[ChangelogRecord]) -> dict[bytes, bytes | None]:
+    def _fold_each(self, records: Iterable[tuple[bytes, bytes | None, Sequence[tuple[str, bytes]]]]) -> dict[bytes, bytes | None]:
         changes: dict[bytes, bytes | None] = {}
         stale = self.stale_keys
         headers: Sequence[tuple[str, bytes]] | None = None
@@ -242,7 +252,7 @@ class FencedStore:
         """Offset of the changelog record to apply next."""
         return self.store.position
 
-    def apply(self, records: Sequence[ChangelogRecord], *, position: int, bulk: bool = False) -> None:
+    def apply(self, records: Sequence[ChangelogRecord | ConsumedRecord], *, position: int, bulk: bool = False) -> None:
         """Applies the changelog's next records, up to before `position`. `bulk`: as for
         `StateStore.apply`. Raises InputError when a record has no key.
         """

@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +38,6 @@ crash undo more.
 """
 BULK_LAG = 20_000
 """Lag, in records, above which a copy is written in bulk."""
-_OF_CHANGELOG = attrgetter("key", "value", "headers")
-"""`fencing.ChangelogRecord` of a record."""
 NOWHERE = Path("/nowhere")
 """Folder of the stores of a member without state directory. Stores on disk fail there."""
 REPORT_EVERY_S = 0.1
@@ -482,7 +479,7 @@ class ChangelogRestorer:
     def _apply(self, store: FencedStore, batch: Sequence[ConsumedRecord], position: int, *, bulk: bool) -> None:
         before = store.fence.dropped_records
         # Kafka refuses records without a key in compacted topics.
-        store.apply(list(map(_OF_CHANGELOG, batch)), position=position, bulk=bulk)
+        store.apply(batch, position=position, bulk=bulk)
         dropped = store.fence.dropped_records - before
         if dropped:
             self.dropped_records += dropped

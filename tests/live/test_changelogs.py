@@ -76,7 +76,7 @@ async def changelog(application: Application) -> dict[int, list[ChangelogRecord]
     """All committed records of each partition."""
     found: dict[int, list[ChangelogRecord]] = {partition: [] for partition in range(PARTITIONS)}
     async for record in everything(Connection(bootstrap=application.bootstrap).options(), application.changelog, "read_committed"):
-        found[record.partition].append((record.key, record.value, record.headers))
+        found[record.partition].append(ChangelogRecord(record.key, record.value, record.headers))
     return found
 
 

@@ -16,6 +16,7 @@ from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.member import ends
 from equipoise.member import restorer as restorer_module
 from equipoise.member.directory import StateDirectory
+from equipoise.member.fencing import ChangelogRecord
 from equipoise.member.restorer import ChangelogRestorer
 from equipoise.member.stores import MemoryStore, OpenStore, RocksStore
 from equipoise.member.throttle import LEAST_RECORDS, Throttle
@@ -83,7 +84,7 @@ async def test_copy_that_ran_here_meanwhile_keeps_its_position(bootstrap: str, p
             stores = await restored(restorer, TASK)
             await fill(producer, topic, 0, 10)
             await until_fetched(restorer)
-            stores[topic].apply([(b"%015d" % 9, b"written last", ())], position=20)
+            stores[topic].apply([ChangelogRecord(b"%015d" % 9, b"written last")], position=20)
             restorer.put_back(TASK)
             await until(lambda: restorer.lags[TASK] == 0)
             restorer.follow(TASK)

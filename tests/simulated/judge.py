@@ -20,7 +20,7 @@ from equipoise.events.log.kafka.envelope import fact_record, fact_row, pack_fact
 from equipoise.events.log.kafka.opening import read_opening
 from equipoise.events.log.kafka.topics import Topics
 from equipoise.events.tasks import TaskId
-from equipoise.member.fencing import RESERVED_PREFIX, ChangelogFence
+from equipoise.member.fencing import RESERVED_PREFIX, ChangelogFence, ChangelogRecord
 from equipoise.statemachine.partition import PartitionLead
 from equipoise.worker.reading import PartitionReading, next_fact
 from examples.orders.recount import Recount, Recounting
@@ -128,7 +128,8 @@ async def fold_changelog(clients: Clients, topic: str) -> dict[int, dict[bytes, 
     state: dict[int, dict[bytes, bytes]] = {}
     async for record in records_of(clients, topic, committed=True):
         values = state.setdefault(record.partition, {})
-        for key, value in fences.setdefault(record.partition, ChangelogFence()).fold([(record.key, record.value, tuple(record.headers))]).items():
+        folded = ChangelogRecord(record.key, record.value, tuple(record.headers))
+        for key, value in fences.setdefault(record.partition, ChangelogFence()).fold([folded]).items():
             if key.startswith(RESERVED_PREFIX):
                 continue
             if value is None:

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 from equipoise.events.tasks import TaskId
+from equipoise.member.fencing import ChangelogRecord
 from equipoise.member.restorer import ChangelogRestorer
 from equipoise.member.stores import MemoryStore
 from equipoise.member.throttle import Throttle
@@ -69,7 +70,7 @@ def test_restorer_without_copies_fetches_nothing_and_goes_on_where_it_was() -> N
             await asyncio.sleep(2)
             for task, store in zip(TASKS, stores, strict=True):
                 append(task, b"written here")
-                store.apply([(b"k", b"written here", ())], position=store.position + 1)
+                store.apply([ChangelogRecord(b"k", b"written here")], position=store.position + 1)
             await asyncio.sleep(2)
             assert fetches == before
             for task in TASKS:

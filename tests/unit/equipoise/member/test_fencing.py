@@ -35,16 +35,16 @@ def granted(token: int, log_id: str = "log1", task: str = "0_0", group: str = "g
 
 
 def fence(origin: Origin, guarantee: str = AT_LEAST_ONCE) -> ChangelogRecord:
-    return FENCE_KEY, guarantee.encode(), origin.headers()
+    return ChangelogRecord(FENCE_KEY, guarantee.encode(), origin.headers())
 
 
 def put(origin: Origin, value: bytes, key: bytes = b"k") -> ChangelogRecord:
-    return key, value, origin.headers()
+    return ChangelogRecord(key, value, origin.headers())
 
 
 def former(token: int, value: bytes, key: bytes = b"k", task: str = "0_0") -> ChangelogRecord:
     """A record of a build without epochs and fences."""
-    return key, value, ((TOKEN_HEADER, f"g/{task}/{token}".encode()),)
+    return ChangelogRecord(key, value, ((TOKEN_HEADER, f"g/{task}/{token}".encode()),))
 
 
 def restored(records: list[ChangelogRecord]) -> tuple[dict[bytes, bytes], ChangelogFence]:
@@ -107,7 +107,7 @@ def test_commit_is_applied_as_its_records_are(before: list[ChangelogRecord], cha
     for each in (at_once, by_record):
         each.apply(before, position=len(before))
     at_once.apply_written(changes, origin.headers(), position=9)
-    by_record.apply([(key, value, origin.headers()) for key, value in changes.items()], position=9)
+    by_record.apply([ChangelogRecord(key, value, origin.headers()) for key, value in changes.items()], position=9)
     assert list(at_once.store.items()) == list(by_record.store.items())
     assert (at_once.fence.pack(), at_once.position) == (by_record.fence.pack(), by_record.position)
 
@@ -141,7 +141,7 @@ def test_owner_names_the_transactional_id_that_it_may_have_left_open() -> None:
     grant = granted(1, epoch=1)
 
     def left_open(value: bytes) -> str:
-        _, after = restored([(FENCE_KEY, value, grant.headers())])
+        _, after = restored([ChangelogRecord(FENCE_KEY, value, grant.headers())])
         assert after.owner is not None
         assert ChangelogFence.unpack(after.pack()).owner == after.owner
         return after.owner.transactional_id
@@ -154,7 +154,7 @@ def test_owner_names_the_transactional_id_that_it_may_have_left_open() -> None:
 
 def test_records_without_an_owner_count() -> None:
     owner = granted(2, epoch=1)
-    values, after = restored([(b"a", b"1", ()), fence(owner), (b"b", b"2", ()), (b"a", None, ())])
+    values, after = restored([ChangelogRecord(b"a", b"1"), fence(owner), ChangelogRecord(b"b", b"2"), ChangelogRecord(b"a", None)])
     assert values == {b"b": b"2"}
     assert after.owner == ChangelogOwner(owner, AT_LEAST_ONCE)
 
@@ -165,7 +165,7 @@ def test_keys_whose_last_record_does_not_count_are_stale() -> None:
     late = [put(first, b"late", key) for key in (b"a", b"b", b"c", SOURCES_KEY)]
     fenced.apply([fence(first), put(first, b"1", b"a"), put(first, b"2", b"b"), fence(second), *late], position=7)
     assert fenced.stale_changes() == [(b"a", b"1"), (b"b", b"2"), (b"c", None)]
-    fenced.apply([put(second, b"3", b"b"), (b"c", None, second.headers())], position=9)
+    fenced.apply([put(second, b"3", b"b"), ChangelogRecord(b"c", None, second.headers())], position=9)
     assert fenced.stale_changes() == [(b"a", b"1")]
     fenced.apply([put(first, b"late", b"%d" % number) for number in range(MOST_STALE_KEYS + 5)], position=10_100)
     assert len(fenced.fence.stale_keys) == MOST_STALE_KEYS
@@ -252,7 +252,7 @@ def test_unreadable_fence_state_restores_from_the_beginning(unreadable: bytes, c
 
 def test_record_without_a_key_is_error() -> None:
     with pytest.raises(InputError, match=r"changelog log/0, before offset 2: a record has no key; only members may write to a changelog"):
-        FencedStore(MemoryStore(), "log/0").apply([(None, b"1", ())], position=2)  # type: ignore[list-item]
+        FencedStore(MemoryStore(), "log/0").apply([ChangelogRecord(None, b"1")], position=2)  # type: ignore[arg-type]
 
 
 # --------------------------------------------------------------------------------- any interleaving
@@ -282,7 +282,7 @@ def changelogs(draw: st.DrawFn) -> list[ChangelogRecord]:
             sender = draw(st.sampled_from([origin, *origins]))
             key = draw(st.sampled_from([*KEYS, FENCE_KEY] if sender != origin else KEYS))
             value = AT_LEAST_ONCE.encode() if key == FENCE_KEY else b"%d" % len(records)
-            records.append((key, None if key != FENCE_KEY and draw(st.integers(0, 4)) == 0 else value, sender.headers()))
+            records.append(ChangelogRecord(key, None if key != FENCE_KEY and draw(st.integers(0, 4)) == 0 else value, sender.headers()))
     return records
 
 
@@ -321,9 +321,10 @@ def test_compaction_changes_nothing_once_the_owner_has_written_stale_keys_once_m
     owner = fenced.fence.owner
     assert owner is not None
     its = owner.origin.headers()
-    records = [*records, (FENCE_KEY, owner.guarantee.encode(), its), *((key, value, its) for key, value in fenced.stale_changes())]
+    again = [(FENCE_KEY, owner.guarantee.encode()), *fenced.stale_changes()]
+    records = [*records, *(ChangelogRecord(key, value, its) for key, value in again)]
     if SOURCES_KEY in fenced.fence.stale_keys:
-        records.append((SOURCES_KEY, b"of this commit", its))
+        records.append(ChangelogRecord(SOURCES_KEY, b"of this commit", its))
     whole, after = restored(records)
     assert after.stale_keys == set()
     last = {key: place for place, (key, _, _) in enumerate(records)}
