@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -124,3 +125,13 @@ def test_release_publishes_the_site_that_make_builds() -> None:
     workflow = (ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
     assert "make site" in workflow
     assert "path: out/site" in workflow
+
+
+def test_release_publishes_the_assignor_for_kafka_streams_under_the_same_version() -> None:
+    workflow = (ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
+    assert "mvn -q -B -f java/streams-assignor/pom.xml package" in workflow
+    assert 'gh release create "$GITHUB_REF_NAME" streams-assignor-*.jar' in workflow
+    pom = (ROOT / "java" / "streams-assignor" / "pom.xml").read_text(encoding="utf-8")
+    found = re.search(r"<version>(.*?)</version>", pom)
+    assert found is not None
+    assert found[1] == tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
