@@ -89,8 +89,8 @@ class State:
         )
 
     def put_many(self, values: Mapping[Any, Any]) -> None:
-        """Sets the value of each key, as `put` does: much faster than one `put` each. If it raises,
-        none is set.
+        """Sets the value of each key: much faster than one `put` each. Raises InputError as `put`
+        does; then none is set.
         """
         keys = _serialized(values, self._key, self._key_as_is)
         raw = _serialized(values.values(), self._value, self._value_as_is)
@@ -252,8 +252,9 @@ class TaskContext:
         self._undo.append(self.outputs.add(topic, partition, record))
 
     def send_many(self, topic: str, records: Iterable[tuple[Any, Any]], *, partition: int | None = None) -> None:
-        """Sends records, (key, value) each, as `send` does: much faster than one `send` each. If it
-        raises, none is sent.
+        """Sends records, (key, value) each, to `topic`: much faster than one `send` each.
+        `partition` None: of each record chosen by its key. Raises InputError as `send` does; then
+        none is sent.
         """
         pairs = list(records)
         keys, values = list(map(_FIRST, pairs)), list(map(_SECOND, pairs))

@@ -60,7 +60,6 @@ class ChangelogRecord(NamedTuple):
     headers: Sequence[tuple[str, bytes]] = ()
 
 
-
 @attrs.frozen
 class ChangelogOwner:
     """The owner of a changelog at some position. `guarantee`: the value of its fence; "": the task

@@ -3,7 +3,7 @@ task keeps running and no connection stays open, whatever the brokers do.
 
 aiokafka closes its connections last. When an earlier step fails, hangs on a silent broker or is
 cancelled, connections stay open and a task that reconnects may keep running. There is no public way
-to finish the shutdown; only this file and `topic_ids` use internals of aiokafka.
+to finish the shutdown. Only `topic_ids`, `aiokafka_fetcher` and this file use aiokafka's internals.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ import asyncio
 import copy
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from itertools import chain, islice
-from operator import attrgetter
+from itertools import chain
 from typing import Any
 
 import aiokafka
@@ -25,10 +23,8 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.admin.records_to_delete import RecordsToDelete
 from aiokafka.client import CoordinationType
-from aiokafka.consumer.fetcher import READ_COMMITTED, Fetcher, FetchResult, PartitionRecords
 from aiokafka.consumer.subscription_state import TopicPartitionState
 from aiokafka.errors import (
-    CorruptRecordException,
     GroupCoordinatorNotAvailableError,
     IllegalOperation,
     InvalidTopicError,
@@ -46,6 +42,7 @@ from aiokafka.producer.transaction_manager import TransactionManager
 from aiokafka.protocol.commit import OffsetCommitRequest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
+from equipoise.events.log.kafka.aiokafka_fetcher import FairFetcher, FetchedPartitions
 from equipoise.events.log.kafka.aiokafka_log import hold_back_log
 from equipoise.events.log.kafka.client import (
     CLOSE_S,
@@ -54,7 +51,6 @@ from equipoise.events.log.kafka.client import (
     Consumer,
     NewTopic,
     Producer,
-    Record,
     SentBatch,
     TopicPartition,
     Unsent,
@@ -68,8 +64,6 @@ _ALREADY_EXISTS = 36  # Kafka's error TOPIC_ALREADY_EXISTS
 _CREATE_TIMEOUT_MS = 30_000
 _WHOLE_START_S = 1.0
 _AGAIN_S = 0.1
-_FIELDS = attrgetter("key", "value", "offset", "timestamp", "headers")
-"""Of a record of aiokafka's."""
 _ENDING: set[asyncio.Task[None]] = set()
 """Keeps tasks alive: a task without a reference may be collected before its end."""
 
@@ -113,8 +107,8 @@ class DeployedConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # aiok
 
     async def start(self) -> None:
         await _start(self, super().start, self.stop)
-        self._fetcher._records = _FetchedPartitions()  # nothing is assigned yet
-        self._fetcher.__class__ = _FairFetcher
+        self._fetcher._records = FetchedPartitions()  # nothing is assigned yet
+        self._fetcher.__class__ = FairFetcher
 
     async def stop(self, *, within_s: float = CLOSE_S) -> None:
         await _stop(self, super().stop, within_s)
@@ -176,139 +170,6 @@ class DeployedConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # aiok
 
     def leader(self, partition: TopicPartition) -> tuple[str, int] | None:
         return _leader(self._client, partition)
-
-
-class _FetchedPartitions(OrderedDict[Any, Any]):
-    """What was fetched: partition -> result, or error."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fetches = 0
-        """How often something was found."""
-        self._last: dict[Any, int] = {}
-        self._bytes: dict[Any, int] = {}
-
-    def __setitem__(self, place: Any, found: Any) -> None:
-        if isinstance(found, FetchResult):
-            records = found._partition_records
-            records.__class__ = _FetchedRecords
-            records._records_iterator = records._unpack_records()
-            self._bytes[place] = records._records.size_in_bytes()
-        self.fetches += 1
-        self._last[place] = self.fetches
-        super().__setitem__(place, found)
-
-    @property
-    def bytes(self) -> int:
-        """Of the partitions whose records are not all taken."""
-        return sum(self._bytes.get(place, 0) for place in self)
-
-    def last(self, topic: str, partition: int) -> int:
-        """Number of the fetch that found something there last; 0: none did."""
-        return self._last.get((topic, partition), 0)
-
-
-class _FairFetcher(Fetcher):  # type: ignore[misc]
-    """Asks first for the partitions that had their turn the longest time ago. Of many that are
-    behind an answer has room for a few, and aiokafka asks in random order: some wait for long.
-
-    While one answer is being taken it fetches the next one, where that is known to have records.
-    aiokafka waits until all are taken.
-    """
-
-    _ahead_of = -1
-    """How often something was found before the last fetch ahead."""
-
-    async def fetched_records(self, partitions: Sequence[Any], timeout: float = 0, max_records: int | None = None) -> Any:  # noqa: ASYNC109  # as aiokafka has it
-        """Does not look at all partitions, as aiokafka does, to find those of one task."""
-        if timeout or not partitions:
-            return await super().fetched_records(partitions, timeout, max_records)
-        found: dict[Any, list[Record]] = {}
-        for place in partitions:
-            fetched = self._records.get(place)
-            if isinstance(fetched, FetchResult):
-                records = []
-                if fetched.check_assignment(place):
-                    records = list(islice(fetched._partition_records, max_records))
-                    fetched._update_position()
-                if max_records is None or len(records) < max_records:
-                    del self._records[place]
-                    self._notify(self._wait_consume_future)
-                if records:
-                    found[place] = records
-                    if max_records is not None:
-                        max_records -= len(records)
-                        if not max_records:
-                            break
-            elif fetched is not None and not found:
-                return await super().fetched_records((place,))  # raises it
-        return found
-
-    def _get_actions_per_node(self, assignment: Any) -> Any:
-        ahead = self._may_fetch_ahead(assignment)
-        for found in self._records.values():
-            found._backoff = 0 if ahead else self._prefetch_backoff
-        actions = super()._get_actions_per_node(assignment)
-        last = self._records.last
-        for _, request in actions[0]:
-            if ahead:
-                self._ahead_of = self._records.fetches
-                request._max_wait_ms = 0  # what is being taken must not wait for it
-            for topic, partitions in request._topics:
-                partitions.sort(key=lambda each, topic=topic: last(topic, each[0]))
-            request._topics.sort(key=lambda each: last(each[0], each[1][0][0]))
-        return actions
-
-
-    def _may_fetch_ahead(self, assignment: Any) -> bool:
-        records = self._records
-        if not records or records.fetches == self._ahead_of or records.bytes > self._fetch_max_bytes:
-            return False
-        states = [assignment.state_value(place) for place in assignment.tps if place not in records]
-        return any(not each.paused and each.has_valid_position and each.position < self._end(each) for each in states)
-
-    def _end(self, state: Any) -> int:
-        """The end of a partition by its last fetch; 0: unknown."""
-        return (state.lso if self._isolation_level == READ_COMMITTED else state.highwater) or 0
-
-
-class _FetchedRecords(PartitionRecords):  # type: ignore[misc]
-    """Makes records of our own, with a third of aiokafka's calls for each."""
-
-    next_fetch_offset: int
-
-    def __iter__(self) -> Iterator[Record]:
-        return self._records_iterator  # type: ignore[no-any-return]
-
-    def _unpack_records(self) -> Iterator[Record]:
-        (topic, partition), batches, new = self._tp, self._records, tuple.__new__
-        last: list[tuple[str, bytes]] = []
-        shared: tuple[tuple[str, bytes], ...] = ()
-        while batches.has_next():
-            batch = batches.next_batch()
-            if self._check_crcs and not batch.validate_crc():
-                raise CorruptRecordException(f"Invalid CRC - {self._tp}")
-            if self._holds_records(batch):
-                begin = self.next_fetch_offset  # which may be within the batch
-                kind = batch.timestamp_type
-                for key, value, offset, timestamp_ms, headers in map(_FIELDS, batch):
-                    if offset >= begin:
-                        self.next_fetch_offset = offset + 1
-                        if headers != last:  # those of one owner have the same ones: a tuple for all
-                            last, shared = headers, tuple(headers)
-                        # As `Record(...)` does, without a call of its own.
-                        yield new(Record, (key, value, topic, partition, offset, timestamp_ms, shared, kind))
-            self.next_fetch_offset = batch.next_offset  # compaction may have removed the last ones
-
-    def _holds_records(self, batch: Any) -> bool:
-        """False: transaction markers, or what an aborted transaction has written."""
-        if self._isolation_level == READ_COMMITTED and batch.producer_id is not None:
-            self._consume_aborted_up_to(batch.base_offset)
-            if batch.is_control_batch and self._contains_abort_marker(batch):
-                self._aborted_producers.discard(batch.producer_id)
-            elif batch.is_transactional and batch.producer_id in self._aborted_producers:
-                return False
-        return not batch.is_control_batch
 
 
 class _QuietSender(Sender):  # type: ignore[misc]
