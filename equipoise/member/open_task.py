@@ -34,6 +34,11 @@ class Commit:
     changes: Mapping[str, Mapping[bytes, bytes | None]]
     positions: Mapping[TopicPartition, int]
 
+    @property
+    def records(self) -> int:
+        """How many its transaction writes."""
+        return sum(map(len, self.outputs.values())) + sum(map(len, self.changes.values()))
+
 
 class OpenTask:
     """A task that was opened. `stores`: changelog topic -> store. `positions`: source partition ->
@@ -119,7 +124,7 @@ class OpenTask:
             await acknowledged(sent)
 
         offsets = {} if commit.changes else commit.positions
-        await transactions.commit(TransactionPart(self._task, write, offsets))
+        await transactions.commit(TransactionPart(self._task, commit.records, write, offsets))
         self._to_stores(written)
         if written:
             self._clients.report_offsets(commit.positions, self.writer.producer)

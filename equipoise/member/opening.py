@@ -170,5 +170,5 @@ class TaskOpening:
         if transactions is None:
             await write(writer.producer)
         else:
-            await transactions.commit(TransactionPart(self._task, write, {}))
+            await transactions.commit(TransactionPart(self._task, len(writer.origins), write, {}))
         return {topic: each.behind(transactional=self._options.transactional) for topic, each in written.items()}

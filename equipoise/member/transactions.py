@@ -1,5 +1,5 @@
 """Transactions of a member, with exactly_once: one at a time, each with the commits of all tasks
-that want one. So requests and connections do not grow with tasks.
+that want one, up to a size. So requests and connections do not grow with tasks.
 
 A transaction that fails for one task fails for all tasks in it. They continue from their last
 commits, and the task that failed has transactions of its own for a while.
@@ -17,17 +17,22 @@ from equipoise.events.tasks import TaskId
 
 GATHER_S = 0.002
 """How long a transaction waits for commits of other tasks, which were woken by the same tick."""
+MOST_RECORDS = 50_000
+"""Most records of a transaction of several tasks: all of it is queued at once, beside the records
+that are queued.
+"""
 ALONE_S = 10.0
 """For how long a task whose commit has failed has transactions of its own."""
 
 
 @attrs.frozen(eq=False)
 class TransactionPart:
-    """What one task commits. `write`: sends it with the producer and returns when all of it is
-    acknowledged and may be committed, or raises. `offsets`: of the task's sources.
+    """What one task commits, in so many records. `write`: sends it with the producer and returns
+    when all of it is acknowledged and may be committed, or raises. `offsets`: of the sources.
     """
 
     task: TaskId
+    records: int
     write: Callable[[Producer], Awaitable[None]]
     offsets: Mapping[TopicPartition, int]
     committed: asyncio.Future[None] = attrs.field(init=False, factory=lambda: asyncio.get_running_loop().create_future())
@@ -113,7 +118,7 @@ class Transactions:
     async def _run(self) -> None:
         while self._waiting:
             await asyncio.sleep(GATHER_S)
-            parts, self._waiting = self._waiting, []
+            parts = self._next()
             now_s = asyncio.get_running_loop().time()
             alone = [part for part in parts if self._alone_until_s.get(part.task, 0.0) > now_s]
             together = [part for part in parts if part not in alone]
@@ -125,6 +130,15 @@ class Transactions:
                 for part in parts:
                     part.fail(_abandoned())
                 raise
+
+    def _next(self) -> list[TransactionPart]:
+        """Takes those that have waited the longest."""
+        count, records = 0, 0
+        while count < len(self._waiting) and (not count or records + self._waiting[count].records <= MOST_RECORDS):
+            records += self._waiting[count].records
+            count += 1
+        taken, self._waiting = self._waiting[:count], self._waiting[count:]
+        return taken
 
     async def _transact(self, parts: list[TransactionPart]) -> None:
         """One transaction. Raises nothing but a cancellation."""

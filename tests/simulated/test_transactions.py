@@ -15,6 +15,7 @@ import pytest
 
 from equipoise.events.log.kafka.client import Producer, TopicPartition, acknowledged
 from equipoise.events.tasks import TaskId
+from equipoise.member import transactions
 from equipoise.member.clients import TRANSACTION_TIMEOUT_MS, MemberClients, TaskClients
 from equipoise.member.context import TaskContext, pack_sources
 from equipoise.member.error_policy import ParkedTask
@@ -225,25 +226,53 @@ def pause(of: Any, name: str) -> tuple[asyncio.Event, asyncio.Event]:
     return called, go_on
 
 
+def count_transactions(cluster: Cluster) -> list[None]:
+    """A list that gets an item for each transaction that ends from now on."""
+    ended: list[None] = []
+    end: Any = cluster.coordinators.end_transaction
+
+    def noted(*arguments: Any) -> Any:
+        ended.append(None)
+        return end(*arguments)
+
+    vars(cluster.coordinators)["end_transaction"] = noted
+    return ended
+
+
 def test_tasks_that_commit_at_the_same_time_share_a_transaction() -> None:
     async def test(bench: Bench) -> None:
-        ends = 0
-        end: Any = bench.cluster.coordinators.end_transaction
-
-        def counted(*arguments: Any) -> Any:
-            nonlocal ends
-            ends += 1
-            return end(*arguments)
-
         member = bench.peer("m1")
         await member.run(0, 1, 2, token=1)
-        vars(bench.cluster.coordinators)["end_transaction"] = counted
+        ended = count_transactions(bench.cluster)
         bench.feed(0, 1, 2)
         await bench.counted(0, 1, 2)
-        assert 1 <= ends <= 2
+        assert 1 <= len(ended) <= 2
         await asyncio.sleep(2)
         offsets = bench.cluster.coordinators.offsets["group"]
         assert [offsets[TopicPartition("in", partition)] for partition in range(TASKS)] == [5, 5, 5]
+
+    simulate(test)
+
+
+@pytest.mark.parametrize(("most_records", "together"), [(50_000, [3]), (21, [2, 1]), (7, [1, 1, 1])])
+def test_commits_with_many_records_are_made_one_after_the_other(most_records: int, together: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the three has seven to ten: five outputs or a few more, one key, and the source
+    positions.
+    """
+    monkeypatch.setattr(transactions, "MOST_RECORDS", most_records)
+
+    async def test(bench: Bench) -> None:
+        member = bench.peer("m1")
+        await member.run(0, 1, 2, token=1)
+        called, go_on = pause(member.producer, "commit_transaction")
+        bench.feed(0, 1, 2, records=1)
+        await called.wait()
+        bench.feed(0, 1, 2, records=5)  # while the commits of the first ones are under way
+        await asyncio.sleep(1)
+        ended = count_transactions(bench.cluster)
+        go_on.set()
+        await bench.counted(0, 1, 2)
+        assert len(ended) == 1 + len(together), "and the one that was under way"
 
     simulate(test)
 

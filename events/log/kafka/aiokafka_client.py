@@ -3,7 +3,8 @@ task keeps running and no connection stays open, whatever the brokers do.
 
 aiokafka closes its connections last. When an earlier step fails, hangs on a silent broker or is
 cancelled, connections stay open and a task that reconnects may keep running. There is no public way
-to finish the shutdown. Only `topic_ids`, `aiokafka_fetcher` and this file use aiokafka's internals.
+to finish the shutdown. Only `topic_ids`, `aiokafka_fetcher`, `aiokafka_sessions` and this file use
+aiokafka's internals.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ from aiokafka.producer.transaction_manager import TransactionManager
 from aiokafka.protocol.commit import OffsetCommitRequest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from equipoise.events.log.kafka.aiokafka_fetcher import FairFetcher, FetchedPartitions
+from equipoise.events.log.kafka.aiokafka_fetcher import FairFetcher
 from equipoise.events.log.kafka.aiokafka_log import hold_back_log
+from equipoise.events.log.kafka.aiokafka_sessions import sending
 from equipoise.events.log.kafka.client import (
     CLOSE_S,
     Admin,
@@ -105,10 +107,13 @@ class DeployedClients:
 class DeployedConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka ships no types
     """`client.Consumer`. aiokafka insists on its own TopicPartition in some places."""
 
+    def __init__(self, *topics: str, **options: Any) -> None:
+        super().__init__(*topics, **options)
+        self._client.send = sending(self._client.send)
+
     async def start(self) -> None:
         await _start(self, super().start, self.stop)
-        self._fetcher._records = FetchedPartitions()  # nothing is assigned yet
-        self._fetcher.__class__ = FairFetcher
+        FairFetcher.take(self._fetcher)
 
     async def stop(self, *, within_s: float = CLOSE_S) -> None:
         await _stop(self, super().stop, within_s)

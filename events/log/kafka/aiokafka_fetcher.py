@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from operator import attrgetter
 from typing import Any
 
+from aiokafka import TopicPartition
 from aiokafka.consumer.fetcher import READ_COMMITTED, Fetcher, FetchResult, PartitionRecords
 from aiokafka.errors import CorruptRecordException
 
+from equipoise.events.log.kafka.aiokafka_sessions import FetchSession, SessionRequest
 from equipoise.events.log.kafka.client import Record
 
 _FIELDS = attrgetter("key", "value", "offset", "timestamp", "headers")
@@ -57,6 +59,15 @@ class FairFetcher(Fetcher):  # type: ignore[misc]
 
     _ahead_of = -1
     """How often something was found before the last fetch ahead."""
+    _sessions: defaultdict[int, FetchSession]
+    """Broker -> what it remembers."""
+
+    @classmethod
+    def take(cls, fetcher: Fetcher) -> None:
+        """Makes a started fetcher of aiokafka, which has no assignment yet, fetch like this."""
+        fetcher._records = FetchedPartitions()
+        fetcher._sessions = defaultdict(FetchSession)
+        fetcher.__class__ = cls
 
     async def fetched_records(self, partitions: Sequence[Any], timeout: float = 0, max_records: int | None = None) -> Any:  # noqa: ASYNC109  # as aiokafka has it
         """Does not look at all partitions, as aiokafka does, to find those of one task."""
@@ -89,14 +100,24 @@ class FairFetcher(Fetcher):  # type: ignore[misc]
             found._backoff = 0 if ahead else self._prefetch_backoff
         actions = super()._get_actions_per_node(assignment)
         last = self._records.last
-        for _, request in actions[0]:
+        for node_id, request in actions[0]:
             if ahead:
                 self._ahead_of = self._records.fetches
                 request._max_wait_ms = 0  # what is being taken must not wait for it
             for topic, partitions in request._topics:
                 partitions.sort(key=lambda each, topic=topic: last(topic, each[0]))
             request._topics.sort(key=lambda each: last(each[0], each[1][0][0]))
+            self._begin_in_session(self._sessions[node_id], request, assignment)
         return actions
+
+    def _begin_in_session(self, session: FetchSession, request: Any, assignment: Any) -> None:
+        request.__class__, request.session = SessionRequest, session
+        for topic, partitions in request.topics:
+            for partition, *_ in partitions:
+                place = TopicPartition(topic, partition)
+                if assignment.state_value(place).highwater is None and session.knows(topic, partition):
+                    session.lost()  # assigned again meanwhile: the broker would not name its end once more
+                    return
 
     def _may_fetch_ahead(self, assignment: Any) -> bool:
         records = self._records

@@ -1,0 +1,138 @@
+"""Consumers of a real broker fetch in sessions: nothing is named again that has not changed, and
+nothing is missed when a session is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from aiokafka.protocol.fetch import FetchRequest, FetchRequest_v11
+
+from equipoise.events.log.kafka.aiokafka_sessions import FetchSession
+from equipoise.events.log.kafka.client import TopicPartition
+from equipoise.events.log.kafka.connection import Connection
+from tests.live.test_restorer import make_topic, producing
+
+PARTITIONS = 20
+
+
+class _Requests:
+    """Those of one consumer, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.built: list[Any] = []
+        build = FetchSession.build
+
+        def noted(session: FetchSession, request: Any, version: Any) -> Any:
+            made = build(session, request, version)
+            self.built.append(made)
+            return made
+
+        monkeypatch.setattr(FetchSession, "build", noted)
+
+    async def at_rest(self) -> None:
+        """Returns after a request that names and drops nothing, built after this call."""
+        count = len(self.built) + 1
+        await _until(lambda: any(not made.topics and not made.forgotten_topics_data for made in self.built[count:]))
+
+    @property
+    def named(self) -> list[list[int]]:
+        return [_partitions(made.topics) for made in self.built if made.topics]
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    for _ in range(2_000):
+        if holds():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it does not hold after 20 s")
+
+
+def _partitions(topics: Any) -> list[int]:
+    return sorted(each[0] for _, partitions in topics for each in partitions)
+
+
+@pytest.fixture
+async def consumer(bootstrap: str, prefix: str) -> AsyncIterator[Any]:
+    await make_topic(bootstrap, prefix, PARTITIONS)
+    made: Any = Connection(bootstrap=bootstrap).clients.consumer(fetch_max_wait_ms=50)
+    await made.start()
+    await _place(made, [TopicPartition(prefix, partition) for partition in range(PARTITIONS)])
+    yield made
+    await made.stop()
+
+
+async def _place(consumer: Any, places: list[TopicPartition]) -> None:
+    consumer.assign(places)
+    for place in places:
+        consumer.seek(place, 0)
+
+
+async def _read(consumer: Any, count: int) -> list[tuple[int, int]]:
+    """Partitions and offsets of the next records."""
+    found: list[tuple[int, int]] = []
+    async with asyncio.timeout(20):
+        while len(found) < count:
+            for place, records in (await consumer.getmany(timeout_ms=1_000)).items():
+                found += [(place.partition, record.offset) for record in records]
+    return found
+
+
+async def test_fetches_name_what_has_changed(bootstrap: str, prefix: str, consumer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = _Requests(monkeypatch)
+    await requests.at_rest()
+    requests.built.clear()
+    async with producing(bootstrap) as producer:
+        await producer.send_and_wait(prefix, b"1", partition=7)
+        assert await _read(consumer, 1) == [(7, 0)]
+        await requests.at_rest()
+        assert requests.named == [[7]]
+        consumer.pause(TopicPartition(prefix, 3))
+        await producer.send_and_wait(prefix, b"2", partition=3)
+        await producer.send_and_wait(prefix, b"3", partition=4)
+        assert await _read(consumer, 1) == [(4, 0)]
+        consumer.resume(TopicPartition(prefix, 3))
+        assert await _read(consumer, 1) == [(3, 0)]
+
+
+async def test_nothing_is_missed_when_the_broker_has_dropped_the_session(
+    bootstrap: str, prefix: str, consumer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = _Requests(monkeypatch)
+    await requests.at_rest()
+    [session] = consumer._fetcher._sessions.values()
+
+    class Ends(FetchRequest):  # type: ignore[misc]
+        def build(self, _: Any) -> Any:
+            return FetchRequest_v11(-1, 0, 0, 1, 0, session._id, -1, [], [], "")
+
+    async with producing(bootstrap) as producer:
+        other = Connection(bootstrap=bootstrap).clients.consumer()
+        await other.start()
+        [node] = consumer._fetcher._sessions
+        await other._client.send(node, Ends(0, 0, 1, 0, []))  # type: ignore[attr-defined]
+        await other.stop()
+        for partition in (2, 5):
+            await producer.send_and_wait(prefix, b"1", partition=partition)
+        assert sorted(await _read(consumer, 2)) == [(2, 0), (5, 0)]
+    assert list(range(PARTITIONS)) in requests.named
+    await requests.at_rest()
+
+
+async def test_end_of_a_partition_that_is_assigned_again_is_known(
+    bootstrap: str, prefix: str, consumer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with producing(bootstrap) as producer:
+        await producer.send_and_wait(prefix, b"1", partition=1)
+    assert await _read(consumer, 1) == [(1, 0)]
+    requests = _Requests(monkeypatch)
+    await requests.at_rest()
+    places = [TopicPartition(prefix, partition) for partition in range(PARTITIONS)]
+    consumer.assign(places[2:])
+    consumer.assign(places)
+    for place in places[:2]:
+        consumer.seek(place, place.partition)
+    await _until(lambda: [consumer.highwater(place) for place in places[:2]] == [0, 1])
