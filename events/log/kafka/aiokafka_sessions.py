@@ -6,6 +6,7 @@ aiokafka has none.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -26,30 +27,36 @@ Fetched = tuple[int, int]
 
 
 class FetchSession:
-    """The session with one broker. One request at a time: it is `answered`, or `lost`."""
+    """The session with one broker. One request at a time: after `build` it is `answered`, or
+    `lost`.
+    """
 
     def __init__(self) -> None:
         self._id, self._epoch = NO_SESSION, FIRST_EPOCH
         self._known: Mapping[tuple[str, int], Fetched] = {}
         """What the broker fetches unless the next request says otherwise."""
+        self._asked = self._known
+        """The same once it has answered the present request."""
 
     def build(self, request: FetchRequest, version: Any) -> Any:
         """`request` in the given version of aiokafka's, with changes only."""
-        whole = FetchRequest.build(request, version)
         if version.API_VERSION < _OLDEST:
-            return whole
-        wanted, gone = _fetched(request), dict[str, list[int]]()
-        if self._epoch != FIRST_EPOCH:
-            for topic, partition in self._known:
-                if (topic, partition) not in wanted:
-                    gone.setdefault(topic, []).append(partition)
-            changed = {place for place, fetched in wanted.items() if self._known.get(place) != fetched}
-            whole.topics = [
-                (topic, named) for topic, partitions in whole.topics if (named := [each for each in partitions if (topic, each[0]) in changed])
-            ]
-        whole.session_id, whole.session_epoch = self._id, self._epoch
-        whole.forgotten_topics_data = list(gone.items())
-        return whole
+            return FetchRequest.build(request, version)
+        known: Mapping[tuple[str, int], Fetched] = {} if self._epoch == FIRST_EPOCH else self._known
+        asked = self._asked = {(topic, each[0]): (each[1], each[2]) for topic, partitions in request.topics for each in partitions}
+        changes = copy.copy(request)
+        changes._topics = []
+        for topic, partitions in request.topics:
+            changed = [each for each in partitions if known.get((topic, each[0])) != (each[1], each[2])]
+            if changed:
+                changes._topics.append((topic, changed))
+        gone: dict[str, list[int]] = {}
+        for topic, partition in known:
+            if (topic, partition) not in asked:
+                gone.setdefault(topic, []).append(partition)
+        built = FetchRequest.build(changes, version)
+        built.session_id, built.session_epoch, built.forgotten_topics_data = self._id, self._epoch, list(gone.items())
+        return built
 
     def knows(self, topic: str, partition: int) -> bool:
         """Whether the broker has answered for this partition, and does so again when it has
@@ -57,15 +64,15 @@ class FetchSession:
         """
         return self._epoch != FIRST_EPOCH and (topic, partition) in self._known
 
-    def answered(self, request: FetchRequest, answer: Any) -> None:
-        """The broker has answered `request`."""
+    def answered(self, answer: Any) -> None:
+        """The broker has answered the request."""
         if answer.API_VERSION < _OLDEST or answer.error_code:
             self.lost()
         elif answer.session_id == NO_SESSION:
             self._id, self._epoch = NO_SESSION, FIRST_EPOCH
         else:
             self._id, self._epoch = answer.session_id, 1 if self._epoch == LAST_EPOCH else self._epoch + 1
-            self._known = _fetched(request)
+            self._known = self._asked
 
     def lost(self) -> None:
         """Whether the broker has taken the last request is not known. The next one begins a new
@@ -94,11 +101,7 @@ def sending(send: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]
         except BaseException:
             request.session.lost()
             raise
-        request.session.answered(request, answer)
+        request.session.answered(answer)
         return answer
 
     return send_in_session
-
-
-def _fetched(request: FetchRequest) -> Mapping[tuple[str, int], Fetched]:
-    return {(topic, partition): (offset, most) for topic, partitions in request.topics for partition, offset, most in partitions}
