@@ -165,7 +165,9 @@ class DeployedConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # aiok
         super().resume(*map(_theirs, partitions))
 
     def highwater(self, partition: TopicPartition) -> int | None:
-        return super().highwater(partition) if partition in self.assignment() else None
+        subscription = self._subscription.subscription
+        state = None if subscription is None else subscription.assignment.state_value(partition)
+        return None if state is None else state.highwater
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         await super().commit({_theirs(partition): offset for partition, offset in offsets.items()})

@@ -37,6 +37,8 @@ class FetchSession:
         """What the broker fetches unless the next request says otherwise."""
         self._asked = self._known
         """The same once it has answered the present request."""
+        self.found_nothing = False
+        """Whether the last answer names no partition."""
 
     def build(self, request: FetchRequest, version: Any) -> Any:
         """`request` in the given version of aiokafka's, with changes only."""
@@ -66,6 +68,7 @@ class FetchSession:
 
     def answered(self, answer: Any) -> None:
         """The broker has answered the request."""
+        self.found_nothing = not answer.topics
         if answer.API_VERSION < _OLDEST or answer.error_code:
             self.lost()
         elif answer.session_id == NO_SESSION:
@@ -78,7 +81,7 @@ class FetchSession:
         """Whether the broker has taken the last request is not known. The next one begins a new
         session, and ends this one.
         """
-        self._epoch = FIRST_EPOCH
+        self._epoch, self.found_nothing = FIRST_EPOCH, False
 
 
 class SessionRequest(FetchRequest):  # type: ignore[misc]  # aiokafka ships no types
