@@ -18,9 +18,7 @@ from equipoise.events.tasks import TaskId
 GATHER_S = 0.002
 """How long a transaction waits for commits of other tasks, which were woken by the same tick."""
 MOST_RECORDS = 50_000
-"""Most records of a transaction of several tasks: all of it is queued at once, beside the records
-that are queued.
-"""
+"""Most records of a transaction of several tasks. All of them are queued at once."""
 ALONE_S = 10.0
 """For how long a task whose commit has failed has transactions of its own."""
 

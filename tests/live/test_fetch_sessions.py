@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from aiokafka.protocol.fetch import FetchRequest, FetchRequest_v11
 
+from equipoise.events.log.kafka.aiokafka_fetcher import FairFetcher
 from equipoise.events.log.kafka.aiokafka_sessions import FetchSession
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.connection import Connection
@@ -136,3 +137,23 @@ async def test_end_of_a_partition_that_is_assigned_again_is_known(
     for place in places[:2]:
         consumer.seek(place, place.partition)
     await _until(lambda: [consumer.highwater(place) for place in places[:2]] == [0, 1])
+
+
+async def test_partition_that_is_resumed_and_paused_again_keeps_nothing_busy(prefix: str, consumer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = TopicPartition(prefix, 3)
+    consumer.pause(place)
+    requests = _Requests(monkeypatch)
+    await requests.at_rest()
+    looks = 0
+    look = FairFetcher._get_actions_per_node
+
+    def counted(fetcher: FairFetcher, assignment: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return look(fetcher, assignment)
+
+    monkeypatch.setattr(FairFetcher, "_get_actions_per_node", counted)
+    consumer.resume(place)
+    consumer.pause(place)
+    await asyncio.sleep(1)
+    assert 2 <= looks <= 100, "a fetch waits for 50 ms"

@@ -166,7 +166,8 @@ class DeployedConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # aiok
 
     def highwater(self, partition: TopicPartition) -> int | None:
         subscription = self._subscription.subscription
-        state = None if subscription is None else subscription.assignment.state_value(partition)
+        assignment = None if subscription is None else subscription.assignment
+        state = None if assignment is None else assignment.state_value(partition)
         return None if state is None else state.highwater
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:

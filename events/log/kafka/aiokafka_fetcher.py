@@ -54,13 +54,13 @@ class _Rest(NamedTuple):
 
     assignment: Any
     partitions: Any
-    states: list[tuple[int | None, bool]]
-    """Position of each partition, and whether it is paused."""
+    states: list[tuple[int | None, Any]]
+    """Position of each partition, and the future that ends its pause."""
     requests: dict[int, Any]
     """Broker -> its last request."""
     brokers: frozenset[int]
     resumed: list[Any]
-    """Futures of paused partitions."""
+    """Futures that end pauses."""
 
 
 class FairFetcher(Fetcher):  # type: ignore[misc]
@@ -117,7 +117,7 @@ class FairFetcher(Fetcher):  # type: ignore[misc]
         if self._records:
             self._rest = None
             return self._look(assignment)
-        states = [(each._position, each._paused) for each in map(assignment.state_value, assignment.tps)]
+        states = [(each._position, each._resume_fut) for each in map(assignment.state_value, assignment.tps)]
         rest = self._rest
         if rest is not None and (rest.assignment is not assignment or rest.partitions is not assignment.tps or rest.states != states):
             rest = None
