@@ -65,7 +65,7 @@ class _Rest(NamedTuple):
 
 class FairFetcher(Fetcher):  # type: ignore[misc]
     """Fetches in turn: partitions whose records were fetched the longest time ago come first. An
-    answer has room for few partitions with a large lag, and aiokafka asks in random order.
+    answer holds few partitions with a large lag, and aiokafka asks in random order.
 
     While records of one answer are left, it fetches the next answer, if other partitions are known
     to have records. aiokafka fetches when no records are left.

@@ -13,8 +13,8 @@ from typing import Any
 from aiokafka.protocol.fetch import FetchRequest
 
 NO_SESSION = 0
-"""Session id in a request for a new session, and in an answer of a broker that has no room for
-one.
+"""Session id in a request for a new session, and in an answer of a broker whose session cache is
+full.
 """
 FIRST_EPOCH = 0
 """Epoch of a request for a new session."""
