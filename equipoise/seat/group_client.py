@@ -204,7 +204,11 @@ class GroupClient:
 
     async def heartbeat(self) -> None:
         """Raises RebalanceInProgressError when another generation is to begin."""
-        self._others.check((await self._others.send(HeartbeatRequest(self.group, self.generation, self.member_id))).error_code)
+        try:
+            self._others.check((await self._others.send(HeartbeatRequest(self.group, self.generation, self.member_id))).error_code)
+        except (errors.KafkaError, OSError):
+            self._joins.forget_coordinator()
+            raise
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commits offsets of the group, as its member: nobody else may while it has members."""

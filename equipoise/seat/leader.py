@@ -10,12 +10,14 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
 
 import attrs
 from aiokafka import errors
 
 from equipoise.assignors.adapters.fetching import LagFetcher
+from equipoise.broker_watch import BrokerWatch
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.seat.consumer_protocol import TopicPartition, read_assignment, read_subscription, write_assignment
@@ -26,6 +28,7 @@ from equipoise.seat.metadata import MetadataClient
 from equipoise.seat.names import client_of, is_static
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 HEARTBEAT_S = 0.3
 """Members of an eager protocol stand still until the seat has joined, too."""
@@ -35,6 +38,10 @@ RETRY_S = 0.5
 LAGS_WITHIN_S = 1.0
 EVICTED_HOLD_MS = 10_000
 """An evicted member learns it with its next heartbeat, and joins again."""
+
+
+MEMBERSHIP_ERRORS = (errors.UnknownMemberIdError, errors.IllegalGenerationError, errors.RebalanceInProgressError)
+"""Answers after which the seat has to join."""
 
 
 class RefusedError(InputError):
@@ -60,6 +67,7 @@ class Seat:
         self._book, self._settings, self._evict = book, settings, evict
         self._client = GroupClient(connection, group)
         self._metadata = MetadataClient(connection)
+        self._brokers = BrokerWatch(f"group {group}", time.monotonic)
         self._lags = LagFetcher(group_id=group, connection=connection, auto_offset_reset="earliest", timeout_s=LAGS_WITHIN_S)
         self._assigned: dict[str, frozenset[TopicPartition]] = {}
         """Client's key -> what it was assigned last, by whoever led."""
@@ -111,14 +119,37 @@ class Seat:
                 raise RefusedError(await self._why_inconsistent()) from None
             except errors.GroupAuthorizationFailedError:
                 raise RefusedError(f"--group {self.group}: the user may not read this group; it needs READ and DESCRIBE on the group") from None
-            except (errors.UnknownMemberIdError, errors.IllegalGenerationError, errors.RebalanceInProgressError) as error:
+            except MEMBERSHIP_ERRORS as error:
                 if isinstance(error, errors.UnknownMemberIdError):
                     self._client.member_id = ""
                 log.info("group %s: joins again: %s", self.group, type(error).__name__)
             except (errors.KafkaError, OSError) as error:
-                log.warning("group %s: %s: %s; trying again", self.group, type(error).__name__, error)
+                if not self._brokers.noted("joining", error):
+                    log.warning("group %s: %s: %s; trying again", self.group, type(error).__name__, error)
                 await asyncio.sleep(RETRY_S)
             self.status.leads = False
+
+    async def _asked(self, what: str, request: Callable[[], Awaitable[T]]) -> T:
+        """The answer to a request that changes nothing, of whichever broker is the coordinator: it
+        is repeated while there is none. A coordinator that takes over knows the members and their
+        generation; if the seat joined again then, everybody would have to.
+        """
+        while True:
+            asked_s = time.monotonic()
+            try:
+                answer = await request()
+            except MEMBERSHIP_ERRORS:
+                raise
+            except (errors.KafkaError, OSError) as error:
+                if not self._brokers.noted(what, error):
+                    raise
+                await asyncio.sleep(RETRY_S)
+            else:
+                self._brokers.answered(asked_s)
+                return answer
+
+    async def _heartbeat(self) -> None:
+        await self._asked("a heartbeat", self._client.heartbeat)
 
     async def _generations(self) -> None:
         while True:
@@ -184,13 +215,13 @@ class Seat:
         remembered = False
         while True:
             await asyncio.sleep(HEARTBEAT_S)
-            await self._client.heartbeat()
+            await self._heartbeat()
             if remembered:
                 continue
-            description = await self._client.describe()
+            description = await self._asked("describing the group", self._client.describe)
             if description.state != "Stable":
                 continue
-            await self._client.heartbeat()  # still the same generation
+            await self._heartbeat()  # still the same generation
             self._remember(description.members)
             remembered = True
             if self._evict:
@@ -291,7 +322,7 @@ class Seat:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             try:
-                await self._client.heartbeat()
+                await self._heartbeat()
             except errors.RebalanceInProgressError:
                 if generation.protocol == COOPERATIVE and self._settings.hold_ms:
                     await self._await_absent()
@@ -301,7 +332,7 @@ class Seat:
                 return
             if time.monotonic() - looked_s >= METADATA_S:
                 looked_s = time.monotonic()
-                counts = (await self._metadata.ask(self._topics)).counts
+                counts = (await self._asked("metadata", lambda: self._metadata.ask(self._topics))).counts
                 if counts != self._counts:
                     log.info("group %s: begins a generation: partitions of its topics changed", self.group)
                     return
@@ -312,12 +343,12 @@ class Seat:
         """
         until_s = time.monotonic() + self._settings.hold_ms / 1_000
         while time.monotonic() < until_s:
-            members = (await self._client.describe()).members
+            members = (await self._asked("describing the group", self._client.describe)).members
             here = Counter(client_of(each.member_id, each.instance_id).base for each in members)
             if not self._clients - here:
                 return
             try:
-                await self._client.heartbeat()
+                await self._heartbeat()
             except errors.RebalanceInProgressError:
                 await asyncio.sleep(LOOK_S)
             else:

@@ -204,7 +204,7 @@ class ConsumerGroup:
     def check(self, code: int) -> None:
         """Raises the KafkaError of an error code; 0 is none."""
         if code:
-            self._coordinator = None
+            self.forget_coordinator()
             raise _error_of(code)(f"group {self.group}, error code {code}")
 
     async def send(self, request: Any) -> Any:
@@ -213,8 +213,12 @@ class ConsumerGroup:
         try:
             return await self._client.send(node, request, group=ConnectionGroup.COORDINATION)
         except (errors.KafkaError, OSError):
-            self._coordinator = None
+            self.forget_coordinator()
             raise
+
+    def forget_coordinator(self) -> None:
+        """The next request looks for it again."""
+        self._coordinator = None
 
     async def _found_coordinator(self) -> int:
         if self._client is None:

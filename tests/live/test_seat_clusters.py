@@ -107,7 +107,7 @@ async def test_seat_assigns_partitions_near_their_replicas(brokers: Brokers, tmp
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("seat on three brokers")
-async def test_seat_leads_on_when_the_coordinators_broker_dies(brokers: Brokers, tmp_path: Path) -> None:
+async def test_group_goes_on_without_a_generation_when_the_coordinators_broker_dies_and_the_seat_leads_the_next(brokers: Brokers, tmp_path: Path) -> None:
     group = "failover"
     async with admin_client(Connection(bootstrap=brokers.bootstrap)) as admin:
         assert await admin.create_topics([NewTopic(group, PARTITIONS, 3, topic_configs={"min.insync.replicas": "1"})]) == {}
@@ -125,6 +125,8 @@ async def test_seat_leads_on_when_the_coordinators_broker_dies(brokers: Brokers,
         brokers.kill(ports.index(port))
         async with ConsumerGroup(Connection(bootstrap=brokers.bootstrap), group) as asking:
             await until_elsewhere(asking, port)
+        await until(lambda: "the brokers answer again" in seat.said)
+        assert seat.said.count(", assigned in") == led, "to join again at the new coordinator would have stopped everybody"
         third = stack.enter_context(client(brokers.bootstrap, group, "third"))
         await until(lambda: shared(*clients, third))
         assert seat.said.count(", assigned in") > led
