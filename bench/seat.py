@@ -23,6 +23,7 @@ import os
 import random
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -150,17 +151,18 @@ class Run:
         self.revive()
         return all(each.assigned for each in self.clients.values()) and sum(len(each.assigned) for each in self.clients.values()) == PARTITIONS
 
-    def window(self, since_s: float) -> Window:
+    def window(self, since_s: float, until_s: float | None = None) -> Window:
+        """What happened since then, until now if `until_s` is None."""
         reads: dict[int, list[tuple[float, str]]] = {partition: [] for partition in range(PARTITIONS)}
         for name, client in [*self.ended, *self.clients.items()]:
             for at_s, partition in list(client.reads):
                 reads[partition].append((at_s, name))
-        moves, paused_s, longest, now_s = 0, 0.0, (0.0, since_s), time.monotonic()
+        moves, paused_s, longest, end_s = 0, 0.0, (0.0, since_s), until_s or time.monotonic()
         for each in map(sorted, reads.values()):
             last = max((place for place, (at_s, _) in enumerate(each) if at_s <= since_s), default=0)
-            seen = each[last:]
+            seen = [(at_s, name) for at_s, name in each[last:] if at_s <= end_s]
             moves += sum(before != after for (_, before), (_, after) in itertools.pairwise(seen))
-            times = [max(since_s, at_s) for at_s, _ in seen] + [now_s]
+            times = [max(since_s, at_s) for at_s, _ in seen] + [end_s]
             gaps = [(after - before, before) for before, after in itertools.pairwise(times) if after - before > GAP_S]
             paused_s += sum(gap_s for gap_s, _ in gaps)
             longest = max([longest, *gaps])
@@ -252,9 +254,11 @@ class Fault:
         return f"{self.what} ({self.which})"
 
 
-def faults_of(seed: int, kind: str, count: int) -> list[Fault]:
+WHATS = ("kill a broker", "kill a client", "kill a seat", "stop a seat", "restart a client")
+
+
+def faults_of(seed: int, kind: str, count: int, whats: Sequence[str]) -> list[Fault]:
     chance = random.Random(f"{seed} {kind}")
-    whats = ("kill a broker", "kill a client", "kill a seat", "stop a seat", "restart a client")
     found = []
     for _ in range(count):
         what = chance.choice(whats)
@@ -288,7 +292,9 @@ def happen(fault: Fault, run: Run, brokers: Brokers) -> None:
 
 
 def storm(brokers: Brokers, kind: str, leader: str, folder: Path, faults: Sequence[Fault]) -> list[str]:
-    """One row: how long partitions were not read, and repeated and missing records."""
+    """One row: how long partitions were not read, at most and in the median of the killed brokers,
+    and repeated and missing records.
+    """
     run = Run(brokers.bootstrap, kind, leader, folder)
     times: list[tuple[float, Fault]] = []
     try:
@@ -306,14 +312,18 @@ def storm(brokers: Brokers, kind: str, leader: str, folder: Path, faults: Sequen
                 happen(fault, run, brokers)
             time.sleep(2 * SETTLE_S)
             until(run.is_shared)
-            window = run.window(since_s)
+            over_s = time.monotonic()
+            window = run.window(since_s, over_s)
             repeated, missing = run.repeated()
     finally:
         run.close()
     before = ", ".join(str(fault) for at_s, fault in times if window.longest_from_s - 10 <= at_s <= window.longest_from_s + window.longest_s)
     told = ", ".join(f"{count} × {what}" for what, count in sorted(Counter(fault.what for fault in faults).items()))
+    ends_s = [*(at_s for at_s, _ in times[1:]), over_s]
+    killed = [run.window(at_s, end_s).longest_s for (at_s, fault), end_s in zip(times, ends_s, strict=True) if fault.what == "kill a broker"]
     counts = [str(each) for each in (repeated, missing, run.revived)]
-    return [told, str(window.moves), f"{window.paused_s:.0f}", f"{window.longest_s:.1f}", before, *counts, run.verified()]
+    of_killed = f"{statistics.median(killed):.1f}" if killed else "-"
+    return [told, str(window.moves), f"{window.paused_s:.0f}", f"{window.longest_s:.1f}", of_killed, before, *counts, run.verified()]
 
 
 def _print(cells: Sequence[str]) -> None:
@@ -324,10 +334,14 @@ def _print(cells: Sequence[str]) -> None:
 @click.option("--kinds", default="; ".join(KINDS), show_default=True, help="Separated by semicolons.")
 @click.option("--leaders", default="; ".join(LEADERS), show_default=True, help="Separated by semicolons.")
 @click.option("--storm", "count", default=0, help="How many faults; 0: none, the table of actions instead.")
+@click.option("--faults", "whats", default="; ".join(WHATS), show_default=True, help="Separated by semicolons.")
 @click.option("--seed", default=1, show_default=True)
-def main(kinds: str, leaders: str, count: int, seed: int) -> None:
+def main(kinds: str, leaders: str, count: int, whats: str, seed: int) -> None:
     """Measures stock groups beside led ones."""
-    columns = ["faults", "moves", "paused", "longest, s", "faults about it", "repeated", "missing", "ended by themselves", "log"]
+    named = [each.strip() for each in whats.split(";")]
+    if unknown := set(named) - set(WHATS):
+        raise click.BadParameter(f"{', '.join(sorted(unknown))}: no such fault; there are: {'; '.join(WHATS)}", param_hint="--faults")
+    columns = ["faults", "moves", "paused", "longest, s", "killed broker, median s", "faults about it", "repeated", "missing", "ended", "log"]
     if not count:
         actions = [f"{action}: {what}" for action in ("restarts", "join", "kill -9") for what in ("moves", "paused")]
         columns = [*actions, "generations", "repeated", "missing", "log"]
@@ -339,7 +353,7 @@ def main(kinds: str, leaders: str, count: int, seed: int) -> None:
         if count:
             with Brokers(3, **{"broker.session.timeout.ms": "6000"}) as brokers:
                 for pair in pairs:
-                    _print((*pair, *storm(brokers, *pair, folder, faults_of(seed, pair[0], count))))
+                    _print((*pair, *storm(brokers, *pair, folder, faults_of(seed, pair[0], count, named))))
         else:
             with one_broker() as bootstrap:
                 for pair in pairs:
