@@ -29,6 +29,7 @@ from equipoise.member.permit import OvertakenError, Permit, RefusedError
 from equipoise.member.processing import MOST_AT_ONCE, Processor, call
 from equipoise.member.ticks import CommitTicks, CommitTurn
 from equipoise.member.timers import Timers
+from equipoise.member.uncommitted import Uncommitted
 from equipoise.member.writer import TaskWriter
 from equipoise.runtime import Runtime
 
@@ -38,8 +39,6 @@ IDLE_S = 60.0
 """Longest time that a task waits. Whatever it waits for wakes it."""
 MOST_UNSENT = 1_000
 """Outputs that wait, with at_least_once, while more records are processed."""
-MOST_OF_MEMBER = 400_000
-"""Uncommitted records of all tasks of a member: each takes 300 to 450 bytes."""
 BEHIND_INTERVALS = 30
 """A task that has much to do commits so much more seldom: of a key that it counts ten times, one
 change is written.
@@ -61,6 +60,7 @@ class TaskRunner:
         token: int,
         *,
         ticks: CommitTicks,
+        uncommitted: Uncommitted,
         new_clients: Callable[[], TaskClients],
         connected: TaskClients | None,
         stateful: bool,
@@ -101,6 +101,7 @@ class TaskRunner:
         self._was_out_of_range = False
         """Whether a broker had no records at a source position."""
         self._uncommitted = 0
+        self._of_member = uncommitted
         self._sent: list[SentBatch] = []
         """Outputs of the next commit that are on their way."""
         self._last_sent: Sequence[SentBatch] = ()
@@ -257,6 +258,7 @@ class TaskRunner:
             committing, self._committing = self._committing, None
             if committing is not None:
                 await call_off(committing)
+            self._of_member.wait(self.task, 0)
             self._turn.leave()
 
     async def _last_commit(self, *, gives_back: bool = False) -> None:
@@ -290,16 +292,21 @@ class TaskRunner:
                 opened.positions[tp] = records[done - 1].offset + 1
                 self.processed += handled
                 self._uncommitted += handled
+                self._of_member.wait(self.task, self._uncommitted)
             if processing.retry_in_s is not None:
                 await self._wait_to_retry(processing.retry_in_s)
-            elif self._uncommitted >= most:
+            elif self._uncommitted >= most or self._of_member.is_next(self.task):
                 self._note_busy()
                 await self._commit()
+                self._begun_s = self._monotonic_s()
+            elif self._of_member.is_full:
+                self._note_busy()
+                await self._of_member.room()
                 self._begun_s = self._monotonic_s()
         self._note_busy()
 
     def _most_uncommitted(self, opened: OpenTask) -> int:
-        return min(self._options.most_uncommitted_records, max(MOST_AT_ONCE, MOST_OF_MEMBER // opened.reading.reader.partitions))
+        return min(self._options.most_uncommitted_records, max(MOST_AT_ONCE, self._of_member.most_of_task(opened.reading.reader.partitions)))
 
     def _is_permitted(self) -> bool:
         return self._boot_ms() < self._permitted_until_ms
@@ -435,7 +442,9 @@ class TaskRunner:
             self._uncommitted, self._sent = 0, []
             self._turn.begin()
             self._committing = asyncio.ensure_future(self._write(self._open_task, commit))
+            self._of_member.begin(self.task, self._committing)
         else:
+            self._of_member.wait(self.task, 0)
             self._turn.leave()
             self._set_due()
 

@@ -32,6 +32,7 @@ from equipoise.member.processing import Processor
 from equipoise.member.restorer import ChangelogRestorer
 from equipoise.member.runner import TaskRunner
 from equipoise.member.ticks import CommitTicks
+from equipoise.member.uncommitted import MOST_OF_MEMBER, MOST_TRANSACTIONAL, Uncommitted
 from equipoise.runtime import HostThread, Runtime
 from equipoise.statemachine.member import End, MemberSession
 
@@ -72,12 +73,17 @@ class RunnerFactory:
     """Returns the id of the log that grants tasks now."""
     _ticks: CommitTicks = attrs.field(init=False)
     """Of all tasks that share a producer."""
+    _uncommitted: Uncommitted = attrs.field(init=False)
 
     @_ticks.default
     def _new_ticks(self) -> CommitTicks:
         interval_s = self.options.commit_interval_ms / 1_000
         # With at_least_once outputs do not wait for a commit.
         return CommitTicks(self.runtime.monotonic_s, interval_s, least_rest_s=0.0 if self.options.transactional else interval_s)
+
+    @_uncommitted.default
+    def _new_uncommitted(self) -> Uncommitted:
+        return Uncommitted(MOST_TRANSACTIONAL if self.options.transactional else MOST_OF_MEMBER)
 
     def make(self, permit: Permit, task: TaskId, token: int, connected: TaskClients | None) -> TaskRunner:
         """The runner of the grant `token` of `task`. `connected`: its clients, if connected ahead.
@@ -87,7 +93,7 @@ class RunnerFactory:
         ticks = self._ticks if stateful or not self.options.transactional else self._new_ticks()
         return TaskRunner(
             permit, self.runtime, self.log_id(), self.group, task, token,
-            ticks=ticks, new_clients=partial(self.clients, task), connected=connected,
+            ticks=ticks, uncommitted=self._uncommitted, new_clients=partial(self.clients, task), connected=connected,
             stateful=stateful, options=self.options, processor=self.processors[task.subtopology],
             on_assigned=self.on_assigned, on_revoked=self.on_revoked,
         )  # fmt: skip

@@ -29,6 +29,7 @@ from equipoise.member.processing import MOST_AT_ONCE, Processor
 from equipoise.member.runner import MOST_UNSENT, TaskRunner
 from equipoise.member.sources import TaskSources
 from equipoise.member.ticks import CommitTicks
+from equipoise.member.uncommitted import MOST_OF_MEMBER, Uncommitted
 from equipoise.member.work import PERMIT_MS
 from equipoise.testing.simulated.connection import SimulatedConnection
 from equipoise.testing.simulated.kafka.clients import SimulatedClients
@@ -54,6 +55,7 @@ class Bench:
         connection = SimulatedConnection(made=SimulatedClients(self.cluster, "member"))
         self.clients = MemberClients(connection, "group", self.options, lambda: "m1/1")
         self.ticks = CommitTicks(self.monotonic_s, 0.0)
+        self.uncommitted = Uncommitted(MOST_OF_MEMBER)
         self.runners: list[TaskRunner] = []
         self.lease_ends_ms = LONG_MS
         self.permit_ms = PERMIT_MS
@@ -93,8 +95,9 @@ class Bench:
         new_clients = partial(TaskClients, self.clients, "group", task, self.options, sources=("in",), changelogs=())
         runtime: Any = self
         runner = TaskRunner(
-            runtime, runtime, "log", "group", task, 1, ticks=self.new_ticks(), new_clients=new_clients, connected=None, stateful=False,
-            options=self.options, processor=Processor(handler, sources="in", **processor), on_assigned=on_assigned, on_revoked=None,
+            runtime, runtime, "log", "group", task, 1, ticks=self.new_ticks(), uncommitted=self.uncommitted, new_clients=new_clients,
+            connected=None, stateful=False, options=self.options, processor=Processor(handler, sources="in", **processor),
+            on_assigned=on_assigned, on_revoked=None,
         )  # fmt: skip
         self.runners.append(runner)
         runner.start()
@@ -273,6 +276,7 @@ def test_outputs_of_a_slow_runner_wait_no_longer_when_it_is_far_behind() -> None
 
 def test_tasks_of_a_member_share_what_may_be_uncommitted() -> None:
     async def test(bench: Bench) -> None:
+        bench.uncommitted = Uncommitted(TASKS)
         for partition in range(TASKS):
             bench.send(partition, 3 * MOST_AT_ONCE)
             bench.start(partition, answer)
@@ -281,8 +285,29 @@ def test_tasks_of_a_member_share_what_may_be_uncommitted() -> None:
             assert len({id(each.batch) for each in bench.outputs(partition)}) == 3
         assert all(runner.commits >= 3 for runner in bench.runners)
 
-    with mock.patch.object(equipoise.member.runner, "MOST_OF_MEMBER", TASKS):
-        simulate(test, commit_interval_ms=60_000)
+    simulate(test, commit_interval_ms=60_000)
+
+
+@BOTH
+def test_tasks_of_a_member_process_no_more_while_commits_hang(guarantee: str) -> None:
+    most = 4 * MOST_AT_ONCE
+
+    async def test(bench: Bench) -> None:
+        bench.uncommitted = Uncommitted(most)
+        for partition in range(TASKS):
+            bench.send(partition, 3 * most)
+            bench.start(partition, answer)
+        while not any(runner._committing for runner in bench.runners):  # noqa: ASYNC110
+            await asyncio.sleep(0.0001)
+        bench.cluster.pause(0)
+        await asyncio.sleep(1)
+        processed = sum(runner.processed for runner in bench.runners)
+        assert most <= processed <= most + TASKS * MOST_AT_ONCE, "each alone might process three times as many"
+        bench.cluster.resume(0)
+        await asyncio.sleep(10)
+        assert [len(bench.outputs(partition)) for partition in range(TASKS)] == [3 * most] * TASKS
+
+    simulate(test, guarantee=guarantee, commit_interval_ms=60_000)
 
 
 @BOTH

@@ -1,0 +1,68 @@
+"""How many records a member's tasks have processed and not committed."""
+
+from __future__ import annotations
+
+import asyncio
+
+MOST_OF_MEMBER = 400_000
+"""Uncommitted records of all tasks of a member: each takes some 300 bytes."""
+MOST_TRANSACTIONAL = 200_000
+"""The same with exactly_once, where each takes 450 bytes: its outputs wait, too."""
+
+
+class Uncommitted:
+    """The counts of all tasks of one member, `most` together. Belongs to the application's loop.
+
+    Tasks that have much to do progress side by side, and would all commit at once. Instead, when
+    two thirds of `most` are in no commit yet, the task with the most of them commits: so commits
+    follow one another, and with commits of the same size half as many records wait. With `most`,
+    tasks that are not next process no more until a commit is over.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._most_waiting = most, most * 2 // 3
+        self._waiting: dict[object, int] = {}
+        """Task -> its records that are in no commit."""
+        self._all_waiting = self._in_commits = 0
+        self._commit_over = asyncio.Event()
+
+    def most_of_task(self, tasks: int) -> int:
+        """How many records one of so many tasks commits at most: twice its share, because on
+        average a task is half-way to its commit.
+        """
+        return 2 * self._most_waiting // tasks
+
+    def wait(self, task: object, records: int) -> None:
+        """So many records of the task are in no commit."""
+        self._all_waiting += records - self._waiting.pop(task, 0)
+        if records:
+            self._waiting[task] = records
+
+    def begin(self, task: object, committing: asyncio.Future[None]) -> None:
+        """The task's records are in this commit from now on."""
+        records = self._waiting.get(task, 0)
+        self.wait(task, 0)
+        self._in_commits += records
+
+        def end(_: asyncio.Future[None]) -> None:
+            self._in_commits -= records
+            self._commit_over.set()
+
+        committing.add_done_callback(end)
+
+    def is_next(self, task: object) -> bool:
+        """Whether the task has to commit now."""
+        if self._all_waiting >= self._most_waiting and self._waiting.get(task, 0) >= max(self._waiting.values()):
+            return True
+        return self.is_full and not self._in_commits
+
+    @property
+    def is_full(self) -> bool:
+        """Whether tasks may process no more for now."""
+        return self._all_waiting + self._in_commits >= self._most
+
+    async def room(self) -> None:
+        """Returns when tasks may process more."""
+        while self.is_full and self._in_commits:
+            self._commit_over.clear()
+            await self._commit_over.wait()
