@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 MOST_OF_MEMBER = 400_000
 """Uncommitted records of all tasks of a member: each takes some 300 bytes."""
 MOST_TRANSACTIONAL = 200_000
 """The same with exactly_once, where each takes 450 bytes: its outputs wait, too."""
+LONGEST_WAIT_S = 1.0
+"""Commits that take longer, because one broker does not answer, hold up no other task."""
 
 
 class Uncommitted:
     """The counts of all tasks of one member, `most` together. Belongs to the application's loop.
 
     Tasks that have much to do progress side by side, and would all commit at once. Instead, when
-    two thirds of `most` are in no commit yet, the task with the most of them commits: so commits
-    follow one another, and with commits of the same size half as many records wait. With `most`,
-    tasks that are not next process no more until a commit is over.
+    two thirds of `most` are in no commit yet, the task with the most of them commits, of those
+    whose former commit is over: so commits follow one another, and with commits of the same size
+    half as many records wait. With `most`, other tasks wait for the end of a commit.
     """
 
     def __init__(self, most: int) -> None:
         self._most, self._most_waiting = most, most * 2 // 3
         self._waiting: dict[object, int] = {}
         """Task -> its records that are in no commit."""
+        self._committing: dict[asyncio.Future[None], object] = {}
+        """Commit that is under way -> its task."""
         self._all_waiting = self._in_commits = 0
         self._commit_over = asyncio.Event()
 
@@ -42,19 +47,23 @@ class Uncommitted:
         """The task's records are in this commit from now on."""
         records = self._waiting.get(task, 0)
         self.wait(task, 0)
+        self._committing[committing] = task
         self._in_commits += records
 
         def end(_: asyncio.Future[None]) -> None:
             self._in_commits -= records
+            del self._committing[committing]
             self._commit_over.set()
 
         committing.add_done_callback(end)
 
     def is_next(self, task: object) -> bool:
         """Whether the task has to commit now."""
-        if self._all_waiting >= self._most_waiting and self._waiting.get(task, 0) >= max(self._waiting.values()):
-            return True
-        return self.is_full and not self._in_commits
+        if self._all_waiting < self._most_waiting:
+            return False
+        busy = set(self._committing.values())
+        free = {each: records for each, records in self._waiting.items() if each not in busy}
+        return task in free and (free[task] >= max(free.values()) or (self.is_full and not busy))
 
     @property
     def is_full(self) -> bool:
@@ -62,7 +71,9 @@ class Uncommitted:
         return self._all_waiting + self._in_commits >= self._most
 
     async def room(self) -> None:
-        """Returns when tasks may process more."""
-        while self.is_full and self._in_commits:
-            self._commit_over.clear()
-            await self._commit_over.wait()
+        """Returns when tasks may process more, or after LONGEST_WAIT_S."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LONGEST_WAIT_S):
+                while self.is_full and self._committing:
+                    self._commit_over.clear()
+                    await self._commit_over.wait()

@@ -75,6 +75,20 @@ async def test_full_member_without_a_commit_under_way_has_any_task_commit() -> N
     await asyncio.wait_for(uncommitted.room(), 1)
 
 
+async def test_commits_that_hang_hold_up_no_other_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("equipoise.member.uncommitted.LONGEST_WAIT_S", 0.05)
+    uncommitted, hangs = Uncommitted(30), asyncio.get_running_loop().create_future()
+    uncommitted.wait("hangs", 10)
+    uncommitted.begin("hangs", hangs)
+    uncommitted.wait("hangs", 15)
+    uncommitted.wait("other", 5)
+    assert uncommitted.is_full
+    assert not uncommitted.is_next("hangs")
+    assert uncommitted.is_next("other"), "it has the most of those that can commit"
+    await asyncio.wait_for(uncommitted.room(), 1)
+    assert uncommitted.is_full
+
+
 @pytest.mark.parametrize("ends", ["succeeds", "fails", "is cancelled"])
 async def test_commit_gives_room_however_it_ends(ends: str) -> None:
     uncommitted, committing = Uncommitted(30), asyncio.get_running_loop().create_future()
