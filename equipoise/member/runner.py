@@ -258,7 +258,7 @@ class TaskRunner:
             committing, self._committing = self._committing, None
             if committing is not None:
                 await call_off(committing)
-            self._of_member.wait(self.task, 0)
+            self._of_member.note(self.task, 0)
             self._turn.leave()
 
     async def _last_commit(self, *, gives_back: bool = False) -> None:
@@ -292,7 +292,7 @@ class TaskRunner:
                 opened.positions[tp] = records[done - 1].offset + 1
                 self.processed += handled
                 self._uncommitted += handled
-                self._of_member.wait(self.task, self._uncommitted)
+                self._of_member.note(self.task, self._uncommitted)
             if processing.retry_in_s is not None:
                 await self._wait_to_retry(processing.retry_in_s)
             elif self._uncommitted >= most or self._of_member.is_next(self.task):
@@ -301,7 +301,7 @@ class TaskRunner:
                 self._begun_s = self._monotonic_s()
             elif self._of_member.is_full:
                 self._note_busy()
-                await self._of_member.room()
+                await self._of_member.until_not_full()
                 self._begun_s = self._monotonic_s()
         self._note_busy()
 
@@ -444,7 +444,7 @@ class TaskRunner:
             self._committing = asyncio.ensure_future(self._write(self._open_task, commit))
             self._of_member.begin(self.task, self._committing)
         else:
-            self._of_member.wait(self.task, 0)
+            self._of_member.note(self.task, 0)
             self._turn.leave()
             self._set_due()
 

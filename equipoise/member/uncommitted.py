@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 
 MOST_OF_MEMBER = 400_000
-"""Uncommitted records of all tasks of a member: each takes some 300 bytes."""
+"""Uncommitted records of all tasks of a member, about: each takes some 300 bytes."""
 MOST_TRANSACTIONAL = 200_000
 """The same with exactly_once, where each takes 450 bytes: its outputs wait, too."""
 LONGEST_WAIT_S = 1.0
-"""Commits that take longer, because one broker does not answer, hold up no other task."""
+"""Commits that take longer, because one broker does not answer, hold up other tasks no longer."""
 
 
 class Uncommitted:
@@ -37,7 +37,7 @@ class Uncommitted:
         """
         return 2 * self._most_waiting // tasks
 
-    def wait(self, task: object, records: int) -> None:
+    def note(self, task: object, records: int) -> None:
         """So many records of the task are in no commit."""
         self._all_waiting += records - self._waiting.pop(task, 0)
         if records:
@@ -46,7 +46,7 @@ class Uncommitted:
     def begin(self, task: object, committing: asyncio.Future[None]) -> None:
         """The task's records are in this commit from now on."""
         records = self._waiting.get(task, 0)
-        self.wait(task, 0)
+        self.note(task, 0)
         self._committing[committing] = task
         self._in_commits += records
 
@@ -70,7 +70,7 @@ class Uncommitted:
         """Whether tasks may process no more for now."""
         return self._all_waiting + self._in_commits >= self._most
 
-    async def room(self) -> None:
+    async def until_not_full(self) -> None:
         """Returns when tasks may process more, or after LONGEST_WAIT_S."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LONGEST_WAIT_S):

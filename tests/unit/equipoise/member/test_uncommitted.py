@@ -24,7 +24,7 @@ def test_tasks_that_progress_side_by_side_stay_below_the_limit_and_all_progress(
         for _ in range(turns):
             for task in counts:
                 counts[task] += AT_ONCE
-                uncommitted.wait(task, counts[task])
+                uncommitted.note(task, counts[task])
                 if uncommitted.is_next(task):
                     commits.append((counts[task], asyncio.get_running_loop().create_future()))
                     uncommitted.begin(task, commits[-1][1])
@@ -33,9 +33,9 @@ def test_tasks_that_progress_side_by_side_stay_below_the_limit_and_all_progress(
                 while len(commits) > under_way:
                     commits.popleft()[1].set_result(None)
                     await asyncio.sleep(0)
-                room = asyncio.ensure_future(uncommitted.room())
+                waiting = asyncio.ensure_future(uncommitted.until_not_full())
                 await asyncio.sleep(0)
-                while not room.done():
+                while not waiting.done():
                     commits.popleft()[1].set_result(None)  # it waits for nothing else
                     await asyncio.sleep(0)
                     await asyncio.sleep(0)
@@ -53,7 +53,7 @@ async def test_commits_follow_one_another_with_the_size_of_commits_that_come_tog
     for _ in range(200):
         for task in counts:
             counts[task] += AT_ONCE
-            uncommitted.wait(task, counts[task])
+            uncommitted.note(task, counts[task])
             if uncommitted.is_next(task):
                 sizes.append(counts[task])
                 uncommitted.begin(task, over())
@@ -67,43 +67,43 @@ async def test_commits_follow_one_another_with_the_size_of_commits_that_come_tog
 
 async def test_full_member_without_a_commit_under_way_has_any_task_commit() -> None:
     uncommitted = Uncommitted(30)
-    uncommitted.wait("in a slow handler", 20)
-    uncommitted.wait("other", 9)
+    uncommitted.note("in a slow handler", 20)
+    uncommitted.note("other", 9)
     assert not uncommitted.is_next("other")
-    uncommitted.wait("other", 10)
+    uncommitted.note("other", 10)
     assert uncommitted.is_next("other")
-    await asyncio.wait_for(uncommitted.room(), 1)
+    await asyncio.wait_for(uncommitted.until_not_full(), 1)
 
 
 async def test_commits_that_hang_hold_up_no_other_task(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("equipoise.member.uncommitted.LONGEST_WAIT_S", 0.05)
     uncommitted, hangs = Uncommitted(30), asyncio.get_running_loop().create_future()
-    uncommitted.wait("hangs", 10)
+    uncommitted.note("hangs", 10)
     uncommitted.begin("hangs", hangs)
-    uncommitted.wait("hangs", 15)
-    uncommitted.wait("other", 5)
+    uncommitted.note("hangs", 15)
+    uncommitted.note("other", 5)
     assert uncommitted.is_full
     assert not uncommitted.is_next("hangs")
     assert uncommitted.is_next("other"), "it has the most of those that can commit"
-    await asyncio.wait_for(uncommitted.room(), 1)
+    await asyncio.wait_for(uncommitted.until_not_full(), 1)
     assert uncommitted.is_full
 
 
 @pytest.mark.parametrize("ends", ["succeeds", "fails", "is cancelled"])
-async def test_commit_gives_room_however_it_ends(ends: str) -> None:
+async def test_tasks_go_on_however_a_commit_ends(ends: str) -> None:
     uncommitted, committing = Uncommitted(30), asyncio.get_running_loop().create_future()
-    uncommitted.wait("one", 30)
+    uncommitted.note("one", 30)
     uncommitted.begin("one", committing)
-    room = asyncio.ensure_future(uncommitted.room())
+    waiting = asyncio.ensure_future(uncommitted.until_not_full())
     await asyncio.sleep(0)
-    assert not room.done()
+    assert not waiting.done()
     if ends == "succeeds":
         committing.set_result(None)
     elif ends == "fails":
         committing.set_exception(ValueError())
     else:
         committing.cancel()
-    await asyncio.wait_for(room, 1)
+    await asyncio.wait_for(waiting, 1)
     assert not uncommitted.is_next("one")
 
 
