@@ -20,7 +20,7 @@ import msgpack
 
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.client import ConsumedRecord
-from equipoise.member.origin import EPOCH_HEADER, Origin, read_origin
+from equipoise.member.origin import Origin, read_origin
 from equipoise.member.stores import Change, StateStore
 
 _LOG = logging.getLogger(__name__)
@@ -164,7 +164,7 @@ class ChangelogFence:
         origin = read_origin(headers)
         if origin is None:
             return True, True  # written by hand, not by an owner
-        epoch_known = any(name == EPOCH_HEADER for name, _ in headers)
+        epoch_known = origin.epoch > 0
         owner = None if self.owner is None else self.owner.origin
         if owner is not None and not epoch_known:
             if owner.transactional_id == origin.transactional_id:

@@ -121,9 +121,9 @@ class Recounting:
         found = self.found
         found.counts += 1
         said, customer, place = json.loads(record.value), self._wanted[record.key], f"{record.key.decode()}, {record.partition}@{record.offset}"
-        headers = dict(record.headers)
-        grant = f"{headers['equipoise.log'].decode()}/{headers['equipoise'].decode()}"
-        task, _, token = grant.rpartition("/")
+        task, token, _, log_id = dict(record.headers)["equipoise"].decode().rsplit("/", 3)
+        task = f"{log_id}/{task}"
+        grant = f"{task}/{token}"
         exactly_once = self._exactly_once and grant not in self._at_least_once
         if int(token) < self._tokens.get(task, 0):
             found.late[grant] += 1

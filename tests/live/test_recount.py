@@ -48,7 +48,7 @@ async def test_recount_finds_faults(bootstrap: str, prefix: str, said: list[Said
         for orders, cents, at, after, token in said:
             value = json.dumps({"orders": orders, "cents": cents, "at": at, "after": after}).encode()
             log_id, _, number = f"log/{token}".rpartition("/")
-            headers = [("equipoise", f"g/0_0/{number}".encode()), ("equipoise.log", log_id.encode())]
+            headers = [("equipoise", f"g/0_0/{number}/0/{log_id}".encode())]
             await producer.send_and_wait(f"{prefix}-counts", value, key=b"c", headers=headers)
     for exactly_once, wanted in ((False, least), (True, exact)):
         found = await recount(connection.options(), prefix, exactly_once=exactly_once)

@@ -74,8 +74,8 @@ def _folded(records: Iterable[StoredRecord]) -> tuple[dict[bytes, bytes], Origin
 def _with_origins(records: Iterable[StoredRecord]) -> Iterator[tuple[StoredRecord, OriginFields]]:
     for record in records:
         named = {name: content.decode() for name, content in record.headers}
-        group, task, token = named["equipoise"].rsplit("/", 2)
-        yield record, (int(named["equipoise.epoch"]), named["equipoise.log"], group, task, int(token))
+        group, task, token, epoch, log_id = named["equipoise"].rsplit("/", 4)
+        yield record, (int(epoch), log_id, group, task, int(token))
 
 
 def _owner(packed: bytes | None) -> OriginFields:

@@ -21,7 +21,7 @@ class Row:
     value: bytes
     offset: int
     partition: int = 0
-    headers: tuple[tuple[str, bytes], ...] = (("equipoise", b"g/0_0/1"), ("equipoise.log", b"log"))
+    headers: tuple[tuple[str, bytes], ...] = (("equipoise", b"g/0_0/1/0/log"),)
 
 
 def counted(*places: int) -> list[Row]:
@@ -74,7 +74,7 @@ def rows_of(*counts: tuple[int, int]) -> list[Row]:
     rows: list[Row] = []
     for token, at in counts:
         value = {"orders": at + 1, "cents": 100 * (at + 1), "at": at, "after": at - 1}
-        rows.append(Row(b"c", json.dumps(value).encode(), len(rows), headers=(("equipoise", b"g/0_0/%d" % token), ("equipoise.log", b"log"))))
+        rows.append(Row(b"c", json.dumps(value).encode(), len(rows), headers=(("equipoise", b"g/0_0/%d/0/log" % token),)))
     return rows
 
 

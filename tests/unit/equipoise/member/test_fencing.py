@@ -24,7 +24,7 @@ from equipoise.member.fencing import (
     claim,
     fence_value,
 )
-from equipoise.member.origin import EPOCH_HEADER, LOG_HEADER, TOKEN_HEADER, Origin, read_origin
+from equipoise.member.origin import EPOCH_HEADER, LOG_HEADER, ORIGIN_HEADER, Origin, read_origin
 from equipoise.member.stores import PROGRESS_KEY, MemoryStore, OpenStore, RocksStore
 
 BOTH_STORES = pytest.mark.parametrize("open_store", [MemoryStore, RocksStore])
@@ -44,7 +44,7 @@ def put(origin: Origin, value: bytes, key: bytes = b"k") -> ChangelogRecord:
 
 def former(token: int, value: bytes, key: bytes = b"k", task: str = "0_0") -> ChangelogRecord:
     """A record of a build without epochs and fences."""
-    return ChangelogRecord(key, value, ((TOKEN_HEADER, f"g/{task}/{token}".encode()),))
+    return ChangelogRecord(key, value, ((ORIGIN_HEADER, f"g/{task}/{token}".encode()),))
 
 
 def restored(records: list[ChangelogRecord]) -> tuple[dict[bytes, bytes], ChangelogFence]:
@@ -62,14 +62,20 @@ def restored(records: list[ChangelogRecord]) -> tuple[dict[bytes, bytes], Change
 def test_origin_round_trips_through_headers() -> None:
     for origin in (granted(17, epoch=3), granted(1), granted(2, group="a/b"), granted(2, group="", log_id="")):
         assert read_origin((("other", b"9"), *origin.headers())) == origin
-    assert [name for name, _ in granted(1).headers()] == [TOKEN_HEADER, LOG_HEADER]
-    assert [name for name, _ in granted(1, epoch=1).headers()] == [TOKEN_HEADER, LOG_HEADER, EPOCH_HEADER]
+    assert granted(17, epoch=3, log_id="ab", group="a/b").headers() == ((ORIGIN_HEADER, b"a/b/0_0/17/3/ab"),)
+
+
+def test_origins_of_former_builds_are_read() -> None:
+    token, log = (ORIGIN_HEADER, b"a/b/c/0_0/17"), (LOG_HEADER, b"ab")
+    assert read_origin((token, log, (EPOCH_HEADER, b"3"))) == granted(17, epoch=3, log_id="ab", group="a/b/c")
+    assert read_origin((token, log)) == granted(17, log_id="ab", group="a/b/c")
+    assert read_origin(((ORIGIN_HEADER, b"g/0_0/17"),)) == granted(17, log_id="")
 
 
 @pytest.mark.parametrize(
     "headers",
-    [(), (("x", b"g/0_0/1"),), ((TOKEN_HEADER, b"g/0_0/"),), ((TOKEN_HEADER, b"g/0_0/x"),), ((TOKEN_HEADER, b"\xff"),), ((TOKEN_HEADER, None),),
-     ((TOKEN_HEADER, b"g/0_0/1"), (EPOCH_HEADER, b"x"))],
+    [(), (("x", b"g/0_0/1"),), ((ORIGIN_HEADER, b"g/0_0/"),), ((ORIGIN_HEADER, b"g/0_0/x"),), ((ORIGIN_HEADER, b"\xff"),), ((ORIGIN_HEADER, None),),
+     ((ORIGIN_HEADER, b"g/0_0/1"), (EPOCH_HEADER, b"x")), ((ORIGIN_HEADER, b"g/0_0/1/x/ab"),)],
 )  # fmt: skip
 def test_malformed_headers_name_no_origin(headers: tuple) -> None:
     assert read_origin(headers) is None
