@@ -180,8 +180,8 @@ class RocksStore:
         options.set_block_based_table_factory(self._memory.table_options)
         options.set_compression_type(self._rocksdict.DBCompressionType.lz4())
         options.set_keep_log_file_num(2)
+        options.set_allow_concurrent_memtable_write(False)  # one thread writes
         if bulk:  # sorted at each flush, on another thread, not at each write: a third of the cost, slow look-ups
-            options.set_allow_concurrent_memtable_write(False)
             options.set_memtable_factory(self._rocksdict.MemtableFactory.vector())
         self._folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -229,7 +229,8 @@ class RocksStore:
                 else:
                     put(key, value)
         else:
-            deque(map(put, changes, values), maxlen=0)  # half the time of the loop
+            keys = sorted(changes)  # RocksDB takes neighbours in half of the time
+            deque(map(put, keys, map(changes.__getitem__, keys)), maxlen=0)  # half the time of the loop
         put(PROGRESS_KEY, position.to_bytes(_POSITION_BYTES))
         self._db.write(batch, self._unlogged if bulk else self._logged)
         self._position = position
