@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from equipoise.member.adoption import Adoption
 
 TRANSACTION_TIMEOUT_MS = 60_000
-"""Kafka aborts an open transaction after this time. One is open only during a commit."""
+"""Kafka aborts an open transaction after this time. One is open for a commit interval at most."""
 MAX_IDLE_MS = 10_000
 """The consumer's connection to the group's coordinator is closed when it was not used for so long:
 when all tasks have opened, and have changelogs.
@@ -129,14 +129,17 @@ class MemberClients:
         `release_transactions`.
         """
         if of is not None:
-            return Transactions(transactional_id(self._group, str(of)), self._group, self.new_producer)
+            return self._new_transactions(transactional_id(self._group, str(of)))
         wanted = f"{self._group}/{self._incarnation()}"
         if self._transactions is None or self._transactions.id != wanted:
-            former, self._transactions = self._transactions, Transactions(wanted, self._group, self.new_producer)
+            former, self._transactions = self._transactions, self._new_transactions(wanted)
             if former is not None and not former.users:
                 self._end(former.abandon())
         self._transactions.users += 1
         return self._transactions
+
+    def _new_transactions(self, transactional_id: str) -> Transactions:
+        return Transactions(transactional_id, self._group, self.new_producer, self._options.commit_interval_ms / 1_000)
 
     async def release_transactions(self, transactions: Transactions, *, at_once: bool) -> None:
         """A task commits nothing any more. `at_once`: what it has not sent is never sent, and if it

@@ -164,6 +164,16 @@ class State:
         self.undo.clear()
         return self._committing
 
+    def extend_commit(self, own: Mapping[bytes, bytes]) -> Mapping[bytes, bytes | None]:
+        """Adds to the commit that `begin_commit` has begun, before it is in the store. Returns what
+        it adds: what was `written` since, and behind it what the member writes itself.
+        """
+        more, self._written = self._written, Changes()
+        more.update(own)
+        self._committing.update(more)
+        self.undo.clear()
+        return more
+
 
 def _check_key(key: bytes) -> None:
     if key.startswith(RESERVED_PREFIX):

@@ -7,7 +7,9 @@ store, so it is never ahead of its changelog.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
+from functools import partial
+from typing import Any
 
 import attrs
 
@@ -23,21 +25,26 @@ from equipoise.member.transactions import TransactionPart
 from equipoise.member.writer import TaskWriter, WrittenChanges
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class Commit:
-    """What a commit writes. `outputs`: those of its transaction. With at_least_once they are `sent`
-    already. `changes`: changelog topic -> its changes, then the source positions.
+    """What a commit writes. `sent`: outputs that are sent already. `changes`: changelog topic ->
+    all changes, and the source positions. `written`: what was appended to the changelogs. With
+    exactly_once, `part`: of its transaction; `outputs`, `unwritten`: outputs and changes that the
+    transaction has still to write.
     """
 
-    outputs: Mapping[TopicPartition, Sequence[Unsent]]
-    sent: Sequence[SentBatch]
+    sent: list[SentBatch]
     changes: Mapping[str, Mapping[bytes, bytes | None]]
-    positions: Mapping[TopicPartition, int]
+    positions: dict[TopicPartition, int]
+    part: TransactionPart | None = None
+    outputs: dict[TopicPartition, list[Unsent]] = attrs.field(factory=dict)
+    unwritten: dict[str, Mapping[bytes, bytes | None]] = attrs.field(factory=dict)
+    written: dict[str, WrittenChanges] = attrs.field(factory=dict)
 
     @property
-    def records(self) -> int:
-        """How many its transaction writes."""
-        return sum(map(len, self.outputs.values())) + sum(map(len, self.changes.values()))
+    def is_open(self) -> bool:
+        """Whether `OpenTask.extend_commit` may add to it: one that is due takes no more."""
+        return self.part is not None and not self.part.is_closed and not self.part.is_due
 
 
 class OpenTask:
@@ -90,15 +97,46 @@ class OpenTask:
             self.context.states[topic].write_again(changes)
         return sum(map(len, stale.values()))
 
-    def begin_commit(self, outputs: Mapping[TopicPartition, Sequence[Unsent]], sent: Sequence[SentBatch], *, gives_back: bool) -> Commit:
+    def begin_commit(
+        self, outputs: dict[TopicPartition, list[Unsent]], sent: list[SentBatch], *, gives_back: bool = False, is_due: bool = True
+    ) -> Commit:
         """A commit of everything since the former one, which is over. `gives_back`: it is the last
-        one.
+        one. `is_due`: with exactly_once, it does not wait for more.
         """
+        own = self._own_changes(gives_back=gives_back)
+        commit = Commit(sent, {topic: state.begin_commit(own) for topic, state in self.context.states.items()}, dict(self.positions))
+        if self._transactional:
+            commit.outputs = outputs
+            commit.unwritten = {topic: changes if is_due else dict(changes) for topic, changes in commit.changes.items()}
+            offsets = {} if commit.changes else commit.positions
+            commit.part = TransactionPart(self._task, _number(outputs, commit.changes), partial(self._write_part, commit), offsets, is_due)
+        return commit
+
+    def extend_commit(self, commit: Commit, outputs: Mapping[TopicPartition, list[Unsent]], *, gives_back: bool = False, is_due: bool = True) -> None:
+        """Adds everything since the last call, or the begin of the commit, which is open."""
+        own = self._own_changes(gives_back=gives_back)
+        changes = {topic: state.extend_commit(own) for topic, state in self.context.states.items()}
+        for topic, more in changes.items():
+            commit.unwritten[topic] = {**commit.unwritten.get(topic, {}), **more}
+        commit.positions.update(self.positions)
+        for place, records in outputs.items():
+            commit.outputs.setdefault(place, []).extend(records)
+        self._extended(commit, _number(outputs, changes), is_due=is_due)
+
+    def hurry(self, commit: Commit) -> None:
+        """The commit, which is open, is due now."""
+        self._extended(commit, 0, is_due=True)
+
+    def _extended(self, commit: Commit, records: int, *, is_due: bool) -> None:
+        part, transactions = commit.part, self._clients.transactions
+        if part is not None and transactions is not None:
+            part.records += records
+            part.is_due |= is_due
+            transactions.extended(part)
+
+    def _own_changes(self, *, gives_back: bool) -> dict[bytes, bytes]:
         sources = pack_sources({(tp.topic, tp.partition): offset for tp, offset in self.positions.items()})
-        changes = {topic: state.begin_commit({SOURCES_KEY: sources}) for topic, state in self.context.states.items()}
-        if gives_back:
-            changes = {topic: {FENCE_KEY: GIVEN_BACK, **each} for topic, each in changes.items()}
-        return Commit(outputs, sent, changes, dict(self.positions))
+        return {FENCE_KEY: GIVEN_BACK, SOURCES_KEY: sources} if gives_back else {SOURCES_KEY: sources}
 
     async def write(self, commit: Commit) -> None:
         """Returns when the commit is acknowledged and in the stores. Raises KafkaError, InputError,
@@ -113,46 +151,53 @@ class OpenTask:
     async def _commit_transaction(self, commit: Commit) -> None:
         transactions = self._clients.transactions
         assert transactions is not None, "a task with exactly_once was opened"
-        written: Mapping[str, WrittenChanges] = {}
-
-        async def write(producer: Producer) -> None:
-            nonlocal written
-            self.writer.producer = producer
-            sent = await self.writer.send_outputs(commit.outputs)
-            written = await self.writer.append_changes(commit.changes)
-            self._check_followed(written)
-            await acknowledged(sent)
-
-        offsets = {} if commit.changes else commit.positions
-        await transactions.commit(TransactionPart(self._task, commit.records, write, offsets))
-        self._to_stores(written)
-        if written:
+        assert commit.part is not None, "its commits are parts of transactions"
+        try:
+            await transactions.commit(commit.part)
+        finally:
+            commit.part = None  # which leads back to the commit: its changes would stay in memory until garbage is collected
+        self._to_stores(commit)
+        if commit.written:
             self._clients.report_offsets(commit.positions, self.writer.producer)
+
+    async def _write_part(self, commit: Commit, producer: Producer) -> None:
+        self.writer.producer = producer
+        while commit.outputs or commit.unwritten:
+            outputs, commit.outputs = commit.outputs, {}
+            changes, commit.unwritten = commit.unwritten, {}
+            sent = await self.writer.send_outputs(outputs)
+            await self._append(commit, changes)
+            await acknowledged(sent)
 
     async def _commit_plainly(self, commit: Commit) -> None:
         # Outputs first: once the changelog has the source positions, no record is processed again.
         await acknowledged(commit.sent)
-        written = await self.writer.append_changes(commit.changes)
-        self._check_followed(written)
-        self._to_stores(written)
-        if written:
+        await self._append(commit, commit.changes)
+        self._to_stores(commit)
+        if commit.written:
             self._clients.report_offsets(commit.positions, self.writer.producer)  # the next owner reads them in the changelogs
         else:
             await self.reading.reader.commit(commit.positions)
 
-    def _check_followed(self, written: Mapping[str, WrittenChanges]) -> None:
+    async def _append(self, commit: Commit, changes: Mapping[str, Mapping[bytes, bytes | None]]) -> None:
         """Raises OvertakenError when another process has written to a changelog behind what is in
-        the store.
+        the store, or behind what the commit has written before.
         """
-        for topic, each in written.items():
-            known = self._next_offsets[topic]
+        for topic, each in (await self.writer.append_changes(changes)).items():
+            former = commit.written.get(topic)
+            known = self._next_offsets[topic] if former is None else (former.end,)
             if each.first not in known or each.end != each.first + len(each.changes):
                 place = f"{topic}/{self._task.partition} at {known[0]}"
                 raise OvertakenError(f"{place}: wrote {len(each.changes)} records to {each.first}..{each.end - 1}")
+            commit.written[topic] = each
 
-    def _to_stores(self, written: Mapping[str, WrittenChanges]) -> None:
-        for topic, each in written.items():
-            self._stores[topic].apply_written(each.changes, each.headers, position=each.end)
+    def _to_stores(self, commit: Commit) -> None:
+        for topic, last in commit.written.items():
+            self._stores[topic].apply_written(commit.changes[topic], last.headers, position=last.end)
             # Kafka 4.3 leaves a marker out where a partition has no leader (KAFKA-20734): the
             # next one ends both transactions.
-            self._next_offsets[topic] = each.behind(transactional=self._transactional), each.end
+            self._next_offsets[topic] = last.behind(transactional=self._transactional), last.end
+
+
+def _number(*records: Mapping[Any, Collection[Any]]) -> int:
+    return sum(len(each) for by_place in records for each in by_place.values())

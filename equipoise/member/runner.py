@@ -3,9 +3,10 @@ processes records, commits, and closes it.
 
 Each commit sends everything since the last one began: outputs, changelog records and source
 positions, each with its origin, and the sources' offsets (with changelogs a moment later). With
-exactly_once that is a transaction, together with other tasks. With at_least_once outputs need not
-wait for it: they are sent when the task has nothing else to do, or has many of them. More records
-are processed meanwhile (`open_task.py` writes the commit).
+exactly_once that is a transaction, together with other tasks. Outputs need not wait for its end:
+with at_least_once they are sent when the task has nothing else to do, or has many of them; with
+exactly_once a task that has nothing else to do begins a commit, and adds to it as long as its
+transaction is open. More records are processed meanwhile (`open_task.py` writes the commit).
 """
 
 from __future__ import annotations
@@ -111,6 +112,10 @@ class TaskRunner:
         self._turn = CommitTurn(ticks, self._wake)
         self._committing: asyncio.Future[None] | None = None
         """The commit that is under way, while more records are processed."""
+        self._commit_at_hand: Commit | None = None
+        """What it writes, or the former one has written."""
+        self._records_at_hand = 0
+        """How many source records it has processed."""
         self._begun_s = 0.0
         self.processed = 0
         """Number of records given to the handler. Any thread may read it."""
@@ -262,7 +267,6 @@ class TaskRunner:
             self._turn.leave()
 
     async def _last_commit(self, *, gives_back: bool = False) -> None:
-        await self._commit_over()
         self._turn.come()
         self._uncommitted += gives_back
         await self._commit(gives_back=gives_back)
@@ -339,6 +343,8 @@ class TaskRunner:
             if self._uncommitted and (self._open_task.behind or 0) >= MOST_AT_ONCE:
                 if not self._is_committing:  # its end wakes the task
                     wait_s = max(0.0, self._commit_by_s - self._monotonic_s())
+            elif self._uncommitted and self._options.transactional:
+                await self._commit_early()
             elif self._uncommitted:
                 await self._send_early()
                 self._turn.want()
@@ -350,8 +356,14 @@ class TaskRunner:
     async def _write_if_due(self) -> None:
         if self._commit_is_due():
             await self._commit()
-        elif len(self._open_task.context.outputs) >= MOST_UNSENT or self._monotonic_s() >= self._send_by_s:
+        elif not self._options.transactional and (len(self._open_task.context.outputs) >= MOST_UNSENT or self._monotonic_s() >= self._send_by_s):
             await self._send_early()
+
+    async def _commit_early(self) -> None:
+        """With exactly_once. During a commit that takes no more, the task waits for its end."""
+        if self._takes_more or not self._is_committing:
+            records = self._uncommitted + (self._records_at_hand if self._takes_more else 0)
+            await self._commit(is_due=records >= self._most_uncommitted(self._open_task))
 
     async def _send_early(self) -> None:
         """Sends the outputs so far. Few wait for those that are on their way: a request for each
@@ -360,7 +372,7 @@ class TaskRunner:
         """
         unsent = len(self._open_task.context.outputs)
         is_sending = unsent < MOST_UNSENT and not all(each.appended.done() for each in self._last_sent)
-        if self._is_committing or is_sending or not unsent or self._options.transactional or self._is_refused:
+        if self._is_committing or is_sending or not unsent or self._is_refused:
             return
         try:
             await self._send_outputs()
@@ -369,7 +381,7 @@ class TaskRunner:
         else:
             self._last_sent[-1].appended.add_done_callback(lambda _: self._wake_if_more())
 
-    async def _send_outputs(self) -> Mapping[TopicPartition, Sequence[Unsent]]:
+    async def _send_outputs(self) -> dict[TopicPartition, list[Unsent]]:
         """Sends the outputs since the last call; with exactly_once it returns them for the
         transaction. Raises InputError when one of them is refused, RefusedError, KafkaError.
         """
@@ -428,28 +440,47 @@ class TaskRunner:
         except InputError as error:
             self._park(error)
 
-    async def _commit(self, *, gives_back: bool = False) -> None:
-        """Begins a commit, after the end of the former one. `gives_back`: the task is closed."""
-        await self._commit_over()
-        if self._uncommitted and not self._is_refused:
-            await self._turn.wait()
-            try:
-                outputs = await self._send_outputs()
-            except InputError as error:
-                self._park(error)
-                return
-            commit = self._open_task.begin_commit(outputs, self._sent, gives_back=gives_back)
-            self._uncommitted, self._sent = 0, []
-            self._turn.begin()
-            self._committing = asyncio.ensure_future(self._write(self._open_task, commit))
-            self._of_member.begin(self.task, self._committing)
-        else:
+    @property
+    def _takes_more(self) -> bool:
+        """Whether a commit is under way to which more can be added."""
+        return self._is_committing and self._commit_at_hand is not None and self._commit_at_hand.is_open
+
+    async def _commit(self, *, gives_back: bool = False, is_due: bool = True) -> None:
+        """Begins a commit, after the end of the former one, or adds to that if it takes more.
+        `gives_back`: the task is closed. `is_due`: see `OpenTask.begin_commit`.
+        """
+        if not self._takes_more:
+            await self._commit_over()
+        if not self._uncommitted or self._is_refused:
+            if is_due and self._takes_more and self._commit_at_hand is not None:
+                self._open_task.hurry(self._commit_at_hand)
             self._of_member.note(self.task, 0)
             self._turn.leave()
             self._set_due()
+            return
+        if not self._options.transactional or (is_due and not self._takes_more):
+            await self._turn.wait()
+        try:
+            outputs = await self._send_outputs()
+        except InputError as error:
+            self._park(error)
+            return
+        if self._takes_more and self._commit_at_hand is not None:
+            self._open_task.extend_commit(self._commit_at_hand, outputs, gives_back=gives_back, is_due=is_due)
+        else:
+            await self._commit_over()
+            commit = self._commit_at_hand = self._open_task.begin_commit(outputs, self._sent, gives_back=gives_back, is_due=is_due)
+            self._turn.begin()
+            self._committing = asyncio.ensure_future(self._write(self._open_task, commit))
+            self._records_at_hand = 0
+        self._records_at_hand += self._uncommitted
+        self._uncommitted, self._sent = 0, []
+        if self._committing is not None:
+            self._of_member.begin(self.task, self._committing)
 
     def _park(self, error: InputError) -> None:
         """Nothing since the last commit that succeeded is committed."""
+        self._wake()
         opened = self._open_task
         tp, position = max(opened.positions.items(), key=lambda item: item[1])
         opened.processing.park(tp.topic, tp.partition, position - 1, error)

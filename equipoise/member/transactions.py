@@ -1,6 +1,10 @@
 """Transactions of a member, with exactly_once: one at a time, each with the commits of all tasks
 that want one, up to a size. So requests and connections do not grow with tasks.
 
+A transaction is open for a while, in which tasks write at once, and may add to their commits. Then
+it closes: when all of that is acknowledged it is committed. It stays open for as long as the former
+one took to close, so that half of the time is left for other work.
+
 A transaction that fails for one task fails for all tasks in it. They continue from their last
 commits, and the task that failed has transactions of its own for a while.
 """
@@ -8,7 +12,10 @@ commits, and the task that failed has transactions of its own for a while.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import contextlib
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import chain
 
 import attrs
 
@@ -16,27 +23,34 @@ from equipoise.events.log.kafka.client import Producer, TopicPartition, call_off
 from equipoise.events.tasks import TaskId
 
 GATHER_S = 0.002
-"""How long a transaction waits for commits of other tasks, which were woken by the same tick."""
+"""How long a transaction is open at least, for commits of other tasks that were woken by the same
+records.
+"""
 MOST_RECORDS = 50_000
 """Most records of a transaction of several tasks. All of them are queued at once."""
 ALONE_S = 10.0
 """For how long a task whose commit has failed has transactions of its own."""
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class TransactionPart:
-    """What one task commits, in so many records. `write`: sends it with the producer and returns
-    when all of it is acknowledged and may be committed, or raises. `offsets`: of the sources.
+    """What one task commits, in so many records. `write`: sends what it has with the producer, and
+    returns when all of it is acknowledged and may be committed, or raises. It is called again when
+    there is more. `offsets`: of the sources. `is_due`: the transaction is to close now.
     """
 
     task: TaskId
     records: int
     write: Callable[[Producer], Awaitable[None]]
     offsets: Mapping[TopicPartition, int]
+    is_due: bool = True
+    is_closed: bool = attrs.field(init=False, default=False)
+    """Whether nothing may be added any more."""
     committed: asyncio.Future[None] = attrs.field(init=False, factory=lambda: asyncio.get_running_loop().create_future())
 
     def fail(self, error: BaseException) -> None:
         """`Transactions.commit` raises `error`."""
+        self.is_closed = True
         if not self.committed.done():
             self.committed.set_exception(error)
             self.committed.exception()  # retrieved, should the task not wait any more
@@ -51,19 +65,57 @@ class _Session:
     beginning: asyncio.Task[None] | None = None
 
 
+class _OpenTransaction:
+    """The parts of a transaction, each with what it writes now or has written last."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        self.parts: dict[TransactionPart, asyncio.Future[None]] = {}
+        self._changed = asyncio.Event()
+
+    def write(self, part: TransactionPart) -> None:
+        """Writes what the part has. Adds it, if it is new."""
+        writing = self.parts.get(part)
+        if writing is None or (writing.done() and not _has_failed(writing)):
+            writing = self.parts[part] = asyncio.ensure_future(part.write(self._producer))
+            writing.add_done_callback(lambda each: self.look() if _has_failed(each) else None)
+
+    def look(self) -> None:
+        """A part is due, or has failed."""
+        self._changed.set()
+
+    async def until_closing(self, closing_s: Callable[[], float]) -> None:
+        """Returns at the time that `closing_s` returns then, or when a part has failed."""
+        loop = asyncio.get_running_loop()
+        while (at_s := closing_s()) > loop.time() and not any(map(_has_failed, self.parts.values())):
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(at_s):
+                    await self._changed.wait()
+
+
+def _has_failed(future: asyncio.Future[None]) -> bool:
+    return future.done() and (future.cancelled() or future.exception() is not None)
+
+
 class Transactions:
     """The transactions under one transactional id. Belongs to the application's loop. It connects
-    when a task needs it, and again after a transaction has failed.
+    when a task needs it, and again after a transaction has failed. `most_rest_s`: how long one is
+    open at most, when no part is due.
     """
 
-    def __init__(self, transactional_id: str, group: str, new_producer: Callable[[str], Producer]) -> None:
+    def __init__(self, transactional_id: str, group: str, new_producer: Callable[[str], Producer], most_rest_s: float) -> None:
         self.id = transactional_id
         self.users = 0
         """Number of tasks that have not given it back."""
         self._group = group
         self._new_producer = new_producer
+        self._most_rest_s = most_rest_s
+        self._rest_until_s = 0.0
         self._session: _Session | None = None
         self._waiting: list[TransactionPart] = []
+        self._open: _OpenTransaction | None = None
+        """The transaction that other parts may come to."""
         self._alone_until_s: dict[TaskId, float] = {}
         self._running: asyncio.Task[None] | None = None
 
@@ -102,9 +154,10 @@ class Transactions:
 
     async def commit(self, part: TransactionPart) -> None:
         """Commits the part, in a transaction with others. When it raises, the part is not committed
-        or, if the answer was lost, may be. Raises what `part.write` raises, KafkaError.
+        or, if the answer was lost, may be. Raises what the part raises, KafkaError.
         """
         self._waiting.append(part)
+        self._admit()
         if self._running is None or self._running.done():
             self._running = asyncio.ensure_future(self._run())
         try:
@@ -113,67 +166,107 @@ class Transactions:
             if part in self._waiting:
                 self._waiting.remove(part)
 
-    async def _run(self) -> None:
-        while self._waiting:
-            await asyncio.sleep(GATHER_S)
-            parts = self._next()
-            now_s = asyncio.get_running_loop().time()
-            alone = [part for part in parts if self._alone_until_s.get(part.task, 0.0) > now_s]
-            together = [part for part in parts if part not in alone]
-            try:
-                for each in (together, *([part] for part in alone)):
-                    if each:
-                        await self._transact(each)
-            except BaseException:
-                for part in parts:
-                    part.fail(_abandoned())
-                raise
+    def extended(self, part: TransactionPart) -> None:
+        """The part, which was not closed, has more to send, or is due now."""
+        if self._open is not None:
+            if part in self._open.parts:
+                self._open.write(part)
+            if part.is_due:
+                self._open.look()
 
-    def _next(self) -> list[TransactionPart]:
-        """Takes those that have waited the longest."""
-        count, records = 0, 0
-        while count < len(self._waiting) and (not count or records + self._waiting[count].records <= MOST_RECORDS):
-            records += self._waiting[count].records
-            count += 1
-        taken, self._waiting = self._waiting[:count], self._waiting[count:]
+    def _admit(self) -> None:
+        """The open transaction takes the parts that may be in it."""
+        if self._open is not None:
+            for part in self._take(self._open.parts):
+                self._open.write(part)
+            self._open.look()
+
+    def _take(self, present: Collection[TransactionPart]) -> list[TransactionPart]:
+        """Takes the parts that have waited the longest, as many as may be in one transaction beside
+        `present`.
+        """
+        now_s = asyncio.get_running_loop().time()
+        alone = {task for task, until_s in self._alone_until_s.items() if until_s > now_s}
+        tasks, records = {part.task for part in present}, sum(part.records for part in present)
+        taken: list[TransactionPart] = []
+        for part in self._waiting:
+            if tasks & alone or part.task in tasks or (tasks and part.task in alone):
+                continue
+            records += part.records
+            if tasks and records > MOST_RECORDS:
+                break
+            tasks.add(part.task)
+            taken.append(part)
+        self._waiting = [part for part in self._waiting if part not in taken]
         return taken
 
-    async def _transact(self, parts: list[TransactionPart]) -> None:
-        """One transaction. Raises nothing but a cancellation."""
+    async def _run(self) -> None:
+        while self._waiting:
+            await self._transact(self._take(()))
+
+    async def _transact(self, parts: Sequence[TransactionPart]) -> None:
+        """One transaction, of these parts and those that come while it is open. Raises nothing but
+        a cancellation.
+        """
         from aiokafka.errors import KafkaError, ProducerFenced
 
-        writing: dict[TransactionPart, asyncio.Future[None]] = {}
+        loop = asyncio.get_running_loop()
+        transaction: _OpenTransaction | None = None
         producer: Producer | None = None
+        committing_offsets: asyncio.Future[None] | None = None
         try:
             producer = await self.begin()
             await producer.begin_transaction()
-            writing = {part: asyncio.ensure_future(part.write(producer)) for part in parts if not part.committed.done()}
-            jobs = list(writing.values())
-            if offsets := {tp: offset for part in writing for tp, offset in part.offsets.items()}:
-                jobs.append(asyncio.ensure_future(producer.send_offsets_to_transaction(offsets, self._group)))
-            try:
-                done, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_EXCEPTION) if jobs else ((), ())
+            transaction = self._open = _OpenTransaction(producer)
+            least_s = loop.time() + GATHER_S
+            for part in parts:
+                if not part.committed.done():
+                    transaction.write(part)
+            self._admit()
+            await transaction.until_closing(partial(self._closing_s, transaction, least_s))
+            self._open, closing_s = None, loop.time()
+            for part in transaction.parts:
+                part.is_closed = True
+            jobs = list(transaction.parts.values())
+            if offsets := {tp: offset for part in transaction.parts for tp, offset in part.offsets.items()}:
+                committing_offsets = asyncio.ensure_future(producer.send_offsets_to_transaction(offsets, self._group))
+                jobs.append(committing_offsets)
+            if jobs:
+                done, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_EXCEPTION)
                 for job in done:
                     if job.cancelled():
                         raise _abandoned()
                     job.result()
-            finally:
-                await call_off(*jobs)
             await producer.commit_transaction()
         except Exception as error:  # noqa: BLE001  # the tasks raise it
             await self._lose(producer)
-            failed = {part: job.exception() for part, job in writing.items() if not job.cancelled()}
+            writing = {} if transaction is None else transaction.parts
+            failed = {part: each.exception() for part, each in writing.items() if each.done() and not each.cancelled()}
             of_all = not any(failed.values()) or isinstance(error, ProducerFenced) or (isinstance(error, KafkaError) and error.retriable)
-            for part in parts:
+            for part in _all_parts(parts, transaction):
                 own = failed.get(part)
                 if own is not None and not of_all:
-                    self._alone_until_s[part.task] = asyncio.get_running_loop().time() + ALONE_S
+                    self._alone_until_s[part.task] = loop.time() + ALONE_S
                 part.fail(own or (error if of_all else KafkaError(f"the transaction failed for another task: {error!r}")))
+        except BaseException:
+            for part in _all_parts(parts, transaction):
+                part.fail(_abandoned())
+            raise
         else:
-            for part in parts:
+            now_s = loop.time()
+            self._rest_until_s = now_s + min(now_s - closing_s, self._most_rest_s)
+            for part in transaction.parts:
                 self._alone_until_s.pop(part.task, None)
                 if not part.committed.done():
                     part.committed.set_result(None)
+        finally:
+            self._open = None
+            jobs = [] if transaction is None else list(transaction.parts.values())
+            await call_off(*jobs, *([] if committing_offsets is None else [committing_offsets]))
+
+    def _closing_s(self, transaction: _OpenTransaction, least_s: float) -> float:
+        is_due = any(part.is_due for part in chain(transaction.parts, self._waiting))
+        return least_s if is_due else max(least_s, self._rest_until_s)
 
     async def _lose(self, producer: Producer | None) -> None:
         """The next transaction has another producer, which ends the transaction of this one."""
@@ -215,6 +308,10 @@ def _abandoned() -> Exception:
 
     error: Exception = KafkaConnectionError("the producer was abandoned")
     return error
+
+
+def _all_parts(parts: Iterable[TransactionPart], transaction: _OpenTransaction | None) -> Iterable[TransactionPart]:
+    return dict.fromkeys([*parts, *(() if transaction is None else transaction.parts)])
 
 
 def _is_cancelled() -> bool:

@@ -44,7 +44,7 @@ class Uncommitted:
             self._waiting[task] = records
 
     def begin(self, task: object, committing: asyncio.Future[None]) -> None:
-        """The task's records are in this commit from now on."""
+        """The task's records are in this commit from now on. It may be called again for more."""
         records = self._waiting.get(task, 0)
         self.note(task, 0)
         self._committing[committing] = task
@@ -52,7 +52,7 @@ class Uncommitted:
 
         def end(_: asyncio.Future[None]) -> None:
             self._in_commits -= records
-            del self._committing[committing]
+            self._committing.pop(committing, None)
             self._commit_over.set()
 
         committing.add_done_callback(end)

@@ -257,11 +257,9 @@ def test_tasks_that_commit_at_the_same_time_share_a_transaction() -> None:
     simulate(test)
 
 
-@pytest.mark.parametrize(("most_records", "together"), [(50_000, [3]), (21, [2, 1]), (7, [1, 1, 1])])
+@pytest.mark.parametrize(("most_records", "together"), [(50_000, [3]), (20, [2, 1]), (7, [1, 1, 1])])
 def test_commits_with_many_records_are_made_one_after_the_other(most_records: int, together: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of the three has seven to ten: five outputs or a few more, one key, and the source
-    positions.
-    """
+    """Each of the three has seven: five outputs, one key, and the source positions."""
     monkeypatch.setattr(transactions, "MOST_RECORDS", most_records)
 
     async def test(bench: Bench) -> None:

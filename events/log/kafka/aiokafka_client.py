@@ -26,6 +26,7 @@ from aiokafka.admin.records_to_delete import RecordsToDelete
 from aiokafka.client import CoordinationType
 from aiokafka.consumer.subscription_state import TopicPartitionState
 from aiokafka.errors import (
+    ConcurrentTransactions,
     GroupCoordinatorNotAvailableError,
     IllegalOperation,
     InvalidTopicError,
@@ -38,7 +39,7 @@ from aiokafka.errors import (
     for_code,
 )
 from aiokafka.producer.message_accumulator import BatchBuilder
-from aiokafka.producer.sender import Sender
+from aiokafka.producer.sender import AddPartitionsToTxnHandler, Sender
 from aiokafka.producer.transaction_manager import TransactionManager
 from aiokafka.protocol.commit import OffsetCommitRequest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
@@ -66,6 +67,8 @@ _ALREADY_EXISTS = 36  # Kafka's error TOPIC_ALREADY_EXISTS
 _CREATE_TIMEOUT_MS = 30_000
 _WHOLE_START_S = 1.0
 _AGAIN_S = 0.1
+_MARKERS_S = 0.002
+"""How soon to begin a transaction again while the markers of the former one are written."""
 _ENDING: set[asyncio.Task[None]] = set()
 """Keeps tasks alive: a task without a reference may be collected before its end."""
 
@@ -188,6 +191,21 @@ class _QuietSender(Sender):  # type: ignore[misc]
         if task is not None:
             task.add_done_callback(_retrieve_error)
         return task
+
+    async def _do_add_partitions_to_txn(self, partitions: Any) -> Any:
+        node_id = await self._find_coordinator(CoordinationType.TRANSACTION, self._txn_manager.transactional_id)
+        return await _PromptAddition(self, partitions).do(node_id)
+
+
+class _PromptAddition(AddPartitionsToTxnHandler):  # type: ignore[misc]
+    """While the markers of the former transaction are written, which takes some milliseconds,
+    aiokafka asks again each 20 ms.
+    """
+
+    def handle_response(self, answer: Any) -> float | None:
+        backoff_s: float | None = super().handle_response(answer)
+        is_early = any(code == ConcurrentTransactions.errno for _, partitions in answer.errors for _, code in partitions)
+        return _MARKERS_S if is_early and backoff_s is not None else backoff_s
 
 
 class _QuietTransactions(TransactionManager):  # type: ignore[misc]
