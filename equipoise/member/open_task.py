@@ -28,14 +28,15 @@ from equipoise.member.writer import TaskWriter, WrittenChanges
 @attrs.define(eq=False)
 class Commit:
     """What a commit writes. `sent`: outputs that are sent already. `changes`: changelog topic ->
-    all changes, and the source positions. `written`: what was appended to the changelogs. With
-    exactly_once, `part`: of its transaction; `outputs`, `unwritten`: outputs and changes that the
-    transaction has still to write.
+    all changes, and the source positions. `written`: what was appended to the changelogs.
+    `processed`: number of source records. With exactly_once, `part`: of its transaction; `outputs`,
+    `unwritten`: outputs and changes that are still to be written in it.
     """
 
     sent: list[SentBatch]
     changes: Mapping[str, Mapping[bytes, bytes | None]]
     positions: dict[TopicPartition, int]
+    processed: int = 0
     part: TransactionPart | None = None
     outputs: dict[TopicPartition, list[Unsent]] = attrs.field(factory=dict)
     unwritten: dict[str, Mapping[bytes, bytes | None]] = attrs.field(factory=dict)
@@ -180,16 +181,20 @@ class OpenTask:
             await self.reading.reader.commit(commit.positions)
 
     async def _append(self, commit: Commit, changes: Mapping[str, Mapping[bytes, bytes | None]]) -> None:
+        written = await self.writer.append_changes(changes)
+        self._check_followed(commit, written)
+        commit.written.update(written)
+
+    def _check_followed(self, commit: Commit, written: Mapping[str, WrittenChanges]) -> None:
         """Raises OvertakenError when another process has written to a changelog behind what is in
         the store, or behind what the commit has written before.
         """
-        for topic, each in (await self.writer.append_changes(changes)).items():
+        for topic, each in written.items():
             former = commit.written.get(topic)
             known = self._next_offsets[topic] if former is None else (former.end,)
             if each.first not in known or each.end != each.first + len(each.changes):
                 place = f"{topic}/{self._task.partition} at {known[0]}"
                 raise OvertakenError(f"{place}: wrote {len(each.changes)} records to {each.first}..{each.end - 1}")
-            commit.written[topic] = each
 
     def _to_stores(self, commit: Commit) -> None:
         for topic, last in commit.written.items():

@@ -112,10 +112,8 @@ class TaskRunner:
         self._turn = CommitTurn(ticks, self._wake)
         self._committing: asyncio.Future[None] | None = None
         """The commit that is under way, while more records are processed."""
-        self._commit_at_hand: Commit | None = None
+        self._written_commit: Commit | None = None
         """What it writes, or the former one has written."""
-        self._records_at_hand = 0
-        """How many source records it has processed."""
         self._begun_s = 0.0
         self.processed = 0
         """Number of records given to the handler. Any thread may read it."""
@@ -360,9 +358,10 @@ class TaskRunner:
             await self._send_early()
 
     async def _commit_early(self) -> None:
-        """With exactly_once. During a commit that takes no more, the task waits for its end."""
-        if self._takes_more or not self._is_committing:
-            records = self._uncommitted + (self._records_at_hand if self._takes_more else 0)
+        """With exactly_once. During a commit that is not open the task waits for its end."""
+        commit = self._open_commit
+        if commit is not None or not self._is_committing:
+            records = self._uncommitted + (0 if commit is None else commit.processed)
             await self._commit(is_due=records >= self._most_uncommitted(self._open_task))
 
     async def _send_early(self) -> None:
@@ -441,51 +440,53 @@ class TaskRunner:
             self._park(error)
 
     @property
-    def _takes_more(self) -> bool:
-        """Whether a commit is under way to which more can be added."""
-        return self._is_committing and self._commit_at_hand is not None and self._commit_at_hand.is_open
+    def _open_commit(self) -> Commit | None:
+        """The commit that is under way, if more can be added to it."""
+        commit = self._written_commit
+        return commit if commit is not None and self._is_committing and commit.is_open else None
 
     async def _commit(self, *, gives_back: bool = False, is_due: bool = True) -> None:
-        """Begins a commit, after the end of the former one, or adds to that if it takes more.
+        """Begins a commit, after the end of the former one, or adds to that if it is open.
         `gives_back`: the task is closed. `is_due`: see `OpenTask.begin_commit`.
         """
-        if not self._takes_more:
+        commit = self._open_commit
+        if commit is None:
             await self._commit_over()
         if not self._uncommitted or self._is_refused:
-            if is_due and self._takes_more and self._commit_at_hand is not None:
-                self._open_task.hurry(self._commit_at_hand)
+            if commit is not None and is_due:
+                self._open_task.hurry(commit)
             self._of_member.note(self.task, 0)
             self._turn.leave()
             self._set_due()
             return
-        if not self._options.transactional or (is_due and not self._takes_more):
+        if not self._options.transactional or (is_due and commit is None):
             await self._turn.wait()
         try:
             outputs = await self._send_outputs()
         except InputError as error:
             self._park(error)
             return
-        if self._takes_more and self._commit_at_hand is not None:
-            self._open_task.extend_commit(self._commit_at_hand, outputs, gives_back=gives_back, is_due=is_due)
+        commit = self._open_commit  # it may have closed meanwhile
+        if commit is not None:
+            self._open_task.extend_commit(commit, outputs, gives_back=gives_back, is_due=is_due)
         else:
             await self._commit_over()
-            commit = self._commit_at_hand = self._open_task.begin_commit(outputs, self._sent, gives_back=gives_back, is_due=is_due)
+            commit = self._written_commit = self._open_task.begin_commit(outputs, self._sent, gives_back=gives_back, is_due=is_due)
             self._turn.begin()
             self._committing = asyncio.ensure_future(self._write(self._open_task, commit))
-            self._records_at_hand = 0
-        self._records_at_hand += self._uncommitted
+        commit.processed += self._uncommitted
         self._uncommitted, self._sent = 0, []
         if self._committing is not None:
             self._of_member.begin(self.task, self._committing)
 
     def _park(self, error: InputError) -> None:
         """Nothing since the last commit that succeeded is committed."""
-        self._wake()
         opened = self._open_task
         tp, position = max(opened.positions.items(), key=lambda item: item[1])
         opened.processing.park(tp.topic, tp.partition, position - 1, error)
         self._is_refused = True
         self._turn.leave()
+        self._wake()
 
     async def _write(self, opened: OpenTask, commit: Commit) -> None:
         try:

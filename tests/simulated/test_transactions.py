@@ -278,6 +278,87 @@ def test_commits_with_many_records_are_made_one_after_the_other(most_records: in
     simulate(test)
 
 
+async def _long_open(bench: Bench, member: Peer) -> None:
+    """Makes the next transaction stay open for 100 ms, because this one takes long to close."""
+    called, go_on = pause(member.producer, "commit_transaction")
+    bench.feed(1, records=1)
+    await called.wait()
+    await asyncio.sleep(0.2)
+    del vars(member.producer)["commit_transaction"]
+    go_on.set()
+    await bench.counted(1)
+
+
+def test_task_adds_to_its_commit_while_the_transaction_is_open() -> None:
+    async def test(bench: Bench) -> None:
+        member = bench.peer("m1")
+        await member.run(0, 1, token=1)
+        await _long_open(bench, member)
+        ended = count_transactions(bench.cluster)
+        for number in range(1, 5):
+            bench.feed(0, records=1)
+            await asyncio.sleep(0.02)
+            for topic, records in (("out", number), ("log", 2 * number)):  # of a changelog the source positions, too
+                written = bench.cluster.topics[topic].partitions[0].log.read(0, 10**9, committed=False, max_bytes=2**30)[0]
+                assert len([record for record in written if record.key in (b"k", SOURCES_KEY)]) == records
+            assert ended == bench.committed("out", 0) == []
+        await bench.counted(0)
+        assert len(ended) == 1
+        assert bench.committed("log", 0) == [b"1", b"2", b"3", b"4"]
+        bench.feed(0)
+        await bench.counted(0)
+        assert member.fenced_tasks == [], "what follows in the changelog is its own"
+
+    simulate(test)
+
+
+@pytest.mark.parametrize("adds", [False, True])
+def test_task_that_closes_does_not_wait_for_the_open_transaction(adds: bool) -> None:
+    async def test(bench: Bench) -> None:
+        member, heir = bench.peer("m1"), bench.peer("m2")
+        await member.run(0, 1, token=1)
+        await _long_open(bench, member)
+        bench.feed(0, records=1)
+        await asyncio.sleep(0.02)
+        assert bench.committed("out", 0) == []
+        if adds:
+            bench.feed(0, records=1)
+            await asyncio.sleep(0.007)
+        async with asyncio.timeout(0.05):
+            await member.give_back(0)
+        await heir.run(0, token=2)
+        bench.feed(0, 1)
+        await bench.counted(0, 1)
+        assert heir.fenced_tasks == member.fenced_tasks == []
+
+    simulate(test)
+
+
+def test_task_in_the_middle_of_a_record_holds_up_no_transaction() -> None:
+    async def test(bench: Bench) -> None:
+        go_on = asyncio.Event()
+
+        async def slow(record: Any, context: TaskContext) -> None:
+            count(record, context)
+            if context.states["log"].get(b"k") == b"2":
+                await go_on.wait()
+
+        member = bench.peer("m1")
+        await member.run(1, token=1)
+        handler: Any = slow
+        await member.run(0, token=1, handler=handler)
+        await _long_open(bench, member)
+        bench.feed(0, records=1)
+        await asyncio.sleep(0.02)
+        bench.feed(0, 1, records=1)
+        await bench.counted(1)
+        assert bench.committed("out", 0) == bench.committed("log", 0) == [b"1"]
+        go_on.set()
+        await bench.counted(0)
+
+    simulate(test)
+
+
 @pytest.mark.parametrize("step", ["restore", "take_stores"])
 def test_task_that_is_still_being_restored_stops_at_once(step: str) -> None:
     """As when somebody's open transaction holds up the restore for a minute."""

@@ -159,9 +159,9 @@ def _no_fence() -> Iterator[None]:
 def _first_unchecked() -> Iterator[None]:
     checks = OpenTask._check_followed
 
-    def check(self: OpenTask, written: Any) -> None:
+    def check(self: OpenTask, commit: Any, written: Any) -> None:
         if not self._transactional:
-            checks(self, written)
+            checks(self, commit, written)
 
     with mock.patch.object(OpenTask, "_check_followed", check):
         yield
