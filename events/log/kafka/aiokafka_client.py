@@ -220,6 +220,13 @@ class _QuietTransactions(TransactionManager):  # type: ignore[misc]
         _retrieve_error(self._transaction_waiter)
 
 
+class _Pending(set[Any]):
+    """Batches on their way. One that is to be sent again is not there, but aiokafka removes it."""
+
+    def remove(self, batch: Any) -> None:
+        self.discard(batch)
+
+
 class _SparingBatch(BatchBuilder):  # type: ignore[misc]
     """A batch, of no transaction, that is compressed only if that makes it smaller. The compiled
     builder of aiokafka compresses each: a single small record grows by a fifth.
@@ -349,9 +356,11 @@ class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
         self._closed = True
         tasks = _cut(self)
         accumulator = self._message_accumulator
-        for batch in [*chain.from_iterable(accumulator._batches.values()), *accumulator._pending_batches]:
+        accumulator._pending_batches = pending = _Pending(accumulator._pending_batches)
+        for batch in [*chain.from_iterable(accumulator._batches.values()), *pending]:
             if not batch._msg_futures:
                 batch.failure(ProducerClosed())
+                _retrieve_error(batch._drain_waiter)  # a new one, if it was to be sent again
         await _ended(self, tasks)
 
     async def commit_offsets(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
