@@ -2,8 +2,8 @@
 that want one, up to a size. So requests and connections do not grow with tasks.
 
 A transaction is open for a while, in which tasks write at once, and may add to their commits. Then
-it closes: when all of that is acknowledged it is committed. It stays open for as long as the former
-one took to close, so that half of the time is left for other work.
+it closes: when all of that is acknowledged it is committed. It stays open for twice as long as the
+former one took to close: what comes while one closes has to wait.
 
 A transaction that fails for one task fails for all tasks in it. They continue from their last
 commits, and the task that failed has transactions of its own for a while.
@@ -254,7 +254,7 @@ class Transactions:
             raise
         else:
             now_s = loop.time()
-            self._rest_until_s = now_s + min(now_s - closing_s, self._most_rest_s)
+            self._rest_until_s = now_s + min(2 * (now_s - closing_s), self._most_rest_s)
             for part in transaction.parts:
                 self._alone_until_s.pop(part.task, None)
                 if not part.committed.done():

@@ -7,7 +7,7 @@ import contextlib
 
 MOST_OF_MEMBER = 400_000
 """Uncommitted records of all tasks of a member, about: each takes some 300 bytes."""
-MOST_TRANSACTIONAL = 200_000
+MOST_TRANSACTIONAL = 180_000
 """The same with exactly_once, where each takes 450 bytes: its outputs wait, too."""
 LONGEST_WAIT_S = 1.0
 """Commits that take longer, because one broker does not answer, hold up other tasks no longer."""
