@@ -100,18 +100,18 @@ def _has_failed(future: asyncio.Future[None]) -> bool:
 
 class Transactions:
     """The transactions under one transactional id. Belongs to the application's loop. It connects
-    when a task needs it, and again after a transaction has failed. `most_rest_s`: how long one is
+    when a task needs it, and again after a transaction has failed. `most_open_s`: how long one is
     open at most, when no part is due.
     """
 
-    def __init__(self, transactional_id: str, group: str, new_producer: Callable[[str], Producer], most_rest_s: float) -> None:
+    def __init__(self, transactional_id: str, group: str, new_producer: Callable[[str], Producer], most_open_s: float) -> None:
         self.id = transactional_id
         self.users = 0
         """Number of tasks that have not given it back."""
         self._group = group
         self._new_producer = new_producer
-        self._most_rest_s = most_rest_s
-        self._rest_until_s = 0.0
+        self._most_open_s = most_open_s
+        self._open_until_s = 0.0
         self._session: _Session | None = None
         self._waiting: list[TransactionPart] = []
         self._open: _OpenTransaction | None = None
@@ -239,9 +239,10 @@ class Transactions:
                     job.result()
             await producer.commit_transaction()
         except Exception as error:  # noqa: BLE001  # the tasks raise it
-            await self._lose(producer)
             writing = {} if transaction is None else transaction.parts
-            failed = {part: each.exception() for part, each in writing.items() if each.done() and not each.cancelled()}
+            await call_off(*writing.values())  # with their producer all of them would fail
+            failed = {part: each.exception() for part, each in writing.items() if not each.cancelled()}
+            await self._lose(producer)
             of_all = not any(failed.values()) or isinstance(error, ProducerFenced) or (isinstance(error, KafkaError) and error.retriable)
             for part in _all_parts(parts, transaction):
                 own = failed.get(part)
@@ -254,7 +255,7 @@ class Transactions:
             raise
         else:
             now_s = loop.time()
-            self._rest_until_s = now_s + min(2 * (now_s - closing_s), self._most_rest_s)
+            self._open_until_s = now_s + min(2 * (now_s - closing_s), self._most_open_s)
             for part in transaction.parts:
                 self._alone_until_s.pop(part.task, None)
                 if not part.committed.done():
@@ -266,7 +267,7 @@ class Transactions:
 
     def _closing_s(self, transaction: _OpenTransaction, least_s: float) -> float:
         is_due = any(part.is_due for part in chain(transaction.parts, self._waiting))
-        return least_s if is_due else max(least_s, self._rest_until_s)
+        return least_s if is_due else max(least_s, self._open_until_s)
 
     async def _lose(self, producer: Producer | None) -> None:
         """The next transaction has another producer, which ends the transaction of this one."""

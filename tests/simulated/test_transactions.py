@@ -555,7 +555,16 @@ def test_task_whose_commits_fail_does_not_stop_the_others() -> None:
             count(record, context)
             context.send("out", bytes(2**21), partition=2)
 
+        alone: set[TaskId] = set()
+
+        async def note_alone() -> None:
+            while True:
+                await asyncio.sleep(0.001)
+                present = member.clients._transactions
+                alone.update(() if present is None else present._alone_until_s)
+
         member = bench.peer("m1")
+        noting = asyncio.ensure_future(note_alone())
         await member.run(0, 1, token=1)
         await member.run(2, token=1, handler=poisoned)
         bench.feed(0, 1, 2)
@@ -565,9 +574,46 @@ def test_task_whose_commits_fail_does_not_stop_the_others() -> None:
             await bench.counted(0, 1)
         await asyncio.sleep(5)
         assert bench.committed("out", 2) == bench.committed("log", 2) == []
+        assert alone == {TaskId(0, 2)}
+        noting.cancel()
         await member.give_back(2)
 
     simulate(test)
+
+
+async def test_failed_commit_of_one_task_leaves_the_others_together() -> None:
+    """What they have under way fails too, as their producer is abandoned."""
+    from aiokafka.errors import KafkaError, MessageSizeTooLargeError, ProducerClosed
+
+    under_way = asyncio.get_running_loop().create_future()
+
+    class Abandoned:
+        async def connect(self) -> None:
+            pass
+
+        async def begin(self) -> None:
+            pass
+
+        async def begin_transaction(self) -> None:
+            pass
+
+        async def abandon(self) -> None:
+            if not under_way.done():
+                under_way.set_exception(ProducerClosed())
+            await asyncio.sleep(0.01)
+
+    async def wait(_: Producer) -> None:
+        await under_way
+
+    async def refused(_: Producer) -> None:
+        raise MessageSizeTooLargeError
+
+    producer: Any = Abandoned()
+    shared = transactions.Transactions("group/m1/1", "group", lambda _: producer, 0.1)
+    parts = [transactions.TransactionPart(TaskId(0, number), 1, write, {}) for number, write in enumerate((wait, refused))]
+    errors = await asyncio.gather(*map(shared.commit, parts), return_exceptions=True)
+    assert [type(error) for error in errors] == [KafkaError, MessageSizeTooLargeError]
+    assert shared._alone_until_s.keys() == {TaskId(0, 1)}
 
 
 # ----------------------------------------------------------------------------- owners of two builds
