@@ -145,10 +145,6 @@ class OpenTask:
         """
         await (self._commit_transaction if self._transactional else self._commit_plainly)(commit)
 
-    async def flush_offsets(self) -> None:
-        """Returns when the sources' offsets of the commits were committed for the group too."""
-        await self._clients.flush_offsets()
-
     async def _commit_transaction(self, commit: Commit) -> None:
         transactions = self._clients.transactions
         assert transactions is not None, "a task with exactly_once was opened"

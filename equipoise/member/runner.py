@@ -270,7 +270,6 @@ class TaskRunner:
         await self._commit(gives_back=gives_back)
         await self._commit_over()
         await acknowledged(self._sent)  # if the commit was refused
-        await self._open_task.flush_offsets()
 
     async def _handle(self, tp: TopicPartition, records: Sequence[ConsumedRecord]) -> None:
         """Gives the records to the application, as long as the task may go on."""
@@ -522,6 +521,8 @@ class TaskRunner:
             await self._permit.put_stores_back(self.task)
         clients, self._clients = self._clients, None
         if clients is not None:
+            if not self._aborted:
+                await clients.flush_offsets()
             await clients.close()
 
     async def _call_on_revoked(self, on_revoked: Callback, context: TaskContext) -> BaseException | None:

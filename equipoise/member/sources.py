@@ -19,7 +19,7 @@ FETCH_WAIT_MS = 500
 """How long a broker holds a fetch that finds nothing. A task that is placed meanwhile waits for
 that.
 """
-PACE_S = 0.003
+PACE_S = 0.002
 """Shortest time between two looks at what was fetched: records that come one by one are fetched and
 committed together.
 """
