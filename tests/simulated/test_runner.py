@@ -59,6 +59,8 @@ class Bench:
         self.runners: list[TaskRunner] = []
         self.lease_ends_ms = LONG_MS
         self.permit_ms = PERMIT_MS
+        self.stopped_ms: list[int] = []
+        """When tasks had stopped."""
         self.over: list[BaseException | None] = []
         self.parked_tasks: list[ParkedTask] = []
 
@@ -121,7 +123,7 @@ class Bench:
         self.parked_tasks.append(parked)
 
     def stopped(self, task: TaskId) -> None:
-        pass
+        self.stopped_ms.append(self.boot_ms())
 
     def failed(self, task: TaskId, error: Exception) -> None:
         pass
@@ -511,6 +513,24 @@ def test_offsets_that_may_wait_are_committed_within_a_second_or_at_the_end() -> 
         await bench.clients.release(producer, failed=False)
 
     simulate(test)
+
+
+def test_task_that_closes_says_so_before_its_offsets_are_committed() -> None:
+    async def test(bench: Bench) -> None:
+        runner = bench.start(0, answer)
+        await asyncio.sleep(1)
+        place = TopicPartition("in", 0)
+        bench.clients.offsets.report({place: 4}, await bench.clients.producer())
+        bench.slow_down("OffsetCommit", 200)
+        runner.stop(abort=False)
+        asked_ms = bench.boot_ms()
+        while not bench.over:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        assert bench.stopped_ms[0] - asked_ms < 50
+        assert bench.boot_ms() - asked_ms >= 400
+        assert bench.cluster.coordinators.offsets["group"][place] == 4
+
+    simulate(test, guarantee="exactly_once")
 
 
 def test_tasks_reopen_when_their_producer_is_abandoned() -> None:
