@@ -32,8 +32,10 @@ MAX_IDLE_MS = 10_000
 """The consumer's connection to the group's coordinator is closed when it was not used for so long:
 when all tasks have opened, and have changelogs.
 """
-BATCH_BYTES = 64 * 1024
-"""Largest batch of several records."""
+BATCH_BYTES = 256 * 1024
+"""Largest batch of several records. Of a partition one is on its way at a time, so a commit is as
+many requests as it has batches.
+"""
 FETCH_BYTES = 4 * 2**20
 """Largest answer to a fetch. Two of them are in memory, and one more twice while it is read.
 Nothing else is done while it is parsed.

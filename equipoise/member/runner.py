@@ -30,6 +30,7 @@ from equipoise.member.permit import OvertakenError, Permit, RefusedError
 from equipoise.member.processing import MOST_AT_ONCE, Processor, call
 from equipoise.member.ticks import CommitTicks, CommitTurn
 from equipoise.member.timers import Timers
+from equipoise.member.turns import Turns
 from equipoise.member.uncommitted import Uncommitted
 from equipoise.member.writer import TaskWriter
 from equipoise.runtime import Runtime
@@ -62,6 +63,7 @@ class TaskRunner:
         *,
         ticks: CommitTicks,
         uncommitted: Uncommitted,
+        turns: Turns,
         new_clients: Callable[[], TaskClients],
         connected: TaskClients | None,
         stateful: bool,
@@ -102,7 +104,7 @@ class TaskRunner:
         self._was_out_of_range = False
         """Whether a broker had no records at a source position."""
         self._uncommitted = 0
-        self._of_member = uncommitted
+        self._of_member, self._turns = uncommitted, turns
         self._sent: list[SentBatch] = []
         """Outputs of the next commit that are on their way."""
         self._last_sent: Sequence[SentBatch] = ()
@@ -233,7 +235,7 @@ class TaskRunner:
     # Processing
 
     async def _process(self) -> None:
-        processing = self._open_task.processing
+        processing, former = self._open_task.processing, self.processed
         try:
             while not self._stopping.is_set():
                 for tp, records in (await self._next_batch()).items():
@@ -250,7 +252,8 @@ class TaskRunner:
                     break
                 if not self._may_go_on():
                     break
-                await asyncio.sleep(0)  # other tasks, and fetches, come in between
+                await self._turns.next(self.processed - former)  # other tasks, fetches and answers come in between
+                former = self.processed
             await self._last_commit(gives_back=self._stateful and self._options.transactional)
         except RefusedError:
             await self._commit_over()  # it began with a permit; if it comes too late, it is fenced

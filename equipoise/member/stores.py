@@ -123,7 +123,9 @@ WRITE_BUFFER_BYTES = 16 * 2**20
 """Most of one store."""
 ALLOCATION_BLOCK_BYTES = 64 * 2**10
 """A store's write buffer grows by this. RocksDB would take 1 MB at once, for each of hundreds."""
-MEMORY_BYTES = 32 * 2**20
+CACHE_BYTES = 32 * 2**20
+WRITE_BUFFERS_BYTES = 16 * 2**20
+"""Of all stores of a process."""
 
 
 class RocksMemory:
@@ -132,7 +134,7 @@ class RocksMemory:
     `cache_bytes`: of what was read from files. Raises InputError when `rocksdict` is not installed.
     """
 
-    def __init__(self, *, write_buffer_bytes: int = MEMORY_BYTES, cache_bytes: int = MEMORY_BYTES) -> None:
+    def __init__(self, *, write_buffer_bytes: int = WRITE_BUFFERS_BYTES, cache_bytes: int = CACHE_BYTES) -> None:
         rocksdict = _rocksdict()
         self.write_buffers = rocksdict.WriteBufferManager(write_buffer_bytes, False)  # no write waits for a file
         self.table_options = rocksdict.BlockBasedOptions()
@@ -155,7 +157,7 @@ def _rocksdict() -> Any:
 class RocksStore:
     """A `StateStore` in RocksDB, by `rocksdict` (the extra `kafka`), in `folder`. What was applied
     survives a killed process. A failure of the machine may undo the last calls, each as a whole.
-    `memory` None: the stores of a process share 32 MB of write buffers and 32 MB of cache.
+    `memory` None: the stores of a process share 16 MB of write buffers and 32 MB of cache.
 
     Raises InputError when `rocksdict` is not installed, RocksDB cannot open the folder, or `apply`
     gets PROGRESS_KEY.

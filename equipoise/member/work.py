@@ -32,6 +32,7 @@ from equipoise.member.processing import Processor
 from equipoise.member.restorer import ChangelogRestorer
 from equipoise.member.runner import TaskRunner
 from equipoise.member.ticks import CommitTicks
+from equipoise.member.turns import Turns
 from equipoise.member.uncommitted import MOST_OF_MEMBER, MOST_TRANSACTIONAL, Uncommitted
 from equipoise.runtime import HostThread, Runtime
 from equipoise.statemachine.member import End, MemberSession
@@ -74,6 +75,7 @@ class RunnerFactory:
     _ticks: CommitTicks = attrs.field(init=False)
     """Of all tasks that share a producer."""
     _uncommitted: Uncommitted = attrs.field(init=False)
+    _turns: Turns = attrs.field(init=False, factory=Turns)
 
     @_ticks.default
     def _new_ticks(self) -> CommitTicks:
@@ -93,7 +95,7 @@ class RunnerFactory:
         ticks = self._ticks if stateful or not self.options.transactional else self._new_ticks()
         return TaskRunner(
             permit, self.runtime, self.log_id(), self.group, task, token,
-            ticks=ticks, uncommitted=self._uncommitted, new_clients=partial(self.clients, task), connected=connected,
+            ticks=ticks, uncommitted=self._uncommitted, turns=self._turns, new_clients=partial(self.clients, task), connected=connected,
             stateful=stateful, options=self.options, processor=self.processors[task.subtopology],
             on_assigned=self.on_assigned, on_revoked=self.on_revoked,
         )  # fmt: skip

@@ -29,6 +29,7 @@ from equipoise.member.processing import MOST_AT_ONCE, Processor
 from equipoise.member.runner import MOST_UNSENT, TaskRunner
 from equipoise.member.sources import TaskSources
 from equipoise.member.ticks import CommitTicks
+from equipoise.member.turns import Turns
 from equipoise.member.uncommitted import MOST_OF_MEMBER, Uncommitted
 from equipoise.member.work import PERMIT_MS
 from equipoise.testing.simulated.connection import SimulatedConnection
@@ -97,7 +98,7 @@ class Bench:
         new_clients = partial(TaskClients, self.clients, "group", task, self.options, sources=("in",), changelogs=())
         runtime: Any = self
         runner = TaskRunner(
-            runtime, runtime, "log", "group", task, 1, ticks=self.new_ticks(), uncommitted=self.uncommitted, new_clients=new_clients,
+            runtime, runtime, "log", "group", task, 1, ticks=self.new_ticks(), uncommitted=self.uncommitted, turns=Turns(), new_clients=new_clients,
             connected=None, stateful=False, options=self.options, processor=Processor(handler, sources="in", **processor),
             on_assigned=on_assigned, on_revoked=None,
         )  # fmt: skip

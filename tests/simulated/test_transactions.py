@@ -28,6 +28,7 @@ from equipoise.member.runner import TaskRunner
 from equipoise.member.stores import MemoryStore
 from equipoise.member.throttle import Throttle
 from equipoise.member.ticks import CommitTicks
+from equipoise.member.turns import Turns
 from equipoise.member.uncommitted import MOST_TRANSACTIONAL, Uncommitted
 from equipoise.testing.simulated.connection import SimulatedConnection
 from equipoise.testing.simulated.kafka.clients import SimulatedClients
@@ -59,6 +60,7 @@ class Peer:
         self.clients = MemberClients(connection, "group", self.options, lambda: f"{name}/1")
         self._ticks = CommitTicks(runtime.monotonic_s, 0.1)
         self._uncommitted = Uncommitted(MOST_TRANSACTIONAL)
+        self._turns = Turns()
         tasks = [TaskId(0, partition) for partition in range(TASKS)]
         self._restorer = ChangelogRestorer(
             connection, dict.fromkeys(tasks, ("log",)), MemoryStore, None, runtime=runtime, throttle=Throttle(None, None, runtime.monotonic_s),
@@ -81,7 +83,8 @@ class Peer:
             self.granted.add(task)
             permit: Any = self
             runner = self.runners[partition] = TaskRunner(
-                permit, self._runtime, "log", "group", task, token, ticks=self._ticks, uncommitted=self._uncommitted, connected=None, stateful=True,
+                permit, self._runtime, "log", "group", task, token,
+                ticks=self._ticks, uncommitted=self._uncommitted, turns=self._turns, connected=None, stateful=True,
                 options=self.options,
                 new_clients=partial(TaskClients, self.clients, "group", task, self.options, sources=("in",), changelogs=("log",)),
                 processor=Processor(handler, sources="in"), on_assigned=None, on_revoked=None,

@@ -1,0 +1,57 @@
+"""Tasks that have much to do take turns, and the loop looks for answers in between."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from equipoise.member.turns import MOST_RECORDS, Turns
+
+
+async def longest_between_looks(tasks: int, records: int) -> int:
+    """The most records that tasks process between two iterations of the loop."""
+    loop, turns, processed, longest = asyncio.get_running_loop(), Turns(), 0, 0
+
+    def look() -> None:
+        nonlocal processed, longest
+        longest, processed = max(longest, processed), 0
+        loop.call_soon(look)
+
+    async def task() -> None:
+        nonlocal processed
+        for _ in range(20):
+            await turns.next(records)
+            processed += records
+
+    loop.call_soon(look)
+    await asyncio.gather(*(task() for _ in range(tasks)))
+    return longest
+
+
+@pytest.mark.parametrize(("tasks", "records", "longest"), [(26, MOST_RECORDS, MOST_RECORDS), (26, 1, 26), (26, 100, MOST_RECORDS)])
+async def test_loop_looks_for_answers_after_some_records(tasks: int, records: int, longest: int) -> None:
+    assert await longest_between_looks(tasks, records) == longest
+
+
+async def test_tasks_take_turns() -> None:
+    turns, order = Turns(), list[int]()
+
+    async def task(number: int) -> None:
+        for _ in range(3):
+            await turns.next(MOST_RECORDS)
+            order.append(number)
+
+    await asyncio.gather(*map(task, range(3)))
+    assert order == [0, 1, 2] * 3
+
+
+async def test_task_that_was_cancelled_takes_no_turn() -> None:
+    turns = Turns()
+    waiting = [asyncio.ensure_future(turns.next(MOST_RECORDS)) for _ in range(3)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    waiting[1].cancel()
+    async with asyncio.timeout(5):
+        await waiting[2]
+    assert all(each.cancelled() for each in waiting[:2])
