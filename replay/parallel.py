@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +24,8 @@ R = TypeVar("R")
 _SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 _PATIENCE_S = 10.0
 """Seconds for a terminated process to remove unfinished files before it is killed."""
+_AFTER_CALLBACK_S = 0.01
+"""Seconds until a process ends again whose end was raised in a callback, where Python drops it."""
 
 
 class ProcessDiedError(EquipoiseError):
@@ -121,8 +124,17 @@ def _serve(function: Callable[[Any], Any], connection: Connection) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # only once; what follows is cleanup
         raise _Ended
 
+    def end_again(dropped: sys.UnraisableHookArgs) -> None:
+        # Python drops exceptions that are raised in destructors and callbacks of weak references.
+        if isinstance(dropped.exc_value, _Ended):
+            signal.setitimer(signal.ITIMER_REAL, _AFTER_CALLBACK_S)
+        else:
+            sys.__unraisablehook__(dropped)
+
+    sys.unraisablehook = end_again
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of the terminal; the parent decides
     signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGALRM, end)
     threading.Thread(target=_die_with_parent, daemon=True).start()
     with contextlib.suppress(_Ended, EOFError, OSError):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
