@@ -22,6 +22,7 @@ from equipoise.member.options import MemberOptions
 from equipoise.member.origin import transactional_id
 from equipoise.member.sources import SourceReader, TaskSources
 from equipoise.member.transactions import Transactions
+from equipoise.member.writer import BATCH_BYTES, BatchSizes
 
 if TYPE_CHECKING:
     from equipoise.member.adoption import Adoption
@@ -31,10 +32,6 @@ TRANSACTION_TIMEOUT_MS = 60_000
 MAX_IDLE_MS = 10_000
 """The consumer's connection to the group's coordinator is closed when it was not used for so long:
 when all tasks have opened, and have changelogs.
-"""
-BATCH_BYTES = 256 * 1024
-"""Largest batch of several records. Of a partition one is on its way at a time, so a commit is as
-many requests as it has batches.
 """
 FETCH_BYTES = 4 * 2**20
 """Largest answer to a fetch. Two of them are in memory, and one more twice while it is read.
@@ -71,6 +68,7 @@ class MemberClients:
         """Those of the present incarnation."""
         self._fencing: dict[str, asyncio.Task[None]] = {}
         self.offsets = ReportedOffsets(group)
+        self.batch_sizes = BatchSizes()
         self.adoption: Adoption | None = None
         """The consumer group whose place the members take; None: none."""
 
@@ -243,6 +241,11 @@ class TaskClients:
             return await self.transactions.begin()
         assert self.producer is not None, "it is connected"
         return self.producer
+
+    @property
+    def batch_sizes(self) -> BatchSizes:
+        """Those of all tasks."""
+        return self._shared.batch_sizes
 
     @property
     def adopts(self) -> bool:

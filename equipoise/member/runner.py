@@ -30,7 +30,7 @@ from equipoise.member.permit import OvertakenError, Permit, RefusedError
 from equipoise.member.processing import MOST_AT_ONCE, Processor, call
 from equipoise.member.ticks import CommitTicks, CommitTurn
 from equipoise.member.timers import Timers
-from equipoise.member.turns import Turns
+from equipoise.member.turns import FEW_RECORDS, Turns
 from equipoise.member.uncommitted import Uncommitted
 from equipoise.member.writer import TaskWriter
 from equipoise.runtime import Runtime
@@ -216,7 +216,7 @@ class TaskRunner:
     async def _open(self) -> None:
         self._is_refused = False
         clients = self._clients = self._clients or self._new_clients()
-        writer = self._writer = TaskWriter(await clients.begin(), self.task, self._origin)
+        writer = self._writer = TaskWriter(await clients.begin(), self.task, self._origin, clients.batch_sizes)
         opened = await self._opening.open(clients, writer, was_out_of_range=self._was_out_of_range)
         self._opened = opened
         self._permit.restored(self.task)
@@ -252,8 +252,9 @@ class TaskRunner:
                     break
                 if not self._may_go_on():
                     break
-                await self._turns.next(self.processed - former)  # other tasks, fetches and answers come in between
-                former = self.processed
+                if self.processed - former >= FEW_RECORDS:
+                    await self._turns.next(self.processed - former)  # other tasks, fetches and answers come in between
+                    former = self.processed
             await self._last_commit(gives_back=self._stateful and self._options.transactional)
         except RefusedError:
             await self._commit_over()  # it began with a permit; if it comes too late, it is fenced

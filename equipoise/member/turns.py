@@ -7,6 +7,9 @@ from collections import deque
 
 MOST_RECORDS = 500
 """Records that tasks process before the loop looks for what has arrived."""
+FEW_RECORDS = 50
+"""A task that processes fewer one after the other needs no turn: each takes two passes of the loop.
+"""
 
 
 class Turns:

@@ -5,8 +5,10 @@ its origin.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import repeat
+from typing import Any
 
 import attrs
 
@@ -15,6 +17,38 @@ from equipoise.events.log.kafka.client import Producer, SentBatch, TopicPartitio
 from equipoise.events.tasks import TaskId
 from equipoise.member.origin import Headers, Origin
 from equipoise.member.records import Outputs
+
+BATCH_BYTES = 256 * 1024
+"""Largest batch of several records. Of a partition one is on its way at a time, so a commit is as
+many requests as it has batches.
+"""
+
+
+class BatchSizes:
+    """How large the batches of each topic are at most. A broker refuses those that are larger than
+    the topic's `max.message.bytes`. Then its tasks are opened again, and write smaller ones.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[str, int] = {}
+        """Those that are below BATCH_BYTES."""
+
+    def of(self, topic: str) -> int:
+        """In bytes."""
+        return self._of.get(topic, BATCH_BYTES)
+
+    def note(self, topic: str, sent: Iterable[SentBatch]) -> None:
+        """Batches of the present size were sent there."""
+        size_bytes = self.of(topic)
+        for each in sent:
+            if each.records > 1:
+                each.appended.add_done_callback(partial(self._settled, topic, size_bytes))
+
+    def _settled(self, topic: str, size_bytes: int, appended: asyncio.Future[Any]) -> None:
+        from aiokafka.errors import MessageSizeTooLargeError
+
+        if not appended.cancelled() and isinstance(appended.exception(), MessageSizeTooLargeError):
+            self._of[topic] = min(self.of(topic), size_bytes // 2)
 
 
 @attrs.frozen
@@ -36,8 +70,9 @@ class TaskWriter:
     topic -> origin of its records there. `producer`: in each transaction the one that has begun it.
     """
 
-    def __init__(self, producer: Producer, task: TaskId, origin: Origin) -> None:
+    def __init__(self, producer: Producer, task: TaskId, origin: Origin, batch_sizes: BatchSizes) -> None:
         self.producer = producer
+        self._batch_sizes = batch_sizes
         self._task = task
         self.headers = list(origin.headers())
         """Of each output."""
@@ -45,7 +80,7 @@ class TaskWriter:
         """Rises with each call for outputs: the partition of those without a key."""
         self.origins: Mapping[str, Origin] = {}
         self._sent: list[SentBatch] = []
-        """The batches of the last call and those before that are not acknowledged."""
+        """The batches of the last call, and those before that were not acknowledged then."""
 
     async def by_partition(self, outputs: Outputs) -> dict[TopicPartition, list[Unsent]]:
         """Takes the outputs, and returns them as `send_outputs` takes them. Raises InputError when
@@ -67,26 +102,33 @@ class TaskWriter:
 
     async def send_outputs(self, outputs: Mapping[TopicPartition, Sequence[Unsent]]) -> list[SentBatch]:
         """Queues all outputs. Raises KafkaError."""
+        self._forget_acknowledged()
         for topic in {place.topic for place in outputs}:
             await self.producer.partitions_for(topic)  # the producer may be a new one, which does not know the topic
-        return self._note([batch for place, records in outputs.items() for batch in self.producer.send_batches(place, records)])
+        return [batch for place, records in outputs.items() for batch in self._send(place, records)]
 
     async def append_changes(self, changes: Mapping[str, Mapping[bytes, bytes | None]]) -> dict[str, WrittenChanges]:
         """Appends changes to changelogs: topic -> key -> value, at least one. Returns when all are
         acknowledged.
         """
+        self._forget_acknowledged()
         sent: dict[str, list[SentBatch]] = {}
         for topic, records in changes.items():
             await self.producer.partitions_for(topic)
             headers = list(self.origins[topic].headers())
             place = TopicPartition(topic, self._task.partition)
             unsent = zip(records, records.values(), repeat(headers), repeat(None))
-            sent[topic] = self._note(self.producer.send_batches(place, unsent))
+            sent[topic] = self._send(place, unsent)
         await acknowledged(batch for batches in sent.values() for batch in batches)
         return {topic: self._written(topic, changes[topic], batches) for topic, batches in sent.items()}
 
-    def _note(self, sent: list[SentBatch]) -> list[SentBatch]:
-        self._sent = [*(each for each in self._sent if not each.appended.done()), *sent]
+    def _forget_acknowledged(self) -> None:
+        self._sent = [each for each in self._sent if not each.appended.done()]
+
+    def _send(self, place: TopicPartition, records: Iterable[Unsent]) -> list[SentBatch]:
+        sent = self.producer.send_batches(place, records, self._batch_sizes.of(place.topic))
+        self._batch_sizes.note(place.topic, sent)
+        self._sent += sent
         return sent
 
     async def settled(self, within_s: float) -> bool:

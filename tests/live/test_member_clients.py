@@ -18,6 +18,8 @@ from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.tasks import TaskId
 from equipoise.member.clients import MemberClients, TaskClients
 from equipoise.member.options import MemberOptions
+from equipoise.member.origin import Origin
+from equipoise.member.writer import TaskWriter
 from tests.live.test_restorer import make_topic, producing
 
 TASK, OTHER = TaskId(0, 1), TaskId(0, 2)
@@ -195,6 +197,24 @@ async def test_record_that_is_refused_does_not_stop_other_tasks(bootstrap: str, 
     assert await clients("at_least_once", TASK).begin() is not other
     await acknowledged(other.send_batches(place, [(None, b"small", [], None)]))
     await second.close()
+
+
+async def test_writer_finds_batches_that_a_topic_takes(bootstrap: str, prefix: str, clients: Any) -> None:
+    from aiokafka.errors import MessageSizeTooLargeError
+
+    await make_topic(bootstrap, f"{prefix}-small", 1, **{"max.message.bytes": "50000"})
+    place = TopicPartition(f"{prefix}-small", 0)
+    each = clients("at_least_once", TASK)
+    writer = TaskWriter(await each.begin(), TASK, Origin(1, "log", prefix, str(TASK), 1), each.batch_sizes)
+    refused = 0
+    while each.batch_sizes.of(place.topic) > 50_000:
+        with pytest.raises(MessageSizeTooLargeError):
+            await acknowledged(await writer.send_outputs({place: [(None, bytes(1_000), [], None)] * 400}))
+        refused += 1
+    await acknowledged(sent := await writer.send_outputs({place: [(None, bytes(1_000), [], None)] * 400}))
+    assert (refused, sum(batch.records for batch in sent)) == (3, 400)
+    assert await writer.settled(0)
+    await each.close()
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])

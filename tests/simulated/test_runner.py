@@ -32,6 +32,7 @@ from equipoise.member.ticks import CommitTicks
 from equipoise.member.turns import Turns
 from equipoise.member.uncommitted import MOST_OF_MEMBER, Uncommitted
 from equipoise.member.work import PERMIT_MS
+from equipoise.member.writer import BATCH_BYTES
 from equipoise.testing.simulated.connection import SimulatedConnection
 from equipoise.testing.simulated.kafka.clients import SimulatedClients
 from equipoise.testing.simulated.kafka.cluster import Cluster
@@ -582,6 +583,28 @@ def test_task_that_fails_to_send_goes_on_with_another_producer() -> None:
         assert runners[0]._writer.producer is not first
 
     simulate(test)
+
+
+@BOTH
+def test_task_writes_smaller_batches_where_a_topic_refuses_them(guarantee: str) -> None:
+    def widely(record: Any, context: TaskContext) -> None:
+        context.send("out", b"%s %s" % (record.value, bytes(1_000)), partition=context.task.partition)
+
+    async def test(bench: Bench) -> None:
+        bench.cluster.topics["out"].configs["max.message.bytes"] = "20000"
+        for partition in range(TASKS):
+            bench.send(partition, 1_000)
+        for partition in range(TASKS):
+            bench.start(partition, widely)
+        await asyncio.sleep(30)
+        for partition in range(TASKS):
+            values = [int(each.value.split()[0]) for each in bench.outputs(partition) if each.value is not None]
+            assert list(dict.fromkeys(reversed(values))) == list(reversed(range(1_000)))  # a repetition has all, in order
+            assert len(values) == 1_000 or guarantee == "at_least_once"
+        assert bench.clients.batch_sizes.of("out") == 16 * 1024
+        assert bench.clients.batch_sizes.of("in") == BATCH_BYTES
+
+    simulate(test, guarantee=guarantee)
 
 
 @BOTH

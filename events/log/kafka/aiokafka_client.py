@@ -277,6 +277,7 @@ class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
 
         client.send, client.ready = send, ready
         self._new_batch = self._message_accumulator.create_builder
+        self._most_bytes = self._message_accumulator._batch_size
         if options.get("compression_type"):
             self._compress_sparingly()
 
@@ -309,7 +310,7 @@ class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
         if self._txn_manager.transactional_id is not None:
             await self._sender.start()  # requests the producer id, which fences the present owner of the transactional id
 
-    def send_batches(self, partition: TopicPartition, records: Iterable[Unsent]) -> list[SentBatch]:
+    def send_batches(self, partition: TopicPartition, records: Iterable[Unsent], most_bytes: int | None = None) -> list[SentBatch]:
         # aiokafka's `send_batch` waits until the partition's former batch is on its way.
         accumulator, place = self._message_accumulator, _theirs(partition)
         if accumulator._closed:
@@ -318,6 +319,7 @@ class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
             raise copy.copy(accumulator._exception)
         if self._txn_manager.transactional_id is not None and not self._txn_manager.is_in_transaction():
             raise IllegalOperation("Can't send messages while not in transaction")
+        accumulator._batch_size = most_bytes or self._most_bytes
         now_ms = int(time.time() * 1_000)
         builders: list[BatchBuilder] = []
         rest = iter(records)

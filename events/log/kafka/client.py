@@ -251,10 +251,11 @@ class Producer(DataClient, Protocol):
         self, topic: str, value: bytes | None, *, key: bytes | None = None, partition: int | None = None, headers: SentHeaders | None = None
     ) -> AppendedRecord: ...
 
-    def send_batches(self, partition: TopicPartition, records: Iterable[Unsent]) -> list[SentBatch]:
+    def send_batches(self, partition: TopicPartition, records: Iterable[Unsent], most_bytes: int | None = None) -> list[SentBatch]:
         """Queues records for one partition, behind all that were queued before, in as few batches
-        as possible. Call `partitions_for` before. Raises KafkaError, and queues nothing, when a
-        record is too large or the producer cannot send.
+        as possible. `most_bytes`: of a batch of several records; None: as the producer was made.
+        Call `partitions_for` before. Raises KafkaError, and queues nothing, when a record is too
+        large or the producer cannot send.
         """
         ...
 

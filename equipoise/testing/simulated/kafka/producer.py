@@ -256,7 +256,7 @@ class SimulatedProducer(ConnectedClient):
         self._plan()
         return batch
 
-    def send_batches(self, partition: TopicPartition, records: Iterable[Unsent]) -> list[SentBatch]:
+    def send_batches(self, partition: TopicPartition, records: Iterable[Unsent], most_bytes: int | None = None) -> list[SentBatch]:
         if self._is_closed:
             raise errors.ProducerClosed
         if self._failed is not None:
@@ -268,7 +268,7 @@ class SimulatedProducer(ConnectedClient):
             size = size_of(key, value, headers) + RECORD_OVERHEAD
             if size > MAX_REQUEST_BYTES:
                 raise errors.MessageSizeTooLargeError(f"The message is {size} bytes when serialized")
-            if not filled or filled[-1][0] + size > self._max_batch_bytes:
+            if not filled or filled[-1][0] + size > (most_bytes or self._max_batch_bytes):
                 filled.append((BATCH_OVERHEAD, []))
             filled[-1][1].append((key, value, tuple(headers), self._cluster.now_ms() if given_ms is None else given_ms))
             filled[-1] = filled[-1][0] + size, filled[-1][1]
