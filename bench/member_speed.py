@@ -7,8 +7,8 @@ for each. All is seen from outside: rates and latencies are times between append
 clock; CPU, memory and connections are the process's, as the kernel counts them. Every run is
 recounted: each record has one output, with the right count. The start takes from the process's
 start to the first output of each partition, and rates are taken after that; equipoise's group waits
-for no other members. A member runs once before anything is measured: a broker that has just
-started compiles its code, and is slow. Compare the lines of one run, not those of two machines.
+for no other members. A member runs once before anything is measured, also at a steady rate: a
+broker that has just started compiles its code, and is slow. Compare the lines of one run, not those of two machines.
 """
 
 from __future__ import annotations
@@ -260,6 +260,7 @@ async def warm_up(system: System, records: int) -> None:
     instance = system.start("m")
     try:
         await topics.until_written(sum(topics.written), instance.process.pid)
+        await topics.feed(GOAL_RATE)
     finally:
         instance.kill()
         system.close()

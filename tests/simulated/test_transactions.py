@@ -404,7 +404,8 @@ def test_transaction_without_its_marker_in_a_partition_is_ended_with_the_next(to
         vars(coordinators)["_mark"] = lose
         bench.feed(0, 1, 2)
         await bench.counted(0, 2)
-        assert lost
+        while not lost:  # noqa: ASYNC110  # the third task may be in a later transaction
+            await asyncio.sleep(0.01)
         bench.feed(0, 1, 2)
         await bench.counted(0, 1, 2)
         assert member.fenced_tasks == []
