@@ -8,7 +8,8 @@ clock; CPU, memory and connections are the process's, as the kernel counts them.
 recounted: each record has one output, with the right count. The start takes from the process's
 start to the first output of each partition, and rates are taken after that; equipoise's group waits
 for no other members. A member runs once before anything is measured, also at a steady rate: a
-broker that has just started compiles its code, and is slow. Compare the lines of one run, not those of two machines.
+broker that has just started compiles its code, and is slow. Compare the lines of one run, not those
+of two machines.
 """
 
 from __future__ import annotations

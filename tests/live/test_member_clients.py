@@ -214,6 +214,10 @@ async def test_writer_finds_batches_that_a_topic_takes(bootstrap: str, prefix: s
     await acknowledged(sent := await writer.send_outputs({place: [(None, bytes(1_000), [], None)] * 400}))
     assert (refused, sum(batch.records for batch in sent)) == (3, 400)
     assert await writer.settled(0)
+    with pytest.raises(MessageSizeTooLargeError):
+        await acknowledged(await writer.send_outputs({place: [(None, bytes(size), [], None) for size in (60_000, *[1_000] * 100)]}))
+    await acknowledged(sent := await writer.send_outputs({place: [(None, b"next", [], None)]}))
+    assert [batch.appended.result().offset for batch in sent] == [400], "no record behind the one that was refused was appended"
     await each.close()
 
 

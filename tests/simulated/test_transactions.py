@@ -694,3 +694,29 @@ def test_owner_of_a_former_build_takes_over_and_the_late_commit_is_aborted() -> 
         await bench.counted(0)
 
     simulate(test)
+
+
+# ------------------------------------------------------------------------- changelogs that refuse
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", EXACTLY_ONCE])
+def test_changelog_that_refuses_a_batch_gets_no_later_part_of_the_commit(guarantee: str) -> None:
+    """Otherwise it has the source positions, and not all changes."""
+
+    def put_widely(record: Any, context: TaskContext) -> None:
+        context.states["log"].put(record.key, bytes(500 if record.offset % 500 else 9_000))
+
+    async def test(bench: Bench) -> None:
+        bench.cluster.topics["log"].configs["max.message.bytes"] = "8000"
+        source = bench.cluster.topics["in"].partitions[0]
+        bench.cluster.append(source, Batch(-1, -1, -1, False, [(b"%d" % number, b"", (), 0) for number in range(1, 900)], 100))
+        member = bench.peer("m1", guarantee)
+        await member.run(0, token=1)
+        await asyncio.sleep(60)
+        bench.cluster.topics["log"].configs["max.message.bytes"] = "1000000"
+        await asyncio.sleep(20)
+        log = bench.cluster.topics["log"].partitions[0].log
+        written = {record.key: record.value for record in log.read(0, log.last_stable_offset, committed=True, max_bytes=2**30)[0]}
+        assert len(written.keys() - {SOURCES_KEY, FENCE_KEY}) == 899
+
+    simulate(test)

@@ -57,6 +57,7 @@ from equipoise.events.log.kafka.client import (
     SentBatch,
     TopicPartition,
     Unsent,
+    not_sent_behind,
 )
 from equipoise.events.log.kafka.topic_ids import topic_ids
 
@@ -329,21 +330,35 @@ class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
             unsent = _fill(builders[-1], chain((unsent,), rest), now_ms)
         if any(each.size() > self._max_request_size for each in builders):
             raise MessageSizeTooLargeError(f"a record for {partition.topic} is larger than {self._max_request_size} bytes")
+        batches: list[Any] = []
         sent = []
         for each in builders:
             each.close()
             batch = accumulator._append_batch(each, place)
-            batch.future.add_done_callback(partial(self._settled, place, each.record_count()))
+            batch.future.add_done_callback(partial(self._settled, batches, len(batches)))
             batch._drain_waiter.add_done_callback(_retrieve_error)  # nobody waits for it
-            sent.append(SentBatch(each.record_count(), batch.future))
+            batches.append(batch)
+            sent.append(SentBatch(batch.record_count, batch.future))
         return sent
 
-    def _settled(self, place: Any, records: int, sent: asyncio.Future[Any]) -> None:
+    def _settled(self, batches: list[Any], number: int, sent: asyncio.Future[Any]) -> None:
         """A broker notes no sequence numbers of what it refuses for good: the next batch takes
-        them.
+        them. But not one of the same call, which would be appended without what was before it. It
+        is still queued: one batch of a partition is on its way at a time.
         """
-        if isinstance(_retrieve_error(sent), REFUSED):
-            self._txn_manager.increment_sequence_number(place, -records)
+        error, batch = _retrieve_error(sent), batches[number]
+        batches[number] = None  # its records are not kept in memory for those behind it
+        if error is None:
+            return
+        if isinstance(error, REFUSED):
+            self._txn_manager.increment_sequence_number(batch.tp, -batch.record_count)
+        queue = self._message_accumulator._batches
+        for behind in batches[number + 1 :]:
+            if behind in queue.get(batch.tp, ()):
+                queue[batch.tp].remove(behind)
+                if not queue[batch.tp]:
+                    del queue[batch.tp]
+                behind.failure(not_sent_behind(error))
 
     async def topic_ids(self, topics: Sequence[str], leads: TopicPartition) -> tuple[str, ...] | None:
         return await topic_ids(self.client, topics, leads)

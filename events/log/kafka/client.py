@@ -254,8 +254,9 @@ class Producer(DataClient, Protocol):
     def send_batches(self, partition: TopicPartition, records: Iterable[Unsent], most_bytes: int | None = None) -> list[SentBatch]:
         """Queues records for one partition, behind all that were queued before, in as few batches
         as possible. `most_bytes`: of a batch of several records; None: as the producer was made.
-        Call `partitions_for` before. Raises KafkaError, and queues nothing, when a record is too
-        large or the producer cannot send.
+        When one of them is not appended, those behind it are not sent. Call `partitions_for`
+        before. Raises KafkaError, and queues nothing, when a record is too large or the producer
+        cannot send.
         """
         ...
 
@@ -387,13 +388,22 @@ def partition_of_key(key: bytes, partitions: int) -> int:
     return int(murmur2(key) & 0x7FFFFFFF) % partitions
 
 
+def not_sent_behind(error: BaseException) -> Exception:
+    """Why a batch is not sent when one before it has failed with `error`."""
+    from aiokafka.errors import KafkaError
+
+    why: Exception = KafkaError(f"not sent, because what was before it was not appended: {error!r}")
+    return why
+
+
 async def acknowledged(batches: Iterable[SentBatch]) -> None:
     """Returns when all `batches` are appended. Raises the first KafkaError."""
     futures = [each.appended for each in batches]
     if futures:
-        done, _ = await asyncio.wait(futures, return_when=asyncio.FIRST_EXCEPTION)  # cancels no batch, unlike `gather`
-        for future in done:
-            future.result()
+        await asyncio.wait(futures, return_when=asyncio.FIRST_EXCEPTION)  # cancels no batch, unlike `gather`
+        for future in futures:
+            if future.done():
+                future.result()
 
 
 async def unless_abandoned(request: Coroutine[Any, Any, T]) -> T:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from aiokafka import errors
 from aiokafka.partitioner import DefaultPartitioner
 
 from equipoise.events.log.kafka.aiokafka_client import REFUSED
-from equipoise.events.log.kafka.client import SentBatch, SentHeaders, TopicPartition, Unsent
+from equipoise.events.log.kafka.client import SentBatch, SentHeaders, TopicPartition, Unsent, not_sent_behind
 from equipoise.testing.simulated.kafka.cluster import Cluster
 from equipoise.testing.simulated.kafka.connected import ConnectedClient
 from equipoise.testing.simulated.kafka.coordinators import GROUP, TRANSACTION
@@ -76,11 +76,6 @@ class _Pending:
         for future in (self.done, self.drained):
             if not future.done():
                 future.set_result(None)
-
-
-def _retrieve_error(sent: asyncio.Future[Any]) -> None:
-    if not sent.cancelled():
-        sent.exception()
 
 
 class SimulatedProducer(ConnectedClient):
@@ -272,14 +267,26 @@ class SimulatedProducer(ConnectedClient):
                 filled.append((BATCH_OVERHEAD, []))
             filled[-1][1].append((key, value, tuple(headers), self._cluster.now_ms() if given_ms is None else given_ms))
             filled[-1] = filled[-1][0] + size, filled[-1][1]
-        sent = []
+        batches: list[_Pending] = []
         for size, contents in filled:
             batch = self._new_batch(TopicPartition(*partition))
             future: asyncio.Future[SentRecord] = asyncio.get_running_loop().create_future()
-            future.add_done_callback(_retrieve_error)
+            future.add_done_callback(partial(self._settled, batches, len(batches)))
             batch.size, batch.contents, batch.futures, batch.is_whole = size, contents, [future], True
-            sent.append(SentBatch(len(contents), future))
-        return sent
+            batches.append(batch)
+        return [SentBatch(len(each.contents), each.futures[0]) for each in batches]
+
+    def _settled(self, batches: Sequence[_Pending], number: int, sent: asyncio.Future[SentRecord]) -> None:
+        error = None if sent.cancelled() else sent.exception()
+        if error is None:
+            return
+        place = batches[number].place
+        for behind in batches[number + 1 :]:
+            if behind in self._batches.get(place, ()):
+                self._batches[place].remove(behind)
+                if not self._batches[place]:
+                    del self._batches[place]
+                behind.fail(not_sent_behind(error))
 
     # Sending
 
