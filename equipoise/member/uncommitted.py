@@ -7,8 +7,6 @@ import contextlib
 
 MOST_OF_MEMBER = 400_000
 """Uncommitted records of all tasks of a member, about: each takes some 300 bytes."""
-MOST_TRANSACTIONAL = 240_000
-"""The same with exactly_once, where each takes more: its outputs wait, too."""
 LONGEST_WAIT_S = 1.0
 """Commits that take longer, because one broker does not answer, hold up other tasks no longer."""
 

@@ -33,7 +33,7 @@ from equipoise.member.restorer import ChangelogRestorer
 from equipoise.member.runner import TaskRunner
 from equipoise.member.ticks import CommitTicks
 from equipoise.member.turns import Turns
-from equipoise.member.uncommitted import MOST_OF_MEMBER, MOST_TRANSACTIONAL, Uncommitted
+from equipoise.member.uncommitted import MOST_OF_MEMBER, Uncommitted
 from equipoise.runtime import HostThread, Runtime
 from equipoise.statemachine.member import End, MemberSession
 
@@ -74,7 +74,7 @@ class RunnerFactory:
     """Returns the id of the log that grants tasks now."""
     _ticks: CommitTicks = attrs.field(init=False)
     """Of all tasks that share a producer."""
-    _uncommitted: Uncommitted = attrs.field(init=False)
+    _uncommitted: Uncommitted = attrs.field(init=False, factory=partial(Uncommitted, MOST_OF_MEMBER))
     _turns: Turns = attrs.field(init=False, factory=Turns)
 
     @_ticks.default
@@ -82,10 +82,6 @@ class RunnerFactory:
         interval_s = self.options.commit_interval_ms / 1_000
         # With at_least_once outputs do not wait for a commit.
         return CommitTicks(self.runtime.monotonic_s, interval_s, least_rest_s=0.0 if self.options.transactional else interval_s)
-
-    @_uncommitted.default
-    def _new_uncommitted(self) -> Uncommitted:
-        return Uncommitted(MOST_TRANSACTIONAL if self.options.transactional else MOST_OF_MEMBER)
 
     def make(self, permit: Permit, task: TaskId, token: int, connected: TaskClients | None) -> TaskRunner:
         """The runner of the grant `token` of `task`. `connected`: its clients, if connected ahead.

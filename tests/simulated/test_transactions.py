@@ -29,7 +29,7 @@ from equipoise.member.stores import MemoryStore
 from equipoise.member.throttle import Throttle
 from equipoise.member.ticks import CommitTicks
 from equipoise.member.turns import Turns
-from equipoise.member.uncommitted import MOST_TRANSACTIONAL, Uncommitted
+from equipoise.member.uncommitted import MOST_OF_MEMBER, Uncommitted
 from equipoise.testing.simulated.connection import SimulatedConnection
 from equipoise.testing.simulated.kafka.clients import SimulatedClients
 from equipoise.testing.simulated.kafka.cluster import Cluster
@@ -59,7 +59,7 @@ class Peer:
         connection = SimulatedConnection(made=SimulatedClients(cluster, name))
         self.clients = MemberClients(connection, "group", self.options, lambda: f"{name}/1")
         self._ticks = CommitTicks(runtime.monotonic_s, 0.1)
-        self._uncommitted = Uncommitted(MOST_TRANSACTIONAL)
+        self._uncommitted = Uncommitted(MOST_OF_MEMBER)
         self._turns = Turns()
         tasks = [TaskId(0, partition) for partition in range(TASKS)]
         self._restorer = ChangelogRestorer(

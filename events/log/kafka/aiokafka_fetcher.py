@@ -15,6 +15,10 @@ from aiokafka.errors import CorruptRecordException
 from equipoise.events.log.kafka.aiokafka_sessions import FetchSession, SessionRequest
 from equipoise.events.log.kafka.client import Record
 
+REST_S = 1.0
+"""How often to look for changes while all partitions wait for answers: answers, seeks and new
+assignments come at once. aiokafka looks each 0.2 s.
+"""
 _FIELDS = attrgetter("key", "value", "offset", "timestamp", "headers")
 """Of a record of aiokafka."""
 
@@ -125,7 +129,7 @@ class FairFetcher(Fetcher):  # type: ignore[misc]
         if rest is not None and all(each in rest.requests and self._sessions[each].found_nothing for each in free):
             for each in free:
                 rest.requests[each]._max_wait_ms = self._fetch_max_wait_ms
-            return [(each, rest.requests[each]) for each in free], {}, self._fetcher_timeout, False, rest.resumed
+            return [(each, rest.requests[each]) for each in free], {}, REST_S, False, rest.resumed
         requests = {} if rest is None else {each: request for each, request in rest.requests.items() if each in self._in_flight}
         actions = self._look(assignment)
         begun, resets, _, is_invalid, resumed = actions
