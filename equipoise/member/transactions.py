@@ -3,7 +3,7 @@ that want one, up to a size. So requests and connections do not grow with tasks.
 
 A transaction is open for a while, in which tasks write at once, and may add to their commits. Then
 it closes: when all of that is acknowledged it is committed. What comes while one closes has to
-wait, so it stays open for four times as long as the former one took to close.
+wait, so it stays open for eight times as long as the former one took to close.
 
 A transaction that fails for one task fails for all tasks in it. They continue from their last
 commits, and the task that failed has transactions of its own for a while.
@@ -26,7 +26,7 @@ GATHER_S = 0.002
 """How long a transaction is open at least, for commits of other tasks that were woken by the same
 records.
 """
-OPEN_FACTOR = 4
+OPEN_FACTOR = 8
 """How much longer than the former one has closed a transaction is open, when no part is due."""
 MOST_RECORDS = 50_000
 """Most records of a transaction of several tasks. All of them are queued at once."""
