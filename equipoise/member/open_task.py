@@ -161,6 +161,8 @@ class OpenTask:
         self.writer.producer = producer
         while commit.outputs or commit.unwritten:
             outputs, commit.outputs = commit.outputs, {}
+            if commit.part is not None:
+                commit.part.outputs.update(outputs)
             changes, commit.unwritten = commit.unwritten, {}
             sent = await self.writer.send_outputs(outputs)
             await self._append(commit, changes)

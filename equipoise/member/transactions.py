@@ -46,6 +46,8 @@ class TransactionPart:
     write: Callable[[Producer], Awaitable[None]]
     offsets: Mapping[TopicPartition, int]
     is_due: bool = True
+    outputs: set[TopicPartition] = attrs.field(init=False, factory=set)
+    """Partitions with outputs of what is written. Not those of changelogs."""
     is_closed: bool = attrs.field(init=False, default=False)
     """Whether nothing may be added any more."""
     committed: asyncio.Future[None] = attrs.field(init=False, factory=lambda: asyncio.get_running_loop().create_future())
@@ -119,6 +121,12 @@ class Transactions:
         self._open: _OpenTransaction | None = None
         """The transaction that other parts may come to."""
         self._alone_until_s: dict[TaskId, float] = {}
+        self._outputs: set[TopicPartition] = set()
+        """Partitions with outputs of the last transaction."""
+        self._expected: set[TopicPartition] = set()
+        """Those of the last two, which the next one begins with. Of changelogs each record counts,
+        and a marker would look like another owner's.
+        """
         self._running: asyncio.Task[None] | None = None
 
     async def connect(self) -> Producer:
@@ -218,7 +226,7 @@ class Transactions:
         committing_offsets: asyncio.Future[None] | None = None
         try:
             producer = await self.begin()
-            await producer.begin_transaction()
+            await producer.begin_transaction(self._expected)
             transaction = self._open = _OpenTransaction(producer)
             least_s = loop.time() + GATHER_S
             for part in parts:
@@ -244,6 +252,7 @@ class Transactions:
             writing = {} if transaction is None else transaction.parts
             await call_off(*writing.values())  # with their producer all of them would fail
             failed = {part: each.exception() for part, each in writing.items() if not each.cancelled()}
+            self._outputs, self._expected = set(), set()  # one of them may be gone
             await self._lose(producer)
             of_all = not any(failed.values()) or isinstance(error, ProducerFenced) or (isinstance(error, KafkaError) and error.retriable)
             for part in _all_parts(parts, transaction):
@@ -258,6 +267,8 @@ class Transactions:
         else:
             now_s = loop.time()
             self._open_until_s = now_s + min(OPEN_FACTOR * (now_s - closing_s), self._most_open_s)
+            outputs = {place for part in transaction.parts for place in part.outputs}
+            self._outputs, self._expected = outputs, outputs & self._outputs
             for part in transaction.parts:
                 self._alone_until_s.pop(part.task, None)
                 if not part.committed.done():

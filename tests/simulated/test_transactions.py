@@ -292,6 +292,35 @@ async def _long_open(bench: Bench, member: Peer) -> None:
     await bench.counted(1)
 
 
+def test_transaction_begins_with_the_outputs_of_the_last_two() -> None:
+    """One request adds their partitions; changelogs are added when they are written."""
+    outputs = {partition: TopicPartition("out", partition) for partition in range(TASKS)}
+
+    async def test(bench: Bench) -> None:
+        member = bench.peer("m1")
+        await member.run(0, 1, token=1)
+        added: list[set[TopicPartition]] = []
+        add: Any = bench.cluster.coordinators.add_to_transaction
+
+        def noted(transactional_id: str, producer_id: int, epoch: int, places: list[TopicPartition], *rest: Any) -> Any:
+            added.append(set(places))
+            return add(transactional_id, producer_id, epoch, places, *rest)
+
+        vars(bench.cluster.coordinators)["add_to_transaction"] = noted
+        for fed in ((0, 1), (0, 1), (0,), (0,), (1,)):
+            added.clear()
+            bench.feed(*fed, records=1)
+            await bench.counted(*fed)
+            await asyncio.sleep(1)
+        assert added[0] == {outputs[0]}, "before its own is added"
+        assert set[TopicPartition]().union(*added[1:]) >= {outputs[1], TopicPartition("log", 1)}
+        bench.feed(0, 1)
+        await bench.counted(0, 1)
+        assert member.fenced_tasks == []
+
+    simulate(test)
+
+
 def test_task_adds_to_its_commit_while_the_transaction_is_open() -> None:
     async def test(bench: Bench) -> None:
         member = bench.peer("m1")
@@ -598,7 +627,7 @@ async def test_failed_commit_of_one_task_leaves_the_others_together() -> None:
         async def begin(self) -> None:
             pass
 
-        async def begin_transaction(self) -> None:
+        async def begin_transaction(self, expected: Any) -> None:
             pass
 
         async def abandon(self) -> None:

@@ -393,6 +393,11 @@ class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
                 if code:
                     raise for_code(code)
 
+    async def begin_transaction(self, expected: Collection[TopicPartition] = ()) -> None:
+        await super().begin_transaction()
+        for each in expected:
+            self._txn_manager.maybe_add_partition_to_txn(_theirs(each))
+
     async def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
         await super().send_offsets_to_transaction({_theirs(partition): offset for partition, offset in offsets.items()}, group)
 

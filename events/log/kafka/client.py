@@ -268,7 +268,12 @@ class Producer(DataClient, Protocol):
         """Commits offsets of a consumer group, outside of transactions. Raises KafkaError."""
         ...
 
-    async def begin_transaction(self) -> None: ...
+    async def begin_transaction(self, expected: Collection[TopicPartition] = ()) -> None:
+        """`expected`: partitions that will probably be written. One request adds them to the
+        transaction, so that no batch waits for that. Each gets a marker at the end.
+        """
+        ...
+
     async def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, int], group: str) -> None: ...
 
     async def commit_transaction(self) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -389,11 +389,13 @@ class SimulatedProducer(ConnectedClient):
 
     # Transactions
 
-    async def begin_transaction(self) -> None:
+    async def begin_transaction(self, expected: Collection[TopicPartition] = ()) -> None:
         self._must_be_transactional()
         assert self._state == "ready", f"Invalid state transition {self._state}"
         self._state = "open"
         self._ended = asyncio.get_running_loop().create_future()
+        self._to_add.update(dict.fromkeys(expected))
+        self._work.set()
 
     async def commit_offsets(self, offsets: Mapping[TopicPartition, int], group: str) -> None:
         answer = await self._coordinated(GROUP, group, "OffsetCommit", partial(self._cluster.coordinators.commit_offsets, group, dict(offsets)))
