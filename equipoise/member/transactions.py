@@ -123,7 +123,7 @@ class Transactions:
         self._alone_until_s: dict[TaskId, float] = {}
         self._outputs: set[TopicPartition] = set()
         """Partitions with outputs of the last transaction."""
-        self._expected: set[TopicPartition] = set()
+        self._expected: Sequence[TopicPartition] = ()
         """Those of the last two, which the next one begins with. Of changelogs each record counts,
         and a marker would look like another owner's.
         """
@@ -252,7 +252,7 @@ class Transactions:
             writing = {} if transaction is None else transaction.parts
             await call_off(*writing.values())  # with their producer all of them would fail
             failed = {part: each.exception() for part, each in writing.items() if not each.cancelled()}
-            self._outputs, self._expected = set(), set()  # one of them may be gone
+            self._outputs, self._expected = set(), ()  # one of them may be gone
             await self._lose(producer)
             of_all = not any(failed.values()) or isinstance(error, ProducerFenced) or (isinstance(error, KafkaError) and error.retriable)
             for part in _all_parts(parts, transaction):
@@ -268,7 +268,7 @@ class Transactions:
             now_s = loop.time()
             self._open_until_s = now_s + min(OPEN_FACTOR * (now_s - closing_s), self._most_open_s)
             outputs = {place for part in transaction.parts for place in part.outputs}
-            self._outputs, self._expected = outputs, outputs & self._outputs
+            self._outputs, self._expected = outputs, sorted(outputs & self._outputs)
             for part in transaction.parts:
                 self._alone_until_s.pop(part.task, None)
                 if not part.committed.done():
