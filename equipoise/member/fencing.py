@@ -47,6 +47,8 @@ records by default.
 """
 _FORM = 1
 _TRANSACTIONAL = EXACTLY_ONCE + ":"
+_GIVEN_BACK = GIVEN_BACK.decode()
+_FENCES = AT_LEAST_ONCE, EXACTLY_ONCE, _GIVEN_BACK
 
 _KEY, _VALUE, _HEADERS = attrgetter("key"), attrgetter("value"), attrgetter("headers")
 _ALL = attrgetter("key", "value", "headers")
@@ -62,8 +64,8 @@ class ChangelogRecord(NamedTuple):
 
 @attrs.frozen
 class ChangelogOwner:
-    """The owner of a changelog at some position. `guarantee`: the value of its fence; "": the task
-    was given back, or its fence was compacted away.
+    """The owner of a changelog at some position. `guarantee`: the value of its last fence; "": it
+    was compacted away.
     """
 
     origin: Origin
@@ -72,6 +74,11 @@ class ChangelogOwner:
     def outranks(self, grant: Origin) -> bool:
         """Whether this owner has a later grant of the same writer than `grant`."""
         return self.origin.same_writer(grant) and self.origin.token > grant.token
+
+    @property
+    def has_given_back(self) -> bool:
+        """Whether it has closed its task, and writes nothing any more."""
+        return self.guarantee == _GIVEN_BACK
 
     @property
     def transactional_id(self) -> str:
@@ -186,7 +193,7 @@ class ChangelogFence:
 
     def _fenced(self, value: bytes | None) -> None:
         guarantee = (value or b"").decode(errors="replace")
-        self._commits_under(guarantee if guarantee in (AT_LEAST_ONCE, EXACTLY_ONCE) or guarantee.startswith(_TRANSACTIONAL) else "")
+        self._commits_under(guarantee if guarantee in _FENCES or guarantee.startswith(_TRANSACTIONAL) else "")
 
     def _written_by_former_build(self, key: bytes, changes: dict[bytes, bytes | None]) -> None:
         """A build without epochs ends each commit with the source positions under at_least_once,

@@ -29,8 +29,7 @@ from equipoise.member.writer import TaskWriter, WrittenChanges
 class Commit:
     """What a commit writes. `sent`: outputs that are sent already. `changes`: changelog topic ->
     all changes, and the source positions. `written`: what was appended to the changelogs.
-    `processed`: number of source records. With exactly_once, `part`: of its transaction; `outputs`,
-    `unwritten`: outputs and changes that are still to be written in it.
+    `processed`: number of source records. With exactly_once, `part`: of its transaction.
     """
 
     sent: list[SentBatch]
@@ -38,8 +37,6 @@ class Commit:
     positions: dict[TopicPartition, int]
     processed: int = 0
     part: TransactionPart | None = None
-    outputs: dict[TopicPartition, list[Unsent]] = attrs.field(factory=dict)
-    unwritten: dict[str, Mapping[bytes, bytes | None]] = attrs.field(factory=dict)
     written: dict[str, WrittenChanges] = attrs.field(factory=dict)
 
     @property
@@ -50,7 +47,8 @@ class Commit:
 
 class OpenTask:
     """A task that was opened. `stores`: changelog topic -> store. `positions`: source partition ->
-    offset of the next record to process.
+    offset of the next record to process. `fence`: what the first commit has to write under
+    FENCE_KEY; None: that is written.
     """
 
     def __init__(
@@ -64,6 +62,7 @@ class OpenTask:
         context: TaskContext,
         processing: Processing,
         positions: dict[TopicPartition, int],
+        fence: bytes | None = None,
     ) -> None:
         self.writer = writer
         self.reading: TaskSources = clients.sources
@@ -74,6 +73,7 @@ class OpenTask:
         self._transactional = transactional
         self._clients = clients
         self._stores = stores
+        self._fence = fence
         self._next_offsets: dict[str, tuple[int, ...]] = {topic: (each.position,) for topic, each in stores.items()}
         """Changelog topic -> offsets that the next record may have, unless another process writes.
         """
@@ -102,42 +102,47 @@ class OpenTask:
         self, outputs: dict[TopicPartition, list[Unsent]], sent: list[SentBatch], *, gives_back: bool = False, is_due: bool = True
     ) -> Commit:
         """A commit of everything since the former one, which is over. `gives_back`: it is the last
-        one. `is_due`: with exactly_once, it does not wait for more.
+        one. `is_due`: with exactly_once, it does not wait for more; nor does one with a fence,
+        because until it is over nobody knows whose transaction it is.
         """
+        is_due |= self._fence is not None
         own = self._own_changes(gives_back=gives_back)
         commit = Commit(sent, {topic: state.begin_commit(own) for topic, state in self.context.states.items()}, dict(self.positions))
         if self._transactional:
-            commit.outputs = outputs
-            commit.unwritten = {topic: changes if is_due else dict(changes) for topic, changes in commit.changes.items()}
-            offsets = {} if commit.changes else commit.positions
-            commit.part = TransactionPart(self._task, _number(outputs, commit.changes), partial(self._write_part, commit), offsets, is_due)
+            part = commit.part = TransactionPart(
+                self._task, _number(outputs, commit.changes), self._write_outputs, partial(self._write_changes, commit),
+                offsets={} if commit.changes else commit.positions, is_due=is_due,
+            )  # fmt: skip
+            part.outputs = outputs
+            part.changes = {topic: changes if is_due else dict(changes) for topic, changes in commit.changes.items()}
         return commit
 
     def extend_commit(self, commit: Commit, outputs: Mapping[TopicPartition, list[Unsent]], *, gives_back: bool = False, is_due: bool = True) -> None:
         """Adds everything since the last call, or the begin of the commit, which is open."""
+        part = _part(commit)
         own = self._own_changes(gives_back=gives_back)
         changes = {topic: state.extend_commit(own) for topic, state in self.context.states.items()}
         for topic, more in changes.items():
-            commit.unwritten[topic] = {**commit.unwritten.get(topic, {}), **more}
+            part.changes[topic] = {**part.changes.get(topic, {}), **more}
         commit.positions.update(self.positions)
         for place, records in outputs.items():
-            commit.outputs.setdefault(place, []).extend(records)
-        self._extended(commit, _number(outputs, changes), is_due=is_due)
+            part.outputs.setdefault(place, []).extend(records)
+        part.records += _number(outputs, changes)
+        self._extended(part, is_due=is_due)
 
     def hurry(self, commit: Commit) -> None:
         """The commit, which is open, is due now."""
-        self._extended(commit, 0, is_due=True)
+        self._extended(_part(commit), is_due=True)
 
-    def _extended(self, commit: Commit, records: int, *, is_due: bool) -> None:
-        part, transactions = commit.part, self._clients.transactions
-        if part is not None and transactions is not None:
-            part.records += records
-            part.is_due |= is_due
-            transactions.extended(part)
+    def _extended(self, part: TransactionPart, *, is_due: bool) -> None:
+        part.is_due |= is_due
+        if self._clients.transactions is not None:
+            self._clients.transactions.extended(part)
 
     def _own_changes(self, *, gives_back: bool) -> dict[bytes, bytes]:
         sources = pack_sources({(tp.topic, tp.partition): offset for tp, offset in self.positions.items()})
-        return {FENCE_KEY: GIVEN_BACK, SOURCES_KEY: sources} if gives_back else {SOURCES_KEY: sources}
+        fence, self._fence = GIVEN_BACK if gives_back else self._fence, None
+        return {SOURCES_KEY: sources} if fence is None else {FENCE_KEY: fence, SOURCES_KEY: sources}
 
     async def write(self, commit: Commit) -> None:
         """Returns when the commit is acknowledged and in the stores. Raises KafkaError, InputError,
@@ -148,25 +153,25 @@ class OpenTask:
     async def _commit_transaction(self, commit: Commit) -> None:
         transactions = self._clients.transactions
         assert transactions is not None, "a task with exactly_once was opened"
-        assert commit.part is not None, "its commits are parts of transactions"
         try:
-            await transactions.commit(commit.part)
+            await transactions.commit(_part(commit))
         finally:
             commit.part = None  # which leads back to the commit: its changes would stay in memory until garbage is collected
         self._to_stores(commit)
         if commit.written:
             self._clients.report_offsets(commit.positions, self.writer.producer)
 
-    async def _write_part(self, commit: Commit, producer: Producer) -> None:
+    async def _write_outputs(self, part: TransactionPart, producer: Producer) -> None:
         self.writer.producer = producer
-        while commit.outputs or commit.unwritten:
-            outputs, commit.outputs = commit.outputs, {}
-            if commit.part is not None:
-                commit.part.outputs.update(outputs)
-            changes, commit.unwritten = commit.unwritten, {}
-            sent = await self.writer.send_outputs(outputs)
+        while part.outputs:  # those that come meanwhile share a batch: it would have to wait for the former one
+            outputs, part.outputs = part.outputs, {}
+            await acknowledged(await self.writer.send_outputs(outputs))
+
+    async def _write_changes(self, commit: Commit, part: TransactionPart, producer: Producer) -> None:
+        self.writer.producer = producer
+        while part.changes:
+            changes, part.changes = part.changes, {}
             await self._append(commit, changes)
-            await acknowledged(sent)
 
     async def _commit_plainly(self, commit: Commit) -> None:
         # Outputs first: once the changelog has the source positions, no record is processed again.
@@ -200,6 +205,11 @@ class OpenTask:
             # Kafka 4.3 leaves a marker out where a partition has no leader (KAFKA-20734): the
             # next one ends both transactions.
             self._next_offsets[topic] = last.behind(transactional=self._transactional), last.end
+
+
+def _part(commit: Commit) -> TransactionPart:
+    assert commit.part is not None, "its transaction is not over"
+    return commit.part
 
 
 def _number(*records: Mapping[Any, Collection[Any]]) -> int:

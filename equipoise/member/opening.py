@@ -3,7 +3,8 @@ fence is written to each, and they are restored up to it. Then the sources are r
 positions in the changelogs.
 
 With exactly_once, transactions that a former owner may have left open are ended before the fences
-are written. A task without changelogs has a producer with the transactional id ``group/task``,
+are written. Where the former owner has given the task back, the fences are part of the first
+commit. A task without changelogs has a producer with the transactional id ``group/task``,
 which fences its former owner.
 """
 
@@ -64,6 +65,8 @@ class TaskOpening:
         self._stopping = stopping
         self._former: set[str] = set()
         """Transactional ids of former owners whose transactions were ended."""
+        self._fences_later = options.transactional
+        """Whether the fences may be part of the first commit."""
 
     async def open(self, clients: TaskClients, writer: TaskWriter, *, was_out_of_range: bool) -> OpenTask:
         """Returns when the task may process. `was_out_of_range`: a broker had no records at a
@@ -72,7 +75,7 @@ class TaskOpening:
         options, reading = self._options, clients.sources
         placing = asyncio.ensure_future(asyncio.gather(*(reading.position(tp, options.auto_offset_reset) for tp in reading.partitions)))
         try:
-            stores = await self._take_stores(clients, writer) if self._stateful else {}
+            stores, fence = await self._take_stores(clients, writer) if self._stateful else ({}, None)
             committed = dict(zip(reading.partitions, await placing, strict=True))
         finally:
             await call_off(placing)
@@ -95,7 +98,7 @@ class TaskOpening:
         )
         return OpenTask(
             self._task, transactional=options.transactional, clients=clients, writer=writer, stores=stores, context=context,
-            processing=processing, positions=positions,
+            processing=processing, positions=positions, fence=fence,
         )  # fmt: skip
 
     async def _not_deleted(self, reading: TaskSources, tp: TopicPartition, position: int) -> int:
@@ -122,11 +125,13 @@ class TaskOpening:
                 each.cancel()
             await asyncio.gather(awaited, stopping, return_exceptions=True)
 
-    async def _take_stores(self, clients: TaskClients, writer: TaskWriter) -> Mapping[str, FencedStore]:
+    async def _take_stores(self, clients: TaskClients, writer: TaskWriter) -> tuple[Mapping[str, FencedStore], bytes | None]:
         """Restores the changelogs and makes this grant their owner: later records of former owners
-        do not count.
+        do not count. Returns also the fence that the first commit has to write; None: it is
+        written.
         """
         own = "" if clients.transactions is None else clients.transactions.id
+        fence = fence_value(own or None)
         looked_twice = False
         while True:
             owners = await self._unless_stopping("restored", self._permit.restore(self._task))
@@ -147,28 +152,31 @@ class TaskOpening:
         refusal, _ = self._permit.permit(self._task)
         if refusal not in (None, "closing", "restoring", NOT_ADOPTED):
             raise RefusedError(refusal)
-        goals = await self._send_fences(clients, writer)
+        may_fence_later, self._fences_later = self._fences_later, False  # not again, if another process has written
+        if may_fence_later and all(owner is not None and owner.has_given_back for owner in owners.values()):
+            stores = await self._unless_stopping("restored", self._permit.take_stores(self._task, {}))
+            if any(each.fence.owner != owners[topic] for topic, each in stores.items()):
+                raise OvertakenError(f"{self._task}: another process writes to its changelogs")
+            return stores, fence
+        goals = await self._send_fences(clients, writer, fence)
         stores = await self._unless_stopping("restored", self._permit.take_stores(self._task, goals))
         for topic, each in stores.items():
             if each.fence.owner is None or each.fence.owner.origin != writer.origins[topic]:
                 raise OvertakenError(f"{topic}/{self._task.partition} belongs to {each.fence.owner}")
-        return stores
+        return stores, None
 
-    async def _send_fences(self, clients: TaskClients, writer: TaskWriter) -> dict[str, int]:
-        """Writes a fence to each changelog. Returns changelog topic -> offset behind the fence (and
-        the end of its transaction), when all are acknowledged.
+    async def _send_fences(self, clients: TaskClients, writer: TaskWriter, fence: bytes) -> dict[str, int]:
+        """Writes the fence to each changelog. Returns changelog topic -> offset behind it (and the
+        end of its transaction), when all are acknowledged.
         """
-        transactions = clients.transactions
-        fence = {FENCE_KEY: fence_value(None if transactions is None else transactions.id)}
+        fences: dict[str, Mapping[bytes, bytes | None]] = {topic: {FENCE_KEY: fence} for topic in writer.origins}
         written: Mapping[str, WrittenChanges] = {}
 
-        async def write(producer: Producer) -> None:
+        async def write(part: TransactionPart, producer: Producer) -> None:
             nonlocal written
-            writer.producer = producer
-            written = await writer.append_changes(dict.fromkeys(writer.origins, fence))
+            writer.producer, part.changes = producer, {}
+            written = await writer.append_changes(fences)
 
-        if transactions is None:
-            await write(writer.producer)
-        else:
-            await transactions.commit(TransactionPart(self._task, len(writer.origins), write, {}))
+        part = TransactionPart(self._task, len(fences), write, write, changes=fences)
+        await (write(part, writer.producer) if clients.transactions is None else clients.transactions.commit(part))
         return {topic: each.behind(transactional=self._options.transactional) for topic, each in written.items()}

@@ -3,7 +3,11 @@ that want one, up to a size. So requests and connections do not grow with tasks.
 
 A transaction is open for a while, in which tasks write at once, and may add to their commits. Then
 it closes: when all of that is acknowledged it is committed. What comes while one closes has to
-wait, so it stays open for eight times as long as the former one took to close.
+wait, and each end is a marker in each partition, so it stays open for sixteen times as long as the
+former one took to close.
+
+Outputs are written at once, because others wait for them. Changes to changelogs, which nobody reads
+before the end, are written when most of the time is over: few remain for the time of closing.
 
 A transaction that fails for one task fails for all tasks in it. They continue from their last
 commits, and the task that failed has transactions of its own for a while.
@@ -13,41 +17,54 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 
 import attrs
 
-from equipoise.events.log.kafka.client import Producer, TopicPartition, call_off
+from equipoise.events.log.kafka.client import Producer, TopicPartition, Unsent, call_off
 from equipoise.events.tasks import TaskId
 
 GATHER_S = 0.002
 """How long a transaction is open at least, for commits of other tasks that were woken by the same
 records.
 """
-OPEN_FACTOR = 8
+OPEN_FACTOR = 16
 """How much longer than the former one has closed a transaction is open, when no part is due."""
+CHANGES_AT = 0.8
+"""Part of its time after which a transaction writes changes to changelogs."""
+TOLD_AT_ONCE = 8
+"""How many tasks hear of a commit before the loop looks for what has arrived. Each of them writes
+to its store.
+"""
 MOST_RECORDS = 50_000
 """Most records of a transaction of several tasks. All of them are queued at once."""
 ALONE_S = 10.0
 """For how long a task whose commit has failed has transactions of its own."""
 
 
+Write = Callable[["TransactionPart", Producer], Awaitable[None]]
+
+
 @attrs.define(eq=False)
 class TransactionPart:
-    """What one task commits, in so many records. `write`: sends what it has with the producer, and
-    returns when all of it is acknowledged and may be committed, or raises. It is called again when
-    there is more. `offsets`: of the sources. `is_due`: the transaction is to close now.
+    """What one task commits, in so many records. `outputs`, `changes` (by changelog topic): what is
+    still to be written. `write_outputs`, `write_changes`: takes that, sends it with the producer,
+    and returns when all of it is acknowledged and may be committed, or raises. It is called again
+    when there is more. `offsets`: of the sources. `is_due`: the transaction is to close now.
     """
 
     task: TaskId
     records: int
-    write: Callable[[Producer], Awaitable[None]]
-    offsets: Mapping[TopicPartition, int]
+    write_outputs: Write
+    write_changes: Write
+    outputs: dict[TopicPartition, list[Unsent]] = attrs.field(factory=dict)
+    changes: dict[str, Mapping[bytes, bytes | None]] = attrs.field(factory=dict)
+    offsets: Mapping[TopicPartition, int] = attrs.field(factory=dict)
     is_due: bool = True
-    outputs: set[TopicPartition] = attrs.field(init=False, factory=set)
-    """Partitions with outputs of what is written. Not those of changelogs."""
+    written_to: set[TopicPartition] = attrs.field(init=False, factory=set)
+    """Partitions with outputs of the part."""
     is_closed: bool = attrs.field(init=False, default=False)
     """Whether nothing may be added any more."""
     committed: asyncio.Future[None] = attrs.field(init=False, factory=lambda: asyncio.get_running_loop().create_future())
@@ -69,29 +86,61 @@ class _Session:
     beginning: asyncio.Task[None] | None = None
 
 
+_Written = dict[TransactionPart, asyncio.Future[None]]
+"""What each part writes now, or has written last."""
+
+
 class _OpenTransaction:
-    """The parts of a transaction, each with what it writes now or has written last."""
+    """A transaction that was begun."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
-        self.parts: dict[TransactionPart, asyncio.Future[None]] = {}
+        self.parts: dict[TransactionPart, None] = {}
+        """A set in the order in which they came."""
+        self._outputs: _Written = {}
+        self._changes: _Written = {}
         self._changed = asyncio.Event()
 
     def write(self, part: TransactionPart) -> None:
-        """Writes what the part has. Adds it, if it is new."""
-        writing = self.parts.get(part)
-        if writing is None or (writing.done() and not _has_failed(writing)):
-            writing = self.parts[part] = asyncio.ensure_future(part.write(self._producer))
+        """Writes the outputs that the part has, and all if it is due. Adds it, if it is new."""
+        self.parts[part] = None
+        part.written_to.update(part.outputs)
+        if part.outputs:
+            self._write(self._outputs, part, part.write_outputs)
+        if part.is_due and part.changes:
+            self._write(self._changes, part, part.write_changes)
+
+    def write_changes(self) -> None:
+        """Writes the changes that the parts have."""
+        for part in self.parts:
+            if part.changes:
+                self._write(self._changes, part, part.write_changes)
+
+    def _write(self, written: _Written, part: TransactionPart, write: Write) -> None:
+        former = written.get(part)
+        if former is None or (former.done() and not _has_failed(former)):
+            writing = written[part] = asyncio.ensure_future(write(part, self._producer))
             writing.add_done_callback(lambda each: self.look() if _has_failed(each) else None)
+
+    @property
+    def jobs(self) -> list[asyncio.Future[None]]:
+        """All that is written."""
+        return [*self._outputs.values(), *self._changes.values()]
+
+    def errors(self) -> dict[TransactionPart, BaseException]:
+        """Part that has failed -> its error."""
+        jobs = chain(self._outputs.items(), self._changes.items())
+        return {part: error for part, job in jobs if job.done() and not job.cancelled() and (error := job.exception()) is not None}
 
     def look(self) -> None:
         """A part is due, or has failed."""
         self._changed.set()
 
-    async def until_closing(self, closing_s: Callable[[], float]) -> None:
-        """Returns at the time that `closing_s` returns then, or when a part has failed."""
+    async def until(self, at: Callable[[], float]) -> None:
+        """Returns at the time (of the loop, s) that `at` returns then, or when a part has failed.
+        """
         loop = asyncio.get_running_loop()
-        while (at_s := closing_s()) > loop.time() and not any(map(_has_failed, self.parts.values())):
+        while (at_s := at()) > loop.time() and not any(map(_has_failed, self.jobs)):
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(at_s):
@@ -233,11 +282,14 @@ class Transactions:
                 if not part.committed.done():
                     transaction.write(part)
             self._admit()
-            await transaction.until_closing(partial(self._closing_s, transaction, least_s))
+            await transaction.until(partial(self._time_of, CHANGES_AT, transaction, least_s))
+            transaction.write_changes()
+            await transaction.until(partial(self._time_of, 1.0, transaction, least_s))
             self._open, closing_s = None, loop.time()
             for part in transaction.parts:
                 part.is_closed = True
-            jobs = list(transaction.parts.values())
+            transaction.write_changes()
+            jobs = transaction.jobs
             if offsets := {tp: offset for part in transaction.parts for tp, offset in part.offsets.items()}:
                 committing_offsets = asyncio.ensure_future(producer.send_offsets_to_transaction(offsets, self._group))
                 jobs.append(committing_offsets)
@@ -249,17 +301,19 @@ class Transactions:
                     job.result()
             await producer.commit_transaction()
         except Exception as error:  # noqa: BLE001  # the tasks raise it
-            writing = {} if transaction is None else transaction.parts
-            await call_off(*writing.values())  # with their producer all of them would fail
-            failed = {part: each.exception() for part, each in writing.items() if not each.cancelled()}
+            await call_off(*(() if transaction is None else transaction.jobs))  # with their producer all of them would fail
+            failed = {} if transaction is None else transaction.errors()
             self._outputs, self._expected = set(), ()  # one of them may be gone
             await self._lose(producer)
-            of_all = not any(failed.values()) or isinstance(error, ProducerFenced) or (isinstance(error, KafkaError) and error.retriable)
+            of_all = not failed or isinstance(error, ProducerFenced) or (isinstance(error, KafkaError) and error.retriable)
             for part in _all_parts(parts, transaction):
                 own = failed.get(part)
                 if own is not None and not of_all:
                     self._alone_until_s[part.task] = loop.time() + ALONE_S
                 part.fail(own or (error if of_all else KafkaError(f"the transaction failed for another task: {error!r}")))
+            if not of_all:
+                with contextlib.suppress(KafkaError):
+                    await self.begin()  # ends it: nobody reads past its records before
         except BaseException:
             for part in _all_parts(parts, transaction):
                 part.fail(_abandoned())
@@ -267,20 +321,18 @@ class Transactions:
         else:
             now_s = loop.time()
             self._open_until_s = now_s + min(OPEN_FACTOR * (now_s - closing_s), self._most_open_s)
-            outputs = {place for part in transaction.parts for place in part.outputs}
+            outputs = {place for part in transaction.parts for place in part.written_to}
             self._outputs, self._expected = outputs, sorted(outputs & self._outputs)
-            for part in transaction.parts:
-                self._alone_until_s.pop(part.task, None)
-                if not part.committed.done():
-                    part.committed.set_result(None)
+            _tell_committed(iter(transaction.parts))
         finally:
             self._open = None
-            jobs = [] if transaction is None else list(transaction.parts.values())
+            jobs = [] if transaction is None else transaction.jobs
             await call_off(*jobs, *([] if committing_offsets is None else [committing_offsets]))
 
-    def _closing_s(self, transaction: _OpenTransaction, least_s: float) -> float:
+    def _time_of(self, part_of_it: float, transaction: _OpenTransaction, least_s: float) -> float:
+        """When so much of the time for which the transaction is open is over."""
         is_due = any(part.is_due for part in chain(transaction.parts, self._waiting))
-        return least_s if is_due else max(least_s, self._open_until_s)
+        return least_s if is_due else least_s + part_of_it * max(0.0, self._open_until_s - least_s)
 
     async def _lose(self, producer: Producer | None) -> None:
         """The next transaction has another producer, which ends the transaction of this one."""
@@ -310,6 +362,15 @@ class Transactions:
             part.fail(_abandoned())
         if session is not None:
             await _abandon(session)
+
+
+def _tell_committed(parts: Iterator[TransactionPart]) -> None:
+    for number, part in enumerate(parts, 1):
+        if not part.committed.done():
+            part.committed.set_result(None)
+        if number == TOLD_AT_ONCE:
+            asyncio.get_running_loop().call_soon(_tell_committed, parts)
+            break
 
 
 async def _abandon(session: _Session) -> None:

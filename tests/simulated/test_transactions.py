@@ -19,7 +19,7 @@ from equipoise.member import transactions
 from equipoise.member.clients import TRANSACTION_TIMEOUT_MS, MemberClients, TaskClients
 from equipoise.member.context import TaskContext, pack_sources
 from equipoise.member.error_policy import ParkedTask
-from equipoise.member.fencing import EXACTLY_ONCE, FENCE_KEY, SOURCES_KEY, ChangelogOwner, FencedStore
+from equipoise.member.fencing import EXACTLY_ONCE, FENCE_KEY, GIVEN_BACK, SOURCES_KEY, ChangelogOwner, FencedStore, fence_value
 from equipoise.member.options import MemberOptions
 from equipoise.member.origin import Origin
 from equipoise.member.processing import Processor
@@ -327,16 +327,23 @@ def test_task_adds_to_its_commit_while_the_transaction_is_open() -> None:
         await member.run(0, 1, token=1)
         await _long_open(bench, member)
         ended = count_transactions(bench.cluster)
-        for number in range(1, 5):
+
+        def written(topic: str) -> list[bytes | None]:
+            records = bench.cluster.topics[topic].partitions[0].log.read(0, 10**9, committed=False, max_bytes=2**30)[0]
+            return [record.value for record in records if record.key == b"k"]
+
+        for number in range(1, 4):
             bench.feed(0, records=1)
             await asyncio.sleep(0.02)
-            for topic, records in (("out", number), ("log", 2 * number)):  # of a changelog the source positions, too
-                written = bench.cluster.topics[topic].partitions[0].log.read(0, 10**9, committed=False, max_bytes=2**30)[0]
-                assert len([record for record in written if record.key in (b"k", SOURCES_KEY)]) == records
-            assert ended == bench.committed("out", 0) == []
+            assert len(written("out")) == number
+            assert ended == written("log") == [], "changes are not read before the end"
+        await asyncio.sleep(0.025)
+        assert ended == []
+        assert written("log") == [b"3"]
+        bench.feed(0, records=1)
         await bench.counted(0)
         assert len(ended) == 1
-        assert bench.committed("log", 0) == [b"1", b"2", b"3", b"4"]
+        assert bench.committed("log", 0) == [b"3", b"4"]
         bench.feed(0)
         await bench.counted(0)
         assert member.fenced_tasks == [], "what follows in the changelog is its own"
@@ -456,6 +463,111 @@ def test_hand_over_in_order_fences_nobody() -> None:
             await bench.counted(0, 1)
         assert first.producer is before
         assert first.fenced_tasks == second.fenced_tasks == []
+
+    simulate(test)
+
+
+def fences(bench: Bench, partition: int) -> list[bytes | None]:
+    log = bench.cluster.topics["log"].partitions[partition].log
+    return [record.value for record in log.read(0, 10**9, committed=False, max_bytes=2**30)[0] if record.key == FENCE_KEY]
+
+
+def test_task_that_was_given_back_is_fenced_by_the_first_commit() -> None:
+    async def test(bench: Bench) -> None:
+        first, second, third = bench.peer("m1"), bench.peer("m2"), bench.peer("m3")
+        await first.run(0, token=1)
+        bench.feed(0)
+        await bench.counted(0)
+        await first.give_back(0)
+        await second.run(1, token=1)
+        await _long_open(bench, second)
+        ended = count_transactions(bench.cluster)
+        await second.run(0, token=2)
+        assert fences(bench, 0) == [fence_value("group/m1/1"), GIVEN_BACK]
+        bench.feed(0, records=1)
+        await bench.counted(0, within_s=0.05)  # what the next owner does not know of is over soon
+        assert len(ended) == 1
+        assert fences(bench, 0)[2:] == [fence_value("group/m2/1")]
+        called, go_on = pause(second.producer, "commit_transaction")
+        bench.feed(0)
+        await called.wait()
+        second.granted.clear()
+        began_s = bench.monotonic_s()
+        await third.run(0, token=3)
+        assert bench.monotonic_s() - began_s < TAKES_OVER_S, "its fence names the transaction to end"
+        await bench.counted(0)
+        go_on.set()
+
+    simulate(test)
+
+
+def test_task_that_was_given_back_is_given_back_again_without_a_record() -> None:
+    async def test(bench: Bench) -> None:
+        first, second = bench.peer("m1"), bench.peer("m2")
+        await first.run(0, token=1)
+        bench.feed(0)
+        await bench.counted(0)
+        for giver, taker, token in ((first, second, 2), (second, first, 3)):
+            await giver.give_back(0)
+            await taker.run(0, token=token)
+        assert fences(bench, 0) == [fence_value("group/m1/1"), GIVEN_BACK, GIVEN_BACK]
+        bench.feed(0)
+        await bench.counted(0)
+        assert first.fenced_tasks == second.fenced_tasks == []
+
+    simulate(test)
+
+
+@pytest.mark.parametrize("step", ["begin_transaction", "_write_changes"])
+def test_first_commit_of_an_owner_that_the_next_one_does_not_know_is_refused(step: str) -> None:
+    """m1 has given the task back. m2 is paused before its first commit, and m3 is granted the task.
+    """
+
+    async def test(bench: Bench) -> None:
+        first, zombie, heir = bench.peer("m1"), bench.peer("m2"), bench.peer("m3")
+        await first.run(0, token=1)
+        bench.feed(0)
+        await bench.counted(0)
+        await first.give_back(0)
+        await zombie.run(0, token=2)
+        called, go_on = pause(*((zombie.producer, step) if step == "begin_transaction" else (zombie.runners[0]._opened, step)))
+        bench.feed(0)
+        await called.wait()
+        zombie.granted.clear()
+        await heir.run(0, token=3)
+        await asyncio.sleep(1)
+        go_on.set()
+        await bench.counted(0)
+        await asyncio.sleep(1)
+        bench.feed(0)
+        await bench.counted(0)
+        assert zombie.fenced_tasks == [0]
+
+    simulate(test)
+
+
+def test_owner_behind_a_first_commit_that_it_does_not_know_starts_again() -> None:
+    """m2 is paused when its first commit is in the changelog; m3 has restored what is before it."""
+
+    async def test(bench: Bench) -> None:
+        first, zombie, heir = bench.peer("m1"), bench.peer("m2"), bench.peer("m3")
+        await first.run(0, token=1)
+        bench.feed(0)
+        await bench.counted(0)
+        await first.give_back(0)
+        await zombie.run(0, token=2)
+        await heir.run(0, token=3)
+        called, go_on = pause(zombie.producer, "commit_transaction")
+        bench.feed(0)
+        await called.wait()
+        await asyncio.sleep(1)
+        assert heir.fenced_tasks == [0]
+        zombie.granted.clear()
+        go_on.set()
+        await bench.counted(0)
+        bench.feed(0)
+        await bench.counted(0)
+        assert zombie.fenced_tasks == [0]
 
     simulate(test)
 
@@ -635,15 +747,16 @@ async def test_failed_commit_of_one_task_leaves_the_others_together() -> None:
                 under_way.set_exception(ProducerClosed())
             await asyncio.sleep(0.01)
 
-    async def wait(_: Producer) -> None:
+    async def wait(*_: Any) -> None:
         await under_way
 
-    async def refused(_: Producer) -> None:
+    async def refused(*_: Any) -> None:
         raise MessageSizeTooLargeError
 
     producer: Any = Abandoned()
     shared = transactions.Transactions("group/m1/1", "group", lambda _: producer, 0.1)
-    parts = [transactions.TransactionPart(TaskId(0, number), 1, write, {}) for number, write in enumerate((wait, refused))]
+    changes: dict[str, Mapping[bytes, bytes | None]] = {"log": {b"k": b"1"}}
+    parts = [transactions.TransactionPart(TaskId(0, number), 1, write, write, changes=changes) for number, write in enumerate((wait, refused))]
     errors = await asyncio.gather(*map(shared.commit, parts), return_exceptions=True)
     assert [type(error) for error in errors] == [KafkaError, MessageSizeTooLargeError]
     assert shared._alone_until_s.keys() == {TaskId(0, 1)}

@@ -437,4 +437,6 @@ async def call_off(*tasks: asyncio.Future[Any]) -> None:
         for task in running:
             task.cancel()
         await asyncio.wait(running, timeout=_AGAIN_S)
-    await asyncio.gather(*tasks, return_exceptions=True)  # what they have raised has been looked at
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # looked at, so that asyncio does not report it
