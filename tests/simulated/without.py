@@ -149,7 +149,7 @@ def _no_fence() -> Iterator[None]:
     async def take(self: TaskOpening, clients: Any, writer: TaskWriter) -> Any:
         owners = await self._permit.restore(self._task)
         writer.origins = {topic: fencing.claim(owner, self._origin) for topic, owner in owners.items()}
-        return await self._permit.take_stores(self._task, {})
+        return await self._permit.take_stores(self._task, {}), None
 
     with mock.patch.object(TaskOpening, "_take_stores", take), mock.patch.object(OpenTask, "_check_followed"):
         yield
