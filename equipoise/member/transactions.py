@@ -1,8 +1,8 @@
 """Transactions of a member, with exactly_once: one at a time, each with the commits of all tasks
 that want one, up to a size. So requests and connections do not grow with tasks.
 
-A transaction is open for a while, in which tasks write at once, and may add to their commits. Then
-it closes: when all of that is acknowledged it is committed. What comes while one closes has to
+A transaction is open for a while, in which tasks may add to their commits. Then it closes: when all
+that they write is acknowledged it is committed. What comes while one closes has to
 wait, and each end is a marker in each partition, so it stays open for sixteen times as long as the
 former one took to close.
 

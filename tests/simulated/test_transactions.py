@@ -472,13 +472,17 @@ def fences(bench: Bench, partition: int) -> list[bytes | None]:
     return [record.value for record in log.read(0, 10**9, committed=False, max_bytes=2**30)[0] if record.key == FENCE_KEY]
 
 
+async def _run_and_give_back(bench: Bench, member: Peer) -> None:
+    await member.run(0, token=1)
+    bench.feed(0)
+    await bench.counted(0)
+    await member.give_back(0)
+
+
 def test_task_that_was_given_back_is_fenced_by_the_first_commit() -> None:
     async def test(bench: Bench) -> None:
         first, second, third = bench.peer("m1"), bench.peer("m2"), bench.peer("m3")
-        await first.run(0, token=1)
-        bench.feed(0)
-        await bench.counted(0)
-        await first.give_back(0)
+        await _run_and_give_back(bench, first)
         await second.run(1, token=1)
         await second.run(0, token=2)
         assert fences(bench, 0) == [fence_value("group/m1/1"), GIVEN_BACK]
@@ -526,10 +530,7 @@ def test_first_commit_of_an_owner_that_the_next_one_does_not_know_is_refused(ste
 
     async def test(bench: Bench) -> None:
         first, zombie, heir = bench.peer("m1"), bench.peer("m2"), bench.peer("m3")
-        await first.run(0, token=1)
-        bench.feed(0)
-        await bench.counted(0)
-        await first.give_back(0)
+        await _run_and_give_back(bench, first)
         await zombie.run(0, token=2)
         called, go_on = pause(*((zombie.producer, step) if step == "begin_transaction" else (zombie.runners[0]._opened, step)))
         bench.feed(0)
@@ -552,10 +553,7 @@ def test_owner_behind_a_first_commit_that_it_does_not_know_starts_again() -> Non
 
     async def test(bench: Bench) -> None:
         first, zombie, heir = bench.peer("m1"), bench.peer("m2"), bench.peer("m3")
-        await first.run(0, token=1)
-        bench.feed(0)
-        await bench.counted(0)
-        await first.give_back(0)
+        await _run_and_give_back(bench, first)
         await zombie.run(0, token=2)
         await heir.run(0, token=3)
         called, go_on = pause(zombie.producer, "commit_transaction")
