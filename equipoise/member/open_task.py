@@ -83,11 +83,13 @@ class OpenTask:
         """Source records still to be processed, by ends that are some seconds old at most; None:
         unknown. Any thread may read it.
         """
-        positions = dict(self.positions)
-        ends = [self.reading.end(tp) for tp in positions]
-        if not ends or None in ends:
-            return None
-        return sum(max(0, end - position) for end, position in zip(ends, positions.values(), strict=True) if end is not None)
+        behind: int | None = None
+        for tp, position in list(self.positions.items()):
+            end = self.reading.end(tp)
+            if end is None:
+                return None
+            behind = (behind or 0) + max(0, end - position)
+        return behind
 
     def write_stale_again(self) -> int:
         """Adds to the next commit what a former owner has overwritten in the changelogs too late.
@@ -133,6 +135,11 @@ class OpenTask:
     def hurry(self, commit: Commit) -> None:
         """The commit, which is open, is due now."""
         self._extended(_part(commit), is_due=True)
+
+    def announce_commit(self) -> None:
+        """There will be another one when the one that is under way is over."""
+        if self._clients.transactions is not None:
+            self._clients.transactions.announce(self._task)
 
     def _extended(self, part: TransactionPart, *, is_due: bool) -> None:
         part.is_due |= is_due

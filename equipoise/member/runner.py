@@ -37,8 +37,6 @@ from equipoise.runtime import Runtime
 
 _LOG = logging.getLogger(__name__)
 RETRY_S = 0.5
-IDLE_S = 60.0
-"""Longest time that a task waits. Whatever it waits for wakes it."""
 MOST_UNSENT = 1_000
 """Outputs that wait, with at_least_once, while more records are processed."""
 BEHIND_INTERVALS = 30
@@ -238,7 +236,10 @@ class TaskRunner:
         processing, former = self._open_task.processing, self.processed
         try:
             while not self._stopping.is_set():
-                for tp, records in (await self._next_batch()).items():
+                found = await self._next_batch()
+                if not self._uncommitted and self._monotonic_s() >= self._commit_by_s:
+                    self._set_due()  # after a rest what comes first is not overdue
+                for tp, records in found.items():
                     await self._handle(tp, records)
                     if processing.parked is not None:
                         break
@@ -250,7 +251,7 @@ class TaskRunner:
                     self._permit.parked(self.token, processing.parked)
                     await self._stopping.wait()
                     break
-                if not self._may_go_on():
+                if not self._goes_on():
                     break
                 if self.processed - former >= FEW_RECORDS:
                     await self._turns.next(self.processed - former)  # other tasks, fetches and answers come in between
@@ -316,6 +317,9 @@ class TaskRunner:
     def _is_permitted(self) -> bool:
         return self._boot_ms() < self._permitted_until_ms
 
+    def _goes_on(self) -> bool:
+        return self._is_permitted() or self._may_go_on()
+
     async def _wait_to_retry(self, seconds: float) -> None:
         """Before a record is handled again. What was handled before it does not wait."""
         self._permitted_until_ms = 0
@@ -338,9 +342,10 @@ class TaskRunner:
         a task that is known to have many soon waits for them, until a commit is due.
         """
         reading = self._open_task.reading
-        found = await reading.take(min(self._options.most_uncommitted_records, MOST_AT_ONCE))
+        most = min(self._options.most_uncommitted_records, MOST_AT_ONCE)
+        found = await reading.take(most)
         if not found:
-            wait_s = IDLE_S
+            wait_s: float | None = None  # whatever it waits for wakes it
             if self._uncommitted and (self._open_task.behind or 0) >= MOST_AT_ONCE:
                 if not self._is_committing:  # its end wakes the task
                     wait_s = max(0.0, self._commit_by_s - self._monotonic_s())
@@ -349,9 +354,11 @@ class TaskRunner:
             elif self._uncommitted:
                 await self._send_early()
                 self._turn.want()
-            timer_s = self._timers.wait_s()
-            await reading.wait(wait_s if timer_s is None else min(wait_s, timer_s))
+            times_s = [each for each in (wait_s, self._timers.wait_s()) if each is not None]
+            await reading.wait(min(times_s, default=None))
             self._turn.withdraw()
+            if not self._stopping.is_set() and self._goes_on():
+                found = await reading.take(most)
         return found
 
     async def _write_if_due(self) -> None:
@@ -366,6 +373,8 @@ class TaskRunner:
         if commit is not None or not self._is_committing:
             records = self._uncommitted + (0 if commit is None else commit.processed)
             await self._commit(is_due=records >= self._most_uncommitted(self._open_task))
+        else:
+            self._open_task.announce_commit()
 
     async def _send_early(self) -> None:
         """Sends the outputs so far. Few wait for those that are on their way: a request for each

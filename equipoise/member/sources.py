@@ -123,7 +123,7 @@ class SourceReader:
                 await asyncio.sleep(next_s - loop.time())
                 ready = self.consumer.ready()
                 next_s = loop.time() + (PACE_S if len(ready) >= FEW_PARTITIONS else 2 * PACE_S)
-                for tp in ready:
+                for tp in list(ready):
                     if tp in self._tasks:
                         await self._tasks[tp].set_aside()
                         self._tasks[tp].wake()
@@ -215,7 +215,8 @@ class TaskSources:
 
     async def _get_aside(self, most: int) -> None:
         more = most - self._number_aside
-        if more > 0 and self._error is None:
+        ready = self.reader.consumer.ready()
+        if more > 0 and self._error is None and any(tp in ready for tp in self.partitions):
             try:
                 found = await self.reader.consumer.getmany(*self.partitions, max_records=more)
             except Exception as error:  # noqa: BLE001  # `take` raises it
@@ -228,9 +229,12 @@ class TaskSources:
     def _number_aside(self) -> int:
         return sum(map(len, self._aside.values()))
 
-    async def wait(self, most_s: float) -> None:
-        """Returns when more was fetched since `take`, or at `wake`."""
-        if not self._woken.is_set():
+    async def wait(self, most_s: float | None) -> None:
+        """Returns when more was fetched since `take`, at `wake`, or after `most_s`; None: no limit.
+        """
+        if most_s is None:
+            await self._woken.wait()
+        elif not self._woken.is_set():
             ending = asyncio.get_running_loop().call_later(most_s, self._woken.set)  # a third of the time of asyncio.timeout
             try:
                 await self._woken.wait()

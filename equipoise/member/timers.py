@@ -38,6 +38,8 @@ class Timers:
 
     def take_due(self) -> list[Callable[..., Any]]:
         """The callbacks that are due, each once, however many intervals have passed."""
+        if not self._timers:
+            return []
         now_s = self._clock()
         due = [timer for timer in self._timers if timer.due_s <= now_s]
         for timer in due:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 
@@ -176,6 +176,10 @@ class Transactions:
         """Those of the last two, which the next one begins with. Of changelogs each record counts,
         and a marker would look like another owner's.
         """
+        self._committed: list[TransactionPart] = []
+        """Parts whose tasks have not heard yet that they are committed."""
+        self._announced: set[TaskId] = set()
+        """Tasks that wait for the end of this transaction with more to commit."""
         self._running: asyncio.Task[None] | None = None
 
     async def connect(self) -> Producer:
@@ -225,6 +229,13 @@ class Transactions:
             if part in self._waiting:
                 self._waiting.remove(part)
 
+    def announce(self, task: TaskId) -> None:
+        """The task has more to commit when the transaction that closes now is over: the next one
+        begins at once.
+        """
+        if self._open is None and self._running is not None and not self._running.done():
+            self._announced.add(task)
+
     def extended(self, part: TransactionPart) -> None:
         """The part, which was not closed, has more to send, or is due now."""
         if self._open is not None:
@@ -260,7 +271,8 @@ class Transactions:
         return taken
 
     async def _run(self) -> None:
-        while self._waiting:
+        while self._waiting or self._announced:
+            self._announced.clear()
             await self._transact(self._take(()))
 
     async def _transact(self, parts: Sequence[TransactionPart]) -> None:
@@ -274,8 +286,11 @@ class Transactions:
         producer: Producer | None = None
         committing_offsets: asyncio.Future[None] | None = None
         try:
-            producer = await self.begin()
-            await producer.begin_transaction(self._expected)
+            try:
+                producer = await self.begin()
+                await producer.begin_transaction(self._expected)
+            finally:
+                self._tell_committed()
             transaction = self._open = _OpenTransaction(producer)
             least_s = loop.time() + GATHER_S
             for part in parts:
@@ -323,11 +338,21 @@ class Transactions:
             self._open_until_s = now_s + min(OPEN_FACTOR * (now_s - closing_s), self._most_open_s)
             outputs = {place for part in transaction.parts for place in part.written_to}
             self._outputs, self._expected = outputs, sorted(outputs & self._outputs)
-            _tell_committed(iter(transaction.parts))
+            self._committed += sorted(transaction.parts, key=lambda part: part.task not in self._announced)
+            if not self._announced:
+                self._tell_committed()
         finally:
             self._open = None
             jobs = [] if transaction is None else transaction.jobs
             await call_off(*jobs, *([] if committing_offsets is None else [committing_offsets]))
+
+    def _tell_committed(self) -> None:
+        told, self._committed = self._committed[:TOLD_AT_ONCE], self._committed[TOLD_AT_ONCE:]
+        for part in told:
+            if not part.committed.done():
+                part.committed.set_result(None)
+        if self._committed:
+            asyncio.get_running_loop().call_soon(self._tell_committed)
 
     def _time_of(self, part_of_it: float, transaction: _OpenTransaction, least_s: float) -> float:
         """When so much of the time for which the transaction is open is over."""
@@ -343,6 +368,11 @@ class Transactions:
 
     async def stop(self) -> None:
         """Disconnects, when nothing is left to commit."""
+        if self._running is not None and not self._running.done():
+            self._open_until_s = 0.0
+            if self._open is not None:
+                self._open.look()
+            await asyncio.wait((self._running,))
         session, self._session = self._session, None
         if session is None:
             return
@@ -362,15 +392,6 @@ class Transactions:
             part.fail(_abandoned())
         if session is not None:
             await _abandon(session)
-
-
-def _tell_committed(parts: Iterator[TransactionPart]) -> None:
-    for number, part in enumerate(parts, 1):
-        if not part.committed.done():
-            part.committed.set_result(None)
-        if number == TOLD_AT_ONCE:
-            asyncio.get_running_loop().call_soon(_tell_committed, parts)
-            break
 
 
 async def _abandon(session: _Session) -> None:

@@ -321,6 +321,64 @@ def test_transaction_begins_with_the_outputs_of_the_last_two() -> None:
     simulate(test)
 
 
+def test_next_transaction_begins_before_the_tasks_hear_of_the_end_of_the_former_one() -> None:
+    """If one of them has more: it takes as long as their stores to write."""
+
+    async def test(bench: Bench) -> None:
+        member = bench.peer("m1")
+        await member.run(0, 1, token=1)
+        called, go_on = pause(member.producer, "commit_transaction")
+        bench.feed(0, 1, records=1)
+        await called.wait()
+        bench.feed(1, records=1)
+        await asyncio.sleep(0.05)
+        begin, commits = member.producer.begin_transaction, []
+
+        def noted(*arguments: Any) -> Any:
+            commits.append({partition: runner.commits for partition, runner in member.runners.items()})
+            return begin(*arguments)
+
+        before = {partition: runner.commits for partition, runner in member.runners.items()}
+        member.producer.begin_transaction = noted
+        go_on.set()
+        await bench.counted(0, 1)
+        assert commits == [before]
+
+    simulate(test)
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_transaction_that_nobody_comes_to_is_ended(closes: bool) -> None:
+    async def test(bench: Bench) -> None:
+        member = bench.peer("m1")
+        await member.run(0, 1, token=1)
+        await _long_open(bench, member)
+        called, go_on = pause(member.producer, "commit_transaction")
+        bench.feed(1, records=1)
+        await called.wait()
+        transactions = member.clients._transactions
+        assert transactions is not None
+        transactions.announce(TaskId(0, 2))
+        await asyncio.sleep(0.2)
+        go_on.set()
+        await bench.counted(1)
+        await asyncio.sleep(0.02)
+        known = bench.cluster.coordinators._transactional[transactions.id]
+        assert (known.state, *known.partitions) == ("ongoing", TopicPartition("out", 1)), "the outputs that it expects"
+        if closes:
+            await member.give_back(0, 1)
+            async with asyncio.timeout(0.05):
+                await member.clients.close()
+        else:
+            await asyncio.sleep(0.2)
+        assert known.state == "complete"
+        if not closes:
+            bench.feed(0, 1)
+            await bench.counted(0, 1)
+
+    simulate(test)
+
+
 def test_task_adds_to_its_commit_while_the_transaction_is_open() -> None:
     async def test(bench: Bench) -> None:
         member = bench.peer("m1")

@@ -156,10 +156,15 @@ class DeployedConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # aiok
         waiter.result()
 
     def ready(self) -> Collection[TopicPartition]:
-        return list(self._fetcher._records)
+        return self._fetcher._records.keys()  # type: ignore[no-any-return]
 
     def getmany(self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None) -> Coroutine[Any, Any, Any]:
-        read: Coroutine[Any, Any, Any] = super().getmany(*map(_theirs, partitions), timeout_ms=timeout_ms, max_records=max_records)
+        read: Coroutine[Any, Any, Any]
+        if partitions and not timeout_ms and not self._closed:  # aiokafka takes as long again for what does not matter here
+            self._coordinator.check_errors()
+            read = self._fetcher.fetched_records(partitions, 0, max_records or self._max_poll_records)
+            return read
+        read = super().getmany(*map(_theirs, partitions), timeout_ms=timeout_ms, max_records=max_records)
         return read
 
     def pause(self, *partitions: TopicPartition) -> None:
@@ -394,7 +399,10 @@ class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
                     raise for_code(code)
 
     async def begin_transaction(self, expected: Collection[TopicPartition] = ()) -> None:
-        await super().begin_transaction()
+        if self._txn_manager.has_pid():
+            self._txn_manager.begin_transaction()  # aiokafka takes three passes of the loop
+        else:
+            await super().begin_transaction()
         for each in expected:
             self._txn_manager.maybe_add_partition_to_txn(_theirs(each))
 
