@@ -119,8 +119,14 @@ class _OpenTransaction:
     def _write(self, written: _Written, part: TransactionPart, write: Write) -> None:
         former = written.get(part)
         if former is None or (former.done() and not _has_failed(former)):
-            writing = written[part] = asyncio.ensure_future(write(part, self._producer))
-            writing.add_done_callback(lambda each: self.look() if _has_failed(each) else None)
+            written[part] = asyncio.ensure_future(self._try(part, write))
+
+    async def _try(self, part: TransactionPart, write: Write) -> None:
+        try:
+            await write(part, self._producer)
+        except BaseException:
+            self.look()
+            raise
 
     @property
     def jobs(self) -> list[asyncio.Future[None]]:

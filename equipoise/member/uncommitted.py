@@ -24,8 +24,8 @@ class Uncommitted:
         self._most, self._most_waiting = most, most * 2 // 3
         self._waiting: dict[object, int] = {}
         """Task -> its records that are in no commit."""
-        self._committing: dict[asyncio.Future[None], object] = {}
-        """Commit that is under way -> its task."""
+        self._committing: dict[asyncio.Future[None], tuple[object, int]] = {}
+        """Commit that is under way -> its task, and how many records are in it."""
         self._all_waiting = self._in_commits = 0
         self._commit_over = asyncio.Event()
 
@@ -45,21 +45,22 @@ class Uncommitted:
         """The task's records are in this commit from now on. It may be called again for more."""
         records = self._waiting.get(task, 0)
         self.note(task, 0)
-        self._committing[committing] = task
+        if committing.done():
+            return
+        if committing not in self._committing:
+            committing.add_done_callback(self._end)
+        self._committing[committing] = task, records + self._committing.get(committing, (task, 0))[1]
         self._in_commits += records
 
-        def end(_: asyncio.Future[None]) -> None:
-            self._in_commits -= records
-            self._committing.pop(committing, None)
-            self._commit_over.set()
-
-        committing.add_done_callback(end)
+    def _end(self, committing: asyncio.Future[None]) -> None:
+        self._in_commits -= self._committing.pop(committing)[1]
+        self._commit_over.set()
 
     def is_next(self, task: object) -> bool:
         """Whether the task has to commit now."""
         if self._all_waiting < self._most_waiting:
             return False
-        busy = set(self._committing.values())
+        busy = {each for each, _ in self._committing.values()}
         free = {each: records for each, records in self._waiting.items() if each not in busy}
         return task in free and (free[task] >= max(free.values()) or (self.is_full and not busy))
 

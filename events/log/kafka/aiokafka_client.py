@@ -341,7 +341,6 @@ class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
             each.close()
             batch = accumulator._append_batch(each, place)
             batch.future.add_done_callback(partial(self._settled, batches, len(batches)))
-            batch._drain_waiter.add_done_callback(_retrieve_error)  # nobody waits for it
             batches.append(batch)
             sent.append(SentBatch(batch.record_count, batch.future))
         return sent
@@ -355,6 +354,7 @@ class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
         batches[number] = None  # its records are not kept in memory for those behind it
         if error is None:
             return
+        _retrieve_error(batch._drain_waiter)  # nobody waits for it
         if isinstance(error, REFUSED):
             self._txn_manager.increment_sequence_number(batch.tp, -batch.record_count)
         queue = self._message_accumulator._batches
