@@ -9,6 +9,9 @@ former one took to close.
 Outputs are written at once, because others wait for them. Changes to changelogs, which nobody reads
 before the end, are written when most of the time is over: few remain for the time of closing.
 
+When a task has more by then, the next transaction begins before anyone hears of the end: each task
+writes to its store then, which takes longer than to begin one.
+
 A transaction that fails for one task fails for all tasks in it. They continue from their last
 commits, and the task that failed has transactions of its own for a while.
 """
@@ -23,7 +26,7 @@ from itertools import chain
 
 import attrs
 
-from equipoise.events.log.kafka.client import Producer, TopicPartition, Unsent, call_off
+from equipoise.events.log.kafka.client import CLOSE_S, Producer, TopicPartition, Unsent, call_off
 from equipoise.events.tasks import TaskId
 
 GATHER_S = 0.002
@@ -378,7 +381,8 @@ class Transactions:
             self._open_until_s = 0.0
             if self._open is not None:
                 self._open.look()
-            await asyncio.wait((self._running,))
+            await asyncio.wait((self._running,), timeout=CLOSE_S)
+            await call_off(self._running)
         session, self._session = self._session, None
         if session is None:
             return
