@@ -239,9 +239,10 @@ class TaskRunner:
                 found = await self._next_batch()
                 if not self._uncommitted and self._monotonic_s() >= self._commit_by_s:
                     self._set_due()  # after a rest what comes first is not overdue
+                goes_on = True
                 for tp, records in found.items():
-                    await self._handle(tp, records)
-                    if processing.parked is not None:
+                    goes_on = await self._handle(tp, records)
+                    if not goes_on:
                         break
                 await self._run_timers()
                 if processing.parked is None:
@@ -251,7 +252,7 @@ class TaskRunner:
                     self._permit.parked(self.token, processing.parked)
                     await self._stopping.wait()
                     break
-                if not self._goes_on():
+                if not goes_on or not self._goes_on():
                     break
                 if self.processed - former >= FEW_RECORDS:
                     await self._turns.next(self.processed - former)  # other tasks, fetches and answers come in between
@@ -276,8 +277,10 @@ class TaskRunner:
         await self._commit_over()
         await acknowledged(self._sent)  # if the commit was refused
 
-    async def _handle(self, tp: TopicPartition, records: Sequence[ConsumedRecord]) -> None:
-        """Gives the records to the application, as long as the task may go on."""
+    async def _handle(self, tp: TopicPartition, records: Sequence[ConsumedRecord]) -> bool:
+        """Gives the records to the application, as long as the task may go on. Returns whether it
+        has handled all of them: otherwise nothing that comes after them may be handled.
+        """
         opened = self._open_task
         processing = opened.processing
         most, done = self._most_uncommitted(opened), 0
@@ -310,6 +313,7 @@ class TaskRunner:
                 await self._of_member.until_not_full()
                 self._begun_s = self._monotonic_s()
         self._note_busy()
+        return done == len(records)
 
     def _most_uncommitted(self, opened: OpenTask) -> int:
         return min(self._options.most_uncommitted_records, max(MOST_AT_ONCE, self._of_member.most_of_task(opened.reading.reader.partitions)))
@@ -417,7 +421,8 @@ class TaskRunner:
         """Called at least each PERMIT_MS while records are processed, and before each commit.
         False: commit and close the task. Raises RefusedError when the member may not process it.
         """
-        refusal, self._permitted_until_ms = self._permit.permit(self.task)
+        refusal, until_ms = self._permit.permit(self.task)
+        self._permitted_until_ms = until_ms if refusal is None else 0
         if refusal is not None and refusal != "closing":
             raise RefusedError(refusal)
         return refusal is None

@@ -19,7 +19,7 @@ from equipoise.member import transactions
 from equipoise.member.clients import TRANSACTION_TIMEOUT_MS, MemberClients, TaskClients
 from equipoise.member.context import TaskContext, pack_sources
 from equipoise.member.error_policy import ParkedTask
-from equipoise.member.fencing import EXACTLY_ONCE, FENCE_KEY, GIVEN_BACK, SOURCES_KEY, ChangelogOwner, FencedStore, fence_value
+from equipoise.member.fencing import AT_LEAST_ONCE, EXACTLY_ONCE, FENCE_KEY, GIVEN_BACK, SOURCES_KEY, ChangelogOwner, FencedStore, fence_value
 from equipoise.member.options import MemberOptions
 from equipoise.member.origin import Origin
 from equipoise.member.processing import Processor
@@ -427,6 +427,36 @@ def test_task_that_closes_does_not_wait_for_the_open_transaction(adds: bool) -> 
         bench.feed(0, 1)
         await bench.counted(0, 1)
         assert heir.fenced_tasks == member.fenced_tasks == []
+
+    simulate(test)
+
+
+@pytest.mark.parametrize("guarantee", [AT_LEAST_ONCE, EXACTLY_ONCE])
+def test_task_that_is_closed_in_the_middle_of_its_records_handles_none_behind_them(guarantee: str) -> None:
+    """Its grant has ended, and `stop` comes later."""
+
+    async def test(bench: Bench) -> None:
+        member, heir = bench.peer("m1", guarantee), bench.peer("m2", guarantee)
+        refusal: str | None = None
+
+        async def until_third(record: Any, context: TaskContext) -> None:
+            nonlocal refusal
+            await asyncio.sleep(0.002)
+            count(record, context)
+            if context.states["log"].get(b"k") == b"3":
+                refusal = "closing"
+
+        permit: Any = lambda task: (refusal, bench.boot_ms() + (1 if refusal is None else 100))  # noqa: E731
+        member.permit = permit  # type: ignore[method-assign]
+        handler: Any = until_third
+        bench.feed(0)
+        await member.run(0, token=1, handler=handler)
+        bench.feed(0)
+        await asyncio.sleep(1)
+        assert bench.committed("log", 0)[-1] == b"3"
+        assert not member.runners, "it has closed"
+        await heir.run(0, token=2)
+        await bench.counted(0)
 
     simulate(test)
 
