@@ -415,6 +415,7 @@ async def acknowledged(batches: Iterable[SentBatch]) -> None:
 
 
 async def _settled(future: asyncio.Future[Any]) -> None:
+    """Returns when `future` is done, and does not cancel it when the caller is cancelled."""
     if not future.done():
         waiter = asyncio.get_running_loop().create_future()
 
