@@ -160,6 +160,10 @@ class TaskRunner:
         if self._uncommitted:
             self._wake()
 
+    def _wake_if_unsent(self) -> None:
+        if self._opened is not None and self._opened.context.outputs:
+            self._wake()
+
     # From the grant to its end
 
     async def _run(self) -> None:
@@ -395,27 +399,30 @@ class TaskRunner:
         except InputError as error:
             self._park(error)
         else:
-            self._last_sent[-1].appended.add_done_callback(lambda _: self._wake_if_more())
+            self._last_sent[-1].appended.add_done_callback(lambda _: self._wake_if_unsent())
 
     async def _send_outputs(self) -> dict[TopicPartition, list[Unsent]]:
         """Sends the outputs since the last call; with exactly_once it returns them for the
         transaction. Raises InputError when one of them is refused, RefusedError, KafkaError.
         """
-        writer, context = self._open_task.writer, self._open_task.context
+        writer, outputs = self._open_task.writer, self._open_task.context.outputs
+        by_partition: dict[TopicPartition, list[Unsent]] = {}
         try:
-            by_partition = await writer.by_partition(context.outputs)
+            if outputs:
+                by_partition = await writer.by_partition(outputs)
         except asyncio.CancelledError:
             if self._called_off:
                 raise
             raise _abandoned() from None
         if self._called_off:
             raise RefusedError("called off")  # should a request have swallowed that
-        self._may_go_on()  # raises RefusedError; a closing task still commits
+        self._goes_on()  # raises RefusedError; a closing task still commits
         if self._options.transactional:
             return by_partition
-        self._last_sent = await writer.send_outputs(by_partition)
+        if by_partition:
+            self._last_sent = await writer.send_outputs(by_partition)
+            self._sent += self._last_sent
         self._send_by_s = self._monotonic_s() + self._interval_s
-        self._sent += self._last_sent
         return {}
 
     def _may_go_on(self) -> bool:

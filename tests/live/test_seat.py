@@ -121,7 +121,7 @@ async def test_waiting_seat_that_was_counted_joins_behind_another(
 ) -> None:
     caplog.set_level(logging.INFO, "equipoise.seat")
     monkeypatch.setattr("equipoise.seat.leader.COUNTING_PROTOCOLS", ())
-    clients = [start(name, java_command, **JAVA_COOPERATIVE) for name in ("first", "second")]
+    clients = await started_behind(start, bootstrap, prefix, ("first", "second"), java_command, **JAVA_COOPERATIVE)
     await until_shared(*clients)
     with SeatLog(tmp_path / "seat.db", prefix) as log:
         log.configure(configuration(()))
@@ -137,7 +137,9 @@ async def test_waiting_seat_that_was_counted_joins_behind_another(
     assert caplog.text.count("joins again behind another member") == 1
 
 
-async def started_behind(start: Start, bootstrap: str, group: str, names: tuple[str, ...]) -> list[GroupClient]:
+async def started_behind(
+    start: Start, bootstrap: str, group: str, names: tuple[str, ...], command: Callable[[], list[str]] = confluent_kafka_command, **settings: str
+) -> list[GroupClient]:
     """Starts clients until their member ids are none that a seat with the best id would be behind:
     one in sixteen is.
     """
@@ -145,12 +147,12 @@ async def started_behind(start: Start, bootstrap: str, group: str, names: tuple[
     async with SeatClient(Connection(bootstrap=bootstrap), group) as looking:
         for name in names:
             while True:
-                client = start(name)
+                client = start(name, command, **settings)
                 await until(lambda client=client: bool(client.assigned))
                 members = [each.member_id for each in (await looking.describe()).members if each.member_id.startswith(f"{name}-")]
                 if not any(bucket(each, FEWEST_BUCKETS) == 0 for each in members):
                     break
-                client.signal(signal.SIGTERM)
+                client.signal(signal.SIGKILL if command is java_command else signal.SIGTERM)
                 client.ended()
             started.append(client)
     return started

@@ -98,7 +98,7 @@ async def records_of(clients: Clients, topic: str, *, committed: bool) -> AsyncI
         await consumer.stop()
 
 
-async def _partitions(clients: Clients, topic: str) -> set[int]:
+async def _partitions(clients: Clients, topic: str) -> Collection[int]:
     producer = clients.producer()
     await producer.start()
     try:

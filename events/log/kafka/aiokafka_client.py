@@ -304,6 +304,11 @@ class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
     async def start(self) -> None:
         await _start(self, super().start, self.stop)
 
+    async def partitions_for(self, topic: str) -> Collection[int]:
+        # aiokafka copies the numbers each time.
+        numbers: Collection[int] = self.client.cluster._partitions.get(topic) or await super().partitions_for(topic)
+        return numbers
+
     async def connect(self) -> None:
         transactional_id = self._txn_manager.transactional_id
         if transactional_id is None:
