@@ -416,7 +416,7 @@ class TaskRunner:
             raise _abandoned() from None
         if self._called_off:
             raise RefusedError("called off")  # should a request have swallowed that
-        self._goes_on()  # raises RefusedError; a closing task still commits
+        self._may_go_on()  # raises RefusedError; a closing task still commits
         if self._options.transactional:
             return by_partition
         if by_partition:
