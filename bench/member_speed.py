@@ -33,6 +33,7 @@ from bench.__main__ import misses_goal
 from bench.live import PATIENCE_S, broker, cpu_seconds, quantile
 from bench.peers.feed import BATCH_BYTES, Load, make_topics
 from bench.peers.systems import Ceiling, Equipoise, EquipoiseInBatches, Faust, KafkaStreams, Loop, System
+from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.opening import reader, writer
 
@@ -47,6 +48,10 @@ RECORDS_PER_TASK = 12_000
 """At least, so that there are records left when all tasks run."""
 IDLE_S = 20.0
 LATENCY_S = 10.0
+FEED_S = 0.003
+"""The generator sends what is due in such steps: record by record it would take nearly as much of
+the machine as a member does.
+"""
 LAST_COMMIT_S = 2.0
 """Outputs are there before the commit is over."""
 GOAL_RATE, GOAL_P50_MS, GOAL_P99_MS = 2_000, 10, 50
@@ -131,14 +136,15 @@ class Topics:
     async def feed(self, per_s: float) -> None:
         """Sends records at a steady rate for LATENCY_S."""
         async with writer(self._connection) as producer:
-            began_s = time.monotonic()
-            for number in range(int(per_s * LATENCY_S)):
-                partition = number % self._tasks
-                await producer.send(self._system.input, VALUE, key=self._key(partition), partition=partition)
-                self.written[partition] += 1
-                ahead_s = number / per_s - (time.monotonic() - began_s)
-                if ahead_s > 0:
-                    await asyncio.sleep(ahead_s)
+            await producer.partitions_for(self._system.input)
+            began_s, number, count = time.monotonic(), 0, int(per_s * LATENCY_S)
+            while number < count:
+                due = min(count, int((time.monotonic() - began_s) * per_s) + 1)
+                for partition in (each % self._tasks for each in range(number, due)):
+                    sent = producer.send_batches(TopicPartition(self._system.input, partition), [(self._key(partition), VALUE, [], None)])
+                    self.written[partition] += sum(each.records for each in sent)
+                number = due
+                await asyncio.sleep(FEED_S)
 
     def _key(self, partition: int) -> bytes:
         return b"%03d-%06d" % (partition, self.written[partition] % KEYS)

@@ -500,8 +500,8 @@ class MemberSession(SessionState):
         """Why `task` may not be processed now: ended, not_granted, closing, hold, restoring; None:
         it may.
         """
-        self._look_at_lease(now_ms)
-        if self.ended is not None or not self.lease_is_fresh(now_ms):
+        is_fresh = self._look_at_lease(now_ms)
+        if self.ended is not None or not is_fresh:
             return "ended"
         grant = self.grants.get(task)
         if task in self.closing:
@@ -535,9 +535,12 @@ class MemberSession(SessionState):
 
     # Inside
 
-    def _look_at_lease(self, now_ms: int) -> None:
-        if self.ended is None and self._joined and now_ms >= self.lease_ends_ms and not self._may_revive():
+    def _look_at_lease(self, now_ms: int) -> bool:
+        """Ends the session when its lease has lapsed. Returns `lease_is_fresh`."""
+        is_fresh = self.lease_is_fresh(now_ms)
+        if not is_fresh and self.ended is None and self._joined and not self._may_revive():
             self._end(End.LEASE_LAPSED, now_ms)
+        return is_fresh
 
     def _end(self, how: End, now_ms: int) -> None:
         """Ends the session: the host must close its tasks, and no fact is sent any more."""

@@ -139,7 +139,7 @@ class MemberClients:
         return self._transactions
 
     def _new_transactions(self, transactional_id: str) -> Transactions:
-        return Transactions(transactional_id, self._group, self.new_producer, self._options.commit_interval_ms / 1_000)
+        return Transactions(transactional_id, self._group, self.new_producer, self._options.commit_interval_s)
 
     async def release_transactions(self, transactions: Transactions, *, at_once: bool) -> None:
         """A task commits nothing any more. `at_once`: what it has not sent is never sent, and if it

@@ -115,10 +115,11 @@ class MemberOptions:
     restore_bytes_per_s: float | None = attrs.field(default=None, validator=fields.optional(fields.number()))
     """The same in bytes of keys and values."""
 
-    commit_interval_ms: int = attrs.field(default=100, validator=fields.integer())
-    """Longest time between two commits of a task that processes records; 30 times as long for one
-    that is `most_uncommitted_records` behind, or more. With exactly_once it commits at once when
-    none waits, because outputs are read after a commit.
+    commit_interval_ms: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
+    """Longest time between two commits of a task that processes records; if it is
+    `most_uncommitted_records` behind, or more, at least 3 s. With exactly_once it commits at once
+    when none waits, because outputs are read after a commit. None: 100 with exactly_once, 500
+    otherwise.
     """
     most_uncommitted_records: int = attrs.field(default=10_000, validator=fields.integer(1))
     """A task commits after this many records at the latest. All tasks of a member together have
@@ -188,6 +189,13 @@ class MemberOptions:
         return self.guarantee == EXACTLY_ONCE
 
     @property
+    def commit_interval_s(self) -> float:
+        """`commit_interval_ms`, or its default, in seconds."""
+        if self.commit_interval_ms is not None:
+            return self.commit_interval_ms / 1_000
+        return 0.1 if self.transactional else 0.5
+
+    @property
     def stores(self) -> OpenStore:
         """`open_store`, or its default."""
         return self.open_store or (MemoryStore if self.state_directory is None else RocksStore)
@@ -221,7 +229,7 @@ class MemberKeywords(TypedDict, total=False):
     open_store: OpenStore | None
     restore_records_per_s: float | None
     restore_bytes_per_s: float | None
-    commit_interval_ms: int
+    commit_interval_ms: int | None
     most_uncommitted_records: int
     auto_offset_reset: str
     adopts: str | None

@@ -39,9 +39,11 @@ _LOG = logging.getLogger(__name__)
 RETRY_S = 0.5
 MOST_UNSENT = 1_000
 """Outputs that wait, with at_least_once, while more records are processed."""
-BEHIND_INTERVALS = 30
-"""A task that has much to do commits so much more seldom: of a key that it counts ten times, one
-change is written.
+SEND_S = 0.1
+"""Longest time that outputs wait, with at_least_once, while more records are processed."""
+BEHIND_S = 3.0
+"""A task that has much to do commits that seldom: of a key that it counts ten times, one change is
+written.
 """
 
 
@@ -78,7 +80,8 @@ class TaskRunner:
         self._new_clients = new_clients
         self._stateful = stateful
         self._options = options
-        self._interval_s = options.commit_interval_ms / 1_000
+        self._interval_s = options.commit_interval_s
+        self._most_at_once = min(options.most_uncommitted_records, MOST_AT_ONCE)
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
         self._origin = Origin(0, log_id, group, str(task), token)
@@ -109,7 +112,9 @@ class TaskRunner:
         """The outputs that were sent last."""
         self._commit_by_s = self._send_by_s = 0.0
         """When a commit is due, or outputs, although more records wait."""
-        self._turn = CommitTurn(ticks, self._wake)
+        self._is_waiting = False
+        """Whether it waits for records, and nothing has woken it but these."""
+        self._turn = CommitTurn(ticks, self._turn_has_come)
         self._committing: asyncio.Future[None] | None = None
         """The commit that is under way, while more records are processed."""
         self._written_commit: Commit | None = None
@@ -153,6 +158,7 @@ class TaskRunner:
                     each.cancel()
 
     def _wake(self) -> None:
+        self._is_waiting = False
         if self._opened is not None:
             self._opened.reading.wake()
 
@@ -351,8 +357,7 @@ class TaskRunner:
         a task that is known to have many soon waits for them, until a commit is due.
         """
         reading = self._open_task.reading
-        most = min(self._options.most_uncommitted_records, MOST_AT_ONCE)
-        found = await reading.take(most)
+        found = await reading.take(self._most_at_once)
         if not found:
             wait_s: float | None = None  # whatever it waits for wakes it
             if self._uncommitted and (self._open_task.behind or 0) >= MOST_AT_ONCE:
@@ -364,10 +369,12 @@ class TaskRunner:
                 await self._send_early()
                 self._turn.want()
             times_s = [each for each in (wait_s, self._timers.wait_s()) if each is not None]
+            self._is_waiting = True
             await reading.wait(min(times_s, default=None))
+            self._is_waiting = False
             self._turn.withdraw()
             if not self._stopping.is_set() and self._goes_on():
-                found = await reading.take(most)
+                found = await reading.take(self._most_at_once)
         return found
 
     async def _write_if_due(self) -> None:
@@ -422,7 +429,7 @@ class TaskRunner:
         if by_partition:
             self._last_sent = await writer.send_outputs(by_partition)
             self._sent += self._last_sent
-        self._send_by_s = self._monotonic_s() + self._interval_s
+        self._send_by_s = self._monotonic_s() + SEND_S
         return {}
 
     def _may_go_on(self) -> bool:
@@ -494,15 +501,31 @@ class TaskRunner:
         commit = self._open_commit  # it may have closed meanwhile
         if commit is not None:
             self._open_task.extend_commit(commit, outputs, gives_back=gives_back, is_due=is_due)
+            self._note_commit(commit)
         else:
             await self._commit_over()
-            commit = self._written_commit = self._open_task.begin_commit(outputs, self._sent, gives_back=gives_back, is_due=is_due)
-            self._turn.begin()
-            self._committing = asyncio.ensure_future(self._write(self._open_task, commit))
+            self._begin_commit(outputs, gives_back=gives_back, is_due=is_due)
+
+    def _begin_commit(self, outputs: dict[TopicPartition, list[Unsent]], *, gives_back: bool = False, is_due: bool = True) -> None:
+        commit = self._written_commit = self._open_task.begin_commit(outputs, self._sent, gives_back=gives_back, is_due=is_due)
+        self._turn.begin()
+        self._committing = asyncio.ensure_future(self._write(self._open_task, commit))
+        self._note_commit(commit)
+
+    def _note_commit(self, commit: Commit) -> None:
         commit.processed += self._uncommitted
         self._uncommitted, self._sent = 0, []
         if self._committing is not None:
             self._of_member.begin(self.task, self._committing)
+
+    def _turn_has_come(self) -> None:
+        """Begins the commit of a task that waits and has sent its outputs, without waking it."""
+        if self._is_waiting and not self._stopping.is_set() and not self._open_task.context.outputs:
+            with contextlib.suppress(RefusedError):  # once it is woken, the task raises it
+                if self._may_go_on():
+                    self._begin_commit({})
+                    return
+        self._wake()
 
     def _park(self, error: InputError) -> None:
         """Nothing since the last commit that succeeded is committed."""
@@ -529,8 +552,9 @@ class TaskRunner:
         # Counted from the end of the commit: else slow commits would hold a single record each.
         opened = self._opened
         is_behind = opened is not None and (opened.behind or 0) >= self._most_uncommitted(opened)
-        self._send_by_s = self._monotonic_s() + self._interval_s
-        self._commit_by_s = self._monotonic_s() + self._interval_s * (BEHIND_INTERVALS if is_behind else 1)
+        now_s = self._monotonic_s()
+        self._send_by_s = now_s + SEND_S
+        self._commit_by_s = now_s + (max(BEHIND_S, self._interval_s) if is_behind else self._interval_s)
 
     # Closing
 

@@ -202,7 +202,7 @@ class TaskSources:
         if self.reader.failure is not None:
             raise self.reader.failure
         self._most_aside = min(most, SET_ASIDE)
-        if not 0 < self._number_aside < self._most_aside:  # there were no more a moment ago
+        if not self._aside or self._number_aside >= self._most_aside:  # otherwise there were no more a moment ago
             await self._get_aside(most)
         if self._error is not None and not self._aside:
             raise self._error
@@ -214,9 +214,10 @@ class TaskSources:
         await self._get_aside(self._most_aside)
 
     async def _get_aside(self, most: int) -> None:
+        if self._error is not None or self.reader.consumer.ready().isdisjoint(self.partitions):
+            return
         more = most - self._number_aside
-        ready = self.reader.consumer.ready()
-        if more > 0 and self._error is None and any(tp in ready for tp in self.partitions):
+        if more > 0:
             try:
                 found = await self.reader.consumer.getmany(*self.partitions, max_records=more)
             except Exception as error:  # noqa: BLE001  # `take` raises it

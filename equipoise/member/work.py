@@ -79,7 +79,7 @@ class RunnerFactory:
 
     @_ticks.default
     def _new_ticks(self) -> CommitTicks:
-        interval_s = self.options.commit_interval_ms / 1_000
+        interval_s = self.options.commit_interval_s
         # With at_least_once outputs do not wait for a commit.
         return CommitTicks(self.runtime.monotonic_s, interval_s, least_rest_s=0.0 if self.options.transactional else interval_s)
 
@@ -405,8 +405,8 @@ class Work:
 
     def permit(self, task: TaskId) -> tuple[str | None, int]:
         with self._shared.lock:
-            now_ms = self._boot_ms()
-            refusal, until_ms = self._shared.session.refusal(task, now_ms), min(now_ms + PERMIT_MS, self._shared.session.lease_ends_ms)
+            now_ms, session = self._boot_ms(), self._shared.session
+            refusal, until_ms = session.refusal(task, now_ms), min(now_ms + PERMIT_MS, session.lease_ends_ms)
         adoption = self._factory.shared.adoption
         if adoption is not None and refusal in (None, "closing"):
             refusal = refusal if now_ms < adoption.lease_ends_ms else NOT_ADOPTED

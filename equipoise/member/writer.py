@@ -113,14 +113,13 @@ class TaskWriter:
         """
         self._forget_acknowledged()
         sent: dict[str, list[SentBatch]] = {}
+        headers = {topic: self.origins[topic].headers() for topic in changes}
         for topic, records in changes.items():
             await self.producer.partitions_for(topic)
-            headers = list(self.origins[topic].headers())
-            place = TopicPartition(topic, self._task.partition)
-            unsent = zip(records, records.values(), repeat(headers), repeat(None))
-            sent[topic] = self._send(place, unsent)
+            unsent = zip(records, records.values(), repeat(list(headers[topic])), repeat(None))
+            sent[topic] = self._send(TopicPartition(topic, self._task.partition), unsent)
         await acknowledged(batch for batches in sent.values() for batch in batches)
-        return {topic: self._written(topic, changes[topic], batches) for topic, batches in sent.items()}
+        return {topic: _written(changes[topic], headers[topic], batches) for topic, batches in sent.items()}
 
     def _forget_acknowledged(self) -> None:
         self._sent = [each for each in self._sent if not each.appended.done()]
@@ -136,6 +135,7 @@ class TaskWriter:
         waiting = [each.appended for each in self._sent if not each.appended.done()]
         return not waiting or not (await asyncio.wait(waiting, timeout=within_s))[1]
 
-    def _written(self, topic: str, changes: Mapping[bytes, bytes | None], batches: Sequence[SentBatch]) -> WrittenChanges:
-        first, last = batches[0].appended.result().offset, batches[-1].appended.result().offset
-        return WrittenChanges(changes, self.origins[topic].headers(), first, last + batches[-1].records)
+
+def _written(changes: Mapping[bytes, bytes | None], headers: Headers, batches: Sequence[SentBatch]) -> WrittenChanges:
+    first, last = batches[0].appended.result().offset, batches[-1].appended.result().offset
+    return WrittenChanges(changes, headers, first, last + batches[-1].records)

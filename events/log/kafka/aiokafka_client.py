@@ -13,7 +13,7 @@ import asyncio
 import copy
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import chain
@@ -155,7 +155,7 @@ class DeployedConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # aiok
             raise KafkaConnectionError("the consumer fetches nothing any more")
         waiter.result()
 
-    def ready(self) -> Collection[TopicPartition]:
+    def ready(self) -> Set[TopicPartition]:
         return self._fetcher._records.keys()  # type: ignore[no-any-return]
 
     def getmany(self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None) -> Coroutine[Any, Any, Any]:

@@ -8,7 +8,7 @@ those of `aiokafka.errors`, on simulated brokers too.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -169,7 +169,7 @@ class Consumer(DataClient, Protocol):
         """
         ...
 
-    def ready(self) -> Collection[TopicPartition]:
+    def ready(self) -> Set[TopicPartition]:
         """The partitions of which `getmany` has something now."""
         ...
 

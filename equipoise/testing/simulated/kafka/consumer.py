@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from functools import partial
 from typing import Any
 
@@ -192,8 +192,8 @@ class SimulatedConsumer(ConnectedClient):
         if self._is_closed:
             raise errors.KafkaConnectionError
 
-    def ready(self) -> Collection[TopicPartition]:
-        return [place for place, state in self._assigned.items() if state.is_ready]
+    def ready(self) -> Set[TopicPartition]:
+        return dict.fromkeys(place for place, state in self._assigned.items() if state.is_ready).keys()
 
     async def _woken(self, timeout_s: float | None) -> bool:
         """Whether something was fetched within `timeout_s`."""
