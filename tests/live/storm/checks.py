@@ -43,6 +43,7 @@ EXPLAINED = {
     "knobs_refused": "an operator set options that the assignor does not have",
     "unknown_members": "an operator asks members to leave that are not there",
     "not_external": "somebody writes the assignment of another leader",
+    "external": "a member that is no process of the storm says something while another leader leads",
     "leader_change": "an operator hands the group to another leader while a stranger is a member",
     "margin_too_small": "max_step_ms was raised when a member with less margin joined",
 }
