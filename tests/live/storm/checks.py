@@ -43,13 +43,16 @@ EXPLAINED = {
     "knobs_refused": "an operator set options that the assignor does not have",
     "unknown_members": "an operator asks members to leave that are not there",
     "not_external": "somebody writes the assignment of another leader",
-    "external": "a member that is no process of the storm says something while another leader leads",
     "leader_change": "an operator hands the group to another leader while a stranger is a member",
     "margin_too_small": "max_step_ms was raised when a member with less margin joined",
 }
 """What a member's words may be rejected for under these faults, and why that is as it should be."""
+EXPLAINED_OF_STRANGERS = {"external": "a fact of no process of the storm arrives while another leader leads"}
+"""The same of what only members that no process runs may say."""
 EXPLAINED_RECORDS = {"opened_again": "both workers opened the log at once, and one came second"}
 _FENCED = re.compile(r"task \S+, token \d+: another owner has begun: .*")
+_PROCESS = re.compile(r"m\d+")
+"""A member that a process runs."""
 _RUNS = re.compile(r"^m\d+ runs (\S+), token (\d+)$", re.MULTILINE)
 
 
@@ -200,15 +203,19 @@ async def rejections(connection: Connection, topics: Topics) -> Check:
     out.
     """
     codes: collections.Counter[str] = collections.Counter()
+    unexplained: collections.Counter[str] = collections.Counter()
     causes: collections.Counter[str] = collections.Counter()
     async for decision in decisions(connection, topics):
         if isinstance(decision, EventRejected):
             codes[decision.code] += 1
+            is_stranger = decision.member_id is not None and _PROCESS.fullmatch(decision.member_id) is None
+            if decision.code not in EXPLAINED and not (is_stranger and decision.code in EXPLAINED_OF_STRANGERS):
+                unexplained[f"{decision.code} to {decision.member_id}"] += 1
         elif isinstance(decision, MemberExpired):
             causes[decision.cause] += 1
-    unexplained = [f"{code}: {count}" for code, count in sorted(codes.items()) if code not in EXPLAINED]
     told = f"{_told(codes) or 'none'}; members put out: {_told(causes) or 'none'}"
-    return Check("facts were rejected only for what the faults explain", not unexplained, told, tuple(unexplained))
+    wrong = tuple(f"{what}: {count}" for what, count in sorted(unexplained.items()))
+    return Check("facts were rejected only for what the faults explain", not wrong, told, wrong)
 
 
 def _told(counted: collections.Counter[str]) -> str:
