@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import NewTopic
+from aiokafka.conn import AIOKafkaConnection
 
 from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer, DeployedProducer
 from equipoise.events.log.kafka.connection import Connection
@@ -163,3 +164,37 @@ async def test_cancelled_start_closes_every_connection(kind: str, times: int, bo
             while open_connections() or asyncio.all_tasks() - before:  # noqa: ASYNC110  # called off twice, it ends by itself
                 await asyncio.sleep(0.005)
     assert turns > 3
+
+
+@pytest.mark.parametrize("kind", ["reader", "admin", "writer"])
+async def test_start_cancelled_while_brokers_are_slow_closes_its_connection(
+    kind: str, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker stands still once it is asked for the brokers of the cluster."""
+    opening = {"reader": reader, "admin": admin_client, "writer": writer}[kind]
+    asked, sends = asyncio.Event(), AIOKafkaConnection.send
+
+    def send(self: AIOKafkaConnection, request: Any, *arguments: Any, **named: Any) -> Any:
+        if "Metadata" in type(request).__name__ and not asked.is_set():
+            os.kill(brokers.pid(0), signal.SIGSTOP)
+            asked.set()
+        return sends(self, request, *arguments, **named)
+
+    async def start() -> None:
+        async with opening(Connection(bootstrap=brokers.bootstrap)):
+            raise AssertionError("it has started")
+
+    monkeypatch.setattr(AIOKafkaConnection, "send", send)
+    before = asyncio.all_tasks()
+    starting = asyncio.create_task(start())
+    try:
+        await asyncio.wait_for(asked.wait(), 10.0)
+        starting.cancel()
+        await asyncio.wait((starting,), timeout=5.0)
+        assert starting.cancelled()
+        assert len(open_connections()) == 1
+    finally:
+        os.kill(brokers.pid(0), signal.SIGCONT)
+    async with asyncio.timeout(10.0):
+        while open_connections() or asyncio.all_tasks() - before:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)

@@ -314,7 +314,7 @@ class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
         if transactional_id is None:
             await self.start()
         else:
-            await _start(self, self.client.bootstrap, self.abandon)
+            await _start(self, lambda: self.client.bootstrap(), self.abandon)
             await self._sender._find_coordinator(CoordinationType.TRANSACTION, transactional_id)
 
     async def begin(self) -> None:
@@ -498,9 +498,12 @@ def _theirs(partition: TopicPartition) -> Any:
 async def _start(client: Any, start: Callable[[], Awaitable[None]], close: Callable[[], Awaitable[None]]) -> None:
     """Starts a client. Closes it if the start fails or is cancelled.
 
-    A cancelled start is finished first, if brokers answer within a second: otherwise aiokafka would
-    lose the connection over which it asks for the brokers of the cluster, and leave it open.
+    A cancelled start is finished first, if brokers answer within a second. After that, only the
+    connection over which it asks for the brokers of the cluster may stay open, until they answer or
+    aiokafka's time for that is over.
     """
+    connected = _connected(client)
+    connected.bootstrap = partial(_bootstrap, client, connected.bootstrap)
     starting = asyncio.ensure_future(start())
     try:
         await asyncio.shield(starting)
@@ -510,6 +513,23 @@ async def _start(client: Any, start: Callable[[], Awaitable[None]], close: Calla
         ending.add_done_callback(_ENDING.discard)
         await asyncio.shield(ending)  # which goes on should this be called off once more
         raise
+
+
+async def _bootstrap(client: Any, bootstrap: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """aiokafka loses its connection if this is cancelled while it waits for the answer."""
+    asking = asyncio.ensure_future(bootstrap())
+    try:
+        await asyncio.shield(asking)
+    except asyncio.CancelledError:
+        _ENDING.add(asking)
+        asking.add_done_callback(partial(_end_bootstrap, client))
+        raise
+
+
+def _end_bootstrap(client: Any, asking: asyncio.Task[None]) -> None:
+    _ENDING.discard(asking)
+    _retrieve_error(asking)
+    _cut(client)
 
 
 async def _call_off(client: Any, starting: asyncio.Future[None], close: Callable[[], Awaitable[None]]) -> None:
@@ -539,7 +559,7 @@ def _cut(client: Any) -> list[asyncio.Task[Any]]:
     """Ends all tasks and connections as far as possible without waiting. Returns the tasks that
     still have to end.
     """
-    connected = client.client if hasattr(client, "client") else client._client
+    connected = _connected(client)
     connected.cluster._brokers.clear()  # so that nothing reconnects
     connected.cluster._bootstrap_brokers.clear()
     running = [task for task in (connected._sync_task, *_tasks(client)) if task is not None and not task.done()]
@@ -551,6 +571,10 @@ def _cut(client: Any) -> list[asyncio.Task[Any]]:
         if writer is not None:
             writer.transport.abort()  # closing waits until the broker has taken what was written
     return running
+
+
+def _connected(client: Any) -> Any:
+    return client.client if hasattr(client, "client") else client._client
 
 
 async def _ended(client: Any, tasks: Sequence[asyncio.Future[Any]]) -> None:
