@@ -15,6 +15,7 @@ of two machines.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import sys
 import tempfile
@@ -56,6 +57,9 @@ LAST_COMMIT_S = 2.0
 """Outputs are there before the commit is over."""
 GOAL_RATE, GOAL_P50_MS, GOAL_P99_MS = 2_000, 10, 50
 WARM_UP_RECORDS = 400_000
+MOST_WARM_UPS = 12
+WARM = 0.9
+"""The broker is warm once waits at GOAL_RATE were not below this part of the shortest three times."""
 SLOW_MS = 50
 SLOW_S = 12.0
 SLOW_TASKS = 26
@@ -260,14 +264,22 @@ async def _latency(topics: Topics, pid: int, rate: int) -> Latency:
 
 
 async def warm_up(system: System, records: int) -> None:
-    """Runs one system, and measures nothing."""
+    """Runs one system until the waits do not get shorter any more: a broker compiles its code while
+    it works, which on a slow machine takes minutes and most of the CPU.
+    """
     topics = Topics(system)
     await topics.make(records)
     system.open()
     instance = system.start("m")
     try:
         await topics.until_written(sum(topics.written), instance.process.pid)
-        await topics.feed(GOAL_RATE)
+        await topics.outputs(sum(topics.written))
+        shortest_ms, rounds, best = math.inf, 0, 0
+        while rounds < min(best + 3, MOST_WARM_UPS):
+            p99_ms = (await _latency(topics, instance.process.pid, GOAL_RATE)).p99_ms
+            rounds += 1
+            if p99_ms < WARM * shortest_ms:
+                shortest_ms, best = p99_ms, rounds
     finally:
         instance.kill()
         system.close()

@@ -314,7 +314,7 @@ class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
         if transactional_id is None:
             await self.start()
         else:
-            await _start(self, lambda: self.client.bootstrap(), self.abandon)
+            await _start(self, lambda: self.client.bootstrap(), self.abandon)  # noqa: PLW0108  # `_start` replaces it
             await self._sender._find_coordinator(CoordinationType.TRANSACTION, transactional_id)
 
     async def begin(self) -> None:
