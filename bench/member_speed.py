@@ -59,7 +59,8 @@ GOAL_RATE, GOAL_P50_MS, GOAL_P99_MS = 2_000, 10, 50
 WARM_UP_RECORDS = 400_000
 MOST_WARM_UPS = 12
 WARM = 0.9
-"""The broker is warm once waits at GOAL_RATE were not below this part of the shortest three times."""
+"""The broker is warm once waits at GOAL_RATE were not below this part of the shortest, three times.
+"""
 SLOW_MS = 50
 SLOW_S = 12.0
 SLOW_TASKS = 26
