@@ -376,7 +376,8 @@ def main(tasks: str, guarantees: str, systems: str, records: int, rates: str, sl
             load = Load(tasks=count, state_mb=0, per_s=0)
             return SYSTEMS[key](bootstrap, name, home / name, load, 0, exactly_once=exactly_once, handler_ms=handler_ms, initial_delay_ms=0)
 
-        asyncio.run(warm_up(made("equipoise", 26, exactly_once="eos" in guarantees), WARM_UP_RECORDS))
+        for guarantee in guarantees.split(","):
+            asyncio.run(warm_up(made("equipoise", 26, exactly_once=guarantee == "eos"), WARM_UP_RECORDS))
         for count in map(int, tasks.split(",")):
             print(f"\n{count} tasks")
             latency = "".join(f" at {rate}/s p50 / p99 ms, CPU |" for rate in steady)
