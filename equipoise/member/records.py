@@ -26,6 +26,9 @@ class Outputs:
     def __len__(self) -> int:
         return len(self.unplaced) + sum(map(len, self.placed.values()))
 
+    def __bool__(self) -> bool:
+        return bool(self.placed or self.unplaced)
+
     def add(self, topic: str, partition: int | None, record: Unsent) -> list[Any]:
         """Adds a record. `partition` None: chosen by the key. Returns the list in which it is last.
         """

@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.client import CLOSE_S, ConsumedRecord, SentBatch, TopicPartition, Unsent, acknowledged, call_off
@@ -166,9 +167,6 @@ class TaskRunner:
         if self._uncommitted:
             self._wake()
 
-    def _wake_if_unsent(self) -> None:
-        if self._opened is not None and self._opened.context.outputs:
-            self._wake()
 
     # From the grant to its end
 
@@ -254,7 +252,8 @@ class TaskRunner:
                     goes_on = await self._handle(tp, records)
                     if not goes_on:
                         break
-                await self._run_timers()
+                if self._timers:
+                    await self._run_timers()
                 if processing.parked is None:
                     await self._write_if_due()
                 if processing.parked is not None:
@@ -360,7 +359,7 @@ class TaskRunner:
         found = await reading.take(self._most_at_once)
         if not found:
             wait_s: float | None = None  # whatever it waits for wakes it
-            if self._uncommitted and (self._open_task.behind or 0) >= MOST_AT_ONCE:
+            if self._uncommitted >= FEW_RECORDS and (self._open_task.behind or 0) >= MOST_AT_ONCE:
                 if not self._is_committing:  # its end wakes the task
                     wait_s = max(0.0, self._commit_by_s - self._monotonic_s())
             elif self._uncommitted and self._options.transactional:
@@ -397,16 +396,44 @@ class TaskRunner:
         would take longer. None are sent during a commit: after a crash the outputs of one commit
         are repeated.
         """
-        unsent = len(self._open_task.context.outputs)
-        is_sending = unsent < MOST_UNSENT and not all(each.appended.done() for each in self._last_sent)
-        if self._is_committing or is_sending or not unsent or self._is_refused:
+        outputs = self._open_task.context.outputs
+        if not outputs or self._is_committing or self._is_refused:
+            return
+        if len(outputs) < MOST_UNSENT and not all(each.appended.done() for each in self._last_sent):
             return
         try:
             await self._send_outputs()
         except InputError as error:
             self._park(error)
         else:
-            self._last_sent[-1].appended.add_done_callback(lambda _: self._wake_if_unsent())
+            self._last_sent[-1].appended.add_done_callback(self._send_rest)
+
+    def _send_rest(self, _: asyncio.Future[Any]) -> None:
+        """Sends what had to wait for other outputs, which are appended now."""
+        opened = self._opened
+        if opened is None or not opened.context.outputs or self._is_committing:
+            return
+        if not self._is_waiting or not self._send_at_once(opened):
+            self._wake()
+
+    def _send_at_once(self, opened: OpenTask) -> bool:
+        """Sends the outputs of a task that waits, without waking it. Returns whether it has
+        succeeded: otherwise the task is to try again, and raises what is wrong.
+        """
+        outputs = opened.context.outputs
+        if self._stopping.is_set() or (outputs and self._options.transactional):
+            return False
+        try:
+            if not self._goes_on():
+                return False
+        except RefusedError:
+            return False
+        if outputs:
+            sent = opened.writer.send_at_once(outputs)
+            self._note_sent(sent)
+            for each in sent[-1:]:
+                each.appended.add_done_callback(self._send_rest)
+        return not outputs
 
     async def _send_outputs(self) -> dict[TopicPartition, list[Unsent]]:
         """Sends the outputs since the last call; with exactly_once it returns them for the
@@ -423,18 +450,20 @@ class TaskRunner:
             raise _abandoned() from None
         if self._called_off:
             raise RefusedError("called off")  # should a request have swallowed that
-        self._may_go_on()  # raises RefusedError; a closing task still commits
+        self._goes_on()  # raises RefusedError; a closing task still commits
         if self._options.transactional:
             return by_partition
-        if by_partition:
-            self._last_sent = await writer.send_outputs(by_partition)
-            self._sent += self._last_sent
-        self._send_by_s = self._monotonic_s() + SEND_S
+        self._note_sent(await writer.send_outputs(by_partition) if by_partition else [])
         return {}
 
+    def _note_sent(self, sent: list[SentBatch]) -> None:
+        self._last_sent = sent or self._last_sent
+        self._sent += sent
+        self._send_by_s = self._monotonic_s() + SEND_S
+
     def _may_go_on(self) -> bool:
-        """Called at least each PERMIT_MS while records are processed, and before each commit.
-        False: commit and close the task. Raises RefusedError when the member may not process it.
+        """Called at least each PERMIT_MS while records are processed, sent and committed. False:
+        commit and close the task. Raises RefusedError when the member may not process it.
         """
         refusal, until_ms = self._permit.permit(self.task)
         self._permitted_until_ms = until_ms if refusal is None else 0
@@ -519,13 +548,11 @@ class TaskRunner:
             self._of_member.begin(self.task, self._committing)
 
     def _turn_has_come(self) -> None:
-        """Begins the commit of a task that waits and has sent its outputs, without waking it."""
-        if self._is_waiting and not self._stopping.is_set() and not self._open_task.context.outputs:
-            with contextlib.suppress(RefusedError):  # once it is woken, the task raises it
-                if self._may_go_on():
-                    self._begin_commit({})
-                    return
-        self._wake()
+        """Begins the commit of a task that waits, without waking it."""
+        if self._is_waiting and self._send_at_once(self._open_task):
+            self._begin_commit({})
+        else:
+            self._wake()
 
     def _park(self, error: InputError) -> None:
         """Nothing since the last commit that succeeded is committed."""

@@ -24,6 +24,9 @@ class Timers:
         self._clock = clock
         self._timers: list[_Timer] = []
 
+    def __bool__(self) -> bool:
+        return bool(self._timers)
+
     def every(self, seconds: float, callback: Callable[..., Any]) -> None:
         """Adds a timer, first due in `seconds`. Raises InputError when that is not above 0."""
         if not seconds > 0:

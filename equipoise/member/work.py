@@ -43,6 +43,8 @@ PERMIT_MS = 10
 """For how long a runner processes without asking again. A whole lease would be safe; a task that
 is to stop should hear of it sooner.
 """
+COMMIT_PARTS = 10
+"""With at_least_once: a tenth of the tasks that wait commit together."""
 StandbyCallback = Callable[[TaskId], Awaitable[None] | None]
 AskedCallback = Callable[[bool], Awaitable[None] | None]
 
@@ -79,9 +81,8 @@ class RunnerFactory:
 
     @_ticks.default
     def _new_ticks(self) -> CommitTicks:
-        interval_s = self.options.commit_interval_s
         # With at_least_once outputs do not wait for a commit.
-        return CommitTicks(self.runtime.monotonic_s, interval_s, least_rest_s=0.0 if self.options.transactional else interval_s)
+        return CommitTicks(self.runtime.monotonic_s, self.options.commit_interval_s, parts=1 if self.options.transactional else COMMIT_PARTS)
 
     def make(self, permit: Permit, task: TaskId, token: int, connected: TaskClients | None) -> TaskRunner:
         """The runner of the grant `token` of `task`. `connected`: its clients, if connected ahead.

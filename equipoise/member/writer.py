@@ -79,6 +79,8 @@ class TaskWriter:
         self._turn = task.partition
         """Rises with each call for outputs: the partition of those without a key."""
         self.origins: Mapping[str, Origin] = {}
+        self._asked: set[str] = set()
+        """Topics of outputs, whose partitions the first producer knows."""
         self._sent: list[SentBatch] = []
         """The batches of the last call, and those before that were not acknowledged then."""
 
@@ -89,6 +91,7 @@ class TaskWriter:
         counts, taken = outputs.partitions, outputs.take()
         for topic in dict.fromkeys([*(topic for topic, _, _ in taken.unplaced), *(topic for topic, _ in taken.placed)]):
             counts[topic] = len(await self.producer.partitions_for(topic))
+            self._asked.add(topic)
         found = taken.placed
         for topic, partition, record in taken.unplaced:
             if partition is None:
@@ -106,6 +109,24 @@ class TaskWriter:
         for topic in {place.topic for place in outputs}:
             await self.producer.partitions_for(topic)  # the producer may be a new one, which does not know the topic
         return [batch for place, records in outputs.items() for batch in self._send(place, records)]
+
+    def send_at_once(self, outputs: Outputs) -> list[SentBatch]:
+        """Takes outputs and queues them, those for topics that it has sent to before, with the same
+        producer. Leaves the others, and what the producer refuses: `send_outputs` raises why.
+        """
+        from aiokafka.errors import KafkaError
+
+        self._forget_acknowledged()
+        sent: list[SentBatch] = []
+        for place in [] if outputs.unplaced else list(outputs.placed):
+            topic, partition = place
+            if topic in self._asked and 0 <= partition < outputs.partitions[topic]:
+                try:
+                    sent += self._send(TopicPartition(topic, partition), outputs.placed[place])
+                except KafkaError:
+                    break
+                del outputs.placed[place]
+        return sent
 
     async def append_changes(self, changes: Mapping[str, Mapping[bytes, bytes | None]]) -> dict[str, WrittenChanges]:
         """Appends changes to changelogs: topic -> key -> value, at least one. Returns when all are

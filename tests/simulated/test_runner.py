@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from aiokafka.errors import KafkaError
 
 import equipoise.member.clients
 import equipoise.member.runner
@@ -362,19 +363,110 @@ def test_outputs_wait_for_those_on_their_way_and_are_sent_together() -> None:
     simulate(test, commit_interval_ms=60_000)
 
 
-def test_no_output_is_sent_during_a_commit() -> None:
-    """So that a crash repeats those of one commit at most."""
+class Waiting:
+    """A task with an output on its way for a second, and one that waits for it."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.to_partition = 0
+
+    def handle(self, record: Any, context: TaskContext) -> None:
+        context.send("out", record.value, partition=self.to_partition)
+
+    async def reach(self) -> TaskRunner:
+        runner = self.bench.start(0, self.handle)
+        await asyncio.sleep(1)
+        self.bench.send(0, 1)
+        await asyncio.sleep(1)
+        self.bench.slow_down("Produce", 500)
+        for _ in range(2):
+            self.bench.send(0, 1)
+            await asyncio.sleep(0.1)
+        assert (runner.processed, len(self.bench.outputs())) == (3, 1)
+        return runner
+
+
+def test_output_that_waited_is_sent_without_waking_its_task() -> None:
+    usual, woken = TaskSources.wake, []
+
+    def wake(sources: TaskSources) -> None:
+        woken.append(sources)
+        usual(sources)
+
+    async def test(bench: Bench) -> None:
+        bench.ticks = CommitTicks(bench.monotonic_s, 100.0, parts=2)
+        await Waiting(bench).reach()
+        with mock.patch.object(TaskSources, "wake", wake):
+            await asyncio.sleep(3)
+        assert len(bench.outputs()) == 3
+        assert woken == []
+
+    simulate(test, commit_interval_ms=100_000)
+
+
+def test_output_that_waited_is_not_sent_beyond_the_lease() -> None:
+    async def test(bench: Bench) -> None:
+        bench.ticks = CommitTicks(bench.monotonic_s, 100.0, parts=2)
+        await Waiting(bench).reach()
+        bench.lease_ends_ms = bench.boot_ms() + 10
+        await asyncio.sleep(5)
+        assert len(bench.outputs()) == 2
+        assert bench.over == [None]
+
+    simulate(test, commit_interval_ms=100_000)
+
+
+def test_output_that_waited_and_is_refused_is_an_error_of_its_task() -> None:
+    async def test(bench: Bench) -> None:
+        bench.ticks = CommitTicks(bench.monotonic_s, 100.0, parts=2)
+        waiting = Waiting(bench)
+        await waiting.reach()
+        waiting.to_partition = 7
+        bench.send(0, 1)
+        await asyncio.sleep(5)
+        assert [each.offset for each in bench.parked_tasks] == [3]
+
+    simulate(test, commit_interval_ms=100_000)
+
+
+def test_outputs_of_a_closed_producer_are_sent_by_another_after_they_waited() -> None:
+    async def test(bench: Bench) -> None:
+        bench.ticks = CommitTicks(bench.monotonic_s, 100.0, parts=2)
+        runner = await Waiting(bench).reach()
+        writer = runner._open_task.writer
+        refusals: list[str] = []
+
+        def refuse(*_: Any) -> list[Any]:
+            refusals.append("")
+            raise KafkaError("the producer is closed")
+
+        with mock.patch.object(writer.producer, "send_batches", refuse):
+            await asyncio.sleep(3)
+        assert refusals
+        await asyncio.sleep(5)
+        assert {each.value for each in bench.outputs()} == {b"0"}
+        assert len(bench.outputs()) >= 3
+
+    simulate(test, commit_interval_ms=100_000)
+
+
+@pytest.mark.parametrize("produce_ms", [0, 100])
+def test_no_output_is_sent_during_a_commit(produce_ms: int) -> None:
+    """So that a crash repeats those of one commit at most. Nor when those before it are appended
+    meanwhile.
+    """
 
     async def test(bench: Bench) -> None:
         runner = bench.start(0, answer)
         await asyncio.sleep(1)
+        bench.slow_down("Produce", produce_ms)
         bench.slow_down("OffsetCommit", 500)
         bench.send(0, 1)
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.05 if produce_ms else 0.5)
         bench.send(0, 1)
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(0.85 if produce_ms else 0.4)
         assert (runner.commits, runner.processed, len(bench.outputs())) == (0, 2, 1)
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.5)
         assert (runner.commits, len(bench.outputs())) == (1, 2)
 
     simulate(test)
@@ -402,7 +494,7 @@ def test_tick_commits_without_waking_a_task_that_waits() -> None:
 
 def test_task_that_waits_does_not_commit_in_a_tick_beyond_the_lease() -> None:
     async def test(bench: Bench) -> None:
-        bench.ticks = CommitTicks(bench.monotonic_s, 10.0, least_rest_s=10.0)
+        bench.ticks = CommitTicks(bench.monotonic_s, 20.0, parts=2)
         bench.lease_ends_ms = 5_000
         runner = bench.start(0, answer)
         for _ in range(2):
@@ -435,7 +527,7 @@ def test_tick_commits_no_record_whose_output_waits() -> None:
         return begin(opened, *given, **options)
 
     async def test(bench: Bench) -> None:
-        bench.ticks = CommitTicks(bench.monotonic_s, 0.5, least_rest_s=0.5)
+        bench.ticks = CommitTicks(bench.monotonic_s, 1.0, parts=2)
         bench.start(0, answer)
         await asyncio.sleep(1)
         bench.send(0, 1)

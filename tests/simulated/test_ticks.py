@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -79,15 +80,150 @@ def test_commit_is_due_after_the_longest_rest_at_the_latest() -> None:
     simulate(test)
 
 
-def test_short_ticks_rest_as_long_as_they_must() -> None:
+def test_ticks_in_parts_begin_the_commits_of_some_tasks_each() -> None:
     async def test(bench: Bench) -> None:
-        bench.ticks = CommitTicks(bench.now_s, REST_S, least_rest_s=REST_S)
+        bench.ticks = CommitTicks(bench.now_s, 1.0, parts=5)
+        turns = {name: bench.turn() for name in "abcdefghij"}
+        came_ms: list[tuple[str, int]] = []
+
+        async def commit_always(name: str, turn: CommitTurn) -> None:
+            while True:
+                turn.want()
+                while not turn.has_come:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+                turn.begin()
+                came_ms.append((name, round(bench.now_s() * 1_000)))
+                await asyncio.sleep(0.01)
+                turn.end()
+
+        committing = [asyncio.ensure_future(commit_always(name, turn)) for name, turn in turns.items()]
+        await asyncio.sleep(5)
+        for each in committing:
+            each.cancel()
+        times = sorted({ms for _, ms in came_ms})
+        assert all(205 <= later - earlier <= 220 for earlier, later in itertools.pairwise(times))
+        assert all(sum(ms == each for _, ms in came_ms) == 2 for each in times)
+        assert [name for name, _ in came_ms[10:40]] == [name for name, _ in came_ms[:10]] * 3  # each in its turn
+
+    simulate(test)
+
+
+def test_ticks_in_parts_leave_half_of_the_interval_between_commits_of_a_task() -> None:
+    async def test(bench: Bench) -> None:
+        bench.ticks = CommitTicks(bench.now_s, 1.0, parts=5)
+        turn, came_ms = bench.turn(), []
+        for _ in range(4):
+            turn.want()
+            while not turn.has_come:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            turn.begin()
+            came_ms.append(bench.now_s() * 1_000)
+            turn.end()
+        assert all(500 <= later - earlier <= 505 for earlier, later in itertools.pairwise(came_ms))
+        turn.want()
+        await asyncio.sleep(0.1)
+        fresh = bench.turn()  # has not committed yet, and so waits for no other
+        fresh.want()
+        await asyncio.sleep(0.11)
+        assert (fresh.has_come, turn.has_come) == (True, False)
+        fresh.leave()
+        turn.leave()
+
+    simulate(test)
+
+
+def test_tick_in_parts_is_for_the_task_that_has_not_committed_for_the_longest_time() -> None:
+    async def test(bench: Bench) -> None:
+        bench.ticks = CommitTicks(bench.now_s, 1.0, parts=2)
+        older, younger = bench.turn(), bench.turn()
+        for turn in (older, younger):
+            await turn.wait()
+            turn.begin()
+            turn.end()
+            await asyncio.sleep(0.1)
+        younger.want()
+        older.want()
+        await asyncio.sleep(0.55)
+        assert (older.has_come, younger.has_come) == (True, False)
+        older.leave()
+        younger.leave()
+
+    simulate(test)
+
+
+def test_turn_that_is_wanted_during_its_own_long_commit_comes_after_it() -> None:
+    async def test(bench: Bench) -> None:
+        looks = itertools.count()
+
+        def now_s() -> float:
+            next(looks)
+            return bench.now_s()
+
+        bench.ticks = CommitTicks(now_s, 0.1, parts=2)
+        turn = bench.turn()
+        await turn.wait()
+        turn.begin()
+        turn.want()
+        await asyncio.sleep(2)
+        assert not turn.has_come
+        assert next(looks) < 20  # it does not look again and again
+        turn.end()
+        await asyncio.sleep(0.06)
+        assert turn.has_come
+        turn.leave()
+
+    simulate(test)
+
+
+def test_ticks_of_all_tasks_rest_as_long_as_their_commits_took() -> None:
+    async def test(bench: Bench) -> None:
+        turn = bench.turn()
         for _ in range(2):
-            await bench.commit("short", 0.005)
+            await turn.wait()
+            turn.begin()
+            await asyncio.sleep(0.01)
+            turn.end()
+        turn.want()
+        await asyncio.sleep(0.012)
+        assert turn.has_come
+        turn.leave()
+
+    simulate(test)
+
+
+def test_due_commit_waits_for_no_part_and_begins_no_other() -> None:
+    async def test(bench: Bench) -> None:
+        bench.ticks = CommitTicks(bench.now_s, 1.0, parts=5)
+        await bench.commit("first", 0.005)
+        waiting = bench.turn()
+        waiting.want()
+        begun_s = bench.now_s()
         await bench.commit("due", 0.0, is_due=True)
-        first, second, due = (begun_ms for _, begun_ms in bench.begun_ms)
-        assert REST_S * 1_000 + 5 <= second - first <= REST_S * 1_000 + 7
-        assert due - second <= 7
+        assert (bench.now_s() - begun_s < 0.002, waiting.has_come) == (True, False)
+        await asyncio.sleep(0.21)
+        assert waiting.has_come
+        waiting.leave()
+
+    simulate(test)
+
+
+def test_tick_whose_tasks_have_withdrawn_is_planned_again() -> None:
+    async def test(bench: Bench) -> None:
+        bench.ticks = CommitTicks(bench.now_s, 1.0, parts=5)
+        older, younger = bench.turn(), bench.turn()
+        for turn in (older, younger):
+            await turn.wait()
+            turn.begin()
+            turn.end()
+            await asyncio.sleep(0.1)
+        older.want()
+        younger.want()
+        older.withdraw()
+        await asyncio.sleep(0.25)
+        assert not younger.has_come
+        await asyncio.sleep(0.16)
+        assert younger.has_come
+        younger.leave()
 
     simulate(test)
 
