@@ -167,7 +167,6 @@ class TaskRunner:
         if self._uncommitted:
             self._wake()
 
-
     # From the grant to its end
 
     async def _run(self) -> None:
