@@ -89,8 +89,7 @@ class CommitTicks:
         for turn in turns:
             del self._waiting[turn]
             turn.come()
-        if not turns:  # those for which it was planned have withdrawn
-            self._plan()
+        self._plan()  # for the others, should no commit of these end
 
 
 class CommitTurn:

@@ -143,10 +143,26 @@ def test_tick_in_parts_is_for_the_task_that_has_not_committed_for_the_longest_ti
             await asyncio.sleep(0.1)
         younger.want()
         older.want()
-        await asyncio.sleep(0.55)
+        await asyncio.sleep(0.45)
         assert (older.has_come, younger.has_come) == (True, False)
         older.leave()
         younger.leave()
+
+    simulate(test)
+
+
+def test_commits_that_never_end_hold_up_no_other_part() -> None:
+    async def test(bench: Bench) -> None:
+        bench.ticks = CommitTicks(bench.now_s, 1.0, parts=5)
+        turns = [bench.turn() for _ in range(10)]
+        for turn in turns:
+            turn.want()
+        for number in (2, 4, 6, 7, 8, 9, 10):  # a fifth of those that wait
+            await asyncio.sleep(LONGEST_S)
+            for turn in turns:
+                if turn.has_come:
+                    turn.begin()
+            assert sum(turn.is_committing for turn in turns) >= number
 
     simulate(test)
 
