@@ -423,7 +423,7 @@ class TaskRunner:
         if self._stopping.is_set() or (outputs and self._options.transactional):
             return False
         try:
-            if not self._goes_on():
+            if not self._may_go_on():
                 return False
         except RefusedError:
             return False
@@ -449,7 +449,7 @@ class TaskRunner:
             raise _abandoned() from None
         if self._called_off:
             raise RefusedError("called off")  # should a request have swallowed that
-        self._goes_on()  # raises RefusedError; a closing task still commits
+        self._may_go_on()  # raises RefusedError; a closing task still commits
         if self._options.transactional:
             return by_partition
         self._note_sent(await writer.send_outputs(by_partition) if by_partition else [])
@@ -461,8 +461,9 @@ class TaskRunner:
         self._send_by_s = self._monotonic_s() + SEND_S
 
     def _may_go_on(self) -> bool:
-        """Called at least each PERMIT_MS while records are processed, sent and committed. False:
-        commit and close the task. Raises RefusedError when the member may not process it.
+        """Called at least each PERMIT_MS while records are processed, and before outputs are sent
+        and a commit begins. False: commit and close the task. Raises RefusedError when the member
+        may not process it.
         """
         refusal, until_ms = self._permit.permit(self.task)
         self._permitted_until_ms = until_ms if refusal is None else 0

@@ -10,7 +10,8 @@ import itertools
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from tests.live.conftest import open_connections
 from tests.live.kafka import admin_client, reader, writer
 
 pytestmark = pytest.mark.xdist_group("clients")  # one broker serves all
+OPENING: dict[str, Callable[..., AbstractAsyncContextManager[Any]]] = {"reader": reader, "admin": admin_client, "writer": writer}
 AWAY = ["answers", "stands still", "is dead"]
 
 
@@ -140,10 +142,10 @@ async def test_cancelled_stop_closes_every_connection(how: str, brokers: Brokers
 
 
 @pytest.mark.parametrize("times", [1, 2])
-@pytest.mark.parametrize("kind", ["reader", "admin", "writer"])
+@pytest.mark.parametrize("kind", OPENING)
 async def test_cancelled_start_closes_every_connection(kind: str, times: int, bootstrap: str) -> None:
     """Called off at every point of its way; the second time while the first is seen to."""
-    opening = {"reader": reader, "admin": admin_client, "writer": writer}[kind]
+    opening = OPENING[kind]
     before = asyncio.all_tasks()
 
     async def open_and_close() -> None:
@@ -166,12 +168,12 @@ async def test_cancelled_start_closes_every_connection(kind: str, times: int, bo
     assert turns > 3
 
 
-@pytest.mark.parametrize("kind", ["reader", "admin", "writer"])
+@pytest.mark.parametrize("kind", OPENING)
 async def test_start_cancelled_while_brokers_are_slow_closes_its_connection(
     kind: str, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker stands still once it is asked for the brokers of the cluster."""
-    opening = {"reader": reader, "admin": admin_client, "writer": writer}[kind]
+    opening = OPENING[kind]
     asked, sends = asyncio.Event(), AIOKafkaConnection.send
 
     def send(self: AIOKafkaConnection, request: Any, *arguments: Any, **named: Any) -> Any:

@@ -30,6 +30,16 @@ class Bench:
     def turn(self) -> CommitTurn:
         return CommitTurn(self.ticks, lambda: None)
 
+    async def two_that_committed(self) -> tuple[CommitTurn, CommitTurn]:
+        """Turns of two tasks that committed 200 and 100 ms ago."""
+        turns = self.turn(), self.turn()
+        for turn in turns:
+            await turn.wait()
+            turn.begin()
+            turn.end()
+            await asyncio.sleep(0.1)
+        return turns
+
     async def commit(self, name: str, takes_s: float, *, is_due: bool = False) -> None:
         """Commits once, of a task that has nothing else to do unless the commit `is_due`."""
         turn = self.turn()
@@ -135,12 +145,7 @@ def test_ticks_in_parts_leave_half_of_the_interval_between_commits_of_a_task() -
 def test_tick_in_parts_is_for_the_task_that_has_not_committed_for_the_longest_time() -> None:
     async def test(bench: Bench) -> None:
         bench.ticks = CommitTicks(bench.now_s, 1.0, parts=2)
-        older, younger = bench.turn(), bench.turn()
-        for turn in (older, younger):
-            await turn.wait()
-            turn.begin()
-            turn.end()
-            await asyncio.sleep(0.1)
+        older, younger = await bench.two_that_committed()
         younger.want()
         older.want()
         await asyncio.sleep(0.45)
@@ -226,12 +231,7 @@ def test_due_commit_waits_for_no_part_and_begins_no_other() -> None:
 def test_tick_whose_tasks_have_withdrawn_is_planned_again() -> None:
     async def test(bench: Bench) -> None:
         bench.ticks = CommitTicks(bench.now_s, 1.0, parts=5)
-        older, younger = bench.turn(), bench.turn()
-        for turn in (older, younger):
-            await turn.wait()
-            turn.begin()
-            turn.end()
-            await asyncio.sleep(0.1)
+        older, younger = await bench.two_that_committed()
         older.want()
         younger.want()
         older.withdraw()
