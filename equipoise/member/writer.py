@@ -111,21 +111,22 @@ class TaskWriter:
         return [batch for place, records in outputs.items() for batch in self._send(place, records)]
 
     def send_at_once(self, outputs: Outputs) -> list[SentBatch]:
-        """Takes outputs and queues them, those for topics that it has sent to before, with the same
-        producer. Leaves the others, and what the producer refuses: `send_outputs` raises why.
+        """Takes the outputs and queues them, if all are for partitions of topics that it has sent
+        to before with the same producer. Else it takes none. Leaves what the producer refuses, and
+        what is behind it: `send_outputs` raises why.
         """
         from aiokafka.errors import KafkaError
 
+        counts, placed, sent = outputs.partitions, outputs.placed, list[SentBatch]()
+        if outputs.unplaced or not all(topic in self._asked and 0 <= partition < counts[topic] for topic, partition in placed):
+            return sent
         self._forget_acknowledged()
-        sent: list[SentBatch] = []
-        for place in [] if outputs.unplaced else list(outputs.placed):
-            topic, partition = place
-            if topic in self._asked and 0 <= partition < outputs.partitions[topic]:
-                try:
-                    sent += self._send(TopicPartition(topic, partition), outputs.placed[place])
-                except KafkaError:
-                    break
-                del outputs.placed[place]
+        for place in list(placed):
+            try:
+                sent += self._send(TopicPartition(*place), placed[place])
+            except KafkaError:
+                break
+            del placed[place]
         return sent
 
     async def append_changes(self, changes: Mapping[str, Mapping[bytes, bytes | None]]) -> dict[str, WrittenChanges]:

@@ -15,11 +15,13 @@ import pytest
 
 from equipoise.events.log.kafka.client import TopicPartition, acknowledged
 from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.opening import writer
 from equipoise.events.tasks import TaskId
 from equipoise.member.clients import MemberClients, TaskClients
 from equipoise.member.options import MemberOptions
 from equipoise.member.origin import Origin
 from equipoise.member.writer import TaskWriter
+from tests.live.test_applications import TASKS, read_all
 from tests.live.test_restorer import make_topic, producing
 
 TASK, OTHER = TaskId(0, 1), TaskId(0, 2)
@@ -197,6 +199,24 @@ async def test_record_that_is_refused_does_not_stop_other_tasks(bootstrap: str, 
     assert await clients("at_least_once", TASK).begin() is not other
     await acknowledged(other.send_batches(place, [(None, b"small", [], None)]))
     await second.close()
+
+
+async def test_records_are_sent_one_by_one_behind_batches_in_order(bootstrap: str, prefix: str) -> None:
+    await make_topic(bootstrap, f"{prefix}-orders", TASKS)
+    place = TopicPartition(f"{prefix}-orders", 0)
+    async with writer(Connection(bootstrap=bootstrap)) as producer:
+        await producer.partitions_for(place.topic)
+        appended: list[Any] = []
+        for number in range(3):
+            sent = producer.send_batches(place, [(None, b"batch %d.%d" % (number, each), [], None) for each in range(100)], 1_000)
+            assert len(sent) > 1
+            single = await producer.send(place.topic, b"single %d" % number, partition=0)
+            assert all(each.appended.done() for each in sent)
+            appended += [*(each.appended for each in sent), single]
+        offsets = [(await each).offset for each in appended]
+    assert offsets == sorted(offsets)
+    values = [record.value for record in await read_all(bootstrap, place.topic, 303)]
+    assert values == [each for number in range(3) for each in (*(b"batch %d.%d" % (number, part) for part in range(100)), b"single %d" % number)]
 
 
 async def test_writer_finds_batches_that_a_topic_takes(bootstrap: str, prefix: str, clients: Any) -> None:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any
 
 import aiokafka
@@ -38,15 +38,17 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
     for_code,
 )
-from aiokafka.producer.message_accumulator import BatchBuilder
+from aiokafka.producer.message_accumulator import BatchBuilder, MessageBatch
 from aiokafka.producer.sender import AddPartitionsToTxnHandler, Sender
 from aiokafka.producer.transaction_manager import TransactionManager
 from aiokafka.protocol.commit import OffsetCommitRequest
+from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from equipoise.events.log.kafka.aiokafka_fetcher import FairFetcher
 from equipoise.events.log.kafka.aiokafka_log import hold_back_log
 from equipoise.events.log.kafka.aiokafka_sessions import sending
+from equipoise.events.log.kafka.aiokafka_structs import quick
 from equipoise.events.log.kafka.client import (
     CLOSE_S,
     Admin,
@@ -226,11 +228,53 @@ class _QuietTransactions(TransactionManager):  # type: ignore[misc]
         _retrieve_error(self._transaction_waiter)
 
 
+class _QuickProduceRequest(ProduceRequest):  # type: ignore[misc]
+    """A request of the same records."""
+
+    def build(self, request_struct_class: Any) -> Any:
+        return super().build(quick(request_struct_class))
+
+
 class _Pending(set[Any]):
     """Batches on their way. One that is to be sent again is not there, but aiokafka removes it."""
 
     def remove(self, batch: Any) -> None:
         self.discard(batch)
+
+
+class _WholeBatch(MessageBatch):  # type: ignore[misc]
+    """A batch of `send_batches`, which has all its records. Nobody waits until it is sent, so no
+    future is kept for that.
+    """
+
+    behind: _WholeBatch | None = None
+    """The next batch of the same call. Nothing behind a batch that failed is appended."""
+
+    def __init__(self, place: Any, builder: BatchBuilder, producer: DeployedProducer) -> None:
+        self._tp, self._builder, self._producer, self._msg_futures, self._retry_count = place, builder, producer, (), 0
+        self._ttl, self._ctime = producer._message_accumulator._batch_ttl, time.monotonic()
+        self.future = producer._loop.create_future()
+
+    def set_producer_state(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+        self._builder._set_producer_state(producer_id, producer_epoch, base_sequence)
+
+    def remaining_linger(self) -> None:
+        pass
+
+    def drain_ready(self) -> None:
+        self._retry_count += 1
+
+    def reset_drain(self) -> None:
+        pass
+
+    async def wait_drain(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # as aiokafka has it
+        await asyncio.wait([self.future], timeout=timeout)
+
+    def failure(self, exception: BaseException) -> None:
+        if not self.future.done():
+            self._producer._loop.call_soon(self._producer._failed, self, exception)  # aiokafka may go through its batches at the moment
+            self.future.set_exception(exception)
+            self.future.exception()  # retrieved, so that asyncio does not report it
 
 
 class _SparingBatch(BatchBuilder):  # type: ignore[misc]
@@ -276,6 +320,8 @@ class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
         sends, readies = client.send, client.ready
 
         async def send(node_id: int, request: Any, *, group: Any = None) -> Any:
+            if isinstance(request, ProduceRequest):
+                request.__class__ = _QuickProduceRequest
             return await sends(node_id, request)
 
         async def ready(node_id: int, *, group: Any = None) -> Any:
@@ -340,35 +386,34 @@ class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
             unsent = _fill(builders[-1], chain((unsent,), rest), now_ms)
         if any(each.size() > self._max_request_size for each in builders):
             raise MessageSizeTooLargeError(f"a record for {partition.topic} is larger than {self._max_request_size} bytes")
-        batches: list[Any] = []
-        sent = []
+        batches: list[_WholeBatch] = []
         for each in builders:
             each.close()
-            batch = accumulator._append_batch(each, place)
-            batch.future.add_done_callback(partial(self._settled, batches, len(batches)))
-            batches.append(batch)
-            sent.append(SentBatch(batch.record_count, batch.future))
-        return sent
+            batches.append(_WholeBatch(place, each, self))
+        if not batches:
+            return []
+        for batch, behind in pairwise(batches):
+            batch.behind = behind
+        self._txn_manager.maybe_add_partition_to_txn(place)
+        accumulator._batches[place].extend(batches)
+        accumulator._wakeup(accumulator._waiter_future)
+        return [SentBatch(each.record_count, each.future) for each in batches]
 
-    def _settled(self, batches: list[Any], number: int, sent: asyncio.Future[Any]) -> None:
+    def _failed(self, batch: _WholeBatch, error: BaseException) -> None:
         """A broker notes no sequence numbers of what it refuses for good: the next batch takes
         them. But not one of the same call, which would be appended without what was before it. It
         is still queued: one batch of a partition is on its way at a time.
         """
-        error, batch = _retrieve_error(sent), batches[number]
-        batches[number] = None  # its records are not kept in memory for those behind it
-        if error is None:
-            return
-        _retrieve_error(batch._drain_waiter)  # nobody waits for it
         if isinstance(error, REFUSED):
             self._txn_manager.increment_sequence_number(batch.tp, -batch.record_count)
-        queue = self._message_accumulator._batches
-        for behind in batches[number + 1 :]:
+        queue, behind = self._message_accumulator._batches, batch.behind
+        while behind is not None:
             if behind in queue.get(batch.tp, ()):
                 queue[batch.tp].remove(behind)
                 if not queue[batch.tp]:
                     del queue[batch.tp]
                 behind.failure(not_sent_behind(error))
+            behind = behind.behind
 
     async def topic_ids(self, topics: Sequence[str], leads: TopicPartition) -> tuple[str, ...] | None:
         return await topic_ids(self.client, topics, leads)
@@ -385,9 +430,8 @@ class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
         accumulator = self._message_accumulator
         accumulator._pending_batches = pending = _Pending(accumulator._pending_batches)
         for batch in [*chain.from_iterable(accumulator._batches.values()), *pending]:
-            if not batch._msg_futures:
+            if isinstance(batch, _WholeBatch):
                 batch.failure(ProducerClosed())
-                _retrieve_error(batch._drain_waiter)  # a new one, if it was to be sent again
         await _ended(self, tasks)
 
     async def commit_offsets(self, offsets: Mapping[TopicPartition, int], group: str) -> None:

@@ -19,6 +19,8 @@ REST_S = 1.0
 """How often to look for changes while all partitions wait for answers: answers, seeks and new
 assignments come at once. aiokafka looks each 0.2 s.
 """
+_UNKNOWN = (None, -1)
+"""Leaders that are not known."""
 _FIELDS = attrgetter("key", "value", "offset", "timestamp", "headers")
 """Of a record of aiokafka."""
 
@@ -139,29 +141,48 @@ class FairFetcher(Fetcher):  # type: ignore[misc]
         return actions
 
     def _look(self, assignment: Any) -> Any:
-        ahead = self._may_fetch_ahead(assignment)
-        for found in self._records.values():
-            found._backoff = 0 if ahead else self._prefetch_backoff
-        actions = super()._get_actions_per_node(assignment)
-        last = self._records.last
-        for node_id, request in actions[0]:
-            if ahead:
-                self._ahead_of = self._records.fetches
-                request._max_wait_ms = 0  # what is being taken must not wait for it
-            for topic, partitions in request._topics:
-                partitions.sort(key=lambda each, topic=topic: last(topic, each[0]))
-            request._topics.sort(key=lambda each: last(each[0], each[1][0][0]))
-            self._begin_in_session(self._sessions[node_id], request, assignment)
-        return actions
+        """What aiokafka's own method returns, in less time. The partitions of which something was
+        found last come last.
+        """
+        ahead, records, leader = self._may_fetch_ahead(assignment), self._records, self._client.cluster.leader_for_partition
+        replica = self._select_read_replica if self._preferred_read_replica else leader
+        wanted: defaultdict[int, list[tuple[int, TopicPartition, int]]] = defaultdict(list)
+        resets: defaultdict[int, list[TopicPartition]] = defaultdict(list)
+        rests_s: dict[Any, float] = {}
+        is_invalid, resumed = False, []
+        for place in assignment.tps:
+            node_id, state, found = replica(place), assignment.state_value(place), records.get(place)
+            if found is not None:
+                found._backoff = 0 if ahead else self._prefetch_backoff
+                rests_s[node_id] = max(rests_s.get(node_id, 0.0), found.calculate_backoff())
+            elif node_id in self._in_flight:
+                pass
+            elif node_id in _UNKNOWN or (state._position is None and leader(place) in _UNKNOWN):
+                is_invalid = True
+            elif state._position is None:
+                resets[leader(place)].append(place)
+            elif state._paused:
+                resumed.append(state._resume_fut)
+            else:
+                wanted[node_id].append((records.last(*place), place, state._position))
+                if state.highwater is None and self._sessions[node_id].knows(*place):
+                    self._sessions[node_id].lost()  # assigned again meanwhile: the broker would not name its end once more
+        requests = [(each, self._request(each, found, ahead=ahead)) for each, found in wanted.items() if not rests_s.get(each) and each not in resets]
+        rest_s = min(filter(None, rests_s.values()), default=self._fetcher_timeout)
+        return requests, resets, rest_s, is_invalid, resumed
 
-    def _begin_in_session(self, session: FetchSession, request: Any, assignment: Any) -> None:
-        request.__class__, request.session = SessionRequest, session
-        for topic, partitions in request.topics:
-            for partition, *_ in partitions:
-                place = TopicPartition(topic, partition)
-                if assignment.state_value(place).highwater is None and session.knows(topic, partition):
-                    session.lost()  # assigned again meanwhile: the broker would not name its end once more
-                    return
+    def _request(self, node_id: int, partitions: list[tuple[int, TopicPartition, int]], *, ahead: bool) -> SessionRequest:
+        topics: dict[str, list[tuple[int, int, int]]] = {}
+        for _, (topic, partition), position in sorted(partitions):
+            topics.setdefault(topic, []).append((partition, position, self._max_partition_fetch_bytes))
+        wait_ms = 0 if ahead else self._fetch_max_wait_ms  # what is being taken must not wait for it
+        made = SessionRequest(
+            wait_ms, self._fetch_min_bytes, self._fetch_max_bytes, self._isolation_level, list(topics.items()), self._client_rack or ""
+        )
+        made.session = self._sessions[node_id]
+        if ahead:
+            self._ahead_of = self._records.fetches
+        return made
 
     def _may_fetch_ahead(self, assignment: Any) -> bool:
         records = self._records

@@ -12,6 +12,8 @@ from typing import Any
 
 from aiokafka.protocol.fetch import FetchRequest
 
+from equipoise.events.log.kafka.aiokafka_structs import quick
+
 NO_SESSION = 0
 """Session id in a request for a new session, and in an answer of a broker whose session cache is
 full.
@@ -56,7 +58,7 @@ class FetchSession:
         for topic, partition in known:
             if (topic, partition) not in asked:
                 gone.setdefault(topic, []).append(partition)
-        built = FetchRequest.build(changes, version)
+        built = FetchRequest.build(changes, quick(version))
         built.session_id, built.session_epoch, built.forgotten_topics_data = self._id, self._epoch, list(gone.items())
         return built
 
