@@ -291,7 +291,7 @@ class TaskRunner:
         """
         opened = self._open_task
         processing = opened.processing
-        most, done = self._most_uncommitted(opened, self._uncommitted + len(records)), 0
+        most, done = self._most_uncommitted(opened), 0
         self._begun_s = self._monotonic_s()
         while done < len(records) and processing.parked is None:
             if not self._is_permitted():
@@ -323,10 +323,7 @@ class TaskRunner:
         self._note_busy()
         return done == len(records)
 
-    def _most_uncommitted(self, opened: OpenTask, records: int) -> int:
-        """After how many records the task commits. For fewer `records` it does not matter."""
-        if records < self._most_at_once:
-            return self._most_at_once
+    def _most_uncommitted(self, opened: OpenTask) -> int:
         return min(self._options.most_uncommitted_records, max(MOST_AT_ONCE, self._of_member.most_of_task(opened.reading.reader.partitions)))
 
     def _is_permitted(self) -> bool:
@@ -389,7 +386,7 @@ class TaskRunner:
         commit = self._open_commit
         if commit is not None or not self._is_committing:
             records = self._uncommitted + (0 if commit is None else commit.processed)
-            await self._commit(is_due=records >= self._most_uncommitted(self._open_task, records))
+            await self._commit(is_due=records >= self._most_uncommitted(self._open_task))
         else:
             self._open_task.announce_commit()
 
@@ -583,8 +580,7 @@ class TaskRunner:
     def _set_due(self) -> None:
         # Counted from the end of the commit: else slow commits would hold a single record each.
         opened = self._opened
-        behind = 0 if opened is None else opened.behind or 0
-        is_behind = opened is not None and behind >= self._most_uncommitted(opened, behind)
+        is_behind = opened is not None and (opened.behind or 0) >= self._most_uncommitted(opened)
         now_s = self._monotonic_s()
         self._send_by_s = now_s + SEND_S
         self._commit_by_s = now_s + (max(BEHIND_S, self._interval_s) if is_behind else self._interval_s)

@@ -216,7 +216,7 @@ class TaskSources:
     async def _get_aside(self, most: int) -> None:
         if self._error is not None or self.reader.consumer.ready().isdisjoint(self.partitions):
             return
-        more = most - self._number_aside if self._aside else most
+        more = most - self._number_aside
         if more > 0:
             try:
                 found = await self.reader.consumer.getmany(*self.partitions, max_records=more)

@@ -3,8 +3,8 @@ task keeps running and no connection stays open, whatever the brokers do.
 
 aiokafka closes its connections last. When an earlier step fails, hangs on a silent broker or is
 cancelled, connections stay open and a task that reconnects may keep running. There is no public way
-to finish the shutdown. Only `topic_ids`, `aiokafka_fetcher`, `aiokafka_sessions` and this file use
-aiokafka's internals.
+to finish the shutdown. Only `topic_ids`, this file and the other `aiokafka_` files use aiokafka's
+internals.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ class _QuietTransactions(TransactionManager):  # type: ignore[misc]
 
 
 class _QuickProduceRequest(ProduceRequest):  # type: ignore[misc]
-    """A request of the same records."""
+    """A request that is encoded, and its answer decoded, by `aiokafka_structs`."""
 
     def build(self, request_struct_class: Any) -> Any:
         return super().build(quick(request_struct_class))

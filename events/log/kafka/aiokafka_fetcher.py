@@ -148,13 +148,13 @@ class FairFetcher(Fetcher):  # type: ignore[misc]
         replica = self._select_read_replica if self._preferred_read_replica else leader
         wanted: defaultdict[int, list[tuple[int, TopicPartition, int]]] = defaultdict(list)
         resets: defaultdict[int, list[TopicPartition]] = defaultdict(list)
-        rests_s: dict[Any, float] = {}
+        backoffs_s: dict[Any, float] = {}
         is_invalid, resumed = False, []
         for place in assignment.tps:
             node_id, state, found = replica(place), assignment.state_value(place), records.get(place)
             if found is not None:
                 found._backoff = 0 if ahead else self._prefetch_backoff
-                rests_s[node_id] = max(rests_s.get(node_id, 0.0), found.calculate_backoff())
+                backoffs_s[node_id] = max(backoffs_s.get(node_id, 0.0), found.calculate_backoff())
             elif node_id in self._in_flight:
                 pass
             elif node_id in _UNKNOWN or (state._position is None and leader(place) in _UNKNOWN):
@@ -167,9 +167,10 @@ class FairFetcher(Fetcher):  # type: ignore[misc]
                 wanted[node_id].append((records.last(*place), place, state._position))
                 if state.highwater is None and self._sessions[node_id].knows(*place):
                     self._sessions[node_id].lost()  # assigned again meanwhile: the broker would not name its end once more
-        requests = [(each, self._request(each, found, ahead=ahead)) for each, found in wanted.items() if not rests_s.get(each) and each not in resets]
-        rest_s = min(filter(None, rests_s.values()), default=self._fetcher_timeout)
-        return requests, resets, rest_s, is_invalid, resumed
+        free = [each for each in wanted if not backoffs_s.get(each) and each not in resets]
+        requests = [(each, self._request(each, wanted[each], ahead=ahead)) for each in free]
+        backoff_s = min(filter(None, backoffs_s.values()), default=self._fetcher_timeout)
+        return requests, resets, backoff_s, is_invalid, resumed
 
     def _request(self, node_id: int, partitions: list[tuple[int, TopicPartition, int]], *, ahead: bool) -> SessionRequest:
         topics: dict[str, list[tuple[int, int, int]]] = {}

@@ -1,7 +1,7 @@
 """Encodes requests and decodes answers that name many partitions, from aiokafka's own schemas.
 
 aiokafka calls three functions for each number. Here neighbouring numbers are read and written
-together: half of the time of such requests.
+together.
 """
 
 from __future__ import annotations
