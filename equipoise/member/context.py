@@ -155,7 +155,7 @@ class State:
         """The changes since the last commit began: key -> value; None: deleted."""
         return self._written
 
-    def begin_commit(self, own: Mapping[bytes, bytes] | None = None) -> Mapping[bytes, bytes | None]:
+    def begin_commit(self, own: Mapping[bytes, bytes] | None = None) -> dict[bytes, bytes | None]:
         """Begins a commit, when the changes of the former one are in the store. Returns what was
         `written`, and behind it what the member writes itself.
         """
@@ -164,7 +164,7 @@ class State:
         self.undo.clear()
         return self._committing
 
-    def extend_commit(self, own: Mapping[bytes, bytes]) -> Mapping[bytes, bytes | None]:
+    def extend_commit(self, own: Mapping[bytes, bytes]) -> dict[bytes, bytes | None]:
         """Adds to the commit that `begin_commit` has begun, before it is in the store. Returns what
         it adds: what was `written` since, and behind it what the member writes itself.
         """

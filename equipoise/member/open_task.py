@@ -7,7 +7,7 @@ store, so it is never ahead of its changelog.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,12 +28,13 @@ from equipoise.member.writer import TaskWriter, WrittenChanges
 @attrs.define(eq=False)
 class Commit:
     """What a commit writes. `sent`: outputs that are sent already. `changes`: changelog topic ->
-    all changes, and the source positions. `written`: what was appended to the changelogs.
-    `processed`: number of source records. With exactly_once, `part`: of its transaction.
+    all changes and, when they are written, the source positions. `written`: what was appended to
+    the changelogs. `processed`: number of source records. With exactly_once, `part`: of its
+    transaction.
     """
 
     sent: list[SentBatch]
-    changes: Mapping[str, Mapping[bytes, bytes | None]]
+    changes: Mapping[str, dict[bytes, bytes | None]]
     positions: dict[TopicPartition, int]
     processed: int = 0
     part: TransactionPart | None = None
@@ -108,11 +109,13 @@ class OpenTask:
         because until it is over nobody knows whose transaction it is.
         """
         is_due |= self._fence is not None
-        own = self._own_changes(gives_back=gives_back)
+        own = self._fence_to_write(gives_back=gives_back)
+        if not self._transactional:
+            own[SOURCES_KEY] = _sources(self.positions)
         commit = Commit(sent, {topic: state.begin_commit(own) for topic, state in self.context.states.items()}, dict(self.positions))
         if self._transactional:
             part = commit.part = TransactionPart(
-                self._task, _number(outputs, commit.changes), self._write_outputs, partial(self._write_changes, commit),
+                self._task, _number(outputs, commit.changes), self._write_outputs, partial(self._write_changes, commit), self._queue_outputs,
                 offsets={} if commit.changes else commit.positions, is_due=is_due,
             )  # fmt: skip
             part.outputs = outputs
@@ -121,11 +124,10 @@ class OpenTask:
 
     def extend_commit(self, commit: Commit, outputs: Mapping[TopicPartition, list[Unsent]], *, gives_back: bool = False, is_due: bool = True) -> None:
         """Adds everything since the last call, or the begin of the commit, which is open."""
-        part = _part(commit)
-        own = self._own_changes(gives_back=gives_back)
+        part, own = _part(commit), self._fence_to_write(gives_back=gives_back)
         changes = {topic: state.extend_commit(own) for topic, state in self.context.states.items()}
         for topic, more in changes.items():
-            part.changes[topic] = {**part.changes.get(topic, {}), **more}
+            part.changes.setdefault(topic, {}).update(more)
         commit.positions.update(self.positions)
         for place, records in outputs.items():
             part.outputs.setdefault(place, []).extend(records)
@@ -146,10 +148,9 @@ class OpenTask:
         if self._clients.transactions is not None:
             self._clients.transactions.extended(part)
 
-    def _own_changes(self, *, gives_back: bool) -> dict[bytes, bytes]:
-        sources = pack_sources({(tp.topic, tp.partition): offset for tp, offset in self.positions.items()})
+    def _fence_to_write(self, *, gives_back: bool) -> dict[bytes, bytes]:
         fence, self._fence = GIVEN_BACK if gives_back else self._fence, None
-        return {SOURCES_KEY: sources} if fence is None else {FENCE_KEY: fence, SOURCES_KEY: sources}
+        return {} if fence is None else {FENCE_KEY: fence}
 
     async def write(self, commit: Commit) -> None:
         """Returns when the commit is acknowledged and in the stores. Raises KafkaError, InputError,
@@ -168,16 +169,26 @@ class OpenTask:
         if commit.written:
             self._clients.report_offsets(commit.positions, self.writer.producer)
 
+    def _queue_outputs(self, part: TransactionPart, producer: Producer) -> Sequence[SentBatch] | None:
+        self.writer.use(producer)
+        if not self.writer.knows(part.outputs):
+            return None
+        outputs, part.outputs = part.outputs, {}
+        return self.writer.queue_outputs(outputs)
+
     async def _write_outputs(self, part: TransactionPart, producer: Producer) -> None:
-        self.writer.producer = producer
+        self.writer.use(producer)
         while part.outputs:  # those that come meanwhile share a batch: it would have to wait for the former one
             outputs, part.outputs = part.outputs, {}
             await acknowledged(await self.writer.send_outputs(outputs))
 
     async def _write_changes(self, commit: Commit, part: TransactionPart, producer: Producer) -> None:
-        self.writer.producer = producer
+        self.writer.use(producer)
         while part.changes:
             changes, part.changes = part.changes, {}
+            sources = _sources(commit.positions)
+            for topic, each in changes.items():
+                each[SOURCES_KEY] = commit.changes[topic][SOURCES_KEY] = sources
             await self._append(commit, changes)
 
     async def _commit_plainly(self, commit: Commit) -> None:
@@ -212,6 +223,10 @@ class OpenTask:
             # Kafka 4.3 leaves a marker out where a partition has no leader (KAFKA-20734): the
             # next one ends both transactions.
             self._next_offsets[topic] = last.behind(transactional=self._transactional), last.end
+
+
+def _sources(positions: Mapping[TopicPartition, int]) -> bytes:
+    return pack_sources({(tp.topic, tp.partition): offset for tp, offset in positions.items()})
 
 
 def _part(commit: Commit) -> TransactionPart:

@@ -169,12 +169,13 @@ class TaskOpening:
         """Writes the fence to each changelog. Returns changelog topic -> offset behind it (and the
         end of its transaction), when all are acknowledged.
         """
-        fences: dict[str, Mapping[bytes, bytes | None]] = {topic: {FENCE_KEY: fence} for topic in writer.origins}
+        fences: dict[str, dict[bytes, bytes | None]] = {topic: {FENCE_KEY: fence} for topic in writer.origins}
         written: Mapping[str, WrittenChanges] = {}
 
         async def write(part: TransactionPart, producer: Producer) -> None:
             nonlocal written
-            writer.producer, part.changes = producer, {}
+            writer.use(producer)
+            part.changes = {}
             written = await writer.append_changes(fences)
 
         part = TransactionPart(self._task, len(fences), write, write, changes=fences)

@@ -23,10 +23,11 @@ import contextlib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
+from typing import Any
 
 import attrs
 
-from equipoise.events.log.kafka.client import CLOSE_S, Producer, TopicPartition, Unsent, call_off
+from equipoise.events.log.kafka.client import CLOSE_S, Producer, SentBatch, TopicPartition, Unsent, call_off
 from equipoise.events.tasks import TaskId
 
 GATHER_S = 0.002
@@ -48,6 +49,7 @@ ALONE_S = 10.0
 
 
 Write = Callable[["TransactionPart", Producer], Awaitable[None]]
+Queue = Callable[["TransactionPart", Producer], Sequence[SentBatch] | None]
 
 
 @attrs.define(eq=False)
@@ -55,17 +57,22 @@ class TransactionPart:
     """What one task commits, in so many records. `outputs`, `changes` (by changelog topic): what is
     still to be written. `write_outputs`, `write_changes`: takes that, sends it with the producer,
     and returns when all of it is acknowledged and may be committed, or raises. It is called again
-    when there is more. `offsets`: of the sources. `is_due`: the transaction is to close now.
+    when there is more. `queue_outputs`: takes the outputs and queues them, or returns None and
+    takes none: then `write_outputs` has to. `offsets`: of the sources. `is_due`: the transaction is
+    to close now.
     """
 
     task: TaskId
     records: int
     write_outputs: Write
     write_changes: Write
+    queue_outputs: Queue = attrs.field(default=lambda part, producer: None)
     outputs: dict[TopicPartition, list[Unsent]] = attrs.field(factory=dict)
-    changes: dict[str, Mapping[bytes, bytes | None]] = attrs.field(factory=dict)
+    changes: dict[str, dict[bytes, bytes | None]] = attrs.field(factory=dict)
     offsets: Mapping[TopicPartition, int] = attrs.field(factory=dict)
     is_due: bool = True
+    queued: list[SentBatch] = attrs.field(init=False, factory=list)
+    """What `queue_outputs` has queued, without what is acknowledged."""
     written_to: set[TopicPartition] = attrs.field(init=False, factory=set)
     """Partitions with outputs of the part."""
     is_closed: bool = attrs.field(init=False, default=False)
@@ -108,8 +115,7 @@ class _OpenTransaction:
         """Writes the outputs that the part has, and all if it is due. Adds it, if it is new."""
         self.parts[part] = None
         part.written_to.update(part.outputs)
-        if part.outputs:
-            self._write(self._outputs, part, part.write_outputs)
+        self._write_outputs(part)
         if part.is_due and part.changes:
             self._write(self._changes, part, part.write_changes)
 
@@ -118,6 +124,39 @@ class _OpenTransaction:
         for part in self.parts:
             if part.changes:
                 self._write(self._changes, part, part.write_changes)
+
+    def close(self) -> None:
+        """Writes all that the parts have. Nothing may be added after this."""
+        for part in self.parts:
+            part.is_closed = True
+            self._write_outputs(part)
+        self.write_changes()
+
+    def _write_outputs(self, part: TransactionPart) -> None:
+        """Few outputs wait for those that are on their way: a request for each would take longer.
+        """
+        part.queued = [each for each in part.queued if not each.appended.done() or _has_failed(each.appended)]
+        if not part.outputs or (part.queued and not part.is_closed):
+            return
+        try:
+            queued = None if _is_under_way(self._outputs.get(part)) else part.queue_outputs(part, self._producer)
+        except Exception as error:  # noqa: BLE001  # `errors` tells it
+            self._outputs[part] = refused = asyncio.get_running_loop().create_future()
+            refused.set_exception(error)
+            self.look()
+            return
+        if queued is None:
+            self._write(self._outputs, part, part.write_outputs)
+            return
+        part.queued += queued
+        for each in queued:
+            each.appended.add_done_callback(partial(self._appended, part))
+
+    def _appended(self, part: TransactionPart, appended: asyncio.Future[Any]) -> None:
+        if _has_failed(appended):
+            self.look()
+        elif part.outputs and not part.is_closed:
+            self._write_outputs(part)
 
     def _write(self, written: _Written, part: TransactionPart, write: Write) -> None:
         former = written.get(part)
@@ -133,12 +172,18 @@ class _OpenTransaction:
 
     @property
     def jobs(self) -> list[asyncio.Future[None]]:
-        """All that is written."""
+        """All that is written here."""
         return [*self._outputs.values(), *self._changes.values()]
+
+    @property
+    def all_written(self) -> list[asyncio.Future[Any]]:
+        """All that is written."""
+        return [*self.jobs, *(each.appended for part in self.parts for each in part.queued)]
 
     def errors(self) -> dict[TransactionPart, BaseException]:
         """Part that has failed -> its error."""
-        jobs = chain(self._outputs.items(), self._changes.items())
+        queued = ((part, each.appended) for part in self.parts for each in part.queued)
+        jobs = chain(self._outputs.items(), self._changes.items(), queued)
         return {part: error for part, job in jobs if job.done() and not job.cancelled() and (error := job.exception()) is not None}
 
     def look(self) -> None:
@@ -149,15 +194,19 @@ class _OpenTransaction:
         """Returns at the time (of the loop, s) that `at` returns then, or when a part has failed.
         """
         loop = asyncio.get_running_loop()
-        while (at_s := at()) > loop.time() and not any(map(_has_failed, self.jobs)):
+        while (at_s := at()) > loop.time() and not any(map(_has_failed, self.all_written)):
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(at_s):
                     await self._changed.wait()
 
 
-def _has_failed(future: asyncio.Future[None]) -> bool:
+def _has_failed(future: asyncio.Future[Any]) -> bool:
     return future.done() and (future.cancelled() or future.exception() is not None)
+
+
+def _is_under_way(future: asyncio.Future[Any] | None) -> bool:
+    return future is not None and not future.done()
 
 
 class Transactions:
@@ -310,10 +359,8 @@ class Transactions:
             transaction.write_changes()
             await transaction.until(partial(self._time_of, 1.0, transaction, least_s))
             self._open, closing_s = None, loop.time()
-            for part in transaction.parts:
-                part.is_closed = True
-            transaction.write_changes()
-            jobs = transaction.jobs
+            transaction.close()
+            jobs = transaction.all_written
             if offsets := {tp: offset for part in transaction.parts for tp, offset in part.offsets.items()}:
                 committing_offsets = asyncio.ensure_future(producer.send_offsets_to_transaction(offsets, self._group))
                 jobs.append(committing_offsets)

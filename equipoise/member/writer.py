@@ -80,7 +80,7 @@ class TaskWriter:
         """Rises with each call for outputs: the partition of those without a key."""
         self.origins: Mapping[str, Origin] = {}
         self._asked: set[str] = set()
-        """Topics of outputs, whose partitions the first producer knows."""
+        """Topics of outputs, whose partitions the producer knows."""
         self._sent: list[SentBatch] = []
         """The batches of the last call, and those before that were not acknowledged then."""
 
@@ -103,11 +103,25 @@ class TaskWriter:
                 raise InputError(f"send to {topic}: it has no partition {partition}, only 0 to {counts[topic] - 1}")
         return {TopicPartition(*place): records for place, records in found.items() if records}
 
+    def use(self, producer: Producer) -> None:
+        """Writes with this producer from now on."""
+        if producer is not self.producer:
+            self.producer, self._asked = producer, set()
+
+    def knows(self, outputs: Mapping[TopicPartition, Sequence[Unsent]]) -> bool:
+        """Whether the producer knows the topics, so that `queue_outputs` may be called."""
+        return all(place.topic in self._asked for place in outputs)
+
     async def send_outputs(self, outputs: Mapping[TopicPartition, Sequence[Unsent]]) -> list[SentBatch]:
         """Queues all outputs. Raises KafkaError."""
-        self._forget_acknowledged()
         for topic in {place.topic for place in outputs}:
             await self.producer.partitions_for(topic)  # the producer may be a new one, which does not know the topic
+            self._asked.add(topic)
+        return self.queue_outputs(outputs)
+
+    def queue_outputs(self, outputs: Mapping[TopicPartition, Sequence[Unsent]]) -> list[SentBatch]:
+        """Queues all outputs, of topics that the producer knows. Raises KafkaError."""
+        self._forget_acknowledged()
         return [batch for place, records in outputs.items() for batch in self._send(place, records)]
 
     def send_at_once(self, outputs: Outputs) -> list[SentBatch]:

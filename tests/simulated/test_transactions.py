@@ -260,9 +260,9 @@ def test_tasks_that_commit_at_the_same_time_share_a_transaction() -> None:
     simulate(test)
 
 
-@pytest.mark.parametrize(("most_records", "together"), [(50_000, [3]), (20, [2, 1]), (7, [1, 1, 1])])
+@pytest.mark.parametrize(("most_records", "together"), [(50_000, [3]), (17, [2, 1]), (6, [1, 1, 1])])
 def test_commits_with_many_records_are_made_one_after_the_other(most_records: int, together: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of the three has seven: five outputs, one key, and the source positions."""
+    """Each of the three has six: five outputs and one key."""
     monkeypatch.setattr(transactions, "MOST_RECORDS", most_records)
 
     async def test(bench: Bench) -> None:
@@ -312,8 +312,8 @@ def test_transaction_begins_with_the_outputs_of_the_last_two() -> None:
             bench.feed(*fed, records=1)
             await bench.counted(*fed)
             await asyncio.sleep(1)
-        assert added[0] == {outputs[0]}, "before its own is added"
-        assert set[TopicPartition]().union(*added[1:]) >= {outputs[1], TopicPartition("log", 1)}
+        assert outputs[0] in added[0], "although it has none there"
+        assert set[TopicPartition]().union(*added) >= {outputs[1], TopicPartition("log", 1)}
         bench.feed(0, 1)
         await bench.counted(0, 1)
         assert member.fenced_tasks == []
@@ -811,42 +811,6 @@ def test_task_whose_commits_fail_does_not_stop_the_others() -> None:
         await member.give_back(2)
 
     simulate(test)
-
-
-async def test_failed_commit_of_one_task_leaves_the_others_together() -> None:
-    """What they have under way fails too, as their producer is abandoned."""
-    from aiokafka.errors import KafkaError, MessageSizeTooLargeError, ProducerClosed
-
-    under_way = asyncio.get_running_loop().create_future()
-
-    class Abandoned:
-        async def connect(self) -> None:
-            pass
-
-        async def begin(self) -> None:
-            pass
-
-        async def begin_transaction(self, expected: Any) -> None:
-            pass
-
-        async def abandon(self) -> None:
-            if not under_way.done():
-                under_way.set_exception(ProducerClosed())
-            await asyncio.sleep(0.01)
-
-    async def wait(*_: Any) -> None:
-        await under_way
-
-    async def refused(*_: Any) -> None:
-        raise MessageSizeTooLargeError
-
-    producer: Any = Abandoned()
-    shared = transactions.Transactions("group/m1/1", "group", lambda _: producer, 0.1)
-    changes: dict[str, Mapping[bytes, bytes | None]] = {"log": {b"k": b"1"}}
-    parts = [transactions.TransactionPart(TaskId(0, number), 1, write, write, changes=changes) for number, write in enumerate((wait, refused))]
-    errors = await asyncio.gather(*map(shared.commit, parts), return_exceptions=True)
-    assert [type(error) for error in errors] == [KafkaError, MessageSizeTooLargeError]
-    assert shared._alone_until_s.keys() == {TaskId(0, 1)}
 
 
 # ----------------------------------------------------------------------------- owners of two builds
