@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from itertools import chain
 from types import TracebackType
 from typing import Any, Never, Self, TypeVar
@@ -93,6 +94,7 @@ class Loop:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._entered: set[AbstractAsyncContextManager[Any]] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, name="equipoise-kafka-log", daemon=True)
         self._thread.start()
 
@@ -105,18 +107,42 @@ class Loop:
             future.cancel()
             raise
 
+    @contextlib.contextmanager
+    def within(self, context: AbstractAsyncContextManager[T]) -> Iterator[T]:
+        """A block within `context`. An interrupt may come when that was entered and `run` has not
+        returned yet: it is left then, too.
+        """
+        try:
+            yield self.run(self._enter(context))
+        finally:
+            if not self._loop.is_closed():  # `close` leaves those of readings that were given up
+                self.run(self._leave(context))
+
+    async def _enter(self, context: AbstractAsyncContextManager[T]) -> T:
+        entered = await context.__aenter__()
+        self._entered.add(context)
+        return entered
+
+    async def _leave(self, context: AbstractAsyncContextManager[Any]) -> None:
+        if context in self._entered:
+            self._entered.remove(context)
+            await context.__aexit__(None, None, None)
+
     def close(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._cancelled(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(self._ended(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    @staticmethod
-    async def _cancelled() -> None:
-        """Work that an interrupt has left stops its clients first: they cannot stop in a closed
-        loop.
+    async def _ended(self) -> None:
+        """Work that an interrupt has called off stops its clients first: they cannot stop in a
+        closed loop, and calling them off once more would leave them as they are.
         """
+        for context in list(self._entered):
+            await self._leave(context)
         left = asyncio.all_tasks() - {asyncio.current_task()}
+        if left:
+            _, left = await asyncio.wait(left, timeout=_STOP_S)
         for task in left:
             task.cancel()
         if left:
@@ -320,9 +346,7 @@ class KafkaLog:
         """
         if start >= end:
             return
-        context = reader(self._place.connection, max_poll_records=_MOST_A_FETCH, fetch_max_wait_ms=100)
-        consumer = self._loop.run(context.__aenter__())
-        try:
+        with self._loop.within(reader(self._place.connection, max_poll_records=_MOST_A_FETCH, fetch_max_wait_ms=100)) as consumer:
             with reaching(self._place.connection):
                 begin = self._loop.run(_seek(consumer, topic, partition, start))
             if begin > start and not pass_deleted:
@@ -346,8 +370,6 @@ class KafkaLog:
                         return
                     yield record
                 position = next_position
-        finally:
-            self._loop.run(context.__aexit__(None, None, None))
 
     def base_start(self, partition: int) -> BaseStart | None:
         """Where a reading of the partition begins now; None: at its first record. Raises
