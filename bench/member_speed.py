@@ -276,15 +276,15 @@ async def warm_up(system: System, records: int) -> None:
     try:
         await topics.until_written(sum(topics.written), instance.process.pid)
         await topics.outputs(sum(topics.written))
-        least, rounds, best = math.inf, 0, 0
+        least_s, rounds, best = math.inf, 0, 0
         while rounds < min(best + 3, MOST_WARM_UPS):
             before, before_s = sum(topics.written), _busy_seconds()
             await topics.feed(GOAL_RATE)
             busy_s = _busy_seconds() - before_s
             await topics.outputs(sum(topics.written) - before)
             rounds += 1
-            if busy_s < WARM * least:
-                least, best = busy_s, rounds
+            if busy_s < WARM * least_s:
+                least_s, best = busy_s, rounds
     finally:
         instance.kill()
         system.close()

@@ -126,21 +126,22 @@ class _OpenTransaction:
                 self._write(self._changes, part, part.write_changes)
 
     def close(self) -> None:
-        """Writes all that the parts have. Nothing may be added after this."""
+        """Writes the rest of each part. Nothing may be added after this."""
         for part in self.parts:
             part.is_closed = True
             self._write_outputs(part)
         self.write_changes()
 
     def _write_outputs(self, part: TransactionPart) -> None:
-        """Few outputs wait for those that are on their way: a request for each would take longer.
+        """Queues the part's outputs. Until the transaction closes, they wait for former ones of the
+        part that are on their way: a request for each would take longer.
         """
         part.queued = [each for each in part.queued if not each.appended.done() or _has_failed(each.appended)]
         if not part.outputs or (part.queued and not part.is_closed):
             return
         try:
             queued = None if _is_under_way(self._outputs.get(part)) else part.queue_outputs(part, self._producer)
-        except Exception as error:  # noqa: BLE001  # `errors` tells it
+        except Exception as error:  # noqa: BLE001  # `errors` returns it
             self._outputs[part] = refused = asyncio.get_running_loop().create_future()
             refused.set_exception(error)
             self.look()
@@ -172,12 +173,12 @@ class _OpenTransaction:
 
     @property
     def jobs(self) -> list[asyncio.Future[None]]:
-        """All that is written here."""
+        """The tasks that write: they are called off when the transaction fails."""
         return [*self._outputs.values(), *self._changes.values()]
 
     @property
     def all_written(self) -> list[asyncio.Future[Any]]:
-        """All that is written."""
+        """Everything that must be acknowledged before the commit: the jobs, and queued outputs."""
         return [*self.jobs, *(each.appended for part in self.parts for each in part.queued)]
 
     def errors(self) -> dict[TransactionPart, BaseException]:

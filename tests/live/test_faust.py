@@ -27,8 +27,9 @@ from tests.live.kafka import admin_client, reader, writer
 
 PATIENCE_S = 60.0
 QUIET_S = 30.0
-"""After so long without anything new, what is missing is lost. On a busy machine the workers need
-longer than that for all of it."""
+"""A number that is missing after so long without any new one counts as lost. Busy workers need
+longer than that for all numbers.
+"""
 KEYS = 4
 """Of each partition."""
 AT_ONCE = 60

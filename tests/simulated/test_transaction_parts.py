@@ -141,31 +141,21 @@ async def test_outputs_of_a_topic_that_the_producer_does_not_know_hold_up_those_
     await asyncio.wait_for(commit, SOON_S)
 
 
-@pytest.mark.parametrize("more", [False, True])
-async def test_outputs_that_fail_end_the_transaction_at_once_and_for_their_task(more: bool) -> None:
+@pytest.mark.parametrize("how", ["fails", "fails before more", "is refused"])
+async def test_output_that_fails_ends_the_transaction_at_once_and_for_its_task(how: str) -> None:
     shared = transactions_of(GivenProducer(), open_s=60)
     outputs, others = Outputs(FIRST), Outputs(SECOND)
     commits = [asyncio.ensure_future(shared.commit(each.part)) for each in (outputs, others)]
     await asyncio.sleep(0.01)
+    if how == "is refused":
+        outputs.refused = MessageSizeTooLargeError()
     outputs.add(b"1")
     shared.extended(outputs.part)
-    outputs.failed(0)
-    if more:
+    if how != "is refused":
+        outputs.failed(0)
+    if how == "fails before more":
         outputs.add(b"2")
         shared.extended(outputs.part)
-    errors = await asyncio.wait_for(asyncio.gather(*commits, return_exceptions=True), SOON_S)
-    assert [type(error) for error in errors] == [MessageSizeTooLargeError, KafkaError]
-    assert shared._alone_until_s.keys() == {FIRST}
-
-
-async def test_outputs_that_are_refused_end_the_transaction_at_once_and_for_their_task() -> None:
-    shared = transactions_of(GivenProducer(), open_s=60)
-    outputs, others = Outputs(FIRST), Outputs(SECOND)
-    commits = [asyncio.ensure_future(shared.commit(each.part)) for each in (outputs, others)]
-    await asyncio.sleep(0.01)
-    outputs.refused = MessageSizeTooLargeError()
-    outputs.add(b"1")
-    shared.extended(outputs.part)
     errors = await asyncio.wait_for(asyncio.gather(*commits, return_exceptions=True), SOON_S)
     assert [type(error) for error in errors] == [MessageSizeTooLargeError, KafkaError]
     assert shared._alone_until_s.keys() == {FIRST}

@@ -109,8 +109,8 @@ class Loop:
 
     @contextlib.contextmanager
     def within(self, context: AbstractAsyncContextManager[T]) -> Iterator[T]:
-        """A block within `context`. An interrupt may come when that was entered and `run` has not
-        returned yet: it is left then, too.
+        """Enters `context` and leaves it at the end of the block, also when an interrupt comes
+        after it was entered and before `run` returns. Raises what it raises.
         """
         try:
             yield self.run(self._enter(context))
