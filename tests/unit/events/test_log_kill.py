@@ -21,7 +21,6 @@ from tests.unit.events.logs_under_test import FORMS
 
 ROOT = Path(__file__).parents[3]
 KILLS = 8
-MOST_SECONDS = 60
 
 WRITER = """
 import sys
@@ -73,7 +72,6 @@ def test_writer_killed_leaves_whole_records_and_next_continues(tmp_path: Path, f
     path = tmp_path / form
     moments = random.Random(form)
     before = 0
-    begin = time.monotonic()
     for _ in range(KILLS):
         committed = killed_writer(path, moments.uniform(0, 0.15))
         with open_log(path, "a") as log:  # as the next writer does; JSON Lines cuts off a torn line here
@@ -88,7 +86,6 @@ def test_writer_killed_leaves_whole_records_and_next_continues(tmp_path: Path, f
             assert 2 * (facts - 1) <= decisions < 2 * facts
             finish(path, read)
         before = committed
-        assert time.monotonic() - begin < MOST_SECONDS
 
 
 def finish(path: Path, read: list[Entry]) -> None:
