@@ -355,7 +355,7 @@ class TaskRunner:
         a task that is known to have many soon waits for them, until a commit is due.
         """
         reading = self._open_task.reading
-        found = await reading.take(self._most_at_once)
+        found = reading.take(self._most_at_once)
         if not found:
             wait_s: float | None = None  # whatever it waits for wakes it
             if self._uncommitted >= FEW_RECORDS and (self._open_task.behind or 0) >= MOST_AT_ONCE:
@@ -372,7 +372,7 @@ class TaskRunner:
             self._is_waiting = False
             self._turn.withdraw()
             if not self._stopping.is_set() and self._goes_on():
-                found = await reading.take(self._most_at_once)
+                found = reading.take(self._most_at_once)
         return found
 
     async def _write_if_due(self) -> None:

@@ -125,7 +125,7 @@ class SourceReader:
                 next_s = loop.time() + (PACE_S if len(ready) >= FEW_PARTITIONS else 2 * PACE_S)
                 for tp in list(ready):
                     if tp in self._tasks:
-                        await self._tasks[tp].set_aside()
+                        self._tasks[tp].set_aside()
                         self._tasks[tp].wake()
         except Exception as error:  # noqa: BLE001  # the tasks raise it
             self.failure = error
@@ -196,30 +196,30 @@ class TaskSources:
         self.is_placed = True
         self.reader.hold_fetches()
 
-    async def take(self, most: int) -> Mapping[TopicPartition, Sequence[ConsumedRecord]]:
+    def take(self, most: int) -> Mapping[TopicPartition, Sequence[ConsumedRecord]]:
         """At most so many records of those that were fetched. Raises KafkaError."""
         self._woken.clear()
         if self.reader.failure is not None:
             raise self.reader.failure
         self._most_aside = min(most, SET_ASIDE)
         if not self._aside or self._number_aside >= self._most_aside:  # otherwise there were no more a moment ago
-            await self._get_aside(most)
+            self._get_aside(most)
         if self._error is not None and not self._aside:
             raise self._error
         aside, self._aside = self._aside, {}
         return aside
 
-    async def set_aside(self) -> None:
+    def set_aside(self) -> None:
         """Sets the next few records aside for `take`."""
-        await self._get_aside(self._most_aside)
+        self._get_aside(self._most_aside)
 
-    async def _get_aside(self, most: int) -> None:
+    def _get_aside(self, most: int) -> None:
         if self._error is not None or self.reader.consumer.ready().isdisjoint(self.partitions):
             return
         more = most - self._number_aside
         if more > 0:
             try:
-                found = await self.reader.consumer.getmany(*self.partitions, max_records=more)
+                found = self.reader.consumer.take(self.partitions, more)
             except Exception as error:  # noqa: BLE001  # `take` raises it
                 self._error = error
                 return

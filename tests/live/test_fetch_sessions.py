@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from aiokafka.errors import OffsetOutOfRangeError
 from aiokafka.protocol.fetch import FetchRequest, FetchRequest_v11
 
 from equipoise.events.log.kafka.aiokafka_fetcher import FairFetcher
@@ -157,3 +158,62 @@ async def test_partition_that_is_resumed_and_paused_again_keeps_nothing_busy(pre
     consumer.pause(place)
     await asyncio.sleep(1)
     assert 2 <= looks <= 100, "a fetch waits for 50 ms"
+
+
+async def test_records_that_nobody_takes_hold_up_no_other_partition(bootstrap: str, prefix: str, consumer: Any) -> None:
+    idle, busy = TopicPartition(prefix, 0), TopicPartition(prefix, 1)
+    async with producing(bootstrap) as producer:
+        await producer.send_and_wait(prefix, b"1", partition=idle.partition)
+        await _until(lambda: idle in consumer.ready())
+        for offset in range(5):
+            await producer.send_and_wait(prefix, b"1", partition=busy.partition)
+            await _until(lambda: busy in consumer.ready())
+            assert [record.offset for record in consumer.take((busy,), 10)[busy]] == [offset]
+    assert [record.offset for record in consumer.take((idle,), 10)[idle]] == [0]
+
+
+async def test_take_returns_no_more_than_asked_for_and_raises_an_error_after_what_was_before_it(bootstrap: str, prefix: str, consumer: Any) -> None:
+    first, second = (TopicPartition(prefix, partition) for partition in (0, 1))
+    consumer.pause(first, second)
+    async with producing(bootstrap) as producer:
+        for place in (first, second, first, second):
+            await producer.send_and_wait(prefix, b"1", partition=place.partition)
+        consumer.resume(first, second)
+        await _until(lambda: {first, second} <= consumer.ready())
+        taken = consumer.take((first, second), 3)
+        assert {place: [record.offset for record in records] for place, records in taken.items()} == {first: [0, 1], second: [0]}
+        assert [record.offset for record in consumer.take((first, second), 3)[second]] == [1]
+        consumer.seek(second, 7)
+        await producer.send_and_wait(prefix, b"1", partition=first.partition)
+        await _until(lambda: {first, second} <= consumer.ready())
+        assert list(consumer.take((first, second), 3)) == [first]
+        with pytest.raises(OffsetOutOfRangeError):
+            consumer.take((first, second), 3)
+        consumer.seek(second, 1)
+        await _until(lambda: second in consumer.ready())
+        assert [record.offset for record in consumer.take((first, second), 3)[second]] == [1]
+
+
+async def test_partitions_are_looked_at_once_for_each_answer(bootstrap: str, prefix: str, consumer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetcher, place = consumer._fetcher, TopicPartition(prefix, 3)
+    requests = _Requests(monkeypatch)
+    await requests.at_rest()
+    looks, look = [], FairFetcher._look
+
+    def noted(fetcher: FairFetcher, assignment: Any) -> Any:
+        looks.append(bool(fetcher._records))
+        return look(fetcher, assignment)
+
+    monkeypatch.setattr(FairFetcher, "_look", noted)
+    fetcher._prefetch_backoff = 3_600  # else it looks again after 0.1 s
+    async with producing(bootstrap) as producer:
+        for _ in range(3):
+            await producer.send_and_wait(prefix, b"1", partition=place.partition)
+            await _until(lambda: place in consumer.ready())
+            consumer.take((place,), 10)
+            await requests.at_rest()
+        assert looks == [False] * 3, "once each, when it is taken"
+        fetcher._rest = fetcher._rest._replace(brokers=fetcher._rest.brokers | {99})
+        await producer.send_and_wait(prefix, b"1", partition=place.partition)
+        await _until(lambda: place in consumer.ready())
+    assert looks == [False, False, False, True], "a broker that has answered nothing is to be asked again"

@@ -84,7 +84,7 @@ async def test_sources_are_read_from_where_they_are_placed(bootstrap: str, prefi
                 await producer.send(place.topic, b"%d" % number, partition=place.partition)
     first, second = clients("at_least_once", TASK), clients("at_least_once", OTHER)
     await first.begin()
-    assert await first.sources.take(10) == {}
+    assert first.sources.take(10) == {}
     first.sources.place({places[TASK]: 20})
     assert await values(first, 40) == [b"%d" % number for number in range(20, 60)]
     await second.begin()
@@ -161,7 +161,7 @@ async def values(of: TaskClients, count: int) -> list[bytes]:
     found: list[bytes] = []
     async with asyncio.timeout(20):
         while len(found) < count:
-            for records in (await of.sources.take(min(7, count - len(found)))).values():
+            for records in of.sources.take(min(7, count - len(found))).values():
                 found += [record.value or b"" for record in records]
             if len(found) < count:
                 await of.sources.wait(0.01)
@@ -189,11 +189,15 @@ async def test_record_that_is_refused_does_not_stop_other_tasks(bootstrap: str, 
     first, second = clients("at_least_once", TASK), clients("at_least_once", OTHER)
     poisoned, other = await first.begin(), await second.begin()
     assert poisoned is other
+    accumulator = poisoned._message_accumulator
     for _ in range(2):
         await poisoned.partitions_for(place.topic)
         with pytest.raises(MessageSizeTooLargeError):
             await acknowledged(poisoned.send_batches(place, [(None, bytes(2_000), [], None)]))
+        await asyncio.sleep(0)
+        assert not accumulator._pending_batches, "one that is refused is forgotten"
         await acknowledged(other.send_batches(place, [(None, b"small", [], None)]))
+        assert not accumulator._pending_batches, "one that is appended is forgotten"
     await first.stop_writing(failed=True, at_once=False)
     await first.close()
     assert await clients("at_least_once", TASK).begin() is not other

@@ -27,6 +27,7 @@ from aiokafka.client import CoordinationType
 from aiokafka.consumer.subscription_state import TopicPartitionState
 from aiokafka.errors import (
     ConcurrentTransactions,
+    ConsumerStoppedError,
     GroupCoordinatorNotAvailableError,
     IllegalOperation,
     InvalidTopicError,
@@ -38,7 +39,7 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
     for_code,
 )
-from aiokafka.producer.message_accumulator import BatchBuilder, MessageBatch
+from aiokafka.producer.message_accumulator import BatchBuilder, MessageAccumulator, MessageBatch
 from aiokafka.producer.sender import AddPartitionsToTxnHandler, Sender
 from aiokafka.producer.transaction_manager import TransactionManager
 from aiokafka.protocol.commit import OffsetCommitRequest
@@ -53,6 +54,7 @@ from equipoise.events.log.kafka.client import (
     CLOSE_S,
     Admin,
     BrokerFailures,
+    ConsumedRecord,
     Consumer,
     NewTopic,
     Producer,
@@ -119,7 +121,7 @@ class DeployedConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # aiok
 
     async def start(self) -> None:
         await _start(self, super().start, self.stop)
-        FairFetcher.take(self._fetcher)
+        FairFetcher.replace(self._fetcher)
 
     async def stop(self, *, within_s: float = CLOSE_S) -> None:
         await _stop(self, super().stop, within_s)
@@ -160,14 +162,15 @@ class DeployedConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # aiok
     def ready(self) -> Set[TopicPartition]:
         return self._fetcher._records.keys()  # type: ignore[no-any-return]
 
-    def getmany(self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None) -> Coroutine[Any, Any, Any]:
-        read: Coroutine[Any, Any, Any]
-        if partitions and not timeout_ms and not self._closed:  # aiokafka takes as long again for what does not matter here
-            self._coordinator.check_errors()
-            read = self._fetcher.fetched_records(partitions, 0, max_records or self._max_poll_records)
-            return read
-        read = super().getmany(*map(_theirs, partitions), timeout_ms=timeout_ms, max_records=max_records)
-        return read
+    def take(self, partitions: Sequence[TopicPartition], most: int) -> Mapping[TopicPartition, Sequence[ConsumedRecord]]:
+        if self._closed:
+            raise ConsumerStoppedError
+        self._coordinator.check_errors()
+        taken: Mapping[TopicPartition, Sequence[ConsumedRecord]] = self._fetcher.take(partitions, most)
+        return taken
+
+    async def getmany(self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None) -> Any:
+        return await super().getmany(*map(_theirs, partitions), timeout_ms=timeout_ms, max_records=max_records)
 
     def pause(self, *partitions: TopicPartition) -> None:
         super().pause(*map(_theirs, partitions))
@@ -258,11 +261,22 @@ class _WholeBatch(MessageBatch):  # type: ignore[misc]
     def set_producer_state(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
         self._builder._set_producer_state(producer_id, producer_epoch, base_sequence)
 
+    def number(self, transactions: Any) -> None:
+        """Takes the next sequence numbers of its partition, if the producer is idempotent."""
+        if transactions is not None:
+            first = transactions.sequence_number(self._tp)
+            transactions.increment_sequence_number(self._tp, self.record_count)
+            self.set_producer_state(transactions.producer_id, transactions.producer_epoch, first)
+
     def remaining_linger(self) -> None:
         pass
 
     def drain_ready(self) -> None:
         self._retry_count += 1
+
+    def done(self, *appended: Any) -> None:
+        super().done(*appended)
+        self._producer._message_accumulator._pending_batches.discard(self)
 
     def reset_drain(self) -> None:
         pass
@@ -275,6 +289,25 @@ class _WholeBatch(MessageBatch):  # type: ignore[misc]
             self._producer._loop.call_soon(self._producer._failed, self, exception)  # aiokafka may go through its batches at the moment
             self.future.set_exception(exception)
             self.future.exception()  # retrieved, so that asyncio does not report it
+
+
+class _Accumulator(MessageAccumulator):  # type: ignore[misc]
+    """Sends a `_WholeBatch` without a callback of its own, which would forget it at its end in
+    another pass of the loop.
+    """
+
+    def _pop_batch(self, tp: Any) -> Any:
+        queue = self._batches[tp]
+        batch = queue[0]
+        if not isinstance(batch, _WholeBatch) or batch.retry_count:
+            return super()._pop_batch(tp)
+        queue.popleft()
+        if not queue:
+            del self._batches[tp]
+        batch.number(self._txn_manager)
+        batch.drain_ready()
+        self._pending_batches.add(batch)
+        return batch
 
 
 class _SparingBatch(BatchBuilder):  # type: ignore[misc]
@@ -312,6 +345,7 @@ class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
         super().__init__(**options)
         # aiokafka makes them itself, and takes none from outside.
         self._sender.__class__ = _QuietSender
+        self._message_accumulator.__class__ = _Accumulator
         if self._txn_manager is not None:
             self._txn_manager.__class__ = _QuietTransactions
         # aiokafka would open another connection for transactions, whose requests wait for those of
@@ -384,8 +418,9 @@ class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
         while unsent is not None:
             builders.append(self._new_batch())
             unsent = _fill(builders[-1], chain((unsent,), rest), now_ms)
-        if any(each.size() > self._max_request_size for each in builders):
-            raise MessageSizeTooLargeError(f"a record for {partition.topic} is larger than {self._max_request_size} bytes")
+        for each in builders:
+            if each.size() > self._max_request_size:
+                raise MessageSizeTooLargeError(f"a record for {partition.topic} is larger than {self._max_request_size} bytes")
         batches: list[_WholeBatch] = []
         for each in builders:
             each.close()
@@ -406,6 +441,7 @@ class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
         """
         if isinstance(error, REFUSED):
             self._txn_manager.increment_sequence_number(batch.tp, -batch.record_count)
+        self._message_accumulator._pending_batches.discard(batch)
         queue, behind = self._message_accumulator._batches, batch.behind
         while behind is not None:
             if behind in queue.get(batch.tp, ()):

@@ -85,42 +85,51 @@ class FairFetcher(Fetcher):  # type: ignore[misc]
     _sessions: defaultdict[int, FetchSession]
     """Broker -> what it remembers."""
     _rest: _Rest | None = None
-    """None: there are records to take, or something else to do."""
+    """None: there is something else to do."""
+    _waited_for = -1
+    """How often something was found when it last waited for all of it to be taken."""
 
     @classmethod
-    def take(cls, fetcher: Fetcher) -> None:
+    def replace(cls, fetcher: Fetcher) -> None:
         """Makes a started fetcher of aiokafka, which has no assignment yet, fetch like this."""
         fetcher._records = FetchedPartitions()
         fetcher._sessions = defaultdict(FetchSession)
         fetcher.__class__ = cls
 
-    async def fetched_records(self, partitions: Sequence[Any], timeout: float = 0, max_records: int | None = None) -> Any:  # noqa: ASYNC109  # as aiokafka has it
-        """Does not look at all partitions, as aiokafka does, to find those of one task."""
-        if timeout or not partitions:
-            return await super().fetched_records(partitions, timeout, max_records)
-        found: dict[Any, list[Record]] = {}
+    def take(self, partitions: Sequence[Any], most: int) -> dict[Any, Sequence[Record]]:
+        """As `fetched_records` of aiokafka, which looks at all partitions to find those of one
+        task.
+        """
+        taken: dict[Any, Sequence[Record]] = {}
         for place in partitions:
             fetched = self._records.get(place)
-            if isinstance(fetched, FetchResult):
-                records = []
-                if fetched.check_assignment(place):
-                    records = list(islice(fetched._partition_records, max_records))
-                    fetched._update_position()
-                if max_records is None or len(records) < max_records:
-                    del self._records[place]
-                    self._notify(self._wait_consume_future)
-                if records:
-                    found[place] = records
-                    if max_records is not None:
-                        max_records -= len(records)
-                        if not max_records:
-                            break
-            elif fetched is not None and not found:
-                return await super().fetched_records((place,))  # raises it
-        return found
+            if fetched is None or (taken and not isinstance(fetched, FetchResult)):  # the next call raises the error
+                continue
+            records: list[Record] = []
+            if not isinstance(fetched, FetchResult):
+                self._forget(place)
+                fetched.check_raise()
+            elif fetched.check_assignment(place):
+                records = list(islice(fetched._partition_records, most))
+                fetched._update_position()
+            if len(records) < most:
+                self._forget(place)
+            if records:
+                taken[place] = records
+                most -= len(records)
+                if not most:
+                    break
+        return taken
+
+    def _forget(self, place: Any) -> None:
+        del self._records[place]
+        self._notify(self._wait_consume_future)
 
     def _get_actions_per_node(self, assignment: Any) -> Any:
         if self._records:
+            rest = self._rest
+            if rest is not None and self._has_asked_all(rest, assignment):
+                return [], {}, self._prefetch_backoff, False, rest.resumed
             self._rest = None
             return self._look(assignment)
         states = [(each._position, each._resume_fut) for each in map(assignment.state_value, assignment.tps)]
@@ -139,6 +148,16 @@ class FairFetcher(Fetcher):  # type: ignore[misc]
         brokers = frozenset(self._in_flight.union(requests))
         self._rest = None if resets or is_invalid else _Rest(assignment, assignment.tps, states, requests, brokers, resumed)
         return actions
+
+    def _has_asked_all(self, rest: _Rest, assignment: Any) -> bool:
+        """Whether no broker is to be asked before what the last answer has brought is taken. Only
+        once for an answer: a task that takes nothing does not hold up others.
+        """
+        records, leader = self._records, self._client.cluster.leader_for_partition
+        if self._waited_for == records.fetches or rest.partitions is not assignment.tps:
+            return False
+        self._waited_for = records.fetches
+        return rest.brokers <= self._in_flight.union(map(leader, records)) and not self._may_fetch_ahead(assignment)
 
     def _look(self, assignment: Any) -> Any:
         """What aiokafka's own method returns, in less time. The partitions of which something was
@@ -189,12 +208,11 @@ class FairFetcher(Fetcher):  # type: ignore[misc]
         records = self._records
         if not records or records.fetches == self._ahead_of or records.bytes > self._fetch_max_bytes:
             return False
-        states = [assignment.state_value(place) for place in assignment.tps if place not in records]
-        return any(not each.paused and each.has_valid_position and each.position < self._end(each) for each in states)
-
-    def _end(self, state: Any) -> int:
-        """The end of a partition by its last fetch; 0: unknown."""
-        return (state.lso if self._isolation_level == READ_COMMITTED else state.highwater) or 0
+        end = attrgetter("lso" if self._isolation_level == READ_COMMITTED else "highwater")  # by its last fetch
+        for state in map(assignment.state_value, assignment.tps.difference(records)):
+            if not state._paused and state._position is not None and state._position < (end(state) or 0):
+                return True
+        return False
 
 
 class _FetchedRecords(PartitionRecords):  # type: ignore[misc]

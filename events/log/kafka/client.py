@@ -170,7 +170,12 @@ class Consumer(DataClient, Protocol):
         ...
 
     def ready(self) -> Set[TopicPartition]:
-        """The partitions of which `getmany` has something now."""
+        """The partitions of which `take` has something now."""
+        ...
+
+    def take(self, partitions: Sequence[TopicPartition], most: int) -> Mapping[TopicPartition, Sequence[ConsumedRecord]]:
+        """At most so many records of those that were fetched of `partitions`. Raises as `getmany`.
+        """
         ...
 
     def hold_fetches(self, wait_ms: int) -> None:

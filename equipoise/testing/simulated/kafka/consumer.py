@@ -133,6 +133,11 @@ class SimulatedConsumer(ConnectedClient):
 
     # Records
 
+    def take(self, partitions: Sequence[TopicPartition], most: int) -> Mapping[TopicPartition, Sequence[StoredRecord]]:
+        if self._is_closed:
+            raise errors.ConsumerStoppedError
+        return self._take(partitions, most)
+
     async def getmany(
         self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
     ) -> Mapping[TopicPartition, Sequence[StoredRecord]]:
