@@ -38,6 +38,14 @@ def no_connection_stays_open() -> Iterator[None]:
     assert not left, f"left open: {left}"
 
 
+@pytest.fixture(autouse=True)
+def log_of_aiokafka() -> None:
+    """It is heard, also behind a test whose clients of a consumer group have switched it off, as
+    they do for their whole process.
+    """
+    logging.getLogger("aiokafka").setLevel(logging.NOTSET)
+
+
 @pytest.fixture
 def no_error_unseen() -> Iterator[None]:
     """Every error of a future or task of the test is looked at by somebody: asyncio logs those that
