@@ -117,7 +117,7 @@ class Speed:
         return f"| {self.label} | {' | '.join(cells)} |"
 
 
-def best(rounds: Sequence[Speed]) -> Speed:
+def best_of(rounds: Sequence[Speed]) -> Speed:
     """The best of each measure: what else runs on a machine can only slow a system. Of memory and
     connections the most.
     """
@@ -417,7 +417,7 @@ def main(tasks: str, guarantees: str, systems: str, records: int, rates: str, ro
                         speed = attrs.evolve(speed, label=f"{speed.label}, exactly once")
                     measured.setdefault(key, []).append(speed)
                     print(speed.row(), flush=True)
-            speeds = {guarantee: {key: best(each) for key, each in measured.items()} for guarantee, measured in found.items()}
+            speeds = {guarantee: {key: best_of(each) for key, each in measured.items()} for guarantee, measured in found.items()}
             if rounds > 1:
                 print(f"the best of {rounds} rounds:")
                 for key in systems.split(","):

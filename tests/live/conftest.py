@@ -40,8 +40,8 @@ def no_connection_stays_open() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def log_of_aiokafka() -> None:
-    """It is heard, also behind a test whose clients of a consumer group have switched it off, as
-    they do for their whole process.
+    """Lines of aiokafka are seen again after a test whose `ConsumerGroup` has switched them off, as
+    it does for its whole process.
     """
     logging.getLogger("aiokafka").setLevel(logging.NOTSET)
 

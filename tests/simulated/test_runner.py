@@ -640,9 +640,9 @@ def test_task_that_takes_no_records_delays_no_fetches() -> None:
             sent_s = bench.monotonic_s()
             assert not second.take(1)
             await second.wait(1)
-            assert len((second.take(1))[second.partitions[0]]) == 1
+            assert len(second.take(1)[second.partitions[0]]) == 1
             assert bench.monotonic_s() - sent_s < 0.02, number
-        found = [record.offset for records in (first.take(10)).values() for record in records]
+        found = [record.offset for records in first.take(10).values() for record in records]
         assert found == list(range(10))
 
     simulate(test)
@@ -657,11 +657,11 @@ def test_task_gets_all_records_in_order_whatever_was_set_aside() -> None:
             bench.send(0, sent)
             await asyncio.sleep(1)
             if taken:
-                found += [record.offset for record in (first.take(taken)).get(place, ())]
+                found += [record.offset for record in first.take(taken).get(place, ())]
         assert found == list(range(711))
         first.place({place: 700})
         await asyncio.sleep(1)
-        assert [record.offset for record in (first.take(1_000))[place]] == list(range(700, 711))
+        assert [record.offset for record in first.take(1_000)[place]] == list(range(700, 711))
 
     simulate(test)
 

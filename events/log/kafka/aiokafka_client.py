@@ -261,8 +261,10 @@ class _WholeBatch(MessageBatch):  # type: ignore[misc]
     def set_producer_state(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
         self._builder._set_producer_state(producer_id, producer_epoch, base_sequence)
 
-    def number(self, transactions: Any) -> None:
-        """Takes the next sequence numbers of its partition, if the producer is idempotent."""
+    def take_sequence_numbers(self, transactions: Any) -> None:
+        """Those that come next in its partition. `transactions`: None when the producer is not
+        idempotent.
+        """
         if transactions is not None:
             first = transactions.sequence_number(self._tp)
             transactions.increment_sequence_number(self._tp, self.record_count)
@@ -304,7 +306,7 @@ class _Accumulator(MessageAccumulator):  # type: ignore[misc]
         queue.popleft()
         if not queue:
             del self._batches[tp]
-        batch.number(self._txn_manager)
+        batch.take_sequence_numbers(self._txn_manager)
         batch.drain_ready()
         self._pending_batches.add(batch)
         return batch
