@@ -47,7 +47,7 @@ async def fill(connection: Connection, topic: str, records: int) -> None:
         await admin.create_topics([NewTopic(topic, 1, 1)])
     async with writer(connection, linger_ms=5, max_batch_size=2**19) as producer:
         filling = bytes(range(VALUE_BYTES - 8))
-        headers = [*Origin(1, "f" * 32, "restored", str(TASK), 17).headers()]  # as members write them
+        headers = [*Origin(1, "f" * 32, "restored", str(TASK), 17).headers]  # as members write them
         for number in range(records):
             key = b"%0*d" % (KEY_BYTES, number * 7_919 % records)
             sent = await producer.send(topic, number.to_bytes(8) + filling, key=key, partition=0, headers=headers)

@@ -7,8 +7,10 @@ store, so it is never ahead of its changelog.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import attrs
@@ -28,9 +30,9 @@ from equipoise.member.writer import TaskWriter, WrittenChanges
 @attrs.define(eq=False)
 class Commit:
     """What a commit writes. `sent`: outputs that are sent already. `changes`: changelog topic ->
-    all changes and, when they are written, the source positions. `written`: what was appended to
-    the changelogs. `processed`: number of source records. With exactly_once, `part`: of its
-    transaction.
+    all changes and, when they are written, the source positions. `queued`, `written`: what was
+    queued for the changelogs, and appended to them. `processed`: number of source records. With
+    exactly_once, `part`: of its transaction.
     """
 
     sent: list[SentBatch]
@@ -38,7 +40,8 @@ class Commit:
     positions: dict[TopicPartition, int]
     processed: int = 0
     part: TransactionPart | None = None
-    written: dict[str, WrittenChanges] = attrs.field(factory=dict)
+    queued: dict[str, list[SentBatch]] = attrs.field(factory=dict)
+    written: Mapping[str, WrittenChanges] = attrs.field(factory=dict)
 
     @property
     def is_open(self) -> bool:
@@ -115,7 +118,7 @@ class OpenTask:
         commit = Commit(sent, {topic: state.begin_commit(own) for topic, state in self.context.states.items()}, dict(self.positions))
         if self._transactional:
             part = commit.part = TransactionPart(
-                self._task, _number(outputs, commit.changes), self._write_outputs, partial(self._write_changes, commit), self._queue_outputs,
+                self._task, _number(outputs, commit.changes), self._queue_outputs, partial(self._queue_changes, commit), partial(self._check, commit),
                 offsets={} if commit.changes else commit.positions, is_due=is_due,
             )  # fmt: skip
             part.outputs = outputs
@@ -152,70 +155,72 @@ class OpenTask:
         fence, self._fence = GIVEN_BACK if gives_back else self._fence, None
         return {} if fence is None else {FENCE_KEY: fence}
 
-    async def write(self, commit: Commit) -> None:
-        """Returns when the commit is acknowledged and in the stores. Raises KafkaError, InputError,
-        OvertakenError.
+    def write(self, commit: Commit, ended: Callable[[BaseException | None], None]) -> asyncio.Future[None]:
+        """Writes the commit. The future ends when that is acknowledged and in the stores; it raises
+        KafkaError, InputError, OvertakenError. `ended` is called with the error, or None, right
+        before the end.
         """
-        await (self._commit_transaction if self._transactional else self._commit_plainly)(commit)
-
-    async def _commit_transaction(self, commit: Commit) -> None:
-        transactions = self._clients.transactions
+        if not self._transactional:
+            return asyncio.ensure_future(self._commit_plainly(commit, ended))
+        transactions, part = self._clients.transactions, _part(commit)
         assert transactions is not None, "a task with exactly_once was opened"
-        try:
-            await transactions.commit(_part(commit))
-        finally:
-            commit.part = None  # which leads back to the commit: its changes would stay in memory until garbage is collected
-        self._to_stores(commit)
-        if commit.written:
-            self._clients.report_offsets(commit.positions, self.writer.producer)
+        part.ended = partial(self._transaction_ended, commit, ended)
+        transactions.add(part)
+        return part.committed
 
-    def _queue_outputs(self, part: TransactionPart, producer: Producer) -> Sequence[SentBatch] | None:
+    def _transaction_ended(self, commit: Commit, ended: Callable[[BaseException | None], None], error: BaseException | None) -> None:
+        commit.part = None  # which leads back to the commit: its changes would stay in memory until garbage is collected
+        if error is None:
+            self._to_stores(commit)
+            if commit.written:
+                self._clients.report_offsets(commit.positions, self.writer.producer)
+        ended(error)
+
+    def _queue_outputs(self, part: TransactionPart, producer: Producer) -> Sequence[SentBatch]:
         self.writer.use(producer)
-        if not self.writer.knows(part.outputs):
-            return None
         outputs, part.outputs = part.outputs, {}
         return self.writer.queue_outputs(outputs)
 
-    async def _write_outputs(self, part: TransactionPart, producer: Producer) -> None:
+    def _queue_changes(self, commit: Commit, part: TransactionPart, producer: Producer) -> Sequence[SentBatch]:
         self.writer.use(producer)
-        while part.outputs:  # those that come meanwhile share a batch: it would have to wait for the former one
-            outputs, part.outputs = part.outputs, {}
-            await acknowledged(await self.writer.send_outputs(outputs))
+        changes, part.changes = part.changes, {}
+        sources = _sources(commit.positions)
+        for topic, each in changes.items():
+            each[SOURCES_KEY] = commit.changes[topic][SOURCES_KEY] = sources
+        queued = self.writer.queue_changes(changes)
+        for topic, batches in queued.items():
+            commit.queued.setdefault(topic, []).extend(batches)
+        return list(chain.from_iterable(queued.values()))
 
-    async def _write_changes(self, commit: Commit, part: TransactionPart, producer: Producer) -> None:
-        self.writer.use(producer)
-        while part.changes:
-            changes, part.changes = part.changes, {}
-            sources = _sources(commit.positions)
-            for topic, each in changes.items():
-                each[SOURCES_KEY] = commit.changes[topic][SOURCES_KEY] = sources
-            await self._append(commit, changes)
+    def _check(self, commit: Commit) -> None:
+        commit.written = self.writer.written(commit.queued)
+        self._check_followed(commit.written)
 
-    async def _commit_plainly(self, commit: Commit) -> None:
-        # Outputs first: once the changelog has the source positions, no record is processed again.
-        await acknowledged(commit.sent)
-        await self._append(commit, commit.changes)
-        self._to_stores(commit)
-        if commit.written:
-            self._clients.report_offsets(commit.positions, self.writer.producer)  # the next owner reads them in the changelogs
-        else:
-            await self.reading.reader.commit(commit.positions)
+    async def _commit_plainly(self, commit: Commit, ended: Callable[[BaseException | None], None]) -> None:
+        try:
+            # Outputs first: once the changelog has the positions, no record is processed again.
+            await acknowledged(commit.sent)
+            commit.written = await self.writer.append_changes(commit.changes)
+            self._check_followed(commit.written)
+            self._to_stores(commit)
+            if commit.written:
+                self._clients.report_offsets(commit.positions, self.writer.producer)  # the next owner reads them in the changelogs
+            else:
+                await self.reading.reader.commit(commit.positions)
+        except BaseException as error:
+            ended(error)
+            raise
+        ended(None)
 
-    async def _append(self, commit: Commit, changes: Mapping[str, Mapping[bytes, bytes | None]]) -> None:
-        written = await self.writer.append_changes(changes)
-        self._check_followed(commit, written)
-        commit.written.update(written)
-
-    def _check_followed(self, commit: Commit, written: Mapping[str, WrittenChanges]) -> None:
+    def _check_followed(self, written: Mapping[str, WrittenChanges]) -> None:
         """Raises OvertakenError when another process has written to a changelog behind what is in
-        the store, or behind what the commit has written before.
+        the store, or between the records of this commit.
         """
         for topic, each in written.items():
-            former = commit.written.get(topic)
-            known = self._next_offsets[topic] if former is None else (former.end,)
-            if each.first not in known or each.end != each.first + len(each.changes):
+            known = self._next_offsets[topic]
+            if each.first not in known or each.end != each.first + each.records:
                 place = f"{topic}/{self._task.partition} at {known[0]}"
-                raise OvertakenError(f"{place}: wrote {len(each.changes)} records to {each.first}..{each.end - 1}")
+                raise OvertakenError(f"{place}: wrote {each.records} records to {each.first}..{each.end - 1}")
 
     def _to_stores(self, commit: Commit) -> None:
         for topic, last in commit.written.items():

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
-from equipoise.events.log.kafka.client import Producer, TopicPartition, call_off
+from equipoise.events.log.kafka.client import Producer, SentBatch, TopicPartition, call_off
 from equipoise.events.tasks import TaskId
 from equipoise.member.clients import TaskClients
 from equipoise.member.context import State, TaskContext, read_sources
@@ -28,7 +29,7 @@ from equipoise.member.processing import Processing, Processor
 from equipoise.member.sources import TaskSources
 from equipoise.member.timers import Timers
 from equipoise.member.transactions import TransactionPart
-from equipoise.member.writer import TaskWriter, WrittenChanges
+from equipoise.member.writer import TaskWriter
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
@@ -170,14 +171,19 @@ class TaskOpening:
         end of its transaction), when all are acknowledged.
         """
         fences: dict[str, dict[bytes, bytes | None]] = {topic: {FENCE_KEY: fence} for topic in writer.origins}
-        written: Mapping[str, WrittenChanges] = {}
-
-        async def write(part: TransactionPart, producer: Producer) -> None:
-            nonlocal written
-            writer.use(producer)
-            part.changes = {}
+        if clients.transactions is None:
             written = await writer.append_changes(fences)
+        else:
+            queued: dict[str, list[SentBatch]] = {}
 
-        part = TransactionPart(self._task, len(fences), write, write, changes=fences)
-        await (write(part, writer.producer) if clients.transactions is None else clients.transactions.commit(part))
+            def queue(part: TransactionPart, producer: Producer) -> Sequence[SentBatch]:
+                writer.use(producer)
+                part.changes = {}
+                queued.update(writer.queue_changes(fences))
+                return list(chain.from_iterable(queued.values()))
+
+            part = TransactionPart(self._task, len(fences), queue_changes=queue, changes=dict(fences))
+            clients.transactions.add(part)
+            await part.committed
+            written = writer.written(queued)
         return {topic: each.behind(transactional=self._options.transactional) for topic, each in written.items()}

@@ -10,6 +10,7 @@ in time.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 
 import attrs
 
@@ -47,6 +48,7 @@ class Origin:
         """See `transactional_id`."""
         return transactional_id(self.group, self.task)
 
+    @cached_property
     def headers(self) -> Headers:
         """The headers of a record of this origin."""
         return ((ORIGIN_HEADER, f"{self.group}/{self.task}/{self.token}/{self.epoch}/{self.log_id}".encode()),)

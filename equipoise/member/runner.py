@@ -540,7 +540,7 @@ class TaskRunner:
     def _begin_commit(self, outputs: dict[TopicPartition, list[Unsent]], *, gives_back: bool = False, is_due: bool = True) -> None:
         commit = self._written_commit = self._open_task.begin_commit(outputs, self._sent, gives_back=gives_back, is_due=is_due)
         self._turn.begin()
-        self._committing = asyncio.ensure_future(self._write(self._open_task, commit))
+        self._committing = self._open_task.write(commit, self._commit_ended)
         self._note_commit(commit)
 
     def _note_commit(self, commit: Commit) -> None:
@@ -565,17 +565,14 @@ class TaskRunner:
         self._turn.leave()
         self._wake()
 
-    async def _write(self, opened: OpenTask, commit: Commit) -> None:
-        try:
-            await opened.write(commit)
+    def _commit_ended(self, error: BaseException | None) -> None:
+        if error is None:
             self.commits += 1
             self._wake_if_more()
-        except BaseException:
+        else:
             self._wake()  # to raise it
-            raise
-        finally:
-            self._set_due()
-            self._turn.end()
+        self._set_due()
+        self._turn.end()
 
     def _set_due(self) -> None:
         # Counted from the end of the commit: else slow commits would hold a single record each.

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -48,166 +48,190 @@ ALONE_S = 10.0
 """For how long a task whose commit has failed has transactions of its own."""
 
 
-Write = Callable[["TransactionPart", Producer], Awaitable[None]]
-Queue = Callable[["TransactionPart", Producer], Sequence[SentBatch] | None]
+Queue = Callable[["TransactionPart", Producer], Sequence[SentBatch]]
 
 
 @attrs.define(eq=False)
 class TransactionPart:
     """What one task commits, in so many records. `outputs`, `changes` (by changelog topic): what is
-    still to be written. `write_outputs`, `write_changes`: takes that, sends it with the producer,
-    and returns when all of it is acknowledged and may be committed, or raises. It is called again
-    when there is more. `queue_outputs`: takes the outputs and queues them, or returns None and
-    takes none: then `write_outputs` has to. `offsets`: of the sources. `is_due`: the transaction is
-    to close now.
+    still to be written. `queue_outputs`, `queue_changes`: takes that and queues it with the
+    producer, which knows the topics; called again when there is more. `check`: raises when what was
+    appended must not be committed. `ended`: called when the part is committed, with None, or has
+    failed, with the error, right before `committed` says so; what it raises then, `committed`
+    raises. `offsets`: of the sources. `is_due`: the transaction is to close now.
     """
 
     task: TaskId
     records: int
-    write_outputs: Write
-    write_changes: Write
-    queue_outputs: Queue = attrs.field(default=lambda part, producer: None)
+    queue_outputs: Queue = attrs.field(default=lambda part, producer: ())
+    queue_changes: Queue = attrs.field(default=lambda part, producer: ())
+    check: Callable[[], None] = attrs.field(default=lambda: None)
+    ended: Callable[[BaseException | None], None] = attrs.field(default=lambda error: None)
     outputs: dict[TopicPartition, list[Unsent]] = attrs.field(factory=dict)
     changes: dict[str, dict[bytes, bytes | None]] = attrs.field(factory=dict)
     offsets: Mapping[TopicPartition, int] = attrs.field(factory=dict)
     is_due: bool = True
-    queued: list[SentBatch] = attrs.field(init=False, factory=list)
-    """What `queue_outputs` has queued, without what is acknowledged."""
+    outputs_under_way: int = attrs.field(init=False, default=0)
+    """Number of batches with outputs that are queued and not acknowledged."""
     written_to: set[TopicPartition] = attrs.field(init=False, factory=set)
     """Partitions with outputs of the part."""
     is_closed: bool = attrs.field(init=False, default=False)
     """Whether nothing may be added any more."""
     committed: asyncio.Future[None] = attrs.field(init=False, factory=lambda: asyncio.get_running_loop().create_future())
+    """Its end. Cancelled: nobody waits for it any more, and `ended` is not called."""
+
+    def succeed(self) -> None:
+        """It is committed."""
+        if not self.committed.done():
+            try:
+                self.ended(None)
+            except Exception as error:  # noqa: BLE001  # a store failed; `committed` raises it
+                self.fail(error)
+            else:
+                self.committed.set_result(None)
 
     def fail(self, error: BaseException) -> None:
-        """`Transactions.commit` raises `error`."""
+        """`committed` raises `error`."""
         self.is_closed = True
         if not self.committed.done():
+            self.ended(error)
             self.committed.set_exception(error)
             self.committed.exception()  # retrieved, should the task not wait any more
 
 
 @attrs.frozen(eq=False)
 class _Session:
-    """A producer. `connecting`, `beginning`: the two halves of its start."""
+    """A producer. `topics`: those that it knows. `connecting`, `beginning`: the two halves of its
+    start.
+    """
 
     producer: Producer
     connecting: asyncio.Task[None]
     beginning: asyncio.Task[None] | None = None
-
-
-_Written = dict[TransactionPart, asyncio.Future[None]]
-"""What each part writes now, or has written last."""
+    topics: set[str] = attrs.field(factory=set)
 
 
 class _OpenTransaction:
-    """A transaction that was begun."""
+    """A transaction that was begun, with a producer that knows `topics`."""
 
-    def __init__(self, producer: Producer) -> None:
+    def __init__(self, producer: Producer, topics: set[str]) -> None:
         self._producer = producer
+        self._topics = topics
         self.parts: dict[TransactionPart, None] = {}
         """A set in the order in which they came."""
-        self._outputs: _Written = {}
-        self._changes: _Written = {}
+        self.asking: dict[TransactionPart, asyncio.Task[None]] = {}
+        """Parts with topics that the producer does not know, and the jobs that ask for these."""
+        self._under_way = 0
+        """Number of jobs and batches that must end before the commit."""
+        self._failed: dict[TransactionPart | None, BaseException] = {}
+        """Part -> its error; None: of the whole transaction."""
         self._changed = asyncio.Event()
 
     def write(self, part: TransactionPart) -> None:
         """Writes the outputs that the part has, and all if it is due. Adds it, if it is new."""
         self.parts[part] = None
         part.written_to.update(part.outputs)
-        self._write_outputs(part)
-        if part.is_due and part.changes:
-            self._write(self._changes, part, part.write_changes)
+        self._write(part, changes=part.is_due)
 
     def write_changes(self) -> None:
         """Writes the changes that the parts have."""
         for part in self.parts:
-            if part.changes:
-                self._write(self._changes, part, part.write_changes)
+            self._write(part, changes=True)
 
     def close(self) -> None:
         """Writes the rest of each part. Nothing may be added after this."""
         for part in self.parts:
             part.is_closed = True
-            self._write_outputs(part)
         self.write_changes()
 
-    def _write_outputs(self, part: TransactionPart) -> None:
-        """Queues the part's outputs. Until the transaction closes, they wait for former ones of the
-        part that are on their way: a request for each would take longer.
+    def _write(self, part: TransactionPart, *, changes: bool) -> None:
+        """Queues the part's outputs, and its changes. Until the transaction closes, outputs wait
+        for former ones of the part that are on their way: a request for each would take longer.
         """
-        part.queued = [each for each in part.queued if not each.appended.done() or _has_failed(each.appended)]
-        if not part.outputs or (part.queued and not part.is_closed):
+        if part in self.asking or part in self._failed:
+            return
+        if not self._knows_topics(part):
+            self.asking[part] = job = asyncio.ensure_future(self._ask(part))
+            self.needs(job, part)
             return
         try:
-            queued = None if _is_under_way(self._outputs.get(part)) else part.queue_outputs(part, self._producer)
+            if part.outputs and (part.is_closed or not part.outputs_under_way):
+                for each in part.queue_outputs(part, self._producer):
+                    part.outputs_under_way += 1
+                    self._under_way += 1
+                    each.appended.add_done_callback(partial(self._outputs_appended, part))
+            if part.changes and changes:
+                for each in part.queue_changes(part, self._producer):
+                    self.needs(each.appended, part)
         except Exception as error:  # noqa: BLE001  # `errors` returns it
-            self._outputs[part] = refused = asyncio.get_running_loop().create_future()
-            refused.set_exception(error)
-            self.look()
-            return
-        if queued is None:
-            self._write(self._outputs, part, part.write_outputs)
-            return
-        part.queued += queued
-        for each in queued:
-            each.appended.add_done_callback(partial(self._appended, part))
+            self._fail(part, error)
 
-    def _appended(self, part: TransactionPart, appended: asyncio.Future[Any]) -> None:
-        if _has_failed(appended):
-            self.look()
-        elif part.outputs and not part.is_closed:
-            self._write_outputs(part)
+    def _knows_topics(self, part: TransactionPart) -> bool:
+        return part.changes.keys() <= self._topics and all(place.topic in self._topics for place in part.outputs)
 
-    def _write(self, written: _Written, part: TransactionPart, write: Write) -> None:
-        former = written.get(part)
-        if former is None or (former.done() and not _has_failed(former)):
-            written[part] = asyncio.ensure_future(self._try(part, write))
+    async def _ask(self, part: TransactionPart) -> None:
+        for topic in dict.fromkeys([*(place.topic for place in part.outputs), *part.changes]):
+            await self._producer.partitions_for(topic)
+            self._topics.add(topic)
+        del self.asking[part]
+        self._write(part, changes=part.is_due or part.is_closed)
 
-    async def _try(self, part: TransactionPart, write: Write) -> None:
-        try:
-            await write(part, self._producer)
-        except BaseException:
-            self.look()
-            raise
+    def needs(self, future: asyncio.Future[Any], part: TransactionPart | None = None) -> None:
+        """The commit waits for the future, and fails when it does. `part`: whose it is."""
+        self._under_way += 1
+        future.add_done_callback(partial(self._settled, part))
 
-    @property
-    def jobs(self) -> list[asyncio.Future[None]]:
-        """The tasks that write: they are called off when the transaction fails."""
-        return [*self._outputs.values(), *self._changes.values()]
+    def _outputs_appended(self, part: TransactionPart, appended: asyncio.Future[Any]) -> None:
+        part.outputs_under_way -= 1
+        self._settled(part, appended)
+        if part.outputs and not part.is_closed:
+            self._write(part, changes=False)
 
-    @property
-    def all_written(self) -> list[asyncio.Future[Any]]:
-        """Everything that must be acknowledged before the commit: the jobs, and queued outputs."""
-        return [*self.jobs, *(each.appended for part in self.parts for each in part.queued)]
+    def _settled(self, part: TransactionPart | None, future: asyncio.Future[Any]) -> None:
+        self._under_way -= 1
+        if future.cancelled():
+            self._fail(None, _abandoned())
+        elif (error := future.exception()) is not None:
+            self._fail(part, error)
+        elif not self._under_way:
+            self._changed.set()
+
+    def _fail(self, part: TransactionPart | None, error: BaseException) -> None:
+        self._failed.setdefault(part, error)
+        self._changed.set()
 
     def errors(self) -> dict[TransactionPart, BaseException]:
         """Part that has failed -> its error."""
-        queued = ((part, each.appended) for part in self.parts for each in part.queued)
-        jobs = chain(self._outputs.items(), self._changes.items(), queued)
-        return {part: error for part, job in jobs if job.done() and not job.cancelled() and (error := job.exception()) is not None}
+        return {part: error for part, error in self._failed.items() if part is not None}
 
     def look(self) -> None:
-        """A part is due, or has failed."""
+        """A part is due."""
         self._changed.set()
 
     async def until(self, at: Callable[[], float]) -> None:
         """Returns at the time (of the loop, s) that `at` returns then, or when a part has failed.
         """
         loop = asyncio.get_running_loop()
-        while (at_s := at()) > loop.time() and not any(map(_has_failed, self.all_written)):
+        while (at_s := at()) > loop.time() and not self._failed:
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(at_s):
                     await self._changed.wait()
 
-
-def _has_failed(future: asyncio.Future[Any]) -> bool:
-    return future.done() and (future.cancelled() or future.exception() is not None)
-
-
-def _is_under_way(future: asyncio.Future[Any] | None) -> bool:
-    return future is not None and not future.done()
+    async def written(self) -> None:
+        """Returns when everything is acknowledged and may be committed. Raises why not."""
+        while self._under_way and not self._failed:
+            self._changed.clear()
+            await self._changed.wait()
+        for part in self.parts:
+            if self._failed:
+                break
+            try:
+                part.check()
+            except Exception as error:  # noqa: BLE001  # it is raised below
+                self._fail(part, error)
+        if self._failed:
+            raise next(iter(self._failed.values()))
 
 
 class Transactions:
@@ -274,19 +298,15 @@ class Transactions:
                     raise _abandoned() from None
             raise
 
-    async def commit(self, part: TransactionPart) -> None:
-        """Commits the part, in a transaction with others. When it raises, the part is not committed
-        or, if the answer was lost, may be. Raises what the part raises, KafkaError.
+    def add(self, part: TransactionPart) -> None:
+        """Commits the part, in a transaction with others. `part.committed` is its end. When that
+        raises, the part is not committed or, if the answer was lost, may be. It raises what the
+        part raises, KafkaError.
         """
         self._waiting.append(part)
         self._admit()
         if self._running is None or self._running.done():
             self._running = asyncio.ensure_future(self._run())
-        try:
-            await part.committed
-        finally:
-            if part in self._waiting:
-                self._waiting.remove(part)
 
     def announce(self, task: TaskId) -> None:
         """The task has more to commit when the transaction that closes now is over: the next one
@@ -308,7 +328,8 @@ class Transactions:
         if self._open is not None:
             for part in self._take(self._open.parts):
                 self._open.write(part)
-            self._open.look()
+                if part.is_due:
+                    self._open.look()
 
     def _take(self, present: Collection[TransactionPart]) -> list[TransactionPart]:
         """Takes the parts that have waited the longest, as many as may be in one transaction beside
@@ -318,6 +339,7 @@ class Transactions:
         alone = {task for task, until_s in self._alone_until_s.items() if until_s > now_s}
         tasks, records = {part.task for part in present}, sum(part.records for part in present)
         taken: list[TransactionPart] = []
+        self._waiting = [part for part in self._waiting if not part.committed.done()]  # without those that were called off
         for part in self._waiting:
             if tasks & alone or part.task in tasks or (tasks and part.task in alone):
                 continue
@@ -350,7 +372,7 @@ class Transactions:
                 await producer.begin_transaction(self._expected)
             finally:
                 self._tell_committed()
-            transaction = self._open = _OpenTransaction(producer)
+            transaction = self._open = _OpenTransaction(producer, self._topics_of(producer))
             least_s = loop.time() + GATHER_S
             for part in parts:
                 if not part.committed.done():
@@ -361,19 +383,12 @@ class Transactions:
             await transaction.until(partial(self._time_of, 1.0, transaction, least_s))
             self._open, closing_s = None, loop.time()
             transaction.close()
-            jobs = transaction.all_written
             if offsets := {tp: offset for part in transaction.parts for tp, offset in part.offsets.items()}:
                 committing_offsets = asyncio.ensure_future(producer.send_offsets_to_transaction(offsets, self._group))
-                jobs.append(committing_offsets)
-            if jobs:
-                done, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_EXCEPTION)
-                for job in done:
-                    if job.cancelled():
-                        raise _abandoned()
-                    job.result()
+                transaction.needs(committing_offsets)
+            await transaction.written()
             await producer.commit_transaction()
         except Exception as error:  # noqa: BLE001  # the tasks raise it
-            await call_off(*(() if transaction is None else transaction.jobs))  # with their producer all of them would fail
             failed = {} if transaction is None else transaction.errors()
             self._outputs, self._expected = set(), ()  # one of them may be gone
             await self._lose(producer)
@@ -400,14 +415,13 @@ class Transactions:
                 self._tell_committed()
         finally:
             self._open = None
-            jobs = [] if transaction is None else transaction.jobs
+            jobs = [] if transaction is None else [*transaction.asking.values()]
             await call_off(*jobs, *([] if committing_offsets is None else [committing_offsets]))
 
     def _tell_committed(self) -> None:
         told, self._committed = self._committed[:TOLD_AT_ONCE], self._committed[TOLD_AT_ONCE:]
         for part in told:
-            if not part.committed.done():
-                part.committed.set_result(None)
+            part.succeed()
         if self._committed:
             asyncio.get_running_loop().call_soon(self._tell_committed)
 
@@ -415,6 +429,10 @@ class Transactions:
         """When so much of the time for which the transaction is open is over."""
         is_due = any(part.is_due for part in chain(transaction.parts, self._waiting))
         return least_s if is_due else least_s + part_of_it * max(0.0, self._open_until_s - least_s)
+
+    def _topics_of(self, producer: Producer) -> set[str]:
+        session = self._session
+        return set() if session is None or session.producer is not producer else session.topics
 
     async def _lose(self, producer: Producer | None) -> None:
         """The next transaction has another producer, which ends the transaction of this one."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any
 
 import attrs
@@ -53,9 +53,11 @@ class BatchSizes:
 
 @attrs.frozen
 class WrittenChanges:
-    """Records that were appended to one changelog, from offset `first` to before `end`."""
+    """So many records that were appended to one changelog, from offset `first` to before `end`. If
+    these are further apart, another process has written between them.
+    """
 
-    changes: Mapping[bytes, bytes | None]
+    records: int
     headers: Headers
     first: int
     end: int
@@ -74,7 +76,7 @@ class TaskWriter:
         self.producer = producer
         self._batch_sizes = batch_sizes
         self._task = task
-        self.headers = list(origin.headers())
+        self.headers = list(origin.headers)
         """Of each output."""
         self._turn = task.partition
         """Rises with each call for outputs: the partition of those without a key."""
@@ -107,10 +109,6 @@ class TaskWriter:
         """Writes with this producer from now on."""
         if producer is not self.producer:
             self.producer, self._asked = producer, set()
-
-    def knows(self, outputs: Mapping[TopicPartition, Sequence[Unsent]]) -> bool:
-        """Whether the producer knows the topics, so that `queue_outputs` may be called."""
-        return all(place.topic in self._asked for place in outputs)
 
     async def send_outputs(self, outputs: Mapping[TopicPartition, Sequence[Unsent]]) -> list[SentBatch]:
         """Queues all outputs. Raises KafkaError."""
@@ -147,15 +145,26 @@ class TaskWriter:
         """Appends changes to changelogs: topic -> key -> value, at least one. Returns when all are
         acknowledged.
         """
-        self._forget_acknowledged()
-        sent: dict[str, list[SentBatch]] = {}
-        headers = {topic: self.origins[topic].headers() for topic in changes}
-        for topic, records in changes.items():
+        for topic in changes:
             await self.producer.partitions_for(topic)
-            unsent = zip(records, records.values(), repeat(list(headers[topic])), repeat(None))
-            sent[topic] = self._send(TopicPartition(topic, self._task.partition), unsent)
-        await acknowledged(batch for batches in sent.values() for batch in batches)
-        return {topic: _written(changes[topic], headers[topic], batches) for topic, batches in sent.items()}
+        sent = self.queue_changes(changes)
+        await acknowledged(chain.from_iterable(sent.values()))
+        return self.written(sent)
+
+    def queue_changes(self, changes: Mapping[str, Mapping[bytes, bytes | None]]) -> dict[str, list[SentBatch]]:
+        """Queues changes to changelogs that the producer knows: topic -> key -> value, at least
+        one. Returns topic -> batches. Raises KafkaError.
+        """
+        self._forget_acknowledged()
+        return {topic: self._send_changes(topic, records) for topic, records in changes.items()}
+
+    def _send_changes(self, topic: str, records: Mapping[bytes, bytes | None]) -> list[SentBatch]:
+        headers = list(self.origins[topic].headers)
+        return self._send(TopicPartition(topic, self._task.partition), zip(records, records.values(), repeat(headers), repeat(None)))
+
+    def written(self, sent: Mapping[str, Sequence[SentBatch]]) -> dict[str, WrittenChanges]:
+        """What was appended to each changelog by these batches, which are acknowledged."""
+        return {topic: _written(self.origins[topic].headers, batches) for topic, batches in sent.items()}
 
     def _forget_acknowledged(self) -> None:
         self._sent = [each for each in self._sent if not each.appended.done()]
@@ -172,6 +181,6 @@ class TaskWriter:
         return not waiting or not (await asyncio.wait(waiting, timeout=within_s))[1]
 
 
-def _written(changes: Mapping[bytes, bytes | None], headers: Headers, batches: Sequence[SentBatch]) -> WrittenChanges:
+def _written(headers: Headers, batches: Sequence[SentBatch]) -> WrittenChanges:
     first, last = batches[0].appended.result().offset, batches[-1].appended.result().offset
-    return WrittenChanges(changes, headers, first, last + batches[-1].records)
+    return WrittenChanges(sum(each.records for each in batches), headers, first, last + batches[-1].records)

@@ -313,7 +313,7 @@ async def test_keys_that_a_late_record_hides_from_compaction_are_written_again(b
                 for partition, records in before.items():
                     late = attrs.evolve(restored_owner(records), token=1)
                     for key in (*restored(records), b"nobody"):
-                        await producer.send_and_wait(application.changelog, b"1000", key=key, partition=partition, headers=[*late.headers()])
+                        await producer.send_and_wait(application.changelog, b"1000", key=key, partition=partition, headers=[*late.headers])
                     await producer.send_and_wait(application.source, b"0", key=b"another", partition=partition)
 
             def kept(after: dict[int, list[ChangelogRecord]]) -> bool:

@@ -60,8 +60,8 @@ async def test_writer_paused_between_permit_and_send_is_fenced(bootstrap: str, p
         await until(lambda: len(zombie.running) == PARTITIONS)
         asked, go_on = asyncio.Event(), asyncio.Event()
         runners = list(host.work._runners.values())
-        for runner in runners:
-            _pause_before_its_transaction(runner._opened, asked, go_on)
+        writer: Any = runners[0]._writer
+        _pause_before_its_transaction(writer.producer, asked, go_on)
         await application.order(60)
         await asked.wait()
         # The member's own thread and lease stop, as in a paused process.
@@ -82,15 +82,15 @@ async def test_writer_paused_between_permit_and_send_is_fenced(bootstrap: str, p
             await zombie.__aexit__(None, None, None)
 
 
-def _pause_before_its_transaction(opened: Any, asked: asyncio.Event, go_on: asyncio.Event) -> None:
-    commit = opened._commit_transaction
+def _pause_before_its_transaction(producer: Any, asked: asyncio.Event, go_on: asyncio.Event) -> None:
+    begin = producer.begin_transaction
 
     async def paused(*arguments: Any) -> None:
         asked.set()
         await go_on.wait()
-        await commit(*arguments)
+        await begin(*arguments)
 
-    opened._commit_transaction = paused
+    producer.begin_transaction = paused
 
 
 async def freeze(host: Any) -> None:
@@ -163,7 +163,7 @@ async def test_records_of_another_writer_are_noticed_and_ignored(bootstrap: str,
         await application.until_counted(exactly=True)
         async with producing(bootstrap) as producer:
             for partition in range(PARTITIONS):
-                stale = [*Origin(1, "", prefix, f"0_{partition}", 0).headers()]
+                stale = [*Origin(1, "", prefix, f"0_{partition}", 0).headers]
                 for customer in range(20):
                     await producer.send_and_wait(application.changelog, b"1", key=b"customer-%d" % customer, partition=partition, headers=stale)
         await application.order(60)

@@ -160,7 +160,7 @@ async def test_restorer_ignores_late_records_of_a_former_owner(bootstrap: str, p
     async with producing(bootstrap) as producer:
         for token, value in ((3, b"a"), (5, b"b"), (3, b"late"), (5, b"c"), (4, b"later")):
             origin = Origin(1, "log", "g/x", str(TASKS[0]), token)
-            await producer.send_and_wait(topic, value, key=b"k%d" % token, partition=0, headers=[*origin.headers()])
+            await producer.send_and_wait(topic, value, key=b"k%d" % token, partition=0, headers=[*origin.headers])
         async with restoring(bootstrap, topic, MemoryStore) as restorer:
             stores = await restored(restorer, TASKS[0])
             assert items(stores[topic]) == [(b"k3", b"a"), (b"k5", b"c")]

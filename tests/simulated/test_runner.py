@@ -551,7 +551,7 @@ def test_aborted_runner_does_not_go_on_with_its_commit() -> None:
     async def test(bench: Bench) -> None:
         runner = bench.start(0, answer)
 
-        async def write(opened: OpenTask, commit: Any) -> None:
+        async def write(opened: OpenTask, commit: Any, ended: Any) -> None:
             steps.append("outputs")
             await asyncio.sleep(1)
             steps.append("changelog")

@@ -232,6 +232,20 @@ def pause(of: Any, name: str) -> tuple[asyncio.Event, asyncio.Event]:
     return called, go_on
 
 
+def pause_when_all_is_queued(monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """As `pause`, of the next transaction of any member, when it waits for its batches."""
+    step, called, go_on = transactions._OpenTransaction.written, asyncio.Event(), asyncio.Event()
+
+    async def wait(transaction: transactions._OpenTransaction) -> None:
+        if not called.is_set():
+            called.set()
+            await go_on.wait()
+        await step(transaction)
+
+    monkeypatch.setattr(transactions._OpenTransaction, "written", wait)
+    return called, go_on
+
+
 def count_transactions(cluster: Cluster) -> list[None]:
     """A list that gets an item for each transaction that ends from now on."""
     ended: list[None] = []
@@ -614,8 +628,8 @@ def test_task_that_was_given_back_is_given_back_again_without_a_record() -> None
     simulate(test)
 
 
-@pytest.mark.parametrize("step", ["begin_transaction", "_write_changes"])
-def test_first_commit_of_an_owner_that_the_next_one_does_not_know_is_refused(step: str) -> None:
+@pytest.mark.parametrize("step", ["begin_transaction", "written"])
+def test_first_commit_of_an_owner_that_the_next_one_does_not_know_is_refused(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """m1 has given the task back. m2 is paused before its first commit, and m3 is granted the task.
     """
 
@@ -623,7 +637,10 @@ def test_first_commit_of_an_owner_that_the_next_one_does_not_know_is_refused(ste
         first, zombie, heir = bench.peer("m1"), bench.peer("m2"), bench.peer("m3")
         await _run_and_give_back(bench, first)
         await zombie.run(0, token=2)
-        called, go_on = pause(*((zombie.producer, step) if step == "begin_transaction" else (zombie.runners[0]._opened, step)))
+        if step == "written":
+            called, go_on = pause_when_all_is_queued(monkeypatch)
+        else:
+            called, go_on = pause(zombie.producer, step)
         bench.feed(0)
         await called.wait()
         zombie.granted.clear()
@@ -662,9 +679,9 @@ def test_owner_behind_a_first_commit_that_it_does_not_know_starts_again() -> Non
     simulate(test)
 
 
-@pytest.mark.parametrize("step", ["begin_transaction", "send_batches", "commit_transaction"])
+@pytest.mark.parametrize("step", ["begin_transaction", "written", "commit_transaction"])
 @pytest.mark.parametrize("guarantee", [EXACTLY_ONCE, "at_least_once"])
-def test_owner_paused_in_a_transaction_loses_all_of_it_when_one_task_is_taken(step: str, guarantee: str) -> None:
+def test_owner_paused_in_a_transaction_loses_all_of_it_when_one_task_is_taken(step: str, guarantee: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`guarantee`: of the next owner."""
 
     async def test(bench: Bench) -> None:
@@ -672,12 +689,11 @@ def test_owner_paused_in_a_transaction_loses_all_of_it_when_one_task_is_taken(st
         await zombie.run(0, 1, token=1)
         bench.feed(0, 1)
         await bench.counted(0, 1)
-        if step == "send_batches":  # behind it: all is queued, and nothing acknowledged
-            called, go_on = pause(zombie.runners[0]._opened, "_commit_transaction")
-            bench.feed(0)
+        if step == "written":
+            called, go_on = pause_when_all_is_queued(monkeypatch)
         else:
             called, go_on = pause(zombie.producer, step)
-            bench.feed(0, 1)
+        bench.feed(0, 1)
         await called.wait()
         await asyncio.sleep(1)
         began_s = bench.monotonic_s()
@@ -824,7 +840,7 @@ async def _former_build(bench: Bench, partition: int, token: int) -> tuple[Produ
     commits one output and change more, at an offset of the source.
     """
     grant = Origin(1, "log", "group", f"0_{partition}", token)
-    headers = list(grant.headers())
+    headers = list(grant.headers)
     producer = SimulatedClients(bench.cluster, f"former{token}").producer(transactional_id=grant.transactional_id)
     await producer.start()
     for topic in ("log", "out"):
@@ -873,7 +889,7 @@ def test_owner_of_a_former_build_takes_over_and_the_late_commit_is_aborted() -> 
         await zombie.run(0, token=1)
         bench.feed(0)
         await bench.counted(0)
-        called, go_on = pause(zombie.runners[0]._opened, "_commit_transaction")
+        called, go_on = pause(zombie.producer, "begin_transaction")
         bench.feed(0, records=1)
         await called.wait()
         producer, send = await _former_build(bench, 0, token=2)

@@ -108,20 +108,30 @@ def _any_free_lock() -> Any:
 def _sources_of_at_least_once() -> Iterator[None]:
     """With exactly_once: source positions neither in changelogs nor believed there."""
     transactional: ContextVar[bool] = ContextVar("transactional", default=False)
-    opens, appends, reads = TaskRunner._open, TaskWriter.append_changes, context.read_sources
+    opens, commits, queues, reads = TaskRunner._open, OpenTask._queue_changes, TaskWriter.queue_changes, context.read_sources
+    commits_in_transaction = False
 
     async def opened(self: TaskRunner) -> None:
         transactional.set(self._options.transactional)
         await opens(self)
 
-    async def append(self: TaskWriter, changes: Mapping[str, Any]) -> Any:
-        off = b"-off" if transactional.get() else b""
+    def commit(self: OpenTask, *arguments: Any) -> Any:
+        nonlocal commits_in_transaction
+        commits_in_transaction = True
+        try:
+            return commits(self, *arguments)
+        finally:
+            commits_in_transaction = False
+
+    def queue(self: TaskWriter, changes: Mapping[str, Any]) -> Any:
+        off = b"-off" if commits_in_transaction else b""
         named = {topic: {key + off if key == SOURCES_KEY else key: value for key, value in each.items()} for topic, each in changes.items()}
-        return await appends(self, named)
+        return queues(self, named)
 
     with (
         mock.patch.object(TaskRunner, "_open", opened),
-        mock.patch.object(TaskWriter, "append_changes", append),
+        mock.patch.object(OpenTask, "_queue_changes", commit),
+        mock.patch.object(TaskWriter, "queue_changes", queue),
         mock.patch.object(opening, "read_sources", lambda states: {} if transactional.get() else reads(states)),
     ):
         yield
@@ -159,9 +169,9 @@ def _no_fence() -> Iterator[None]:
 def _first_unchecked() -> Iterator[None]:
     checks = OpenTask._check_followed
 
-    def check(self: OpenTask, commit: Any, written: Any) -> None:
+    def check(self: OpenTask, written: Any) -> None:
         if not self._transactional:
-            checks(self, commit, written)
+            checks(self, written)
 
     with mock.patch.object(OpenTask, "_check_followed", check):
         yield

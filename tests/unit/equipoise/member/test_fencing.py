@@ -35,11 +35,11 @@ def granted(token: int, log_id: str = "log1", task: str = "0_0", group: str = "g
 
 
 def fence(origin: Origin, guarantee: str = AT_LEAST_ONCE) -> ChangelogRecord:
-    return ChangelogRecord(FENCE_KEY, guarantee.encode(), origin.headers())
+    return ChangelogRecord(FENCE_KEY, guarantee.encode(), origin.headers)
 
 
 def put(origin: Origin, value: bytes, key: bytes = b"k") -> ChangelogRecord:
-    return ChangelogRecord(key, value, origin.headers())
+    return ChangelogRecord(key, value, origin.headers)
 
 
 def former(token: int, value: bytes, key: bytes = b"k", task: str = "0_0") -> ChangelogRecord:
@@ -61,8 +61,8 @@ def restored(records: list[ChangelogRecord]) -> tuple[dict[bytes, bytes], Change
 
 def test_origin_round_trips_through_headers() -> None:
     for origin in (granted(17, epoch=3), granted(1), granted(2, group="a/b"), granted(2, group="", log_id="")):
-        assert read_origin((("other", b"9"), *origin.headers())) == origin
-    assert granted(17, epoch=3, log_id="ab", group="a/b").headers() == ((ORIGIN_HEADER, b"a/b/0_0/17/3/ab"),)
+        assert read_origin((("other", b"9"), *origin.headers)) == origin
+    assert granted(17, epoch=3, log_id="ab", group="a/b").headers == ((ORIGIN_HEADER, b"a/b/0_0/17/3/ab"),)
 
 
 def test_origins_of_former_builds_are_read() -> None:
@@ -112,8 +112,8 @@ def test_commit_is_applied_as_its_records_are(before: list[ChangelogRecord], cha
     at_once, by_record = FencedStore(MemoryStore(), "log/0"), FencedStore(MemoryStore(), "log/0")
     for each in (at_once, by_record):
         each.apply(before, position=len(before))
-    at_once.apply_written(changes, origin.headers(), position=9)
-    by_record.apply([ChangelogRecord(key, value, origin.headers()) for key, value in changes.items()], position=9)
+    at_once.apply_written(changes, origin.headers, position=9)
+    by_record.apply([ChangelogRecord(key, value, origin.headers) for key, value in changes.items()], position=9)
     assert list(at_once.store.items()) == list(by_record.store.items())
     assert (at_once.fence.pack(), at_once.position) == (by_record.fence.pack(), by_record.position)
 
@@ -147,7 +147,7 @@ def test_owner_names_the_transactional_id_that_it_may_have_left_open() -> None:
     grant = granted(1, epoch=1)
 
     def left_open(value: bytes) -> str:
-        _, after = restored([ChangelogRecord(FENCE_KEY, value, grant.headers())])
+        _, after = restored([ChangelogRecord(FENCE_KEY, value, grant.headers)])
         assert after.owner is not None
         assert ChangelogFence.unpack(after.pack()).owner == after.owner
         return after.owner.transactional_id
@@ -171,7 +171,7 @@ def test_keys_whose_last_record_does_not_count_are_stale() -> None:
     late = [put(first, b"late", key) for key in (b"a", b"b", b"c", SOURCES_KEY)]
     fenced.apply([fence(first), put(first, b"1", b"a"), put(first, b"2", b"b"), fence(second), *late], position=7)
     assert fenced.stale_changes() == [(b"a", b"1"), (b"b", b"2"), (b"c", None)]
-    fenced.apply([put(second, b"3", b"b"), ChangelogRecord(b"c", None, second.headers())], position=9)
+    fenced.apply([put(second, b"3", b"b"), ChangelogRecord(b"c", None, second.headers)], position=9)
     assert fenced.stale_changes() == [(b"a", b"1")]
     fenced.apply([put(first, b"late", b"%d" % number) for number in range(MOST_STALE_KEYS + 5)], position=10_100)
     assert len(fenced.fence.stale_keys) == MOST_STALE_KEYS
@@ -288,7 +288,7 @@ def changelogs(draw: st.DrawFn) -> list[ChangelogRecord]:
             sender = draw(st.sampled_from([origin, *origins]))
             key = draw(st.sampled_from([*KEYS, FENCE_KEY] if sender != origin else KEYS))
             value = AT_LEAST_ONCE.encode() if key == FENCE_KEY else b"%d" % len(records)
-            records.append(ChangelogRecord(key, None if key != FENCE_KEY and draw(st.integers(0, 4)) == 0 else value, sender.headers()))
+            records.append(ChangelogRecord(key, None if key != FENCE_KEY and draw(st.integers(0, 4)) == 0 else value, sender.headers))
     return records
 
 
@@ -326,7 +326,7 @@ def test_compaction_changes_nothing_once_the_owner_has_written_stale_keys_once_m
     fenced.apply(records, position=len(records))
     owner = fenced.fence.owner
     assert owner is not None
-    its = owner.origin.headers()
+    its = owner.origin.headers
     again = [(FENCE_KEY, owner.guarantee.encode()), *fenced.stale_changes()]
     records = [*records, *(ChangelogRecord(key, value, its) for key, value in again)]
     if SOURCES_KEY in fenced.fence.stale_keys:
