@@ -194,8 +194,10 @@ async def test_take_returns_no_more_than_asked_for_and_raises_an_error_after_wha
         assert [record.offset for record in consumer.take((first, second), 3)[second]] == [1]
 
 
-async def test_partitions_are_looked_at_once_for_each_answer(bootstrap: str, prefix: str, consumer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    fetcher, place = consumer._fetcher, TopicPartition(prefix, 3)
+async def test_all_partitions_are_looked_at_when_more_than_positions_change(
+    bootstrap: str, prefix: str, consumer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetcher, place, other = consumer._fetcher, TopicPartition(prefix, 3), TopicPartition(prefix, 4)
     requests = _Requests(monkeypatch)
     await requests.at_rest()
     looks, look = [], FairFetcher._look
@@ -206,14 +208,36 @@ async def test_partitions_are_looked_at_once_for_each_answer(bootstrap: str, pre
 
     monkeypatch.setattr(FairFetcher, "_look", noted)
     fetcher._prefetch_backoff = 3_600  # else it looks again after 0.1 s
-    async with producing(bootstrap) as producer:
-        for _ in range(3):
-            await producer.send_and_wait(prefix, b"1", partition=place.partition)
-            await _until(lambda: place in consumer.ready())
-            consumer.take((place,), 10)
-            await requests.at_rest()
-        assert looks == [False] * 3, "once each, when it is taken"
-        fetcher._rest = fetcher._rest._replace(brokers=fetcher._rest.brokers | {99})
+
+    async def read(place: TopicPartition) -> None:
         await producer.send_and_wait(prefix, b"1", partition=place.partition)
         await _until(lambda: place in consumer.ready())
-    assert looks == [False, False, False, True], "a broker that has answered nothing is to be asked again"
+        consumer.take((place,), 10)
+        await requests.at_rest()
+
+    async with producing(bootstrap) as producer:
+        for _ in range(3):
+            await read(place)
+        assert looks == []
+        for changes in (consumer.pause, consumer.resume):
+            changes(other)
+            await read(place)
+            assert looks
+            await read(place)
+            looks.clear()
+        await fetcher._client.force_metadata_update()  # leaders may be others
+        await read(place)
+        assert looks
+        consumer.seek(other, 7)  # an error of one partition
+        await _until(lambda: other in consumer.ready())
+        with pytest.raises(OffsetOutOfRangeError):
+            consumer.take((other,), 10)
+        consumer.seek(other, 0)
+        await requests.at_rest()
+        looks.clear()
+        await read(place)
+        assert looks == []
+        fetcher._asked = fetcher._asked._replace(brokers=fetcher._asked.brokers | {99})
+        await producer.send_and_wait(prefix, b"1", partition=place.partition)
+        await _until(lambda: place in consumer.ready())
+    assert looks == [True], "a broker that has answered nothing is to be asked again"

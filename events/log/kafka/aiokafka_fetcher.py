@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import islice
-from operator import attrgetter
+from itertools import compress, islice
+from operator import attrgetter, ne
 from typing import Any, NamedTuple
 
 from aiokafka import TopicPartition
@@ -23,6 +23,12 @@ _UNKNOWN = (None, -1)
 """Leaders that are not known."""
 _FIELDS = attrgetter("key", "value", "offset", "timestamp", "headers")
 """Of a record of aiokafka."""
+_SEEN = attrgetter("_position", "_paused", "_resume_fut")
+"""Of the state of a partition. Two pauses have different futures."""
+_PROGRESS = attrgetter("_position", "highwater", "_paused")
+"""The end is that of the last fetch."""
+_COMMITTED_PROGRESS = attrgetter("_position", "lso", "_paused")
+"""The same for a consumer that reads committed records only."""
 
 
 class FetchedPartitions(OrderedDict[Any, Any]):
@@ -55,18 +61,27 @@ class FetchedPartitions(OrderedDict[Any, Any]):
         return self._last.get((topic, partition), 0)
 
 
-class _Rest(NamedTuple):
-    """What all partitions wait for."""
+class _Asked(NamedTuple):
+    """What the brokers were asked for, as long as no more than positions change."""
 
     assignment: Any
     partitions: Any
-    states: list[tuple[int | None, Any]]
-    """Position of each partition, and the future that ends its pause."""
-    requests: dict[int, Any]
-    """Broker -> its last request."""
+    leaders: Any
     brokers: frozenset[int]
+    """Those that were asked."""
+    places: list[TopicPartition]
+    states: list[Any]
+    """Of each of `places`."""
+    nodes: list[int]
+    """Broker to ask, of each of `places`."""
+    seen: list[tuple[int | None, bool, Any] | None]
+    """Position of each of `places` at the last request for it, whether it is paused, and the future
+    that ends the pause; None: its broker was not asked for it.
+    """
     resumed: list[Any]
     """Futures that end pauses."""
+    checked: set[int]
+    """Brokers whose sessions have no partitions but those in `places` that are theirs."""
 
 
 class FairFetcher(Fetcher):  # type: ignore[misc]
@@ -76,15 +91,15 @@ class FairFetcher(Fetcher):  # type: ignore[misc]
     While records of one answer are left, it fetches the next answer, if other partitions are known
     to have records. aiokafka fetches when no records are left.
 
-    When a broker has found nothing, its last request is repeated as long as no partition has
-    changed. To look at each partition, as aiokafka does, costs more than all the rest.
+    As long as no more than positions change, a request is made of those that did. To look at each
+    partition, as aiokafka does, costs more than all the rest.
     """
 
     _ahead_of = -1
     """How often something was found before the last fetch ahead."""
     _sessions: defaultdict[int, FetchSession]
     """Broker -> what it remembers."""
-    _rest: _Rest | None = None
+    _asked: _Asked | None = None
     """None: there is something else to do."""
     _waited_for = -1
     """How often something was found when it last waited for all of it to be taken."""
@@ -126,38 +141,55 @@ class FairFetcher(Fetcher):  # type: ignore[misc]
         self._notify(self._wait_consume_future)
 
     def _get_actions_per_node(self, assignment: Any) -> Any:
-        if self._records:
-            rest = self._rest
-            if rest is not None and self._has_asked_all(rest, assignment):
-                return [], {}, self._prefetch_backoff, False, rest.resumed
-            self._rest = None
+        asked = self._asked
+        if (
+            asked is None
+            or self._preferred_read_replica
+            or asked.assignment is not assignment
+            or asked.partitions is not assignment.tps
+            or asked.leaders is not self._client.cluster._partitions
+        ):
             return self._look(assignment)
-        states = [(each._position, each._resume_fut) for each in map(assignment.state_value, assignment.tps)]
-        rest = self._rest
-        if rest is not None and (rest.assignment is not assignment or rest.partitions is not assignment.tps or rest.states != states):
-            rest = None
-        free = frozenset() if rest is None else rest.brokers - self._in_flight
-        if rest is not None and all(each in rest.requests and self._sessions[each].found_nothing for each in free):
-            for each in free:
-                rest.requests[each]._max_wait_ms = self._fetch_max_wait_ms
-            return [(each, rest.requests[each]) for each in free], {}, REST_S, False, rest.resumed
-        requests = {} if rest is None else {each: request for each, request in rest.requests.items() if each in self._in_flight}
-        actions = self._look(assignment)
-        begun, resets, _, is_invalid, resumed = actions
-        requests.update(begun)
-        brokers = frozenset(self._in_flight.union(requests))
-        self._rest = None if resets or is_invalid else _Rest(assignment, assignment.tps, states, requests, brokers, resumed)
-        return actions
+        if self._records:
+            waits = self._has_asked_all(asked)
+            return ([], {}, self._prefetch_backoff, False, asked.resumed) if waits else self._look(assignment)
+        requests = self._changes(asked)
+        return self._look(assignment) if requests is None else (requests, {}, REST_S, False, asked.resumed)
 
-    def _has_asked_all(self, rest: _Rest, assignment: Any) -> bool:
+    def _has_asked_all(self, asked: _Asked) -> bool:
         """Whether no broker is to be asked before what the last answer has brought is taken. Only
         once for an answer: a task that takes nothing does not hold up others.
         """
         records, leader = self._records, self._client.cluster.leader_for_partition
-        if self._waited_for == records.fetches or rest.partitions is not assignment.tps:
+        if self._waited_for == records.fetches:
             return False
         self._waited_for = records.fetches
-        return rest.brokers <= self._in_flight.union(map(leader, records)) and not self._may_fetch_ahead(assignment)
+        return asked.brokers <= self._in_flight.union(map(leader, records)) and not self._may_fetch_ahead(asked.assignment)
+
+    def _changes(self, asked: _Asked) -> list[tuple[int, SessionRequest]] | None:
+        """Requests to all brokers that have answered; None: there is something else to do."""
+        free = asked.brokers - self._in_flight
+        if not all(self._sessions[each].takes_changes for each in free):
+            return None
+        for each in free - asked.checked:  # it was being asked when all was looked at, for partitions that others may lead now
+            if not self._sessions[each].knows_only(place for place, node_id in zip(asked.places, asked.nodes, strict=True) if node_id == each):
+                return None
+            asked.checked.add(each)
+        changed: dict[int, dict[str, list[tuple[int, int, int]]]] = {each: {} for each in free}
+        seen = list(map(_SEEN, asked.states))
+        for number in compress(range(len(seen)), map(ne, seen, asked.seen)):
+            (topic, partition), node_id, (position, is_paused, _) = asked.places[number], asked.nodes[number], seen[number]
+            if position is None or is_paused or node_id not in asked.brokers or asked.states[number].highwater is None:
+                return None
+            if node_id in changed:
+                changed[node_id].setdefault(topic, []).append((partition, position, self._max_partition_fetch_bytes))
+                asked.seen[number] = seen[number]
+        requests = []
+        for node_id, topics in changed.items():
+            request = self._new_request(node_id, topics, self._fetch_max_wait_ms)
+            request.names_changes = True
+            requests.append((node_id, request))
+        return requests
 
     def _look(self, assignment: Any) -> Any:
         """What aiokafka's own method returns, in less time. The partitions of which something was
@@ -169,8 +201,10 @@ class FairFetcher(Fetcher):  # type: ignore[misc]
         resets: defaultdict[int, list[TopicPartition]] = defaultdict(list)
         backoffs_s: dict[Any, float] = {}
         is_invalid, resumed = False, []
-        for place in assignment.tps:
-            node_id, state, found = replica(place), assignment.state_value(place), records.get(place)
+        places = list(assignment.tps)
+        states, nodes = list(map(assignment.state_value, places)), list(map(replica, places))
+        for place, state, node_id in zip(places, states, nodes, strict=True):
+            found = records.get(place)
             if found is not None:
                 found._backoff = 0 if ahead else self._prefetch_backoff
                 backoffs_s[node_id] = max(backoffs_s.get(node_id, 0.0), found.calculate_backoff())
@@ -188,6 +222,15 @@ class FairFetcher(Fetcher):  # type: ignore[misc]
                     self._sessions[node_id].lost()  # assigned again meanwhile: the broker would not name its end once more
         free = [each for each in wanted if not backoffs_s.get(each) and each not in resets]
         requests = [(each, self._request(each, wanted[each], ahead=ahead)) for each in free]
+        self._asked = None
+        if not (resets or is_invalid or self._preferred_read_replica):
+            brokers = self._in_flight.union(free)
+            seen = [
+                _SEEN(state) if node_id not in self._in_flight and place not in records and (node_id in brokers or state._paused) else None
+                for place, state, node_id in zip(places, states, nodes, strict=True)
+            ]
+            leaders = self._client.cluster._partitions
+            self._asked = _Asked(assignment, assignment.tps, leaders, frozenset(brokers), places, states, nodes, seen, resumed, set(free))
         backoff_s = min(filter(None, backoffs_s.values()), default=self._fetcher_timeout)
         return requests, resets, backoff_s, is_invalid, resumed
 
@@ -196,23 +239,24 @@ class FairFetcher(Fetcher):  # type: ignore[misc]
         for _, (topic, partition), position in sorted(partitions):
             topics.setdefault(topic, []).append((partition, position, self._max_partition_fetch_bytes))
         wait_ms = 0 if ahead else self._fetch_max_wait_ms  # what is being taken must not wait for it
+        if ahead:
+            self._ahead_of = self._records.fetches
+        return self._new_request(node_id, topics, wait_ms)
+
+    def _new_request(self, node_id: int, topics: dict[str, list[tuple[int, int, int]]], wait_ms: int) -> SessionRequest:
         made = SessionRequest(
             wait_ms, self._fetch_min_bytes, self._fetch_max_bytes, self._isolation_level, list(topics.items()), self._client_rack or ""
         )
         made.session = self._sessions[node_id]
-        if ahead:
-            self._ahead_of = self._records.fetches
         return made
 
     def _may_fetch_ahead(self, assignment: Any) -> bool:
         records = self._records
         if not records or records.fetches == self._ahead_of or records.bytes > self._fetch_max_bytes:
             return False
-        end = attrgetter("lso" if self._isolation_level == READ_COMMITTED else "highwater")  # by its last fetch
-        for state in map(assignment.state_value, assignment.tps.difference(records)):
-            if not state._paused and state._position is not None and state._position < (end(state) or 0):
-                return True
-        return False
+        progress = _COMMITTED_PROGRESS if self._isolation_level == READ_COMMITTED else _PROGRESS
+        others = map(assignment._tp_state.__getitem__, assignment.tps.difference(records))
+        return any(position is not None and position < (end or 0) and not is_paused for position, end, is_paused in map(progress, others))
 
 
 class _FetchedRecords(PartitionRecords):  # type: ignore[misc]

@@ -7,7 +7,7 @@ aiokafka has none.
 from __future__ import annotations
 
 import copy
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from aiokafka.protocol.fetch import FetchRequest
@@ -39,15 +39,24 @@ class FetchSession:
         """What the broker fetches unless the next request says otherwise."""
         self._asked = self._known
         """The same once it has answered the present request."""
-        self.found_nothing = False
-        """Whether the last answer names no partition."""
+        self._has_failed = False
+        """Whether the last answer has an error, of one of its partitions."""
 
-    def build(self, request: FetchRequest, version: Any) -> Any:
+    @property
+    def takes_changes(self) -> bool:
+        """Whether the next request may name changes only."""
+        return self._epoch != FIRST_EPOCH and not self._has_failed
+
+    def build(self, request: SessionRequest, version: Any) -> Any:
         """`request` in the given version of aiokafka's, with changes only."""
+        asked = {(topic, each[0]): (each[1], each[2]) for topic, partitions in request.topics for each in partitions}
+        if request.names_changes:
+            self._asked = {**self._known, **asked}
+            return self._built(request, version, ())
+        self._asked = asked
         if version.API_VERSION < _OLDEST:
             return FetchRequest.build(request, version)
         known: Mapping[tuple[str, int], Fetched] = {} if self._epoch == FIRST_EPOCH else self._known
-        asked = self._asked = {(topic, each[0]): (each[1], each[2]) for topic, partitions in request.topics for each in partitions}
         changes = copy.copy(request)
         changes._topics = []
         for topic, partitions in request.topics:
@@ -58,9 +67,19 @@ class FetchSession:
         for topic, partition in known:
             if (topic, partition) not in asked:
                 gone.setdefault(topic, []).append(partition)
+        return self._built(changes, version, gone.items())
+
+    def _built(self, changes: FetchRequest, version: Any, gone: Iterable[tuple[str, list[int]]]) -> Any:
         built = FetchRequest.build(changes, quick(version))
-        built.session_id, built.session_epoch, built.forgotten_topics_data = self._id, self._epoch, list(gone.items())
+        built.session_id, built.session_epoch, built.forgotten_topics_data = self._id, self._epoch, list(gone)
         return built
+
+    def asked(self, answer: Any) -> list[tuple[str, list[tuple[int, int, int]]]]:
+        """What was asked for of the partitions in the answer, as in a request: partition, offset
+        (-1: nothing was) and most bytes.
+        """
+        nothing = (-1, 0)
+        return [(topic, [(each[0], *self._asked.get((topic, each[0]), nothing)) for each in partitions]) for topic, partitions in answer.topics]
 
     def knows(self, topic: str, partition: int) -> bool:
         """Whether the broker has answered for this partition, and does so again when it has
@@ -68,9 +87,13 @@ class FetchSession:
         """
         return self._epoch != FIRST_EPOCH and (topic, partition) in self._known
 
+    def knows_only(self, places: Iterable[tuple[str, int]]) -> bool:
+        """Whether the broker fetches nothing but these partitions."""
+        return self._known.keys() <= set(places)
+
     def answered(self, answer: Any) -> None:
         """The broker has answered the request."""
-        self.found_nothing = not answer.topics
+        self._has_failed = any(each[1] for _, partitions in answer.topics for each in partitions)
         if answer.API_VERSION < _OLDEST or answer.error_code:
             self.lost()
         elif answer.session_id == NO_SESSION:
@@ -83,13 +106,16 @@ class FetchSession:
         """Whether the broker has taken the last request is not known. The next one begins a new
         session, and ends this one.
         """
-        self._epoch, self.found_nothing = FIRST_EPOCH, False
+        self._epoch = FIRST_EPOCH
 
 
 class SessionRequest(FetchRequest):  # type: ignore[misc]  # aiokafka ships no types
-    """A fetch of all partitions, of which `session` sends the changes."""
+    """A fetch of all partitions, of which `session` sends the changes. `names_changes`: it names
+    only those partitions of which something else is fetched than before.
+    """
 
     session: FetchSession
+    names_changes = False
 
     def build(self, request_struct_class: Any) -> Any:
         return self.session.build(self, request_struct_class)
@@ -107,6 +133,7 @@ def sending(send: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]
             request.session.lost()
             raise
         request.session.answered(answer)
+        request._topics = request.session.asked(answer)  # all that aiokafka looks for
         return answer
 
     return send_in_session

@@ -33,6 +33,11 @@ def answer(session_id: int = 7, error_code: int = 0) -> Any:
     return FetchResponse_v11(0, error_code, session_id, [])
 
 
+def each(partition: int, error_code: int = 0) -> tuple[Any, ...]:
+    """What an answer has of a partition."""
+    return partition, error_code, 20, 20, 0, [], -1, b""
+
+
 def exchange(session: FetchSession, offsets: dict[tuple[str, int], int], **answered: int) -> Any:
     asked = request(session, offsets)
     built = asked.build(FetchRequest_v11)
@@ -56,6 +61,34 @@ def test_later_requests_name_what_has_changed() -> None:
     built = exchange(session, {A: 5, B: 8})
     assert (built.session_epoch, named(built), built.forgotten_topics_data) == (3, {A: 5}, [("other", [0])])
     assert [session.knows(*place) for place in (A, B, C)] == [True, True, False]
+
+
+def test_request_that_names_changes_drops_nothing() -> None:
+    session = FetchSession()
+    assert not session.takes_changes
+    exchange(session, {A: 5, C: 9})
+    assert session.takes_changes
+    changes = request(session, {B: 6, C: 10})
+    changes.names_changes = True
+    built = changes.build(FetchRequest_v11)
+    assert (built.session_id, built.session_epoch, named(built), built.forgotten_topics_data) == (7, 1, {B: 6, C: 10}, [])
+    assert not session.knows(*B)
+    found = FetchResponse_v11(0, 0, 7, [("in", [each(0), each(2)]), ("other", [each(0)])])
+    assert session.asked(found) == [("in", [(0, 5, 1_000), (2, -1, 0)]), ("other", [(0, 10, 1_000)])]
+    session.answered(found)
+    assert all(session.knows(*place) for place in (A, B, C))
+    built = exchange(session, {A: 5, B: 6, C: 10})
+    assert (built.session_epoch, named(built), built.forgotten_topics_data) == (2, {}, [])
+
+
+def test_error_of_a_partition_is_looked_at() -> None:
+    session = FetchSession()
+    exchange(session, {A: 5, B: 6})
+    request(session, {A: 5, B: 6}).build(FetchRequest_v11)
+    session.answered(FetchResponse_v11(0, 0, 7, [("in", [each(0), each(1, error_code=6)])]))
+    assert not session.takes_changes
+    assert exchange(session, {A: 5, B: 6}).session_epoch == 2
+    assert session.takes_changes
 
 
 def test_request_whose_answer_is_lost_begins_a_new_session_and_ends_this_one() -> None:
@@ -111,8 +144,10 @@ async def test_failed_send_begins_a_new_session_and_other_requests_are_sent_as_t
         return answer()
 
     sends = sending(send)
-    await sends(3, request(session, {A: 5}))
+    sent_request = request(session, {A: 5})
+    await sends(3, sent_request)
     assert session.knows(*A)
+    assert sent_request.topics == [], "nothing was found, and aiokafka looks for no more"
     with pytest.raises(ConnectionError):
         await sends(3, request(session, {A: 5}))
     assert not session.knows(*A)
