@@ -425,7 +425,7 @@ class TaskRunner:
         if self._stopping.is_set() or (outputs and self._options.transactional):
             return False
         try:
-            if not self._may_go_on():
+            if not self._goes_on():
                 return False
         except RefusedError:
             return False
@@ -451,7 +451,7 @@ class TaskRunner:
             raise _abandoned() from None
         if self._called_off:
             raise RefusedError("called off")  # should a request have swallowed that
-        self._may_go_on()  # raises RefusedError; a closing task still commits
+        self._goes_on()  # raises RefusedError; a closing task still commits
         if self._options.transactional:
             return by_partition
         self._note_sent(await writer.send_outputs(by_partition) if by_partition else [])
