@@ -463,9 +463,9 @@ class TaskRunner:
         self._send_by_s = self._monotonic_s() + SEND_S
 
     def _may_go_on(self) -> bool:
-        """Called at least each PERMIT_MS while records are processed, and before outputs are sent
-        and a commit begins. False: commit and close the task. Raises RefusedError when the member
-        may not process it.
+        """Called at least each PERMIT_MS while records are processed, outputs are sent and commits
+        begin. False: commit and close the task. Raises RefusedError when the member may not process
+        it.
         """
         refusal, until_ms = self._permit.permit(self.task)
         self._permitted_until_ms = until_ms if refusal is None else 0
