@@ -409,7 +409,7 @@ class Transactions:
             now_s = loop.time()
             self._open_until_s = now_s + min(OPEN_FACTOR * (now_s - closing_s), self._most_open_s)
             outputs = {place for part in transaction.parts for place in part.written_to}
-            self._outputs, self._expected = outputs, sorted(outputs & self._outputs)
+            self._outputs, self._expected = outputs, sorted(outputs | self._outputs)
             self._committed += sorted(transaction.parts, key=lambda part: part.task not in self._announced)
             if not self._announced:
                 self._tell_committed()
