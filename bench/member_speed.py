@@ -9,7 +9,7 @@ recounted: each record has one output, with the right count. The start takes fro
 start to the first output of each partition, and rates are taken after that; equipoise's group waits
 for no other members. A member runs once before anything is measured, also at a steady rate: a
 broker that has just started compiles its code, and is slow. Compare the lines of one run, not those
-of two machines, and lines with the same speed of the machine.
+of two machines, and those in which the generator took as much CPU.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from bisect import bisect_left
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import attrs
@@ -87,14 +86,18 @@ class Output:
 
 @attrs.frozen(kw_only=True)
 class Latency:
-    """Waits from append to append at a steady rate, and the CPU used meanwhile."""
+    """Waits from append to append at a steady rate, and the CPU that the system and the generator
+    used meanwhile. The generator does the same work for each system: it takes more when the machine
+    is slower, as one that shares its cores with others is at times.
+    """
 
     p50_ms: float
     p99_ms: float
     cpu_percent: float
+    generator_percent: float
 
     def cell(self) -> str:
-        return f"{self.p50_ms:.0f} / {self.p99_ms:.0f}, {self.cpu_percent:.0f} %"
+        return f"{self.p50_ms:.0f} / {self.p99_ms:.0f}, {self.cpu_percent:.0f} %, {self.generator_percent:.0f} %"
 
 
 @attrs.frozen(kw_only=True)
@@ -110,13 +113,11 @@ class Speed:
     connections: int
     start_s: float
     latencies: dict[int, Latency]
-    machine: float
-    """See `machine_speed`: while this was measured."""
 
     def row(self) -> str:
         cells = (
             f"{self.per_s / 1_000:.1f}", f"{self.cpu_s:.2f}", f"{self.idle_percent:.1f}", f"{self.rss_mb:.0f}", str(self.connections),
-            f"{self.start_s:.1f}", f"{self.machine:.0f}", *(each.cell() for each in self.latencies.values()),
+            f"{self.start_s:.1f}", *(each.cell() for each in self.latencies.values()),
         )  # fmt: skip
         return f"| {self.label} | {' | '.join(cells)} |"
 
@@ -130,7 +131,6 @@ def best_of(rounds: Sequence[Speed]) -> Speed:
         label=rounds[0].label, per_s=max(each.per_s for each in rounds), cpu_s=min(each.cpu_s for each in rounds),
         idle_percent=min(each.idle_percent for each in rounds), rss_mb=max(each.rss_mb for each in rounds),
         connections=max(each.connections for each in rounds), start_s=min(each.start_s for each in rounds), latencies=waits,
-        machine=max(each.machine for each in rounds),
     )  # fmt: skip
 
 
@@ -241,7 +241,6 @@ async def speed_of(system: System, records: int, rates: tuple[int, ...]) -> Spee
     """Runs one system. Raises AssertionError when its outputs are wrong."""
     topics = Topics(system)
     await topics.make(records)
-    machine = [machine_speed()]
     total = sum(topics.written)
     system.open()
     began_ms = time.time() * 1_000
@@ -261,40 +260,26 @@ async def speed_of(system: System, records: int, rates: tuple[int, ...]) -> Spee
         await asyncio.sleep(IDLE_S)
         idle_s = cpu_seconds(pid) - idle_s
         rss_mb, connections = _peak_rss_mb(pid), _connections(pid, system.bootstrap)
-        machine.append(machine_speed())
-        latencies = {}
-        for rate in rates:
-            latencies[rate] = await _latency(topics, pid, rate)
-            machine.append(machine_speed())
+        latencies = {rate: await _latency(topics, pid, rate) for rate in rates}
     finally:
         instance.kill()
         system.close()
     return Speed(
         label=system.label, per_s=(end - begin) / ((times[end] - times[begin]) / 1_000),
         cpu_s=(over_cpu_s - low_cpu_s) / max(1, total - low) * 100_000, idle_percent=idle_s / IDLE_S * 100, rss_mb=rss_mb, connections=connections,
-        start_s=(max(first.values()) - began_ms) / 1_000, latencies=latencies, machine=median(machine),
+        start_s=(max(first.values()) - began_ms) / 1_000, latencies=latencies,
     )  # fmt: skip
-
-
-def machine_speed() -> float:
-    """Rounds of an empty loop, in millions per second of CPU: how fast the machine is just now. One
-    that shares its cores with others is half as fast at times.
-    """
-    began_s = time.thread_time()
-    for _ in range(1_000_000):
-        pass
-    return 1 / (time.thread_time() - began_s)
 
 
 async def _latency(topics: Topics, pid: int, rate: int) -> Latency:
     await asyncio.sleep(1.0)
-    since, cpu_s, began_s = list(topics.written), cpu_seconds(pid), time.monotonic()
+    since, cpu_s, own_s, began_s = list(topics.written), cpu_seconds(pid), time.process_time(), time.monotonic()
     await topics.feed(rate)
-    cpu = (cpu_seconds(pid) - cpu_s) / (time.monotonic() - began_s)
+    cpu, own, took_s = cpu_seconds(pid) - cpu_s, time.process_time() - own_s, time.monotonic() - began_s
     outputs = await topics.outputs(sum(topics.written) - sum(since))
     appended = await topics.appended(since)
     waits = [each.at_ms - appended[each.partition, each.offset] for each in outputs]
-    return Latency(p50_ms=quantile(waits, 0.5), p99_ms=quantile(waits, 0.99), cpu_percent=cpu * 100)
+    return Latency(p50_ms=quantile(waits, 0.5), p99_ms=quantile(waits, 0.99), cpu_percent=cpu / took_s * 100, generator_percent=own / took_s * 100)
 
 
 async def warm_up(system: System, records: int) -> None:
@@ -424,9 +409,9 @@ def main(tasks: str, guarantees: str, systems: str, records: int, rates: str, ro
             asyncio.run(warm_up(made("equipoise", 26, exactly_once=guarantee == "eos"), WARM_UP_RECORDS))
         for count in map(int, tasks.split(",")):
             print(f"\n{count} tasks")
-            latency = "".join(f" at {rate}/s p50 / p99 ms, CPU |" for rate in steady)
-            print(f"| | k records/s | CPU s per 100k | idle CPU % | peak RSS MB | connections | start s | machine |{latency}")
-            print("|---|" + "---|" * (7 + len(steady)))
+            latency = "".join(f" at {rate}/s p50 / p99 ms, CPU, CPU of the generator |" for rate in steady)
+            print(f"| | k records/s | CPU s per 100k | idle CPU % | peak RSS MB | connections | start s |{latency}")
+            print("|---|" + "---|" * (6 + len(steady)))
             found: dict[str, dict[str, list[Speed]]] = {guarantee: {} for guarantee in guarantees.split(",")}
             for key in systems.split(",") * rounds:
                 for guarantee, measured in found.items():  # next to each other: a machine may get slower within minutes
