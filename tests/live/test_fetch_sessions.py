@@ -222,7 +222,7 @@ async def test_all_partitions_are_looked_at_when_more_than_positions_change(
         for changes in (consumer.pause, consumer.resume):
             changes(other)
             await read(place)
-            assert looks
+            assert 1 <= len(looks) <= 5
             await read(place)
             looks.clear()
         await fetcher._client.force_metadata_update()  # leaders may be others

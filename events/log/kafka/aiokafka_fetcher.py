@@ -148,6 +148,7 @@ class FairFetcher(Fetcher):  # type: ignore[misc]
             or asked.assignment is not assignment
             or asked.partitions is not assignment.tps
             or asked.leaders is not self._client.cluster._partitions
+            or any(each.done() for each in asked.resumed)  # else aiokafka would wait for nothing, and look again at once
         ):
             return self._look(assignment)
         if self._records:
