@@ -116,8 +116,10 @@ class ChangelogFence:
         self.stale_keys: set[bytes] = set()
         self.dropped_records = 0
         self._changed = False
-        self._judged: tuple[Sequence[tuple[str, bytes]], ChangelogOwner | None, tuple[bool, bool]] | None = None
-        """The last headers, the owner after them, and the verdict: most records have the same."""
+        self._judged: tuple[Sequence[tuple[str, bytes]], tuple[bool, bool]] | None = None
+        """The last headers, and the verdict: most records have the same. Only others bring another
+        owner.
+        """
 
     def fold(self, records: Sequence[ChangelogRecord | ConsumedRecord]) -> Mapping[bytes, bytes | None]:
         """Folds the next records of the changelog, in order. Returns the changes to the store: key
@@ -170,11 +172,9 @@ class ChangelogFence:
         """Whether records with these headers count, and whether a build that knows epochs wrote
         them.
         """
-        if self._judged is not None and self._judged[0] == headers and self._judged[1] is self.owner:
-            return self._judged[2]
-        found = self._judge_anew(headers)
-        self._judged = headers, self.owner, found
-        return found
+        if self._judged is None or self._judged[0] != headers:
+            self._judged = headers, self._judge_anew(headers)
+        return self._judged[1]
 
     def _judge_anew(self, headers: Sequence[tuple[str, bytes]]) -> tuple[bool, bool]:
         origin = read_origin(headers)

@@ -2,9 +2,9 @@
 that want one, up to a size. So requests and connections do not grow with tasks.
 
 A transaction is open for a while, in which tasks may add to their commits. Then it closes: when all
-that they write is acknowledged it is committed. What comes while one closes has to
-wait, and each end is a marker in each partition, so it stays open for sixteen times as long as the
-former one took to close.
+that they write is acknowledged it is committed. What comes while one closes has to wait, and each
+end is a marker in each partition, so it stays open for sixteen times as long as the former one took
+to close.
 
 Outputs are written at once, because others wait for them. Changes to changelogs, which nobody reads
 before the end, are written when most of the time is over: few remain for the time of closing.

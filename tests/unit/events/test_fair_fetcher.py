@@ -16,7 +16,8 @@ from equipoise.events.log.kafka.aiokafka_fetcher import FairFetcher, FetchedPart
 from equipoise.events.log.kafka.aiokafka_sessions import FetchSession
 
 A, B, C = (TopicPartition("in", partition) for partition in range(3))
-ENDS = 20
+END = 20
+"""Of each partition."""
 
 
 class Consumer:
@@ -50,7 +51,7 @@ class Consumer:
 
     def answer(self, node_id: int, *found: TopicPartition, error_code: int = 0) -> None:
         """The broker has answered, and found something in these partitions."""
-        answer = FetchResponse_v11(0, 0, 7, [(place.topic, [(place.partition, error_code, ENDS, ENDS, 0, [], -1, b"")]) for place in found])
+        answer = FetchResponse_v11(0, 0, 7, [(place.topic, [(place.partition, error_code, END, END, 0, [], -1, b"")]) for place in found])
         self.fetcher._sessions[node_id].answered(answer)
         self.fetcher._in_flight.discard(node_id)
         for state in self.assignment._tp_state.values():

@@ -33,15 +33,15 @@ def answer(session_id: int = 7, error_code: int = 0) -> Any:
     return FetchResponse_v11(0, error_code, session_id, [])
 
 
-def each(partition: int, error_code: int = 0) -> tuple[Any, ...]:
+def answered(partition: int, error_code: int = 0) -> tuple[Any, ...]:
     """What an answer has of a partition."""
     return partition, error_code, 20, 20, 0, [], -1, b""
 
 
-def exchange(session: FetchSession, offsets: dict[tuple[str, int], int], **answered: int) -> Any:
+def exchange(session: FetchSession, offsets: dict[tuple[str, int], int], **said: int) -> Any:
     asked = request(session, offsets)
     built = asked.build(FetchRequest_v11)
-    session.answered(answer(**answered))
+    session.answered(answer(**said))
     return built
 
 
@@ -73,7 +73,7 @@ def test_request_that_names_changes_drops_nothing() -> None:
     built = changes.build(FetchRequest_v11)
     assert (built.session_id, built.session_epoch, named(built), built.forgotten_topics_data) == (7, 1, {B: 6, C: 10}, [])
     assert not session.knows(*B)
-    found = FetchResponse_v11(0, 0, 7, [("in", [each(0), each(2)]), ("other", [each(0)])])
+    found = FetchResponse_v11(0, 0, 7, [("in", [answered(0), answered(2)]), ("other", [answered(0)])])
     assert session.asked(found) == [("in", [(0, 5, 1_000), (2, -1, 0)]), ("other", [(0, 10, 1_000)])]
     session.answered(found)
     assert all(session.knows(*place) for place in (A, B, C))
@@ -85,7 +85,7 @@ def test_error_of_a_partition_is_looked_at() -> None:
     session = FetchSession()
     exchange(session, {A: 5, B: 6})
     request(session, {A: 5, B: 6}).build(FetchRequest_v11)
-    session.answered(FetchResponse_v11(0, 0, 7, [("in", [each(0), each(1, error_code=6)])]))
+    session.answered(FetchResponse_v11(0, 0, 7, [("in", [answered(0), answered(1, error_code=6)])]))
     assert not session.takes_changes
     assert exchange(session, {A: 5, B: 6}).session_epoch == 2
     assert session.takes_changes
