@@ -4,6 +4,7 @@ groups are behind their sources. See docs/protocol.md#d6.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterable
 
@@ -33,11 +34,12 @@ class Observer:
         self._connection = connection
         self._stack = contextlib.AsyncExitStack()
         self._clients: tuple[Admin, Consumer] | None = None
+        self._connecting = asyncio.Lock()
         self.hidden: frozenset[str] = frozenset()
         """Topics of the last look that this user may not see."""
 
     async def close(self) -> None:
-        """Closes the connections; the next question makes new ones."""
+        """Closes the connections that are made; the next question makes new ones."""
         stack, self._stack = self._stack, contextlib.AsyncExitStack()
         self._clients = None
         await stack.aclose()
@@ -48,10 +50,13 @@ class Observer:
         return await topics.ids(consumer)
 
     async def _connect(self) -> tuple[Admin, Consumer]:
-        if self._clients is None:
-            admin = await self._stack.enter_async_context(admin_client(self._connection))
-            self._clients = admin, await self._stack.enter_async_context(reader(self._connection))
-        return self._clients
+        async with self._connecting:
+            if self._clients is None:
+                async with contextlib.AsyncExitStack() as stack:
+                    admin = await stack.enter_async_context(admin_client(self._connection))
+                    self._clients = admin, await stack.enter_async_context(reader(self._connection))
+                    self._stack = stack.pop_all()  # only now: `close` may come while these connect
+            return self._clients
 
     async def look(self, topics: set[str]) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, tuple[str, ...]]]]:
         """End offsets, and racks of the replicas, each by topic and partition. Topics that do not

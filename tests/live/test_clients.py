@@ -21,6 +21,7 @@ from aiokafka.conn import AIOKafkaConnection
 
 from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer, DeployedProducer
 from equipoise.events.log.kafka.connection import Connection
+from equipoise.worker.observer import Observer
 from tests.live.brokers import Brokers
 from tests.live.conftest import open_connections
 from tests.live.kafka import admin_client, reader, writer
@@ -91,6 +92,23 @@ async def test_consumer_stopped_while_requesting_closes_its_connections(how: str
         await asyncio.gather(*asking, return_exceptions=True)
 
 
+@pytest.mark.parametrize("opening", ["reader", "admin"])
+async def test_client_stopped_while_a_question_connects_closes_that_connection_too(opening: str, brokers: Brokers, prefix: str) -> None:
+    connection = Connection(bootstrap=brokers.bootstrap)
+    await (await writing(connection, prefix)).stop()
+    async with OPENING[opening](connection) as client:
+        with away(brokers, "stands still"):
+            asked = client.end_offsets([TopicPartition(prefix, 0)]) if opening == "reader" else client.describe_topics([prefix])
+            asking = asyncio.ensure_future(asked)
+            await asyncio.sleep(0.2)
+            assert not asking.done()
+            await client.stop(within_s=1.0)
+        await asyncio.wait((asking,), timeout=1.0)
+        assert open_connections() == []
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+
+
 async def test_consumer_stopped_while_backing_off_closes_its_connections(brokers: Brokers, prefix: str, caplog: pytest.LogCaptureFixture) -> None:
     """aiokafka ends as cancelled then, before it has come to its connections."""
     connection, tp = Connection(bootstrap=brokers.bootstrap), TopicPartition(prefix, 0)
@@ -121,6 +139,21 @@ async def test_producer_stopped_while_sending_closes_its_connections(how: str, a
         assert open_connections() == []
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
+
+
+async def test_observer_closed_while_it_connects_has_no_connection_that_nobody_closes(brokers: Brokers, prefix: str) -> None:
+    connection = Connection(bootstrap=brokers.bootstrap)
+    observer = Observer(connection)
+    await (await writing(connection, prefix)).stop()
+    with away(brokers, "stands still"):
+        asking = [asyncio.ensure_future(observer.look({prefix})) for _ in range(2)]
+        await asyncio.sleep(0.2)
+        await observer.close()
+    for ends, _ in await asyncio.gather(*asking):
+        assert ends == {prefix: {0: 1}}
+    assert open_connections()
+    await observer.close()
+    assert open_connections() == []
 
 
 @pytest.mark.parametrize("how", AWAY)

@@ -24,6 +24,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.admin.records_to_delete import RecordsToDelete
 from aiokafka.client import CoordinationType
+from aiokafka.conn import AIOKafkaConnection
 from aiokafka.consumer.subscription_state import TopicPartitionState
 from aiokafka.errors import (
     ConcurrentTransactions,
@@ -644,6 +645,7 @@ def _cut(client: Any) -> list[asyncio.Task[Any]]:
     connected = _connected(client)
     connected.cluster._brokers.clear()  # so that nothing reconnects
     connected.cluster._bootstrap_brokers.clear()
+    connected._conns = _OfStopped(connected._conns)
     running = [task for task in (connected._sync_task, *_tasks(client)) if task is not None and not task.done()]
     for task in running:
         task.cancel()
@@ -653,6 +655,14 @@ def _cut(client: Any) -> list[asyncio.Task[Any]]:
         if writer is not None:
             writer.transport.abort()  # closing waits until the broker has taken what was written
     return running
+
+
+class _OfStopped(dict[Any, AIOKafkaConnection]):
+    """Connections of a stopped client. What a question in flight still connects is closed."""
+
+    def __setitem__(self, node: Any, connection: AIOKafkaConnection) -> None:
+        connection.close()
+        super().__setitem__(node, connection)
 
 
 def _connected(client: Any) -> Any:
