@@ -44,7 +44,7 @@ FAST_JAVA = (
     "-XX:+AlwaysPreTouch", "-Xms1g", "-Xmx1g",
 )  # fmt: skip
 """For benchmarks: the options of Kafka's own start script, with all of its memory from the
-beginning. Without a goal for its pauses the broker stands still for 60 to 130 ms each five seconds.
+beginning. Without a goal for the pauses of its collector, records wait for these.
 """
 INDEX_BYTES = 256 * 1024
 """Enough for segments of 128 MB. Kafka makes two files of 10 MB for each partition and maps them:
