@@ -10,8 +10,9 @@ import multiprocessing
 import os
 import signal
 import time
+from array import array
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import Any
@@ -52,13 +53,15 @@ class Application:
             await admin.create_topics([NewTopic(name, self.partitions, 1, topic_configs=settings.get(name, {})) for name in names])
 
     async def feed(self, per_second: float) -> None:
-        """Sends records to the partitions in turn, `per_second` in total, until cancelled."""
+        """Sends one record to each partition at a time, `per_second` records in total, until
+        cancelled.
+        """
         async with writer(self.connection) as producer:
             begun_s = time.monotonic()
-            for number in itertools.count():
+            for number in itertools.count(1):
                 await producer.send(self.name, b"1", key=b"k%d" % (number % 1_000), partition=number % self.partitions)
                 ahead_s = number / per_second - (time.monotonic() - begun_s)
-                if ahead_s > 0:
+                if ahead_s > 0 and number % self.partitions == 0:
                     await asyncio.sleep(ahead_s)
 
 
@@ -87,8 +90,7 @@ class MemberProcess:
 
     def turns(self) -> list[Turn]:
         """All records processed so far."""
-        turns: list[Turn] = self._asked("turns")
-        return turns
+        return _turns_in(self._asked("turns"))
 
     def leave(self) -> list[Turn]:
         """Lets it hand over its tasks and leave; returns the records it processed."""
@@ -99,11 +101,10 @@ class MemberProcess:
         return self._ended("restart")
 
     def _ended(self, how: str) -> list[Turn]:
-        turns: list[Turn]
         self.asked_s = time.monotonic()
-        turns, self.ended_s = self._asked(how)
+        written, self.ended_s = self._asked(how)
         self._process.join(PATIENCE_S)
-        return turns
+        return _turns_in(written)
 
     def kill(self) -> None:
         self._process.kill()
@@ -124,7 +125,7 @@ def _be_member(application: Application, member_id: str, options: dict[str, Any]
 
 
 async def _run_member(application: Application, member_id: str, options: dict[str, Any], pipe: Pipe) -> None:
-    turns: list[Turn] = []
+    turns = array("d")  # in which the collector of garbage finds nothing to look at
     began_s = time.monotonic()
     filling = bytes(application.value_bytes)
 
@@ -133,7 +134,7 @@ async def _run_member(application: Application, member_id: str, options: dict[st
         total = int(record.value) + (0 if known is None else int(known[:10]))
         context.state.put(record.key, b"%010d" % total + filling)
         context.send(f"{application.name}-out", b"%d" % total, key=record.key)
-        turns.append((context.task.partition, context.token, time.monotonic()))
+        turns.extend((context.task.partition, context.token, time.monotonic()))
 
     async with Member(
         application.name, add_up, sources=application.name, state=f"{application.name}-state", member_id=member_id,
@@ -150,6 +151,10 @@ async def _run_member(application: Application, member_id: str, options: dict[st
             await asyncio.sleep(0.02)
         await leaving
     pipe.send((turns, time.monotonic()))
+
+
+def _turns_in(written: Sequence[float]) -> list[Turn]:
+    return [(int(partition), int(token), when_s) for partition, token, when_s in zip(*[iter(written)] * 3, strict=True)]
 
 
 async def until_running(members: Iterable[MemberProcess], tasks: int, each: int = 1) -> None:
