@@ -38,7 +38,7 @@ from equipoise.runtime import Runtime
 
 _LOG = logging.getLogger(__name__)
 RETRY_S = 0.5
-MOST_UNSENT = 1_000
+MOST_UNSENT = 4_000
 """Outputs that wait, with at_least_once, while more records are processed."""
 SEND_S = 0.1
 """Longest time that outputs wait, with at_least_once, while more records are processed."""

@@ -16,6 +16,7 @@ from equipoise.events.log.kafka.aiokafka_fetcher import FairFetcher
 from equipoise.events.log.kafka.aiokafka_sessions import FetchSession
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.opening import writer
 from tests.live.test_restorer import make_topic, producing
 
 PARTITIONS = 20
@@ -192,6 +193,53 @@ async def test_take_returns_no_more_than_asked_for_and_raises_an_error_after_wha
         consumer.seek(second, 1)
         await _until(lambda: second in consumer.ready())
         assert [record.offset for record in consumer.take((first, second), 3)[second]] == [1]
+
+
+@pytest.mark.parametrize("how", ["getmany", "take"])
+async def test_reading_goes_on_within_a_batch(bootstrap: str, prefix: str, consumer: Any, how: str) -> None:
+    place = TopicPartition(prefix, 1)
+    async with writer(Connection(bootstrap=bootstrap), linger_ms=1_000, compression_type="gzip") as producer:
+        for sent in [await producer.send(prefix, b"%d" % number, partition=place.partition) for number in range(10)]:
+            await sent
+
+    async def read(most: int) -> list[int]:
+        await _until(lambda: place in consumer.ready())
+        found = await consumer.getmany(place, max_records=most) if how == "getmany" else consumer.take((place,), most)
+        return [record.offset for record in found.get(place, ())]
+
+    assert [(await read(most), await consumer.position(place)) for most in (4, 1)] == [([0, 1, 2, 3], 4), ([4], 5)]
+    consumer.seek(place, 7)
+    await _until(lambda: place not in consumer.ready())
+    assert (await read(2), await consumer.position(place)) == ([7, 8], 9)
+    assert (await read(2), await consumer.position(place)) == ([9], 10)
+
+
+async def test_getmany_waits_as_long_as_it_is_told(bootstrap: str, prefix: str, consumer: Any) -> None:
+    place, loop = TopicPartition(prefix, 1), asyncio.get_running_loop()
+    begun_s = loop.time()
+    assert await consumer.getmany(place, timeout_ms=300) == {}
+    assert loop.time() - begun_s >= 0.3
+    reading = asyncio.ensure_future(consumer.getmany(place, timeout_ms=60_000))
+    async with producing(bootstrap) as producer:
+        await producer.send_and_wait(prefix, b"1", partition=2)
+        await _until(lambda: TopicPartition(prefix, 2) in consumer.ready())
+        assert not reading.done(), "that is another partition"
+        await producer.send_and_wait(prefix, b"2", partition=1)
+    assert {found: [record.value for record in records] for found, records in (await reading).items()} == {place: [b"2"]}
+
+
+async def test_first_question_about_a_topic_waits_for_nothing_but_its_answer(bootstrap: str, prefix: str) -> None:
+    await make_topic(bootstrap, prefix, PARTITIONS)
+    async with producing(bootstrap) as producer:  # the broker leads the partition then
+        await producer.send_and_wait(prefix, b"1", partition=3)
+    consumer: Any = Connection(bootstrap=bootstrap).clients.consumer()
+    await consumer.start()
+    try:
+        consumer._fetcher._retry_backoff = 3_600
+        async with asyncio.timeout(20):
+            assert await consumer.end_offsets([TopicPartition(prefix, 3)]) == {TopicPartition(prefix, 3): 1}
+    finally:
+        await consumer.stop()
 
 
 async def test_all_partitions_are_looked_at_when_more_than_positions_change(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import compress, islice
 from operator import attrgetter, ne
 from typing import Any, NamedTuple
@@ -111,9 +113,25 @@ class FairFetcher(Fetcher):  # type: ignore[misc]
         fetcher._sessions = defaultdict(FetchSession)
         fetcher.__class__ = cls
 
+    async def fetched_records(self, partitions: Any, timeout: float = 0, max_records: int | None = None) -> dict[Any, Sequence[Record]]:  # noqa: ASYNC109
+        """What `take` finds, the first fetched first, as soon as there is something."""
+        until_s = self._loop.time() + timeout
+        while True:
+            wanted = set(partitions)
+            found = self.take([place for place in self._records if not wanted or place in wanted], max_records or sys.maxsize)
+            left_s = until_s - self._loop.time()
+            if found or left_s <= 0:
+                return found
+            waiter = self._create_fetch_waiter()
+            await asyncio.wait((waiter,), timeout=left_s)
+            if not waiter.done() or self._closed:
+                waiter.cancel()
+                return {}
+            waiter.result()  # it may be that reading is not allowed
+
     def take(self, partitions: Sequence[Any], most: int) -> dict[Any, Sequence[Record]]:
-        """As `fetched_records` of aiokafka, which looks at all partitions to find those of one
-        task.
+        """The records that were fetched of these partitions, so many at most. Raises the error that
+        came instead of records.
         """
         taken: dict[Any, Sequence[Record]] = {}
         for place in partitions:
@@ -126,6 +144,8 @@ class FairFetcher(Fetcher):  # type: ignore[misc]
                 fetched.check_raise()
             elif fetched.check_assignment(place):
                 records = list(islice(fetched._partition_records, most))
+                if len(records) == most:  # the iterator has not come to an end
+                    fetched._partition_records.next_fetch_offset = records[-1].offset + 1
                 fetched._update_position()
             if len(records) < most:
                 self._forget(place)
@@ -135,6 +155,14 @@ class FairFetcher(Fetcher):  # type: ignore[misc]
                 if not most:
                     break
         return taken
+
+    async def _proc_offset_requests(self, timestamps: Mapping[Any, int]) -> Any:
+        """Adds topics that the client does not know, so that aiokafka waits for their metadata.
+        Without that it fails first, and asks again 0.1 s later.
+        """
+        for topic in dict.fromkeys(place.topic for place in timestamps):
+            self._client.add_topic(topic)
+        return await super()._proc_offset_requests(timestamps)
 
     def _forget(self, place: Any) -> None:
         del self._records[place]
@@ -269,23 +297,27 @@ class _FetchedRecords(PartitionRecords):  # type: ignore[misc]
         return self._records_iterator  # type: ignore[no-any-return]
 
     def _unpack_records(self) -> Iterator[Record]:
+        """`next_fetch_offset` is the position behind the last batch that was unpacked. Whoever
+        stops within one has to set it.
+        """
         (topic, partition), batches, new = self._tp, self._records, tuple.__new__
         last: list[tuple[str, bytes]] = []
         shared: tuple[tuple[str, bytes], ...] = ()
+        begin: int | None = self.next_fetch_offset  # which may be within the first batch
         while batches.has_next():
             batch = batches.next_batch()
             if self._check_crcs and not batch.validate_crc():
                 raise CorruptRecordException(f"Invalid CRC - {self._tp}")
             if self._holds_records(batch):
-                begin = self.next_fetch_offset  # which may be within the batch
                 kind = batch.timestamp_type
-                for key, value, offset, timestamp_ms, headers in map(_FIELDS, batch):
-                    if offset >= begin:
-                        self.next_fetch_offset = offset + 1
-                        if headers != last:  # those of one owner have the same ones: a tuple for all
-                            last, shared = headers, tuple(headers)
-                        # As `Record(...)` does, without a call of its own.
-                        yield new(Record, (key, value, topic, partition, offset, timestamp_ms, shared, kind))
+                rows: Iterator[tuple[Any, ...]] = map(_FIELDS, batch)
+                if begin is not None:
+                    rows, begin = _from(begin, rows), None
+                for key, value, offset, timestamp_ms, headers in rows:
+                    if headers != last:  # those of one owner have the same ones: a tuple for all
+                        last, shared = headers, tuple(headers)
+                    # As `Record(...)` does, without a call of its own.
+                    yield new(Record, (key, value, topic, partition, offset, timestamp_ms, shared, kind))
             self.next_fetch_offset = batch.next_offset  # compaction may have removed the last ones
 
     def _holds_records(self, batch: Any) -> bool:
@@ -297,3 +329,7 @@ class _FetchedRecords(PartitionRecords):  # type: ignore[misc]
             elif batch.is_transactional and batch.producer_id in self._aborted_producers:
                 return False
         return not batch.is_control_batch
+
+
+def _from(begin: int, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    return (row for row in rows if row[2] >= begin)
