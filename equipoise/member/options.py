@@ -123,8 +123,7 @@ class MemberOptions:
     """
     most_uncommitted_records: int = attrs.field(default=10_000, validator=fields.integer(1))
     """A task commits after this many records at the latest. All tasks of a member together have
-    about 400,000 that are not committed, with exactly_once 200,000: those with the most commit
-    first.
+    about 800,000 that are not committed: those with the most commit first.
     """
     auto_offset_reset: str = attrs.field(default="earliest", validator=fields.one_of("earliest", "latest"))
     """Where a task without committed offset begins to read: ``earliest`` or ``latest``."""

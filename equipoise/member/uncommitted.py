@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-MOST_OF_MEMBER = 400_000
+MOST_OF_MEMBER = 800_000
 """Uncommitted records of all tasks of a member, about: each takes some 300 bytes."""
 LONGEST_WAIT_S = 1.0
 """Commits that take longer, because one broker does not answer, hold up other tasks no longer."""
