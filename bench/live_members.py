@@ -125,7 +125,7 @@ def _be_member(application: Application, member_id: str, options: dict[str, Any]
 
 
 async def _run_member(application: Application, member_id: str, options: dict[str, Any], pipe: Pipe) -> None:
-    turns = array("d")  # in which the collector of garbage finds nothing to look at
+    turns = array("d")  # the garbage collector has no objects to look at in it
     began_s = time.monotonic()
     filling = bytes(application.value_bytes)
 

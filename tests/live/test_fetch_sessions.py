@@ -207,6 +207,8 @@ async def test_reading_goes_on_within_a_batch(bootstrap: str, prefix: str, consu
         found = await consumer.getmany(place, max_records=most) if how == "getmany" else consumer.take((place,), most)
         return [record.offset for record in found.get(place, ())]
 
+    await _until(lambda: place in consumer.ready())
+    assert consumer.take((place,), 0) == {}
     assert [(await read(most), await consumer.position(place)) for most in (4, 1)] == [([0, 1, 2, 3], 4), ([4], 5)]
     consumer.seek(place, 7)
     await _until(lambda: place not in consumer.ready())

@@ -144,7 +144,7 @@ class FairFetcher(Fetcher):  # type: ignore[misc]
                 fetched.check_raise()
             elif fetched.check_assignment(place):
                 records = list(islice(fetched._partition_records, most))
-                if len(records) == most:  # the iterator has not come to an end
+                if records and len(records) == most:  # the iterator has not come to an end
                     fetched._partition_records.next_fetch_offset = records[-1].offset + 1
                 fetched._update_position()
             if len(records) < most:
