@@ -21,6 +21,7 @@ import attrs
 
 from bench.live import PATIENCE_S
 from equipoise import Member, Record, TaskContext
+from equipoise.events.errors import InputError
 from equipoise.events.facts import GroupConfigured
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.opening import admin_client, writer
@@ -136,21 +137,28 @@ async def _run_member(application: Application, member_id: str, options: dict[st
         context.send(f"{application.name}-out", b"%d" % total, key=record.key)
         turns.extend((context.task.partition, context.token, time.monotonic()))
 
-    async with Member(
+    member = Member(
         application.name, add_up, sources=application.name, state=f"{application.name}-state", member_id=member_id,
         connection=application.connection, group_config=application.config, **options,
-    ) as member:  # fmt: skip
-        leaving: asyncio.Task[None] | None = None
-        while leaving is None or not leaving.done():
-            if pipe.poll():
-                what = pipe.recv()
-                if what in ("leave", "restart"):
-                    leaving = asyncio.create_task(member.leave(back_within_s=BACK_WITHIN_S if what == "restart" else None))
-                else:
-                    pipe.send({"turns": turns, "began": began_s}.get(what, len(member.running)))
-            await asyncio.sleep(0.02)
-        await leaving
+    )  # fmt: skip
+    over = asyncio.create_task(member.run())  # as applications are deployed
+    while not over.done():
+        if pipe.poll():
+            what = pipe.recv()
+            if what in ("leave", "restart"):
+                await member.leave(back_within_s=BACK_WITHIN_S if what == "restart" else None)
+            else:
+                pipe.send({"turns": turns, "began": began_s}.get(what, _running(member)))
+        await asyncio.sleep(0.02)
+    assert await over == 0, "it has said why"
     pipe.send((turns, time.monotonic()))
+
+
+def _running(member: Member) -> int:
+    try:
+        return len(member.running)
+    except InputError:  # it has not joined
+        return 0
 
 
 def _turns_in(written: Sequence[float]) -> list[Turn]:
