@@ -10,7 +10,7 @@ new owner restores it, or behind the fence, and every later restore ignores it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 from operator import attrgetter
 from typing import NamedTuple
@@ -86,6 +86,11 @@ class ChangelogOwner:
         if self.guarantee == EXACTLY_ONCE:
             return self.origin.transactional_id
         return self.guarantee.removeprefix(_TRANSACTIONAL) if self.guarantee.startswith(_TRANSACTIONAL) else ""
+
+
+Owners = Mapping[str, ChangelogOwner | None]
+"""Changelog topic -> its owner; None: nobody has written to it."""
+TakeIf = Callable[[Owners], bool]
 
 
 def fence_value(transactional_id: str | None) -> bytes:

@@ -20,7 +20,7 @@ from equipoise.events.log.kafka.client import Producer, SentBatch, TopicPartitio
 from equipoise.events.tasks import TaskId
 from equipoise.member.clients import TaskClients
 from equipoise.member.context import State, TaskContext, read_sources
-from equipoise.member.fencing import FENCE_KEY, FencedStore, claim, fence_value
+from equipoise.member.fencing import FENCE_KEY, FencedStore, Owners, claim, fence_value
 from equipoise.member.open_task import OpenTask
 from equipoise.member.options import MemberOptions
 from equipoise.member.origin import Origin
@@ -135,7 +135,7 @@ class TaskOpening:
         fence = fence_value(own or None)
         looked_twice = False
         while True:
-            owners = await self._unless_stopping("restored", self._permit.restore(self._task))
+            owners, stores = await self._unless_stopping("restored", self._permit.restore(self._task, self._are_given_back))
             for topic, owner in owners.items():
                 if owner is not None and owner.outranks(self._origin):
                     raise OvertakenError(f"{topic}/{self._task.partition} belongs to token {owner.origin.token}")
@@ -153,11 +153,8 @@ class TaskOpening:
         refusal, _ = self._permit.permit(self._task)
         if refusal not in (None, "closing", "restoring", NOT_ADOPTED):
             raise RefusedError(refusal)
-        may_fence_later, self._fences_later = self._fences_later, False  # not again, if another process has written
-        if may_fence_later and all(owner is not None and owner.has_given_back for owner in owners.values()):
-            stores = await self._unless_stopping("restored", self._permit.take_stores(self._task, {}))
-            if any(each.fence.owner != owners[topic] for topic, each in stores.items()):
-                raise OvertakenError(f"{self._task}: another process writes to its changelogs")
+        self._fences_later = False  # not again, if another process has written
+        if stores is not None:
             return stores, fence
         goals = await self._send_fences(clients, writer, fence)
         stores = await self._unless_stopping("restored", self._permit.take_stores(self._task, goals))
@@ -165,6 +162,12 @@ class TaskOpening:
             if each.fence.owner is None or each.fence.owner.origin != writer.origins[topic]:
                 raise OvertakenError(f"{topic}/{self._task.partition} belongs to {each.fence.owner}")
         return stores, None
+
+    def _are_given_back(self, owners: Owners) -> bool:
+        """Whether the fences may be part of the first commit."""
+        if not self._fences_later:
+            return False
+        return all(owner is not None and owner.has_given_back and not owner.outranks(self._origin) for owner in owners.values())
 
     async def _send_fences(self, clients: TaskClients, writer: TaskWriter, fence: bytes) -> dict[str, int]:
         """Writes the fence to each changelog. Returns changelog topic -> offset behind it (and the

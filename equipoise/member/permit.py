@@ -7,7 +7,7 @@ from typing import Protocol
 
 from equipoise.events.tasks import TaskId
 from equipoise.member.error_policy import ParkedTask
-from equipoise.member.fencing import ChangelogOwner, FencedStore
+from equipoise.member.fencing import FencedStore, Owners, TakeIf
 
 NOT_ADOPTED = "not_adopted"
 """A reason why a task may not be processed: consumers may be in the group whose place the members
@@ -23,9 +23,10 @@ class Permit(Protocol):
         without asking again (ms, CLOCK_BOOTTIME): for a moment, and never beyond the lease.
         """
 
-    async def restore(self, task: TaskId) -> Mapping[str, ChangelogOwner | None]:
+    async def restore(self, task: TaskId, take_if: TakeIf) -> tuple[Owners, Mapping[str, FencedStore] | None]:
         """Restores the task's stores to the present ends of its changelogs. Returns changelog topic
-        -> owner there; None: nobody has written to it.
+        -> owner there (None: nobody has written to it), and the stores if `take_if` returns True
+        for these owners, on any thread.
         """
 
     async def take_stores(self, task: TaskId, goals: Mapping[str, int]) -> Mapping[str, FencedStore]:

@@ -26,7 +26,7 @@ from equipoise.events.log.kafka.opening import reaching
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.member.directory import StateDirectory
 from equipoise.member.ends import ChangelogEnds
-from equipoise.member.fencing import ChangelogOwner, FencedStore
+from equipoise.member.fencing import FencedStore, Owners, TakeIf
 from equipoise.member.stores import OpenStore
 from equipoise.member.throttle import Throttle
 from equipoise.runtime import DEPLOYED, Runtime
@@ -60,6 +60,10 @@ before the copy is wiped: a new partition leader may take a moment to learn its 
 """
 
 
+def _never(_: Owners) -> bool:
+    return False
+
+
 @attrs.define(eq=False)
 class _RestoredCopy:
     stores: dict[str, FencedStore]
@@ -76,9 +80,9 @@ class _RestoredCopy:
     """Changelog topic -> position to reach before `waiting` is done; None: the changelog's end,
     which is requested next.
     """
-    waiting: asyncio.Future[Any] | None = None
-    hand_over: bool = False
-    """The result of `waiting` is the stores, which then leave this thread."""
+    waiting: asyncio.Future[tuple[Owners, dict[str, FencedStore] | None]] | None = None
+    take_if: TakeIf = _never
+    """Whether the stores leave this thread then, and are in the result of `waiting`."""
 
 
 class ChangelogRestorer:
@@ -230,28 +234,28 @@ class ChangelogRestorer:
             self._woken.set()
             self._report(now=True)
 
-    async def restore(self, task: TaskId) -> dict[str, ChangelogOwner | None]:
-        """Restores `task` to the present ends of its changelogs, and follows them until `open` or
-        `put_back`, which also cancels this.
-
-        Returns changelog topic -> owner at the end; None: nobody has written to it.
+    async def restore(self, task: TaskId, take_if: TakeIf = _never) -> tuple[Owners, dict[str, FencedStore] | None]:
+        """Restores `task` to the present ends of its changelogs. Returns changelog topic -> owner
+        there; None: nobody has written to it. If `take_if` returns True for these owners, the
+        stores come with them, handed over as by `open`; otherwise they follow the changelogs until
+        `open` or `put_back`, which also cancels this.
         """
-        owners: dict[str, ChangelogOwner | None] = await self._reached(task, None, hand_over=False)
-        return owners
+        return await self._reached(task, None, take_if)
 
     async def open(self, task: TaskId, goals: Mapping[str, int]) -> dict[str, FencedStore]:
         """Restores `task` at least up to `goals` (changelog topic -> offset of the record to apply
         next), and hands its stores over until `put_back`, which also cancels this. Topics that
         `goals` lacks stay where they are.
         """
-        stores: dict[str, FencedStore] = await self._reached(task, goals, hand_over=True)
+        _, stores = await self._reached(task, goals, lambda _: True)
+        assert stores is not None, "they were asked for"
         return stores
 
-    async def _reached(self, task: TaskId, goals: Mapping[str, int] | None, *, hand_over: bool) -> Any:
+    async def _reached(self, task: TaskId, goals: Mapping[str, int] | None, take_if: TakeIf) -> tuple[Owners, dict[str, FencedStore] | None]:
         copy = self._copies.get(task)
         if copy is None:
             copy = self._copies[task] = _RestoredCopy(self._take_stores(task))
-        copy.opening, copy.goals, copy.hand_over = True, goals, hand_over
+        copy.opening, copy.goals, copy.take_if = True, goals, take_if
         copy.waiting = asyncio.get_running_loop().create_future()
         self._woken.set()
         return await copy.waiting
@@ -498,14 +502,15 @@ class ChangelogRestorer:
             finished = True
             if waiting.done():
                 continue  # cancelled; `put_back` follows
-            if not copy.hand_over:
-                waiting.set_result({topic: store.fence.owner for topic, store in copy.stores.items()})
+            owners = {topic: store.fence.owner for topic, store in copy.stores.items()}
+            if not copy.take_if(owners):
+                waiting.set_result((owners, None))
                 continue
             for store in copy.stores.values():
                 store.apply((), position=store.position)  # ends bulk writing
             del self._copies[task]
             self._handed_over[task] = copy.stores
-            waiting.set_result(copy.stores)
+            waiting.set_result((owners, copy.stores))
             handed_over = True
         if handed_over:
             self._report(now=True)

@@ -21,7 +21,7 @@ from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.member.clients import MemberClients, TaskClients
 from equipoise.member.context import Callback
 from equipoise.member.error_policy import ParkedTask
-from equipoise.member.fencing import ChangelogOwner, FencedStore
+from equipoise.member.fencing import FencedStore, Owners, TakeIf
 from equipoise.member.figures import Done, MemberFigures
 from equipoise.member.link import RETRY_S
 from equipoise.member.load import Rates
@@ -414,8 +414,8 @@ class Work:
             until_ms = min(until_ms, adoption.lease_ends_ms)
         return refusal, until_ms
 
-    async def restore(self, task: TaskId) -> Mapping[str, ChangelogOwner | None]:
-        return await self._restore_thread.run(self._restorer.restore(task))
+    async def restore(self, task: TaskId, take_if: TakeIf) -> tuple[Owners, Mapping[str, FencedStore] | None]:
+        return await self._restore_thread.run(self._restorer.restore(task, take_if))
 
     async def take_stores(self, task: TaskId, goals: Mapping[str, int]) -> Mapping[str, FencedStore]:
         return await self._restore_thread.run(self._restorer.open(task, goals))

@@ -174,7 +174,7 @@ async def test_copy_is_followed_until_it_has_reached_its_fence(bootstrap: str, p
     async with producing(bootstrap) as producer:
         await fill(producer, topic, 0, 10)
         async with restoring(bootstrap, topic, MemoryStore) as restorer:
-            assert await restorer.restore(TASKS[0]) == {topic: None}
+            assert await restorer.restore(TASKS[0]) == ({topic: None}, None)
             assert restorer.lags == {TASKS[0]: 1}  # at least 1 until the stores are handed over
             opening = asyncio.ensure_future(restorer.open(TASKS[0], {topic: 12}))
             await asyncio.sleep(0.3)
@@ -187,6 +187,22 @@ async def test_copy_is_followed_until_it_has_reached_its_fence(bootstrap: str, p
             restorer.put_back(TASKS[0])
             with pytest.raises(asyncio.CancelledError):
                 await waiting
+
+
+async def test_stores_are_taken_as_soon_as_they_are_restored_if_their_owners_allow_it(bootstrap: str, prefix: str) -> None:
+    topic = f"{prefix}-log"
+    await make_topic(bootstrap, topic)
+    async with producing(bootstrap) as producer:
+        await fill(producer, topic, 0, 10)
+        async with restoring(bootstrap, topic, MemoryStore) as restorer:
+            owners, stores = await restorer.restore(TASKS[0], lambda owners: owners != {topic: None})
+            assert (owners, stores) == ({topic: None}, None)
+            owners, stores = await restorer.restore(TASKS[0], lambda owners: owners == {topic: None})
+            assert stores is not None
+            assert (owners, stores[topic].position) == ({topic: None}, 10)
+            await fill(producer, topic, 0, 1)
+            await asyncio.sleep(0.3)
+            assert (stores[topic].position, restorer.lags) == (10, {}), "it follows no more"
 
 
 async def test_opening_task_is_restored_before_copies(bootstrap: str, prefix: str) -> None:

@@ -19,7 +19,17 @@ from equipoise.member import transactions
 from equipoise.member.clients import TRANSACTION_TIMEOUT_MS, MemberClients, TaskClients
 from equipoise.member.context import TaskContext, pack_sources
 from equipoise.member.error_policy import ParkedTask
-from equipoise.member.fencing import AT_LEAST_ONCE, EXACTLY_ONCE, FENCE_KEY, GIVEN_BACK, SOURCES_KEY, ChangelogOwner, FencedStore, fence_value
+from equipoise.member.fencing import (
+    AT_LEAST_ONCE,
+    EXACTLY_ONCE,
+    FENCE_KEY,
+    GIVEN_BACK,
+    SOURCES_KEY,
+    FencedStore,
+    Owners,
+    TakeIf,
+    fence_value,
+)
 from equipoise.member.options import MemberOptions
 from equipoise.member.origin import Origin
 from equipoise.member.processing import Processor
@@ -119,8 +129,8 @@ class Peer:
     def permit(self, task: TaskId) -> tuple[str | None, int]:
         return None, LONG_MS
 
-    async def restore(self, task: TaskId) -> Mapping[str, ChangelogOwner | None]:
-        return await self._restorer.restore(task)
+    async def restore(self, task: TaskId, take_if: TakeIf) -> tuple[Owners, Mapping[str, FencedStore] | None]:
+        return await self._restorer.restore(task, take_if)
 
     async def take_stores(self, task: TaskId, goals: Mapping[str, int]) -> Mapping[str, FencedStore]:
         return await self._restorer.open(task, goals)

@@ -157,7 +157,7 @@ def _known_decisions_alone() -> Iterator[None]:
 @contextlib.contextmanager
 def _no_fence() -> Iterator[None]:
     async def take(self: TaskOpening, clients: Any, writer: TaskWriter) -> Any:
-        owners = await self._permit.restore(self._task)
+        owners, _ = await self._permit.restore(self._task, lambda _: False)
         writer.origins = {topic: fencing.claim(owner, self._origin) for topic, owner in owners.items()}
         return await self._permit.take_stores(self._task, {}), None
 
