@@ -173,16 +173,18 @@ class Topics:
         return b"%03d-%06d" % (partition, self.written[partition] % KEYS)
 
     async def until_written(self, count: int, pid: int) -> list[tuple[int, float]]:
-        """Waits until the output has so many records. Returns how many it had (with the markers of
-        transactions) when the process had used how many CPU seconds.
+        """Waits until the output has so many records, as long as more of them come. Returns how many
+        it had (with the markers of transactions) when the process had used how many CPU seconds.
         """
         seen: list[tuple[int, float]] = []
-        end_s = time.monotonic() + 2 * PATIENCE_S
+        end_s = 0.0
         async with reader(self._connection) as consumer:
             while not seen or seen[-1][0] < count:
+                written = sum((await consumer.end_offsets(_partitions(self._system.output, self._tasks))).values())
+                if not seen or written > seen[-1][0]:
+                    end_s = time.monotonic() + PATIENCE_S
                 assert time.monotonic() < end_s, f"{self._system.label}: {seen[-1:]} of {count} outputs; see {self._system.folder}"
-                ends = await consumer.end_offsets(_partitions(self._system.output, self._tasks))
-                seen.append((sum(ends.values()), cpu_seconds(pid)))
+                seen.append((written, cpu_seconds(pid)))
                 await asyncio.sleep(LOOK_S)
         return seen
 
