@@ -173,8 +173,9 @@ class Topics:
         return b"%03d-%06d" % (partition, self.written[partition] % KEYS)
 
     async def until_written(self, count: int, pid: int) -> list[tuple[int, float]]:
-        """Waits until the output has so many records, as long as more of them come. Returns how many
-        it had (with the markers of transactions) when the process had used how many CPU seconds.
+        """Waits until the output has so many records, as long as more of them come. Returns how
+        many it had (with the markers of transactions) when the process had used how many CPU
+        seconds.
         """
         seen: list[tuple[int, float]] = []
         end_s = 0.0
