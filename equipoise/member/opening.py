@@ -64,6 +64,8 @@ class TaskOpening:
         self._processor = processor
         self._timers = timers
         self._stopping = stopping
+        self._stops: asyncio.Future[Any]
+        """Ends when the task is to stop, while it opens."""
         self._former: set[str] = set()
         """Transactional ids of former owners whose transactions were ended."""
         self._fences_later = options.transactional
@@ -73,6 +75,13 @@ class TaskOpening:
         """Returns when the task may process. `was_out_of_range`: a broker had no records at a
         source position when it was open before. Raises RefusedError, OvertakenError, KafkaError.
         """
+        self._stops = asyncio.ensure_future(self._stopping.wait())
+        try:
+            return await self._open(clients, writer, was_out_of_range=was_out_of_range)
+        finally:
+            self._stops.cancel()
+
+    async def _open(self, clients: TaskClients, writer: TaskWriter, *, was_out_of_range: bool) -> OpenTask:
         options, reading = self._options, clients.sources
         placing = asyncio.ensure_future(asyncio.gather(*(reading.position(tp, options.auto_offset_reset) for tp in reading.partitions)))
         try:
@@ -91,7 +100,9 @@ class TaskOpening:
                 positions[tp] = max(theirs, ours or 0)
         if was_out_of_range:
             positions = {tp: await self._not_deleted(reading, tp, position) for tp, position in positions.items()}
-        await self._unless_stopping("prepared", self._permit.prepare(self._task))
+        preparing = self._permit.prepare(self._task)
+        if preparing is not None:
+            await self._unless_stopping("prepared", preparing)
         reading.place(positions)
         context = TaskContext(self._task, self._origin.token, states, self._timers, keys, values, writer.headers)
         processing = Processing(
@@ -115,16 +126,13 @@ class TaskOpening:
     async def _unless_stopping(self, what: str, waiting: Coroutine[Any, Any, T]) -> T:
         """Waits for what may take minutes. Raises RefusedError when the task stops first."""
         awaited = asyncio.ensure_future(waiting)
-        stopping = asyncio.ensure_future(self._stopping.wait())
         try:
-            await asyncio.wait((awaited, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if not awaited.done():
-                raise RefusedError(f"closed before it was {what}")
-            return await awaited
+            await asyncio.wait((awaited, self._stops), return_when=asyncio.FIRST_COMPLETED)
+            if awaited.done():
+                return awaited.result()
+            raise RefusedError(f"closed before it was {what}")
         finally:
-            for each in (awaited, stopping):
-                each.cancel()
-            await asyncio.gather(awaited, stopping, return_exceptions=True)
+            await call_off(awaited)
 
     async def _take_stores(self, clients: TaskClients, writer: TaskWriter) -> tuple[Mapping[str, FencedStore], bytes | None]:
         """Restores the changelogs and makes this grant their owner: later records of former owners

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Coroutine, Mapping
+from typing import Any, Protocol
 
 from equipoise.events.tasks import TaskId
 from equipoise.member.error_policy import ParkedTask
@@ -37,8 +37,8 @@ class Permit(Protocol):
     async def put_stores_back(self, task: TaskId) -> None:
         """Takes the stores back: the task has stopped, or never got them."""
 
-    async def prepare(self, task: TaskId) -> None:
-        """Returns when the application has prepared the task, or at once if it prepares none."""
+    def prepare(self, task: TaskId) -> Coroutine[Any, Any, None] | None:
+        """Returns when the application has prepared the task; None: there is nothing to prepare."""
 
     def restored(self, task: TaskId) -> None:
         """The task has its stores, and begins to process."""

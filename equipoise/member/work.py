@@ -8,10 +8,10 @@ import asyncio
 import inspect
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Set
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Set
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import attrs
 
@@ -386,13 +386,14 @@ class Work:
         if not called.cancelled() and (error := called.exception()) is not None:
             self._fail(error)
 
-    async def prepare(self, task: TaskId) -> None:
+    def prepare(self, task: TaskId) -> Coroutine[Any, Any, None] | None:
         with self._shared.lock:
             is_prepared = self._shared.session.is_prepared(task)
         if not is_prepared and self._preparer is not None:
-            await self._preparer.prepared(task)
-        elif not is_prepared:
+            return self._preparer.prepared(task)
+        if not is_prepared:
             self._declare_ready(task)  # with declares_ready, `on_assigned` prepares a task that was granted unprepared
+        return None
 
     def _declare_ready(self, task: TaskId) -> None:
         with self._shared.lock:

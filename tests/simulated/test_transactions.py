@@ -138,7 +138,7 @@ class Peer:
     async def put_stores_back(self, task: TaskId) -> None:
         self._restorer.put_back(task)
 
-    async def prepare(self, task: TaskId) -> None:
+    def prepare(self, task: TaskId) -> None:
         pass
 
     async def still_granted(self, task: TaskId, token: int) -> bool:
