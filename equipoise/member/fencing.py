@@ -91,6 +91,7 @@ class ChangelogOwner:
 Owners = Mapping[str, ChangelogOwner | None]
 """Changelog topic -> its owner; None: nobody has written to it."""
 TakeIf = Callable[[Owners], bool]
+"""Whether stores that are restored up to these owners are handed over. Any thread may call it."""
 
 
 def fence_value(transactional_id: str | None) -> bytes:

@@ -38,7 +38,7 @@ class Permit(Protocol):
         """Takes the stores back: the task has stopped, or never got them."""
 
     def prepare(self, task: TaskId) -> Coroutine[Any, Any, None] | None:
-        """Returns when the application has prepared the task; None: there is nothing to prepare."""
+        """What to await until the application has prepared the task; None: it need not."""
 
     def restored(self, task: TaskId) -> None:
         """The task has its stores, and begins to process."""
