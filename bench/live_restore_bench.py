@@ -56,7 +56,7 @@ async def fill(connection: Connection, topic: str, records: int) -> None:
 
 async def read_alone(connection: Connection, topic: str) -> float:
     """Seconds with the restorer's consumer."""
-    async with reader(connection, read_committed=True, **FETCHING) as consumer:
+    async with reader(connection, read_committed=True, as_rows=True, **FETCHING) as consumer:
         return await _read_all(consumer, topic)
 
 

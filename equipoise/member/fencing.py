@@ -12,14 +12,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
-from operator import attrgetter
+from operator import itemgetter
 from typing import NamedTuple
 
 import attrs
 import msgpack
 
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.client import ConsumedRecord
+from equipoise.events.log.kafka.client import Row
 from equipoise.member.origin import Origin, read_origin
 from equipoise.member.stores import Change, StateStore
 
@@ -50,12 +50,11 @@ _TRANSACTIONAL = EXACTLY_ONCE + ":"
 _GIVEN_BACK = GIVEN_BACK.decode()
 _FENCES = AT_LEAST_ONCE, EXACTLY_ONCE, _GIVEN_BACK
 
-_KEY, _VALUE, _HEADERS = attrgetter("key"), attrgetter("value"), attrgetter("headers")
-_ALL = attrgetter("key", "value", "headers")
+_KEY, _VALUE, _HEADERS, _ALL = itemgetter(0), itemgetter(1), itemgetter(2), itemgetter(0, 1, 2)
 
 
 class ChangelogRecord(NamedTuple):
-    """A record of a changelog. One that a consumer returns has these attributes, too."""
+    """A record of a changelog. A `Row` of a consumer begins with the same items."""
 
     key: bytes
     value: bytes | None
@@ -127,7 +126,7 @@ class ChangelogFence:
         owner.
         """
 
-    def fold(self, records: Sequence[ChangelogRecord | ConsumedRecord]) -> Mapping[bytes, bytes | None]:
+    def fold(self, records: Sequence[ChangelogRecord | Row]) -> Mapping[bytes, bytes | None]:
         """Folds the next records of the changelog, in order. Returns the changes to the store: key
         -> value of its last record that counts, and under FENCE_KEY the new state of the fold.
         """
@@ -273,7 +272,7 @@ class FencedStore:
         """Offset of the changelog record to apply next."""
         return self.store.position
 
-    def apply(self, records: Sequence[ChangelogRecord | ConsumedRecord], *, position: int, bulk: bool = False) -> None:
+    def apply(self, records: Sequence[ChangelogRecord | Row], *, position: int, bulk: bool = False) -> None:
         """Applies the changelog's next records, up to before `position`. `bulk`: as for
         `StateStore.apply`. Raises InputError when a record has no key.
         """

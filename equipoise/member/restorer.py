@@ -20,7 +20,7 @@ from typing import Any
 import attrs
 
 from equipoise.broker_watch import BrokerWatch
-from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, TopicPartition, size_bytes
+from equipoise.events.log.kafka.client import Consumer, Row, TopicPartition
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.opening import reaching
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
@@ -173,7 +173,7 @@ class ChangelogRestorer:
             clients = self._connection.clients
             self._consumer = clients.consumer(
                 read_committed=True, rack=self._rack, max_partition_fetch_bytes=FETCH_BYTES, fetch_max_wait_ms=FETCH_WAIT_MS,
-                connections_max_idle_ms=MAX_IDLE_MS,
+                connections_max_idle_ms=MAX_IDLE_MS, as_rows=True,
             )
             self._asker = clients.consumer(read_committed=True, connections_max_idle_ms=MAX_IDLE_MS)
             for consumer in (self._consumer, self._asker):
@@ -451,7 +451,7 @@ class ChangelogRestorer:
         return {tp: (task, copy) for task, copy in served if copy.placed for tp in self._partitions(task)}
 
     async def _take(
-        self, served: dict[TopicPartition, tuple[TaskId, _RestoredCopy]], batches: Mapping[TopicPartition, Sequence[ConsumedRecord]], begun_s: float
+        self, served: dict[TopicPartition, tuple[TaskId, _RestoredCopy]], batches: Mapping[TopicPartition, Sequence[Row]], begun_s: float
     ) -> None:
         records = taken_bytes = 0
         behind = more = False
@@ -467,9 +467,9 @@ class ChangelogRestorer:
                 continue
             was_behind = end - store.position > self.ready_lag_records
             bulk = end - position > BULK_LAG
-            self._apply(store, batch, position, bulk=bulk)
+            self._apply(tp, store, batch, position, bulk=bulk)
             records += len(batch)
-            taken_bytes += sum(map(size_bytes, batch)) if self._throttle.counts_bytes else 0
+            taken_bytes += sum(map(_size_bytes, batch)) if self._throttle.counts_bytes else 0
             more = more or end > position
             behind = behind or (was_behind and end - position <= self.ready_lag_records)
         self._throttle.taken(records, taken_bytes, more=more)
@@ -480,15 +480,14 @@ class ChangelogRestorer:
         if records:
             self._report(now=behind)
 
-    def _apply(self, store: FencedStore, batch: Sequence[ConsumedRecord], position: int, *, bulk: bool) -> None:
+    def _apply(self, tp: TopicPartition, store: FencedStore, batch: Sequence[Row], position: int, *, bulk: bool) -> None:
         before = store.fence.dropped_records
         # Kafka refuses records without a key in compacted topics.
         store.apply(batch, position=position, bulk=bulk)
         dropped = store.fence.dropped_records - before
         if dropped:
             self.dropped_records += dropped
-            place = f"{batch[0].topic}/{batch[0].partition}"
-            _LOG.warning("changelog %s: ignoring %d late records of a former owner before offset %d", place, dropped, position)
+            _LOG.warning("changelog %s/%d: ignoring %d late records of a former owner before offset %d", *tp, dropped, position)
 
     def _finish(self) -> bool:
         """Completes the futures of copies that have reached their goals. True: there was one."""
@@ -549,6 +548,10 @@ class ChangelogRestorer:
                 return LagSentinel.UNKNOWN
             lag += behind
         return max(1, lag) if task in self._copies and self._copies[task].opening else lag
+
+
+def _size_bytes(row: Row) -> int:
+    return len(row[0] or b"") + len(row[1] or b"")
 
 
 def _close(stores: dict[str, FencedStore]) -> None:

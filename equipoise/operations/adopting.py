@@ -213,7 +213,7 @@ class Adopting:
                 fence = ChangelogFence()
                 while await consumer.position(changelog) < end:
                     read = await consumer.getmany(changelog, timeout_ms=int(READ_S * 1_000))
-                    changes = fence.fold([each for records in read.values() for each in records])
+                    changes = fence.fold([(each.key, each.value, each.headers, each.offset) for records in read.values() for each in records])
                     packed = changes.get(SOURCES_KEY, packed)
                 if packed is not None:
                     return {TopicPartition(*place): offset for place, offset in unpack_sources(packed).items()}

@@ -14,7 +14,7 @@ from aiokafka.protocol.fetch import FetchRequest, FetchRequest_v11
 
 from equipoise.events.log.kafka.aiokafka_fetcher import FairFetcher
 from equipoise.events.log.kafka.aiokafka_sessions import FetchSession
-from equipoise.events.log.kafka.client import TopicPartition
+from equipoise.events.log.kafka.client import Record, TopicPartition
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.opening import writer
 from tests.live.test_restorer import make_topic, producing
@@ -59,9 +59,9 @@ def _partitions(topics: Any) -> list[int]:
 
 
 @pytest.fixture
-async def consumer(bootstrap: str, prefix: str) -> AsyncIterator[Any]:
+async def consumer(bootstrap: str, prefix: str, request: pytest.FixtureRequest) -> AsyncIterator[Any]:
     await make_topic(bootstrap, prefix, PARTITIONS)
-    made: Any = Connection(bootstrap=bootstrap).clients.consumer(fetch_max_wait_ms=50)
+    made: Any = Connection(bootstrap=bootstrap).clients.consumer(fetch_max_wait_ms=50, as_rows=getattr(request, "param", False))
     await made.start()
     await _place(made, [TopicPartition(prefix, partition) for partition in range(PARTITIONS)])
     yield made
@@ -195,6 +195,19 @@ async def test_take_returns_no_more_than_asked_for_and_raises_an_error_after_wha
         assert [record.offset for record in consumer.take((first, second), 3)[second]] == [1]
 
 
+@pytest.mark.parametrize("consumer", [True], indirect=True)
+async def test_rows_hold_what_was_written(bootstrap: str, prefix: str, consumer: Any) -> None:
+    place, first, second = TopicPartition(prefix, 1), [("by", b"a")], [("by", b"b"), ("x", b"")]
+    written = [(b"k", b"1", first), (b"l", b"2", first), (b"k", None, second), (None, b"3", [])]
+    async with writer(Connection(bootstrap=bootstrap), linger_ms=1_000) as producer:
+        for sent in [await producer.send(prefix, value, key=key, partition=1, headers=headers) for key, value, headers in written]:
+            await sent
+    await _until(lambda: place in consumer.ready())
+    rows = consumer.take((place,), 10)[place]
+    assert rows == [(key, value, tuple(headers), offset) for offset, (key, value, headers) in enumerate(written)]
+
+
+@pytest.mark.parametrize("consumer", [False, True], indirect=True, ids=["records", "rows"])
 @pytest.mark.parametrize("how", ["getmany", "take"])
 async def test_reading_goes_on_within_a_batch(bootstrap: str, prefix: str, consumer: Any, how: str) -> None:
     place = TopicPartition(prefix, 1)
@@ -205,7 +218,7 @@ async def test_reading_goes_on_within_a_batch(bootstrap: str, prefix: str, consu
     async def read(most: int) -> list[int]:
         await _until(lambda: place in consumer.ready())
         found = await consumer.getmany(place, max_records=most) if how == "getmany" else consumer.take((place,), most)
-        return [record.offset for record in found.get(place, ())]
+        return [record.offset if isinstance(record, Record) else record[3] for record in found.get(place, ())]
 
     await _until(lambda: place in consumer.ready())
     assert consumer.take((place,), 0) == {}

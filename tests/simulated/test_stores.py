@@ -14,11 +14,12 @@ from tests.simulated.run import describe, simulate
 APPLY = ChangelogRestorer._apply
 
 
-def _without_the_newest(restorer: ChangelogRestorer, store: Any, batch: Any, position: int, *, bulk: bool) -> None:
+def _without_the_newest(restorer: ChangelogRestorer, tp: Any, store: Any, batch: Any, position: int, *, bulk: bool) -> None:
     """Leaves out a customer's records from the eleventh order on: by then, everything runs where it
     is to run.
     """
-    APPLY(restorer, store, [each for each in batch if each.key != b"c1" or json.loads(each.value)["orders"] <= 10], position, bulk=bulk)
+    kept = [each for each in batch if each[0] != b"c1" or json.loads(each[1])["orders"] <= 10]
+    APPLY(restorer, tp, store, kept, position, bulk=bulk)
 
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])

@@ -116,13 +116,14 @@ class DeployedClients:
 class DeployedConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka ships no types
     """`client.Consumer`. aiokafka insists on its own TopicPartition in some places."""
 
-    def __init__(self, *topics: str, **options: Any) -> None:
+    def __init__(self, *topics: str, as_rows: bool = False, **options: Any) -> None:
         super().__init__(*topics, **options)
+        self._as_rows = as_rows
         self._client.send = sending(self._client.send)
 
     async def start(self) -> None:
         await _start(self, super().start, self.stop)
-        FairFetcher.replace(self._fetcher)
+        FairFetcher.replace(self._fetcher, as_rows=self._as_rows)
 
     async def stop(self, *, within_s: float = CLOSE_S) -> None:
         await _stop(self, super().stop, within_s)

@@ -66,6 +66,7 @@ class SimulatedConsumer(ConnectedClient):
         max_partition_fetch_bytes: int = 2**20,
         fetch_max_bytes: int = 50 * 2**20,
         connections_max_idle_ms: int = 540_000,
+        as_rows: bool = False,
     ) -> None:
         super().__init__(cluster, process, request_timeout_ms=request_timeout_ms)
         self._group = group
@@ -74,6 +75,7 @@ class SimulatedConsumer(ConnectedClient):
         cluster.has_near_readers = cluster.has_near_readers or self._is_near
         self._reset = auto_offset_reset
         self._max_poll_records = max_poll_records
+        self._as_rows = as_rows
         self._wait_us = fetch_max_wait_ms * 1_000
         self._limits = FetchLimits(max_partition_fetch_bytes, fetch_max_bytes)
         self._assigned: dict[TopicPartition, _Assigned] = {}
@@ -154,7 +156,7 @@ class SimulatedConsumer(ConnectedClient):
                 return {}
 
     def _take(self, partitions: Sequence[TopicPartition], most: int | None) -> dict[TopicPartition, Sequence[StoredRecord]]:
-        taken: dict[TopicPartition, Sequence[StoredRecord]] = {}
+        taken: dict[TopicPartition, Sequence[Any]] = {}
         ready = sorted((state.fetched_us, place) for place, state in self._assigned.items() if state.is_ready)
         for _, place in ready:
             state = self._assigned[place]
@@ -181,7 +183,7 @@ class SimulatedConsumer(ConnectedClient):
                 state.found = None
                 self._plan()
             if records:
-                taken[place] = records
+                taken[place] = [(each.key, each.value, each.headers, each.offset) for each in records] if self._as_rows else records
                 if most is not None:
                     most -= len(records)
                     if not most:
