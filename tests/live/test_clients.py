@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import os
 import signal
@@ -18,6 +19,7 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import NewTopic
 from aiokafka.conn import AIOKafkaConnection
+from aiokafka.errors import ProducerFenced
 
 from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer, DeployedProducer
 from equipoise.events.log.kafka.connection import Connection
@@ -139,6 +141,22 @@ async def test_producer_stopped_while_sending_closes_its_connections(how: str, a
         assert open_connections() == []
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
+
+
+async def test_fenced_producer_leaves_no_error_that_nobody_retrieves(brokers: Brokers, prefix: str) -> None:
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    connection, owner = Connection(bootstrap=brokers.bootstrap), f"{prefix}-owner"
+    async with admin_client(connection) as admin:
+        await admin.create_topics([NewTopic(prefix, 1, 1)])
+    async with writer(connection, transactional_id=owner) as former, writer(connection, transactional_id=owner):
+        await former.begin_transaction()
+        with pytest.raises(ProducerFenced):
+            await (await former.send(prefix, b"1", partition=0))
+    del former
+    gc.collect()
+    await asyncio.sleep(0)
+    assert reported == []
 
 
 async def test_observer_closed_while_it_connects_has_no_connection_that_nobody_closes(brokers: Brokers, prefix: str) -> None:

@@ -313,6 +313,14 @@ class _Accumulator(MessageAccumulator):  # type: ignore[misc]
         self._pending_batches.add(batch)
         return batch
 
+    def fail_all(self, exception: BaseException) -> None:
+        """Nobody waits until batches that were not sent yet are."""
+        unsent = [each for batches in self._batches.values() for each in batches if not isinstance(each, _WholeBatch)]
+        super().fail_all(exception)
+        for each in unsent:
+            if each._drain_waiter.done():
+                _retrieve_error(each._drain_waiter)
+
 
 class _SparingBatch(BatchBuilder):  # type: ignore[misc]
     """A batch, of no transaction, that is compressed only if that makes it smaller. The compiled
