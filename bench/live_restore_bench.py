@@ -35,7 +35,7 @@ TURNS = 5
 TASK = TaskId(0, 0)
 LIMITS = ({"records_per_s": 50_000.0}, {"bytes_per_s": 10_000_000.0}, {"records_per_s": 5_000.0})
 LIMITED_S = 4.0
-GOAL_BESIDE_AIOKAFKA, GOAL_BESIDE_OURS, GOAL_LIMIT = 0.8, 0.5, 0.1
+GOAL_BESIDE_AIOKAFKA, GOAL_BESIDE_OURS, GOAL_LIMIT = 0.8, 0.4, 0.1
 FETCHING = {"max_partition_fetch_bytes": FETCH_BYTES, "fetch_max_wait_ms": FETCH_WAIT_MS}
 
 
