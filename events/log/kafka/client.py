@@ -89,7 +89,7 @@ def size_bytes(record: ConsumedRecord) -> int:
 
 
 Row = tuple[bytes | None, bytes | None, Headers, int]
-"""Key, value, headers and offset of a record: a consumer makes these in two thirds of the time."""
+"""Key, value, headers and offset of a record, which cost a consumer less than a `Record`."""
 
 
 class AppendedRecord(Protocol):
