@@ -163,7 +163,8 @@ class Consumer(DataClient, Protocol):
         self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
     ) -> Mapping[TopicPartition, Sequence[ConsumedRecord]]:
         """The next records of `partitions` (none: of all assigned ones); empty after `timeout_ms`.
-        Raises OffsetOutOfRangeError (`args[0]`: partition -> offset), KafkaError.
+        A consumer made with `as_rows` returns a `Row` for each, here and in `take`. Raises
+        OffsetOutOfRangeError (`args[0]`: partition -> offset), KafkaError.
         """
         ...
 
