@@ -20,7 +20,7 @@ from typing import Any
 import attrs
 
 from equipoise.broker_watch import BrokerWatch
-from equipoise.events.log.kafka.client import Consumer, Row, TopicPartition
+from equipoise.events.log.kafka.client import Consumer, Row, TopicPartition, size_bytes
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.opening import reaching
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
@@ -469,7 +469,7 @@ class ChangelogRestorer:
             bulk = end - position > BULK_LAG
             self._apply(tp, store, batch, position, bulk=bulk)
             records += len(batch)
-            taken_bytes += sum(map(_size_bytes, batch)) if self._throttle.counts_bytes else 0
+            taken_bytes += sum(size_bytes(key, value) for key, value, _, _ in batch) if self._throttle.counts_bytes else 0
             more = more or end > position
             behind = behind or (was_behind and end - position <= self.ready_lag_records)
         self._throttle.taken(records, taken_bytes, more=more)
@@ -548,10 +548,6 @@ class ChangelogRestorer:
                 return LagSentinel.UNKNOWN
             lag += behind
         return max(1, lag) if task in self._copies and self._copies[task].opening else lag
-
-
-def _size_bytes(row: Row) -> int:
-    return len(row[0] or b"") + len(row[1] or b"")
 
 
 def _close(stores: dict[str, FencedStore]) -> None:

@@ -420,7 +420,7 @@ class PartitionHost:
         lead = self.lead
         self._written.append_ms = fact.timestamp_ms
         if not isinstance(fact, NoRecord):
-            self._written.bytes_ += size_bytes(fact) + _RECORD_BYTES
+            self._written.bytes_ += size_bytes(fact.key, fact.value) + _RECORD_BYTES
         record = next_fact(lead, fact)
         if record is None:
             await self._note_halted()

@@ -83,9 +83,9 @@ class ConsumedRecord(Protocol):
     def timestamp_type(self) -> int: ...
 
 
-def size_bytes(record: ConsumedRecord) -> int:
-    """Bytes of its key and value."""
-    return len(record.key or b"") + len(record.value or b"")
+def size_bytes(key: bytes | None, value: bytes | None) -> int:
+    """Of a record."""
+    return len(key or b"") + len(value or b"")
 
 
 Row = tuple[bytes | None, bytes | None, Headers, int]
