@@ -1,12 +1,13 @@
 # Everything here makes its own .venv from a bare clone; Python 3.11 or later is all that must be there.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-live test-slow docs-check coverage check java browser prometheus systemd spin model broker bench bench-live bench-member compare-live simulate soak mutation storm upgrade states commands dashboard pictures site clean .venv
+.PHONY: help demo test test-live test-kafka test-slow docs-check coverage check java browser prometheus systemd spin model broker bench bench-live bench-member compare-live simulate soak mutation storm upgrade states commands dashboard pictures site clean .venv
 
 BIN := .venv/bin
 READY := .venv/.ready
 WORKERS ?= 2
 SITE ?= out/site
+KAFKA ?= 3.3.2 3.9.1 4.4.0
 LIVE_WORKERS ?= 4# they wait more than they compute
 PYTEST := $(BIN)/python -m pytest -q --dist loadgroup $(if $(TURN),--turn $(TURN))
 QUICK := not docs and not slow
@@ -29,6 +30,12 @@ test: java browser prometheus systemd $(READY) ## check, every test that needs n
 
 test-live: java browser prometheus $(READY) ## the other live tests: real brokers, real Spark; ten minutes and more
 	@$(PYTEST) -n $(LIVE_WORKERS) -m "not smoke and not docs" $(LIVE_TESTS)
+
+test-kafka: java browser prometheus $(READY) ## the smoke tests of the live parts on other versions of Kafka (KAFKA="3.3.2 3.9.1 4.4.0")
+	@for version in $(KAFKA); do \
+	  case $$version in 3.*) which="smoke and not new_kafka";; *) which=smoke;; esac; echo "Kafka $$version: $$which"; \
+	  KAFKA_VERSION=$$version $(PYTEST) -n $(LIVE_WORKERS) -m "$$which" tests/live || exit 1; \
+	done
 
 test-slow: $(READY) ## the tests that `make test` leaves out because they take longest: the largest searches and storms
 	@$(PYTEST) -n $(WORKERS) -m slow $(addprefix --ignore=,$(LIVE_TESTS))

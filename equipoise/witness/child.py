@@ -174,7 +174,11 @@ async def append(options: dict[str, Any], topic: str, partition: int, key: str, 
     """Appends the facts, which leave the list. Returns why not; "": they are appended."""
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
+    from equipoise.events.log.kafka.aiokafka_metadata import forbid_topic_creation
+
     consumer, producer = AIOKafkaConsumer(**options), AIOKafkaProducer(**options, acks="all")
+    forbid_topic_creation(consumer._client)
+    forbid_topic_creation(producer.client)
     return await append_with(consumer, producer, TopicPartition(topic, partition), bytes.fromhex(key), facts)
 
 

@@ -19,6 +19,7 @@ from aiokafka import errors
 from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
 
 from equipoise.events.errors import InputError
+from equipoise.events.log.kafka.aiokafka_metadata import forbid_topic_creation
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.group_requests import ConsumerGroupDescribe, DescribeGroups, LastHeartbeat, LeaveGroup
 
@@ -110,6 +111,7 @@ def normalised(host: str) -> str:
 async def connected(options: Mapping[str, Any]) -> Any:
     """An AIOKafkaClient that knows the cluster. Raises KafkaError or OSError."""
     client = AIOKafkaClient(**options)
+    forbid_topic_creation(client)
     try:
         await client.bootstrap()
     except BaseException:

@@ -255,6 +255,8 @@ class Worker:
     async def _start_faust(self) -> None:
         import faust
 
+        from equipoise.events.log.kafka.aiokafka_metadata import forbid_topic_creation
+
         settings = self.settings
         app = faust.App(
             f"{settings.prefix}.worker",
@@ -297,6 +299,7 @@ class Worker:
         app.consumer.verify_event_path = lambda now, place: None
         self._app = app
         await _started(app.start(), f"{settings.prefix}.worker")
+        forbid_topic_creation(app.consumer._thread._consumer._client)  # Faust has no option for it
 
     def _watch_its_end(self) -> None:
         """The witness is told under which id the worker is in its consumer group now."""

@@ -60,13 +60,15 @@ class NoBrokerError(Exception):
 
 def jars(pom: Path = POM) -> Path:
     """The folder with the jars that `pom` names, filled by Maven at the first call on this machine.
-    Raises NoBrokerError.
+    The environment's KAFKA_VERSION is the version of the brokers. Raises NoBrokerError.
     """
+    version = os.environ.get("KAFKA_VERSION")
+    chosen = [f"-Dkafka.version={version}"] if version and pom == POM else []
 
     def fetch(part: Path) -> None:
-        run("mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={part}")
+        run("mvn", "-q", "-B", "-f", str(pom), *chosen, "dependency:copy-dependencies", f"-DoutputDirectory={part}")
 
-    return cached("kafka", pom.read_bytes(), fetch, ("java", "mvn"))
+    return cached("kafka", pom.read_bytes() + "".join(chosen).encode(), fetch, ("java", "mvn"))
 
 
 def classes(source: Path, classpath: str) -> Path:
@@ -233,7 +235,6 @@ class Brokers:
             "share.coordinator.state.topic.replication.factor": str(replication),
             "share.coordinator.state.topic.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
-            "auto.create.topics.enable": "false",
             "num.network.threads": "2",
             "num.io.threads": "4",
             "log.index.size.max.bytes": str(INDEX_BYTES),

@@ -107,6 +107,7 @@ async def application(broker: SecuredBroker, folder: Path) -> AsyncIterator[Work
 
 
 @pytest.mark.smoke
+@pytest.mark.new_kafka  # Kafka 3.3 has no SCRAM with KRaft
 async def test_users_work_with_the_listed_acls_and_the_doctor_finds_everything_fine(
     broker: SecuredBroker, tmp_path: Path
 ) -> None:

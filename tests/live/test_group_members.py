@@ -88,7 +88,7 @@ async def until_known(client: GroupClient) -> None:
     ("command", "protocol", "name"),
     [
         pytest.param(confluent_kafka_command, SOON, "group_instance_id", id="classic-static", marks=pytest.mark.smoke),
-        pytest.param(confluent_kafka_command, KIP_848, "client_id", id="KIP-848", marks=pytest.mark.smoke),
+        pytest.param(confluent_kafka_command, KIP_848, "client_id", id="KIP-848", marks=[pytest.mark.smoke, pytest.mark.new_kafka]),
         pytest.param(confluent_kafka_command, SOON, "client_id", id="classic"),
         pytest.param(confluent_kafka_command, KIP_848, "group_instance_id", id="KIP-848-static"),
         pytest.param(java_command, SOON, "client_id", id="Java"),

@@ -249,6 +249,7 @@ class Drawn:
 
 
 @pytest.mark.smoke
+@pytest.mark.new_kafka  # the classes that write them
 def test_random_values_of_every_form_are_read_as_the_broker_writes_them() -> None:
     drawn = Drawn(seed := random.randrange(10**9))
     expected = [GroupRecord(kind=kind, group=drawn.text(), name=drawn.text(), value=drawn.value(VALUES[kind])) for kind in sorted(VALUES) * 40]

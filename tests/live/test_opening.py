@@ -21,7 +21,7 @@ from equipoise.events.log.kafka.opening import (
     read_opening,
     writer,
 )
-from equipoise.events.log.kafka.topics import Topics
+from equipoise.events.log.kafka.topics import MUST_BE, Topics
 
 
 @pytest.mark.smoke
@@ -45,7 +45,23 @@ async def test_topics_with_wrong_settings_are_refused(bootstrap: str, prefix: st
     connection, topics = Connection(bootstrap=bootstrap), Topics(prefix)
     async with admin_client(connection) as admin:
         await admin.create_topics([NewTopic(topics.facts, 1, 1)])
+    with pytest.raises(InputError, match=rf"{topics.facts} has message.timestamp.type=CreateTime .*, and holds no record: .* --delete"):
+        await ensure_topics(connection, topics)
+    async with writer(connection) as producer:
+        await producer.send_and_wait(topics.facts, b"of somebody", partition=0)
     with pytest.raises(InputError, match=rf"topic {topics.facts} has message.timestamp.type=CreateTime and needs LogAppendTime: kafka-configs.sh"):
+        await ensure_topics(connection, topics)
+
+
+async def test_topic_that_takes_no_long_event_is_refused(bootstrap: str, prefix: str) -> None:
+    connection, topics = Connection(bootstrap=bootstrap), Topics(prefix)
+    await ensure_topics(connection, topics)
+    async with admin_client(connection) as admin:
+        (found,) = (await admin.topic_configs([topics.facts])).values()
+        assert found["max.message.bytes"] == "1048588"
+        await admin.set_topic_configs(topics.facts, {**MUST_BE["facts"], "max.message.bytes": "500000"})
+    await open_partitions(connection, topics)
+    with pytest.raises(InputError, match=r"has max.message.bytes=500000 and needs at least 1008200: kafka-configs.sh .* max.message.bytes=1008200"):
         await ensure_topics(connection, topics)
 
 

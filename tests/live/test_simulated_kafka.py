@@ -249,7 +249,7 @@ async def late_simulated(cluster: Cluster, prefix: str, play: Late) -> list[Any]
     return await play(SimulatedRequests(cluster))
 
 
-SEEDS = [pytest.param(seed, marks=[pytest.mark.smoke] if seed == 0 else []) for seed in range(4)]
+SEEDS = [pytest.param(seed, marks=[pytest.mark.smoke, pytest.mark.new_kafka] if seed == 0 else []) for seed in range(4)]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

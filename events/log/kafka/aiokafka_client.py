@@ -49,6 +49,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from equipoise.events.log.kafka.aiokafka_fetcher import FairFetcher
 from equipoise.events.log.kafka.aiokafka_log import hold_back_log
+from equipoise.events.log.kafka.aiokafka_metadata import forbid_topic_creation
 from equipoise.events.log.kafka.aiokafka_sessions import sending
 from equipoise.events.log.kafka.aiokafka_structs import quick
 from equipoise.events.log.kafka.client import (
@@ -71,6 +72,8 @@ REFUSED = (MessageSizeTooLargeError, RecordListTooLargeError, InvalidTopicError,
 _LOG = logging.getLogger(__name__)
 _ALREADY_EXISTS = 36  # Kafka's error TOPIC_ALREADY_EXISTS
 _CREATE_TIMEOUT_MS = 30_000
+_CONTROLLER_S = 5.0
+"""How long to wait for brokers that name no controller."""
 _WHOLE_START_S = 1.0
 _AGAIN_S = 0.1
 _MARKERS_S = 0.002
@@ -119,6 +122,7 @@ class DeployedConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # aiok
     def __init__(self, *topics: str, as_rows: bool = False, **options: Any) -> None:
         super().__init__(*topics, **options)
         self._as_rows = as_rows
+        forbid_topic_creation(self._client)
         self._client.send = sending(self._client.send)
 
     async def start(self) -> None:
@@ -374,6 +378,7 @@ class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
             return await readies(node_id)
 
         client.send, client.ready = send, ready
+        forbid_topic_creation(client)
         self._new_batch = self._message_accumulator.create_builder
         self._most_bytes = self._message_accumulator._batch_size
         if options.get("compression_type"):
@@ -510,6 +515,10 @@ class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
 class DeployedAdmin(AIOKafkaAdminClient):  # type: ignore[misc]
     """`client.Admin`. For some seconds after a broker died the others still name it."""
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        forbid_topic_creation(self._client)
+
     async def start(self) -> None:
         await _start(self, super().start, self.stop)
 
@@ -544,6 +553,15 @@ class DeployedAdmin(AIOKafkaAdminClient):  # type: ignore[misc]
         if not found.keys() >= set(partitions):  # aiokafka passes over an error of the whole answer, which then names no partition
             raise GroupCoordinatorNotAvailableError(f"the offsets of group {group} are not available now")
         return {partition: found[partition].offset if found[partition].offset >= 0 else None for partition in partitions}
+
+    async def _send_to_controller(self, request: Any) -> Any:
+        end_s = time.monotonic() + _CONTROLLER_S
+        while self._client.cluster.controller is None:  # a broker that has just started names none
+            if time.monotonic() > end_s:
+                raise NodeNotReadyError("the brokers name no controller yet")
+            await self._client.force_metadata_update()
+            await asyncio.sleep(_AGAIN_S)
+        return await super()._send_to_controller(request)
 
     async def _send_request(self, request: Any, node_id: int | None = None) -> Any:
         if node_id is not None:

@@ -17,7 +17,16 @@ from equipoise.events.log.kafka.bases import Base, Bases, archive_record, openin
 from equipoise.events.log.kafka.client import Admin, ConsumedRecord, Consumer, NewTopic, Producer, TopicPartition
 from equipoise.events.log.kafka.connection import MISSING, Connection
 from equipoise.events.log.kafka.envelope import NoRecord, fact_record, fact_row, pack_fact
-from equipoise.events.log.kafka.topics import BASES_MUST_BE, MADE_WITH, MUST_BE, SEGMENTS_WITH_RETENTION, Topics
+from equipoise.events.log.kafka.topics import (
+    BASES_MUST_BE,
+    KAFKAS_BYTES,
+    MADE_WITH,
+    MOST_BYTES,
+    MUST_BE,
+    NEEDED_BYTES,
+    SEGMENTS_WITH_RETENTION,
+    Topics,
+)
 from equipoise.events.log.rows import FactRow
 
 _WAIT_S = 0.2
@@ -42,6 +51,15 @@ class NotAllowedError(InputError):
 
 class NotThereError(InputError):
     """The log's topics do not exist or are empty: no worker has made them yet."""
+
+
+class WrongSettingsError(InputError):
+    """A topic of the log has a setting that breaks the log's guarantees."""
+
+    def __init__(self, topic: str, key: str, found: str | None, needs: str, value: str) -> None:
+        self.topic, self.has, self.needs = topic, f"{key}={found}", needs
+        alter = f"kafka-configs.sh --alter --entity-type topics --entity-name {topic} --add-config {key}={value}"
+        super().__init__(f"topic {topic} has {self.has} and {needs}: {alter}")
 
 
 @contextlib.contextmanager
@@ -117,10 +135,13 @@ async def ensure_topics(connection: Connection, topics: Topics, *, partitions: i
     async with admin_client(connection) as admin:
         with reaching(connection):
             await make_topics(admin, await new_topics(admin, topics, partitions, replication, MUST_BE, SEGMENTS_WITH_RETENTION if bases else {}))
-            await check_topics(admin, topics)
-            if bases:
-                await _make_bases_topic(admin, topics, replication)
-                await _check_settings(admin, topics, {"bases": BASES_MUST_BE})
+            try:
+                await check_topics(admin, topics)
+                if bases:
+                    await _make_bases_topic(admin, topics, replication)
+                    await _check_settings(admin, topics, {"bases": BASES_MUST_BE})
+            except WrongSettingsError as error:
+                raise error if await _has_records(connection, error.topic) else _made_by_another(error) from None
 
 
 async def _make_bases_topic(admin: Admin, topics: Topics, replication: int = 0) -> None:
@@ -146,7 +167,8 @@ async def new_topics(
     for what, must in must_be.items():
         count = 1 if what == "rejected" else partitions
         more = segments if what in ("facts", "decisions") else {}
-        wanted.append(NewTopic(topics.name_of(what), count, copies, {**insync, **MADE_WITH[what], **more, **must}))
+        sizes = {MOST_BYTES: str(KAFKAS_BYTES)}
+        wanted.append(NewTopic(topics.name_of(what), count, copies, {**insync, **sizes, **MADE_WITH[what], **more, **must}))
     return wanted
 
 
@@ -174,10 +196,29 @@ async def _check_settings(admin: Admin, topics: Topics, must_be: Mapping[str, Ma
         name = topics.name_of(what)
         for key, value in must.items():
             if found[name].get(key) != value:
-                raise InputError(
-                    f"topic {name} has {key}={found[name].get(key)} and needs {value}: "
-                    f"kafka-configs.sh --alter --entity-type topics --entity-name {name} --add-config {key}={value}"
-                )
+                raise WrongSettingsError(name, key, found[name].get(key), f"needs {value}", value)
+        most_bytes = found[name].get(MOST_BYTES)
+        if most_bytes is not None and int(most_bytes) < NEEDED_BYTES:
+            raise WrongSettingsError(name, MOST_BYTES, most_bytes, f"needs at least {NEEDED_BYTES}", str(NEEDED_BYTES))
+
+
+async def _has_records(connection: Connection, topic: str) -> bool:
+    count = await partition_count(connection, topic)
+    places = [TopicPartition(topic, partition) for partition in range(count)]
+    async with reader(connection) as consumer:
+        consumer.assign(places)
+        with reaching(connection):
+            return any((await consumer.end_offsets(places)).values())
+
+
+def _made_by_another(error: WrongSettingsError) -> InputError:
+    """The topic is empty. Its settings would not be all: it has the brokers' number of partitions
+    and of copies.
+    """
+    return InputError(
+        f"topic {error.topic} has {error.has} and {error.needs}, and holds no record: some client made it by asking for it "
+        f"(auto.create.topics.enable). Delete it, and the worker makes it: kafka-topics.sh --delete --topic {error.topic}"
+    )
 
 
 async def described_topics(admin: Admin, names: list[str]) -> dict[str, dict[str, Any]]:

@@ -35,6 +35,15 @@ MADE_WITH = {
 """Further settings of topics that a worker makes. Operators may change them (docs/operations.md,
 "Retention").
 """
+MOST_BYTES = "max.message.bytes"
+KAFKAS_BYTES = 1_048_588
+"""Kafka's own default of `max.message.bytes`. A log's topics are made with it, because a broker may
+have a lower `message.max.bytes`.
+"""
+NEEDED_BYTES = 1_008_200
+"""The lowest `max.message.bytes` of a log's topics: a record of the longest event
+(docs/protocol.md#l8), and the head of its batch.
+"""
 SEGMENTS_WITH_RETENTION = {"segment.bytes": str(128 * 2**20), "segment.ms": str(6 * 3_600_000)}
 """The same, of facts and decisions whose records are deleted: brokers free whole segments only."""
 
