@@ -115,6 +115,14 @@ BACK_WITHIN_MS = 8_000
 """Some are away for longer."""
 
 
+BROKER_SETTINGS = {
+    "broker.session.timeout.ms": "6000", "compression.type": "zstd", "offsets.retention.minutes": "1",
+    "offsets.retention.check.interval.ms": "5000", "transactional.id.expiration.ms": "60000", "producer.id.expiration.ms": "60000",
+    "transaction.remove.expired.transaction.cleanup.interval.ms": "5000", "log.cleaner.backoff.ms": "1000",
+}  # fmt: skip
+"""Brokers compress every topic, and forget within a minute what they forget within a week."""
+
+
 class Deployment:
     """`folder` gets the output of every process, and the members' disks. `tasks`: at first; faults
     add more. `incidents`: whatever ended or went on when it should not have.
@@ -124,7 +132,7 @@ class Deployment:
         self._folder = folder
         self.network = Relays(CUTTABLE, len(BROKERS))
         self._relaying = contextlib.AsyncExitStack()
-        self.brokers = Brokers(len(BROKERS), self.network.listeners, **{"broker.session.timeout.ms": "6000"})
+        self.brokers = Brokers(len(BROKERS), self.network.listeners, **BROKER_SETTINGS)
         self.orders = Orders(
             self.brokers.bootstrap, PREFIX, folder, guarantee, partitions=tasks, session_ms=round(SESSION_S * 1_000),
             lease_margin_ms=round((SESSION_S - LEASE_S) * 1_000), heartbeat_ms=1_500, commit_ms=COMMIT_MS, settings=SETTINGS,
