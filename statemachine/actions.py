@@ -31,6 +31,8 @@ from equipoise.events.records import Record
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine.state import (
     ASKED_MEMORY_MS,
+    FURTHEST_MS,
+    LATEST_MS,
     MOST_INITIAL_DELAYS,
     REMEMBERED_TOPOLOGIES,
     Backoff,
@@ -76,7 +78,7 @@ def advance(state: GroupState, record: Record, step_ms: int) -> None:
     """
     if not state.group:
         state.group = record.group
-    state.now_ms += step_ms
+    state.now_ms = min(state.now_ms + step_ms, LATEST_MS)
     state.last_append_ms = record.append_ms
     state.last_offset = record.offset
     state.seq += 1
@@ -100,10 +102,6 @@ def begin_epoch(member: MemberState) -> None:
 
 
 # Configuration, topology, partitions
-
-
-FURTHEST_MS = 2**64 - 1
-"""The latest group time that a snapshot can hold."""
 
 
 def configure(state: GroupState, fact: GroupConfigured) -> None:
@@ -232,7 +230,7 @@ def remember_nonce(state: GroupState, nonce: str) -> None:
     if state.now_ms >= state.nonces_kept_ms:
         state.nonces = {known: until_ms for known, until_ms in state.nonces.items() if until_ms > state.now_ms}
         state.nonces_kept_ms = min(state.nonces.values(), default=state.now_ms)
-    state.nonces[nonce] = state.now_ms + NONCE_MEMORY_MS
+    state.nonces[nonce] = state.later_ms(NONCE_MEMORY_MS)
 
 
 def remove(state: GroupState, member: MemberState) -> None:
@@ -246,7 +244,7 @@ def remove(state: GroupState, member: MemberState) -> None:
     if name in state.crashes:
         state.crashes[name].until_ms = None
     if state.is_asked(name):
-        state.asked[name] = state.now_ms + ASKED_MEMORY_MS
+        state.asked[name] = state.later_ms(ASKED_MEMORY_MS)
 
 
 def hear(state: GroupState, member_id: str, incarnation: int) -> MemberState | None:
@@ -341,7 +339,7 @@ def withdraw_request(state: GroupState, member_id: str) -> None:
 def begin_drain(state: GroupState, member: MemberState) -> None:
     """leaving' = true; drain_deadline_ms' = now_ms + drain_timeout_ms. See docs/protocol.md#m7."""
     member.leaving = True
-    member.drain_deadline_ms = state.now_ms + state.settings.drain_timeout_ms
+    member.drain_deadline_ms = state.later_ms(state.settings.drain_timeout_ms)
 
 
 def expire_drain(member: MemberState) -> None:
@@ -458,7 +456,7 @@ def begin_crash_backoff(state: GroupState, member_id: str) -> bool:
     crashes.changed_ms = state.now_ms
     backoff_ms = crash_backoff_ms(crashes.times)
     if backoff_ms:
-        crashes.until_ms = state.now_ms + backoff_ms
+        crashes.until_ms = state.later_ms(backoff_ms)
     return bool(backoff_ms)
 
 
@@ -786,14 +784,14 @@ def begin_backoff(state: GroupState, member: MemberState, task: TaskId) -> None:
     """backoffs' = backoffs ∪ {(task, member): one more stall, twice as long as the last}."""
     before = state.backoffs.get((task, member.member_id))
     times = 1 if before is None else before.times + 1
-    state.backoffs[task, member.member_id] = Backoff(until_ms=state.now_ms + stall_ms(state.settings, times), times=times)
+    state.backoffs[task, member.member_id] = Backoff(until_ms=state.later_ms(stall_ms(state.settings, times)), times=times)
 
 
 def begin_slot_backoff(state: GroupState, member: MemberState, exempt: set[TaskId], *, least_ms: int) -> None:
     """slot_backoff' = one more, for at least `least_ms`, but not for the tasks `exempt`."""
     times = 1 if member.slot_backoff is None else member.slot_backoff.times + 1
     length_ms = max(stall_ms(state.settings, times), least_ms)
-    member.slot_backoff = SlotBackoff(until_ms=state.now_ms + length_ms, times=times, exempt=exempt)
+    member.slot_backoff = SlotBackoff(until_ms=state.later_ms(length_ms), times=times, exempt=exempt)
 
 
 def exempt_from(backoff: SlotBackoff, tasks: set[TaskId]) -> None:
@@ -818,7 +816,7 @@ def begin_gathering(state: GroupState) -> None:
     """gathering_until_ms' = now_ms + initial_delay_ms; behind', source_lags' = ∅, which are of the
     group's life before. See docs/protocol.md#d2.
     """
-    state.gathering_until_ms = state.now_ms + state.settings.initial_delay_ms
+    state.gathering_until_ms = state.later_ms(state.settings.initial_delay_ms)
     state.behind, state.source_lags = {}, {}
     state.problem_cache.forget_all()
 

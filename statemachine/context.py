@@ -315,7 +315,7 @@ class StepContext:
         until then, unless a task has no owner or its owner gives it up to nobody
         (docs/protocol.md#d5). Returns whether.
         """
-        state, at_ms = self.state, self.state.now_ms + delay_ms
+        state, at_ms = self.state, self.state.later_ms(delay_ms)
         if not state.owner.keys() >= state.tasks().keys() or self._is_given_up_to_nobody():
             return False
         if state.scheduled_ms is not None and state.scheduled_ms <= at_ms:

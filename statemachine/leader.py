@@ -48,7 +48,7 @@ def decide(context: StepContext, assignor: Assignor, offset: int) -> None:
     if not plan.probing and not plan.watching:
         actions.set_probing(state, None)
     elif natural or state.probing_deadline_ms is None:
-        actions.set_probing(state, state.now_ms + state.settings.probing_interval_ms)
+        actions.set_probing(state, state.later_ms(state.settings.probing_interval_ms))
         context.deadlines.watch(Timer.PROBING)
     if passed_on and not state.in_flight:
         actions.set_probing(state, state.now_ms)  # no report will tell that the movement is complete, so the next record begins a round

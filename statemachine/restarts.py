@@ -15,6 +15,7 @@ import attrs
 from equipoise.assignors import Movement, MovementState
 from equipoise.events.decisions import Move, RestartEnded, RestartPlanned
 from equipoise.events.facts import RestartIntended
+from equipoise.events.fields import INT64_MAX
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine import actions
 from equipoise.statemachine.context import StepContext
@@ -151,10 +152,10 @@ class RestoreCost:
 
 def restore_cost(state: GroupState, member: MemberState, tasks: Iterable[TaskId]) -> RestoreCost:
     """The cost of moving these tasks of the member to the others, which have no copies of them."""
-    records = sum(state.records(task) for task in tasks if state.is_stateful(task))
+    records = min(sum(state.records(task) for task in tasks if state.is_stateful(task)), INT64_MAX)
     others = [other for other in state.members.values() if other is not member and _stays(state, other)]
     rate = sum(other.restore_records_per_s for other in others)
-    return RestoreCost(records, -(-records * 1_000 // rate) if rate else None, len(others))
+    return RestoreCost(records, min(-(-records * 1_000 // rate), INT64_MAX) if rate else None, len(others))
 
 
 def _within_ms(state: GroupState, member_id: str, restart: Restart) -> int:

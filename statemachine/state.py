@@ -16,11 +16,16 @@ import attrs
 from equipoise.assignors import Memory, Movement, MovementState, Revocations
 from equipoise.assignors.common.ranking import is_ready, lag_within
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
+from equipoise.events.fields import INT64_MAX
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.statemachine.problem_cache import ProblemCache
 
 DEFAULT_SETTINGS = GroupSettings()
+LATEST_MS = 2**62
+"""Group time goes no further, so that it fits an int64 whatever the brokers' clocks say."""
+FURTHEST_MS = 2**64 - 1
+"""The furthest deadline that a snapshot can hold."""
 REMEMBERED_TOPOLOGIES = 16
 """Epochs kept beside those that members run. A member with an older epoch is eligible for no task
 (docs/protocol.md#d1).
@@ -532,9 +537,14 @@ class GroupState:
         parts = () if topology is None else topology.subtopologies
         return any(part.subtopology == task.subtopology and part.stateful for part in parts)
 
+    def later_ms(self, delay_ms: int) -> int:
+        """The group time (ms) at which `delay_ms` will have passed, at most FURTHEST_MS."""
+        return min(self.now_ms + delay_ms, FURTHEST_MS)
+
     def end_offset(self, task: TaskId, part: Subtopology) -> int:
-        """Records in the task's changelogs, as last observed; 0: never observed."""
-        return sum(self.end_offsets.get(topic, {}).get(task.partition, 0) for topic in part.changelog_topics)
+        """Records in the task's changelogs, as last observed, at most INT64_MAX; 0: never observed.
+        """
+        return min(sum(self.end_offsets.get(topic, {}).get(task.partition, 0) for topic in part.changelog_topics), INT64_MAX)
 
     def _part(self, task: TaskId) -> Subtopology | None:
         topology = self.topology

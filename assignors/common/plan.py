@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import attrs
 
 from equipoise.assignors.common.problem import Memory, Movement, Revocations
+from equipoise.events.fields import INT64_MAX
 from equipoise.events.tasks import TaskId
 
 
@@ -25,14 +26,18 @@ class MemberPlan:
     revoke: tuple[TaskId, ...] = ()
 
 
+def _that_fits(records: int | None) -> int | None:
+    return None if records is None else min(records, INT64_MAX)
+
+
 @attrs.frozen(kw_only=True)
 class Reason:
     """Why a task moves, is placed, or waits. `code`: a key of REASONS. `lag_records`: the lag of
-    the destination; None: no copy, or no state.
+    the destination, at most INT64_MAX, which a decision holds; None: no copy, or no state.
     """
 
     code: str
-    lag_records: int | None = None
+    lag_records: int | None = attrs.field(default=None, converter=_that_fits)
     because: str | None = None
     """Of a movement whose `code` says what it waits for: the code of why it is wanted."""
     rack_costs: tuple[int, int] | None = None
