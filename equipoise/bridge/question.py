@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 
 from equipoise.assignors.common.json_reader import (
+    Reader,
     array_reader,
     as_array,
     as_object,
@@ -27,12 +28,16 @@ from equipoise.assignors.common.json_reader import (
 )
 from equipoise.events.errors import FieldError
 from equipoise.events.facts import MOST_TASKS
+from equipoise.events.fields import MOST_NAME_BYTES, MOST_TASK_NUMBER, check_name
 from equipoise.events.tasks import Lag, LagSentinel, TaskId, parse_task
 
 VERSION = 1
 MOST_BODY_BYTES = 8_000_000
 """Largest body: some 100,000 tasks with three copies each."""
 MOST_PROCESSES = 10_000
+MOST_RECORDS = 2**53 - 1
+"""Highest number of records that every JSON reader keeps exact: more than any topic has."""
+MOST_THREADS = 1_000_000
 _SENTINELS = {-2: LagSentinel.ACTIVE, -3: LagSentinel.UNKNOWN}
 """Of Kafka Streams' offset sums."""
 
@@ -120,11 +125,32 @@ def _unique(names: list[str], _: Any = None) -> None:
     check_unique(names)
 
 
+def _name(value: Any, _: Any = None) -> str:
+    """Reads a new name (docs/protocol.md#l8)."""
+    try:
+        check_name("", value)
+    except FieldError as error:
+        refuse(error.problem)
+    return str(value)
+
+
 def _short_text(value: Any, _: Any = None) -> str:
     text = read_text(value)
-    if len(text) > 249:
-        refuse(f"a text of {len(text)} characters; at most 249")
+    if len(text) > MOST_NAME_BYTES:
+        refuse(f"a text of {len(text)} characters; at most {MOST_NAME_BYTES}")
     return text
+
+
+def _number(most: int, least: int = 0) -> Reader:
+    """A reader of a whole number from `least` to `most`."""
+
+    def read(value: Any, _: Any = None) -> int:
+        number = read_positive(value) if least else read_whole(value)
+        if number > most:
+            refuse(f"{shown(value)} is not a whole number from {least} to {most}")
+        return number
+
+    return read
 
 
 def _task_id(value: Any, _: Any = None) -> TaskId:
@@ -138,9 +164,9 @@ def _partition(value: Any, _: Any = None) -> AskedPartition:
     content = as_object(value)
     check_keys(content, {"topic": True, "partition": True, "racks": False})
     return AskedPartition(
-        topic=read_at(".topic", _short_text, content["topic"]),
-        partition=read_at(".partition", read_whole, content["partition"]),
-        racks=tuple(sorted(set(read_at(".racks", array_reader(_short_text), content.get("racks", []))))),
+        topic=read_at(".topic", _name, content["topic"]),
+        partition=read_at(".partition", _number(MOST_TASK_NUMBER), content["partition"]),
+        racks=tuple(sorted(set(read_at(".racks", array_reader(_name), content.get("racks", []))))),
     )
 
 
@@ -152,7 +178,7 @@ def _task(value: Any, _: Any = None) -> AskedTask:
         stateful=read_at(".stateful", read_flag, content["stateful"]),
         source=read_at(".source", array_reader(_partition), content.get("source", [])),
         changelog=read_at(".changelog", array_reader(_partition), content.get("changelog", [])),
-        records=read_at(".records", read_whole, content.get("records", 0)),
+        records=read_at(".records", _number(MOST_RECORDS), content.get("records", 0)),
     )
 
 
@@ -165,7 +191,7 @@ def _tasks(value: Any, _: Any = None) -> tuple[TaskId, ...]:
 def _lag(value: Any, _: Any = None) -> Lag:
     if value.__class__ is int and value in _SENTINELS:
         return _SENTINELS[value]
-    return int(read_whole(value))
+    return int(_number(MOST_RECORDS)(value, None))
 
 
 def _lags(value: Any, _: Any = None) -> dict[TaskId, Lag]:
@@ -185,10 +211,10 @@ def _process(value: Any, _: Any = None) -> AskedProcess:
     rack = content.get("rack")
     active = read_at(".active", _tasks, content.get("active", []))
     return AskedProcess(
-        id=read_at(".id", _short_text, content["id"]),
-        consumers=tuple(sorted(read_at(".consumers", array_reader(_short_text), as_array(content.get("consumers", []))))),
-        threads=read_at(".threads", read_positive, content["threads"]),
-        rack=None if rack is None else read_at(".rack", _short_text, rack),
+        id=read_at(".id", _name, content["id"]),
+        consumers=tuple(sorted(read_at(".consumers", array_reader(_name), as_array(content.get("consumers", []))))),
+        threads=read_at(".threads", _number(MOST_THREADS, 1), content["threads"]),
+        rack=None if rack is None else read_at(".rack", _name, rack),
         tags=read_at(".tags", _texts, content.get("tags", {})),
         active=active,
         standby=read_at(".standby", _tasks, content.get("standby", [])),

@@ -22,36 +22,37 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import resources
 from typing import Any, Protocol
 
 import attrs
 from aiohttp import web
 
-from equipoise.console.admission import HEADERS, AccessSettings, Admission
+from equipoise.console.admission import AccessSettings, ConsoleAdmission
 from equipoise.console.documents import brief, group_now, in_order_of_trouble
 from equipoise.console.questions import BusyError, Explain, Questions, WhatIf
 from equipoise.console.recent import GroupRecent, Recent
-from equipoise.console.stream import Stream
+from equipoise.console.stream import MOST_DIGITS, Stream
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.records import BaseState
 from equipoise.events.tasks import parse_task
 from equipoise.replay.drawing.colours import SHARED_FILES, colour_rules, drawing_file
 from equipoise.replay.timelines import page_data
 from equipoise.replay.wording import clock_text
+from equipoise.serving import Page, Post
 from equipoise.statemachine.partition import GroupLead
 
 PART = 40
 """A document may take one part in so many of the worker's time."""
 LEAST_S = 0.5
 """It is not made more often than this."""
+MOST_LOGIN_BYTES = 10_000
 MOST_SAID = 300
 """Sentences in one answer."""
 MOST_ASKED_TASKS = 20_000
 """Of larger groups nothing is asked here: copying their state would hold up the worker."""
 _KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Served(Protocol):
@@ -86,7 +87,7 @@ class Console:
 
     def __init__(self, worker: Served, settings: AccessSettings) -> None:
         self._worker = worker
-        self._admission = Admission(settings)
+        self.admission = ConsoleAdmission(settings)
         self._recent = worker.recent
         self._stream = Stream(self._recent)
         self._questions = Questions()
@@ -95,7 +96,7 @@ class Console:
         self._files = _files()
 
     @property
-    def gets(self) -> Mapping[str, Handler]:
+    def gets(self) -> Mapping[str, Page]:
         """Path -> page."""
         return {
             "/console": self._to_console,
@@ -111,9 +112,9 @@ class Console:
         }
 
     @property
-    def posts(self) -> Mapping[str, Handler]:
-        """Path -> page."""
-        return {"/console/login": self._login}
+    def posts(self) -> Mapping[str, Post]:
+        """Path -> what takes it."""
+        return {"/console/login": Post(page=self._login, media_type="application/x-www-form-urlencoded", most_bytes=MOST_LOGIN_BYTES)}
 
     async def close(self) -> None:
         """Ends what is open."""
@@ -122,9 +123,9 @@ class Console:
 
     # Access
 
-    def _let_in(self, handler: Handler) -> Handler:
+    def _let_in(self, handler: Page) -> Page:
         async def admitted(request: web.Request) -> web.StreamResponse:
-            refused = self._admission.refuse(request)
+            refused = self.admission.refuse(request)
             if refused is not None:
                 if refused.status == 401 and handler == self._page:
                     return _answer(self._files["login.html"], "html", status=401)
@@ -138,13 +139,13 @@ class Console:
 
     async def _login(self, request: web.Request) -> web.StreamResponse:
         given = (await request.post()).get("token", "")
-        answer = self._admission.log_in(given if isinstance(given, str) else "")
+        answer = self.admission.log_in(given if isinstance(given, str) else "")
         return answer or _answer(self._files["login.html"].replace(b"hidden>", b">"), "html", status=401)
 
     # Files
 
     async def _to_console(self, request: web.Request) -> web.StreamResponse:
-        return web.Response(status=308, headers={**HEADERS, "Location": "console/"})
+        return web.Response(status=308, headers={"Location": "console/"})
 
     async def _page(self, request: web.Request) -> web.StreamResponse:
         return _answer(self._files["index.html"], "html")
@@ -209,7 +210,7 @@ class Console:
         return _json({"said": [each.document() for each in said[-MOST_SAID:]], "last": self._recent.last_number})
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
-        return await self._stream.serve(request, HEADERS)
+        return await self._stream.serve(request)
 
     # Questions
 
@@ -243,7 +244,7 @@ class Console:
         def ask() -> WhatIf:
             join = query.get("join", "0")
             return WhatIf(
-                base=self._base(lead), join=int(join) if join.isascii() and join.isdigit() else -1,
+                base=self._base(lead), join=int(join) if len(join) < MOST_DIGITS and join.isascii() and join.isdigit() else -1,
                 without=tuple(query.getall("without", [])), settings=tuple(query.getall("set", [])),
             )  # fmt: skip
 
@@ -270,7 +271,7 @@ def _json(document: Any, *, status: int = 200) -> web.Response:
 
 def _answer(body: bytes, kind: str, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
     media = _KINDS.get(kind, "application/json")
-    return web.Response(body=body, status=status, headers={**HEADERS, **(headers or {}), "Content-Type": f"{media}; charset=utf-8"})
+    return web.Response(body=body, status=status, headers={**(headers or {}), "Content-Type": f"{media}; charset=utf-8"})
 
 
 def _files() -> dict[str, bytes]:

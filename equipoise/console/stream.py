@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -26,6 +25,8 @@ FLUSH_S = 0.25
 """Events are gathered for so long and sent together."""
 CHANGED_S = 1.0
 """Least time between two events that say that a group changed."""
+MOST_DIGITS = 20
+"""Of a number of a sentence; Python refuses to read thousands."""
 ALIVE_S = 15.0
 """A comment is sent after so long without an event, so that proxies keep the connection."""
 WRITE_S = 10.0
@@ -117,12 +118,14 @@ class Stream:
         if self._groups:
             self._flush = loop.call_later(CHANGED_S, self._send)
 
-    async def serve(self, request: web.Request, headers: Mapping[str, str]) -> web.StreamResponse:
+    async def serve(self, request: web.Request) -> web.StreamResponse:
         """The page of events: of the group that the query names, or of all."""
         if len(self._pages) >= MOST_PAGES:
-            return web.json_response({"problem": f"{MOST_PAGES} pages are open already"}, status=503, headers=headers)
-        response = web.StreamResponse(headers={**headers, "Content-Type": "text/event-stream"})
+            return web.json_response({"problem": f"{MOST_PAGES} pages are open already"}, status=503)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
+        if request.method == "HEAD":
+            return response
         page = _Page(request.query.get("group", ""))
         self._pages.add(page)
         try:
@@ -143,9 +146,10 @@ class Stream:
 
     def _missed(self, group: str, last: str) -> bytes:
         """What was said since a page was last connected, as far as it is kept."""
-        if not (last.isascii() and last.isdigit()) or int(last) > self._recent.last_number:
+        number = int(last) if len(last) < MOST_DIGITS and last.isascii() and last.isdigit() else None
+        if number is None or number > self._recent.last_number:
             return b""
-        found = [each for name, known in self._recent.groups.items() if group in ("", name) for each in known.sentences if each.number > int(last)]
+        found = [each for name, known in self._recent.groups.items() if group in ("", name) for each in known.sentences if each.number > number]
         found.sort(key=lambda each: each.number)
         return b"".join(_event("said", each.document(), each.number) for each in found[-MOST_SAID:])
 

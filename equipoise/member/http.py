@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry
 
+from equipoise.admission import names_in
 from equipoise.member.host import MemberHost
 from equipoise.member.metrics import MemberCollector
 from equipoise.member.options import MemberOptions
@@ -52,7 +53,7 @@ class MemberServer(HttpServer):
     def __init__(self, group: str, member_id: str, options: MemberOptions, runtime: Runtime, host: Callable[[], MemberHost | None]) -> None:
         registry = CollectorRegistry()
         registry.register(MemberCollector(group, member_id, lambda: None if (host := self._host_of()) is None else host.work.figures()))
-        super().__init__(registry, options.http_host, options.http_port or 0, {})
+        super().__init__(registry, options.http_host, options.http_port or 0, {}, named=names_in(options.http_hosts))
         self._group, self._member_id, self._options = group, member_id, options
         self._runtime, self._host_of = runtime, host
         self._beats: dict[str, LoopBeat] = {}

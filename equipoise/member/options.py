@@ -151,6 +151,10 @@ class MemberOptions:
     """
     http_host: str = attrs.field(default="127.0.0.1", validator=fields.text())
     """Address of that port; 0.0.0.0 for everybody."""
+    http_hosts: str = ""
+    """Further names under which that port is asked, with commas between them. See
+    docs/operations.md#the-http-port.
+    """
 
     prefix: str = DEFAULT_PREFIX
     """What the names of the log's topics begin with."""
@@ -239,6 +243,7 @@ class MemberKeywords(TypedDict, total=False):
     on_error: ErrorPolicy
     http_port: int | None
     http_host: str
+    http_hosts: str
     prefix: str
     start_timeout_ms: int
     group_config: GroupConfigured | None

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from equipoise.bridge.question import MOST_BODY_BYTES
+from equipoise.admission import names_in
 from equipoise.console.pages import Console
 from equipoise.console.recent import Recent
 from equipoise.replay.group_view import view_of
@@ -70,8 +70,8 @@ class Server(HttpServer):
             host,
             port,
             {"/groups": self._groups, "/groups/{name:.+}": self._group, **self._console.gets},
-            takes={"/v1/groups/{name:.+}/rounds": worker.rounds.answer, **self._console.posts},
-            most_body_bytes=MOST_BODY_BYTES,
+            posts={"/v1/groups/{name:.+}/rounds": worker.rounds.post, **self._console.posts},
+            named=names_in(worker.settings.http_hosts),
             tls=tls,
         )
         self._worker = worker
@@ -80,6 +80,9 @@ class Server(HttpServer):
         """Closes the port, and ends what the console has open."""
         await self._console.close()
         await super().stop()
+
+    def has_secret(self, request: web.Request) -> bool:
+        return self._console.admission.has_secret(request)
 
     def about(self) -> str:
         return f"equipoise worker: leads the groups of log {self._worker.log_id}"

@@ -29,7 +29,7 @@ from equipoise.statemachine.partition import GroupLead
 from equipoise.statemachine.state import GroupState
 
 _LOG = logging.getLogger(__name__)
-ROUND_STATUSES = ("200", "400", "401", "403", "409", "413", "421", "503")
+ROUND_STATUSES = ("200", "400", "401", "403", "408", "409", "413", "415", "421", "503")
 """Of the answers to rounds (`equipoise.worker.rounds`)."""
 _FOLD_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 _TAKEOVER_S = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)

@@ -58,6 +58,9 @@ class WorkerSettings(LiveSettings):
     console_behind_proxy: bool = setting(
         False, "Everybody sees the console who reaches http_host, because a proxy in front of it authenticates.", validator=fields.boolean
     )
+    http_hosts: str = setting(
+        "", "Further names under which that address is asked, as by a proxy, with commas between them; *.example.com for all of a domain."
+    )
     http_tls_cert: str = setting("", "File with the certificate (PEM) by which that address is served over TLS.")
     http_tls_key: str = setting("", "File with the key of that certificate (PEM).")
     worker_session_timeout_ms: int = setting(

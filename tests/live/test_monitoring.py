@@ -89,7 +89,9 @@ def test_prometheus_finds_every_metric_of_the_dashboard_and_alerts_fire_after_ki
             processes[f"m{number}"] = started(member, tmp_path / f"m{number}.out")
         asyncio.run(produce(connection, prefix, orders=200, per_second=400.0, customers=10, seed=1))
         with pytest.raises(urllib.error.HTTPError, match="400"):
-            urllib.request.urlopen(f"http://127.0.0.1:{port_of_worker}/v1/groups/{prefix}/rounds", data=b"no question", timeout=10)
+            urllib.request.urlopen(urllib.request.Request(
+                f"http://127.0.0.1:{port_of_worker}/v1/groups/{prefix}/rounds", b"no question", {"Content-Type": "application/json"}
+            ), timeout=10)  # fmt: skip
         targets = {
             "equipoise-worker": [f"127.0.0.1:{port_of_worker}"], "equipoise-member": [f"127.0.0.1:{port}" for port in ports_of_members],
             "equipoise-stream": [f"127.0.0.1:{port_of_stream}"],

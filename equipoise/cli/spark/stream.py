@@ -167,17 +167,14 @@ def _metrics(port: int | None, totals: dict[str, int]) -> Iterator[None]:
         yield
         return
     try:
-        from prometheus_client import CollectorRegistry, Gauge, start_http_server
+        from prometheus_client import CollectorRegistry, Gauge
+
+        from equipoise.cli.spark.exporter import StreamExporter
     except ImportError:
         raise InputError("--metrics-port needs the extra: pip install 'equipoise[kafka]'") from None
     registry = CollectorRegistry()
     for name in sorted(totals):
         gauge = Gauge(f"equipoise_stream_{name}", f"{name.capitalize()} since this process began.", registry=registry)
         gauge.set_function(partial(totals.__getitem__, name))
-    server, thread = start_http_server(port, registry=registry)
-    try:
+    with StreamExporter(registry, port):
         yield
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

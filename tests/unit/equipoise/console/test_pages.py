@@ -25,7 +25,7 @@ from tests.groups import GROUP, Group
 
 AFAR = WorkerSettings(http_host="0.0.0.0")
 TOKEN = WorkerSettings(http_host="0.0.0.0", http_token="open sesame")
-PROXY = WorkerSettings(http_host="0.0.0.0", console_behind_proxy=True)
+PROXY = WorkerSettings(http_host="0.0.0.0", http_hosts="worker.example", console_behind_proxy=True)
 DOCUMENTS = ("groups", f"group?group={GROUP}", f"timeline?group={GROUP}", f"said?group={GROUP}", "said")
 
 
@@ -121,6 +121,7 @@ async def test_page_names_only_files_that_are_served() -> None:
         (TOKEN, {"Cookie": "equipoise_console=open sesame"}, 401),
         (TOKEN, {"Authorization": "Bearer open sesame", "Host": "worker.example"}, 200),
         (PROXY, {"Host": "worker.example"}, 200),
+        (PROXY, {"Host": "evil.example"}, 403),
     ],
 )
 async def test_access(settings: WorkerSettings, headers: dict[str, str], expected: int) -> None:

@@ -65,7 +65,7 @@ TOKEN = WorkerSettings(http_token="secret")
     [
         (WorkerSettings(), {}, json.dumps(QUESTION).encode(), 421, "does not lead the group"),
         (WorkerSettings(), {}, b"{", 400, "$: not JSON"),
-        (WorkerSettings(), {}, b"\xff\xfe\x00", 400, "$: not JSON"),
+        (WorkerSettings(), {}, b"\xff\xfe\x00", 400, "the body is no UTF-8"),
         (WorkerSettings(), {}, json.dumps({**QUESTION, "version": 9}).encode(), 400, "$.version: 9 is not 1"),
         (WorkerSettings(), {}, b'{"tasks": [' + b" " * 9_000_000 + b"]}", 413, "too large"),
         (WorkerSettings(), {}, b'{"tasks": [' + b" " * 1_000_000 + b"}", 400, "$: not JSON"),
@@ -85,7 +85,7 @@ async def test_question_that_is_not_answered_gets_its_status_and_the_reason(
     try:
         async with (
             aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http,
-            http.post("/v1/groups/orders/rounds", data=io.BytesIO(body), headers=headers) as answer,
+            http.post("/v1/groups/orders/rounds", data=io.BytesIO(body), headers={"Content-Type": "application/json", **headers}) as answer,
         ):
             assert answer.status == status
             assert problem in (await answer.json())["problem"]
