@@ -89,10 +89,10 @@ class OpenTask:
         """
         behind: int | None = None
         for tp, position in list(self.positions.items()):
-            end = self.reading.end(tp)
-            if end is None:
+            records = self.reading.behind(tp, position)
+            if records is None:
                 return None
-            behind = (behind or 0) + max(0, end - position)
+            behind = (behind or 0) + records
         return behind
 
     def write_stale_again(self) -> int:

@@ -173,6 +173,8 @@ class TaskSources:
         self.reader = reader
         self.is_placed = False
         self._aside: dict[TopicPartition, Sequence[ConsumedRecord]] = {}
+        self._taken_to: dict[TopicPartition, int] = {}
+        """Partition -> offset behind the last record that `take` has returned."""
         self._most_aside = 0
         self._error: Exception | None = None
         self._woken = asyncio.Event()
@@ -189,7 +191,7 @@ class TaskSources:
 
     def place(self, positions: Mapping[TopicPartition, int]) -> None:
         """Reads from these offsets on."""
-        self._aside, self._error = {}, None
+        self._aside, self._error, self._taken_to = {}, None, dict(positions)
         for tp, position in positions.items():
             self.reader.consumer.seek(tp, position)
         self.reader.consumer.resume(*positions)
@@ -206,7 +208,9 @@ class TaskSources:
             self._get_aside(most)
         if self._error is not None and not self._aside:
             raise self._error
-        aside, self._aside = self._aside, {}
+        aside = self._aside
+        self._taken_to.update((tp, records[-1].offset + 1) for tp, records in aside.items() if records)
+        self._aside = {}
         return aside
 
     def set_aside(self) -> None:
@@ -245,6 +249,18 @@ class TaskSources:
     def wake(self) -> None:
         """Ends `wait`."""
         self._woken.set()
+
+    def behind(self, tp: TopicPartition, position: int) -> int | None:
+        """Offsets from `position`, behind the last record that was processed, to the partition's
+        end. What has no record, as the markers of transactions, does not count once it was read.
+        None: the end is unknown. Any thread may call this.
+        """
+        read_to, end = self.reader.consumer.next_offset(tp), self.end(tp)
+        if end is None:
+            return None
+        if read_to is not None and tp not in self._aside and self._taken_to.get(tp) == position:
+            position = max(position, read_to)
+        return max(0, end - position)
 
     def end(self, tp: TopicPartition) -> int | None:
         """The partition's end, by the last fetch or a later answer of its leader; None: unknown.

@@ -192,6 +192,8 @@ class Work:
             done, runners = self._done, self._runners.copy()
             left_ms = session.lease_ends_ms - now_ms if session.joined and session.ended is None else 0
             running = sum(session.refusal(task, now_ms) is None for task in session.grants)
+            restoring = {*session.standby, *session.warmup, *session.grants}
+            """Copies on the disk of other tasks are restored by nobody."""
             tasks = {
                 "running": running, "opening": len(session.grants) - running, "closing": len(session.closing),
                 "standby": len(session.standby), "warmup": len(session.warmup),
@@ -203,7 +205,7 @@ class Work:
             parked=len(self.parked_tasks),
             tasks=tasks,
             source_lags={task: behind for task, each in sorted(runners.items()) if (behind := each.behind) is not None},
-            restore_lags={task: lag for task, lag in sorted(self.lags.items()) if isinstance(lag, int)},
+            restore_lags={task: lag for task, lag in sorted(self.lags.items()) if task in restoring and isinstance(lag, int)},
             lease_left_s=max(0, left_ms) / 1_000,
         )
 

@@ -189,6 +189,7 @@ class PartitionHost:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         self.leading = False
+        self._metrics.forget_partition(self.partition)
 
     async def _store_last_checkpoints(self) -> None:
         try:

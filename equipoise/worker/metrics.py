@@ -6,6 +6,7 @@ the machines at each scrape, so a group that went to another worker is no longer
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from bisect import bisect_left
 from collections import Counter as Multiset
@@ -105,6 +106,12 @@ class WorkerMetrics:
             of_group = self._times.pop(group, None)
             if of_group is not None:
                 self._counted_to[of_group.log_id, group] = of_group.counted_to
+
+    def forget_partition(self, partition: int) -> None:
+        """Shows nothing of this partition any more: another worker leads it."""
+        for gauge in (self.first_offset, self.retention_held):
+            with contextlib.suppress(KeyError):  # nothing was shown
+                gauge.remove(str(partition))
 
     def text(self) -> bytes:
         """The answer to a scrape."""

@@ -11,6 +11,7 @@ import pytest
 from equipoise import ErrorPolicy, JsonSerde, Record, StringSerde, TaskContext
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
+from equipoise.member.metrics import MemberCollector
 from equipoise.testing import Group, SentRecord
 from tests.groups import configured
 
@@ -204,3 +205,44 @@ def test_member_that_does_not_run_is_refused() -> None:
             group.crash("m2")
         with pytest.raises(InputError, match="there is no partition orders/9"):
             group.send(1, key="k", topic="orders", partition=9)
+
+
+def test_gauges_of_a_member_name_the_tasks_that_it_has_and_are_zero_at_rest() -> None:
+    """Also where copies of tasks that have moved away are left on its disk."""
+    with made("exactly_once", group_config=configured(num_standbys=1, acceptable_recovery_lag=0)) as group:
+
+        def check() -> None:
+            left = 0
+            for name, member in group._members():
+                host = member._host
+                assert host is not None
+                session = host.session
+                has = {str(task) for task in (*session.grants, *session.standby, *session.warmup)}
+                left += len({str(task) for task in host.work.lags} - has)
+                gauges = [metric for metric in MemberCollector("test", name, host.work.figures).collect() if metric.type == "gauge"]
+                of_tasks = [sample for metric in gauges for sample in metric.samples if "task" in sample.labels]
+                assert {sample.name for sample in of_tasks} == {"equipoise_member_source_lag_records", "equipoise_member_restore_lag_records"}
+                assert {sample.labels["task"] for sample in of_tasks} <= has, name
+                assert {sample.value for sample in of_tasks} == {0}, name
+            lefts.append(left)
+
+        lefts: list[int] = []
+        group.join("m1", "m2", "m3")
+        send(group, 30)
+        group.settle()
+        group.advance(20)
+        check()
+        group.join("m4")
+        send(group, 20)
+        group.settle()
+        group.leave("m4")
+        send(group, 20)
+        group.settle()
+        group.crash("m3")
+        group.settle()
+        group.join("m3")
+        send(group, 20)
+        group.settle()
+        group.advance(60)
+        check()
+        assert any(lefts), "a copy that nobody keeps up to date is on some disk"

@@ -956,3 +956,53 @@ def test_sent_record_has_its_time_and_headers() -> None:
         assert ("h", b"1") in sent.headers
 
     simulate(test)
+
+
+@BOTH
+@pytest.mark.parametrize("aborts", [False, True])
+def test_markers_of_transactions_are_no_records_to_read(guarantee: str, aborts: bool) -> None:
+    async def test(bench: Bench) -> None:
+        new_producer = partial(SimulatedClients(bench.cluster, "other").producer, transactional_id="t")
+        producer = new_producer()
+        await producer.start()
+
+        async def write(records: int) -> None:
+            nonlocal producer
+            await producer.begin_transaction()
+            for number in range(records):
+                await producer.send("in", b"%d" % number, partition=0)
+            await producer.flush()
+            if aborts:
+                await producer.abandon()
+                producer = new_producer()
+                await producer.start()  # ends the transaction of the former one
+            else:
+                await producer.commit_transaction()
+
+        slow, stuck = asyncio.Event(), asyncio.Event()
+
+        async def handler(record: Any, context: TaskContext) -> None:
+            if stuck.is_set():
+                await slow.wait()
+
+        runner = bench.start(0, handler)
+        for records in (3, 1, 700, 0):
+            await write(records)
+            await asyncio.sleep(10)
+            assert runner.behind == 0, "at rest"
+        bench.start(1, handler)
+        await asyncio.sleep(10)
+        assert bench.runners[1].behind == 0, "nothing was ever written"
+        bench.send(0, 5)
+        stuck.set()
+        bench.send(0, 5)
+        await asyncio.sleep(10)
+        behind = runner.behind
+        assert behind is not None
+        assert behind >= 5, "a handler that waits is behind"
+        slow.set()
+        await asyncio.sleep(5)
+        assert runner.behind == 0
+        await producer.stop()
+
+    simulate(test, guarantee=guarantee)

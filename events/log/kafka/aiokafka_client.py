@@ -184,11 +184,18 @@ class DeployedConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # aiok
     def resume(self, *partitions: TopicPartition) -> None:
         super().resume(*map(_theirs, partitions))
 
+    def next_offset(self, partition: TopicPartition) -> int | None:
+        state = self._state(partition)
+        return None if state is None else state._position
+
     def highwater(self, partition: TopicPartition) -> int | None:
+        state = self._state(partition)
+        return None if state is None else state.highwater
+
+    def _state(self, partition: TopicPartition) -> Any:
         subscription = self._subscription.subscription
         assignment = None if subscription is None else subscription.assignment
-        state = None if assignment is None else assignment.state_value(partition)
-        return None if state is None else state.highwater
+        return None if assignment is None else assignment.state_value(partition)
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         await super().commit({_theirs(partition): offset for partition, offset in offsets.items()})

@@ -193,6 +193,12 @@ class Consumer(DataClient, Protocol):
         """Offset of the record to return next: behind transaction markers that were read."""
         ...
 
+    def next_offset(self, partition: TopicPartition) -> int | None:
+        """`position` as far as it is known; None: unknown, or not assigned. Any thread may call
+        this.
+        """
+        ...
+
     def highwater(self, partition: TopicPartition) -> int | None:
         """The high watermark, by the last fetch; None: unknown, or not assigned. Any thread may
         call this.

@@ -126,6 +126,10 @@ class SimulatedConsumer(ConnectedClient):
                 return state.position
             await self._woken(None)
 
+    def next_offset(self, partition: TopicPartition) -> int | None:
+        state = self._assigned.get(partition)
+        return None if state is None else state.position
+
     def highwater(self, partition: TopicPartition) -> int | None:
         state = self._assigned.get(partition)
         return None if state is None else state.high_watermark

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from prometheus_client import Gauge
 
 from equipoise.events.facts import LogOpened
 from equipoise.worker.host import PartitionHost
@@ -51,3 +52,19 @@ async def test_stop_that_is_cancelled_is_cancelled() -> None:
         await asyncio.wait_for(host.stop(checkpoint=True), 0.05)
     await host.stop()
     assert not host.leading
+
+
+async def test_gauges_of_a_partition_end_with_its_lead() -> None:
+    metrics = WorkerMetrics()
+    gauges = [each for each in vars(metrics).values() if isinstance(each, Gauge)]
+    assert {gauge._labelnames for gauge in gauges} == {("partition",)}, "a gauge with another subject: let it disappear, too"
+    hosts = [PartitionHost(WorkerSettings(), LogOpened(log_id="l1", partitions=2), partition, metrics) for partition in (0, 1)]
+    for gauge in gauges:
+        gauge.labels("0").set(1)
+        gauge.labels("1").set(1)
+    await hosts[0].stop()
+    assert b'partition="0"' not in metrics.text()
+    assert metrics.text().count(b'partition="1"') == len(gauges)
+    await hosts[1].stop()
+    await hosts[1].stop()
+    assert b'partition="1"' not in metrics.text()
