@@ -84,7 +84,7 @@ SERVERS = {
 
 
 def subclasses(kind: type) -> set[type]:
-    direct = kind.__subclasses__()
+    direct: list[type] = kind.__subclasses__()
     return {*direct, *(each for child in direct for each in subclasses(child))}
 
 
