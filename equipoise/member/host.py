@@ -25,11 +25,13 @@ from equipoise.events.tasks import LagSentinel, TaskId, tasks_text
 from equipoise.member.clients import MemberClients
 from equipoise.member.context import Callback
 from equipoise.member.directory import StateDirectory
+from equipoise.member.error_policy import error_text
 from equipoise.member.link import RETRY_S, Link
 from equipoise.member.location import KeyLocation, Partitioner, task_of_key
 from equipoise.member.options import MemberOptions, RestartIntent
 from equipoise.member.preparing import PrepareCallback
 from equipoise.member.processing import Processor
+from equipoise.member.raised import passed_on
 from equipoise.member.restorer import ChangelogRestorer
 from equipoise.member.story import Story
 from equipoise.member.throttle import Throttle
@@ -281,9 +283,11 @@ class MemberHost:
         return await self._locations.find(task)
 
     def fail(self, error: BaseException) -> None:
-        """Stops all tasks, leaves, and ends the member with `error`."""
+        """Stops all tasks, leaves, and ends the member with `error`. Any thread may call this."""
         if self._error is None:
-            self._error = error
+            self._error = passed_on(error)
+            if not isinstance(error, EquipoiseError):
+                _LOG.error("group %s: member %s ends: %s", self._group, self._member_id, error_text(error), exc_info=error)
         self.close()
 
     # Incarnations, in the member's own loop

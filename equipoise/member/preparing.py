@@ -18,6 +18,7 @@ import attrs
 from equipoise.events.errors import InputError
 from equipoise.events.facts import PREPARED
 from equipoise.events.tasks import TaskId
+from equipoise.member.raised import ApplicationError, is_cancelled
 from equipoise.runtime import DEPLOYED, Runtime
 
 _LOG = logging.getLogger(__name__)
@@ -68,13 +69,21 @@ PrepareCallback = Callable[[PrepareContext], Awaitable[None] | None]
 
 class Preparer:
     """Runs `prepare` for tasks. Calls `declare` in the application's loop when a task is prepared,
-    and `changed` when there is something else to report.
+    `changed` when there is something else to report, and `fail` when `prepare` has raised what no
+    other attempt is made after: SystemExit, KeyboardInterrupt or another BaseException.
     """
 
-    def __init__(self, prepare: PrepareCallback, declare: Callable[[TaskId], None], changed: Callable[[], None], runtime: Runtime = DEPLOYED) -> None:
+    def __init__(
+        self,
+        prepare: PrepareCallback,
+        declare: Callable[[TaskId], None],
+        changed: Callable[[], None],
+        fail: Callable[[BaseException], None],
+        runtime: Runtime = DEPLOYED,
+    ) -> None:
         self._prepare = prepare
         self._declare = declare
-        self._changed = changed
+        self._changed, self._fail = changed, fail
         self._runtime = runtime
         self._jobs: dict[TaskId, asyncio.Task[None]] = {}
         self._contexts: dict[TaskId, PrepareContext] = {}
@@ -95,6 +104,8 @@ class Preparer:
             _LOG.info("task %s was granted unprepared: preparing it before its first record", task)
             self._begin(task, runs_next=True)
         await asyncio.shield(self._jobs[task])
+        if task in self._jobs:
+            raise ApplicationError(f"task {task} was not prepared, and the member ends")
 
     def progress(self) -> Mapping[TaskId, PreparationProgress]:
         """Progress of every task in preparation."""
@@ -138,7 +149,12 @@ class Preparer:
             try:
                 await self._call(context)
                 break
-            except Exception:  # noqa: BLE001  # the application's code may raise anything; another attempt may succeed
+            except BaseException as error:  # the application's code may raise anything; another attempt may succeed
+                if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                    raise
+                if not isinstance(error, Exception | asyncio.CancelledError):
+                    self._fail(error)
+                    return
                 took_s = self._runtime.monotonic_s() - begun_s
                 _LOG.exception("task %s: attempt %d to prepare it failed after %.1f s, retrying in %.0f s", task, attempt, took_s, wait_s)
             self._failed |= {task}

@@ -4,6 +4,7 @@ error policy says when one raises. Without Kafka, so that tests of applications 
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,6 +18,7 @@ from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.client import ConsumedRecord, Record
 from equipoise.member.context import TaskContext
 from equipoise.member.error_policy import ErrorPolicy, ParkedTask, dead_letter, error_text, place_of
+from equipoise.member.raised import is_cancelled, passed_on
 from equipoise.member.serdes import BytesSerde, Serde
 from equipoise.member.timers import Timers
 
@@ -90,7 +92,7 @@ class Processing:
         """When to call `handle` again with what it has not done; None: it was not refused."""
         self.parked: ParkedTask | None = None
         """Why nothing more is handled; None: it is."""
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         """What was raised when the task was parked."""
 
     async def handle(self, records: Sequence[ConsumedRecord], begin: int, end: int, clock_ms: Callable[[], int], until_ms: float) -> int:
@@ -114,7 +116,9 @@ class Processing:
                     result = batch_handler(batch if as_is else list(map(record_of, batch)), context)  # type: ignore[misc, arg-type]  # it has one
                 if result.__class__ is CoroutineType or (result is not None and inspect.isawaitable(result)):
                     await result
-            except Exception as error:  # noqa: BLE001  # the application's code may raise anything
+            except (Exception, asyncio.CancelledError) as error:  # the application's code may raise anything; the rest ends the member
+                if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                    raise
                 context.rollback()
                 given = self._failed(records[done : done + given], error)
                 if not given:
@@ -133,7 +137,7 @@ class Processing:
             raw.topic, raw.partition, raw.offset, raw.timestamp_ms, raw.headers, raw.timestamp_type,
         )  # fmt: skip
 
-    def _failed(self, records: Sequence[ConsumedRecord], error: Exception) -> int:
+    def _failed(self, records: Sequence[ConsumedRecord], error: BaseException) -> int:
         task, policy, record = self._context.task, self._policy, records[0]
         place = place_of(record.topic, record.partition, record.offset)
         if len(records) > 1:
@@ -161,7 +165,7 @@ class Processing:
             self._singly -= 1
         return 1
 
-    def park(self, topic: str, partition: int, offset: int, error: Exception) -> None:
+    def park(self, topic: str, partition: int, offset: int, error: BaseException) -> None:
         """Handles nothing more, unless it is parked already."""
         if self.parked is not None:
             return
@@ -193,7 +197,14 @@ class Processing:
 
 
 async def call(function: Callable[..., Awaitable[None] | None], *arguments: Any) -> None:
-    """Calls a function or a coroutine function."""
-    result = function(*arguments)
-    if inspect.isawaitable(result):
-        await result
+    """Calls a function or a coroutine function of the application. A CancelledError that nobody has
+    asked for is raised as ApplicationError.
+    """
+    try:
+        result = function(*arguments)
+        if inspect.isawaitable(result):
+            await result
+    except asyncio.CancelledError as error:
+        if is_cancelled():
+            raise
+        raise passed_on(error) from error

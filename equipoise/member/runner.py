@@ -172,22 +172,23 @@ class TaskRunner:
     async def _run(self) -> None:
         error: BaseException | None = None
         try:
-            await self._run_grant()
-        except asyncio.CancelledError:
-            self._aborted = True
-        except Exception as raised:  # noqa: BLE001  # the application's code may raise anything, and ends the member
-            error, self._aborted = raised, True
-        self._is_closing = True
-        if self._aborted:
-            await self._stop_writing()  # otherwise the last commit has waited for all sends
-        if self._assigned is not None and self._on_revoked is not None:
-            error = await self._call_on_revoked(self._on_revoked, self._assigned) or error
-        self._permit.stopped(self.task)  # the next owner need not wait for the rest
-        try:
+            try:
+                await self._run_grant()
+            except asyncio.CancelledError:
+                self._aborted = True
+            except BaseException as raised:  # noqa: BLE001  # the application's code may raise anything, and ends the member
+                error, self._aborted = raised, True
+            self._is_closing = True
+            if self._aborted:
+                await self._stop_writing()  # otherwise the last commit has waited for all sends
+            if self._assigned is not None and self._on_revoked is not None:
+                error = await self._call_on_revoked(self._on_revoked, self._assigned) or error
+            self._permit.stopped(self.task)  # the next owner need not wait for the rest
             await self._close()
         except Exception as raised:  # noqa: BLE001  # a store failed to close; the member must still hear the end
             error = error or raised
-        self._permit.ended(self.task, error)
+        finally:
+            self._permit.ended(self.task, error)
 
     async def _run_grant(self) -> None:
         from aiokafka.errors import KafkaError, OffsetOutOfRangeError, ProducerFenced
@@ -604,7 +605,9 @@ class TaskRunner:
     async def _call_on_revoked(self, on_revoked: Callback, context: TaskContext) -> BaseException | None:
         try:
             await call(on_revoked, context)
-        except Exception as error:  # noqa: BLE001  # the application's code may raise anything
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001  # the application's code may raise anything
             return error
         return None
 

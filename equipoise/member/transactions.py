@@ -29,6 +29,7 @@ import attrs
 
 from equipoise.events.log.kafka.client import CLOSE_S, Producer, SentBatch, TopicPartition, Unsent, call_off
 from equipoise.events.tasks import TaskId
+from equipoise.member.raised import is_cancelled
 
 GATHER_S = 0.002
 """How long a transaction is open at least, for commits of other tasks that were woken by the same
@@ -294,7 +295,7 @@ class Transactions:
         except BaseException:
             if starting.done():
                 await self._lose(session.producer)
-                if starting.cancelled() and not _is_cancelled():
+                if starting.cancelled() and not is_cancelled():
                     raise _abandoned() from None
             raise
 
@@ -484,8 +485,3 @@ def _abandoned() -> Exception:
 
 def _all_parts(parts: Iterable[TransactionPart], transaction: _OpenTransaction | None) -> Iterable[TransactionPart]:
     return dict.fromkeys([*parts, *(() if transaction is None else transaction.parts)])
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

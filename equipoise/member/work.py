@@ -29,6 +29,7 @@ from equipoise.member.options import MemberOptions
 from equipoise.member.permit import NOT_ADOPTED, Permit
 from equipoise.member.preparing import PreparationProgress, PrepareCallback, Preparer
 from equipoise.member.processing import Processor
+from equipoise.member.raised import is_cancelled
 from equipoise.member.restorer import ChangelogRestorer
 from equipoise.member.runner import TaskRunner
 from equipoise.member.ticks import CommitTicks
@@ -145,7 +146,10 @@ class Work:
         self._on_asked = on_asked
         self._wake, self._fail, self._call, self._send = wake, fail, call, send
         self._app = asyncio.get_running_loop()
-        self._preparer = None if prepare is None else Preparer(prepare, self._declare_ready, wake, runners.runtime)
+        self._called: set[asyncio.Task[None]] = set()
+        """Callbacks that are coroutines and under way: a task without a reference may be collected.
+        """
+        self._preparer = None if prepare is None else Preparer(prepare, self._declare_ready, wake, fail, runners.runtime)
         self._to_prepare: tuple[frozenset[TaskId], frozenset[TaskId]] = (frozenset(), frozenset())
         """The last arguments of `Preparer.update`."""
         self._runners: dict[TaskId, TaskRunner] = {}
@@ -378,14 +382,20 @@ class Work:
     def _call_back(self, callback: Callable[[T], Awaitable[None] | None], what: T) -> None:
         try:
             result = callback(what)
-        except Exception as error:  # noqa: BLE001  # the application's code may raise anything
+        except BaseException as error:  # noqa: BLE001  # the application's code may raise anything
             self._fail(error)
             return
         if inspect.isawaitable(result):
-            asyncio.ensure_future(result).add_done_callback(self._callback_done)
+            called = asyncio.ensure_future(self._called_back(result))
+            self._called.add(called)
+            called.add_done_callback(self._called.discard)
 
-    def _callback_done(self, called: asyncio.Future[None]) -> None:
-        if not called.cancelled() and (error := called.exception()) is not None:
+    async def _called_back(self, result: Awaitable[None]) -> None:
+        try:
+            await result
+        except BaseException as error:  # the application's code may raise anything
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                raise
             self._fail(error)
 
     def prepare(self, task: TaskId) -> Coroutine[Any, Any, None] | None:

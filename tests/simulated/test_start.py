@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 
 from equipoise import Member, MemoryStore, Record, TaskContext
+from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.tasks import TaskId
 from equipoise.testing.simulated.connection import SimulatedConnection, SimulatedSettings
 from equipoise.testing.simulated.coordinator import SimulatedWorker, WorkerCoordinator
 from equipoise.testing.simulated.kafka.clients import SimulatedClients
 from equipoise.testing.simulated.kafka.cluster import Cluster
+from equipoise.testing.simulated.kafka.log import Batch
 from equipoise.testing.simulated.loops import S_US, Scheduler
 from equipoise.testing.simulated.process import Machine, SimulatedProcess
 from tests.groups import configured
@@ -46,6 +48,8 @@ class NewGroup:
         self.cluster.create_topic("log", TASKS, 1, {"cleanup.policy": "compact"})
         self.assigned: list[tuple[TaskId, str]] = []
         """Task and member of each grant."""
+        self.ended: dict[str, BaseException | None] = {}
+        """Member whose process has ended -> why."""
         self.worker: SimulatedWorker
         worker = self._process("worker")
         coordinator = WorkerCoordinator(self.scheduler, 1, 3.0)
@@ -71,11 +75,28 @@ class NewGroup:
         member = Member(
             "g", options.pop("handler", ignore), sources="in", state="log", member_id=name, open_store=lambda folder: MemoryStore(),
             connection=SimulatedConnection(made=SimulatedClients(self.cluster, name)), _runtime=process,
-            on_assigned=lambda context: self.assigned.append((context.task, name)),
+            on_assigned=options.pop("on_assigned", lambda context: self.assigned.append((context.task, name))),
             group_config=configured(initial_delay_ms=DELAY_MS, num_standbys=num_standbys), **options,
         )  # fmt: skip
-        process.start(member._run())
+        process.start(self._until_over(name, member))
         return member
+
+    async def _until_over(self, name: str, member: Member) -> None:
+        try:
+            await member._run()
+        except BaseException as error:  # noqa: BLE001  # SystemExit is one
+            self.ended[name] = error
+        else:
+            self.ended[name] = None
+
+    def send(self, partition: int) -> None:
+        """Appends a record to a source partition."""
+        place = self.cluster.partition(TopicPartition("in", partition))
+        assert place is not None
+        self.cluster.append(place, Batch(-1, -1, -1, False, [(b"k", b"v", (), self.cluster.now_ms())], 100))
+
+    def settle(self, seconds: float) -> None:
+        self.scheduler.run(self.scheduler.now_us + int(seconds * S_US))
 
     def runs_all_after_s(self) -> float:
         began_us = self.scheduler.now_us
