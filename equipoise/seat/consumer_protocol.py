@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Mapping
 
@@ -14,6 +15,9 @@ from equipoise.events.errors import InputError
 
 TopicPartition = tuple[str, int]
 NO_GENERATION = -1
+MOST_RACK_CHARS = 249
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+"""Names that a topic of Kafka can have (`Topic.validate`)."""
 
 
 @attrs.frozen(kw_only=True)
@@ -70,8 +74,8 @@ class _Reader:
 
 
 def read_subscription(data: bytes) -> Subscription:
-    """Reads a subscription of any version; fields behind those of version 3 are passed over. Raises
-    InputError.
+    """Reads a subscription of any version; fields behind those of version 3 are passed over, and so
+    are topics and racks that there cannot be. Raises InputError.
     """
     reader = _Reader(data)
     version = reader.int16()
@@ -85,7 +89,9 @@ def read_subscription(data: bytes) -> Subscription:
         generation = reader.int32()
     if version >= 3:
         rack = reader.text() or None
-    return Subscription(topics=tuple(sorted(set(topics))), owned=owned, generation=generation, rack=rack)
+    if rack is not None and len(rack) > MOST_RACK_CHARS:
+        rack = None
+    return Subscription(topics=tuple(sorted({topic for topic in topics if _TOPIC.fullmatch(topic)})), owned=owned, generation=generation, rack=rack)
 
 
 def read_assignment(data: bytes) -> frozenset[TopicPartition]:

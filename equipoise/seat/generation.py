@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from equipoise.events.errors import EquipoiseError
+from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.facts import AbsentMember, GroupRejoined, PartitionsObserved, RejoinedMember, TasksRevoked
 from equipoise.events.tasks import TaskId
-from equipoise.seat.consumer_protocol import Subscription, TopicPartition
+from equipoise.seat.consumer_protocol import Subscription, TopicPartition, read_subscription
 from equipoise.seat.log import SeatLog
 from equipoise.seat.metadata import TopicMetadata
-from equipoise.seat.names import Client, is_static
+from equipoise.seat.names import Client, clients_of, is_static
 from equipoise.seat.topics import Topics, arrange
 
 MOST_HAND_OVERS = 100
@@ -32,6 +32,40 @@ class JoinedClient:
     client: Client
     subscription: Subscription
     held: frozenset[TopicPartition]
+
+
+@attrs.frozen(kw_only=True)
+class ReadMembers:
+    """What the members of a generation said. `clients`: by member id, of all. `joined`: those that
+    subscribe to something. `unread`: client -> why its subscription cannot be read; it gets
+    nothing, and the others are assigned without it.
+    """
+
+    clients: Mapping[str, Client]
+    joined: list[JoinedClient]
+    unread: Mapping[Client, str]
+
+
+def read_members(
+    members: Sequence[tuple[str, str | None, bytes]], assigned: Mapping[str, frozenset[TopicPartition]], *, eager: bool
+) -> ReadMembers:
+    """Reads what members said when they joined: member id, group.instance.id and subscription.
+    `assigned`: client's key -> what it was assigned last, which members of an eager protocol have.
+    """
+    clients = clients_of((member_id, instance_id) for member_id, instance_id, _ in members)
+    reading: dict[str, Subscription] = {}
+    unread: dict[Client, str] = {}
+    for member_id, _, data in members:
+        try:
+            subscription = read_subscription(data)
+        except InputError as error:
+            unread[clients[member_id]] = str(error)
+            continue
+        if subscription.topics:
+            reading[member_id] = subscription
+    held = {name: assigned.get(clients[name].key, frozenset()) for name in reading} if eager else without_doubles(reading)
+    joined = [JoinedClient(client=clients[name], subscription=each, held=held[name]) for name, each in reading.items()]
+    return ReadMembers(clients=clients, joined=joined, unread=unread)
 
 
 @attrs.frozen(kw_only=True)
@@ -154,7 +188,11 @@ def _hand_over(log: SeatLog, has: Mapping[str, frozenset[TaskId]]) -> None:
     was told has nothing of that. Nobody would begin another generation for it.
     """
     for _ in range(MOST_HAND_OVERS):
-        giving = {name: sorted(member.revoking.keys() - has.get(name, frozenset())) for name, member in sorted(log.state.members.items())}
+        giving = {
+            name: sorted(member.revoking.keys() - has.get(name, frozenset()))
+            for name, member in sorted(log.state.members.items())
+            if not log.state.is_away(name)  # its place is kept until it is back, or the wait is over
+        }
         if not any(giving.values()):
             return
         for name, tasks in giving.items():

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import attrs
 from aiokafka import errors
 
+from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.seat.consumer_protocol import read_assignment, read_subscription
 from equipoise.seat.group_client import SESSION_MS, GroupClient
@@ -73,9 +74,14 @@ class HeldGroup:
             members = await self._client.describe_consumers()
             topics = frozenset(topic for each in members for topic in each["subscribed_topic_names"])
             return Consumers(topics, any(each["assignment"]["topic_partitions"] for each in members))
-        topics = frozenset(topic for each in found.members if each.subscription for topic in read_subscription(each.subscription).topics)
-        consume = found.state == "Stable" and found.protocol_type != PROTOCOL
-        return Consumers(topics, consume and any(read_assignment(each.assignment) for each in found.members))
+        read: set[str] = set()
+        reads = False
+        for each in found.members:
+            with contextlib.suppress(InputError):  # it is no consumer of Kafka's protocol
+                read.update(read_subscription(each.subscription).topics if each.subscription else ())
+            with contextlib.suppress(InputError):
+                reads |= bool(read_assignment(each.assignment))
+        return Consumers(frozenset(read), reads and found.state == "Stable" and found.protocol_type != PROTOCOL)
 
     async def look(self) -> Holders:
         """Who is in the group now. Renews the lease if this one is. Raises KafkaError, OSError."""

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar
 
 import attrs
@@ -21,11 +21,11 @@ from equipoise.broker_watch import BrokerWatch
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.seat.consumer_protocol import TopicPartition, read_assignment, read_subscription, write_assignment
-from equipoise.seat.generation import JoinedClient, SeatSettings, answer, without_doubles
+from equipoise.seat.generation import JoinedClient, SeatSettings, answer, read_members
 from equipoise.seat.group_client import COOPERATIVE, COUNTING_PROTOCOLS, PROTOCOLS, DescribedMember, Generation, GroupClient, ahead, seat_bucket
 from equipoise.seat.log import SeatLog, assigned_changes
 from equipoise.seat.metadata import MetadataClient
-from equipoise.seat.names import client_of, is_static
+from equipoise.seat.names import Client, client_of, clients_of, is_static, readable
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -75,6 +75,8 @@ class Seat:
         """The last generation that another member led; empty: the seat led it."""
         self._clients: Counter[str] = Counter()
         """Client ids in the last generation that the seat led."""
+        self._unread: frozenset[Client] = frozenset()
+        """Those whose subscription could not be read in the last generation."""
         self._topics: frozenset[str] = frozenset()
         self._counts: Mapping[str, int] = {}
         self._protocols: tuple[str, ...] = PROTOCOLS
@@ -205,8 +207,13 @@ class Seat:
         leader assigns partitions to the seat, which has left the group then.
         """
         self.status.leads = False
-        log.info("group %s: generation %d, led by %s: standing by", self.group, generation.number, generation.leader)
-        if counted := read_assignment(await self._client.sync([])):
+        log.info("group %s: generation %d, led by %s: standing by", self.group, generation.number, readable(generation.leader))
+        assigned = await self._client.sync([])
+        try:
+            counted = read_assignment(assigned)
+        except InputError:  # the leader is no consumer of Kafka's protocol
+            counted = frozenset()
+        if counted:
             log.warning("group %s: the leader assigns %d partitions to the seat, which reads none: leaves, and joins again behind another member",
                         self.group, len(counted))  # fmt: skip
             self._was_counted = True
@@ -240,14 +247,17 @@ class Seat:
 
     def _remember(self, members: tuple[DescribedMember, ...]) -> None:
         """What the members have, by another leader."""
+        clients = clients_of((each.member_id, each.instance_id) for each in members)
         found: list[JoinedClient] = []
+        had: set[TopicPartition] = set()
         for each in members:
             try:
                 subscription, held = read_subscription(each.subscription), read_assignment(each.assignment)
             except InputError:
                 continue  # what it had is only a preference
             if subscription.topics:
-                found.append(JoinedClient(client=client_of(each.member_id, each.instance_id), subscription=subscription, held=held))
+                found.append(JoinedClient(client=clients[each.member_id], subscription=subscription, held=held - had))
+                had |= held
         self._before = found
         self._assigned = {each.client.key: each.held for each in found}
 
@@ -261,11 +271,12 @@ class Seat:
         assignments, waiting = await self._assign(generation)
         await self._client.sync([(member_id, write_assignment(assigned)) for member_id, assigned in assignments.items()])
         self.status.rounds += 1
+        clients = clients_of((member_id, instance_id) for member_id, instance_id, _ in generation.members)
         self._assigned = {
-            client_of(member_id, instance_id).key: frozenset((topic, number) for topic, of in assignments[member_id].items() for number in of)
-            for member_id, instance_id, _ in generation.members
+            clients[member_id].key: frozenset((topic, number) for topic, of in assigned.items() for number in of)
+            for member_id, assigned in assignments.items()
         }
-        counts = ", ".join(f"{count} to {name}" for name, count in self._shares(generation))
+        counts = ", ".join(f"{count} to {name}" for name, count in self._shares(clients.values()))
         waits = f"; waiting for {', '.join(waiting)}" if waiting else ""
         log.info(
             "group %s: generation %d (%s), assigned in %.0f ms: %s%s",
@@ -273,25 +284,21 @@ class Seat:
         )  # fmt: skip
         await self._stay(generation)
 
-    def _shares(self, generation: Generation) -> list[tuple[str, int]]:
-        clients = [client_of(member_id, instance_id) for member_id, instance_id, _ in generation.members]
+    def _shares(self, clients: Iterable[Client]) -> list[tuple[str, int]]:
         named = self._book.names.present()
         return sorted((named[client.key][0], len(self._assigned[client.key])) for client in clients if client.key in named)
 
     async def _assign(self, generation: Generation) -> tuple[dict[str, Mapping[str, list[int]]], tuple[str, ...]]:
         """Member id -> what it is assigned, and who is waited for."""
         eager = generation.protocol != COOPERATIVE
-        subscriptions = {member_id: read_subscription(data) for member_id, _, data in generation.members}
-        reading = {member_id: each for member_id, each in subscriptions.items() if each.topics}
-        owned = {} if eager else without_doubles(reading)
-        joined: list[JoinedClient] = []
-        for member_id, instance_id, _ in generation.members:
-            if member_id in reading:
-                client = client_of(member_id, instance_id)
-                held = self._assigned.get(client.key, frozenset()) if eager else owned[member_id]
-                joined.append(JoinedClient(client=client, subscription=reading[member_id], held=held))
+        read = read_members(generation.members, self._assigned, eager=eager)
+        for client, why in read.unread.items():
+            if client not in self._unread:
+                log.warning("group %s: %s gets nothing: its subscription is no subscription of a consumer: %s", self.group, client.base, why)
+        self._unread = frozenset(read.unread)
+        joined = read.joined
         before, self._before = self._before, []
-        self._topics = frozenset(topic for each in (*reading.values(), *(each.subscription for each in before)) for topic in each.topics)
+        self._topics = frozenset(topic for each in (*joined, *before) for topic in each.subscription.topics)
         metadata = await self._metadata.known(self._topics, METADATA_S)
         self._counts = metadata.counts
         self._clients = Counter(each.client.base for each in joined if not is_static(each.client.key))
@@ -302,8 +309,7 @@ class Seat:
             self._book, settings, number=generation.number, protocol=generation.protocol, eager=eager, joined=joined, metadata=metadata,
             lags=await self._source_lags(metadata.counts), before=before,
         )  # fmt: skip
-        of_key = {client_of(member_id, instance_id).key: member_id for member_id, instance_id, _ in generation.members}
-        return {member_id: decided.assigned.get(key, {}) for key, member_id in of_key.items()}, decided.waiting
+        return {member_id: decided.assigned.get(client.key, {}) for member_id, client in read.clients.items()}, decided.waiting
 
     async def _source_lags(self, counts: Mapping[str, int]) -> Mapping[TopicPartition, int]:
         if not self._book.deals_by_lag:

@@ -6,6 +6,7 @@ the group.instance.id, or else the client.id, numbered where several processes s
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping
 
@@ -17,6 +18,11 @@ from equipoise.events.fields import MOST_NAME_BYTES, is_hidden
 _GIVEN_ID = re.compile(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 """What brokers append to the client.id to make a member id."""
 _NUMBER_BYTES = 10
+MOST_KEY_CHARS = 300
+"""Of the key of a client. Brokers take longer ids, which are shortened: a generation of a thousand
+members has to fit into one event.
+"""
+_KEPT_CHARS = 200
 
 
 @attrs.frozen
@@ -31,7 +37,34 @@ class Client:
 
 def client_of(member_id: str, instance_id: str | None) -> Client:
     """The client behind a member id that the broker gave."""
-    return Client(instance_id or member_id, readable(instance_id or _GIVEN_ID.sub("", member_id)) or "client")
+    return Client(_key(instance_id or member_id), readable(instance_id or _GIVEN_ID.sub("", member_id)) or "client")
+
+
+def clients_of(members: Iterable[tuple[str, str | None]]) -> dict[str, Client]:
+    """Member id -> its client, of all members of a generation. `members`: member id and
+    group.instance.id. No two have the same key, also where a client has taken the member id of
+    another one for its group.instance.id.
+    """
+    found: dict[str, Client] = {}
+    used: set[str] = set()
+    for member_id, instance_id in sorted(members, key=lambda each: (each[1] is not None, each[0])):
+        client = client_of(member_id, instance_id)
+        if client.key in used:
+            client = attrs.evolve(client, key=_key(f"{client.key} {member_id}"))
+        used.add(client.key)
+        found[member_id] = client
+    return found
+
+
+def _key(text: str) -> str:
+    """`text` itself, or what stands for one that is too long: its begin, a checksum of all of it,
+    and what the broker has appended.
+    """
+    if len(text) <= MOST_KEY_CHARS:
+        return text
+    given = _GIVEN_ID.search(text)
+    checksum = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:32]
+    return f"{text[:_KEPT_CHARS]}~{checksum}{given.group() if given else ''}"
 
 
 def readable(text: str) -> str:

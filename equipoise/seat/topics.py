@@ -40,7 +40,7 @@ class Topics:
         parts = {topic: part for part in (() if self.topology is None else self.topology.subtopologies) for topic in part.source_topics}
         for topic, partition in places:
             part = parts.get(topic)
-            if part is not None and partition < part.partitions:
+            if part is not None and 0 <= partition < part.partitions:
                 task = TaskId(part.subtopology, partition)
                 held[task] = held.get(task, 0) + 1
         sizes = {part.subtopology: len(part.source_topics) for part in parts.values()}

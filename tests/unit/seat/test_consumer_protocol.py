@@ -12,7 +12,7 @@ from equipoise.seat.consumer_protocol import NO_GENERATION, read_assignment, rea
 
 
 def text(value: str) -> bytes:
-    return struct.pack(">h", len(value)) + value.encode()
+    return struct.pack(">h", len(value.encode())) + value.encode()
 
 
 OWNED = struct.pack(">i", 1) + text("in") + struct.pack(">iii", 2, 0, 3)
