@@ -7,9 +7,11 @@ before the content is judged (docs/protocol.md#m4).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from equipoise.events.decisions import Decision, EventRejected
 from equipoise.events.errors import InputError
-from equipoise.events.facts import Fact, GroupConfigured
+from equipoise.events.facts import Fact, GroupConfigured, TopologyDeclared
 
 ASSIGNOR_UNAVAILABLE = "assignor_unavailable"
 """The one code that depends on the leader's build. Once published, it is an input of every later
@@ -66,6 +68,21 @@ class Rejected(Exception):
         super().__init__(code)
         self.code = code
         self.numbers = numbers
+
+
+_EXPECTED = frozenset({"not_configured", "join_repeated", "report_base_unknown", "report_repeated"})
+"""A member joins before it knows that its group has no configuration, or sends again what brokers
+had already, or says what changed since a report that was lost with one.
+"""
+
+
+def is_expected(decision: EventRejected, fact: Fact, topologies: Mapping[int, TopologyDeclared]) -> bool:
+    """Whether members that are in order cause this rejection, so that nobody need look at it.
+    `topologies`: those that the group knows: each process declares its own when it starts.
+    """
+    if decision.code == "topology_not_newer" and isinstance(fact, TopologyDeclared):
+        return topologies.get(fact.epoch) == fact
+    return decision.code in _EXPECTED
 
 
 def rejection_text(decision: EventRejected, fact: Fact | None = None) -> str:

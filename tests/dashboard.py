@@ -248,8 +248,11 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel(
             title="Decisions", unit="suffix: decisions/s", stacked=True,
-            description="Decisions, by kind. EventRejected: the leader rejects what a member sends.",
-            queries={_rate("equipoise_decisions_total", by="kind"): "{{kind}}"},
+            description="Decisions, by kind. EventRejected: the leader rejects what a member sends; unexpected: what no member in order sends.",
+            queries={
+                _rate("equipoise_decisions_total", by="kind"): "{{kind}}",
+                _rate("equipoise_rejected_facts_total", by="instance"): "unexpected rejections of {{instance}}",
+            },
         ),
         Panel(
             title="Time to fold a fact", unit="s",

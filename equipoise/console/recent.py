@@ -22,6 +22,7 @@ from equipoise.replay.sentences import TOLD_FACTS, Sentence
 from equipoise.replay.silence import SilenceFinder, SilentPeriod
 from equipoise.replay.timelines import Timeline, TimelineBuilder
 from equipoise.statemachine.machine import GroupMachine
+from equipoise.statemachine.rejections import is_expected
 from equipoise.statemachine.state import GroupState
 
 MOST_SENTENCES = 1_000
@@ -85,6 +86,7 @@ class GroupRecent:
         self.version = 0
         """Rises whenever a page would show something else."""
         self.rejections = 0
+        """Without those that members in order cause."""
         self.sentences: deque[Said] = deque(maxlen=MOST_SENTENCES)
         self.builder = TimelineBuilder(self, _Expiries())
         base = BaseState(group=group, offset=record.offset, number=0, begins_offset=record.offset, append_ms=record.append_ms, state=b"")
@@ -100,7 +102,7 @@ class GroupRecent:
         self.last_append_ms = max(self.last_append_ms, record.append_ms)
         self.facts += 1
         self.version += 1
-        self.rejections += sum(isinstance(each.decision, EventRejected) for each in decisions)
+        self.rejections += unexpected(record, decisions, machine)
         if decisions and all(isinstance(each.decision, _UNSEEN) for each in decisions) and record.event.__class__ not in _NOTED:
             return
         self.builder.observe(ReplayStep(record, decisions, None))
@@ -111,10 +113,18 @@ class GroupRecent:
             self.builder.forget_before(self.first_append_ms)
 
 
+def unexpected(record: Record, decisions: Iterable[DecisionRecord], machine: GroupMachine) -> int:
+    """Number of the decisions that reject the fact, which members in order do not cause."""
+    rejections = [each.decision for each in decisions if isinstance(each.decision, EventRejected)]
+    return sum(not is_expected(each, record.event, machine.state.topologies) for each in rejections)
+
+
 class Recent:
     """All groups of one worker. `changed`: called with a group, and the new sentences about it."""
 
     def __init__(self) -> None:
+        self._since_ms: dict[int, int] = {}
+        """Partition -> since when it is led here, by the broker's clock."""
         self.groups: dict[str, GroupRecent] = {}
         self.changed: Callable[[str, list[Said]], None] = lambda group, said: None
         self._partitions: dict[str, int] = {}
@@ -125,6 +135,32 @@ class Recent:
         for group in [group for group, place in self._partitions.items() if place == partition]:
             del self._partitions[group]
             self.groups.pop(group, None)
+
+    def lead(self, partition: int, now_ms: int) -> int:
+        """Facts of a partition are noted from now on, which is `now_ms` by the broker's clock.
+        Returns the number of the first of MOST_SENTENCES sentences that `recall` may give.
+        """
+        self._since_ms[partition] = now_ms
+        first, self._number = self._number + 1, self._number + MOST_SENTENCES
+        return first
+
+    def recall(self, partition: int, first: int, told: Iterable[tuple[Record, Sequence[DecisionRecord], GroupMachine, Sequence[Sentence]]]) -> None:
+        """What the log says of the time before `lead`, in its order: the sentences alone, because
+        nothing says what members had then. `first`: what `lead` returned.
+        """
+        said: dict[str, list[Said]] = {}
+        number = first - 1
+        for record, decisions, machine, sentences in told:
+            known = self.of(record.group, partition, machine)
+            known.rejections += unexpected(record, decisions, machine)
+            for sentence in sentences:
+                number = min(number + 1, first + MOST_SENTENCES - 1)
+                said.setdefault(record.group, []).append(Said(number, record.group, record.append_ms, sentence))
+        for group, earlier in said.items():
+            known = self.groups[group]
+            known.sentences = deque([*earlier, *known.sentences], maxlen=MOST_SENTENCES)
+            known.version += 1
+            self.changed(group, [])
 
     def note(
         self, partition: int, record: Record, decisions: list[DecisionRecord], machine: GroupMachine, sentences: Sequence[Sentence]
@@ -153,7 +189,8 @@ class Recent:
         known = self.groups.get(group)
         if known is None:
             state = machine.state
-            record = record or Record(group, state.last_offset, state.last_append_ms or 0, BaseRequested())
+            since_ms = self._since_ms.get(partition, state.last_append_ms or 0)  # nothing was decided since, or it would be known
+            record = record or Record(group, state.last_offset, since_ms, BaseRequested())
             known = self.groups[group] = GroupRecent(group, machine, record)
             self._partitions[group] = partition
         return known

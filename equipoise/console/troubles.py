@@ -120,7 +120,7 @@ def _of_group(state: GroupState, recent: GroupRecent) -> Iterator[Trouble]:
     if state.verdict is not None and state.verdict[0] == "blocked":
         yield Trouble(WARNING, f"blocked: {counted(state.verdict[2], 'movement')} planned, none of which may begin")
     if recent.rejections:
-        yield Trouble(NOTE, f"{counted(recent.rejections, 'fact')} rejected since this worker leads it; the decisions below say why")
+        yield Trouble(NOTE, f"{counted(recent.rejections, 'fact')} rejected, as far as this worker remembers; the decisions below say why")
 
 
 def _named(tasks: Iterable[TaskId]) -> str:

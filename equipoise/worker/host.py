@@ -57,6 +57,8 @@ SAME_FOR_S = 1.0
 """How long an answer that the topics are still those of the log is valid."""
 _FACTS_A_TURN = 100
 """Facts folded before other coroutines run."""
+RECALLED_FACTS = 3_000
+"""Facts before its checkpoints that a worker reads again after a takeover, for the console."""
 _RECORD_BYTES = 12
 """About what Kafka adds to a record of a batch."""
 _MARK_EVERY = 500
@@ -156,6 +158,8 @@ class PartitionHost:
         """Offset up to which the published decisions were read."""
         self._checkpointed_at = 0
         self._written = Written()
+        self._to_recall: tuple[dict[str, int], int] = ({}, 0)
+        """Group -> offset of the last fact in its checkpoint, and what `Recent.lead` returned."""
         self._bases: BaseKeeper | None = None
         """Stores bases; None: this worker deletes nothing."""
         self._asked: dict[tuple[str, str], asyncio.Future[list[DecisionRecord]]] = {}
@@ -264,7 +268,11 @@ class PartitionHost:
                 jobs = [self._read_facts(facts), self._run_periodic_jobs(facts), self._watch_log(facts)]
                 if self._bases is not None:
                     jobs.append(self._bases.run())
-                await self._run_jobs(self._failed, *jobs)
+                recalling = asyncio.ensure_future(self._recall())
+                try:
+                    await self._run_jobs(self._failed, *jobs)
+                finally:
+                    recalling.cancel()
         except (LogReplacedError, UnknownTopicOrPartitionError):
             await self._producer.abandon()  # unsent records must not reach new topics of the same names
             raise
@@ -324,6 +332,8 @@ class PartitionHost:
         self._published_to = begun.published_to
         self._written = Written(decisions_offset=begun.published_to, since=lead.position)
         self._bases = self._base_keeper(lead) if self._settings.has_retention else None
+        restored = {name: group.machine.state.last_offset for name, group in lead.groups.items()}
+        recalled = self._recent.lead(self.partition, max([group.machine.state.last_append_ms or 0 for group in lead.groups.values()], default=0))
         await self._note_halted()
         await facts.place(lead.position)
         end = await facts.end()
@@ -341,6 +351,7 @@ class PartitionHost:
         self._read_s = self._monotonic_s()
         self.problem = ""
         self.leading = True
+        self._to_recall = restored, recalled
         confirmed = sum(group.confirmed for group in lead.groups.values())
         self._metrics.takeover_seconds.observe(self._monotonic_s() - began_s)
         values = (self.partition, lead.position, names_text(lead.groups), confirmed, self._monotonic_s() - began_s)
@@ -434,8 +445,6 @@ class PartitionHost:
         began_s = self._monotonic_s()
         decisions = lead.fold(record, int(began_s * 1_000))
         self._metrics.fold_seconds.observe(self._monotonic_s() - began_s)
-        if decisions or kind is not MemberUnchanged:  # most facts are heartbeats, of which there is nothing to say
-            self._say(record, decisions)
         published = [await self._publish(decision) for decision in decisions]
         if kind is RoundAsked:
             self._answer(record, decisions, published)
@@ -456,17 +465,34 @@ class PartitionHost:
                 await self._bases.note_halted(name, group.halted.offset)
         self._log_halted()
 
-    def _say(self, record: Record, decisions: list[DecisionRecord]) -> None:
-        """Logs what was decided here for the first time, and why; the console has it, too."""
+    def _say(self, record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
+        """Logs what was decided here for the first time, and why. The console has also what a
+        former worker decided since its last checkpoint.
+        """
         try:
             told = list(tell(record, decisions)) if decisions or record.event.__class__ in TOLD_FACTS else []
             for said in told if self._is_new(record) else ():
                 _DECIDED.log(said.level, "group %s: %s", record.group, said.text, extra={"decided": {"partition": self.partition, **said.values}})
-            group = self.lead.groups.get(record.group)
-            if group is not None:
-                self._recent.note(self.partition, record, decisions, group.machine, told)
+            self._recent.note(self.partition, record, decisions, machine, told)
         except Exception:  # noqa: BLE001 a defect of what is told must not stop a group
             _LOG.exception("partition %d: group %s: no line for the fact at offset %d", self.partition, record.group, record.offset)
+
+    async def _recall(self) -> None:
+        """Has the console know what the log says of the time before the checkpoints."""
+        (restored, first), lead = self._to_recall, self.lead
+        if not restored:
+            return
+        try:
+            last = max(restored.values())
+            told = [each async for each in self._reading.former(max(0, last + 1 - RECALLED_FACTS), last + 1)]
+            machines = {name: lead.groups[name].machine for name in restored if name in lead.groups}
+            mine = [(record, decisions) for record, decisions in told if record.group in machines and record.offset <= restored[record.group]]
+            self._recent.recall(self.partition, first, [
+                (record, decisions, machines[record.group], list(tell(record, decisions)))
+                for record, decisions in mine if decisions or record.event.__class__ in TOLD_FACTS
+            ])  # fmt: skip
+        except Exception as error:  # noqa: BLE001 the console knows less
+            _LOG.debug("partition %d: what was decided before is not recalled: %r", self.partition, error)
 
     def _is_new(self, record: Record) -> bool:
         """Whether no worker had answered the fact before this one."""
@@ -486,6 +512,8 @@ class PartitionHost:
                 self._tracing.folded(record, decisions, machine.state)
         except Exception:  # noqa: BLE001 a defect of the metrics must not stop a group
             _LOG.exception("partition %d: group %s: the fact at offset %d could not be counted", self.partition, record.group, record.offset)
+        if decisions or record.event.__class__ is not MemberUnchanged:  # most facts are heartbeats, of which there is nothing to say
+            self._say(record, decisions, machine)
 
     async def _reject(self, key: bytes | None, value: bytes | None, record: Record) -> None:
         """Copies a record that belongs to no group to the rejected topic, with reason and place."""

@@ -19,7 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from equipoise.events.decisions import Decision
+from equipoise.events.decisions import Decision, EventRejected
 from equipoise.events.facts import TopologyDeclared
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.replay.group_view import task_rows
@@ -27,6 +27,7 @@ from equipoise.replay.silence import SilenceFinder
 from equipoise.replay.wording import setting_text, setting_values
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.partition import GroupLead
+from equipoise.statemachine.rejections import is_expected
 from equipoise.statemachine.state import GroupState
 
 _LOG = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ class WorkerMetrics:
         self.decisions = Counter("equipoise_decisions", "Decisions computed live, by kind.", ["kind"], registry=registry)
         for kind in get_args(Decision):  # an alert on a rise needs the value before the first one
             self.decisions.labels(kind.__name__)
+        self.rejected_facts = Counter("equipoise_rejected_facts", "Facts rejected live, but for those of members in order.", registry=registry)
         self.fold_seconds = FoldSeconds()
         registry.register(self.fold_seconds)
         self.takeover_seconds = Histogram("equipoise_takeover_seconds", "Time to take a partition over.", buckets=_TAKEOVER_S, registry=registry)
@@ -94,6 +96,8 @@ class WorkerMetrics:
         if live and decisions:
             for decision in decisions:
                 self.decisions.labels(decision.decision.__class__.__name__).inc()
+                if isinstance(decision.decision, EventRejected) and not is_expected(decision.decision, record.event, state.topologies):
+                    self.rejected_facts.inc()
         if is_new and record.offset > of_group.counted_to:
             of_group.counted_to = record.offset
             if task_ms or not of_group.shown:

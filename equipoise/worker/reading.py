@@ -13,7 +13,7 @@ import attrs
 
 from equipoise.events import codec
 from equipoise.events.decisions import Checkpointed, EventRejected
-from equipoise.events.errors import DamagedError, InputError, UnknownEventError, UnknownKindError, UnsoundError
+from equipoise.events.errors import DamagedError, EquipoiseError, InputError, UnknownEventError, UnknownKindError, UnsoundError
 from equipoise.events.facts import LogOpened
 from equipoise.events.log.kafka.bases import Bases, beginning
 from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, TopicPartition
@@ -21,6 +21,7 @@ from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import (
     NoRecord,
     StoredDecision,
+    decision_record,
     fact_record,
     fact_row,
     group_of,
@@ -40,6 +41,8 @@ from equipoise.worker.checkpoints import FoundCheckpoints, Index, find
 
 _LOG = logging.getLogger(__name__)
 _CHECKPOINTED = codec.kind_of(Checkpointed)
+FORMER_DECISIONS = 3_000
+"""The last published decisions, of which `former` looks for those on the facts that it reads."""
 _EVENT_REJECTED = codec.kind_of(EventRejected)
 
 
@@ -136,6 +139,29 @@ class PartitionReading:
                 lead.take_published(stored.row.group, stored.row.number, published_identity(stored), published_refusal(stored))
                 mark(stored.row.caused_by, record.offset)
         return start
+
+    async def former(self, start: int, end: int) -> AsyncGenerator[tuple[Record, list[DecisionRecord]], None]:
+        """The facts from offset `start` to `end`, as far as they are still there and can be read,
+        each with the decisions that were published on it. Raises KafkaError.
+        """
+        facts_begin, decisions_begin = await self._begins()
+        place = self._place(self.topics.decisions)
+        async with self._reader() as consumer:
+            decisions_end = (await consumer.end_offsets([place]))[place]
+        decided: dict[tuple[str, int], list[DecisionRecord]] = {}
+        async with contextlib.aclosing(self.records(self.topics.decisions, max(decisions_begin, decisions_end - FORMER_DECISIONS))) as records:
+            async for record in records:
+                stored = published(record)
+                if stored is not None and stored.log_id == self.opened.log_id and start <= stored.row.caused_by < end:
+                    with contextlib.suppress(EquipoiseError):
+                        decided.setdefault((stored.row.group, stored.row.caused_by), []).append(decision_record(stored))
+        async with contextlib.aclosing(self.records(self.topics.facts, max(start, facts_begin))) as records:
+            async for record in records:
+                if record.offset >= end:
+                    break
+                with contextlib.suppress(EquipoiseError):
+                    fact = read_fact(record.key, record.value, record.offset, record.timestamp_ms)
+                    yield fact, decided.get((fact.group, fact.offset), [])
 
     def _restored(self, found: FoundCheckpoints, answers: bool, folded: Folded) -> PartitionLead:
         opening = fact_record(fact_row(b"", pack_fact(self.opened), 0, 0))

@@ -246,3 +246,37 @@ def test_gauges_of_a_member_name_the_tasks_that_it_has_and_are_zero_at_rest() ->
         group.advance(60)
         check()
         assert any(lefts), "a copy that nobody keeps up to date is on some disk"
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_console_knows_what_was_decided_before_a_takeover(orderly: bool) -> None:
+    """After a worker's crash by the facts since its last checkpoint, which are folded again; after
+    an orderly end, with checkpoints of everything, by the log.
+    """
+    with made() as group:
+        group.join("m1", "m2")
+        send(group, 3)
+        group.settle()
+        group.leave("m2")
+        group.settle()
+        worker = group._worker
+
+        def said() -> tuple[list[tuple[int, str]], int]:
+            known = worker.recent.groups["test"]
+            assert [each.number for each in known.sentences] == sorted(each.number for each in known.sentences)
+            return [(each.append_ms, each.sentence.text) for each in known.sentences], known.rejections
+
+        async def another_takes_over() -> None:
+            await worker._hosts.pop(0).stop(checkpoint=orderly)
+            worker._start_hosts([0])
+
+        before = said()
+        assert any("m2 left" in text or "m2 leaves" in text for _, text in before[0])
+        taken = worker.process.app.create_task(another_takes_over())
+        group._until(lambda: taken.done() and not worker.unready(), 60)
+        group.advance(5)
+        assert said() == before
+        assert said()[1] == 0, "joins of a new group and topologies that are known are nothing wrong"
+        seen = worker.recent.groups["test"].first_append_ms
+        assert seen is not None
+        assert (seen > before[0][0][0]) is orderly, "the timeline begins with the checkpoint"
