@@ -178,6 +178,8 @@ class GroupView:
     decisions: int
     now_ms: int
     next_deadline_ms: int | None
+    next_probing_ms: int | None
+    """When the balance is evaluated again although nothing happens; None: it need not be."""
     verdict: str | None
     available_movements: int
     planned_movements: int
@@ -236,6 +238,7 @@ def view_of(machine: GroupMachine, *, first_divergence: int | None = None) -> Gr
         decisions=state.number,
         now_ms=state.now_ms,
         next_deadline_ms=machine.next_deadline_ms,
+        next_probing_ms=state.probing_deadline_ms,
         verdict=verdict,
         available_movements=available,
         planned_movements=planned,

@@ -827,7 +827,8 @@ def await_lags(state: GroupState) -> None:
     """
     assert state.gathering_until_ms is not None, "the group is gathering"
     state.awaiting_lags = True
-    state.gathering_until_ms += (MOST_INITIAL_DELAYS - 1) * state.settings.initial_delay_ms
+    longer_ms = (MOST_INITIAL_DELAYS - 1) * state.settings.initial_delay_ms
+    state.gathering_until_ms = min(state.gathering_until_ms + longer_ms, FURTHEST_MS)
 
 
 def end_gathering(state: GroupState) -> None:

@@ -165,7 +165,7 @@ def _within_ms(state: GroupState, member_id: str, restart: Restart) -> int:
     if restart.within_ms is not None:
         return restart.within_ms
     took_ms = state.restart_times_ms.get(member_id) or max(state.restart_times_ms.values(), default=0)
-    return max(1, 2 * took_ms) if took_ms else LONGEST_WAIT_MS
+    return max(1, min(2 * took_ms, INT64_MAX)) if took_ms else LONGEST_WAIT_MS
 
 
 def _stays(state: GroupState, member: MemberState) -> bool:

@@ -74,13 +74,14 @@ def plan_cost(
     """
     stages = rack_stages(indexed, now, target, standbys)
     rack_bound = rack_lower_bound(stages, standbys)
+    optimal = sum(stage.cost for stage in stages) == rack_bound if stages else target.optimal or moves == bound
     return PlanCost(
         moves=moves,
         moves_lower_bound=bound,
         restore_records=restore_records(indexed, target.owner),
         cross_rack=cross_rack(indexed, target.owner),
         imbalance=imbalance,
-        optimal=sum(stage.cost for stage in stages) == rack_bound if stages else target.optimal or moves == bound,
+        optimal=optimal and not indexed.lacks_standbys and (standbys is None or standbys.within_steps),
         stages=stages,
         rack_cost_lower_bound=rack_bound,
     )

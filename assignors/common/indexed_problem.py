@@ -17,6 +17,7 @@ from equipoise.assignors.common.racks import Places, Racks, Traffic
 from equipoise.assignors.common.ranking import Copy, copies, whole
 from equipoise.assignors.common.restore_rate import RestoreRates
 from equipoise.events.errors import FieldError
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 
 
@@ -72,6 +73,21 @@ class Behaviour:
     """
 
 
+MOST_COPIES = 2_000_000
+"""Standbys of a group, about 30 s of work for a round that places all: the other groups of a
+partition wait for it. Settings that ask for more get so many of each task as there are within this.
+"""
+
+
+def within_bounds(settings: GroupSettings, tasks: Mapping[TaskId, Task]) -> GroupSettings:
+    """The settings with as many standbys of each task as MOST_COPIES allows, and at least one."""
+    if settings.num_standbys * len(tasks) <= MOST_COPIES:
+        return settings
+    stateful = sum(task.stateful for task in tasks.values())
+    most = max(1, MOST_COPIES // max(1, stateful))
+    return settings if settings.num_standbys <= most else attrs.evolve(settings, num_standbys=most)
+
+
 NEWEST = Behaviour()
 VERSION_1 = Behaviour(slack_on_both_sides=True, leaving_within_caps=True)
 
@@ -94,7 +110,8 @@ class IndexedProblem:
         self.announced = announced
         self.now_ms = problem.now_ms
         self.behaviour = behaviour
-        self.settings = problem.settings
+        self.settings = within_bounds(problem.settings, problem.task_by_id)
+        self._asked_standbys = problem.settings.num_standbys
         self.anew = problem.anew
         self.tasks = problem.task_by_id
         self.members: dict[str, MemberSpec] = {member.id: member for member in sorted(problem.members, key=attrgetter("id"))}
@@ -142,6 +159,11 @@ class IndexedProblem:
         """Those tasks of `staying` of which other members have copies."""
         self.settled = {task: owner for task, owner in self.staying.items() if task not in self.copied} if self.copied else self.staying
         """Those of which none has: only their owner has a reason to run them."""
+
+    @property
+    def lacks_standbys(self) -> bool:
+        """Whether tasks get fewer standbys than was asked for and there are members for."""
+        return self.settings.num_standbys < min(self._asked_standbys, len(self.members) - 1)
 
     @cached_property
     def places(self) -> Places:

@@ -16,10 +16,15 @@ copies only, and the others go where they cost least. With tags and no strategy,
 spread by the tags (KIP-708).
 
 A copy stays unless another place is better by one of these costs, so optimal standbys do not move.
+
+Rounds compare each place with all copies before it, so their work grows with the square of the
+copies. After MOST_STEPS of it the copies that are left stay where they are, or go to the least
+loaded members, and the plan is not called optimal.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Container, Mapping
 
@@ -40,6 +45,15 @@ MOST_PLACES = 16
 different ones for each task. It bounds the arcs, as a tag may differ on every member. With more
 places a plan is not called optimal unless its cost equals its bound.
 """
+MOST_STEPS = 20_000_000
+"""Comparisons of a place with an earlier copy in all rounds, about 20 s of work: the other groups
+of a partition wait for a round. 100,000 tasks with two standbys in seven racks need about half of
+it. A count of steps and no time, because every build must decide the same.
+"""
+STEPS_OF_A_COPY, STEPS_OF_A_PLACE = 10, 4
+"""What a copy that is there, and a place, cost beside their comparisons, in such steps."""
+ROUNDS = 2
+"""So many take place whatever the steps: the first copies are those that racks are for."""
 LEVELS = 7
 UNEVENNESS, UNEVENNESS_SO_FAR = 1, 5  # their places among the levels
 
@@ -55,6 +69,8 @@ class StandbyGoal:
     least: int
     """A lower bound of the cost wherever the tasks run."""
     unique: bool
+    within_steps: bool
+    """Whether MOST_STEPS were enough for all copies."""
 
 
 def standby_goal(indexed: IndexedProblem, wishes: Mapping[TaskId, Wish], load: Mapping[str, int], shares: Mapping[str, Share]) -> StandbyGoal:
@@ -64,6 +80,9 @@ def standby_goal(indexed: IndexedProblem, wishes: Mapping[TaskId, Wish], load: M
     goal = _Goal(indexed, wishes, dict(load), shares)
     rounds = max((wish.copies for wish in wishes.values()), default=0)
     for number in range(rounds):
+        if number >= ROUNDS and goal.steps >= MOST_STEPS:
+            goal.place_evenly()
+            return goal.result()
         goal.round(number)
     if not goal.is_exact:
         goal.exchange(load)
@@ -80,7 +99,10 @@ class _Goal:
         self.holders: dict[TaskId, list[str]] = {task: [] for task in wishes}
         self.exact = True
         self.unique = True
+        self.within_steps = True
         self.rounds = 0
+        self.steps = 0
+        """Work done, as MOST_STEPS counts it."""
         self.cost = 0
         self._members_of: dict[Pool, dict[str, int]] = {}
         self._most_taken = max((len(wish.never) + wish.copies for wish in wishes.values()), default=0)
@@ -116,6 +138,39 @@ class _Goal:
             holder = taken.get(task) or self._any(task)
             if holder is not None:
                 self._take(task, holder)
+
+    def place_evenly(self) -> None:
+        """Gives each task the copies that it still lacks: those that are there stay, and the least
+        loaded members get the others. Takes time in the number of copies.
+        """
+        self.exact = self.within_steps = False
+        heaps: dict[Pool, list[tuple[float, str]]] = {}
+        for task, wish in self.wishes.items():
+            pool = self.indexed.eligible(task)
+            taken = {*wish.never, *self.holders[task]}
+            for member in wish.here:
+                if len(self.holders[task]) < wish.copies and member not in taken and member in pool:
+                    self._take(task, member)
+                    taken.add(member)
+            if len(self.holders[task]) >= wish.copies:
+                continue
+            if pool not in heaps:
+                heaps[pool] = sorted(map(self._loaded, pool.members))
+            heap, skipped = heaps[pool], []
+            while heap and len(self.holders[task]) < wish.copies:
+                now = self._loaded(heap[0][1])
+                if now != heap[0]:  # it got a copy since
+                    heapq.heapreplace(heap, now)
+                    continue
+                _, member = heapq.heappop(heap)
+                if member not in taken:
+                    self._take(task, member)
+                skipped.append(self._loaded(member))
+            for entry in skipped:
+                heapq.heappush(heap, entry)
+
+    def _loaded(self, member: str) -> tuple[float, str]:
+        return self.load[member] / self.indexed.members[member].capacity, member
 
     def _apart(self, number: int) -> bool:
         """Whether values shared with earlier copies count for the copy of this number."""
@@ -155,7 +210,10 @@ class _Goal:
         indexed, wish = self.indexed, self.wishes[task]
         others = tuple([self.places.of[member] for member in (wish.owner, *self.holders[task])]) if apart else ()
         any_arc = False
-        for member in dict.fromkeys((*wish.here, *wish.begun, *indexed.copies[task])):
+        known = dict.fromkeys((*wish.here, *wish.begun, *indexed.copies[task]))
+        places = min(len(self.places.rack), MOST_PLACES)
+        self.steps += len(known) * (STEPS_OF_A_COPY + len(others)) + places * (STEPS_OF_A_PLACE + len(others))
+        for member in known:
             if not indexed.may_run(member, task) or not self._may_have(task, member):
                 continue
             stays = member in wish.here
@@ -245,4 +303,5 @@ class _Goal:
             stage=StageCost(name="standby", cost=self.cost, lower_bound=self.cost if self.is_exact else least),
             least=least,
             unique=self.unique,
+            within_steps=self.within_steps,
         )

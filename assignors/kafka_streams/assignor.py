@@ -157,7 +157,7 @@ def _plan(indexed: IndexedProblem, answer: _Answer) -> Plan:
             restore_records=restore_records(indexed, target),
             cross_rack=cross_rack(indexed, target),
             imbalance=imbalance,
-            optimal=len(movements) == bound,
+            optimal=len(movements) == bound and not indexed.lacks_standbys,
         ),
         imbalance_now=shares.imbalance(now),
     )

@@ -57,6 +57,8 @@ def group_lines(view: GroupView) -> Iterable[str | Line]:
     yield Line(name, f"  {at}, {counted(view.decisions, 'decision')}")
     deadline = "no timer runs" if view.next_deadline_ms is None else f"next deadline in {span_text(max(0, view.next_deadline_ms - view.now_ms))}"
     yield f"  {view.phase}, {leader}, assignor {view.assignor or 'none'}; group time {span_text(view.now_ms)}, {deadline}"
+    if view.next_probing_ms is not None:
+        yield f"  the balance is evaluated again in {span_text(max(0, view.next_probing_ms - view.now_ms))}, and at each change"
     if view.verdict is not None:
         yield (
             f"  {view.verdict}: {counted(view.planned_movements, 'movement')} planned, {view.available_movements} of them can begin now, "

@@ -32,6 +32,7 @@ def test_show_equals_the_machine_state_at_offset(part: float) -> None:
     state = machine.state
     assert (view.offset, view.generation, view.decisions, view.now_ms) == (at_offset, state.generation, state.number, state.now_ms)
     assert view.next_deadline_ms == machine.next_deadline_ms
+    assert view.next_probing_ms == state.probing_deadline_ms
     assert {member.member_id: (member.active, member.warmup, member.revoking) for member in view.members} == {
         name: (tuple(sorted(member.active)), tuple(sorted(member.warmup)), tuple(sorted(member.revoking))) for name, member in state.members.items()
     }

@@ -18,7 +18,7 @@ from equipoise.events.codec import make_record
 from equipoise.events.facts import AssignmentObserved, GroupConfigured, LagReported, Load, ObservedMember, PartitionsObserved, ProbingTick
 from equipoise.events.fields import INT64_MAX
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
-from equipoise.statemachine import actions, state
+from equipoise.statemachine import actions, snapshots, state
 from equipoise.statemachine.state import (
     Backoff,
     Crashes,
@@ -182,6 +182,15 @@ def test_changed_initial_delay_moves_the_end_of_gathering(awaiting: bool, until_
     state.gathering_until_ms, state.awaiting_lags = until_ms, awaiting
     actions.configure(state, configured(initial_delay_ms=delay_ms))
     assert state.gathering_until_ms == moved_ms
+
+
+def test_wait_for_lags_ends_within_what_a_snapshot_holds():
+    state = group_state()
+    actions.configure(state, configured(initial_delay_ms=2**62))
+    state.gathering_until_ms = 2**63 - 1
+    actions.await_lags(state)
+    assert state.gathering_until_ms == 2**64 - 1
+    assert snapshots.load(snapshots.dump(state)).gathering_until_ms == 2**64 - 1
 
 
 def test_changed_drain_timeout_moves_the_drains_under_way():

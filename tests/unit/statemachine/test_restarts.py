@@ -22,6 +22,8 @@ from equipoise.events.facts import (
 )
 from equipoise.events.facts import Load as ReportedLoad
 from equipoise.events.tasks import LagSentinel, TaskId
+from equipoise.statemachine import restarts
+from equipoise.statemachine.state import GroupState, Restart
 from tests.groups import Group, Truthful, configured, joined, rejections, tasks, topology
 
 WITHIN_MS = 20_000
@@ -175,6 +177,12 @@ def test_time_that_was_not_stated_is_twice_what_the_last_restart_took() -> None:
         group.members[name].restart = None
         group.fact(LeaveCancelled(member_id=name, incarnation=group.members[name].incarnation))
         group.settles()
+
+
+def test_time_that_was_not_stated_fits_its_decision_however_long_the_last_restart_took() -> None:
+    state = GroupState(restart_times_ms={"m1": 2**62})
+    restart = Restart(asked_ms=0, within_ms=None, stated=False, wait_turn=True)
+    assert restarts._within_ms(state, "m1", restart) == 2**63 - 1
 
 
 @pytest.mark.parametrize(("within_ms", "rate", "choice"), [(60_000, 5_000.0, "wait"), (120_000, 5_000.0, "drain"), (120_000, 500.0, "wait")])
