@@ -69,20 +69,32 @@ def family(series: str) -> str:
     return _SERIES.sub("", series)
 
 
+def _sooner(text: str, faster: float) -> str:
+    """The rules, with all their times divided."""
+
+    def divided(found: re.Match[str]) -> str:
+        seconds = int(found[2]) * {"s": 1, "m": 60, "h": 3_600}[found[3]] / faster
+        return f"{found[1]}{max(2, round(seconds))}s"
+
+    return re.sub(r"(\[|offset |for: )(\d+)([smh])\b", divided, text)
+
+
 class Prometheus:
     """A Prometheus that scrapes `targets` (job -> ``host:port``) each second and evaluates the
     alerts each second, with the files of `deploy/prometheus`. Each alert is pending for a second
-    instead of its own time.
+    instead of its own time. `faster`: instead, all times of the alerts are divided by it.
     """
 
-    def __init__(self, folder: Path, targets: Mapping[str, list[str]]) -> None:
+    def __init__(self, folder: Path, targets: Mapping[str, list[str]], *, faster: float | None = None) -> None:
         (port,) = free_ports(1)
         self._url = f"http://127.0.0.1:{port}"
         config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
         config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
         config["scrape_configs"] = [{"job_name": job, "static_configs": [{"targets": places}]} for job, places in targets.items()]
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
-        (folder / "rules.yml").write_text(re.sub(r"(?m)^( +for:) \w+$", r"\1 1s", RULES.read_text(encoding="utf-8")), encoding="utf-8")
+        text = RULES.read_text(encoding="utf-8")
+        text = re.sub(r"(?m)^( +for:) \w+$", r"\1 1s", text) if faster is None else _sooner(text, faster)
+        (folder / "rules.yml").write_text(text, encoding="utf-8")
         command = [program("prometheus"), f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}"]
         self._log = (folder / "prometheus.log").open("ab")
         self._process = subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{port}"], stdout=self._log, stderr=self._log)

@@ -62,11 +62,11 @@ def ends(tasks: int, topic: str = "log") -> PartitionsObserved:
 
 
 @asynccontextmanager
-async def browser() -> AsyncIterator[Browser]:
+async def browser(*options: str) -> AsyncIterator[Browser]:
     """Chromium of the machine. Fails where there is none: `make browser` installs it."""
     path = shutil.which("chromium") or shutil.which("google-chrome")
     assert path is not None, "no Chromium on this machine: make browser"
-    arguments = [*BROWSER, *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+    arguments = [*BROWSER, *options, *(["--no-sandbox"] if os.geteuid() == 0 else [])]
     async with async_playwright() as playwright:
         started = await playwright.chromium.launch(executable_path=path, args=arguments)
         try:
