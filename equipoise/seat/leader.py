@@ -107,9 +107,10 @@ class Seat:
             await asyncio.gather(self._client.close(), self._metadata.close())
 
     async def _leave(self) -> None:
-        self.status.leads = False
+        led, self.status.leads = self.status.leads, False
         try:
             await self._client.leave()
+            log.info("group %s: left%s", self.group, "; a member leads it now, if there is one" if led else "")
         except (errors.KafkaError, OSError) as error:
             log.warning("group %s: could not leave (%s); the broker ends the seat's session in a few seconds", self.group, error)
 

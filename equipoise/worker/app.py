@@ -136,7 +136,9 @@ class Worker:
             raise
         self._tasks = [asyncio.create_task(self._observe_forever()), asyncio.create_task(self._watch())]
         assert self._opened is not None, "it was opened above"
-        _LOG.info("leading log %s of %s/%s; http://%s:%d", self.log_id, settings.bootstrap, settings.prefix, settings.http_host, self.http_port)
+        scheme = "https" if settings.http_tls_cert else "http"
+        values = (self.log_id, settings.bootstrap, settings.prefix, scheme, settings.http_host, self.http_port)
+        _LOG.info("leading log %s of %s/%s; %s://%s:%d", *values)
 
     async def _open_with_retries(self) -> None:
         """Opens the log, and retries while brokers restart. Raises InputError."""

@@ -76,7 +76,7 @@ class Said { // the sentences of the worker's log, newest first
     const { document } = await ask("api/said", this.group === undefined ? {} : { group: this.group });
     if (document.last < this.last) { this.last = 0; this.list.replaceChildren(); } // another worker's numbers
     for (const each of document.said) this.add(each, false);
-    if (!this.list.firstChild) element("li", this.list, "nothing was decided since this worker leads", "none");
+    if (!this.list.firstChild) element("li", this.list, "none as far as this worker remembers", "none");
   }
   add(each, fresh) {
     if (each.id <= this.last || !this.only(each)) return;
