@@ -6,8 +6,8 @@
     python -m tests.live.rest --rest-s 60      # all times of the alerts are divided by 30
 
 Two workers and three members on a broker of its own. Members have state and standbys, and write a
-chain of two processors with exactly_once, so that every topic ends in markers of transactions. At
-rest no alert may fire. Then a member is killed and comes back, and a handler hangs: the alerts for
+chain of two processors with exactly_once (--guarantee), so that every topic ends in markers of
+transactions. At rest no alert may fire. Then a member is killed and comes back, and a handler hangs: the alerts for
 that must fire. The exit status is 1 when it is otherwise.
 """
 
@@ -52,7 +52,7 @@ TOPICS = {"begin": "delete", "middle": "delete", "end": "delete", "begin-state":
 Handle = Callable[[Record, TaskContext], Coroutine[Any, Any, None]]
 
 
-def run_member(bootstrap: str, member_id: str, state: str, port: int) -> int:
+def run_member(bootstrap: str, member_id: str, state: str, port: int, guarantee: str) -> int:
     """A member, in a process of its own. Returns its exit status."""
 
     def to(topic: str) -> Handle:
@@ -69,7 +69,7 @@ def run_member(bootstrap: str, member_id: str, state: str, port: int) -> int:
         Processor(to("end"), sources="middle", state="middle-state", outputs="end"),
     ]
     member = Member(
-        GROUP, processors=processors, member_id=member_id, connection=Connection(bootstrap=bootstrap), guarantee="exactly_once",
+        GROUP, processors=processors, member_id=member_id, connection=Connection(bootstrap=bootstrap), guarantee=guarantee,
         state_directory=state, session_timeout_ms=SESSION_MS, lease_margin_ms=1_000, heartbeat_interval_ms=500, http_port=port,
         group_config=configured(num_standbys=1, initial_delay_ms=2_000),
     )  # fmt: skip
@@ -155,7 +155,7 @@ def end(processes: dict[str, subprocess.Popen[bytes]]) -> None:
         each.wait()
 
 
-def rest(rest_s: float, folder: Path) -> bool:
+def rest(rest_s: float, guarantee: str, folder: Path) -> bool:
     """Plays it. Returns whether exactly the alerts fired that should."""
     faster = 1.0 if rest_s >= OWN_TIMES_S else FASTER
     with ExitStack() as stack:
@@ -169,7 +169,7 @@ def rest(rest_s: float, folder: Path) -> bool:
         stack.callback(end, processes)
 
         def start(member_id: str) -> None:
-            command = ["tests.live.rest", "--member", brokers.bootstrap, member_id, str(folder / member_id), str(of_member[member_id])]
+            command = ["tests.live.rest", "--member", brokers.bootstrap, member_id, str(folder / member_id), str(of_member[member_id]), guarantee]
             processes[member_id] = started(command, folder / f"{member_id}.out")
 
         for number, port in enumerate(ports[:2], 1):
@@ -180,7 +180,7 @@ def rest(rest_s: float, folder: Path) -> bool:
             start(member_id)
         until(lambda: all(map(ready, ports)), "members are ready")
         asyncio.run(feed(connection, [b"%d" % number for number in range(RECORDS)]))
-        until(lambda: asyncio.run(ends(connection, "end")) > RECORDS, "records have passed through the chain")
+        until(lambda: asyncio.run(ends(connection, "end")) >= RECORDS, "records have passed through the chain")
         targets = {"equipoise-worker": [f"127.0.0.1:{port}" for port in ports[:2]], "equipoise-member": [f"127.0.0.1:{port}" for port in ports[2:]]}
         prometheus = stack.enter_context(Prometheus(folder, targets, faster=faster))
         until(lambda: len(prometheus.query("up == 1")) == len(ports) and not prometheus.firing(), "Prometheus has scraped everything")
@@ -215,13 +215,14 @@ def shown(names: Collection[str]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rest-s", type=float, default=120.0, help="seconds at rest")
-    parser.add_argument("--member", nargs=4, metavar=("BOOTSTRAP", "ID", "STATE", "PORT"), help=argparse.SUPPRESS)
+    parser.add_argument("--guarantee", choices=["exactly_once", "at_least_once"], default="exactly_once", help="of the members")
+    parser.add_argument("--member", nargs=5, metavar=("BOOTSTRAP", "ID", "STATE", "PORT", "GUARANTEE"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.member:
-        bootstrap, member_id, state, port = given.member
-        return run_member(bootstrap, member_id, state, int(port))
+        bootstrap, member_id, state, port, guarantee = given.member
+        return run_member(bootstrap, member_id, state, int(port), guarantee)
     with tempfile.TemporaryDirectory(prefix="equipoise-rest-") as folder:
-        return 0 if rest(given.rest_s, Path(folder)) else 1
+        return 0 if rest(given.rest_s, given.guarantee, Path(folder)) else 1
 
 
 if __name__ == "__main__":
