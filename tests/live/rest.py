@@ -7,8 +7,8 @@
 
 Two workers and three members on a broker of its own. Members have state and standbys, and write a
 chain of two processors with exactly_once (--guarantee), so that every topic ends in markers of
-transactions. At rest no alert may fire. Then a member is killed and comes back, and a handler hangs: the alerts for
-that must fire. The exit status is 1 when it is otherwise.
+transactions. At rest no alert may fire. Then a member is killed and comes back, and a handler
+hangs: the alerts for that must fire. The exit status is 1 when it is otherwise.
 """
 
 from __future__ import annotations
