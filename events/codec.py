@@ -63,7 +63,7 @@ KINDS: Mapping[int, tuple[int, type]] = {
     2: (2, facts.GroupConfigured),
     3: (1, facts.TopologyDeclared),
     4: (3, facts.PartitionsObserved),
-    5: (5, facts.MemberJoined),
+    5: (6, facts.MemberJoined),
     6: (3, facts.LagReported),
     7: (1, facts.TaskReady),
     8: (1, facts.TasksRevoked),

@@ -39,7 +39,8 @@ def shortened_join(joined: MemberJoined, most_bytes: int = MOST_EVENT_BYTES) -> 
     """Returns the join with as many lags as fit, the nearest to ready first. Later reports have the
     rest.
     """
-    if _fits(_JOIN_BYTES + LAG_BYTES * len(joined.lags), joined, most_bytes):
+    bound = _JOIN_BYTES + LAG_BYTES * len(joined.lags)
+    if joined.subtopologies is None and _fits(bound, joined, most_bytes):
         return joined
     room = most_bytes - codec.size_bytes(attrs.evolve(joined, lags={}))
     return attrs.evolve(joined, lags=_first(joined.lags, room, nearest_first))

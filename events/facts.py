@@ -182,6 +182,12 @@ class MemberJoined:
     """Where other processes reach the application, as ``host:port``; None: nowhere. No decision
     depends on it.
     """
+    subtopologies: tuple[Subtopology, ...] | None = attrs.field(
+        default=None, validator=fields.optional(fields.tuple_of(fields.instance_of(Subtopology)))
+    )
+    """The member's own topology of `topology_epoch`, which must be the one that was declared under
+    this epoch (docs/protocol.md#d1). None: not said, as by former builds and imported logs.
+    """
 
 
 @attrs.frozen(kw_only=True)

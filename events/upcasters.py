@@ -172,6 +172,27 @@ class MemberJoinedV4:
 
 
 @attrs.frozen(kw_only=True)
+class MemberJoinedV5:
+    """MemberJoined before `subtopologies`."""
+
+    member_id: str = attrs.field(validator=fields.text())
+    incarnation: int = attrs.field(validator=fields.integer())
+    capacity: int = attrs.field(default=1, validator=fields.integer(1, 1_000_000))
+    rack: str | None = attrs.field(default=None, validator=fields.optional(fields.text()))
+    tags: dict[str, str] = attrs.field(factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.text(), fields.text()))
+    session_timeout_ms: int = attrs.field(default=30_000, validator=fields.integer(1))
+    lease_margin_ms: int = attrs.field(default=3_000, validator=fields.integer())
+    topology_epoch: int = attrs.field(default=0, validator=fields.integer())
+    join_nonce: str = attrs.field(validator=fields.text())
+    ended_incarnation: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
+    lags: dict[TaskId, Lag] = attrs.field(factory=dict, validator=fields.lags)
+    eager: bool = attrs.field(default=False, validator=fields.boolean)
+    readiness: str = attrs.field(default="word_or_lag", validator=fields.one_of("lag", "word_and_lag", "word_or_lag"))
+    ready_lag_records: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
+    advertised: str | None = attrs.field(default=None, validator=fields.optional(fields.text()))
+
+
+@attrs.frozen(kw_only=True)
 class LoadV1:
     """Load before `busy`."""
 
@@ -300,6 +321,11 @@ def _member_joined_5(wire: list[Any]) -> list[Any]:
     return [*wire, None]
 
 
+def _member_joined_6(wire: list[Any]) -> list[Any]:
+    """Appends `subtopologies` None: such a member does not say which tasks it knows."""
+    return [*wire, None]
+
+
 def _checkpointed_2(wire: list[Any]) -> list[Any]:
     """Appends `form` 0, unknown."""
     return [*wire, 0]
@@ -313,6 +339,7 @@ PAST_SHAPES: Mapping[tuple[int, int], type] = {
     (MEMBER_JOINED, 2): MemberJoinedV2,
     (MEMBER_JOINED, 3): MemberJoinedV3,
     (MEMBER_JOINED, 4): MemberJoinedV4,
+    (MEMBER_JOINED, 5): MemberJoinedV5,
     (LAG_REPORTED, 1): LagReportedV1,
     (LAG_REPORTED, 2): LagReportedV2,
     (CHECKPOINTED, 1): CheckpointedV1,
@@ -327,6 +354,7 @@ STEPS: Mapping[tuple[int, int], Callable[[list[Any]], list[Any]]] = {
     (MEMBER_JOINED, 2): _member_joined_3,
     (MEMBER_JOINED, 3): _member_joined_4,
     (MEMBER_JOINED, 4): _member_joined_5,
+    (MEMBER_JOINED, 5): _member_joined_6,
     (LAG_REPORTED, 1): _lag_reported_2,
     (LAG_REPORTED, 2): _lag_reported_3,
     (CHECKPOINTED, 1): _checkpointed_2,

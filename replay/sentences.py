@@ -39,6 +39,7 @@ from equipoise.events.records import DecisionRecord, Record
 from equipoise.events.tasks import ranges
 from equipoise.replay.wording import NOBODY, cause_text, counted, expiry_text, reason_text, restart_text, span_text, warning_text
 from equipoise.statemachine.rejections import rejection_text
+from equipoise.statemachine.topologies import TOPOLOGY_DIFFERS
 
 MOST_LINES = 20
 """Most sentences for the moves of one round; the others are counted."""
@@ -145,7 +146,8 @@ def of_decision(decision: Decision, fact: Fact) -> Iterator[Sentence]:
             who = "" if decision.member_id is None else f" of {decision.member_id}"
             text = f"{type(fact).__name__}{who} is rejected ({decision.code}): {rejection_text(decision, fact)}"
             values = {"reason": decision.code, "member": decision.member_id, "incarnation": decision.incarnation}
-            yield Sentence(text, values, logging.WARNING if isinstance(fact, GroupConfigured) else logging.DEBUG)
+            is_loud = isinstance(fact, GroupConfigured) or decision.code in TOPOLOGY_DIFFERS
+            yield Sentence(text, values, logging.WARNING if is_loud else logging.DEBUG)
 
 
 _ENDS = {

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
 from equipoise.events.tasks import TaskId, ranges
 from equipoise.replay.restores import RestoreRow, restores
 from equipoise.replay.wording import counted, span_text
+from equipoise.statemachine.rejections import REJECTIONS
 from equipoise.statemachine.state import GroupPhase, GroupState
 
 MOST_NAMED = 3
@@ -53,7 +54,46 @@ def troubles(state: GroupState, halted: str | None = None) -> list[Trouble]:
         return [Trouble(Severity.HALTED, halted)]  # perhaps half-way through a step: its state says nothing
     if state.phase in (GroupPhase.UNCONFIGURED, GroupPhase.SHADOWING):
         return []
-    return sorted([*_standing_still(state), *_threats(state), *_moves(state)], key=lambda each: each.severity)
+    found = [*_standing_still(state), *of_topology(state), *_threats(state), *_moves(state)]
+    return sorted(found, key=lambda each: each.severity)
+
+
+def unread(state: GroupState, ends: Mapping[str, Iterable[int]]) -> Iterator[Trouble]:
+    """Source topics with partitions that no task reads. `ends`: topic -> its partitions."""
+    for topic, count in unread_partitions(state, ends).items():
+        are = "is" if count == 1 else "are"
+        text = f"{counted(count, 'partition')} of {topic} {are} read by nobody: deploy with a higher topology_epoch"
+        yield Trouble(Severity.STANDS_STILL, text, count)
+
+
+def unread_partitions(state: GroupState, ends: Mapping[str, Iterable[int]]) -> dict[str, int]:
+    """Source topic of the newest topology -> how many of its partitions no task reads; topics
+    without any are left out. `ends`: topic -> its partitions.
+    """
+    read: dict[str, int] = {}
+    for part in () if state.topology is None else state.topology.subtopologies:
+        for topic in part.source_topics:
+            read[topic] = max(read.get(topic, 0), part.partitions)
+    unread = {topic: sum(partition >= tasks for partition in ends.get(topic, ())) for topic, tasks in sorted(read.items())}
+    return {topic: count for topic, count in unread.items() if count}
+
+
+def of_topology(state: GroupState) -> Iterator[Trouble]:
+    """What is wrong because members, topics and the topology do not fit each other."""
+    yield from unread(state, state.end_offsets)
+    yield from misfits(state)
+
+
+def misfits(state: GroupState) -> Iterator[Trouble]:
+    """Members that may not join, or can run nothing, because of their topology."""
+    for name, refused in sorted(state.recently_refused().items()):
+        template = REJECTIONS.get(refused.code)
+        why = refused.code if template is None else template.format(*refused.numbers)
+        yield Trouble(Severity.THREATENS, f"{name} may not join, because it runs another topology: {why}")
+    idle = sorted(name for name, member in state.members.items() if state.topology is not None and state.runnable(member) == {})
+    if idle:
+        text = f"{_names(idle)} can run no task, because of an old topology_epoch: deploy the newest build there"
+        yield Trouble(Severity.THREATENS, text)
 
 
 def _standing_still(state: GroupState) -> Iterable[Trouble]:

@@ -46,6 +46,7 @@ from equipoise.statemachine.state import (
     MemberState,
     Parked,
     Preparation,
+    Refused,
     Restart,
     SlotBackoff,
     Warmup,
@@ -125,8 +126,9 @@ def configure(state: GroupState, fact: GroupConfigured) -> None:
 
 def declare_topology(state: GroupState, fact: TopologyDeclared) -> None:
     """topologies' = the epochs that members run, and the last REMEMBERED_TOPOLOGIES, of topologies
-    ∪ {fact.epoch: fact}.
+    ∪ {fact.epoch: fact}; refused' = {}.
     """
+    state.refused = {}
     state.topologies[fact.epoch] = fact
     kept = {member.topology_epoch for member in state.members.values()}.union(sorted(state.topologies)[-REMEMBERED_TOPOLOGIES:])
     state.topologies = {epoch: topology for epoch, topology in state.topologies.items() if epoch in kept}
@@ -216,13 +218,20 @@ def join(state: GroupState, fact: MemberJoined, *, restore_records_per_s: int, m
         readiness=fact.readiness,
         ready_lag_records=fact.ready_lag_records,
         advertised=fact.advertised,
+        tells_topology=fact.subtopologies is not None,
         restore_records_per_s=restore_records_per_s,
         measured_records_per_s=measured_records_per_s,
     )
     state.members[fact.member_id] = member
+    state.refused.pop(fact.member_id, None)
     remember_nonce(state, fact.join_nonce)
     state.asked = {name: until_ms for name, until_ms in state.asked.items() if until_ms is None or until_ms > state.now_ms}
     return member
+
+
+def refuse(state: GroupState, member_id: str, code: str, numbers: tuple[int, ...]) -> None:
+    """refused' = refused not yet forgotten ∪ {member_id: the given}."""
+    state.refused = {**state.recently_refused(), member_id: Refused(state.now_ms, code, numbers)}
 
 
 def remember_nonce(state: GroupState, nonce: str) -> None:

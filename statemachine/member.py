@@ -51,6 +51,7 @@ from equipoise.events.parts import join_assigned
 from equipoise.events.records import DecisionRecord, UnreadDecision
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.statemachine.session_state import End, Grant, MemberSettings, SessionState, Word
+from equipoise.statemachine.topologies import TOPOLOGY_DIFFERS
 
 __all__ = ["FATAL_REJECTIONS", "End", "Grant", "MemberSession", "MemberSettings", "Reception"]
 
@@ -84,6 +85,7 @@ FATAL_REJECTIONS = frozenset(
         "margin_too_large",
         "incarnation_repeated",
         "incarnation_too_low",
+        *TOPOLOGY_DIFFERS,
     }
 )
 """EventRejected codes after which the leader accepts nothing more from this incarnation."""
@@ -224,6 +226,7 @@ class MemberSession(SessionState):
             readiness="word_and_lag" if given.prepares else "lag",
             ready_lag_records=given.ready_lag_records,
             advertised=given.advertised,
+            subtopologies=given.subtopologies,
         )
         return shortened_join(joined, self.most_event_bytes)
 
@@ -589,7 +592,7 @@ class MemberSession(SessionState):
         """
         if self.end_cause or self.ended not in (None, End.LEASE_LAPSED):
             return
-        self.end_cause = decision.code
+        self.end_cause, self.end_numbers = decision.code, decision.numbers
         if decision.code in _NAMES_THE_NEWEST and len(decision.numbers) > 1:
             self.newest_incarnation = decision.numbers[1]
         if self.ended is None:

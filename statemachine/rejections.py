@@ -7,11 +7,12 @@ before the content is judged (docs/protocol.md#m4).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from equipoise.events.decisions import Decision, EventRejected
 from equipoise.events.errors import InputError
-from equipoise.events.facts import Fact, GroupConfigured, TopologyDeclared
+from equipoise.events.facts import Fact, GroupConfigured, MemberJoined, Subtopology, TopologyDeclared
+from equipoise.statemachine.topologies import TOPOLOGY_DIFFERS, topics_text
 
 ASSIGNOR_UNAVAILABLE = "assignor_unavailable"
 """The one code that depends on the leader's build. Once published, it is an input of every later
@@ -29,6 +30,16 @@ REJECTIONS: dict[str, str] = {
     ASSIGNOR_UNAVAILABLE: "the worker that leads the group has no such assignor, behaviour version or solver; install it on every worker first",
     "knobs_refused": "its assignor cannot take these settings; `equipoise assign` with the same config names the one",
     "topology_not_newer": "topology epoch {0} is not above the newest one, {1}",
+    "subtopologies_differ": "sub-topology {1} exists on one side only: topology epoch {0} of the group has {2} tasks of it, the member {3}"
+    "; raise topology_epoch with each change, or deploy the same build everywhere",
+    "sources_differ": "sub-topology {1} has other source topics in topology epoch {0} of the group than at the member"
+    "; raise topology_epoch with each change, or deploy the same build everywhere",
+    "changelogs_differ": "sub-topology {1} has other state topics in topology epoch {0} of the group than at the member"
+    "; raise topology_epoch with each change, or deploy the same build everywhere",
+    "statefulness_differs": "sub-topology {1} has state, or copies that are prepared, on one side only: in topology epoch {0} of the group "
+    "or at the member; raise topology_epoch with each change, or deploy the same build everywhere",
+    "tasks_missing": "sub-topology {1} has {2} tasks in topology epoch {0} of the group, and the member found partitions for {3}: "
+    "a source topic was made again with fewer; give it as many, or raise topology_epoch",
     "join_repeated": "this join was seen before",
     "incarnation_repeated": "incarnation {0} is the one that is already a member",
     "incarnation_too_low": "incarnation {0} is not above {1}, the newest of this member that is live or fenced; join with a higher one, or end",
@@ -93,8 +104,19 @@ def rejection_text(decision: EventRejected, fact: Fact | None = None) -> str:
         explained = _EXPLAINED[decision.code](fact)
         if explained is not None:
             return explained
+    if isinstance(fact, MemberJoined) and fact.subtopologies is not None and decision.code in TOPOLOGY_DIFFERS:
+        return refused_topology_text(decision.code, decision.numbers, fact.subtopologies)
     template = REJECTIONS.get(decision.code)
     return f"{decision.code} {decision.numbers}" if template is None else template.format(*decision.numbers)
+
+
+def refused_topology_text(code: str, numbers: tuple[int, ...], own: Iterable[Subtopology]) -> str:
+    """One line about a join that is refused with a code of TOPOLOGY_DIFFERS, with what the member
+    has. `own`: its topology.
+    """
+    part = next((part for part in own if part.subtopology == numbers[1]), None)
+    has = "" if part is None or code == "subtopologies_differ" else f" ({topics_text(code, part)} there)"
+    return REJECTIONS[code].format(*numbers).replace("at the member", f"at the member{has}")
 
 
 def refused_fact(decision: Decision, caused_by: int) -> int | None:

@@ -15,7 +15,7 @@ from equipoise.events import codec, fields
 from equipoise.events.codec import MOST_EVENT_BYTES
 from equipoise.events.decisions import MemberAssignedPart
 from equipoise.events.errors import FieldError
-from equipoise.events.facts import LagReported, LeaveCancelled, LeaveIntended, Load, MemberLeft, RestartIntended
+from equipoise.events.facts import LagReported, LeaveCancelled, LeaveIntended, Load, MemberLeft, RestartIntended, Subtopology
 from equipoise.events.tasks import PARSED_TASKS, Lag, LagSentinel, TaskId
 
 
@@ -53,6 +53,9 @@ class MemberSettings:
     """Sub-topologies whose tasks must be restored before they process records."""
     partitions: Mapping[int, int] | None = None
     """Sub-topologies of its topology -> their number of partitions; None: it can run every task."""
+
+    subtopologies: tuple[Subtopology, ...] | None = None
+    """Its topology, which the leader compares with the group's; None: it does not say."""
 
     def knows(self, task: TaskId) -> bool:
         """Whether its topology has the task (docs/protocol.md#d1)."""
@@ -118,6 +121,8 @@ class SessionState:
         """MemberExpired.cause, or the code of the fatal EventRejected; also when it was read after
         the lease lapsed.
         """
+        self.end_numbers: tuple[int, ...] = ()
+        """The numbers of that EventRejected."""
         self.newest_incarnation: int | None = None
         """The newest incarnation of this member, as named by the rejection that ended this one;
         None: no rejection named it.
@@ -202,6 +207,7 @@ class SessionState:
         session = cls(settings)
         session.ended = None if state["ended"] is None else End(state["ended"])
         session.end_cause = state["end_cause"]
+        session.end_numbers = tuple(state["end_numbers"])
         session.newest_incarnation = state["newest_incarnation"]
         session.assignment_epoch = state["epoch"]
         session.grants = {PARSED_TASKS[task]: Grant(*grant) for task, grant in state["grants"]}
@@ -237,6 +243,7 @@ class SessionState:
         return {
             "ended": None if self.ended is None else self.ended.value,
             "end_cause": self.end_cause,
+            "end_numbers": list(self.end_numbers),
             "newest_incarnation": self.newest_incarnation,
             "epoch": self.assignment_epoch,
             "grants": [[str(task), [grant.token, grant.start_ms, grant.restored]] for task, grant in sorted(self.grants.items())],

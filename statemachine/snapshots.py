@@ -33,6 +33,7 @@ from equipoise.statemachine.state import (
     MemberState,
     Parked,
     Preparation,
+    Refused,
     Restart,
     SlotBackoff,
     Warmup,
@@ -134,7 +135,7 @@ def _columns(kind: type) -> tuple[str, ...]:
 
 
 _OF_LOADS, _OF_CRASHES, _OF_PARKED, _OF_PREPARATIONS, _OF_WARMUPS = map(_columns, (MeasuredLoad, Crashes, Parked, Preparation, Warmup))
-_OF_RESTARTS, _OF_LENT = map(_columns, (Restart, Lent))
+_OF_RESTARTS, _OF_LENT, _OF_REFUSED = map(_columns, (Restart, Lent, Refused))
 
 
 def _values(of: object, columns: tuple[str, ...]) -> list[Any]:
@@ -187,6 +188,7 @@ def _parts_of_later_builds(state: GroupState) -> list[Any]:
         {name: _values(state.restarts[name], _OF_RESTARTS) for name in sorted(state.restarts)},
         {str(task): _values(state.lent[task], _OF_LENT) for task in sorted(state.lent)},
         dict(sorted(state.restart_times_ms.items())),
+        {name: _values(state.refused[name], _OF_REFUSED) for name in sorted(state.refused)},
     ]
     while parts and not parts[-1]:
         del parts[-1]
@@ -197,7 +199,7 @@ def _state_from_wire(wire: list[Any]) -> GroupState:
     group, log_id, config, topologies, ends, racks, weights, growth, loads, behind, numbers, members, owner, *rest = wire
     tokens, holds, fenced, previous_owners, lost, in_flight, waiting, backoffs, nonces, crashes, asked, timers, revocations, *rest = rest
     memory, verdict, *later = rest
-    parked, restarts, lent, restart_times_ms = later + [{}] * (4 - len(later))
+    parked, restarts, lent, restart_times_ms, refused = later + [{}] * (5 - len(later))
     now_ms, last_append_ms, last_offset, seq, number, generation = numbers
     state = GroupState(
         group=group,
@@ -241,6 +243,7 @@ def _state_from_wire(wire: list[Any]) -> GroupState:
         restarts={name: Restart(*values) for name, values in restarts.items()},
         lent={_task(text): Lent(*values) for text, values in lent.items()},
         restart_times_ms=restart_times_ms,
+        refused={name: Refused(*values) for name, values in refused.items()},
     )
     for text, source, destination, what in in_flight:
         actions.begin_movement(state, Movement(task=_task(text), source=source, destination=destination, state=MovementState(what)))
@@ -263,7 +266,7 @@ def _slot_backoff_from_wire(wire: list[Any] | None) -> SlotBackoff | None:
 def _member_to_wire(member: MemberState) -> list[Any]:
     return [
         [member.member_id, member.incarnation, member.capacity, member.rack, dict(sorted(member.tags.items())), member.eager],
-        [member.readiness, member.ready_lag_records, *([] if member.advertised is None else [member.advertised])],
+        [member.readiness, member.ready_lag_records, *_of_later_joins(member)],
         [member.session_timeout_ms, member.lease_margin_ms, member.topology_epoch, member.last_heard_ms],
         {str(task): _lag_to_wire(member.lags[task]) for task in sorted(member.lags)},
         [member.issued_epoch, member.applied_epoch, member.report_number],
@@ -280,6 +283,13 @@ def _member_to_wire(member: MemberState) -> list[Any]:
     ]
 
 
+def _of_later_joins(member: MemberState) -> list[Any]:
+    """What earlier builds did not remember of a join, as in `_parts_of_later_builds`."""
+    if member.tells_topology:
+        return [member.advertised, True]
+    return [] if member.advertised is None else [member.advertised]
+
+
 def _member_from_wire(wire: list[Any]) -> MemberState:
     who, readiness, session, lags, epochs, held, ready, preparing, speed, leave, active, revoking, eager_regrants, standby, warmup = wire
     return MemberState(
@@ -292,6 +302,7 @@ def _member_from_wire(wire: list[Any]) -> MemberState:
         readiness=readiness[0],
         ready_lag_records=readiness[1],
         advertised=readiness[2] if readiness[2:] else None,
+        tells_topology=bool(readiness[3:]),
         session_timeout_ms=session[0],
         lease_margin_ms=session[1],
         topology_epoch=session[2],

@@ -20,6 +20,7 @@ from equipoise.events.fields import INT64_MAX
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.statemachine.problem_cache import ProblemCache
+from equipoise.statemachine.topologies import is_part_of
 
 DEFAULT_SETTINGS = GroupSettings()
 LATEST_MS = 2**62
@@ -51,6 +52,9 @@ next two are those of Kubernetes, which restarts a crashing container after 10 s
 (CrashLoopBackOff).
 """
 MOST_CRASH_BACKOFF_MS = 300_000
+REFUSED_MEMORY_MS = 600_000
+"""How long a refused join is told of. A member that is started again is refused again."""
+
 CRASH_MEMORY_MS = 600_000
 """The crashes of a member are forgotten when it neither crashed nor joined for this long, whether
 it runs or is gone.
@@ -158,6 +162,8 @@ class MemberState:
     """Its own limit; None: the group's."""
     advertised: str | None = None
     """Where other processes reach its application; None: nowhere."""
+    tells_topology: bool = False
+    """Its join said which topology it runs."""
 
     issued_epoch: int = 0
     applied_epoch: int = 0
@@ -359,6 +365,17 @@ class Parked:
     error: str
 
 
+@attrs.frozen
+class Refused:
+    """Why a member's join was refused: a code of `equipoise.statemachine.topologies`, with its
+    numbers. `at_ms`: group time.
+    """
+
+    at_ms: int
+    code: str
+    numbers: tuple[int, ...]
+
+
 @attrs.define
 class GroupState:
     """The state of one group. All of it is in the snapshot, except what is marked as derived."""
@@ -378,6 +395,8 @@ class GroupState:
     """Records of a task's sources still to be processed, as its member reported, where nobody
     observed them later.
     """
+    refused: dict[str, Refused] = attrs.field(factory=dict)
+    """Members whose last join was refused, because they run another topology."""
     parked: dict[TaskId, Parked] = attrs.field(factory=dict)
     """Task that its owner, if it still is the same, has parked."""
     source_lags: dict[str, dict[int, int]] = attrs.field(factory=dict)
@@ -612,14 +631,24 @@ class GroupState:
         """Sub-topologies of the member's topology epoch -> their number of partitions. None: the
         member runs the newest epoch, so every task.
 
-        A member whose epoch was never declared, or is no longer remembered, can run nothing
-        (docs/protocol.md#d1).
+        A member whose epoch was never declared, or is no longer remembered, can run nothing. A
+        member that says its topology runs what is the same in the newest one (docs/protocol.md#d1).
         """
         topology = self.topology
         if topology is None or member.topology_epoch == topology.epoch:
             return None
         known = self.topologies.get(member.topology_epoch)
-        return {} if known is None else {part.subtopology: part.partitions for part in known.subtopologies}
+        if known is None:
+            return {}
+        if not member.tells_topology:
+            return {part.subtopology: part.partitions for part in known.subtopologies}
+        newest = {part.subtopology: part for part in topology.subtopologies}
+        same = (part for part in known.subtopologies if part.subtopology in newest and is_part_of(part, newest[part.subtopology]))
+        return {part.subtopology: part.partitions for part in same}
+
+    def recently_refused(self) -> dict[str, Refused]:
+        """Members whose join was refused within the last REFUSED_MEMORY_MS."""
+        return {name: each for name, each in self.refused.items() if self.now_ms - each.at_ms < REFUSED_MEMORY_MS}
 
     def learners(self, task: TaskId) -> tuple[str, ...]:
         """Members whose copy restores, or is kept up to date, in order to take the task over. While

@@ -1,8 +1,8 @@
 """The one transition table: what each fact does in each phase of a group.
 
 A transition gets the context and the fact. It changes the state and returns, or raises Rejected and
-has changed nothing but a lease. A transition begins no round: it notes a cause, and the machine
-asks the leader once per step.
+has changed nothing but a lease, or what is remembered of a refused join. A transition begins no
+round: it notes a cause, and the machine asks the leader once per step.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from equipoise.statemachine.loads import measured_loads
 from equipoise.statemachine.rack_warnings import warn_of_racks
 from equipoise.statemachine.rejections import Rejected
 from equipoise.statemachine.state import GroupPhase, GroupState, MemberState, fenced_key, known_lag
+from equipoise.statemachine.topologies import difference
 
 V = TypeVar("V")
 
@@ -144,6 +145,13 @@ def member_joined(context: StepContext, fact: MemberJoined) -> None:
         raise Rejected("margin_too_small", fact.lease_margin_ms, state.settings.max_step_ms)
     if fact.lease_margin_ms >= fact.session_timeout_ms:
         raise Rejected("margin_too_large", fact.lease_margin_ms, fact.session_timeout_ms)
+    declared = state.topologies.get(fact.topology_epoch)
+    if fact.subtopologies is not None and declared is not None and state.phase is not GroupPhase.SHADOWING:
+        differs = difference(declared.subtopologies, fact.subtopologies)
+        if differs is not None:
+            numbers = (fact.topology_epoch, *differs.numbers)
+            actions.refuse(state, fact.member_id, differs.code, numbers)
+            raise Rejected(differs.code, *numbers)
 
     speed = old.restore_records_per_s if old is not None else 0
     speed = speed or min((member.restore_records_per_s for member in state.members.values() if member.restore_records_per_s), default=0)

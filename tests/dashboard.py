@@ -175,6 +175,14 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             queries={f"max by (group) (equipoise_group_halted{G})": "{{group}}"},
         ),
         Panel(
+            title="Unread partitions, refused members", unit="none",
+            description="Source partitions that no task reads, and members that run another topology. docs/operations.md#alerts",
+            queries={
+                f"sum by (group) (equipoise_unread_partitions{G})": "{{group}} unread",
+                f"sum by (group) (equipoise_members_refused{G})": "{{group}} refused",
+            },
+        ),
+        Panel(
             title="Partitions read across racks", unit="suffix: partitions",
             description="Source partitions that the target reads from another rack. docs/operations.md#racks",
             queries={f"max by (group) (equipoise_cross_rack_partitions{G})": "{{group}}"},

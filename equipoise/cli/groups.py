@@ -130,6 +130,7 @@ async def _status(
     where it is drawn; None: it is printed.
     """
     from equipoise.replay.group_view import view_of
+    from equipoise.replay.trouble import Severity, troubles
 
     follower = _follower(settings, group)
     shown = -1
@@ -164,7 +165,9 @@ async def _status(
             if live is not None:
                 live.see(lead, view)
             else:
-                screen.answer({"partition": partition, "halted": halted, "state": view.document()}, *view_parts(view), *([halted] if halted else []))
+                wrong = [each.text for each in troubles(lead.machine.state, halted) if each.severity < Severity.MOVES]
+                document = {"partition": partition, "halted": halted, "trouble": wrong, "state": view.document()}
+                screen.answer(document, *view_parts(view), *wrong)
         if watch is None:
             return EXIT_HALTED if lead.halted is not None else 0
         await asyncio.sleep(_ROUND_S)

@@ -12,6 +12,7 @@ import attrs
 from equipoise.console.recent import GroupRecent
 from equipoise.events.tasks import TaskId, ranges
 from equipoise.replay.group_view import drains
+from equipoise.replay.trouble import Severity, of_topology
 from equipoise.replay.wording import counted, span_text
 from equipoise.statemachine.partition import GroupLead
 from equipoise.statemachine.state import GroupPhase, GroupState
@@ -111,6 +112,9 @@ def _of_members(state: GroupState) -> Iterator[Trouble]:
 
 
 def _of_group(state: GroupState, recent: GroupRecent) -> Iterator[Trouble]:
+    if state.phase not in (GroupPhase.UNCONFIGURED, GroupPhase.SHADOWING):
+        for each in of_topology(state):
+            yield Trouble(ALARM if each.severity is Severity.STANDS_STILL else WARNING, each.text)
     if state.phase is GroupPhase.UNCONFIGURED:
         yield Trouble(WARNING, "it has no configuration yet")
     elif state.phase is GroupPhase.GATHERING:

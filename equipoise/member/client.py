@@ -226,7 +226,7 @@ class Member:
             from equipoise.member.embedded_worker import EmbeddedWorker, worker_settings  # loads Faust
 
             settings = worker_settings(self._connection, self._options.prefix) if self._leads is True else self._leads
-            self._lead = EmbeddedWorker(settings, self._runtime)
+            self._lead = EmbeddedWorker(settings, self._runtime, self.group)
             await self._lead.start()
             self._opened.push_async_callback(self._lead.stop)
         self._host = await self._begin(topology)

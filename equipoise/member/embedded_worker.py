@@ -5,14 +5,19 @@ needs no `equipoise worker`.
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import attrs
 
 from equipoise.events.log.kafka.connection import Connection
+from equipoise.replay.wording import names_text
 from equipoise.runtime import Runtime
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
 
+_LOG = logging.getLogger(__name__)
+LOOK_S = 5.0
+"""How often it is looked which groups are led."""
 STOP_S = 5.0
 """Longest wait for a worker whose start was cancelled."""
 
@@ -30,8 +35,11 @@ class EmbeddedWorker:
     one of them, and to another when that one dies.
     """
 
-    def __init__(self, settings: WorkerSettings, runtime: Runtime) -> None:
+    def __init__(self, settings: WorkerSettings, runtime: Runtime, group: str) -> None:
         self._settings = settings
+        self._group = group
+        self._told: set[str] = set()
+        self._telling: asyncio.Task[None] | None = None
         self._runtime = runtime
         self._thread = runtime.thread("equipoise-worker")
         self._worker: Worker | None = None
@@ -53,6 +61,19 @@ class EmbeddedWorker:
         self._starting = asyncio.ensure_future(self._worker.start())
         self._starting.add_done_callback(lambda each: each.cancelled() or each.exception())  # retrieved, should nobody wait any more
         await asyncio.shield(self._starting)
+        self._telling = asyncio.ensure_future(self._tell_others(self._worker))
+
+    async def _tell_others(self, worker: Worker) -> None:
+        """Logs each other group that this process leads, once: its user may not expect it."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            others = {lead.name for _, lead in worker.groups()} - {self._group} - self._told
+            if others:
+                self._told |= others
+                _LOG.info(
+                    "lead=True of group %s leads %s, too: they are in the same log, %s. A prefix of its own keeps a group apart",
+                    self._group, names_text(others), self._settings.prefix,
+                )  # fmt: skip
 
     async def _give_up(self) -> None:
         """Stops whatever a cancelled start has started: a thread of Faust that still runs would
@@ -70,6 +91,8 @@ class EmbeddedWorker:
 
     async def stop(self) -> None:
         """Stops the worker, which gives its partitions back."""
+        if self._telling is not None:
+            self._thread.loop.call_soon_threadsafe(self._telling.cancel)
         if self._worker is not None:
             await self._thread.run(self._worker.stop())
         await self._thread.stop()

@@ -38,7 +38,8 @@ from equipoise.member.throttle import Throttle
 from equipoise.member.work import AskedCallback, RunnerFactory, SharedSession, StandbyCallback, Work
 from equipoise.runtime import Runtime
 from equipoise.statemachine.member import End, MemberSession, MemberSettings, Reception
-from equipoise.statemachine.rejections import refusal_text
+from equipoise.statemachine.rejections import refusal_text, refused_topology_text
+from equipoise.statemachine.topologies import TOPOLOGY_DIFFERS
 from equipoise.witness.proof import MemberProof
 
 if TYPE_CHECKING:
@@ -428,6 +429,7 @@ class MemberHost:
                 eager=given.eager,
                 stateful_subtopologies=frozenset(part.subtopology for part in self._topology.subtopologies if part.stateful),
                 partitions={part.subtopology: part.partitions for part in self._topology.subtopologies},
+                subtopologies=self._topology.subtopologies,
             )
         )
         if self._leaving:
@@ -564,6 +566,8 @@ class MemberHost:
             raise SupersededError(f"member {self._member_id!r} of group {self._group!r}: {why}")
         if session.end_cause in ("margin_too_small", "margin_too_large"):
             raise FieldError("lease_margin_ms", f"the group refuses {self._options.lease_margin_ms}; it must be at least the group's max_step_ms")
+        if session.end_cause in TOPOLOGY_DIFFERS:
+            raise FieldError("topology_epoch", refused_topology_text(session.end_cause, session.end_numbers, self._topology.subtopologies))
         if session.end_cause == "not_configured":
             if self._configured_in == self._log_id:  # this incarnation joined after the configuration, and the group still had none
                 config = self._options.group_config or _default_config()

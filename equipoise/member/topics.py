@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from equipoise.events.errors import InputError
 from equipoise.events.facts import Subtopology, TopologyDeclared
@@ -15,6 +15,11 @@ from equipoise.member.processing import Processor
 DEFAULT_PARTITIONS = 6
 HIDDEN = -1
 _CHANGELOG = {"cleanup.policy": "compact"}
+_BETWEEN = {"retention.ms": "-1"}
+"""Settings of a topic that one processor writes and another one reads, as of repartition topics of
+Kafka Streams. Brokers delete by the timestamps of records, so they would delete unread records of
+events that are old.
+"""
 _LOOK_S = 0.2
 _LOOKS = 50
 
@@ -94,16 +99,50 @@ async def partition_counts(admin: Admin, topics: Iterable[str]) -> dict[str, int
 async def _make(admin: Admin, processors: Sequence[Processor], others: Iterable[str], counts: dict[str, int], partitions: int) -> None:
     copies = min(3, len((await admin.describe_cluster())["brokers"]))
     insync = {"min.insync.replicas": str(min(2, max(1, copies - 1)))}  # with three copies, one broker may be away
+    sources, state, outputs = ({topic for each in processors for topic in getattr(each, name)} for name in ("sources", "state", "outputs"))
     new: dict[str, NewTopic] = {}
-    for each in processors:
-        count = max(0, *(counts[topic] for topic in each.sources)) or partitions
-        for topic in (*each.sources, *each.state, *each.outputs):
-            new.setdefault(topic, NewTopic(topic, count, copies, {**insync, **(_CHANGELOG if topic in each.state else {})}))
-    for topic in others:
-        new.setdefault(topic, NewTopic(topic, partitions, copies, insync))
+    for topic, count in {**dict.fromkeys(others, partitions), **wanted_partitions(processors, counts, partitions)}.items():
+        configs = _CHANGELOG if topic in state else _BETWEEN if topic in sources & outputs else {}
+        new[topic] = NewTopic(topic, count, copies, {**insync, **configs})
     missing = [topic for name, topic in new.items() if counts[name] <= 0]
     for name, why in (await admin.create_topics(missing)).items() if missing else ():
         raise InputError(f"topic {name} cannot be made: {why}; make it yourself, or give the client the right to")
+
+
+def wanted_partitions(processors: Sequence[Processor], counts: Mapping[str, int], partitions: int) -> dict[str, int]:
+    """Topic -> partitions that it has, or is to be made with, for all topics of these processors.
+    `counts`: partitions of the topics that exist; 0 or less: of the others. `partitions`: of
+    sources that no processor writes.
+
+    Sources of one processor have equally many. A source that other processors write has as many as
+    the largest of them has tasks, along the whole chain.
+    """
+    together: dict[str, set[str]] = {}
+    """Source -> the sources that must have as many partitions."""
+    for each in processors:
+        joint = set(each.sources).union(*(together.get(topic, ()) for topic in each.sources))
+        together.update(dict.fromkeys(joint, joint))
+    found: dict[str, int] = {}
+
+    def set_all(source: str, count: int) -> None:
+        found.update({topic: max(0, counts[topic]) or count for topic in together[source]})
+
+    for source, joint in together.items():
+        known = max(counts[topic] for topic in joint)
+        if known > 0:
+            set_all(source, known)
+    while missing := [source for source in together if source not in found]:
+        writers = {source: [each.sources[0] for each in processors if together[source].intersection(each.outputs)] for source in missing}
+        ready = [source for source in missing if all(writer in found for writer in writers[source])]
+        begun = [source for source in missing if any(writer in found for writer in writers[source])]
+        source = (ready or begun or missing)[0]  # where they write to each other in a circle, one of them comes first
+        set_all(source, max((found[writer] for writer in writers[source] if writer in found), default=partitions))
+    for each in processors:
+        tasks = max(found[topic] for topic in each.sources)
+        for topic in (*each.state, *each.outputs):
+            if topic not in together:
+                found[topic] = max(found.get(topic, 0), tasks)
+    return found
 
 
 async def _made(admin: Admin, topics: Sequence[str]) -> dict[str, int]:

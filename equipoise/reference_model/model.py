@@ -115,6 +115,7 @@ class MemberRecord:
     eager: bool = False
     readiness: str = "word_or_lag"
     ready_lag_records: int | None = None
+    tells_topology: bool = False
     restart: RestartRecord | None = None
     limits: tuple[int | None, int | None] = (None, None)
     """acceptable_recovery_lag and acceptable_recovery_ms of its last assignment."""
@@ -247,8 +248,13 @@ class ReferenceModel:
         return record is not None and record.until_ms is not None and self.now_ms < record.until_ms
 
     def knows(self, member: MemberRecord, task: TaskId) -> bool:
-        part = self.topologies.get(member.topology_epoch, {}).get(task.subtopology)
-        return self.part(task) is not None and part is not None and task.partition < part.partitions
+        newest, part = self.part(task), self.topologies.get(member.topology_epoch, {}).get(task.subtopology)
+        if newest is None or part is None or task.partition >= part.partitions:
+            return False
+        if not member.tells_topology:
+            return True
+        adds_no_topic = {*part.source_topics} <= {*newest.source_topics} and {*part.changelog_topics} <= {*newest.changelog_topics}
+        return adds_no_topic and part.stateful == newest.stateful
 
     def is_caught_up(self, member: MemberRecord, task: TaskId, *, surely: bool) -> bool:
         """Rank 0 of KIP-441: it runs the task, or its copy is within the limit, combined with its
@@ -694,6 +700,11 @@ class ReferenceModel:
         higher = [incarnation for name, incarnation in there if name == event.member_id and incarnation >= event.incarnation]
         if higher:
             raise InvariantBroken(0, f"{event.member_id} joined with incarnation {event.incarnation} after {max(higher)}")
+        declared = self.topologies.get(event.topology_epoch)
+        if declared is not None and event.subtopologies is not None and not self.shadowing:
+            of_group, of_member = ({_topics_of(part) for part in parts} for parts in (declared.values(), event.subtopologies))
+            if of_group != of_member:
+                raise InvariantBroken(0, f"{event.member_id} joined with another topology of epoch {event.topology_epoch}: {of_group ^ of_member}")
         known = [member.restore_records_per_s for member in self.members.values() if member.restore_records_per_s]
         speed = min(known, default=0)
         if old is not None:
@@ -727,6 +738,7 @@ class ReferenceModel:
             eager=event.eager,
             readiness=event.readiness,
             ready_lag_records=event.ready_lag_records,
+            tells_topology=event.subtopologies is not None,
             restore_records_per_s=speed,
         )
         self._back_off_from_crashes(event.member_id)
@@ -1011,3 +1023,7 @@ class ReferenceModel:
         member.active[task] = TokenGrant(token, member.epoch)
         self.idle.discard(task)
         self.lost.discard(task)
+
+
+def _topics_of(part: Subtopology) -> tuple[int, frozenset[str], frozenset[str], bool]:
+    return part.subtopology, frozenset(part.source_topics), frozenset(part.changelog_topics), part.stateful

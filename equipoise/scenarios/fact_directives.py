@@ -161,22 +161,31 @@ def _sizes(parsed: ParsedDirective, tasks: tuple[TaskId, ...], name: str) -> dic
     return sizes
 
 
-def _declare(context: Context, parsed: ParsedDirective, stateful: dict[int, int], stateless: dict[int, int], *, quiet: bool) -> None:
-    before = context.state.topology
-    parts = [
+def _parts(context: Context, parsed: ParsedDirective) -> list[Subtopology]:
+    return _subtopologies(context, parsed, parsed.get("stateful", {}), parsed.get("stateless", {}))
+
+
+def _subtopologies(context: Context, parsed: ParsedDirective, stateful: dict[int, int], stateless: dict[int, int]) -> list[Subtopology]:
+    for number in sorted(stateful.keys() & stateless.keys()):
+        raise parsed.error(f"sub-topology {number} is either stateful or stateless")
+    sources = parsed.get("sources", "source")
+    return [
         context.make(
             parsed,
             Subtopology,
             subtopology=number,
             partitions=(stateful | stateless)[number],
             stateful=number in stateful,
-            source_topics=(f"source{number}",),
-            changelog_topics=(changelog(number),) if number in stateful else (),
+            source_topics=(f"{sources}{number}",),
+            changelog_topics=(f"{parsed.get('changelogs', 'changelog')}{number}",) if number in stateful else (),
         )
         for number in sorted(stateful | stateless)
     ]
-    for number in sorted(stateful.keys() & stateless.keys()):
-        raise parsed.error(f"sub-topology {number} is either stateful or stateless")
+
+
+def _declare(context: Context, parsed: ParsedDirective, stateful: dict[int, int], stateless: dict[int, int], *, quiet: bool) -> None:
+    before = context.state.topology
+    parts = _subtopologies(context, parsed, stateful, stateless)
     epoch = parsed.get("epoch", 0 if before is None else before.epoch + 1)
     context.append(TopologyDeclared(epoch=epoch, subtopologies=tuple(parts)), quiet=quiet)
 
@@ -218,6 +227,7 @@ def _observe_ends(context: Context, ends: dict[TaskId, int], *, quiet: bool) -> 
     epoch=Argument(WHOLE, "topology epoch; default: 0, then one above the last"),
     stateful=Argument(SIZES, "sub-topologies with state"),
     stateless=Argument(SIZES, "sub-topologies without"),
+    sources=Argument(TEXT, "sub-topology N reads topic `<sources>N`; source"),
     **TIME,
 )
 def topology(context: Context, parsed: ParsedDirective) -> None:
@@ -266,6 +276,10 @@ def partitions(context: Context, parsed: ParsedDirective) -> None:
     ended=Argument(WHOLE, "incarnation that the member proves dead ([M5](protocol.md#m5))"),
     lags=Argument(LAGS, "copies found on disk"),
     eager=Argument(YES_NO, "yes: the member revokes all its tasks before any change"),
+    stateful=Argument(SIZES, "as of `topology`: the member says its topology ([D1](protocol.md#d1)); default: it does not"),
+    stateless=Argument(SIZES, "the same"),
+    sources=Argument(TEXT, "as of `topology`"),
+    changelogs=Argument(TEXT, "sub-topology N writes topic `<changelogs>N`; changelog"),
     readiness=Argument(one_of(*READINESS), "rule by which the member's copies count as ready ([M2](protocol.md#m2)); word_or_lag"),
     ready_lag_records=Argument(WHOLE, "the member's own lag limit for `readiness=`"),
     **TIME,
@@ -286,6 +300,7 @@ def join(context: Context, parsed: ParsedDirective) -> None:
             join_nonce=parsed.get("nonce", "") or context.next_nonce(),
             ended_incarnation=parsed.find("ended"),
             lags=parsed.get("lags", {}),
+            subtopologies=tuple(_parts(context, parsed)) if parsed.has("stateful") or parsed.has("stateless") else None,
             **parsed.given("capacity", "rack", "tags", "eager", "readiness", "ready_lag_records"),
         )
         context.append(fact)

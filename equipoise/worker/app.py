@@ -19,7 +19,7 @@ import logging
 import shutil
 import ssl
 import tempfile
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -36,6 +36,7 @@ from equipoise.events.log.kafka.connection import MISSING
 from equipoise.events.log.kafka.envelope import partition_of
 from equipoise.events.log.kafka.opening import NOT_SEEN, NotNowError, NotThereError, ensure_topics, open_partitions, partition_count, reaching, reader
 from equipoise.events.log.kafka.topics import MUST_BE
+from equipoise.replay.trouble import unread
 from equipoise.runtime import DEPLOYED, Runtime, Witness
 from equipoise.statemachine.partition import GroupLead
 from equipoise.witness.proof import ConsumerProof
@@ -97,6 +98,8 @@ class Worker:
         self._observer = Observer(settings)
         self._hidden: frozenset[str] = frozenset()
         """Topics of groups that this user may not see."""
+        self._misfits: dict[str, frozenset[str]] = {}
+        """Group -> what was logged of its source topics that do not fit its topology."""
         self._brokers = BrokerWatch(f"worker of {settings.prefix}", runtime.monotonic_s)
         self._asked_s = 0.0
         """When the last request about the log began that the brokers have answered (monotonic, s).
@@ -459,6 +462,7 @@ class Worker:
         self._hidden = (self._hidden - asked) | hidden
         for host, lead in wanted:
             mine = topics[lead.name]
+            self._say_misfits(lead, ends, self._observer.hidden | self._observer.unled)
             lags = await self._source_lags(lead) if lead.machine.deals_by_lag else {}
             if not host.leading or host.lead.groups.get(lead.name) is not lead:
                 continue
@@ -470,6 +474,19 @@ class Worker:
                     await host.append(lead.name, part)
             except EquipoiseError as error:  # for example a topic name that no event can hold
                 _LOG.warning("group %s: cannot append end offsets: %s", lead.name, error)
+
+    def _say_misfits(self, lead: GroupLead, ends: Mapping[str, Mapping[int, int]], unknown: frozenset[str]) -> None:
+        """Logs, once each, which source topics are gone, and which have partitions without a task.
+        """
+        state = lead.machine.state
+        if state.topology is None:
+            return
+        sources = {topic for part in state.topology.subtopologies for topic in part.source_topics}
+        gone = {f"source topic {topic} does not exist: create it again, or deploy without it" for topic in sources - unknown - ends.keys()}
+        misfits = frozenset(gone | {each.text for each in unread(state, ends)})
+        for text in sorted(misfits - self._misfits.get(lead.name, frozenset())):
+            _LOG.warning("group %s: %s", lead.name, text)
+        self._misfits[lead.name] = misfits
 
     async def _source_lags(self, lead: GroupLead) -> dict[str, dict[int, int]]:
         """Records that the group has still to read, by topic and partition; empty when that cannot

@@ -24,6 +24,7 @@ from equipoise.events.facts import TopologyDeclared
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.replay.group_view import task_rows
 from equipoise.replay.silence import SilenceFinder
+from equipoise.replay.trouble import unread_partitions
 from equipoise.replay.wording import setting_text, setting_values
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.partition import GroupLead
@@ -244,6 +245,10 @@ class GroupCollector(Collector):
         imbalance = GaugeMetricFamily("equipoise_imbalance_tasks", "Tasks over the upper share plus tasks under the lower share.", labels=["group"])
         lag = GaugeMetricFamily("equipoise_warmup_lag_records", "Records that warm-ups have still to restore, in all.", labels=["group"])
         halted = GaugeMetricFamily("equipoise_group_halted", "1: the group is halted (docs/operations.md).", labels=["group"])
+        unread = GaugeMetricFamily("equipoise_unread_partitions", "Partitions of source topics that no task reads.", labels=["group", "topic"])
+        refused = GaugeMetricFamily(
+            "equipoise_members_refused", "Members that may not join, because they run another topology than the group.", labels=["group"]
+        )
         generation = GaugeMetricFamily("equipoise_generation", "Number of the last decision round.", labels=["group"])
         others = _Promises()
         for group in self._groups():
@@ -265,8 +270,11 @@ class GroupCollector(Collector):
             _add(movements, group.name, moving, ("waiting", "warming", "revoking"))
             behind = sum(copy.lag for row in rows for copy in row.warmups if isinstance(copy.lag, int))
             lag.add_metric([group.name], behind)
+            for topic, count in unread_partitions(state, state.end_offsets).items():
+                unread.add_metric([group.name, topic], count)
+            refused.add_metric([group.name], len(state.recently_refused()))
             others.add(group.name, group.machine)
-        yield from (members, tasks, movements, imbalance, lag, halted, generation, *others.metrics)
+        yield from (members, tasks, movements, imbalance, lag, halted, unread, refused, generation, *others.metrics)
         position = GaugeMetricFamily("equipoise_partition_position", "Offset of the next fact of each partition led here.", labels=["partition"])
         leading = GaugeMetricFamily("equipoise_partition_leading", "1: taken over and led; 0: still being taken over.", labels=["partition"])
         for partition, offset, leads in self._positions():

@@ -27,6 +27,10 @@ def sources_of(state: GroupState) -> set[tuple[str, int]]:
     return {(topic, task.partition) for task, part in state.tasks().items() for topic in part.source_topics}
 
 
+NO_SUCH_TOPIC = 3
+"""Kafka's UNKNOWN_TOPIC_OR_PARTITION."""
+
+
 class Observer:
     """Asks the brokers, over connections of its own that are made when first needed."""
 
@@ -37,6 +41,10 @@ class Observer:
         self._connecting = asyncio.Lock()
         self.hidden: frozenset[str] = frozenset()
         """Topics of the last look that this user may not see."""
+        self.unled: frozenset[str] = frozenset()
+        """Topics of the last look of which it is not known whether they exist, or that have no
+        leader now.
+        """
 
     async def close(self) -> None:
         """Closes the connections that are made; the next question makes new ones."""
@@ -69,6 +77,9 @@ class Observer:
         answers = await admin.describe_topics(sorted(topics))
         self.hidden = frozenset(each["topic"] for each in answers if each["error_code"] == NOT_ALLOWED)
         described = [each for each in answers if not each["error_code"]]
+        known = {each["topic"] for each in answers if each["error_code"] == NO_SUCH_TOPIC}
+        known |= {each["topic"] for each in described if any(part["leader"] >= 0 for part in each["partitions"])}
+        self.unled = frozenset(topics - known)
         places = [TopicPartition(each["topic"], part["partition"]) for each in described for part in each["partitions"] if part["leader"] >= 0]
         ends: dict[str, dict[int, int]] = {}
         for place, end in (await consumer.end_offsets(places) if places else {}).items():

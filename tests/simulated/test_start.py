@@ -73,7 +73,8 @@ class NewGroup:
         def ignore(record: Record, context: TaskContext) -> None: ...
 
         member = Member(
-            "g", options.pop("handler", ignore), sources="in", state="log", member_id=name, open_store=lambda folder: MemoryStore(),
+            "g", options.pop("handler", ignore), sources=options.pop("sources", "in"), state=options.pop("state", "log"),
+            member_id=name, open_store=lambda folder: MemoryStore(),
             connection=SimulatedConnection(made=SimulatedClients(self.cluster, name)), _runtime=process,
             on_assigned=options.pop("on_assigned", lambda context: self.assigned.append((context.task, name))),
             group_config=configured(initial_delay_ms=DELAY_MS, num_standbys=num_standbys), **options,
@@ -127,3 +128,40 @@ def test_first_round_decides_for_two_members_that_start_together(group: NewGroup
     group.start("m2", slowness=SLOWNESS)  # it may find the group configured, by the member that was refused
     group.runs_all_after_s()
     assert sorted(name for _, name in group.assigned) == ["m1"] * (TASKS // 2) + ["m2"] * (TASKS // 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"sources": "other"}, "sub-topology 0 has other source topics {than} (source topics other there)"),
+        ({"state": "log-2"}, "sub-topology 0 has other state topics {than} (state topics log-2 there)"),
+        ({"state": ()}, "sub-topology 0 has state, or copies that are prepared, on one side only"),
+    ],
+)
+def test_member_with_another_topology_ends_with_the_difference(group: NewGroup, given: dict[str, Any], problem: str) -> None:
+    group.cluster.create_topic("other", TASKS)
+    group.cluster.create_topic("log-2", TASKS, 1, {"cleanup.policy": "compact"})
+    group.start("m1")
+    group.runs_all_after_s()
+    group.start("m2", **given)
+    group.settle(10)
+    assert problem.format(than="in topology epoch 0 of the group than at the member") in str(group.ended["m2"])
+    assert "raise topology_epoch" in str(group.ended["m2"])
+    assert {name for _, name in group.assigned} == {"m1"}
+    group.start("m2", topology_epoch=1, **given)
+    group.settle(20)
+    assert "m2" in {name for _, name in group.assigned}, "with a higher epoch it is let in"
+
+
+def test_member_restarts_with_the_same_topology_when_its_topics_have_grown(group: NewGroup, caplog: pytest.LogCaptureFixture) -> None:
+    group.start("m1")
+    group.runs_all_after_s()
+    group.cluster.grow_topic("in", TASKS + 2)
+    group.cluster.grow_topic("log", TASKS + 2)
+    with caplog.at_level("WARNING", logger="equipoise"):
+        group.start("m2")
+        group.settle(30)
+    assert "m2" in {name for _, name in group.assigned}
+    assert [record.getMessage() for record in caplog.records if "read by nobody" in record.getMessage()] == [
+        "group g: 2 partitions of in are read by nobody: deploy with a higher topology_epoch"
+    ]

@@ -69,6 +69,46 @@ def test_member_makes_missing_topics_like_its_sources() -> None:
     simulate(test)
 
 
+def between(*pairs: str) -> list[Processor]:
+    """Processors, from ``sources > outputs`` or ``sources > outputs / state``; topics by commas."""
+    made = []
+    for pair in pairs:
+        sources, _, rest = pair.partition(" > ")
+        outputs, _, state = rest.partition(" / ")
+        made.append(Processor(handle, sources=sources.split(","), outputs=outputs.split(",") if outputs else (), state=state or ()))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("processors", "there", "tasks"),
+    [
+        (between("in > mid", "mid > out / state"), {"in": 6}, [6, 6]),
+        (between("mid > out / state", "in > mid"), {"in": 6}, [6, 6]),
+        (between("in > a", "a > b", "b > out / state"), {"in": 3}, [3, 3, 3]),
+        (between("in > a", "a > b", "b > out / state"), {"in": 3, "b": 5}, [3, 3, 5]),
+        (between("in > mid", "mid > out / state"), {}, [2, 2]),
+        (between("in > mid", "mid,table > out / state"), {"in": 6, "table": 4}, [6, 4]),
+        (between("in > mid", "mid,table > out / state"), {"in": 6}, [6, 6]),
+        (between("x > mid", "y > mid", "mid > out / state"), {"x": 3, "y": 5}, [3, 5, 5]),
+        (between("in,back > mid", "mid > back / state"), {"in": 4}, [4, 4]),
+        (between("a > b", "b > a / state"), {}, [2, 2]),
+        (between("a,b > out", "b,c > out / state"), {"c": 7}, [7, 7]),
+        (between("in > in / state"), {}, [2]),
+    ],
+)
+def test_topics_between_processors_are_made_along_the_chain(processors: list[Processor], there: dict[str, int], tasks: list[int]) -> None:
+    async def test(cluster: Cluster, connection: SimulatedConnection) -> None:
+        for topic, partitions in there.items():
+            cluster.create_topic(topic, partitions)
+        member = Member("g", processors=processors, member_id="m1", connection=connection, create_topics=True, partitions=2)
+        assert [part.partitions for part in (await member._find_topology()).subtopologies] == tasks
+        sources, outputs = ({topic for each in processors for topic in getattr(each, name)} for name in ("sources", "outputs"))
+        for topic in sources & outputs - there.keys():
+            assert cluster.topics[topic].configs["retention.ms"] == "-1", "brokers would delete records of old events unread"
+
+    simulate(test)
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -111,6 +111,8 @@ class _Examination:
         machines, unread = await self._read(found)
         if unread is not None:
             yield unread
+        elif self._examined.group is not None and not machines and not self._examined.sources:
+            yield groups.unknown_group(self._examined.group, await self._groups())
         applications = self._applications(machines)
         if self._examined.role == "member":
             for finding in self._incomplete(applications):
@@ -126,6 +128,9 @@ class _Examination:
             yield finding
         for application in applications if self._examined.role != "reader" else ():
             for finding in topics.of_application(application, found, settings, len(self._brokers), self._settings.bootstrap):
+                yield finding
+        for each in machines:
+            for finding in topics.of_topology(each.state, found):
                 yield finding
         async for finding in self._times(found, transaction):
             yield finding
@@ -150,6 +155,16 @@ class _Examination:
             why = f"the log cannot be read: {error or f'not within {READ_S:.0f} s'}"
             return [], problem("topics", why, "equipoise verify says more; docs/operations.md#retention")
         return [lead.machine for _, lead in follower.groups()], None
+
+    async def _groups(self) -> list[str]:
+        """Every group of the log; empty: it cannot be read now."""
+        follower = Follower(self._settings, self._topics, None)
+        try:
+            async with asyncio.timeout(READ_S):
+                await follower.catch_up()
+        except (EquipoiseError, errors.KafkaError, TimeoutError):
+            return []
+        return [lead.name for _, lead in follower.groups()]
 
     def _applications(self, machines: Iterable[GroupMachine]) -> list[Application]:
         """What groups of the log name, and the user of the doctor."""

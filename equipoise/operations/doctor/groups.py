@@ -1,11 +1,15 @@
-"""Findings about timeouts: those of members and workers against what brokers need to fail over."""
+"""Findings about groups: timeouts of members and workers against what brokers need to fail over,
+and a group that the log does not have.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
 
 from equipoise.member.clients import TRANSACTION_TIMEOUT_MS
 from equipoise.operations.doctor.finding import Finding, fine, problem, unknown, warning
+from equipoise.replay.wording import groups_text
 from equipoise.statemachine.state import GroupState
 
 DEFAULT_BROKER_SESSION_MS = 9_000
@@ -54,3 +58,10 @@ def _of_members(state: GroupState, failover_ms: int, source: str, brokers: int) 
     if brokers == 1:
         return warning("timeouts", f"{text}: every restart of the broker stops the tasks", fix)
     return problem("timeouts", f"{text}: when a broker fails, leases this short expire and their tasks move", fix)
+
+
+def unknown_group(group: str, known: Sequence[str]) -> Finding:
+    """The log has no fact of the group. `known`: the groups that it has."""
+    near = difflib.get_close_matches(group, known, n=1)
+    fix = f"did you mean --group {near[0]}?" if near else "name one of them, or its topics with --source if it is a new one"
+    return problem("topics", f"the log holds no fact of group {group!r}; {groups_text(known)}", fix)

@@ -30,7 +30,12 @@ def of_state_directory(folder: Path) -> Iterable[Finding]:
         yield problem("disk", f"{folder} is on a network file system ({kind}): a lock there proves nothing", fix)
     elif kind in _IN_MEMORY:
         yield warning("disk", f"{folder} is in memory ({kind}): every reboot restores all state", "put it on a disk")
-    if not _locks(there):
+    try:
+        locks = _locks(there)
+    except OSError as error:  # of a file system that takes no files, as /proc
+        yield problem("disk", f"{folder}: no file can be made there: {error.strerror or error}", "name a directory on a disk of the machine")
+        return
+    if not locks:
         yield problem("disk", f"{folder}: files there cannot be locked", "put it on a file system with flock")
     if DEPLOYED.boot_id() is None:
         yield warning("disk", "this system has no boot id: a restarted member cannot prove that its former process is dead", "run members on Linux")

@@ -8,7 +8,9 @@ from equipoise.events.log.kafka.topics import MADE_WITH, MUST_BE, Topics
 from equipoise.operations.doctor.access import Application
 from equipoise.operations.doctor.asking import TopicFound
 from equipoise.operations.doctor.finding import Finding, fine, problem, unknown, warning
+from equipoise.replay.trouble import misfits, unread
 from equipoise.replay.wording import counted, span_text
+from equipoise.statemachine.state import GroupPhase, GroupState
 
 LEAST_MESSAGE_BYTES = 1_048_588
 """An event has at most 1,000,000 bytes (docs/protocol.md#l8), beside its key and headers. This is
@@ -115,6 +117,18 @@ def of_application(application: Application, found: Found, settings: Settings, b
         kept = min((int(settings[name].get("delete.retention.ms", DELETIONS_KEPT_MS)) for name in application.changelogs), default=DELETIONS_KEPT_MS)
         away = f"a member that was away for longer than {span_text(kept)} must begin without its state directory"
         yield fine("changelogs", f"group {application.group}: {', '.join(application.changelogs)}: compacted; {away}")
+
+
+def of_topology(state: GroupState, found: Found) -> Iterable[Finding]:
+    """What members, source topics and the topology of a group have that does not fit each other."""
+    if state.phase in (GroupPhase.UNCONFIGURED, GroupPhase.SHADOWING):
+        return
+    seen = {name: range(len(topic.partitions)) for name, topic in found.items()}
+    fix = "give every topic of these tasks as many partitions, and deploy with a higher topology_epoch (docs/operations.md#add-partitions)"
+    for each in unread(state, seen):
+        yield problem("topics", f"group {state.group}: {each.text}", fix)
+    for each in misfits(state):
+        yield problem("topics", f"group {state.group}: {each.text}", "deploy the same build everywhere, with a higher topology_epoch than before")
 
 
 def _set(bootstrap: str, name: str, key: str, value: str) -> str:

@@ -11,15 +11,16 @@ from typing import Any
 import attrs
 import pytest
 
+from equipoise.events.facts import Subtopology, TopologyDeclared
 from equipoise.events.log.kafka.topics import MADE_WITH, MUST_BE, Topics
 from equipoise.operations.doctor import brokers, machine
 from equipoise.operations.doctor.access import ROLES, Acl, Application, Need, needs
 from equipoise.operations.doctor.asking import BrokerAddress, TopicFound
 from equipoise.operations.doctor.finding import CHECKS, Finding
-from equipoise.operations.doctor.groups import of_timeouts
-from equipoise.operations.doctor.topics import LEAST_MESSAGE_BYTES, is_allowed, of_application, of_log
+from equipoise.operations.doctor.groups import of_timeouts, unknown_group
+from equipoise.operations.doctor.topics import LEAST_MESSAGE_BYTES, is_allowed, of_application, of_log, of_topology
 from equipoise.statemachine.state import GroupState
-from tests.groups import Group, joined
+from tests.groups import Group, configured, joined
 from tests.pages import rows_of
 
 ROOT = Path(__file__).parents[3]
@@ -386,3 +387,29 @@ def test_commands_of_the_page_allow_what_is_needed_and_no_more() -> None:
     wanted = {(role, need.acl) for role in ROLES for need in needs(role, Topics(), said)}
     creates = {("member", Acl("Topic", name, "Create")) for name in ("orders.in", "orders.counts", "orders.totals")}
     assert allowed == wanted - creates
+
+
+def test_group_that_the_log_does_not_have_is_a_problem() -> None:
+    near = unknown_group("oders", ["clicks", "orders"])
+    assert brief(near) == [("problem", "topics")]
+    assert near.text == "the log holds no fact of group 'oders'; it holds 'clicks', 'orders'"
+    assert near.fix == "did you mean --group orders?"
+    assert "--source" in (unknown_group("nope", []).fix or "")
+
+
+def test_partitions_that_nobody_reads_are_a_problem() -> None:
+    group = Group()
+    group.fact(TopologyDeclared(epoch=1, subtopologies=(Subtopology(subtopology=0, partitions=2, stateful=False, source_topics=("clicks",)),)))
+    assert list(of_topology(group.state, {"clicks": topic(partitions=4)})) == [], "a group without a configuration is not looked at"
+    group.fact(configured())
+    assert list(of_topology(group.state, {"clicks": topic()})) == []
+    found = only(of_topology(group.state, {"clicks": topic(partitions=4)}))
+    assert (found.status, found.text) == ("problem", "group orders: 2 partitions of clicks are read by nobody: deploy with a higher topology_epoch")
+    other = Subtopology(subtopology=0, partitions=2, stateful=True, source_topics=("clicks",))
+    group.fact(joined("m2", topology_epoch=1, subtopologies=(other,)))
+    assert only(of_topology(group.state, {"clicks": topic()})).text.startswith("group orders: m2 may not join, because it runs another topology")
+
+
+def test_directory_in_which_no_file_can_be_made_is_a_problem() -> None:
+    found = only(machine.of_state_directory(Path("/proc")))
+    assert (found.status, found.text.partition(":")[0]) == ("problem", "/proc")

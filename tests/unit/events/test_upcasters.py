@@ -76,6 +76,12 @@ def test_upcast_join_v4_advertises_nothing(past: upcasters.MemberJoinedV4) -> No
     assert event == MemberJoined(**attrs.asdict(past, recurse=False), advertised=None)
 
 
+@given(instances(upcasters.MemberJoinedV5))
+def test_upcast_join_says_no_topology(past: upcasters.MemberJoinedV5) -> None:
+    form = codec.payload_from_json("MemberJoined", 5, readable.write(past))
+    assert codec.decode(codec.kind_of(MemberJoined), 5, form[1]) == MemberJoined(**attrs.asdict(past, recurse=False), subtopologies=None)
+
+
 @given(instances(upcasters.MemberJoinedV3))
 def test_upcast_join_without_readiness_is_word_or_lag(past: upcasters.MemberJoinedV3) -> None:
     code = codec.kind_of(MemberJoined)

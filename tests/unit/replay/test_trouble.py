@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
-from equipoise.events.facts import TaskParked
+from equipoise.events.decisions import EventRejected
+from equipoise.events.facts import PartitionsObserved, Subtopology, TaskParked, TopologyDeclared
 from equipoise.events.tasks import TaskId
 from equipoise.replay.restores import restores
 from equipoise.replay.trouble import Severity, troubles
-from tests.groups import MARGIN_MS, SESSION_MS, Group, configured, topology
+from equipoise.statemachine import snapshots
+from equipoise.statemachine.state import REFUSED_MEMORY_MS
+from tests.groups import MARGIN_MS, SESSION_MS, Group, configured, joined, topology
 
 
 def texts(group: Group) -> list[str]:
@@ -120,3 +124,54 @@ def test_many_names_are_cut() -> None:
     (text, *_) = texts(group)
     assert text == "40 tasks without an owner (0_0..39)"
     assert len(text) < 200
+
+
+PARTS = (Subtopology(subtopology=0, partitions=2, stateful=False, source_topics=("clicks",)),)
+
+
+def reading_clicks() -> Group:
+    group = Group()
+    group.fact(configured())
+    group.fact(TopologyDeclared(epoch=1, subtopologies=PARTS))
+    group.join("m1", topology_epoch=1)
+    group.settles()
+    return group
+
+
+def test_partitions_that_no_task_reads_are_told() -> None:
+    group = reading_clicks()
+    group.fact(PartitionsObserved(end_offsets={"clicks": {0: 5, 1: 5}}))
+    assert texts(group) == []
+    group.fact(PartitionsObserved(end_offsets={"clicks": {2: 0}, "other": {7: 1}}))
+    assert texts(group) == ["1 partition of clicks is read by nobody: deploy with a higher topology_epoch"]
+    group.fact(PartitionsObserved(end_offsets={"clicks": {3: 7}}))
+    (found,) = troubles(group.state)
+    assert (found.severity, found.text, found.tasks) == (
+        Severity.STANDS_STILL, "2 partitions of clicks are read by nobody: deploy with a higher topology_epoch", 2,
+    )  # fmt: skip
+    group.fact(TopologyDeclared(epoch=2, subtopologies=(attrs.evolve(PARTS[0], partitions=4),)))
+    assert not any("read by nobody" in text for text in texts(group))
+
+
+def test_member_with_another_topology_is_told_until_it_joins_or_is_forgotten() -> None:
+    group = reading_clicks()
+    other = (attrs.evolve(PARTS[0], source_topics=("views",)),)
+
+    def refused(number: int) -> None:
+        decisions = group.fact(joined("m2", number, topology_epoch=1, subtopologies=other))
+        assert [(each.code, each.numbers) for each in decisions if isinstance(each, EventRejected)] == [("sources_differ", (1, 0, 2, 2))]
+
+    refused(1)
+    assert [text.partition(":")[0] for text in texts(group)] == ["m2 may not join, because it runs another topology"]
+    assert snapshots.load(snapshots.dump(group.state)).refused == group.state.refused
+    group.fact(joined("m2", 2, topology_epoch=1, subtopologies=PARTS))
+    assert group.state.recently_refused() == {}
+    refused(3)
+    group.pass_ms(REFUSED_MEMORY_MS)
+    assert group.state.recently_refused() == {}
+
+
+def test_member_of_an_epoch_that_is_not_known_is_told() -> None:
+    group = reading_clicks()
+    group.fact(joined("m2", topology_epoch=0, subtopologies=PARTS))
+    assert texts(group) == ["m2 can run no task, because of an old topology_epoch: deploy the newest build there"]

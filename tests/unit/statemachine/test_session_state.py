@@ -20,6 +20,7 @@ A, B, C = TaskId(0, 2), TaskId(0, 10), TaskId(1, 0)
 NEW: dict[str, Any] = {
     "ended": None,
     "end_cause": "",
+    "end_numbers": (),
     "newest_incarnation": None,
     "assignment_epoch": 0,
     "grants": {},
@@ -64,6 +65,7 @@ PART = MemberAssignedPart(member_id="m1", incarnation=7, part=1, parts=2, assign
 USED: dict[str, Any] = {
     "ended": End.EXPIRED,
     "end_cause": "session_timeout",
+    "end_numbers": (1, 2),
     "newest_incarnation": 8,
     "assignment_epoch": 3,
     "grants": {B: Grant(4, 5, True), A: Grant(6, 7, False)},

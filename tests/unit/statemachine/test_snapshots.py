@@ -29,6 +29,7 @@ from equipoise.statemachine.state import (
     MemberState,
     Parked,
     Preparation,
+    Refused,
     Restart,
     SlotBackoff,
     Warmup,
@@ -54,6 +55,7 @@ def of_member() -> MemberState:
         readiness="lag",
         ready_lag_records=8,
         advertised="host-1:80",
+        tells_topology=True,
         issued_epoch=9,
         applied_epoch=10,
         report_number=11,
@@ -117,6 +119,7 @@ def of_group() -> GroupState:
         restarts={"m2": Restart(63, 64, True, False, True, True, 65), "m1": Restart(66, None, False, True)},
         lent={B: Lent("m1", "m2", True), A: Lent("m2", "m1", False)},
         restart_times_ms={"m2": 67, "m1": 68},
+        refused={"m7": Refused(69, "sources_differ", (1, 0, 2, 2)), "m6": Refused(70, "tasks_missing", (1, 0, 2, 1))},
         revocations=Revocations(times=52, since_ms=53, until_ms=54),
         memory={"turn": 55, "next_tasks": (A, B), "their_members": ("m1", "m2")},
         gathering_until_ms=56,
@@ -143,7 +146,7 @@ def test_load_returns_the_state_that_was_dumped() -> None:
     assert kinds == {tuple}
 
 
-LATER = ("parked", "restarts", "lent", "restart_times_ms")
+LATER = ("parked", "restarts", "lent", "restart_times_ms", "refused")
 """What former builds do not remember, in the order of the bytes."""
 
 
@@ -217,6 +220,6 @@ def test_hash_of_a_state_in_another_form_is_not_comparable() -> None:
 
 
 def test_member_that_advertises_nothing_has_the_bytes_that_it_always_had() -> None:
-    none = attrs.evolve(of_member(), advertised=None)
+    none = attrs.evolve(of_member(), advertised=None, tells_topology=False)
     assert snapshots._member_to_wire(none)[1] == ["lag", 8]
     assert snapshots._member_from_wire(snapshots._member_to_wire(none)).advertised is None
