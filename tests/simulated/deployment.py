@@ -131,6 +131,8 @@ class Seat:
     session_ms: int = SESSION_MS
     margin_ms: int = MARGIN_MS
     """Of the processes that start from here on."""
+    mistake: str = ""
+    """What the build that it has got changed of the topology without another epoch; "": nothing."""
 
     @property
     def folder(self) -> Path:
@@ -229,6 +231,18 @@ class Deployment:
         """Of the log that members join now."""
         return Topics(self.prefix)
 
+    def topology_of(self, seat: Seat) -> TopologyDeclared:
+        """Of the build that the seat has."""
+        if not seat.mistake:
+            return self.topology
+        (part,) = self.topology.subtopologies
+        changed: dict[str, Any] = {
+            "sources": {"source_topics": (f"{TOPIC}-other",)},
+            "state": {"changelog_topics": (f"{TOPIC}-other-state",)},
+            "number": {"subtopology": part.subtopology + 1},
+        }
+        return TopologyDeclared(epoch=self.topology_epoch, subtopologies=(attrs.evolve(part, **changed[seat.mistake]),))
+
     @property
     def topology(self) -> TopologyDeclared:
         """Of the present build of the application."""
@@ -278,7 +292,7 @@ class Deployment:
             await count(record, context)
 
         member = Member(
-            GROUP, handler, _topology=self.topology, member_id=seat.member_id, connection=self.connection(process), _runtime=process,
+            GROUP, handler, _topology=self.topology_of(seat), member_id=seat.member_id, connection=self.connection(process), _runtime=process,
             guarantee=self.present_guarantee, most_uncommitted_records=MOST_UNCOMMITTED, prefix=self.prefix, group_config=CONFIG,
             session_timeout_ms=seat.session_ms, lease_margin_ms=seat.margin_ms,
             heartbeat_interval_ms=min(HEARTBEAT_MS, (seat.session_ms - seat.margin_ms) // 2), start_timeout_ms=20_000,

@@ -7,7 +7,7 @@ from random import Random
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.envelope import partition_of
 from equipoise.testing.simulated.kafka.log import Batch
-from tests.simulated.deployment import GROUP, LOG_PARTITIONS, TASKS, TOPIC, Deployment, Seat
+from tests.simulated.deployment import BROKERS, GROUP, LOG_PARTITIONS, TASKS, TOPIC, Deployment, Seat
 from tests.simulated.faults import _member, fault
 
 GROWN = TASKS + 2
@@ -80,6 +80,35 @@ def other_build(deployment: Deployment, random: Random) -> float | None:
     deployment.older ^= {seat.name}
     _restart(deployment, seat)
     return 1.0
+
+
+@fault("mistakes")
+def forgotten_epoch(deployment: Deployment, random: Random) -> float | None:
+    """A member gets a build with another topology, and nobody raised the epoch; some time later the
+    build is taken back. Meanwhile the member is refused, and the others have its tasks.
+    """
+    seat = _member(deployment, random)
+    if seat is None:
+        return None
+    for topic, settings in ((f"{TOPIC}-other", {}), (f"{TOPIC}-other-state", {"cleanup.policy": "compact"})):
+        if topic not in deployment.cluster.topics:
+            deployment.cluster.create_topic(topic, GROWN, BROKERS, {"min.insync.replicas": "2", **settings})
+    seat.busy, seat.mistake = True, random.choice(("sources", "state", "number"))
+    lasts_s = random.uniform(1.0, 8.0)
+    deployment.kill_member(seat)
+    deployment.later(0.3, deployment.start_member, seat)
+
+    def back() -> None:
+        seat.mistake = ""
+        deployment.kill_member(seat)
+        deployment.later(0.3, deployment.start_member, seat)
+        deployment.later(1.0, over)
+
+    def over() -> None:
+        seat.busy = False
+
+    deployment.later(lasts_s, back)
+    return lasts_s + 1.0
 
 
 @fault("upgrades")

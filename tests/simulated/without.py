@@ -31,6 +31,7 @@ from equipoise.member.opening import TaskOpening
 from equipoise.member.origin import Origin
 from equipoise.member.runner import TaskRunner
 from equipoise.member.writer import TaskWriter
+from equipoise.statemachine import transitions
 from equipoise.statemachine.member import MemberSession, MemberSettings
 from equipoise.statemachine.state import GroupState
 from equipoise.worker import host
@@ -198,6 +199,10 @@ def _unwatched_log() -> Any:
     return mock.patch.object(host.PartitionHost, "_watch_log", wait)
 
 
+def _any_topology() -> Any:
+    return mock.patch.object(transitions, "difference", return_value=None)
+
+
 SWITCHES = (
     Switch("tokens", "1", "Origins are compared by their tokens alone.", "log_created_again,kill_member", "both", _tokens_alone),
     Switch("rejected", "2", "A record without a group is set aside whole.", "operators", "both", _rejected_whole),
@@ -209,6 +214,7 @@ SWITCHES = (
     Switch("fence", "15", "A new owner writes no fence.", "kill_in_commit", "at_least_once", _no_fence),
     Switch("reader", "new", "Decisions are read between two incarnations.", "network,brokers", "both", _reader_goes_on),
     Switch("watch", "new", "A worker does not look at its log while a send waits.", "log_created_again", "both", _unwatched_log),
+    Switch("topology", "new", "A join is taken whatever topology it says.", "forgotten_epoch", "both", _any_topology),
     Switch("stale", "new", "A transaction need not follow what is known of a changelog.", "members,brokers", "exactly_once", _first_unchecked),
 )
 

@@ -25,7 +25,7 @@ from examples.orders.count import MOST_UNCOMMITTED_RECORDS
 from examples.orders.recount import Recount, everything
 
 EXPLAINED = {
-    "topology_not_newer": "every process declares its topology when it starts",
+    "topology_not_newer": "every process declares its topology when it starts; the join of one that differs is refused, which nothing here explains",
     "unknown_member": "a member that was put out, or has left, says something before it reads that",
     "stale_incarnation": "a former process of a member says something before it reads that it is out",
     "incarnation_too_low": "two processes with a member's id start at the same moment, and the one that began first joins last",
