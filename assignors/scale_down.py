@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Iterable, Mapping
+from typing import Self
 
 import attrs
 
@@ -52,9 +53,34 @@ class ScaleDown:
     racks: Mapping[str, tuple[int, int]]
 
 
-def scale_down(problem: AssignmentProblem, percent: int) -> ScaleDown:
-    """Picks the members to ask so that `percent` of the members stay, rounded up: 40 members to 80
-    % asks 8. Members that are leaving already count as asked.
+@attrs.frozen
+class Keep:
+    """How many members stay: `number`, at least 1; or `percent` of them, from 1 to 100, rounded up.
+    """
+
+    number: int | None = None
+    percent: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads ``4`` as four members and ``80%`` as a share. Raises InputError."""
+        digits = text.removesuffix("%")
+        value = int(digits) if digits.isdecimal() and digits.isascii() and len(digits) < 10 else 0
+        if text.endswith("%") and 1 <= value <= 100:
+            return cls(percent=value)
+        if not text.endswith("%") and value >= 1:
+            return cls(number=value)
+        raise InputError(f"{text!r:.40} is neither a number of members, as 4, nor a share of them, as 80%")
+
+    def of(self, members: int) -> int:
+        """The number of `members` that stay: at most all."""
+        share = 100 if self.percent is None else self.percent
+        return min(members, -(-members * share // 100) if self.number is None else self.number)
+
+
+def scale_down(problem: AssignmentProblem, keep: Keep) -> ScaleDown:
+    """Picks the members to ask so that `keep` stay: of 40 members, 80 % asks 8. Members that are
+    leaving already count as asked.
 
     * **Racks.** Each rack gives up its share of the members that leave, rounded down or up, and
       keeps a member while as many stay as there are racks.
@@ -65,18 +91,15 @@ def scale_down(problem: AssignmentProblem, percent: int) -> ScaleDown:
       the minimum.
     * **Ties.** Fewer active tasks, then the id.
 
-    Takes copies x log(members) plus picks x racks. Raises InputError when `percent` is not from 1
-    to 100, or the group has no members.
+    Takes copies x log(members) plus picks x racks. Raises InputError when the group has no members.
     """
-    if not 1 <= percent <= 100:
-        raise InputError(f"percent: {percent} of 100 members cannot stay; name 1 to 100")
     if not problem.members:
         raise InputError("the group has no members; there is nobody to ask")
     indexed = IndexedProblem(problem, crash_loops=False)
     leaving = tuple(member.id for member in indexed.members.values() if member.leaving)
-    keep = -(-len(indexed.members) * percent // 100)
-    picker = _Picker(indexed, keep)
-    asked = picker.pick(max(0, len(indexed.members) - keep - len(leaving)))
+    stay = keep.of(len(indexed.members))
+    picker = _Picker(indexed, stay)
+    asked = picker.pick(max(0, len(indexed.members) - stay - len(leaving)))
     return ScaleDown(
         keep=len(indexed.members) - len(leaving) - len(asked),
         leaving=leaving,

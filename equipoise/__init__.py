@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from equipoise.assignors import AssignmentProblem as AssignmentProblem
     from equipoise.assignors import Assignor as Assignor
     from equipoise.assignors import Plan as Plan
+    from equipoise.assignors.scale_down import Keep as Keep
     from equipoise.assignors.scale_down import ScaleDown as ScaleDown
     from equipoise.assignors.scale_down import scale_down as scale_down
     from equipoise.cli.visible import JsonFormatter as JsonFormatter
@@ -93,6 +94,7 @@ PUBLIC_NAMES = {
     "Record": "equipoise.member",
     "RocksMemory": "equipoise.member",
     "RocksStore": "equipoise.member",
+    "Keep": "equipoise.assignors.scale_down",
     "ScaleDown": "equipoise.assignors.scale_down",
     "Serde": "equipoise.member",
     "State": "equipoise.member",

@@ -14,7 +14,7 @@ import attrs
 
 from equipoise.events.log import Log, open_log
 from equipoise.events.log.storage import cannot_write
-from equipoise.output import Kind, new_log, write_file
+from equipoise.output import IMPORTED, SIMULATED, Kind, new_log, write_file
 from equipoise.replay.explanation import Explanation, explain
 from equipoise.replay.importers.kafka_streams import ImportSummary, import_history, shipped_runs
 from equipoise.replay.recorded_inputs import Window, read_recorded_inputs
@@ -94,7 +94,7 @@ def run_demo(out: Path, *, progress: Progress | None = None) -> Iterator[Step]:
         except OSError as error:
             raise cannot_write(f"--out {out}", error) from None
         recorded, led = folder / "recorded.db", folder / "equipoise.db"
-        with new_log(str(recorded), option="--out") as log:
+        with new_log(str(recorded), option="--out", replaces=IMPORTED) as log:
             summary = import_history(source, log)
         with open_log(recorded) as log:
             inputs = read_recorded_inputs(log.read())
@@ -103,7 +103,7 @@ def run_demo(out: Path, *, progress: Progress | None = None) -> Iterator[Step]:
         yield Imported(run=run, log=recorded, summary=summary, windows=inputs.windows, fitted=fitted)
 
         simulation = Simulation(restore=RestoreModel(records_per_s=fitted.records_per_s))
-        with new_log(str(led), option="--out") as log:
+        with new_log(str(led), option="--out", replaces=SIMULATED) as log:
             result = simulate(inputs, simulation, sink=log, progress=progress)
         with open_log(led) as log:
             verification = verify(log.read())

@@ -23,10 +23,12 @@ from pathlib import Path
 from urllib.parse import quote
 
 from equipoise.events.errors import EquipoiseError, InputError, StorageError
+from equipoise.events.facts import LogOpened
 from equipoise.events.log import Log, is_archive_location, open_log
 from equipoise.events.log.parquet.files import MARK, foreign_files
 from equipoise.events.log.parquet.stores import is_object_location, store_at
 from equipoise.events.log.storage import cannot_write
+from equipoise.events.records import Record
 from equipoise.replay.interrupts import undisturbed
 
 _SQLITE_SIDES = ("-wal", "-shm", "-journal")
@@ -176,13 +178,19 @@ def same_place(one: str, other: str) -> bool:
 _SQLITE = "sqlite:///"
 
 
+IMPORTED, SIMULATED = "source", "simulated"
+"""Keys by which the manifest of a log's first record says which command has made it."""
+
+
 @contextlib.contextmanager
-def new_log(location: str, *, option: str = "--to") -> Iterator[Log]:
+def new_log(location: str, *, replaces: str, force: bool = False, option: str = "--to") -> Iterator[Log]:
     """Opens a new log, which replaces the log at `location` at the end of the block. After an
     exception in the block, the old log is unchanged.
 
-    Until then the new log is in a hidden folder next to it. Raises InputError when `location` holds
-    anything besides a log; the errors of `open_log`; StorageError when the disk is full.
+    `replaces`: the key of the manifests of logs that may be replaced; a copy of a live log has
+    none. `force`: any log may. Until the end the new log is in a hidden folder next to it. Raises
+    InputError when `location` holds another log, or anything besides a log; the errors of
+    `open_log`; StorageError when the disk is full.
     """
     scheme = _SQLITE if location.startswith(_SQLITE) else ""
     if is_object_location(location):
@@ -194,6 +202,8 @@ def new_log(location: str, *, option: str = "--to") -> Iterator[Log]:
     is_archive = is_archive_location(location)
     _check_apart(option, location, place)
     _check_log(option, location, place, is_archive=is_archive)
+    if not force:
+        _check_maker(option, location, place, replaces, is_archive=is_archive)
     with _staging(f"{option} {given}", place) as staging:
         part = staging / (given.name or place.name)
         try:
@@ -237,6 +247,25 @@ def _check_log(option: str, location: str, place: Path, *, is_archive: bool) -> 
             raise InputError(f"{problem} ({error})") from None
     elif place.exists():
         raise InputError(f"{option} {location}: is no regular file; name one that can be replaced")
+
+
+def _check_maker(option: str, location: str, place: Path, replaces: str, *, is_archive: bool) -> None:
+    """Raises InputError when another command has made the log at `place`: a copy of a live log may
+    be the only one.
+    """
+    if not place.exists() or (place.is_file() and not place.stat().st_size) or (place.is_dir() and not any(place.iterdir())):
+        return
+    manifest = ""
+    with contextlib.suppress(EquipoiseError, OSError), open_log(f"{place}/" if is_archive else location, "r") as log:
+        opened = next(iter(log.read()))
+        if isinstance(opened, Record) and isinstance(opened.event, LogOpened):
+            manifest = opened.event.manifest
+    try:
+        made = json.loads(manifest or "{}")
+    except ValueError:
+        made = {}
+    if not isinstance(made, dict) or replaces not in made:
+        raise InputError(f"{option} {location}: holds a log that this command has not made, and stays as it is; name another file, or add --force")
 
 
 # ------------------------------------------------------------------------------------------- tables

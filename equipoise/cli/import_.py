@@ -14,7 +14,7 @@ from equipoise.cli.command import command
 from equipoise.cli.params import NEW_LOG
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.events.errors import InputError
-from equipoise.output import new_log
+from equipoise.output import IMPORTED, new_log
 from equipoise.replay.wording import counted, day_text, span_text
 
 if TYPE_CHECKING:
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 @command("import", short_help="Import the history of a Kafka Streams group into a log.")
 @click.argument("kind", type=click.Choice(["kafka-streams"]))
 @click.argument("source", metavar="SOURCE")
-@click.option("--to", "location", type=NEW_LOG, required=True, metavar="LOG", help="Log to write; an existing log is replaced.")
+@click.option("--to", "location", type=NEW_LOG, required=True, metavar="LOG", help="Log to write. One that holds an earlier import is replaced.")
+@click.option("--force", is_flag=True, help="Replace whatever log is there.")
 @click.option("--group", metavar="GROUP", help="Application id; required with a broker, or if the dump holds several groups.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting that Kafka does not record, as acceptable_recovery_lag=1000.")
-def import_(screen: Screen, kind: str, source: str, location: str, group: str | None, settings: tuple[str, ...]) -> None:
+def import_(screen: Screen, kind: str, source: str, location: str, group: str | None, settings: tuple[str, ...], force: bool) -> None:
     """Read the dump of `__consumer_offsets` and the end-offset samples in the folder SOURCE, and
     write membership, lags, end offsets and the decisions of the group's own leader to LOG as facts.
 
@@ -69,7 +70,7 @@ def import_(screen: Screen, kind: str, source: str, location: str, group: str | 
         folder = Path(source)
         files = Source(folder if folder.exists() else shipped_runs().get(source, folder))
     options = options_of(files, given)
-    with new_log(location) as log, screen.progress(f"importing {source}") as advance:
+    with new_log(location, replaces=IMPORTED, force=force) as log, screen.progress(f"importing {source}") as advance:
         done_before = 0
 
         def progress(done: int, total: int | None) -> None:

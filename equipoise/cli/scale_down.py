@@ -25,7 +25,7 @@ from equipoise.replay.wording import counted
 from equipoise.worker.settings import LiveSettings
 
 if TYPE_CHECKING:
-    from equipoise.assignors.scale_down import ScaleDown
+    from equipoise.assignors.scale_down import Keep, ScaleDown
     from equipoise.operations.leaving import LeavingMember, LeavingMembers
     from equipoise.replay.group_view import Drain
 
@@ -34,26 +34,26 @@ PATIENCE_S = 10.0
 """After this long without a decision the user is asked to check that a worker runs."""
 
 
-class _Percent(click.ParamType):
-    """``80`` or ``80%``."""
+class _KeepType(click.ParamType):
+    """``4`` or ``80%``."""
 
-    name = "percent"
+    name = "keep"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Keep:
+        from equipoise.assignors.scale_down import Keep
+
         try:
-            percent = int(str(value).removesuffix("%"))
-        except ValueError:
-            percent = 0
-        if not 1 <= percent <= 100:
-            self.fail(f"{value} is not from 1 to 100", param, ctx)
-        return percent
+            return Keep.parse(str(value))
+        except InputError as error:
+            self.fail(str(error), param, ctx)
 
 
 @command("scale-down", short_help="Ask the members that cost the least state to leave, and follow until they are gone.")
 @click.argument("log", type=LOG, required=False)
-@click.option("--percent", "--to", "percent", type=_Percent(), metavar="N", help="Members that stay, in percent, rounded up.")
+@click.option("--keep", type=_KeepType(), metavar="N|N%", help="Members that stay: a number, as 4, or a share, rounded up, as 80%.")
 @click.option("--group", metavar="GROUP", help="Group; with a LOG required only if it holds several.")
 @click.option("--dry-run", is_flag=True, help="Name the members that would be asked, and ask none.")
+@click.option("--yes", is_flag=True, help="Ask more than half of the members to leave without asking you first.")
 @click.option("--follow", is_flag=True, help="Ask no more members; follow those that are already asked.")
 @click.option("--cancel", is_flag=True, help="Withdraw every request of the group; members that are not released yet stay.")
 @click.option(
@@ -69,9 +69,10 @@ def scale_down(
     screen: Screen,
     settings: LiveSettings,
     log: Log | None,
-    percent: int | None,
+    keep: Keep | None,
     group: str | None,
     dry_run: bool,
+    yes: bool,
     follow: bool,
     cancel: bool,
     timeout_s: float | None,
@@ -79,9 +80,9 @@ def scale_down(
 ) -> int:
     """Pick the members whose leaving makes the others restore the fewest records; each rack gives
     up its share, and members that are already leaving count. In a running group (--group without
-    LOG), ask them all at once, without asking you to confirm, and follow until each is released and
-    gone: exit code 0. Tasks move as always, state first. --dry-run shows the members first and asks
-    none.
+    LOG), ask them all at once, and follow until each is released and gone: exit code 0. Tasks move
+    as always, state first. --dry-run shows the members first and asks none. Before more than half
+    of the members go, it asks you; in a script, --yes answers.
 
     After an interrupt, or after --timeout (exit code 1), the request stays: the members go on
     leaving. --follow follows them again, --cancel withdraws the request. A member's process ends by
@@ -92,23 +93,23 @@ def scale_down(
 
     \b
     Examples:
-      equipoise scale-down --group orders --to 80% --dry-run
-      equipoise scale-down --group orders --to 80%
+      equipoise scale-down --group orders --keep 4 --dry-run
+      equipoise scale-down --group orders --keep 80%
       equipoise scale-down --group orders --follow --timeout 600
       equipoise scale-down --group orders --cancel
-      equipoise scale-down group.db --to 80% --json | jq -r '.asked[].member'
+      equipoise scale-down group.db --keep 80% --json | jq -r '.asked[].member'
     """
     asks = not (follow or cancel)
     if sum((dry_run, follow, cancel)) > 1:
         raise click.UsageError("--dry-run, --follow and --cancel: name one of them")
-    if asks and percent is None:
-        raise click.UsageError("--to: say how many members stay, in percent, as --to 80%")
-    if not asks and percent is not None:
-        raise click.UsageError("--to: asks members to leave; leave it out with --follow and --cancel")
+    if asks and keep is None:
+        raise click.UsageError("--keep: say how many members stay, as --keep 4 or --keep 80%")
+    if not asks and keep is not None:
+        raise click.UsageError("--keep: asks members to leave; leave it out with --follow and --cancel")
     if log is not None:
-        if percent is None or timeout_s is not None:
+        if keep is None or timeout_s is not None:
             raise click.UsageError("LOG: a log only names members; leave it out to ask a running group")
-        screen.answer(*_picked(screen, log, percent, at_offset, group))
+        screen.answer(*_picked(screen, log, keep, at_offset, group))
         return 0
     if group is None:
         raise InputError("--group: name the group; `equipoise groups` lists them")
@@ -116,13 +117,13 @@ def scale_down(
         raise click.UsageError("--at: needs a LOG")
     run = _ScaleDown(screen, settings, group)
     try:
-        return asyncio.run(run.run(percent, dry_run=dry_run, cancel=cancel, timeout_s=timeout_s))
+        return asyncio.run(run.run(keep, yes=yes, dry_run=dry_run, cancel=cancel, timeout_s=timeout_s))
     except KeyboardInterrupt:
         run.say_how_it_stands()
         raise
 
 
-def _picked(screen: Screen, log: Log, percent: int, at_offset: int | None, group: str | None) -> tuple[dict[str, Any], *tuple[Part, ...]]:
+def _picked(screen: Screen, log: Log, keep: Keep, at_offset: int | None, group: str | None) -> tuple[dict[str, Any], *tuple[Part, ...]]:
     """The members that would be asked, from a log."""
     from equipoise.operations.leaving import choose_members  # loads the solver
     from equipoise.replay.replayer import Replayer
@@ -131,15 +132,15 @@ def _picked(screen: Screen, log: Log, percent: int, at_offset: int | None, group
     for _ in replayer.follow(read(screen, log, "folding", group), until_offset=at_offset):
         pass
     state = replayer.machine.state
-    found, drain = choose_members(state, percent)
-    return _document(found, drain, replayer.group, state.last_offset, percent), *scale_down_parts(found, drain, replayer.group)
+    found, drain = choose_members(state, keep)
+    return _document(found, drain, replayer.group, state.last_offset, keep), *scale_down_parts(found, drain, replayer.group)
 
 
-def _document(found: ScaleDown, drain: Drain, group: str, offset: int, percent: int) -> dict[str, Any]:
+def _document(found: ScaleDown, drain: Drain, group: str, offset: int, keep: Keep) -> dict[str, Any]:
     return {
         "group": group,
         "offset": offset,
-        "percent": percent,
+        "percent": keep.percent,
         "keep": found.keep,
         "leaving": list(found.leaving),
         "asked": [attrs.asdict(each) for each in found.asked],
@@ -176,26 +177,38 @@ class _ScaleDown:
         self._pending: tuple[str, ...] = ()
         """Members that are asked and were not gone at the last look."""
 
-    async def run(self, percent: int | None, *, dry_run: bool, cancel: bool, timeout_s: float | None) -> int:
+    async def run(self, keep: Keep | None, *, yes: bool, dry_run: bool, cancel: bool, timeout_s: float | None) -> int:
         from equipoise.operations.leaving import LeavingMembers
 
         async with LeavingMembers(self._settings, self._group) as leaving:
             if cancel:
                 return await self._cancel(leaving)
-            if percent is None:
+            if keep is None:
                 leaving.follow(await leaving.asked())
                 picked = None
             else:
-                found, drain = await leaving.pick(percent)
-                picked = _document(found, drain, self._group, (await leaving.state()).last_offset, percent)
+                found, drain = await leaving.pick(keep)
+                picked = _document(found, drain, self._group, (await leaving.state()).last_offset, keep)
                 if dry_run:
                     self._screen.answer(picked, *scale_down_parts(found, drain, self._group))
                     return 0
-                if not self._screen.json:
+                if len(found.asked) > found.keep and not yes:
+                    self._confirm(found, drain)
+                elif not self._screen.json:
                     self._screen.answer(None, *scale_down_parts(found, drain, self._group, asks=True))
-                found, drain = await leaving.ask(percent)
-                picked = _document(found, drain, self._group, (await leaving.state()).last_offset, percent)
+                found, drain = await leaving.ask(keep)
+                picked = _document(found, drain, self._group, (await leaving.state()).last_offset, keep)
             return await self._follow(leaving, picked, timeout_s)
+
+    def _confirm(self, found: ScaleDown, drain: Drain) -> None:
+        """Asks before more than half of the members go. Raises InputError when nobody answers yes.
+        """
+        going = f"{len(found.asked)} of {counted(found.keep + len(found.asked), 'member')} would leave, and do not come back by themselves"
+        if self._screen.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise InputError(f"--keep: {going}; look with --dry-run, and add --yes if that is meant")
+        self._screen.answer(None, *scale_down_parts(found, drain, self._group, asks=True))
+        if not click.confirm(f"{going}. Ask them?"):
+            raise InputError("--keep: nobody was asked")
 
     def _live_document(self, outcome: str, members: dict[str, str], picked: dict[str, Any] | None, began_s: float) -> dict[str, Any]:
         seconds = round(time.monotonic() - began_s, 1)

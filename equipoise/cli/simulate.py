@@ -14,7 +14,7 @@ from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.events.errors import InputError
 from equipoise.events.log import Log
 from equipoise.events.settings import GroupSettings
-from equipoise.output import new_log, same_place
+from equipoise.output import SIMULATED, new_log, same_place
 from equipoise.replay.wording import counted, span_text
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 @command("simulate", short_help="Simulate the recorded inputs of a log with equipoise leading.")
 @click.argument("log", type=LOG)
-@click.option("--to", "location", type=NEW_LOG, required=True, metavar="LOG2", help="Log to write; an existing log is replaced.")
+@click.option("--to", "location", type=NEW_LOG, required=True, metavar="LOG2", help="Log to write. One that holds an earlier simulation is replaced.")
+@click.option("--force", is_flag=True, help="Replace whatever log is there.")
 @click.option("--assignor", metavar="NAME", help="Assignor. Default: the one that LOG is configured for.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Change a group setting, as num_standbys=1; may be repeated.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed of network delays and other chances.")
@@ -54,6 +55,7 @@ def simulate(
     restarts_within: float | None,
     restore_speed: int | None,
     group: str | None,
+    force: bool,
 ) -> None:
     """Play the recorded inputs of LOG (processes that start and end, changelog growth,
     configuration) on a simulated cluster, where the real state machine decides and real member code
@@ -81,7 +83,7 @@ def simulate(
     simulation = Simulation(
         assignor=assignor, overrides=overridden(screen, inputs.start.config.knobs, settings), seed=seed, restore=RestoreModel(records_per_s=speed)
     )
-    with new_log(location) as sink, simulating(screen, inputs) as progress:
+    with new_log(location, replaces=SIMULATED, force=force) as sink, simulating(screen, inputs) as progress:
         result = simulate(inputs, simulation, sink=sink, progress=progress)
     document = {**result.as_json(), "log": location, "fit": fitted.as_json(), "restore_records_per_s": speed}
     screen.answer(document, *simulation_parts(result, fitted, speed, location))

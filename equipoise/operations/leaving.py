@@ -21,7 +21,7 @@ from equipoise.statemachine.state import GroupState, MemberState, known_lag
 from equipoise.worker.settings import LiveSettings
 
 if TYPE_CHECKING:
-    from equipoise.assignors.scale_down import ScaleDown
+    from equipoise.assignors.scale_down import Keep, ScaleDown
 
 MOST_PICKS = 5
 """Requests in a row that may be rejected because a member joined or left between choosing and
@@ -71,16 +71,16 @@ class LeavingMember:
         return f"{self.member} still has {self.tasks} task{'' if self.tasks == 1 else 's'}{copies}{time}"
 
 
-def choose_members(state: GroupState, percent: int) -> tuple[ScaleDown, Drain]:
-    """The members to ask so that `percent` of the members stay (rounded up), and the expected time
-    until they own nothing. Raises InputError when `percent` is not from 1 to 100.
+def choose_members(state: GroupState, keep: Keep) -> tuple[ScaleDown, Drain]:
+    """The members to ask so that `keep` stay, and the expected time until they own nothing. Raises
+    InputError when the group has no members.
     """
     from equipoise.assignors import registry  # loads the solver
     from equipoise.assignors.scale_down import drain_ms, scale_down
     from equipoise.statemachine.problem import build_problem
 
     problem = build_problem(state)
-    found = scale_down(problem, percent)
+    found = scale_down(problem, keep)
     config = state.config
     assert config is not None, "a group with members is configured"
     assignor = registry.load(config.assignor, config.behaviour_version)
@@ -97,7 +97,7 @@ class LeavingMembers(LiveGroup):
         """Ids of the members that `look` reports on, sorted."""
         self._stages: dict[str, LeaveStage] = {}
 
-    async def pick(self, percent: int) -> tuple[ScaleDown, Drain]:
+    async def pick(self, keep: Keep) -> tuple[ScaleDown, Drain]:
         """The members to ask in the group's present state, and the expected time. Appends nothing.
 
         Raises InputError when the group is led by its own leader, and what `machine` raises.
@@ -105,16 +105,16 @@ class LeavingMembers(LiveGroup):
         state = await self.state()
         if state.config is not None and state.config.led_by != "equipoise":
             raise InputError(f"--group: {self.group!r} is led by its own leader; equipoise cannot ask its members")
-        return choose_members(state, percent)
+        return choose_members(state, keep)
 
-    async def ask(self, percent: int) -> tuple[ScaleDown, Drain]:
+    async def ask(self, keep: Keep) -> tuple[ScaleDown, Drain]:
         """Chooses members and asks them, all in one fact. Chooses again when the group has changed
         meanwhile and the request was rejected.
 
         Raises InputError after MOST_PICKS rejected requests, and what `pick` raises.
         """
         for _ in range(MOST_PICKS):
-            found, drain = await self.pick(percent)
+            found, drain = await self.pick(keep)
             asked = tuple(sorted(each.member for each in found.asked))
             self.follow((*asked, *found.leaving))
             if not asked:

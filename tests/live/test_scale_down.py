@@ -61,11 +61,11 @@ async def test_scale_down_drains_and_releases_members_and_loses_no_order(bootstr
             await until(lambda: sorted(set(state.owner.values())) == ["m1", "m2", "m3", "m4"] and len(state.owner) == 6 and not state.in_flight)
             load = asyncio.ensure_future(orders.produce(8_000, per_second=200))
 
-            dry = json.loads((await run(orders, tmp_path, "--to", "50%", "--dry-run", "--json")).out)
+            dry = json.loads((await run(orders, tmp_path, "--keep", "50%", "--dry-run", "--json")).out)
             assert (dry["keep"], len(dry["asked"])) == (2, 2)
             assert not state.asked, "a preview asks no member"
 
-            tool = await run(orders, tmp_path, "--to", "50%")  # not always whom the dry run named: what each holds has grown since
+            tool = await run(orders, tmp_path, "--keep", "50%")  # not always whom the dry run named: what each holds has grown since
             gone = [member for member in names if f"{member} left" in tool.err.splitlines()]
             assert len(gone) == 2
             for member in gone:
@@ -100,7 +100,7 @@ async def test_interrupted_scale_down_stays_requested_until_cancelled(bootstrap:
             # would take over at once.
             await until(lambda: all(lag > LEAST_RECORDS for each in state.members.values() for lag in each.lags.values() if isinstance(lag, int)))
 
-            tool = Tool(orders, tmp_path, "--to", "50%")
+            tool = Tool(orders, tmp_path, "--keep", "50%")
             await until(lambda: "asked to leave" in orders.said(first) + orders.said(second))
             orders.signal(first if "asked to leave" in orders.said(first) else second, signal.SIGSTOP)
             await until(lambda: "still has" in tool.err or "released" in tool.err)
@@ -125,5 +125,5 @@ async def test_interrupted_scale_down_stays_requested_until_cancelled(bootstrap:
 async def test_scale_down_of_an_unknown_group_names_it(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     with Orders(bootstrap, prefix, tmp_path, "at_least_once", partitions=1) as orders:
         async with leading(bootstrap, prefix, "another", orders.config, orders.topology):
-            tool = await run(orders, tmp_path, "--to", "50%", code=2)
+            tool = await run(orders, tmp_path, "--keep", "50%", code=2)
             assert tool.err == f"equipoise: --group: the log holds no fact of group {orders.group!r}; it holds 'another'\n"

@@ -9,7 +9,7 @@ import pytest
 
 from equipoise.assignors import AssignmentProblem, MemberSpec, MovementState, Plan, Task, registry
 from equipoise.assignors.common.validation import plan_faults
-from equipoise.assignors.scale_down import scale_down
+from equipoise.assignors.scale_down import Keep, scale_down
 from equipoise.events.tasks import TaskId, parse_task
 from tests.unit.assignors.build import member, plan, problem, tasks, text
 
@@ -111,6 +111,6 @@ def test_crashing_member_gets_no_leavers_task():
 
 
 def test_scale_down_keeps_crashing_member_as_staying():
-    found = scale_down(problem(tasks("0_0 0_1"), looping(member("m1")), member("m2", "0_0"), member("m3", "0_1")), 67)
+    found = scale_down(problem(tasks("0_0 0_1"), looping(member("m1")), member("m2", "0_0"), member("m3", "0_1")), Keep(percent=67))
     assert found.leaving == ()
     assert found.keep == 3

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.assignors import AssignmentProblem, MemberSpec, Task
-from equipoise.assignors.scale_down import ScaleDown, scale_down
+from equipoise.assignors.scale_down import Keep, ScaleDown, scale_down
 from equipoise.events.errors import InputError
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import LagSentinel, TaskId
@@ -44,7 +44,7 @@ def forty(racks: int = 0) -> AssignmentProblem:
 
 
 def test_forty_to_eighty_percent_asks_eight():
-    found = scale_down(forty(), 80)
+    found = scale_down(forty(), Keep(percent=80))
     assert names(found) == ["m07", "m06", "m05", "m04", "m03", "m02", "m01", "m00"]
     assert (found.keep, found.leaving, found.restore_records) == (32, (), 36_000)
     assert [each.records for each in found.asked] == [1_000 * number for number in range(1, 9)]
@@ -52,19 +52,19 @@ def test_forty_to_eighty_percent_asks_eight():
 
 
 def test_racks_give_their_share():
-    found = scale_down(forty(racks=3), 80)
+    found = scale_down(forty(racks=3), Keep(percent=80))
     assert len(found.asked) == 8
     assert [size for size, _ in found.racks.values()] == [14, 13, 13]
     assert sorted(kept for _, kept in found.racks.values()) == [10, 11, 11]
-    assert names(scale_down(forty(racks=40), 80)) == names(scale_down(forty(), 80))
+    assert names(scale_down(forty(racks=40), Keep(percent=80))) == names(scale_down(forty(), Keep(percent=80)))
 
 
 def test_rack_keeps_last_member():
     group = [member("a1", "0_0"), member("b1", "0_1"), *(member(f"c{index}", f"0_{index}") for index in range(2, 6))]
     racked = tuple(attrs.evolve(each, rack=each.id[0]) for each in group)
     question = attrs.evolve(problem(tasks("0_0 0_1 0_2 0_3 0_4 0_5")), members=racked)
-    assert names(scale_down(question, 50)) == ["c2", "c3", "c4"]
-    assert len(scale_down(question, 20).asked) == 4
+    assert names(scale_down(question, Keep(percent=50))) == ["c2", "c3", "c4"]
+    assert len(scale_down(question, Keep(percent=20)).asked) == 4
 
 
 def test_hot_copy_makes_leaving_cheap_until_it_leaves():
@@ -78,7 +78,7 @@ def test_hot_copy_makes_leaving_cheap_until_it_leaves():
         member("m3", lags={"0_0": 3_000}),
         member("m4"),
     )
-    assert [(each.member, each.records) for each in scale_down(question, 25).asked] == [("m3", 0), ("m4", 0), ("m1", 0)]
+    assert [(each.member, each.records) for each in scale_down(question, Keep(percent=25)).asked] == [("m3", 0), ("m4", 0), ("m1", 0)]
 
 
 def test_standbys_to_recreate_count():
@@ -91,33 +91,44 @@ def test_standbys_to_recreate_count():
         member("m5"),
         num_standbys=1,
     )
-    assert [(each.member, each.records) for each in scale_down(question, 60).asked] == [("m5", 0), ("m2", 5_000)]
-    assert [each.records for each in scale_down(attrs.evolve(question, settings=GroupSettings()), 60).asked] == [0, 0]
+    assert [(each.member, each.records) for each in scale_down(question, Keep(percent=60)).asked] == [("m5", 0), ("m2", 5_000)]
+    assert [each.records for each in scale_down(attrs.evolve(question, settings=GroupSettings()), Keep(percent=60)).asked] == [0, 0]
 
 
 def test_leaving_members_count_as_asked():
     question = problem(tasks("0_0 0_1 0_2"), member("m1", "0_0", leaving=True), member("m2", "0_1"), member("m3", "0_2"), member("m4"))
-    found = scale_down(question, 50)
+    found = scale_down(question, Keep(percent=50))
     assert (found.leaving, names(found), found.keep) == (("m1",), ["m4"], 2)
-    assert scale_down(question, 100).asked == ()
-    assert scale_down(question, 75).asked == ()
+    assert scale_down(question, Keep(percent=100)).asked == ()
+    assert scale_down(question, Keep(percent=75)).asked == ()
 
 
-@pytest.mark.parametrize("percent", [0, -5, 101])
-def test_invalid_share_error(percent: int):
-    with pytest.raises(InputError, match="name 1 to 100"):
-        scale_down(forty(), percent)
+@pytest.mark.parametrize(("text", "keep"), [("4", Keep(number=4)), ("80%", Keep(percent=80)), ("1", Keep(number=1)), ("100%", Keep(percent=100))])
+def test_number_is_of_members_and_a_percentage_is_a_share(text: str, keep: Keep):
+    assert Keep.parse(text) == keep
+
+
+@pytest.mark.parametrize("text", ["0", "0%", "101%", "-1", "", "%", "4.5", "eighty", "80 %", "٤", "9" * 40])
+def test_keep_that_is_neither_is_refused(text: str):
+    with pytest.raises(InputError, match="neither a number of members, as 4, nor a share of them, as 80%"):
+        Keep.parse(text)
+
+
+@given(st.integers(1, 50), st.integers(1, 60))
+def test_number_of_members_stays_exactly(members: int, number: int):
+    found = scale_down(problem(tasks("0_0"), *(member(f"m{index:02}") for index in range(members))), Keep(number=number))
+    assert found.keep == min(members, number)
 
 
 def test_group_without_members_is_refused():
     with pytest.raises(InputError, match="nobody to ask"):
-        scale_down(problem(tasks("0_0")), 50)
+        scale_down(problem(tasks("0_0")), Keep(percent=50))
 
 
 @given(problems(most_tasks=8, most_members=6), st.integers(1, 100), st.randoms(use_true_random=False))
 def test_asked_number_does_not_depend_on_the_order(question: AssignmentProblem, percent: int, dice: random.Random):
-    found = scale_down(question, percent)
-    assert found == scale_down(shuffled(question, dice), percent)
+    found = scale_down(question, Keep(percent=percent))
+    assert found == scale_down(shuffled(question, dice), Keep(percent=percent))
     count, leaving = len(question.members), [each.id for each in question.members if each.leaving]
     to_go = count - -(-count * percent // 100)
     assert len(found.asked) == max(0, to_go - len(leaving))
@@ -144,7 +155,7 @@ def unshared(draw: st.DrawFn) -> AssignmentProblem:
 
 @given(unshared(), st.integers(1, 99))
 def test_choice_is_cheapest_when_no_copies_are_shared(question: AssignmentProblem, percent: int):
-    found = scale_down(question, percent)
+    found = scale_down(question, Keep(percent=percent))
     size = {member.id: max(1, task.end_offset) for member, task in zip(question.members, question.tasks, strict=True)}
     rack = {member.id: member.rack for member in question.members}
     count, go = len(size), len(found.asked)

@@ -103,7 +103,7 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
             printed("explain", told, "--task", "0_0"),
         ],
         "timeline": [printed("timeline", log), printed("timeline", wrong), printed("timeline", led), printed("timeline", told)],
-        "scale-down": [printed("scale-down", log, "--percent", "50%"), printed("scale-down", led, "--percent", "30", "--at", str(drains_at(led)))],
+        "scale-down": [printed("scale-down", log, "--keep", "50%"), printed("scale-down", led, "--keep", "30%", "--at", str(drains_at(led)))],
         "incident": [printed("incident", "rolling", "--all"), printed("incident", "scale-out", "--group", "orders")],
         "demo": [printed("demo", "--out", folder / "out")],
         "scenario": [printed("scenario", scenario), printed("scenario", changed, code=1)],

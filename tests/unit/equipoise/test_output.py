@@ -19,7 +19,7 @@ from equipoise.cli import main
 from equipoise.events.errors import InputError, StorageError
 from equipoise.events.facts import LogOpened
 from equipoise.events.log import open_log
-from equipoise.output import Kind, check_files, file_name, new_log, new_tables, rewrite_file, same_place, write_file
+from equipoise.output import IMPORTED, SIMULATED, Kind, check_files, file_name, new_log, new_tables, rewrite_file, same_place, write_file
 from equipoise.replay.interrupts import undisturbed
 from tests.unit.replay.lived import lived, write
 
@@ -134,7 +134,7 @@ def test_archive_with_foreign_files_is_not_replaced(logs: Path) -> None:
     assert "holds notes beside the archive, which would be lost" in result.stderr
     assert contents(logs) == before
     shutil.rmtree(logs / "archive" / "notes")
-    assert run("simulate", logs / "group.db", "--to", f"{logs}/archive/").exit_code == 0
+    assert run("simulate", logs / "group.db", "--to", f"{logs}/archive/", "--force").exit_code == 0
     assert run("verify", f"{logs}/archive/").exit_code == 0
 
 
@@ -178,7 +178,7 @@ def test_new_log_keeps_link_and_mode(logs: Path) -> None:
     link = logs / "link.db"
     link.symlink_to(logs / "group.db")
     (logs / "group.db").chmod(0o640)
-    with new_log(str(link)) as log:
+    with new_log(str(link), replaces=IMPORTED, force=True) as log:
         log.append_fact("", 0, LogOpened(log_id="new"))
     assert link.is_symlink()
     assert stat.S_IMODE((logs / "group.db").stat().st_mode) == 0o640
@@ -203,11 +203,24 @@ def test_write_file_interrupted_leaves_the_old_page_and_nothing_else(tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["group.db", "group.jsonl", "archive/"])
+def test_new_log_replaces_what_its_command_has_made_and_nothing_else(logs: Path, name: str) -> None:
+    before = contents(logs)  # without a manifest, as a copy of a live log
+    with pytest.raises(InputError, match="holds a log that this command has not made"), new_log(f"{logs}/{name}", replaces=IMPORTED):
+        pass
+    assert contents(logs) == before
+    for force, made_by in ((True, IMPORTED), (False, IMPORTED)):
+        with new_log(f"{logs}/{name}", replaces=IMPORTED, force=force) as log:
+            log.append_fact("", 0, LogOpened(log_id="new", manifest=json.dumps({made_by: {}})))
+    with pytest.raises(InputError, match="--force"), new_log(f"{logs}/{name}", replaces=SIMULATED):
+        pass
+
+
+@pytest.mark.parametrize("name", ["group.db", "group.jsonl", "archive/"])
 def test_new_log_interrupted_leaves_the_old_log_and_nothing_else(logs: Path, name: str) -> None:
     before = contents(logs)
 
     def write_some() -> None:
-        with new_log(f"{logs}/{name}") as log:
+        with new_log(f"{logs}/{name}", replaces=IMPORTED, force=True) as log:
             log.append_fact("", 0, LogOpened(log_id="new"))
             raise KeyboardInterrupt
 
@@ -229,7 +242,7 @@ def test_folder_swap_that_fails_is_undone(logs: Path, monkeypatch: pytest.Monkey
         rename(source, target)
 
     monkeypatch.setattr("os.rename", second_fails)
-    with pytest.raises(StorageError), new_log(f"{logs}/archive/") as log:
+    with pytest.raises(StorageError), new_log(f"{logs}/archive/", replaces=IMPORTED, force=True) as log:
         log.append_fact("", 0, LogOpened(log_id="new"))
     assert len(calls) == 3
     assert contents(logs) == before

@@ -105,7 +105,7 @@ COMMANDS = [
     "timeline {log} --all",
     "tail {log} --facts -n 500",
     "tail {log} --facts -n 500 --json",
-    "scale-down {log} --percent 50",
+    "scale-down {log} --keep 50%",
     "simulate {log} --to {folder}/out.db --group {group}",
     "simulate {log} --to {folder}/out.db --group nope",
     "what-if {log} --sweep max_warmups=1,2",
