@@ -22,6 +22,7 @@ from typing import Any
 
 import attrs
 
+from tests.properties.test_extreme_values import fold
 from tests.seeds import KINDS, base, setting_of
 from tests.shrinking import kind_of_failure, shrink
 from tests.storms import START_MS, run_storm
@@ -29,6 +30,8 @@ from tests.storms import START_MS, run_storm
 PRINT_EVERY_S = 30.0
 COLLECT_EVERY = 10
 """Garbage is collected before one storm of so many. They are short and leave little."""
+EXTREMES_EVERY = 5
+"""Before one storm of so many, facts with extreme values are drawn, too (`tests.extremes`)."""
 
 
 @attrs.frozen
@@ -56,6 +59,11 @@ def one(seed: int) -> Stormed:
     if seed % COLLECT_EVERY == 0:
         gc.collect()
     began_s = time.process_time()
+    if seed % EXTREMES_EVERY == 0:
+        try:
+            fold(seed)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it halted a group
+            return Stormed(seed, 0, 0, time.process_time() - began_s, f"extreme facts of seed {seed}: {error!s:.500}", "extremes")
     outcome = run_storm(setting_of(seed))
     failure = kind_of_failure(outcome.error)
     kind = "" if failure is None else " ".join(str(getattr(part, "__name__", part)) for part in failure)
