@@ -27,7 +27,7 @@ from equipoise.member.location import KeyLocation, Partitioner
 from equipoise.member.options import MemberKeywords, MemberOptions, RestartIntent
 from equipoise.member.preparing import PreparationProgress, PrepareCallback
 from equipoise.member.processing import BatchHandler, Handler, Processor
-from equipoise.member.topics import DEFAULT_PARTITIONS, check_topics, source_partitions, topology_of
+from equipoise.member.topics import DEFAULT_PARTITIONS, check_processors, check_topics, ensure_positions_topic, source_partitions, topology_of
 from equipoise.member.work import AskedCallback, StandbyCallback
 from equipoise.runtime import DEPLOYED, Runtime, collect_seldom
 
@@ -139,6 +139,7 @@ class Member:
             if bool(own) == bool(processors):
                 raise InputError("Member: give it a handler with its sources, or processors")
             given = processors or [Processor(handler, batch_handler=batch_handler, sources=sources, state=state, outputs=outputs)]
+            check_processors(group, given, dead_letters=self._options.on_error.topic, adopts=self._options.adopts)
             self._processors = dict(enumerate(given))
         self._topology_epoch = topology_epoch
         self._make_partitions = partitions if create_topics else 0
@@ -247,6 +248,7 @@ class Member:
             partitions = await source_partitions(self._connection, list(self._processors.values()), dead_letters, self._make_partitions)
         topology = self._topology(partitions)
         await check_topics(self._connection, topology)
+        await ensure_positions_topic(self._connection, self.group)
         return topology
 
     async def _begin(self, topology: TopologyDeclared) -> MemberHost:

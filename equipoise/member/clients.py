@@ -9,6 +9,7 @@ the grant.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,8 @@ from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.tasks import TaskId
 from equipoise.member.offsets import ReportedOffsets
 from equipoise.member.options import MemberOptions
-from equipoise.member.origin import transactional_id
+from equipoise.member.origin import Origin, transactional_id
+from equipoise.member.positions import Position, Positions, PositionsReader, place_of, write_plainly
 from equipoise.member.sources import SourceReader, TaskSources
 from equipoise.member.transactions import Transactions
 from equipoise.member.writer import BATCH_BYTES, BatchSizes
@@ -27,6 +29,7 @@ from equipoise.member.writer import BATCH_BYTES, BatchSizes
 if TYPE_CHECKING:
     from equipoise.member.adoption import Adoption
 
+_LOG = logging.getLogger(__name__)
 TRANSACTION_TIMEOUT_MS = 60_000
 """Kafka aborts an open transaction after this time. One is open for a commit interval at most."""
 MAX_IDLE_MS = 10_000
@@ -41,6 +44,10 @@ RETRY_BACKOFF_MS = 20
 """The broker makes the next producer wait some milliseconds while it writes the markers of the
 former owner's last transaction. The client would retry after 100 ms.
 """
+
+
+NOTE_S = 1.0
+"""Where the positions of tasks with state are is noted together for all that open by then."""
 
 
 @attrs.define(eq=False)
@@ -67,6 +74,12 @@ class MemberClients:
         self._transactions: Transactions | None = None
         """Those of the present incarnation."""
         self._fencing: dict[str, asyncio.Task[None]] = {}
+        self._positions = PositionsReader(
+            group, lambda: connection.clients.consumer(read_committed=True, request_timeout_ms=options.request_timeout_ms)
+        )  # fmt: skip
+        self._unsaid: dict[int, dict[tuple[str, TopicPartition], tuple[Position, Origin]]] = {}
+        """Partition of tasks -> positions that are still to be written."""
+        self._writing: asyncio.Task[None] | None = None
         self.offsets = ReportedOffsets(group)
         self.batch_sizes = BatchSizes()
         self.adoption: Adoption | None = None
@@ -166,6 +179,42 @@ class MemberClients:
         await producer.start()
         await producer.abandon()
 
+    # The topic of positions
+
+    async def read_positions(self, partition: int, at_least: int = 0) -> Positions:
+        """Those of tasks with this partition. Raises KafkaError."""
+        return await self._positions.read(partition, at_least)
+
+    async def write_positions(self, partition: int, records: Mapping[tuple[str, TopicPartition], tuple[Position, Origin]]) -> None:
+        """Stores positions of a task with state, outside of transactions, where others are stored.
+        Raises KafkaError.
+        """
+        if not records:
+            return
+        known, producer, failed = await self._positions.read(partition), await self.producer(), True
+        try:
+            await write_plainly(producer, place_of(self._group, partition), records, known)
+            failed = False
+        finally:
+            await self.release(producer, failed=failed)
+
+    def note_positions(self, partition: int, records: Mapping[tuple[str, TopicPartition], tuple[Position, Origin]]) -> None:
+        """The same, soon: the positions are in a changelog anyhow. A failure is not raised."""
+        self._unsaid.setdefault(partition, {}).update(records)
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.ensure_future(self._write_unsaid())
+
+    async def _write_unsaid(self) -> None:
+        from aiokafka.errors import KafkaError
+
+        await asyncio.sleep(NOTE_S)
+        while self._unsaid:
+            partition, records = self._unsaid.popitem()
+            try:
+                await self.write_positions(partition, records)
+            except KafkaError as error:
+                _LOG.debug("group %s: positions were not noted: %r", self._group, error)
+
     # The consumer
 
     def sources(self, partitions: Sequence[TopicPartition]) -> TaskSources:
@@ -174,7 +223,7 @@ class MemberClients:
             if reader.failure is None and reader.is_free(partitions):
                 return reader.add(partitions)
         consumer = self._connection.clients.consumer(
-            group=self._group, read_committed=self._options.transactional, request_timeout_ms=self._options.request_timeout_ms,
+            group=self._group, read_committed=True, request_timeout_ms=self._options.request_timeout_ms,
             rack=self._options.rack, connections_max_idle_ms=MAX_IDLE_MS, fetch_max_bytes=FETCH_BYTES,
         )  # fmt: skip
         self._readers.append(SourceReader(consumer))
@@ -196,7 +245,8 @@ class MemberClients:
     async def close(self) -> None:
         """Disconnects, after all tasks have closed."""
         await self.offsets.stop()
-        await call_off(*self._fencing.values())
+        await call_off(*self._fencing.values(), *([] if self._writing is None else [self._writing]))
+        await self._positions.stop()
         await asyncio.gather(*(reader.stop() for reader in self._readers), *self._closing, return_exceptions=True)
         for shared in list(self._producers.values()):
             if shared.starting.done():
@@ -212,10 +262,13 @@ class TaskClients:
     """
 
     def __init__(
-        self, shared: MemberClients, group: str, task: TaskId, options: MemberOptions, *, sources: Sequence[str], changelogs: Sequence[str]
+        self, shared: MemberClients, group: str, task: TaskId, options: MemberOptions, *, sources: Sequence[str], changelogs: Sequence[str],
+        shares_sources: bool = False,
     ) -> None:
         self._shared, self._group, self._task, self._options = shared, group, task, options
         self._topics, self._changelogs = sources, changelogs
+        self.shares_sources = shares_sources
+        """Whether another processor of the group reads one of them."""
         self._connecting: asyncio.Task[None] | None = None
         self.producer: Producer | None = None
         """With at_least_once."""
@@ -257,6 +310,18 @@ class TaskClients:
         have left; empty: there is no such group.
         """
         return {} if self._shared.adoption is None else await self._shared.adoption.offsets(self.sources.partitions)
+
+    async def read_positions(self, partition: int, at_least: int = 0) -> Positions:
+        """See `MemberClients.read_positions`."""
+        return await self._shared.read_positions(partition, at_least)
+
+    async def write_positions(self, partition: int, records: Mapping[tuple[str, TopicPartition], tuple[Position, Origin]]) -> None:
+        """See `MemberClients.write_positions`."""
+        await self._shared.write_positions(partition, records)
+
+    def note_positions(self, partition: int, records: Mapping[tuple[str, TopicPartition], tuple[Position, Origin]]) -> None:
+        """See `MemberClients.note_positions`."""
+        self._shared.note_positions(partition, records)
 
     async def end_transactions(self, of: str) -> None:
         """Fences the producer with the transactional id `of`, and ends its transaction. Raises

@@ -10,7 +10,7 @@ from typing import Any
 import msgpack
 
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.client import SentHeaders
+from equipoise.events.log.kafka.client import SentHeaders, TopicPartition
 from equipoise.events.tasks import TaskId
 from equipoise.member.changes import Changes
 from equipoise.member.fencing import RESERVED_PREFIX, SOURCES_KEY
@@ -328,13 +328,7 @@ def unpack_sources(packed: bytes) -> dict[tuple[str, int], int]:
     return {(topic, partition): offset for topic, partition, offset in msgpack.unpackb(packed)}
 
 
-def read_sources(states: Mapping[str, State]) -> dict[tuple[str, int], int]:
-    """The source positions in the task's changelogs: (topic, partition) -> lowest offset of the
-    next record. Partitions that one of the changelogs lacks are absent.
-    """
-    known: dict[tuple[str, int], int] = {}
-    for index, state in enumerate(states.values()):
-        value = state.store.get(SOURCES_KEY)
-        stored = {} if value is None else unpack_sources(value)
-        known = stored if index == 0 else {tp: min(known[tp], stored[tp]) for tp in known.keys() & stored.keys()}
-    return known
+def read_sources(state: State) -> dict[TopicPartition, int]:
+    """The source positions in a changelog: source partition -> offset of the next record."""
+    value = state.store.get(SOURCES_KEY)
+    return {} if value is None else {TopicPartition(*place): offset for place, offset in unpack_sources(value).items()}

@@ -21,6 +21,7 @@ from equipoise.member.clients import TaskClients
 from equipoise.member.context import TaskContext, pack_sources
 from equipoise.member.fencing import FENCE_KEY, GIVEN_BACK, SOURCES_KEY, FencedStore
 from equipoise.member.permit import OvertakenError
+from equipoise.member.placing import SourcePlacing
 from equipoise.member.processing import Processing
 from equipoise.member.sources import TaskSources
 from equipoise.member.transactions import TransactionPart
@@ -51,8 +52,8 @@ class Commit:
 
 class OpenTask:
     """A task that was opened. `stores`: changelog topic -> store. `positions`: source partition ->
-    offset of the next record to process. `fence`: what the first commit has to write under
-    FENCE_KEY; None: that is written.
+    offset of the next record to process. `placing`: where its positions are written.
+    `fence`: what the first commit has to write under FENCE_KEY; None: that is written.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class OpenTask:
         context: TaskContext,
         processing: Processing,
         positions: dict[TopicPartition, int],
+        placing: SourcePlacing,
         fence: bytes | None = None,
     ) -> None:
         self.writer = writer
@@ -77,6 +79,7 @@ class OpenTask:
         self._transactional = transactional
         self._clients = clients
         self._stores = stores
+        self._placing = placing
         self._fence = fence
         self._next_offsets: dict[str, tuple[int, ...]] = {topic: (each.position,) for topic, each in stores.items()}
         """Changelog topic -> offsets that the next record may have, unless another process writes.
@@ -114,7 +117,7 @@ class OpenTask:
         is_due |= self._fence is not None
         own = self._fence_to_write(gives_back=gives_back)
         if not self._transactional:
-            own[SOURCES_KEY] = _sources(self.positions)
+            own[SOURCES_KEY] = self._sources(self.positions)
         commit = Commit(sent, {topic: state.begin_commit(own) for topic, state in self.context.states.items()}, dict(self.positions))
         if self._transactional:
             part = commit.part = TransactionPart(
@@ -123,6 +126,7 @@ class OpenTask:
             )  # fmt: skip
             part.outputs = outputs
             part.changes = {topic: changes if is_due else dict(changes) for topic, changes in commit.changes.items()}
+            self._note_place(commit, part)
         return commit
 
     def extend_commit(self, commit: Commit, outputs: Mapping[TopicPartition, list[Unsent]], *, gives_back: bool = False, is_due: bool = True) -> None:
@@ -131,6 +135,7 @@ class OpenTask:
         changes = {topic: state.extend_commit(own) for topic, state in self.context.states.items()}
         for topic, more in changes.items():
             part.changes.setdefault(topic, {}).update(more)
+        self._note_place(commit, part)
         commit.positions.update(self.positions)
         for place, records in outputs.items():
             part.outputs.setdefault(place, []).extend(records)
@@ -154,6 +159,16 @@ class OpenTask:
     def _fence_to_write(self, *, gives_back: bool) -> dict[bytes, bytes]:
         fence, self._fence = GIVEN_BACK if gives_back else self._fence, None
         return {} if fence is None else {FENCE_KEY: fence}
+
+    def _note_place(self, commit: Commit, part: TransactionPart) -> None:
+        """A task without changelogs writes its positions when its transaction closes."""
+        if not commit.changes:
+            part.changes.setdefault(self._placing.place.topic, {})
+            part.written_to.add(self._placing.place)
+
+    def _sources(self, positions: Mapping[TopicPartition, int]) -> bytes:
+        """Also of sources that the task read before: it may read them again."""
+        return pack_sources({(place.topic, place.partition): offset for place, offset in {**self._placing.kept, **positions}.items()})
 
     def write(self, commit: Commit, ended: Callable[[BaseException | None], None]) -> asyncio.Future[None]:
         """Writes the commit. The future ends when that is acknowledged and in the stores; it raises
@@ -184,7 +199,10 @@ class OpenTask:
     def _queue_changes(self, commit: Commit, part: TransactionPart, producer: Producer) -> Sequence[SentBatch]:
         self.writer.use(producer)
         changes, part.changes = part.changes, {}
-        sources = _sources(commit.positions)
+        if not commit.changes:
+            assert self._clients.transactions is not None, "a task with exactly_once was opened"
+            return self.writer.queue_outputs({self._placing.place: self._placing.records(commit.positions, self._clients.transactions.id)})
+        sources = self._sources(commit.positions)
         for topic, each in changes.items():
             each[SOURCES_KEY] = commit.changes[topic][SOURCES_KEY] = sources
         queued = self.writer.queue_changes(changes)
@@ -200,13 +218,13 @@ class OpenTask:
         try:
             # Outputs first: once the changelog has the positions, no record is processed again.
             await acknowledged(commit.sent)
-            commit.written = await self.writer.append_changes(commit.changes)
-            self._check_followed(commit.written)
-            self._to_stores(commit)
-            if commit.written:
-                self._clients.report_offsets(commit.positions, self.writer.producer)  # the next owner reads them in the changelogs
+            if commit.changes:
+                commit.written = await self.writer.append_changes(commit.changes)
+                self._check_followed(commit.written)
+                self._to_stores(commit)
             else:
-                await self.reading.reader.commit(commit.positions)
+                await acknowledged(await self.writer.send_outputs({self._placing.place: self._placing.records(commit.positions, "")}))
+            self._clients.report_offsets(commit.positions, self.writer.producer)  # the next owner reads them elsewhere
         except BaseException as error:
             ended(error)
             raise
@@ -228,10 +246,6 @@ class OpenTask:
             # Kafka 4.3 leaves a marker out where a partition has no leader (KAFKA-20734): the
             # next one ends both transactions.
             self._next_offsets[topic] = last.behind(transactional=self._transactional), last.end
-
-
-def _sources(positions: Mapping[TopicPartition, int]) -> bytes:
-    return pack_sources({(tp.topic, tp.partition): offset for tp, offset in positions.items()})
 
 
 def _part(commit: Commit) -> TransactionPart:

@@ -19,12 +19,13 @@ from typing import Any, TypeVar
 from equipoise.events.log.kafka.client import Producer, SentBatch, TopicPartition, call_off
 from equipoise.events.tasks import TaskId
 from equipoise.member.clients import TaskClients
-from equipoise.member.context import State, TaskContext, read_sources
+from equipoise.member.context import State, TaskContext
 from equipoise.member.fencing import FENCE_KEY, FencedStore, Owners, claim, fence_value
 from equipoise.member.open_task import OpenTask
 from equipoise.member.options import MemberOptions
 from equipoise.member.origin import Origin
 from equipoise.member.permit import NOT_ADOPTED, OvertakenError, Permit, RefusedError
+from equipoise.member.placing import SourcePlacing
 from equipoise.member.processing import Processing, Processor
 from equipoise.member.sources import TaskSources
 from equipoise.member.timers import Timers
@@ -83,21 +84,14 @@ class TaskOpening:
 
     async def _open(self, clients: TaskClients, writer: TaskWriter, *, was_out_of_range: bool) -> OpenTask:
         options, reading = self._options, clients.sources
-        placing = asyncio.ensure_future(asyncio.gather(*(reading.position(tp, options.auto_offset_reset) for tp in reading.partitions)))
-        try:
-            stores, fence = await self._take_stores(clients, writer) if self._stateful else ({}, None)
-            committed = dict(zip(reading.partitions, await placing, strict=True))
-        finally:
-            await call_off(placing)
+        stores, fence = await self._take_stores(clients, writer) if self._stateful else ({}, None)
         keys, values = options.key_serde, options.value_serde
         states = {topic: State(each.store, options.state_key_serde or keys, options.state_serde or values) for topic, each in stores.items()}
-        known = read_sources(states)
-        positions = {tp: known.get((tp.topic, tp.partition), position) for tp, position in committed.items()}
-        if clients.adopts:
-            adopted = await self._unless_stopping("handed over", clients.adopted())
-            for tp, theirs in adopted.items():  # whoever has read last is ahead
-                ours = known.get((tp.topic, tp.partition)) or await reading.reader.consumer.committed(tp)
-                positions[tp] = max(theirs, ours or 0)
+        placing = SourcePlacing(
+            self._group, self._task, self._origin, options, processor=self._processor.name, is_shared=clients.shares_sources
+        )
+        finding = placing.continue_in(clients, states) if states else placing.take(clients, writer)
+        positions = await self._unless_stopping("placed", finding)
         if was_out_of_range:
             positions = {tp: await self._not_deleted(reading, tp, position) for tp, position in positions.items()}
         preparing = self._permit.prepare(self._task)
@@ -110,7 +104,7 @@ class TaskOpening:
         )
         return OpenTask(
             self._task, transactional=options.transactional, clients=clients, writer=writer, stores=stores, context=context,
-            processing=processing, positions=positions, fence=fence,
+            processing=processing, positions=positions, placing=placing, fence=fence,
         )  # fmt: skip
 
     async def _not_deleted(self, reading: TaskSources, tp: TopicPartition, position: int) -> int:

@@ -56,6 +56,9 @@ class Processor:
     There is one task for each partition of `sources`, which all have equally many. `state`:
     changelog topics of its state. `outputs`: topics it sends to. Exactly one of `handler` and
     `batch_handler` is given.
+
+    `name`: under which the positions of its tasks are stored. Two processors that read the same
+    source have different names. A processor with another name reads its sources as a new one.
     """
 
     handler: Handler | None = None
@@ -63,10 +66,13 @@ class Processor:
     sources: tuple[str, ...] = attrs.field(kw_only=True, converter=names)
     state: tuple[str, ...] = attrs.field(default=(), kw_only=True, converter=names)
     outputs: tuple[str, ...] = attrs.field(default=(), kw_only=True, converter=names)
+    name: str = attrs.field(default="", kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         if (self.handler is None) == (self.batch_handler is None):
             raise InputError("Processor: give it a handler or a batch_handler")
+        if self.name:
+            fields.check_name("Processor.name", self.name)
         if not self.sources:
             raise InputError("Processor.sources: name the topics it reads")
         for field in ("sources", "state", "outputs"):

@@ -47,8 +47,6 @@ class SourceReader:
         self._waking: asyncio.Task[None] | None = None
         self.failure: Exception | None = None
         """Why it reads nothing any more; None: it does."""
-        self._to_commit: tuple[dict[TopicPartition, int], asyncio.Future[None]] | None = None
-        self._committing: asyncio.Task[None] | None = None
         self._keeping_ends: asyncio.Task[None] | None = None
         self.ends: Mapping[TopicPartition, int] = {}
         """Partition -> end, by its leader's last answer. Replaced, never changed."""
@@ -140,29 +138,8 @@ class SourceReader:
 
     async def stop(self) -> None:
         """Disconnects."""
-        await call_off(*(task for task in (self._starting, self._waking, self._committing, self._keeping_ends) if task is not None))
+        await call_off(*(task for task in (self._starting, self._waking, self._keeping_ends) if task is not None))
         await self.consumer.stop()
-
-    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commits offsets for the group, together with those of other tasks. Raises KafkaError."""
-        if self._to_commit is None:
-            self._to_commit = {}, asyncio.get_running_loop().create_future()
-        batch, committed = self._to_commit
-        batch.update(offsets)
-        if self._committing is None or self._committing.done():
-            self._committing = asyncio.ensure_future(self._commit())
-        await asyncio.shield(committed)
-
-    async def _commit(self) -> None:
-        while self._to_commit is not None:
-            (batch, committed), self._to_commit = self._to_commit, None
-            try:
-                await self.consumer.commit({tp: offset for tp, offset in batch.items() if tp in self._tasks})
-            except Exception as error:  # noqa: BLE001  # the tasks raise it
-                committed.set_exception(error)
-                committed.exception()  # retrieved, should no task wait any more
-            else:
-                committed.set_result(None)
 
 
 class TaskSources:
@@ -179,15 +156,10 @@ class TaskSources:
         self._error: Exception | None = None
         self._woken = asyncio.Event()
 
-    async def position(self, tp: TopicPartition, otherwise: str) -> int:
-        """The group's committed offset; if there is none the partition's end, or its beginning if
-        `otherwise` is "earliest". Raises KafkaError.
-        """
+    async def reset(self, tp: TopicPartition, to: str) -> int:
+        """The partition's end, or its beginning if `to` is "earliest". Raises KafkaError."""
         consumer = self.reader.consumer
-        committed = await consumer.committed(tp)
-        if committed is not None:
-            return committed
-        return (await (consumer.beginning_offsets if otherwise == "earliest" else consumer.end_offsets)([tp]))[tp]
+        return (await (consumer.beginning_offsets if to == "earliest" else consumer.end_offsets)([tp]))[tp]
 
     def place(self, positions: Mapping[TopicPartition, int]) -> None:
         """Reads from these offsets on."""

@@ -10,6 +10,7 @@ from equipoise.events.facts import Subtopology, TopologyDeclared
 from equipoise.events.log.kafka.client import Admin, NewTopic
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.opening import NOT_ALLOWED, NOT_SEEN, admin_client, reaching
+from equipoise.member.positions import PARTITIONS, SETTINGS, positions_topic
 from equipoise.member.processing import Processor
 
 DEFAULT_PARTITIONS = 6
@@ -64,6 +65,75 @@ async def source_partitions(connection: Connection, processors: Sequence[Process
     return [counts[each.sources[0]] for each in processors]
 
 
+async def ensure_positions_topic(connection: Connection, group: str) -> None:
+    """Makes the topic of the group's positions, unless it is there. Raises InputError when it
+    cannot be made or would lose positions.
+    """
+    name = positions_topic(group)
+    async with admin_client(connection) as admin:
+        with reaching(connection):
+            found = (await partition_counts(admin, [name]))[name]
+            if found == HIDDEN:
+                raise InputError(f"topic {name}: {NOT_SEEN}")
+            if not found:
+                copies, insync = await _copies(admin)
+                for why in (await admin.create_topics([NewTopic(name, PARTITIONS, copies, {**insync, **SETTINGS})])).values():
+                    raise InputError(
+                        f"topic {name}, of the positions of group {group}, cannot be made: {why}; give the client the right to, or make it: "
+                        f"kafka-topics.sh --bootstrap-server {connection.bootstrap} --create --topic {name} --partitions {PARTITIONS} "
+                        "--config cleanup.policy=compact"
+                    )
+                found = (await _made(admin, [name]))[name]
+            policy = (await admin.topic_configs([name]))[name].get("cleanup.policy", "")
+    if found < PARTITIONS:
+        raise InputError(f"topic {name} has {found} partitions; delete it while it is empty, or give it {PARTITIONS}")
+    if policy != "compact":
+        raise InputError(
+            f"topic {name} has cleanup.policy={policy}, and positions in it would be lost: kafka-configs.sh --bootstrap-server "
+            f"{connection.bootstrap} --alter --entity-type topics --entity-name {name} --add-config cleanup.policy=compact"
+        )
+
+
+def check_processors(group: str, processors: Sequence[Processor], *, dead_letters: str, adopts: str | None) -> None:
+    """Raises InputError when two processors, or two uses of a topic, would spoil each other."""
+    names: set[str] = set()
+    readers: dict[str, list[int]] = {}
+    keepers: set[str] = set()
+    for index, each in enumerate(processors):
+        if each.name and each.name in names:
+            raise InputError(f"Processor.name: {each.name!r} is the name of two processors; give each its own")
+        names.add(each.name)
+        for field in ("sources", "state", "outputs"):
+            given = getattr(each, field)
+            twice = next((topic for topic in given if given.count(topic) > 1), None)
+            if twice is not None:
+                raise InputError(f"Processor.{field}: {twice} is named twice; name it once")
+        for topic in each.state:
+            if topic in keepers:
+                raise InputError(f"Processor.state: {topic} is the changelog of two processors; give each its own")
+            keepers.add(topic)
+        for topic in each.sources:
+            readers.setdefault(topic, []).append(index)
+    for topic, indexes in readers.items():
+        shared = [processors[index].name for index in indexes]
+        if len(set(shared)) < len(shared):
+            raise InputError(
+                f"Processor.sources: two processors read {topic} and have the same name, so they would share one position; give one of them a name, "
+                "as in Processor(..., name='second'), and keep the name of the one that has run before"
+            )
+        if len(shared) > 1 and adopts is not None:
+            raise InputError(f"adopts: two processors read {topic}, and a consumer group has one position in it; adopt with one of them")
+    sent = {topic: "outputs" for each in processors for topic in each.outputs} | ({dead_letters: "on_error"} if dead_letters else {})
+    positions = positions_topic(group)
+    for topic in sorted(keepers):
+        for uses, what in ((readers, "sources"), (sent, sent.get(topic, ""))):
+            if topic in uses:
+                raise InputError(f"Processor.state: {topic} is in {what}, too; only the tasks with that state may write there, so name another topic")
+    for topic in [*readers, *keepers, *sent]:
+        if topic == positions:
+            raise InputError(f"topic {topic} has the positions of group {group}; name another")
+
+
 async def check_topics(connection: Connection, topology: TopologyDeclared) -> None:
     """Raises InputError when a topic has too few partitions, or a changelog would lose state."""
     changelogs = [topic for part in topology.subtopologies if part.stateful for topic in part.changelog_topics]
@@ -97,8 +167,7 @@ async def partition_counts(admin: Admin, topics: Iterable[str]) -> dict[str, int
 
 
 async def _make(admin: Admin, processors: Sequence[Processor], others: Iterable[str], counts: dict[str, int], partitions: int) -> None:
-    copies = min(3, len((await admin.describe_cluster())["brokers"]))
-    insync = {"min.insync.replicas": str(min(2, max(1, copies - 1)))}  # with three copies, one broker may be away
+    copies, insync = await _copies(admin)
     sources, state, outputs = ({topic for each in processors for topic in getattr(each, name)} for name in ("sources", "state", "outputs"))
     new: dict[str, NewTopic] = {}
     for topic, count in {**dict.fromkeys(others, partitions), **wanted_partitions(processors, counts, partitions)}.items():
@@ -143,6 +212,11 @@ def wanted_partitions(processors: Sequence[Processor], counts: Mapping[str, int]
             if topic not in together:
                 found[topic] = max(found.get(topic, 0), tasks)
     return found
+
+
+async def _copies(admin: Admin) -> tuple[int, dict[str, str]]:
+    copies = min(3, len((await admin.describe_cluster())["brokers"]))
+    return copies, {"min.insync.replicas": str(min(2, max(1, copies - 1)))}  # with three copies, one broker may be away
 
 
 async def _made(admin: Admin, topics: Sequence[str]) -> dict[str, int]:

@@ -102,7 +102,11 @@ class RunnerFactory:
         """New clients of `task`, not connected yet."""
         part = self._part(task)
         changelogs = part.changelog_topics if part.stateful else ()
-        return TaskClients(self.shared, self.group, task, self.options, sources=part.source_topics, changelogs=changelogs)
+        others = {topic for each in self.topology.subtopologies if each is not part for topic in each.source_topics}
+        return TaskClients(
+            self.shared, self.group, task, self.options, sources=part.source_topics, changelogs=changelogs,
+            shares_sources=not others.isdisjoint(part.source_topics),
+        )  # fmt: skip
 
     def has_changelogs(self, task: TaskId) -> bool:
         """Whether `task` has changelogs to restore."""

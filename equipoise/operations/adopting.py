@@ -13,6 +13,7 @@ from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.opening import NotAllowedError, admin_client, reaching
 from equipoise.member.context import unpack_sources
 from equipoise.member.fencing import SOURCES_KEY, ChangelogFence
+from equipoise.member.positions import PositionsReader, positions_topic
 from equipoise.operations.live_group import LiveGroup
 from equipoise.runtime import DEPLOYED
 from equipoise.seat.held_group import RELEASE, HeldGroup, Holders
@@ -192,10 +193,27 @@ class Adopting:
     async def _positions(self, state: GroupState) -> dict[TopicPartition, int]:
         """Where the members have read to: what their changelogs say, else what they committed."""
         found = await self._committed(self.group, _sources(state))
+        found |= await self._stored(_sources(state))
         for task, part in state.tasks().items():
             logged = [await self._logged(TopicPartition(topic, task.partition)) for topic in (part.changelog_topics if part.stateful else ())]
             for place in set(logged[0]).intersection(*logged) if logged else ():
                 found[place] = min(each[place] for each in logged)
+        return found
+
+    async def _stored(self, places: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """The positions of tasks without changelogs."""
+        reader = PositionsReader(self.group, lambda: self._settings.clients.consumer(read_committed=True))
+        found: dict[TopicPartition, int] = {}
+        try:
+            async with admin_client(self._settings) as admin:
+                (described,) = await admin.describe_topics([positions_topic(self.group)])
+            for place in places if not described["error_code"] else ():
+                stored = (await reader.read(place.partition)).of_source(place)
+                offsets = [each.position.offset for each in stored if not each.position.changelogs and each.position.offset is not None]
+                if offsets:
+                    found[place] = min(offsets)
+        finally:
+            await reader.stop()
         return found
 
     async def _logged(self, changelog: TopicPartition) -> dict[TopicPartition, int]:

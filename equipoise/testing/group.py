@@ -88,6 +88,8 @@ class Group:
         **options: Unpack[MemberKeywords],
     ) -> None:
         self._processor = Processor(handler, batch_handler=batch_handler, sources=sources, state=state, outputs=outputs)
+        self._deployed, self._epoch = [self._processor], 0
+        """The processors of members that start from here on, and their topology epoch."""
         self._partitions = partitions
         self._on_assigned = on_assigned
         self._given = options
@@ -161,11 +163,11 @@ class Group:
             seat.process, seat.member, seat.error = None, None, error
 
         process = seat.process = self._process(member_id, ended, seat.machine)
-        machine, processor = seat.machine, self._processor
+        machine = seat.machine
         given: dict[str, Any] = {**self._given, "state_directory": machine.folder / "state", "open_store": lambda folder: DiskStore(machine, folder)}
         seat.error = None
         seat.member = Member(
-            NAME, processors=[processor], member_id=member_id, on_assigned=self._on_assigned,
+            NAME, processors=self._deployed, topology_epoch=self._epoch, member_id=member_id, on_assigned=self._on_assigned,
             connection=SimulatedConnection(made=SimulatedClients(self._cluster, process.name)), _runtime=process, **given,
         )  # fmt: skip
         process.start(seat.member._run())

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from random import Random
 from typing import Any
@@ -26,6 +26,7 @@ from equipoise.member.error_policy import ParkedTask
 from equipoise.member.offsets import EVERY_S
 from equipoise.member.open_task import Commit, OpenTask
 from equipoise.member.options import MemberOptions
+from equipoise.member.positions import PARTITIONS, positions_topic
 from equipoise.member.processing import MOST_AT_ONCE, Processor
 from equipoise.member.runner import BEHIND_S, MOST_UNSENT, TaskRunner
 from equipoise.member.sources import TaskSources
@@ -33,7 +34,7 @@ from equipoise.member.ticks import CommitTicks
 from equipoise.member.turns import Turns
 from equipoise.member.uncommitted import MOST_OF_MEMBER, Uncommitted
 from equipoise.member.work import PERMIT_MS
-from equipoise.member.writer import BATCH_BYTES
+from equipoise.member.writer import BATCH_BYTES, TaskWriter
 from equipoise.testing.simulated.connection import SimulatedConnection
 from equipoise.testing.simulated.kafka.clients import SimulatedClients
 from equipoise.testing.simulated.kafka.cluster import Cluster
@@ -54,6 +55,7 @@ class Bench:
         self.cluster = Cluster(scheduler, Random(1))
         for topic in ("in", "out"):
             self.cluster.create_topic(topic, TASKS)
+        self.cluster.create_topic(positions_topic("group"), PARTITIONS)
         self.options = MemberOptions(**options)
         connection = SimulatedConnection(made=SimulatedClients(self.cluster, "member"))
         self.clients = MemberClients(connection, "group", self.options, lambda: "m1/1")
@@ -460,7 +462,6 @@ def test_no_output_is_sent_during_a_commit(produce_ms: int) -> None:
         runner = bench.start(0, answer)
         await asyncio.sleep(1)
         bench.slow_down("Produce", produce_ms)
-        bench.slow_down("OffsetCommit", 500)
         bench.send(0, 1)
         await asyncio.sleep(0.05 if produce_ms else 0.5)
         bench.send(0, 1)
@@ -469,7 +470,15 @@ def test_no_output_is_sent_during_a_commit(produce_ms: int) -> None:
         await asyncio.sleep(0.5)
         assert (runner.commits, len(bench.outputs())) == (1, 2)
 
-    simulate(test)
+    sends = TaskWriter.send_outputs
+
+    async def send(writer: TaskWriter, outputs: Any) -> Any:
+        if any(place.topic == positions_topic("group") for place in outputs):
+            await asyncio.sleep(1 - 2 * produce_ms / 1_000)
+        return await sends(writer, outputs)
+
+    with mock.patch.object(TaskWriter, "send_outputs", send):
+        simulate(test)
 
 
 def test_tick_commits_without_waking_a_task_that_waits() -> None:
@@ -591,31 +600,6 @@ def test_slow_tasks_run_beside_each_other_at_full_speed() -> None:
             bench.start(partition, slowly)
         await asyncio.sleep(6.5)
         assert [len(bench.outputs(partition)) for partition in range(TASKS)] == [100, 100]
-
-    simulate(test)
-
-
-def test_commits_of_tasks_that_wait_go_together() -> None:
-    asked: list[Mapping[TopicPartition, int]] = []
-
-    async def test(bench: Bench) -> None:
-        sources = [bench.clients.sources([TopicPartition("in", partition)]) for partition in range(TASKS)]
-        reader = sources[0].reader
-        assert reader is sources[1].reader
-        await reader.start()
-        commit: Any = reader.consumer.commit
-
-        async def counted(offsets: Mapping[TopicPartition, int]) -> None:
-            asked.append(dict(offsets))
-            await commit(offsets)
-
-        reader.consumer.commit = counted  # type: ignore[method-assign]
-        first, second = (TopicPartition("in", partition) for partition in range(TASKS))
-        commits = [reader.commit({place: offset}) for offset in (1, 2, 3) for place in (first, second)]
-        await asyncio.gather(*commits)
-        assert asked[-1] == {first: 3, second: 3}
-        assert len(asked) <= 2
-        assert [await reader.consumer.committed(place) for place in (first, second)] == [3, 3]
 
     simulate(test)
 

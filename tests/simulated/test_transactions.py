@@ -32,6 +32,7 @@ from equipoise.member.fencing import (
 )
 from equipoise.member.options import MemberOptions
 from equipoise.member.origin import Origin
+from equipoise.member.positions import PARTITIONS, positions_topic
 from equipoise.member.processing import Processor
 from equipoise.member.restorer import ChangelogRestorer
 from equipoise.member.runner import TaskRunner
@@ -172,6 +173,7 @@ class Bench:
         self.cluster = Cluster(scheduler, Random(1))
         for topic in ("in", "out", "log"):
             self.cluster.create_topic(topic, TASKS)
+        self.cluster.create_topic(positions_topic("group"), PARTITIONS)
         self.peers: list[Peer] = []
         self._sent: Counter[int] = Counter()
 

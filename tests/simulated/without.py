@@ -21,7 +21,7 @@ import click
 from equipoise.events import codec
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka import envelope
-from equipoise.member import context, fencing, link, opening
+from equipoise.member import context, fencing, link, placing
 from equipoise.member.directory import StateDirectory
 from equipoise.member.fencing import SOURCES_KEY
 from equipoise.member.host import MemberHost
@@ -133,7 +133,7 @@ def _sources_of_at_least_once() -> Iterator[None]:
         mock.patch.object(TaskRunner, "_open", opened),
         mock.patch.object(OpenTask, "_queue_changes", commit),
         mock.patch.object(TaskWriter, "queue_changes", queue),
-        mock.patch.object(opening, "read_sources", lambda states: {} if transactional.get() else reads(states)),
+        mock.patch.object(placing, "read_sources", lambda state: {} if transactional.get() else reads(state)),
     ):
         yield
 

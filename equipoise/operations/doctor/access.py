@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import attrs
 
 from equipoise.events.log.kafka.topics import Topics
+from equipoise.member.positions import positions_topic
 
 ROLES = ("worker", "member", "reader")
 
@@ -95,6 +96,9 @@ def _member(topics: Topics, application: Application | None) -> Iterator[Need]:
         yield _topic(topic, "DescribeConfigs", "members do not start: they check that it is compacted")
     for topic in application.outputs:
         yield _topic(topic, "Write", "its tasks cannot commit")
+    for operation in ("Read", "Write", "DescribeConfigs"):
+        yield _topic(positions_topic(application.group), operation, "members do not start: positions of tasks are there")
+    yield _topic(positions_topic(application.group), "Create", "members cannot make it; an administrator can", is_optional=True)
     yield Need(Acl("Group", application.group, "Read"), "offsets are not committed")
     own = Acl("TransactionalId", f"{application.group}/", "Write", is_prefix=True)
     yield Need(own, "with exactly_once no task runs; else none whose former owner had exactly_once")

@@ -14,6 +14,7 @@ from equipoise.events.errors import EquipoiseError
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.opening import reader
 from equipoise.events.log.kafka.topics import MUST_BE
+from equipoise.member.positions import positions_topic
 from equipoise.operations.doctor import brokers, groups, machine, topics
 from equipoise.operations.doctor.access import Acl, Application, Need, needs
 from equipoise.operations.doctor.asking import Asking, BrokerAddress, TopicFound, refusal, transaction_s
@@ -117,7 +118,7 @@ class _Examination:
         if self._examined.role == "member":
             for finding in self._incomplete(applications):
                 yield finding
-        own = [topic for each in applications for topic in (*each.sources, *each.changelogs, *each.outputs)]
+        own = [topic for each in applications for topic in (*each.sources, *each.changelogs, *each.outputs, positions_topic(each.group))]
         found |= await self._asking.topics(list(dict.fromkeys(own))) if own else {}
         transaction = await self._transaction() if self._examined.role == "member" else None
         settings = await self._asking.settings(list(found))
@@ -206,6 +207,9 @@ class _Examination:
             needed |= {each.acl: each for each in needs(self._examined.role, self._topics, application)}
         if self._topics.bases not in found:
             needed = {acl: need for acl, need in needed.items() if acl.name != self._topics.bases}
+        places = {positions_topic(each.group) for each in applications}
+        absent = {name for name in places if name in found and not found[name].is_hidden and not found[name].partitions}
+        needed = {acl: need for acl, need in needed.items() if acl.name not in absent or acl.operation == "Create"}
         there = {name for name, each in found.items() if each.partitions}
         needed = {acl: need for acl, need in needed.items() if acl.operation != "Create" or acl.name not in there}
         groups = {acl.name: await self._asking.group_operations(acl.name) for acl in needed if acl.resource == "Group"}

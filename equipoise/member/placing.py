@@ -1,0 +1,213 @@
+"""Decides where a task that opens continues in its sources, and writes that down before its first
+record (docs/protocol.md#m6): a task without state in the group's topic of positions, which also
+fences its former owner; one with state in its changelogs, which that topic names.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+
+from equipoise.events.errors import InputError
+from equipoise.events.log.kafka.client import Producer, SentBatch, TopicPartition, Unsent, acknowledged
+from equipoise.events.tasks import TaskId
+from equipoise.member.clients import TaskClients
+from equipoise.member.context import State, read_sources
+from equipoise.member.options import MemberOptions
+from equipoise.member.origin import Origin
+from equipoise.member.permit import OvertakenError
+from equipoise.member.positions import Position, Positions, StoredPosition, claim_positions, continued, place_of, position_record
+from equipoise.member.transactions import TransactionPart
+from equipoise.member.writer import TaskWriter
+
+_LOG = logging.getLogger(__name__)
+
+
+class SourcePlacing:
+    """Places one task under one grant. `processor`: its name. `is_shared`: other processors of the
+    group read one of its sources.
+    """
+
+    def __init__(self, group: str, task: TaskId, origin: Origin, options: MemberOptions, *, processor: str, is_shared: bool) -> None:
+        self._group, self._task, self._options, self._processor = group, task, options, processor
+        self._counts_committed = not processor or not is_shared
+        """Whether the group's committed offsets may be those of this processor: a former build had
+        no names.
+        """
+        self._place = place_of(group, task.partition)
+        self._grant = origin
+        self._origin = origin
+        self.kept: dict[TopicPartition, int] = {}
+        """Positions in the changelogs of sources that the task does not read now."""
+
+    # A task without state
+
+    async def take(self, clients: TaskClients, writer: TaskWriter) -> dict[TopicPartition, int]:
+        """Makes the grant the owner of the task's positions, and returns them: what a former owner
+        writes from now on does not count. Raises OvertakenError, InputError, KafkaError.
+        """
+        own = "" if clients.transactions is None else clients.transactions.id
+        ended = {"", own}
+        found: dict[TopicPartition, int] = {}
+        """Those that are looked at again, since the former owner has written meanwhile."""
+        while True:
+            stored, positions = await self._read(clients, ended)
+            lost = sorted({topic for each in stored.values() if each is not None for topic in each.position.changelogs})
+            if lost:
+                raise InputError(
+                    f"task {self._task}{self._named}: its source positions are in changelog {', '.join(lost)}, which is no state of it any more; "
+                    "name it as state, or give the processor another name, under which it reads its sources as a new one"
+                )
+            for source in clients.sources.partitions:
+                if source not in found:
+                    each = stored[source]
+                    offset = None if each is None else each.position.offset
+                    found[source] = await self._first(clients, positions, source) if offset is None else offset
+            adopted = await clients.adopted() if clients.adopts else {}
+            for source, theirs in adopted.items():  # whoever has read last is ahead
+                found[source] = theirs if stored[source] is None else max(theirs, found[source])
+            self._origin = claim_positions(stored.values(), self._grant)
+            written = await self._write(clients, writer, found, own)
+            after = await clients.read_positions(self._task.partition, written + 1)
+            missed = {source: each for source in found if (each := self._missed(stored[source], after.find(self._processor, source))) is not None}
+            if not missed:
+                return found
+            found |= {source: each.position.offset for source, each in missed.items() if each.position.offset is not None}
+
+    def _missed(self, known: StoredPosition | None, now: StoredPosition | None) -> StoredPosition | None:
+        """What a former owner has written between `known` and this grant; None: nothing."""
+        if now is None or now.origin != self._origin:
+            raise OvertakenError(f"{self._place.topic}/{self._place.partition} belongs to {None if now is None else now.origin}")
+        if now.replaced is None or (known is not None and known.origin == self._origin):
+            return None
+        return None if known is not None and now.replaced.at == known.at else now.replaced
+
+    async def _write(self, clients: TaskClients, writer: TaskWriter, positions: Mapping[TopicPartition, int], own: str) -> int:
+        records = self.records(positions, own)
+        if clients.transactions is None:
+            await writer.producer.partitions_for(self._place.topic)
+            sent: Sequence[SentBatch] = writer.producer.send_batches(self._place, records)
+            await acknowledged(sent)
+        else:
+            queued: list[SentBatch] = []
+
+            def queue(part: TransactionPart, producer: Producer) -> Sequence[SentBatch]:
+                writer.use(producer)
+                part.changes = {}
+                queued.extend(writer.queue_outputs({self._place: records}))
+                return queued
+
+            part = TransactionPart(self._task, len(records), queue_changes=queue, changes={self._place.topic: {}}, offsets=positions)
+            clients.transactions.add(part)
+            await part.committed
+            sent = queued
+        last = sent[-1]
+        return int(last.appended.result().offset) + last.records - 1
+
+    @property
+    def place(self) -> TopicPartition:
+        """Where the positions of the task are."""
+        return self._place
+
+    def records(self, positions: Mapping[TopicPartition, int], transactional_id: str) -> list[Unsent]:
+        """What stores these positions under the grant."""
+        return [
+            position_record(self._processor, source, Position(offset, (), transactional_id), self._origin)
+            for source, offset in sorted(positions.items())
+        ]  # fmt: skip
+
+    # A task with state
+
+    async def continue_in(self, clients: TaskClients, states: Mapping[str, State]) -> dict[TopicPartition, int]:
+        """The positions of a task whose changelogs are fenced and restored. Raises InputError,
+        KafkaError.
+        """
+        stored = {topic: read_sources(state) for topic, state in states.items()}
+        sources = clients.sources.partitions
+        self.kept = {source: offset for each in stored.values() for source, offset in each.items() if source not in sources}
+        (first, *others) = stored.values()
+        if not others and all(source in first for source in sources):
+            positions = {source: first[source] for source in sources}
+            clients.note_positions(self._task.partition, self._unlisted(dict.fromkeys(positions), states))
+        else:
+            positions = await self._agreed(clients, stored)
+        if clients.adopts:  # whoever has read last is ahead
+            for source, theirs in (await clients.adopted()).items():
+                positions[source] = max(theirs, positions[source]) if any(source in each for each in stored.values()) else theirs
+        return positions
+
+    async def _agreed(self, clients: TaskClients, stored: Mapping[str, Mapping[TopicPartition, int]]) -> dict[TopicPartition, int]:
+        """Also writes down where they are from now on."""
+        known, all_known = await self._read(clients, {""})
+        positions: dict[TopicPartition, int] = {}
+        for source, each in known.items():
+            listed = list(stored) if each is None else [topic for topic in each.position.changelogs if topic in stored]
+            otherwise = None if each is None else each.position.offset
+            if each is not None and each.position.changelogs and not listed:
+                raise InputError(
+                    f"task {self._task}{self._named}: its source positions are in changelog {', '.join(each.position.changelogs)}, which is no state "
+                    "of it any more; name it as state, too, or give the processor another name, under which it reads its sources as a new one"
+                )
+            offset = continued([stored[topic] for topic in listed], source, otherwise) if listed else otherwise
+            if offset is None:
+                offset = await (self._first(clients, all_known, source) if each is None else self._reset(clients, source))
+            for topic in sorted(stored.keys() - set(listed)):
+                if stored[topic].get(source, offset) != offset:
+                    raise InputError(
+                        f"task {self._task}{self._named}: changelog {topic} was written up to offset {stored[topic][source]} of {source.topic}, and "
+                        f"its other positions are at {offset}: it is the state of something else, or was left out for a while; name an empty topic"
+                    )
+            positions[source] = offset
+        await clients.write_positions(self._task.partition, self._unlisted(positions, stored, known))
+        return positions
+
+    def _unlisted(
+        self,
+        positions: Mapping[TopicPartition, int | None],
+        states: Collection[str],
+        known: Mapping[TopicPartition, StoredPosition | None] | None = None,
+    ) -> dict[tuple[str, TopicPartition], tuple[Position, Origin]]:
+        """What says that the positions are in `states` from now on, where `known` does not."""
+        changelogs = tuple(sorted(states))
+        return {
+            (self._processor, source): (Position(offset, changelogs), self._grant)
+            for source, offset in positions.items()
+            if known is None or (each := known[source]) is None or each.position.changelogs != changelogs
+        }
+
+    # Both
+
+    async def _read(self, clients: TaskClients, ended: set[str]) -> tuple[dict[TopicPartition, StoredPosition | None], Positions]:
+        """What is stored, when no former owner of it has a transaction open. `ended`: transactional
+        ids of which that is known.
+        """
+        while True:
+            positions = await clients.read_positions(self._task.partition)
+            stored = {source: positions.find(self._processor, source) for source in clients.sources.partitions}
+            known = [each for each in stored.values() if each is not None]
+            for each in known:
+                if each.origin.same_writer(self._grant) and each.origin.token > self._grant.token:
+                    raise OvertakenError(f"{self._place.topic}/{self._place.partition} belongs to token {each.origin.token}")
+            left_open = sorted({each.position.transactional_id for each in known} - ended)
+            if not left_open:
+                return stored, positions
+            for transactional_id in left_open:
+                await clients.end_transactions(transactional_id)
+            ended.update(left_open)
+
+    async def _first(self, clients: TaskClients, positions: Positions, source: TopicPartition) -> int:
+        """Where a task begins that has no position: at the group's committed offset, if it may be
+        its own.
+        """
+        if self._counts_committed and not positions.of_source(source):
+            committed = await clients.sources.reader.consumer.committed(source)
+            if committed is not None:
+                return committed
+        return await self._reset(clients, source)
+
+    async def _reset(self, clients: TaskClients, source: TopicPartition) -> int:
+        return await clients.sources.reset(source, self._options.auto_offset_reset)
+
+    @property
+    def _named(self) -> str:
+        return f" of processor {self._processor}" if self._processor else ""

@@ -1,0 +1,206 @@
+"""Where tasks continue: whatever brokers forget, and whatever shape a task gets."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from equipoise import Processor, Record, TaskContext
+from equipoise.events.errors import InputError
+from equipoise.events.log.kafka.client import TopicPartition
+from equipoise.testing import Group
+from equipoise.testing.group import NAME
+from equipoise.testing.simulated.kafka.log import Batch
+
+GUARANTEES = ("at_least_once", "exactly_once")
+
+
+def label(name: str) -> Any:
+    """A handler that sends what it gets, under its name, and counts in each of its changelogs."""
+
+    def handle(record: Record, context: TaskContext) -> None:
+        for state in context.states.values():
+            state.put(record.key, b"%d" % (int(state.get(record.key) or 0) + 1))
+        context.send("out", b"%s %d" % (name.encode(), record.offset), key=record.key)
+
+    return handle
+
+
+def one(says: str = "a", **topics: Any) -> list[Processor]:
+    return [Processor(label(says), **{"sources": "source", "outputs": "out", **topics})]
+
+
+class Deploys(Group):
+    """A group whose members are deployed again with other processors."""
+
+    def __init__(self, processors: Sequence[Processor], **options: Any) -> None:
+        super().__init__(label("a"), state=("s1", "s2"), outputs="out", sources=("source", "second"), partitions=1, **options)
+        self._deployed = list(processors)
+
+    def deploy(self, processors: Sequence[Processor], member: str = "m1", *, kills: bool = True) -> None:
+        """Ends the member, and starts it with these under a new epoch."""
+        if kills and self._seats[member].process is not None:
+            self.crash(member)
+        elif not kills:
+            self.leave(member)
+        self._deployed, self._epoch = list(processors), self._epoch + 1
+        self.join(member)
+        self.advance(30)
+
+    def forget_offsets(self) -> None:
+        """As brokers do after `offsets.retention.minutes`."""
+        self._cluster.coordinators.offsets.pop(NAME, None)
+
+    def write(self, count: int, topic: str = "source") -> None:
+        for _ in range(count):
+            self.send(b"v", key=b"k", topic=topic, partition=0)
+
+    def sent(self) -> Counter[bytes]:
+        return Counter(each.value for each in self.outputs("out"))
+
+    @property
+    def error(self) -> BaseException | None:
+        return self._seats["m1"].error
+
+
+def every(name: str, count: int) -> Counter[bytes]:
+    return Counter(b"%s %d" % (name.encode(), offset) for offset in range(count))
+
+
+@pytest.fixture(params=GUARANTEES)
+def guarantee(request: Any) -> Any:
+    return request.param
+
+
+@pytest.mark.parametrize("kills", [True, False])
+def test_positions_outlive_the_retention_of_committed_offsets(guarantee: str, kills: bool) -> None:
+    with Deploys(one(), guarantee=guarantee) as group:
+        group.join("m1")
+        group.write(5)
+        group.advance(20)
+        group.forget_offsets()
+        group.deploy(one(), kills=kills)
+        assert group.sent() == every("a", 5)
+
+
+@pytest.mark.parametrize("state", ["s1", ()])
+@pytest.mark.parametrize("kills", [True, False])
+def test_latest_is_resolved_once(guarantee: str, state: Any, kills: bool) -> None:
+    with Deploys(one(state=state), guarantee=guarantee, auto_offset_reset="latest") as group:
+        group.write(2)
+        group.join("m1")
+        group.advance(20)
+        assert not group.sent()
+        if kills:
+            group.crash("m1")
+        else:
+            group.leave("m1")
+        group.forget_offsets()
+        group.write(5)
+        group.join("m1")
+        group.advance(30)
+        assert group.sent() == every("a", 7) - every("a", 2)
+
+
+def test_plain_consumer_with_the_groups_id_moves_no_position(guarantee: str) -> None:
+    with Deploys(one(), guarantee=guarantee) as group:
+        group.join("m1")
+        group.write(5)
+        group.advance(20)
+        group.crash("m1")
+        group.write(5)
+        group._cluster.coordinators.offsets[NAME] = {TopicPartition("source", 0): 10}
+        group.join("m1")
+        group.advance(30)
+        assert group.sent() == every("a", 10)
+
+
+def test_offsets_of_a_former_build_count_once(guarantee: str) -> None:
+    with Deploys(one(), guarantee=guarantee) as group:
+        group.write(5)
+        group._cluster.coordinators.offsets[NAME] = {TopicPartition("source", 0): 3}
+        group.join("m1")
+        group.advance(20)
+        assert group.sent() == every("a", 5) - every("a", 3)
+
+
+def test_second_processor_of_a_source_reads_all_of_it(guarantee: str) -> None:
+    with Deploys(one(), guarantee=guarantee) as group:
+        group.join("m1")
+        group.write(5)
+        group.advance(20)
+        both = [*one(), *one("b", state="s1", name="second")]
+        group.deploy(both)
+        assert group.sent() == every("a", 5) + every("b", 5)
+        group.write(5)
+        group.advance(10)
+        group.deploy([both[1], both[0]])  # other numbers
+        group.write(5)
+        group.advance(20)
+        assert group.sent() == every("a", 15) + every("b", 15)
+
+
+def test_first_and_second_changelog_change_no_position(guarantee: str) -> None:
+    with Deploys(one(), guarantee=guarantee) as group:
+        group.join("m1")
+        for written, state in ((5, ()), (10, "s1"), (15, ("s1", "s2")), (20, "s2")):
+            if written > 5:
+                group.forget_offsets()
+                group.deploy(one(state=state))
+            group.write(5)
+            group.advance(20)
+            assert group.sent() == every("a", written), state
+        group.deploy(one(state=("s1", "s2")))
+        assert isinstance(group.error, InputError)
+        assert "changelog s1 was written up to offset 15 of source, and its other positions are at 20" in str(group.error)
+
+
+def test_task_that_loses_all_its_changelogs_is_refused(guarantee: str) -> None:
+    for other in ((), "s2"):
+        with Deploys(one(state="s1"), guarantee=guarantee) as group:
+            group.join("m1")
+            group.write(5)
+            group.advance(20)
+            group.deploy(one(state=other))
+            assert isinstance(group.error, InputError)
+            assert "its source positions are in changelog s1, which is no state of it any more" in str(group.error)
+            group.deploy(one(state=other, name="again"))
+            assert group.sent() == every("a", 5) + every("a", 5)
+
+
+def test_source_that_is_removed_and_back_keeps_its_position(guarantee: str) -> None:
+    for state in ((), "s1"):
+        with Deploys(one(state=state, sources=("source", "second")), guarantee=guarantee) as group:
+            group.join("m1")
+            group.write(4)
+            group.write(3, "second")
+            group.advance(20)
+            group.deploy(one(state=state))
+            group.write(2)
+            group.advance(10)
+            group.forget_offsets()
+            group.deploy(one(state=state, sources=("second", "source")))
+            group.write(2, "second")
+            group.advance(10)
+            assert group.sent() == every("a", 6) + every("a", 5)
+
+
+def test_late_position_of_a_former_owner_does_not_count() -> None:
+    with Deploys(one()) as group:
+        group.join("m1")
+        group.write(5)
+        group.advance(20)
+        place = group._cluster.partition(TopicPartition(f"{NAME}-positions", 0))
+        assert place is not None
+        (late, *_) = [each for each in place.log.records if each.batch.marker is None]
+        group.crash("m1")
+        group.join("m1")
+        group.advance(30)
+        group._cluster.append(place, Batch(-1, -1, -1, False, [(late.key, late.value, late.headers, 0)], 100))
+        group.crash("m1")
+        group.join("m1")
+        group.advance(30)
+        assert group.sent() == every("a", 5)
