@@ -8,7 +8,7 @@ former owner is dead.
         incarnation.json          the last incarnation that began here, and its lock
         tasks/0_3/<changelog>/    the store of task 0_3 for one of its changelog topics
 
-Names are percent-encoded.
+Names are percent-encoded; one of more than 255 bytes is shortened, and ends with a hash.
 
 `MemberJoined.ended_incarnation` claims that an incarnation is dead (docs/protocol.md#m5). Holding
 the lock proves that, if it is the same lock in the same boot of the same machine. A copy of the
@@ -19,6 +19,7 @@ only if both are still the same.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -34,6 +35,11 @@ from equipoise.runtime import BOOT_ID, DEPLOYED, Runtime
 
 FORMAT = 2
 """Format of incarnation.json. Format 1 lacks the boot id and the lock."""
+
+
+MOST_NAME_BYTES = 255
+"""Longest name of a folder on ordinary file systems."""
+HASH_DIGITS = 40
 
 
 class StateDirectory:
@@ -140,5 +146,12 @@ class StateDirectory:
 
 
 def _name(text: str) -> str:
+    """The folder's name: percent-encoded. One that is too long is shortened, and ends with ``%``
+    and a hash of the text: no encoded name has a ``%`` before anything but two digits in capitals.
+    """
     name = quote(text, safe="")
-    return name.replace(".", "%2E") if name.startswith(".") else name
+    name = name.replace(".", "%2E") if name.startswith(".") else name
+    if len(name) <= MOST_NAME_BYTES:
+        return name
+    ending = "%h" + hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
+    return name[: MOST_NAME_BYTES - len(ending)] + ending

@@ -41,6 +41,8 @@ SOURCES_KEY = b"\x00equipoise.sources"
 """Key of the record in each commit with the source positions that the state corresponds to. The
 next owner continues there, whatever offsets a former owner has committed meanwhile.
 """
+TOPIC_KEY = b"\x00equipoise.topic"
+"""In a store only: the topic that it is a copy of (`CopiedTopic`)."""
 MOST_STALE_KEYS = 100_000
 """Most keys of ignored records to remember. A former owner has at most one commit under way, 10,000
 records by default.
@@ -253,6 +255,26 @@ class ChangelogFence:
         return fence
 
 
+@attrs.frozen
+class CopiedTopic:
+    """The changelog that a store is a copy of. `topic_id`: (KIP-516) in hexadecimal; "": the
+    brokers have none. `begin`: the partition's first offset when it was last compared.
+    """
+
+    topic_id: str
+    begin: int
+
+    def differs(self, former: CopiedTopic) -> str:
+        """Why a copy of `former` is none of this; "": it is one. Records are only ever deleted from
+        the begin of a compacted topic by hand, to empty it.
+        """
+        if self.topic_id and former.topic_id and self.topic_id != former.topic_id:
+            return f"the topic was deleted and made again (its id was {former.topic_id}, and is {self.topic_id})"
+        if self.begin > former.begin:
+            return f"its records before offset {self.begin} were deleted (it began at {former.begin})"
+        return ""
+
+
 class FencedStore:
     """A store of one changelog partition, with the fence that decides which records reach it.
     `place`: the changelog's name, for messages.
@@ -271,6 +293,25 @@ class FencedStore:
     def position(self) -> int:
         """Offset of the changelog record to apply next."""
         return self.store.position
+
+    @property
+    def copied(self) -> CopiedTopic | None:
+        """The topic that this is a copy of; None: unknown, because it is new, or a build that did
+        not note it has written it.
+        """
+        packed = self.store.get(TOPIC_KEY)
+        if packed is None:
+            return None
+        try:
+            topic_id, begin = msgpack.unpackb(packed)
+            return CopiedTopic(topic_id, begin)
+        except (ValueError, TypeError):
+            return None
+
+    def note_copied(self, topic: CopiedTopic) -> None:
+        """Notes the topic that this is a copy of."""
+        if self.copied != topic:
+            self.store.apply({TOPIC_KEY: msgpack.packb([topic.topic_id, topic.begin])}, position=self.store.position)
 
     def apply(self, records: Sequence[ChangelogRecord | Row], *, position: int, bulk: bool = False) -> None:
         """Applies the changelog's next records, up to before `position`. `bulk`: as for

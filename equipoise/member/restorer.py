@@ -20,13 +20,13 @@ from typing import Any
 import attrs
 
 from equipoise.broker_watch import BrokerWatch
-from equipoise.events.log.kafka.client import Consumer, Row, TopicPartition, size_bytes
+from equipoise.events.log.kafka.client import Consumer, Row, TopicPartition, call_off, size_bytes
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.opening import reaching
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.member.directory import StateDirectory
-from equipoise.member.ends import ChangelogEnds
-from equipoise.member.fencing import FencedStore, Owners, TakeIf
+from equipoise.member.ends import ASK_S, ChangelogEnds
+from equipoise.member.fencing import CopiedTopic, FencedStore, Owners, TakeIf
 from equipoise.member.stores import OpenStore
 from equipoise.member.throttle import Throttle
 from equipoise.runtime import DEPLOYED, Runtime
@@ -43,6 +43,9 @@ NOWHERE = Path("/nowhere")
 REPORT_EVERY_S = 0.1
 """Shortest time between two reports of ordinary progress."""
 RETRY_S = 0.5
+APART_S = 1.0
+"""For so long a changelog partition that cannot be read is left alone; twice as long each time."""
+MOST_APART_S = 30.0
 FOLLOW_WAIT_MS = 500
 MARKER_WAIT_MS = 5
 FETCH_WAIT_MS = 100
@@ -139,11 +142,20 @@ class ChangelogRestorer:
         self._on_disk: dict[TaskId, dict[str, int]] = {}
         """Closed stores: changelog topic -> position."""
         self._ends = ChangelogEnds()
+        self._ids: dict[str, str] = {}
+        """Changelog topic -> its id when copies of it were last checked; "": the brokers have none.
+        """
         self._unknown = asyncio.Event()
         """Set when ends were forgotten, so that they are requested at once."""
         self._assigned: frozenset[TopicPartition] = frozenset()
         self._held: frozenset[TopicPartition] = frozenset()
         """Those of them that are not fetched while tasks open."""
+        self._apart: dict[TopicPartition, tuple[float, float]] = {}
+        """Partitions that cannot be read -> when to try again, and how long that was waited."""
+        self._each_until_s = 0.0
+        """Until then each partition is read by itself: one cannot be read, and it is not known
+        which.
+        """
         self._woken = asyncio.Event()
         self._reported_s = 0.0
         self._tasks: list[asyncio.Task[None]] = []
@@ -329,14 +341,89 @@ class ChangelogRestorer:
                     # A transaction marker moves the position without a record, so `getmany` must
                     # return early for those that wait for the end.
                     wait_ms = MARKER_WAIT_MS if is_opening else FOLLOW_WAIT_MS
-                    batches = await self._unless_woken(self._consumer.getmany(*served, timeout_ms=wait_ms, max_records=most))
+                    if self._apart or begun_s < self._each_until_s:
+                        batches = await self._get_each(served, wait_ms, most)
+                    else:
+                        batches = await self._unless_woken(self._consumer.getmany(*served, timeout_ms=wait_ms, max_records=most))
                     await self._take(served, batches or {}, begun_s)
+                elif self._apart:  # until a partition that cannot be read is tried again
+                    await self._unless_woken(asyncio.sleep(RETRY_S))
             except OffsetOutOfRangeError as error:
                 self._check_again(error.args[0] if error.args else {})
             except KafkaError as error:
-                if not self._brokers.noted("restoring", error):
+                if not await self._set_unreadable_apart() and not self._brokers.noted("restoring", error):
                     _LOG.warning("restoring failed, retrying: %r", error)
                 await asyncio.sleep(RETRY_S)
+
+    async def _get_each(self, served: Collection[TopicPartition], wait_ms: int, most: int) -> dict[TopicPartition, Sequence[Row]]:
+        """Records of the partitions, each read by itself, so that one that cannot be read holds up
+        no other.
+        """
+        from aiokafka.errors import KafkaError, OffsetOutOfRangeError
+
+        if self._consumer.ready().isdisjoint(served):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_ms / 1_000):
+                    await self._unless_woken(self._consumer.fetched())
+        batches: dict[TopicPartition, Sequence[Row]] = {}
+        for tp in sorted(self._consumer.ready() & frozenset(served)):
+            try:
+                found: Any = await self._consumer.getmany(tp, timeout_ms=0, max_records=most)
+                batches.update(found)
+            except OffsetOutOfRangeError as error:
+                self._check_again(error.args[0] if error.args else {})
+            except KafkaError as error:
+                self._set_apart(tp, error)
+            else:
+                if tp in batches:
+                    self._put_right(tp)
+        return batches
+
+    async def _set_unreadable_apart(self) -> bool:
+        """After an error that names no partition: looks at each partition by itself, and sets those
+        apart that fail while others do not. Returns whether there are some.
+        """
+        from aiokafka.errors import KafkaError
+
+        failed: dict[TopicPartition, Exception] = {}
+
+        async def look(tp: TopicPartition) -> None:
+            try:
+                async with asyncio.timeout(ASK_S):
+                    await self._asker.end_offsets([tp])
+                    await self._ask_ids([tp])
+            except (KafkaError, TimeoutError) as error:
+                failed[tp] = error
+
+        now_s = self._monotonic_s()
+        partitions = [tp for task in self._copies for tp in self._partitions(task) if self._apart.get(tp, (0.0, 0.0))[0] <= now_s]
+        await asyncio.gather(*map(look, partitions))
+        if len(failed) == len(partitions) and len(partitions) > 1:
+            return False  # no broker answers
+        for tp, error in failed.items():
+            self._set_apart(tp, error)
+        # Fetched records of which one is damaged are read again, each partition by itself.
+        self._each_until_s = now_s + MOST_APART_S
+        return bool(failed)
+
+    def _set_apart(self, tp: TopicPartition, error: Exception) -> None:
+        _, former_s = self._apart.get(tp, (0.0, 0.0))
+        if not former_s:
+            _LOG.error(
+                "changelog %s/%d cannot be read: %r. Its task and copies wait, others go on; it is tried again at least every %.0f s. See that "
+                "the topic exists, that this member may read it, and that it can read its compression and records",
+                *tp, error, MOST_APART_S,
+            )  # fmt: skip
+        for_s = min(MOST_APART_S, 2 * former_s or APART_S)
+        self._apart[tp] = self._monotonic_s() + for_s, for_s
+
+    def _put_right(self, tp: TopicPartition) -> None:
+        if self._apart.pop(tp, None) is not None:
+            _LOG.warning("changelog %s/%d can be read again", *tp)
+
+    def _is_apart(self, task: TaskId) -> bool:
+        now_s = self._monotonic_s()
+        return any(now_s < self._apart[tp][0] for tp in self._partitions(task) if tp in self._apart)
 
     def _hold_all_but(self, served: Collection[TopicPartition]) -> None:
         """Fetches no other partitions, and drops what was fetched of them: while records of one
@@ -381,7 +468,7 @@ class ChangelogRestorer:
         """
         looked_at: set[TaskId] = set()
         # Includes copies that come meanwhile: each new assignment waits for the fetch under way.
-        while coming := {task: copy for task, copy in self._copies.items() if task not in looked_at}:
+        while coming := {task: copy for task, copy in self._copies.items() if task not in looked_at and not self._is_apart(task)}:
             looked_at.update(coming)
             opening = {task: copy for task, copy in coming.items() if copy.waiting is not None and copy.goals is None}
             if opening:
@@ -407,13 +494,18 @@ class ChangelogRestorer:
             copy.sought = True
 
     async def _check_ranges(self, copies: Mapping[TaskId, _RestoredCopy]) -> None:
-        """Wipes each store whose position is out of its changelog's range. Asks for all of them at
-        once.
+        """Wipes each store that is no copy of its changelog: it is of another topic of this name,
+        or its position is out of range. Asks for all of them at once.
         """
         partitions = {tp: store for task, copy in copies.items() for tp, store in self._partitions(task, copy).items()}
         if not partitions:
             return
-        begins = await self._asker.beginning_offsets(list(partitions))
+        asking = asyncio.ensure_future(self._ask_ids(partitions))
+        try:
+            begins = await self._asker.beginning_offsets(list(partitions))
+            ids = await asking
+        finally:
+            await call_off(asking)
         for look in range(SHRUNK_LOOKS):
             ends = await self._asker.end_offsets(list(partitions))
             if look == SHRUNK_LOOKS - 1 or all(store.position <= ends[tp] for tp, store in partitions.items()):
@@ -424,15 +516,45 @@ class ChangelogRestorer:
                 continue  # left meanwhile: its stores are closed
             for tp, store in self._partitions(task, copy).items():
                 self._ends.answered({tp: ends[tp]})
-                if not begins[tp] <= store.position <= ends[tp]:
-                    if store.position:
-                        _LOG.warning(
-                            "changelog %s/%d now spans %d..%d, local position %d is out of range: restoring from scratch",
-                            *tp, begins[tp], ends[tp], store.position,
-                        )  # fmt: skip
-                        store.wipe()
+                topic = CopiedTopic(ids.get(tp.topic, ""), begins[tp])
+                why = _why_no_copy(store, topic, ends[tp])
+                if why:
+                    _LOG.error(
+                        "changelog %s/%d: not using the local copy up to offset %d, because %s: restoring from scratch", *tp, store.position, why
+                    )
+                    store.wipe()
+                if store.position < begins[tp]:
                     store.apply((), position=begins[tp])
+                store.note_copied(topic)
+                self._ids[tp.topic] = topic.topic_id
+                self._put_right(tp)
             copy.placed = True
+
+    async def _ask_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, str]:
+        """Topic -> id; empty: the brokers have none (before Kafka 2.8). Raises KafkaError."""
+        leads = {tp.topic: tp for tp in partitions}
+        if not leads:
+            return {}
+        topics = sorted(leads)
+        ids = await self._asker.topic_ids(topics, leads[topics[0]])
+        return {} if ids is None else dict(zip(topics, ids, strict=True))
+
+    async def _look_for_new_topics(self) -> None:
+        """Checks the copies again whose changelogs were deleted and made again. Their owners notice
+        by the offsets of what they write.
+        """
+        from aiokafka.errors import KafkaError
+
+        followed = {tp for task, copy in self._copies.items() if copy.placed for tp in self._partitions(task)}
+        try:
+            async with asyncio.timeout(ASK_S):
+                ids = await self._ask_ids(followed)
+        except (KafkaError, TimeoutError):
+            return  # looked for again with the next ends
+        again = {tp for tp in followed if ids.get(tp.topic, "") and self._ids.get(tp.topic) and ids[tp.topic] != self._ids[tp.topic]}
+        if again:
+            self._check_again(again)
+            self._woken.set()
 
     def _check_again(self, partitions: Iterable[TopicPartition]) -> None:
         """Checks the copies of these partitions again: the records to read next were deleted."""
@@ -446,8 +568,9 @@ class ChangelogRestorer:
         return {TopicPartition(topic, task.partition): store for topic, store in stores.items()}
 
     def _served(self) -> dict[TopicPartition, tuple[TaskId, _RestoredCopy]]:
-        opening = [task for task, copy in self._copies.items() if copy.opening]
-        served = [(task, self._copies[task]) for task in opening or self._copies]
+        readable = [task for task in self._copies if not self._apart or not self._is_apart(task)]
+        opening = [task for task in readable if self._copies[task].opening]
+        served = [(task, self._copies[task]) for task in opening or readable]
         return {tp: (task, copy) for task, copy in served if copy.placed for tp in self._partitions(task)}
 
     async def _take(
@@ -528,7 +651,8 @@ class ChangelogRestorer:
 
     async def _learn_ends(self) -> None:
         here = {*self._copies, *self._kept, *self._on_disk}
-        await self._ends.learn(self._asker.end_offsets, [tp for task in here for tp in self._partitions(task)])
+        learning = self._ends.learn(self._asker.end_offsets, [tp for task in here for tp in self._partitions(task)])
+        await asyncio.gather(learning, self._look_for_new_topics())
 
     def _report(self, *, now: bool) -> None:
         if not now and self._monotonic_s() < self._reported_s + REPORT_EVERY_S:
@@ -548,6 +672,21 @@ class ChangelogRestorer:
                 return LagSentinel.UNKNOWN
             lag += behind
         return max(1, lag) if task in self._copies and self._copies[task].opening else lag
+
+
+def _why_no_copy(store: FencedStore, topic: CopiedTopic, end: int) -> str:
+    """Why `store` is no copy of `topic`, which spans to `end`; "": it is one, or has nothing. A
+    store that a build without ids has written is a copy if its position is in the range.
+    """
+    if not store.position:
+        return ""
+    former = store.copied
+    why = "" if former is None else topic.differs(former)
+    if not why and store.position > end:
+        why = f"it now ends at {end}"
+    if not why and (store.position < topic.begin or (former is None and store.position == topic.begin)):
+        why = f"it now begins at {topic.begin}"
+    return why
 
 
 def _close(stores: dict[str, FencedStore]) -> None:

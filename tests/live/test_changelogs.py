@@ -19,7 +19,7 @@ from equipoise.events.facts import TopologyDeclared
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.member import Member, MemoryStore, TaskContext
 from equipoise.member.clients import TRANSACTION_TIMEOUT_MS
-from equipoise.member.fencing import FENCE_KEY, ChangelogRecord, FencedStore
+from equipoise.member.fencing import FENCE_KEY, TOPIC_KEY, ChangelogRecord, FencedStore
 from equipoise.member.origin import Origin, read_origin
 from examples.orders.recount import everything
 from tests.live.kafka import admin_client, reader
@@ -84,7 +84,7 @@ def restored(records: Sequence[ChangelogRecord]) -> dict[bytes, bytes]:
     """The keys and values that a task restores from a changelog."""
     fenced = FencedStore(MemoryStore(), "changelog")
     fenced.apply(records, position=1)
-    return {key: value for key, value in fenced.store.items() if key != FENCE_KEY}
+    return {key: value for key, value in fenced.store.items() if key not in (FENCE_KEY, TOPIC_KEY)}
 
 
 def compacted(records: list[ChangelogRecord]) -> list[ChangelogRecord]:

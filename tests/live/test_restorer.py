@@ -16,7 +16,7 @@ import pytest
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.tasks import TaskId
 from equipoise.member.directory import StateDirectory
-from equipoise.member.fencing import FENCE_KEY, ChangelogOwner, FencedStore
+from equipoise.member.fencing import FENCE_KEY, TOPIC_KEY, ChangelogOwner, FencedStore
 from equipoise.member.origin import Origin
 from equipoise.member.restorer import ChangelogRestorer
 from equipoise.member.stores import MemoryStore, OpenStore, RocksStore
@@ -81,7 +81,7 @@ async def restored(restorer: ChangelogRestorer, task: TaskId) -> dict[str, Fence
 
 def items(fenced: FencedStore) -> list[tuple[bytes, bytes]]:
     """The application's keys and values."""
-    return [(key, value) for key, value in fenced.store.items() if key != FENCE_KEY]
+    return [(key, value) for key, value in fenced.store.items() if key not in (FENCE_KEY, TOPIC_KEY)]
 
 
 def records_behind(restorer: ChangelogRestorer) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.tasks import TaskId, parse_task
-from equipoise.member.fencing import FENCE_KEY, ChangelogFence
+from equipoise.member.fencing import FENCE_KEY, TOPIC_KEY, ChangelogFence
 from equipoise.testing.simulated.kafka.log import StoredRecord
 from tests.simulated.deployment import TOPIC, Deployment, Seat
 
@@ -32,7 +32,7 @@ def store_faults(deployment: Deployment, *members: str) -> list[str]:
             assert partition is not None, "it was created"
             known = deployment.remember(partition)
             wanted, owner = _folded(known[offset] for offset in sorted(known) if offset < content.position)
-            found = {key: value for key, value in content.values.items() if key != FENCE_KEY}
+            found = {key: value for key, value in content.values.items() if key not in (FENCE_KEY, TOPIC_KEY)}
             place = f"store of {task} at {seat.name}, {_use(seat, folder, task, deployment)}, position {content.position}"
             if content.position > partition.log.end:
                 faults.append(f"{place}: the changelog ends at {partition.log.end}")

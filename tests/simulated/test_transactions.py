@@ -678,8 +678,10 @@ def test_owner_behind_a_first_commit_that_it_does_not_know_starts_again() -> Non
         await zombie.run(0, token=2)
         await heir.run(0, token=3)
         called, go_on = pause(zombie.producer, "commit_transaction")
+        _, heir_goes_on = pause(heir.producer, "begin_transaction")  # whichever is faster
         bench.feed(0)
         await called.wait()
+        heir_goes_on.set()
         await asyncio.sleep(1)
         assert heir.fenced_tasks == [0]
         zombie.granted.clear()

@@ -10,11 +10,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
@@ -133,6 +136,13 @@ def test_store_killed_position_matches_content(tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------------- directories
 
 
+def names() -> st.SearchStrategy[str]:
+    """Names of at most 249 bytes of UTF-8."""
+    letters = st.sampled_from(["a", "A", ".", "%", "/", "ü", "€", "𝄞", "\u0301"]) | st.characters(exclude_categories=["Cs", "Cc"])
+    text = st.text(letters, min_size=1, max_size=30)
+    return st.builds(lambda part, times: (part * times).encode()[:249].decode(errors="ignore"), text, st.integers(1, 249))
+
+
 def test_directory_keeps_stores_and_last_incarnation(tmp_path: Path) -> None:
     with StateDirectory(tmp_path, "or/ders", "..") as directory:
         assert directory.last_incarnation is None
@@ -147,6 +157,22 @@ def test_directory_keeps_stores_and_last_incarnation(tmp_path: Path) -> None:
         directory.remove(TaskId(0, 2))
         assert directory.stores() == [(TaskId(0, 10), "a.log")]
     assert list(tmp_path.iterdir()) == [tmp_path / "or%2Fders"]
+
+
+@given(group=names(), member=names(), other=names())
+@example(group="ü" * 124, member="ü" * 120 + "a", other="ü" * 120 + "b")
+@example(group="g" * 249, member="%" * 249, other="." * 249)
+@settings(max_examples=50, deadline=None)
+def test_every_name_has_a_directory_of_its_own(group: str, member: str, other: str) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        with StateDirectory(root, group, member) as directory:
+            directory.begin(7)
+            assert directory.folder.parent.parent == Path(root)
+            if other != member:
+                with StateDirectory(root, group, other) as another:
+                    assert another.last_incarnation is None
+        with StateDirectory(root, group, member) as directory:
+            assert directory.last_incarnation == 7
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"incarnation": "7"}', '{"incarnation": -1}'])

@@ -1,0 +1,198 @@
+"""A local copy counts only for the changelog that it was made of, and a changelog that cannot be
+read holds up no other. In virtual time over the simulated Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest import mock
+
+import pytest
+from aiokafka.errors import UnsupportedCodecError
+
+from equipoise.events.log.kafka.client import TopicPartition
+from equipoise.events.tasks import TaskId
+from equipoise.member.directory import StateDirectory
+from equipoise.member.fencing import TOPIC_KEY
+from equipoise.member.restorer import ChangelogRestorer
+from equipoise.member.stores import RocksStore
+from equipoise.member.throttle import Throttle
+from equipoise.testing.simulated.connection import SimulatedConnection
+from equipoise.testing.simulated.kafka.clients import SimulatedClients
+from equipoise.testing.simulated.kafka.cluster import Cluster
+from equipoise.testing.simulated.kafka.consumer import SimulatedConsumer
+from equipoise.testing.simulated.kafka.log import Batch
+from equipoise.testing.simulated.loops import S_US, Scheduler, VirtualLoop
+
+TASK, OTHER = TaskId(0, 0), TaskId(0, 1)
+
+
+class _World:
+    def __init__(self, folder: Path) -> None:
+        self.scheduler = Scheduler(1)
+        self.cluster = Cluster(self.scheduler, Random(1))
+        self.cluster.create_topic("log", 2)
+        self.folder = folder
+        self.failed: list[BaseException] = []
+
+    def append(self, key: str, value: str, partition: int = 0) -> None:
+        batch = Batch(-1, -1, -1, False, [(key.encode(), value.encode(), (), 0)], 100)
+        self.cluster.append(self.cluster.topics["log"].partitions[partition], batch)
+
+    def make_again(self, *keys: str) -> None:
+        self.cluster.delete_topic("log")
+        self.cluster.create_topic("log", 2)
+        for key in keys:
+            self.append(key, "new")
+
+    def _clock(self) -> float:
+        return self.scheduler.now_us / S_US
+
+    async def member(self, directory: StateDirectory) -> ChangelogRestorer:
+        runtime: Any = type("Runtime", (), {"monotonic_s": staticmethod(self._clock), "run_blocking": staticmethod(_at_once)})
+        restorer = ChangelogRestorer(
+            SimulatedConnection(made=SimulatedClients(self.cluster, "member")), {TASK: ("log",), OTHER: ("log",)}, RocksStore, directory,
+            runtime=runtime, throttle=Throttle(None, None, self._clock), ends_every_s=1.0, progressed=lambda: None, failed=self.failed.append,
+        )  # fmt: skip
+        await restorer.start()
+        return restorer
+
+    async def state(self) -> dict[str, str]:
+        """What a member that comes back has restored of TASK, without its own keys."""
+        with StateDirectory(self.folder, "g", "m") as directory:
+            restorer = await self.member(directory)
+            await restorer.restore(TASK)
+            found = (await restorer.open(TASK, {}))["log"].store.items(b"a")
+            state = {key.decode(): value.decode() for key, value in found}
+            restorer.put_back(TASK)
+            await restorer.stop()
+        return state
+
+    def run(self, test: Callable[[], Awaitable[None]]) -> None:
+        async def whole() -> None:
+            await test()
+
+        task = VirtualLoop(self.scheduler, "test").create_task(whole())
+        try:
+            self.scheduler.run(600 * S_US, task.done)
+            assert task.done(), "it hangs"
+            task.result()
+            assert not self.failed
+        finally:
+            self.scheduler.dispose()
+
+
+async def _at_once(call: Callable[..., Any], *arguments: Any) -> Any:
+    return call(*arguments)
+
+
+@pytest.mark.parametrize("keys", [["a"], ["a", "b"], ["a", "b", "c", "d"]])
+def test_copy_of_a_topic_that_was_made_again_meanwhile_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture, keys: list[str]) -> None:
+    world = _World(tmp_path)
+
+    async def test() -> None:
+        world.append("a", "old")
+        world.append("z", "old")
+        assert await world.state() == {"a": "old", "z": "old"}
+        world.make_again(*keys)
+        assert await world.state() == dict.fromkeys(keys, "new")
+
+    world.run(test)
+    assert "not using the local copy up to offset 2, because" in caplog.text
+
+
+def test_copy_of_a_changelog_that_was_emptied_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    world = _World(tmp_path)
+
+    async def test() -> None:
+        world.append("a", "old")
+        assert await world.state() == {"a": "old"}
+        world.cluster.delete_records(TopicPartition("log", 0), 1)
+        assert await world.state() == {}
+        caplog.clear()
+        world.append("b", "new")
+        assert await world.state() == {"b": "new"}
+        assert "not using" not in caplog.text
+
+    world.run(test)
+
+
+def test_standby_notices_that_its_changelog_was_made_again(tmp_path: Path) -> None:
+    world = _World(tmp_path)
+
+    async def test() -> None:
+        for key in ("a", "z"):
+            world.append(key, "old")
+        with StateDirectory(tmp_path, "g", "m") as directory:
+            restorer = await world.member(directory)
+            restorer.follow(TASK)
+            await asyncio.sleep(3)
+            world.make_again("a", "b", "c")
+            await asyncio.sleep(10)
+            assert restorer.lags[TASK] == 0
+            await restorer.restore(TASK)
+            store = (await restorer.open(TASK, {}))["log"].store
+            assert dict(store.items(b"a")) == {b"a": b"new", b"b": b"new", b"c": b"new"}
+            restorer.put_back(TASK)
+            await restorer.stop()
+
+    world.run(test)
+
+
+def test_copy_of_a_build_without_ids_is_used_once_and_noted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    world = _World(tmp_path)
+
+    async def test() -> None:
+        world.append("a", "old")
+        await world.state()
+        with StateDirectory(tmp_path, "g", "m") as directory:
+            store = RocksStore(directory.store(TASK, "log"))
+            store.apply({TOPIC_KEY: None, b"only here": b"kept"}, position=store.position)
+            store.close()
+        assert await world.state() == {"a": "old", "only here": "kept"}
+        assert "not using" not in caplog.text
+        world.make_again("b", "c")
+        assert await world.state() == {"b": "new", "c": "new"}
+
+    world.run(test)
+
+
+def test_changelog_that_cannot_be_read_holds_up_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    world = _World(tmp_path)
+    take: Any = SimulatedConsumer._take
+    broken = True
+
+    def fails(self: SimulatedConsumer, partitions: Any, most: Any) -> Any:
+        for place in self.ready():
+            if broken and place == ("log", 0) and (not partitions or place in partitions):
+                self._assigned[TopicPartition(*place)].forget()
+                self._assigned[TopicPartition(*place)].error = UnsupportedCodecError("lz4")
+        return take(self, partitions, most)
+
+    async def test() -> None:
+        nonlocal broken
+        for partition in (0, 1):
+            world.append("a", "1", partition)
+        with StateDirectory(tmp_path, "g", "m") as directory:
+            restorer = await world.member(directory)
+            waiting = asyncio.ensure_future(restorer.restore(TASK))
+            async with asyncio.timeout(30):
+                await restorer.restore(OTHER)
+            assert (await restorer.open(OTHER, {}))["log"].store.get(b"a") == b"1"
+            await asyncio.sleep(60)
+            assert not waiting.done()
+            assert caplog.text.count("log/0 cannot be read") == 1
+            broken = False
+            async with asyncio.timeout(60):
+                await waiting
+            assert (await restorer.open(TASK, {}))["log"].store.get(b"a") == b"1"
+            restorer.put_back(TASK)
+            restorer.put_back(OTHER)
+            await restorer.stop()
+
+    with mock.patch.object(SimulatedConsumer, "_take", fails):
+        world.run(test)
