@@ -1,7 +1,7 @@
 # Everything here makes its own .venv from a bare clone; Python 3.11 or later is all that must be there.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-live test-kafka test-slow docs-check coverage check java browser prometheus systemd spin model broker bench bench-live bench-member compare-live simulate soak mutation storm upgrade states commands dashboard pictures site clean .venv
+.PHONY: help demo test test-live test-kafka test-slow docs-check coverage check java browser prometheus systemd spin model broker bench bench-live bench-member compare-live examples simulate soak mutation storm upgrade states commands dashboard pictures site clean .venv
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -100,6 +100,9 @@ bench-live: java $(READY) ## how fast and how large a live group may be, on a re
 
 compare-live: java $(READY) ## equipoise beside Kafka Streams, Faust and a plain consumer group, on a real broker (OPTIONS="--only faust")
 	@$(BIN)/python -m bench.peers --out out/peers.json $(OPTIONS)
+
+examples: $(READY) ## new examples for the property tests; what fails becomes an example of its test
+	@EXAMPLES=new $(PYTEST) -n $(WORKERS) tests/properties tests/unit
 
 soak: $(READY) ## storms on the simulated cluster, seeds printed (STEPS=10000000 SEEDS=1000 FIRST=0); stopped, it goes on where it was (STATE=out/soak.json)
 	@$(BIN)/python -m tests.soak --workers $(WORKERS) $(if $(STEPS),--steps $(STEPS)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST),--rolling) $(if $(STATE),--state $(STATE))

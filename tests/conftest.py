@@ -1,11 +1,9 @@
 """What every test shares: hypothesis profiles, `--rewrite` for golden files, and the turns of slow
 tests.
 
-Hypothesis runs under one of two profiles, chosen by the environment variable CI:
-
-`ci` (CI is set): derandomized, so that a change is judged by the same examples every time and a red
-build is always the change's doing. `dev` (otherwise): random examples, half as many, kept
-failures in .hypothesis/; new corners are found here, and by `make soak`, which prints its seeds.
+Hypothesis draws the same examples in every run (`fixed`), so that a change is judged by what it
+changes. `make examples` draws new ones (EXAMPLES=new), twice as many, and keeps failures in
+.hypothesis/. What it finds becomes an `@example` of its test. `make soak` prints its seeds.
 
 Neither has a deadline: two shared cores say nothing about speed. Benchmarks do that, by ratios.
 """
@@ -32,10 +30,10 @@ TURNS = 6
 _SLOW_IS_NO_FAULT = [hypothesis.HealthCheck.too_slow]
 
 hypothesis.settings.register_profile(
-    "ci", derandomize=True, deadline=None, max_examples=100, print_blob=True, database=None, suppress_health_check=_SLOW_IS_NO_FAULT
+    "fixed", derandomize=True, deadline=None, max_examples=50, print_blob=True, database=None, suppress_health_check=_SLOW_IS_NO_FAULT
 )
-hypothesis.settings.register_profile("dev", deadline=None, max_examples=50, print_blob=True, suppress_health_check=_SLOW_IS_NO_FAULT)
-hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
+hypothesis.settings.register_profile("new", deadline=None, max_examples=100, print_blob=True, suppress_health_check=_SLOW_IS_NO_FAULT)
+hypothesis.settings.load_profile("new" if os.environ.get("EXAMPLES") == "new" else "fixed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -17,11 +17,11 @@ import pytest
 from tests.conftest import TURNS
 
 ROOT = Path(__file__).parents[2]
-WITHOUT_CI = {name: value for name, value in os.environ.items() if name != "CI" and not name.startswith("PYTEST_")}
+WITHOUT_CI = {name: value for name, value in os.environ.items() if name not in ("CI", "EXAMPLES") and not name.startswith("PYTEST_")}
 
 
-def pytest_process(*args: str, ci: bool) -> subprocess.CompletedProcess[str]:
-    environment = {**WITHOUT_CI, "CI": "true"} if ci else WITHOUT_CI
+def pytest_process(*args: str, ci: bool, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**WITHOUT_CI, **variables, **({"CI": "true"} if ci else {})}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *args]
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False, timeout=120)
 
@@ -36,11 +36,12 @@ def test_rewriting_golden_files_is_allowed_elsewhere() -> None:
     assert pytest_process("--rewrite", "--collect-only", "tests/unit/test_build_setup.py", ci=False).returncode == 0
 
 
-@pytest.mark.parametrize(("ci", "derandomized"), [(True, True), (False, False)])
-def test_hypothesis_draws_the_same_examples_in_ci_alone(ci: bool, derandomized: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("examples", "ci", "derandomized"), [(None, True, True), (None, False, True), ("new", False, False)])
+def test_hypothesis_draws_new_examples_only_when_asked(examples: str | None, ci: bool, derandomized: bool, tmp_path: Path) -> None:
     probe = tmp_path / "test_probe.py"
     probe.write_text(f"import hypothesis\n\ndef test_probe():\n    assert hypothesis.settings().derandomize is {derandomized}\n")
-    done = pytest_process("--rootdir", str(ROOT), "--confcutdir", str(ROOT), "-p", "tests.conftest", str(probe), ci=ci)
+    given = {"EXAMPLES": examples} if examples else {}
+    done = pytest_process("--rootdir", str(ROOT), "--confcutdir", str(ROOT), "-p", "tests.conftest", str(probe), ci=ci, **given)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
