@@ -96,6 +96,11 @@ def misfits(state: GroupState) -> Iterator[Trouble]:
         yield Trouble(Severity.THREATENS, text)
 
 
+def wrong(state: GroupState, halted: str | None = None) -> list[str]:
+    """The sentences of `troubles` but those about work in progress."""
+    return [each.text for each in troubles(state, halted) if each.severity < Severity.MOVES]
+
+
 def _standing_still(state: GroupState) -> Iterable[Trouble]:
     if not state.members:
         if tasks := state.tasks():

@@ -130,7 +130,7 @@ async def _status(
     where it is drawn; None: it is printed.
     """
     from equipoise.replay.group_view import view_of
-    from equipoise.replay.trouble import Severity, troubles
+    from equipoise.replay.trouble import wrong
 
     follower = _follower(settings, group)
     shown = -1
@@ -165,9 +165,9 @@ async def _status(
             if live is not None:
                 live.see(lead, view)
             else:
-                wrong = [each.text for each in troubles(lead.machine.state, halted) if each.severity < Severity.MOVES]
-                document = {"partition": partition, "halted": halted, "trouble": wrong, "state": view.document()}
-                screen.answer(document, *view_parts(view), *wrong)
+                found_wrong = wrong(lead.machine.state, halted)
+                document = {"partition": partition, "halted": halted, "trouble": found_wrong, "state": view.document()}
+                screen.answer(document, *view_parts(view), *found_wrong)
         if watch is None:
             return EXIT_HALTED if lead.halted is not None else 0
         await asyncio.sleep(_ROUND_S)

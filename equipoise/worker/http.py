@@ -23,6 +23,7 @@ from equipoise.admission import names_in
 from equipoise.console.pages import Console
 from equipoise.console.recent import Recent
 from equipoise.replay.group_view import view_of
+from equipoise.replay.trouble import wrong
 from equipoise.serving import HttpServer
 from equipoise.statemachine.partition import GroupLead
 from equipoise.worker.metrics import WorkerMetrics
@@ -109,8 +110,8 @@ class Server(HttpServer):
                 except Exception:
                     if halted is None:
                         raise
-                    return web.json_response({"partition": place, "halted": halted, "state": None})
-                return web.json_response({"partition": place, "halted": halted, "state": state})
+                    return web.json_response({"partition": place, "halted": halted, "trouble": [halted], "state": None})
+                return web.json_response({"partition": place, "halted": halted, "trouble": wrong(lead.machine.state, halted), "state": state})
         return web.json_response({"problem": f"group {name!r} is not led by this worker"}, status=404)
 
 

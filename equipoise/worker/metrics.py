@@ -270,8 +270,9 @@ class GroupCollector(Collector):
             _add(movements, group.name, moving, ("waiting", "warming", "revoking"))
             behind = sum(copy.lag for row in rows for copy in row.warmups if isinstance(copy.lag, int))
             lag.add_metric([group.name], behind)
-            for topic, count in unread_partitions(state, state.end_offsets).items():
-                unread.add_metric([group.name, topic], count)
+            unread_now = unread_partitions(state, state.end_offsets)
+            for topic in sorted({topic for part in (() if state.topology is None else state.topology.subtopologies) for topic in part.source_topics}):
+                unread.add_metric([group.name, topic], unread_now.get(topic, 0))
             refused.add_metric([group.name], len(state.recently_refused()))
             others.add(group.name, group.machine)
         yield from (members, tasks, movements, imbalance, lag, halted, unread, refused, generation, *others.metrics)

@@ -66,7 +66,7 @@ async def test_begin_fences_the_owner_of_a_task_without_changelogs_and_connect_d
             await owner.send_and_wait(f"{prefix}-log", b"still mine", partition=TASK.partition)
             await owner.send_offsets_to_transaction({place: 7}, prefix)
         mine = await ahead.begin()
-        assert await ahead.sources.position(place, "latest") == 7
+        assert await ahead.sources.reader.consumer.committed(place) == 7
         with pytest.raises(ProducerFenced):
             async with owner.transaction():
                 await owner.send_and_wait(f"{prefix}-log", b"not any more", partition=TASK.partition)
