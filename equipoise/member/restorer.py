@@ -545,13 +545,13 @@ class ChangelogRestorer:
         """
         from aiokafka.errors import KafkaError
 
-        followed = {tp for task, copy in self._copies.items() if copy.placed for tp in self._partitions(task)}
+        followed = sorted({tp for task, copy in self._copies.items() if copy.placed for tp in self._partitions(task)})
         try:
             async with asyncio.timeout(ASK_S):
                 ids = await self._ask_ids(followed)
         except (KafkaError, TimeoutError):
             return  # looked for again with the next ends
-        again = {tp for tp in followed if ids.get(tp.topic, "") and self._ids.get(tp.topic) and ids[tp.topic] != self._ids[tp.topic]}
+        again = [tp for tp in followed if ids.get(tp.topic, "") and self._ids.get(tp.topic) and ids[tp.topic] != self._ids[tp.topic]]
         if again:
             self._check_again(again)
             self._woken.set()

@@ -61,7 +61,7 @@ def test_member_makes_missing_topics_like_its_sources() -> None:
         member = Member("g", handle, create_topics=True, on_error=ErrorPolicy.dead_letter("dead"), **given)
         assert (await member._find_topology()).subtopologies[0].partitions == 4
         made = {name: (len(topic.partitions), topic.configs["cleanup.policy"]) for name, topic in cluster.topics.items()}
-        assert made == {"orders": (4, "delete"), "state": (4, "compact"), "out": (4, "delete"), "dead": (6, "delete")}
+        assert made == {"orders": (4, "delete"), "state": (4, "compact"), "out": (4, "delete"), "dead": (6, "delete"), "g-positions": (6, "compact")}
         assert cluster.topics["state"].configs["min.insync.replicas"] == "2"
         other = Member("g", handle, sources="new", member_id="m1", connection=connection, create_topics=True, partitions=9)
         assert (await other._find_topology()).subtopologies[0].partitions == 9
@@ -72,10 +72,11 @@ def test_member_makes_missing_topics_like_its_sources() -> None:
 def between(*pairs: str) -> list[Processor]:
     """Processors, from ``sources > outputs`` or ``sources > outputs / state``; topics by commas."""
     made = []
-    for pair in pairs:
+    for number, pair in enumerate(pairs):
         sources, _, rest = pair.partition(" > ")
         outputs, _, state = rest.partition(" / ")
-        made.append(Processor(handle, sources=sources.split(","), outputs=outputs.split(",") if outputs else (), state=state or ()))
+        named = str(number) if number else ""
+        made.append(Processor(handle, sources=sources.split(","), outputs=outputs.split(",") if outputs else (), state=state or (), name=named))
     return made
 
 

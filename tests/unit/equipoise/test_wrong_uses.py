@@ -179,7 +179,7 @@ def test_command_failed_leaves_the_log_at_its_target(folder: Path, tmp_path: Pat
         assert run(line.format(f=folder, t=target)).exit_code == 2
         assert run(f"verify {target}").stdout.startswith("identical: ")
         assert [path.name for path in tmp_path.iterdir()] == [name]
-    assert run(f"simulate {folder}/group.db --to {target}").exit_code == 0
+    assert run(f"simulate {folder}/group.db --to {target} --force").exit_code == 0
     assert run(f"verify {target}").stdout.startswith("identical: ")
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
