@@ -142,9 +142,6 @@ class ChangelogRestorer:
         self._on_disk: dict[TaskId, dict[str, int]] = {}
         """Closed stores: changelog topic -> position."""
         self._ends = ChangelogEnds()
-        self._ids: dict[str, str] = {}
-        """Changelog topic -> its id when copies of it were last checked; "": the brokers have none.
-        """
         self._unknown = asyncio.Event()
         """Set when ends were forgotten, so that they are requested at once."""
         self._assigned: frozenset[TopicPartition] = frozenset()
@@ -526,7 +523,6 @@ class ChangelogRestorer:
                 if store.position < begins[tp]:
                     store.apply((), position=begins[tp])
                 store.note_copied(topic)
-                self._ids[tp.topic] = topic.topic_id
                 self._put_right(tp)
             copy.placed = True
 
@@ -545,13 +541,15 @@ class ChangelogRestorer:
         """
         from aiokafka.errors import KafkaError
 
-        followed = sorted({tp for task, copy in self._copies.items() if copy.placed for tp in self._partitions(task)})
         try:
             async with asyncio.timeout(ASK_S):
-                ids = await self._ask_ids(followed)
+                ids = await self._ask_ids(tp for task, copy in self._copies.items() if copy.placed for tp in self._partitions(task))
         except (KafkaError, TimeoutError):
             return  # looked for again with the next ends
-        again = [tp for tp in followed if ids.get(tp.topic, "") and self._ids.get(tp.topic) and ids[tp.topic] != self._ids[tp.topic]]
+        again = [
+            tp for task, copy in self._copies.items() if copy.placed for tp, store in self._partitions(task, copy).items()
+            if (known := store.copied) is not None and CopiedTopic(ids.get(tp.topic, ""), known.begin).differs(known)
+        ]  # fmt: skip
         if again:
             self._check_again(again)
             self._woken.set()

@@ -143,6 +143,30 @@ def test_standby_notices_that_its_changelog_was_made_again(tmp_path: Path) -> No
     world.run(test)
 
 
+def test_standby_notices_although_a_copy_of_another_partition_was_checked_first(tmp_path: Path) -> None:
+    world = _World(tmp_path)
+
+    async def test() -> None:
+        for partition in (0, 1):
+            world.append("a", "old", partition)
+        with StateDirectory(tmp_path, "g", "m") as directory:
+            restorer = await world.member(directory)
+            restorer.follow(TASK)
+            restorer.follow(OTHER)
+            await asyncio.sleep(3)
+            world.make_again("b", "c", "d")
+            restorer.leave(OTHER)
+            restorer.follow(OTHER)
+            await asyncio.sleep(10)
+            await restorer.restore(TASK)
+            store = (await restorer.open(TASK, {}))["log"].store
+            assert dict(store.items(b"a")) == dict.fromkeys((b"b", b"c", b"d"), b"new")
+            restorer.put_back(TASK)
+            await restorer.stop()
+
+    world.run(test)
+
+
 def test_copy_of_a_build_without_ids_is_used_once_and_noted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     world = _World(tmp_path)
 
