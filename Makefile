@@ -87,7 +87,7 @@ model: spin $(READY) ## search the model of the protocol to its end, and with ea
 	@$(BIN)/python -m tests.model $(if $(LONG),--long)
 
 broker: java $(READY) ## a Kafka on this machine to try things with, until interrupted (PORT=9092)
-	@$(BIN)/python -m tests.live.brokers $(or $(PORT),9092)
+	@$(BIN)/python -m tests.live.brokers "$(or $(PORT),9092)"
 
 bench: $(READY) ## ratios that must not get worse
 	@$(BIN)/python -m bench

@@ -217,12 +217,12 @@ def names_text(groups: Collection[str]) -> str:
     return counted(len(groups), "group") + (f" ({names})" if names else "")
 
 
-def groups_text(groups: Iterable[str]) -> str:
-    """Returns which groups a log holds instead of the requested one."""
+def groups_text(groups: Iterable[str], what: str = "it") -> str:
+    """Returns which groups `what`, a log or a recording, holds instead of the requested one."""
     names = sorted(groups)
     if not names:
-        return "it holds no other"
-    return f"it holds {', '.join(map(repr, names[:MOST_NAMED]))}{' and more' if len(names) > MOST_NAMED else ''}"
+        return f"{what} holds no group yet"
+    return f"{what} holds {', '.join(map(repr, names[:MOST_NAMED]))}{' and more' if len(names) > MOST_NAMED else ''}"
 
 
 def setting_values(config: GroupConfigured) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 import click
 
 from equipoise.cli.command import command
+from equipoise.cli.params import Number
 from equipoise.cli.screen import Screen
 from equipoise.cli.settings import settings_options
 from equipoise.events.errors import InputError
@@ -19,7 +20,7 @@ from equipoise.worker.settings import LiveSettings
 
 EXIT_NOT_DONE = 1
 _GROUP = click.option("--group", required=True, metavar="GROUP", help="Group of the members.")
-_TIMEOUT = click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="SECONDS", help="Stop waiting after this time.")
+_TIMEOUT = click.option("--timeout", "timeout_s", type=Number(min=0), metavar="SECONDS", help="Stop waiting after this time.")
 
 
 @command("adopt", json=False, short_help="Move an application from a consumer group to members, while it runs.")

@@ -11,6 +11,7 @@ import attrs
 import click
 
 from equipoise.cli.command import command
+from equipoise.cli.params import brokers_of, check_recording
 from equipoise.cli.screen import Line, Screen, Table, bold
 from equipoise.events.errors import InputError
 from equipoise.replay.wording import counted, span_text
@@ -123,9 +124,8 @@ def _row(group: ObservedGroup, seen: _Seen) -> dict[str, Any]:
 async def _read_cluster(place: str) -> _Seen:
     from equipoise.replay.importers.groups.cluster import ClusterReader
     from equipoise.replay.importers.groups.observed import ObservedGroups
-    from equipoise.replay.importers.kafka_streams.broker import connection_of
 
-    async with ClusterReader(connection_of(place)) as reader:
+    async with ClusterReader(brokers_of(place)) as reader:
         records = await reader.poll()
         while not await reader.read_all():
             records += await reader.poll()
@@ -140,6 +140,7 @@ def _read_recording(place: str) -> _Seen:
     from equipoise.replay.importers.groups.observed import ObservedGroups
     from equipoise.replay.importers.groups.recording import open_recording
 
+    check_recording(place)
     with open_recording(place) as recording:
         observed = ObservedGroups(recording.topics())
         for record in recording.records():

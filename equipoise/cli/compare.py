@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.params import LOG, scalar
+from equipoise.cli.params import LOG, WholeNumber, scalar
 from equipoise.cli.screen import Screen, Table
 from equipoise.cli.simulate import overridden, simulating
 from equipoise.events.errors import FieldError, InputError
@@ -38,7 +38,7 @@ MEASURES = (
 )
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A group setting for every row, as num_standbys=1; may be repeated.")
 @click.option("--group", metavar="GROUP", help="Group to compare; required if a LOG holds several.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed of network delays and other chances.")
+@click.option("--seed", type=WholeNumber(min=0), default=0, show_default=True, help="Random seed of network delays and other chances.")
 def compare(screen: Screen, logs: tuple[Log, ...], names: tuple[str, ...], settings: tuple[str, ...], group: str | None, seed: int) -> None:
     """Simulate the recorded inputs of each LOG once for each assignor: the same process starts and
     ends, the same changelog growth. Show what each assignor cost in all marked windows, next to

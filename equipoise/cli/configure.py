@@ -9,7 +9,7 @@ import attrs
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.params import with_settings
+from equipoise.cli.params import Number, WholeNumber, with_settings
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.cli.settings import settings_options
 from equipoise.events.errors import EquipoiseError
@@ -31,11 +31,11 @@ EXIT_NOT_IN_FORCE = 1
 @click.option("--assignor", metavar="NAME[@VERSION]", help="Use another assignor or behaviour version. Default version: the latest.")
 @click.option("--led-by", type=click.Choice(["equipoise", "external"]), help="Which leader decides; external: equipoise only proposes.")
 @click.option("--dry-run", is_flag=True, help="Change nothing: show what would move, and what it would have cost.")
-@click.option("--seeds", type=click.IntRange(0, 100), default=1, show_default=True, help="Simulations of each configuration with --dry-run; 0: none.")
+@click.option("--seeds", type=WholeNumber(0, 100), default=1, show_default=True, help="Simulations of each configuration with --dry-run; 0: none.")
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     default=60,
     show_default=True,
     metavar="SECONDS",

@@ -10,6 +10,7 @@ import attrs
 import click
 
 from equipoise.cli.command import command
+from equipoise.cli.params import Number
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.cli.settings import settings_options
 from equipoise.events.facts import DealRequested
@@ -39,7 +40,7 @@ class Behind:
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     default=60,
     show_default=True,
     metavar="SECONDS",

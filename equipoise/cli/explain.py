@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.params import LOG, OFFSET, TASK, read
+from equipoise.cli.params import AT_HELP, LOG, OFFSET, TASK, Moment, offset_of, read
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.cli.show import differs_line
 from equipoise.events.log import Log
@@ -27,9 +27,9 @@ _MOST_MOVES = 20
 @command("explain", short_help="Explain why a task is where it is, how it moved, what it waits for.")
 @click.argument("log", type=LOG)
 @click.option("--task", type=TASK, required=True, metavar="TASK", help="Task, as 0_3.")
-@click.option("--at", "at_offset", type=OFFSET, metavar="OFFSET", help="Explain the state after this fact. Default: the last.")
+@click.option("--at", "at_offset", type=OFFSET, metavar="OFFSET|TIME", help=f"Explain the state after this fact, {AT_HELP}")
 @click.option("--group", metavar="GROUP", help="Group of the task; required if LOG holds several.")
-def explain(screen: Screen, log: Log, task: TaskId, at_offset: int | None, group: str | None) -> None:
+def explain(screen: Screen, log: Log, task: TaskId, at_offset: int | Moment | None, group: str | None) -> None:
     """Answer three questions about one task from LOG alone, with the numbers behind each decision:
     why is it on its member; how did it get there (each move with its reason, and how long it
     waited, warmed up and was handed over); why has it not moved yet.
@@ -42,7 +42,7 @@ def explain(screen: Screen, log: Log, task: TaskId, at_offset: int | None, group
     """
     from equipoise.replay.explanation import explain  # loads the solver
 
-    explanation = explain(read(screen, log, "folding", group), task, group=group, at_offset=at_offset)
+    explanation = explain(read(screen, log, "folding", group), task, group=group, at_offset=offset_of(log, at_offset, group))
     screen.answer(explanation.document(), *explanation_parts(explanation))
 
 

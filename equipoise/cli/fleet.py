@@ -8,16 +8,17 @@ import click
 
 from equipoise.cli.command import command
 from equipoise.cli.exit_codes import resumable
+from equipoise.cli.params import WholeNumber
 from equipoise.cli.screen import Screen
 from equipoise.replay.wording import counted
 
 
 @command("fleet", short_help="Write an archive of many simulated groups, to try Spark jobs on.")
 @click.option("--to", "location", required=True, metavar="ARCHIVE", help="Archive to write. The same fleet is resumed; another fleet is replaced.")
-@click.option("--groups", type=click.IntRange(1), default=200, show_default=True, help="Number of groups; sizes fall as 1/rank.")
-@click.option("--records", type=click.IntRange(1), default=5_000_000, show_default=True, help="Facts and decisions of all groups together.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed.")
-@click.option("--processes", type=click.IntRange(1), help="Parallel processes. Default: one for each core.")
+@click.option("--groups", type=WholeNumber(1), default=200, show_default=True, help="Number of groups; sizes fall as 1/rank.")
+@click.option("--records", type=WholeNumber(1), default=5_000_000, show_default=True, help="Facts and decisions of all groups together.")
+@click.option("--seed", type=WholeNumber(min=0), default=0, show_default=True, help="Random seed.")
+@click.option("--processes", type=WholeNumber(1), help="Parallel processes. Default: one for each core.")
 def fleet(screen: Screen, location: str, groups: int, records: int, seed: int, processes: int | None) -> None:
     """Simulate groups, each in a cluster of its own: members join, are killed, come back, leave and
     are added. The real state machine decides and real member code obeys, so every log is complete

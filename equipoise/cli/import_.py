@@ -11,7 +11,7 @@ import attrs
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.params import NEW_LOG
+from equipoise.cli.params import NEW_LOG, check_recording
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.events.errors import InputError
 from equipoise.output import IMPORTED, new_log
@@ -67,6 +67,7 @@ def import_(screen: Screen, kind: str, source: str, location: str, group: str | 
                 raise InputError("--group: name the application id of one of the recording's groups")
             files = recorded_source(recording, group)
     else:
+        check_recording(source, *shipped_runs())
         folder = Path(source)
         files = Source(folder if folder.exists() else shipped_runs().get(source, folder))
     options = options_of(files, given)

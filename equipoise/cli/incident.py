@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -13,10 +12,11 @@ import attrs
 import click
 
 from equipoise.cli.command import command
+from equipoise.cli.params import TIME, check_recording
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.output import Kind, check_files, write_file
-from equipoise.replay.wording import counted, day_text, span_text
+from equipoise.replay.wording import counted, day_text, groups_text, span_text
 
 if TYPE_CHECKING:
     from equipoise.replay.importers.groups.dump import Dump
@@ -33,24 +33,14 @@ _END_MS = 2**62
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-def _moment(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        moment = dt.datetime.fromisoformat(text)
-    except ValueError:
-        raise InputError(f"--{parameter.name}: {text!r} is not a time; write it as 2026-11-23T09:30 or 2026-11-23T09:30+01:00") from None
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp() * 1000)
-
-
 @command("incident", short_help="Explain what happened to the groups of a recorded cluster, whatever leads them.")
 @click.argument("recording", metavar="RECORDING")
 @click.option("--group", metavar="GROUP", help="Group to explain.")
 @click.option("--all", "every", is_flag=True, help="Explain all groups of the recording, those that stood still longest first.")
 @click.option("--markdown", is_flag=True, help="Print Markdown, for a ticket.")
 @click.option("--html", "html_path", type=_FILE, metavar="FILE", help="Also write an HTML page with a picture to FILE; needs --group.")
-@click.option("--from", "from_", metavar="TIME", callback=_moment, help="Leave out what was over before, as 2026-11-23T09:30 (UTC).")
-@click.option("--to", "to", metavar="TIME", callback=_moment, help="Leave out what began later.")
+@click.option("--from", "from_", metavar="TIME", type=TIME, help="Leave out what was over before, as 2026-11-23T09:30 (UTC).")
+@click.option("--to", "to", metavar="TIME", type=TIME, help="Leave out what began later.")
 def incident(
     screen: Screen, recording: str, group: str | None, html_path: Path | None, from_: int | None, to: int | None, *, every: bool, markdown: bool
 ) -> None:
@@ -73,15 +63,19 @@ def incident(
     from equipoise.replay.incident import at_once, history_of, incidents
     from equipoise.replay.incident.page import render_incidents
 
-    if every == (group is not None):
-        raise InputError("--group: name the group to explain, or give --all")
+    if every and group is not None:
+        raise InputError("--group: name one group, or give --all, and not both")
+    if from_ is not None and to is not None and to <= from_:
+        raise InputError(f"--to: {day_text(to)} is not after --from, {day_text(from_)}; exchange them")
     if html_path is not None and every:
         raise InputError("--html: a page is of one group; name it with --group")
     check_files(("--html", html_path, Kind.PAGE))
     with _opened(recording) as opened:
         names = opened.groups()
+        if group is None and not every:
+            raise InputError(f"--group: name the group to explain, or give --all; {groups_text(names, recording)}")
         if group is not None and group not in names:
-            raise InputError(f"--group: {recording} has no group {group!r}; equipoise cluster {recording} lists those that it has")
+            raise InputError(f"--group: {recording} has no group {group!r}; {groups_text(names, recording)}")
         found = []
         for name in names if group is None else [group]:
             history = history_of(opened, name)
@@ -115,6 +109,7 @@ def _opened(place: str) -> Recording | Dump:
     from equipoise.replay.importers.groups.recording import open_recording
     from equipoise.replay.importers.kafka_streams import Source, shipped_runs
 
+    check_recording(place, *shipped_runs())
     folder = Path(place)
     if folder.is_dir() or (not folder.exists() and place in shipped_runs()):
         return Dump(Source(folder if folder.exists() else shipped_runs()[place]))

@@ -13,6 +13,7 @@ import click
 
 from equipoise.cli.command import command
 from equipoise.cli.import_ import given_settings
+from equipoise.cli.params import Number
 from equipoise.cli.screen import Screen
 from equipoise.cli.settings import settings_options
 from equipoise.cli.visible import JsonFormatter, VisibleFormatter
@@ -32,7 +33,7 @@ MAX_STEP_MS = 60_000
 @click.option("--group", required=True, metavar="GROUP", help="Kafka consumer group of the classic protocol.")
 @click.option("--log", "log_file", type=click.Path(path_type=Path), metavar="FILE", help="Log of the group.  [default: GROUP.db]")
 @click.option(
-    "--hold", "hold_s", type=click.FloatRange(0, 240), default=0.0, metavar="S", help="How many seconds partitions of a gone member wait for it."
+    "--hold", "hold_s", type=Number(0, 240), default=0.0, metavar="S", help="How many seconds partitions of a gone member wait for it."
 )  # fmt: skip
 @click.option("--capacity", "capacities", multiple=True, metavar="CLIENT_ID=N", help="Clients with this id (with * and ?) get N times as much.")
 @click.option("--evict", is_flag=True, help="Take the present leader out of the group once, so that equipoise leads now.")
@@ -72,11 +73,14 @@ def lead(
         from equipoise.seat.generation import SeatSettings
     except ImportError:
         raise InputError(MISSING) from None
+    place = log_file or Path(f"{group}.db")
+    if place.suffix not in (".db", ".jsonl"):
+        raise InputError(f"--log {place}: name a file that ends in .db (SQLite) or .jsonl (JSON Lines)")
     chosen = SeatSettings(hold_ms=int(hold_s * 1_000), capacities=dict(map(_capacity, capacities)))
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else VisibleFormatter("%(asctime)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    asyncio.run(_lead(settings, group, log_file or Path(f"{group}.db"), chosen, configuration(settings_given), evict=evict))
+    asyncio.run(_lead(settings, group, place, chosen, configuration(settings_given), evict=evict))
 
 
 async def _lead(connection: Connection, group: str, log_file: Path, settings: SeatSettings, config: GroupConfigured, *, evict: bool) -> None:
@@ -85,6 +89,7 @@ async def _lead(connection: Connection, group: str, log_file: Path, settings: Se
 
     with SeatLog(log_file, group) as book:
         book.configure(config)
+        logging.getLogger(__name__).info("group %s: its log is %s", group, log_file)
         seat = Seat(connection, group, book, settings, evict=evict)
         for which in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(which, seat.stop)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import difflib
 import json
+import math
 from collections.abc import Iterable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 import click
@@ -13,7 +16,7 @@ import click
 from equipoise.cli.screen import Screen
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.log import Log, PartitionedLog, open_log
-from equipoise.events.records import BaseState, Entry
+from equipoise.events.records import BaseState, Entry, Record
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId, parse_task
 
@@ -30,6 +33,41 @@ class _LogToRead(click.ParamType):
         return log
 
 
+class WholeNumber(click.IntRange):
+    """A whole number within bounds, as click's, which says how to write one."""
+
+    name = "whole number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            int(value)
+        except ValueError:
+            self.fail(f"{value!r:.80} is not a whole number{_bounds(self)}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class Number(click.FloatRange):
+    """A number within bounds, as click's, which says how to write one. Neither nan nor inf."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            is_number = math.isfinite(float(value))
+        except ValueError:
+            is_number = False
+        if not is_number:
+            self.fail(f"{value!r:.80} is not a number{_bounds(self)}; write one as 2.5", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def _bounds(kind: WholeNumber | Number) -> str:
+    least, most = kind.min, kind.max
+    if least is None or most is None:
+        return "" if least is None else f" above {least}" if kind.min_open else f" from {least} on"
+    return f" from {least} to {most}"
+
+
 class _Task(click.ParamType):
     """A task id in text form, ``0_3``."""
 
@@ -42,6 +80,9 @@ class _Task(click.ParamType):
             self.fail(error.problem, param, ctx)
 
 
+if TYPE_CHECKING:
+    from equipoise.events.log.kafka.connection import Connection
+
 LOG = _LogToRead()
 """``@click.argument("log", type=LOG)`` gives an open `equipoise.events.log.Log`."""
 
@@ -51,8 +92,100 @@ opened after all other input is checked.
 """
 
 TASK = _Task()
-OFFSET = click.IntRange(min=0)
-"""A fact's offset."""
+
+
+@attrs.frozen
+class Moment:
+    """A time that the user named."""
+
+    ms: int
+
+
+class _OffsetOrTime(WholeNumber):
+    """A fact's offset, or a time, which stands for the last fact until then."""
+
+    name = "offset or time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | Moment:
+        if isinstance(value, Moment) or not isinstance(value, str) or value.removeprefix("-").isdecimal():
+            return cast(int, value if isinstance(value, Moment) else super().convert(value, param, ctx))
+        moment = TIME.convert(value, param, ctx)
+        return Moment(moment)
+
+
+class _Time(click.ParamType):
+    """A time, in UTC unless it has a time zone, as ms since 1970."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            moment = dt.datetime.fromisoformat(value)
+        except ValueError:
+            offset = "an offset, or " if param is not None and isinstance(param.type, _OffsetOrTime) else ""
+            self.fail(f"{value!r:.80} is not {offset}a time with its date; write it as 2026-11-23T09:30 (UTC) or 2026-11-23T09:30+01:00", param, ctx)
+        return round((moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp() * 1000)
+
+
+TIME = _Time()
+"""``@click.option("--from", type=TIME)`` gives ms since 1970."""
+OFFSET = _OffsetOrTime(min=0)
+"""``--at`` of a command on a LOG. `offset_of` gives the offset of what it gives."""
+AT_HELP = "or a time, as 2026-11-23T09:30 (UTC). Default: the last."
+
+
+def offset_of(log: Log, at: int | Moment | None, group: str | None) -> int | None:
+    """Returns the offset that ``--at`` stands for: of a time, that of the last fact until then.
+
+    Raises InputError when the log begins later.
+    """
+    if not isinstance(at, Moment):
+        return at
+    found = None
+    records = log.read_beside(group) if group is not None and isinstance(log, PartitionedLog) else log.read()
+    for entry in records:
+        if isinstance(entry, Record):
+            if entry.append_ms > at.ms:
+                if found is None:
+                    from equipoise.replay.wording import day_text
+
+                    raise InputError(f"--at: the log begins later, at {day_text(entry.append_ms)}; name a time from then on")
+                break
+            found = entry.offset
+    return found
+
+
+def brokers_of(location: str) -> Connection:
+    """Returns how to reach the brokers that ``kafka://host:port`` names. Raises InputError for any
+    other text.
+    """
+    from equipoise.replay.importers.kafka_streams.broker import SCHEME, connection_of
+
+    if not location.startswith(SCHEME):
+        raise InputError(f"{location}: not a place of brokers; write {SCHEME}{location if is_address(location) else 'host:port'}")
+    return connection_of(location)
+
+
+def check_recording(place: str, *names: str) -> None:
+    """Raises InputError when `place` is no file, no folder and none of `names`, recorded runs that
+    come with equipoise, with what was probably meant.
+    """
+    if Path(place).exists() or place in names:
+        return
+    if is_address(place):
+        raise InputError(f"{place}: there is no such recording; for a broker write kafka://{place}")
+    near = difflib.get_close_matches(place, names, n=1)
+    known = f" Recorded runs that come with equipoise: {', '.join(names)}" if names else ""
+    fix = f"did you mean {near[0]}?" if near else f"make one with `equipoise record kafka://host:port --to FILE`, or correct the path.{known}"
+    raise InputError(f"{place}: there is no such recording; {fix}")
+
+
+def is_address(text: str) -> bool:
+    """Whether `text` looks like a broker's address, host:port."""
+    host, _, port = text.partition(",")[0].rpartition(":")
+    return bool(host) and port.isdecimal() and "/" not in text
 
 
 def read(screen: Screen, log: Log, label: str, group: str | None = None) -> Iterator[Entry]:
@@ -61,8 +194,22 @@ def read(screen: Screen, log: Log, label: str, group: str | None = None) -> Iter
     """
     records = log.read()
     if group is not None and isinstance(log, PartitionedLog):
-        records = log.read_beside(group)
+        records = _known(log, group, log.read_beside(group))
     return _remarked(screen, screen.track(records, label, log.count()))
+
+
+def _known(log: Log, group: str, records: Iterator[Entry]) -> Iterator[Entry]:
+    """The records of one partition. When none is of `group`: raises InputError, with the groups of
+    all partitions.
+    """
+    is_there = False
+    for entry in records:
+        is_there = is_there or entry.group == group
+        yield entry
+    if not is_there:
+        from equipoise.replay.wording import groups_text
+
+        raise InputError(f"--group: the log holds no fact of group {group!r}; {groups_text({each.group for each in log.read() if each.group})}")
 
 
 def _remarked(screen: Screen, records: Iterator[Entry]) -> Iterator[Entry]:

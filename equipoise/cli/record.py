@@ -13,6 +13,7 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.exit_codes import resumable
 from equipoise.cli.outage import outages
+from equipoise.cli.params import Number, brokers_of
 from equipoise.cli.screen import Screen
 from equipoise.events.errors import InputError
 from equipoise.replay.wording import counted
@@ -32,9 +33,9 @@ _DAY_MS = 86_400_000
 @click.argument("place", metavar="kafka://HOST:PORT")
 @click.option("--to", "location", metavar="FILE", required=True, help="Recording to write, or to continue.")
 @click.option("--group", "patterns", multiple=True, metavar="PATTERN", help="Record these groups only, as 'orders-*'; may be given again.")
-@click.option("--sample-s", type=click.FloatRange(min=1), default=10.0, show_default=True, help="Seconds between two samples of end offsets.")
-@click.option("--poll-s", type=click.FloatRange(min=0.2), default=5.0, show_default=True, help="Seconds between two looks, if groups are polled.")
-@click.option("--keep-days", type=click.FloatRange(min=0, min_open=True), metavar="DAYS", help="Delete what is older. Default: keep everything.")
+@click.option("--sample-s", type=Number(min=1), default=10.0, show_default=True, help="Seconds between two samples of end offsets.")
+@click.option("--poll-s", type=Number(min=0.2), default=5.0, show_default=True, help="Seconds between two looks, if groups are polled.")
+@click.option("--keep-days", type=Number(min=0, min_open=True), metavar="DAYS", help="Delete what is older. Default: keep everything.")
 @click.option("--once", is_flag=True, help="Record what the brokers still have, and exit. Default: continue until interrupted.")
 def record(
     screen: Screen, place: str, location: str, patterns: tuple[str, ...], sample_s: float, poll_s: float, keep_days: float | None, *, once: bool
@@ -59,6 +60,7 @@ def record(
     """
     from equipoise.replay.importers.groups.recording import open_recording
 
+    brokers_of(place)
     keep_ms = None if keep_days is None else round(keep_days * _DAY_MS)
 
     def there() -> str:
@@ -94,9 +96,8 @@ async def _record(
     from equipoise.replay.importers.groups.cluster import ClusterReader
     from equipoise.replay.importers.groups.polled import LOST, PolledCluster
     from equipoise.replay.importers.groups.recorder import Recorded, Recorder
-    from equipoise.replay.importers.kafka_streams.broker import connection_of
 
-    connection = connection_of(place)
+    connection = brokers_of(place)
     total = Recorded()
     polls = False
     while True:

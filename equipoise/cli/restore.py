@@ -7,7 +7,7 @@ import click
 
 from equipoise.cli.command import command
 from equipoise.cli.exit_codes import resumable
-from equipoise.cli.params import LOG
+from equipoise.cli.params import LOG, WholeNumber
 from equipoise.cli.screen import Screen
 from equipoise.events.errors import InputError
 from equipoise.events.log import Log
@@ -18,7 +18,7 @@ from equipoise.replay.wording import counted
 @command("restore", short_help="Write an archived log back into new topics of Kafka.")
 @click.argument("log", metavar="ARCHIVE", type=LOG)
 @click.argument("location", metavar="KAFKA")
-@click.option("--replication", type=click.IntRange(0), default=0, show_default=True, help="Copies of each topic. 0: three, or one for each broker.")
+@click.option("--replication", type=WholeNumber(0), default=0, show_default=True, help="Copies of each topic. 0: three, or one for each broker.")
 def restore(screen: Screen, log: Log, location: str, replication: int) -> None:
     """Make the topics of KAFKA (kafka://host:port[/prefix]) and write ARCHIVE into them: every fact
     at its former offset and with its former append time, and every decision. Then read all of it

@@ -15,7 +15,7 @@ import attrs
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.params import LOG, OFFSET, read
+from equipoise.cli.params import AT_HELP, LOG, OFFSET, Moment, Number, offset_of, read
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.cli.settings import settings_options
 from equipoise.cli.visible import shortened, visible
@@ -59,11 +59,11 @@ class _KeepType(click.ParamType):
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     metavar="SECONDS",
     help="Stop following after this time. Default: follow until all are gone.",
 )
-@click.option("--at", "at_offset", type=OFFSET, metavar="OFFSET", help="With a LOG: the group after this fact. Default: the last.")
+@click.option("--at", "at_offset", type=OFFSET, metavar="OFFSET|TIME", help=f"With a LOG: the group after this fact, {AT_HELP}")
 @settings_options(LiveSettings)
 def scale_down(
     screen: Screen,
@@ -76,7 +76,7 @@ def scale_down(
     follow: bool,
     cancel: bool,
     timeout_s: float | None,
-    at_offset: int | None,
+    at_offset: int | Moment | None,
 ) -> int:
     """Pick the members whose leaving makes the others restore the fewest records; each rack gives
     up its share, and members that are already leaving count. In a running group (--group without
@@ -109,7 +109,7 @@ def scale_down(
     if log is not None:
         if keep is None or timeout_s is not None:
             raise click.UsageError("LOG: a log only names members; leave it out to ask a running group")
-        screen.answer(*_picked(screen, log, keep, at_offset, group))
+        screen.answer(*_picked(screen, log, keep, offset_of(log, at_offset, group), group))
         return 0
     if group is None:
         raise InputError("--group: name the group; `equipoise groups` lists them")

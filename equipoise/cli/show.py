@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.params import LOG, OFFSET, read
+from equipoise.cli.params import AT_HELP, LOG, OFFSET, Moment, offset_of, read
 from equipoise.cli.screen import Line, Part, Screen, Styled, Table, bold
 from equipoise.cli.visible import shortened
 from equipoise.events.log import Log
@@ -24,9 +24,9 @@ _MOST_NAMED = 12
 
 @command("show", short_help="Show a group's state at an offset: members, tasks, copies.")
 @click.argument("log", type=LOG)
-@click.option("--at", "at_offset", type=OFFSET, metavar="OFFSET", help="State after this fact. Default: the last.")
+@click.option("--at", "at_offset", type=OFFSET, metavar="OFFSET|TIME", help=f"State after this fact, {AT_HELP}")
 @click.option("--group", metavar="GROUP", help="Group to show; required if LOG holds several.")
-def show(screen: Screen, log: Log, at_offset: int | None, group: str | None) -> None:
+def show(screen: Screen, log: Log, at_offset: int | Moment | None, group: str | None) -> None:
     """Fold LOG up to an offset and show the group's state there: the verdict, every member, every
     task with its copies.
 
@@ -34,11 +34,12 @@ def show(screen: Screen, log: Log, at_offset: int | None, group: str | None) -> 
     Examples:
       equipoise show group.db
       equipoise show group.db --at 1200
+      equipoise show group.db --at 2026-11-23T09:30
       equipoise show --json group.db | jq '.tasks[] | select(.owner == null)'
     """
     from equipoise.replay.group_view import show  # loads the solver
 
-    view = show(read(screen, log, "folding", group), group=group, at_offset=at_offset)
+    view = show(read(screen, log, "folding", group), group=group, at_offset=offset_of(log, at_offset, group))
     screen.answer(view.document(), *view_parts(view))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.params import LOG, NEW_LOG, read, with_settings
+from equipoise.cli.params import LOG, NEW_LOG, Number, WholeNumber, read, with_settings
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.events.errors import InputError
 from equipoise.events.log import Log
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.option("--force", is_flag=True, help="Replace whatever log is there.")
 @click.option("--assignor", metavar="NAME", help="Assignor. Default: the one that LOG is configured for.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Change a group setting, as num_standbys=1; may be repeated.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed of network delays and other chances.")
+@click.option("--seed", type=WholeNumber(min=0), default=0, show_default=True, help="Random seed of network delays and other chances.")
 @click.option(
     "--announce-closes/--no-announce-closes",
     default=True,
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--restarts-within",
-    type=click.FloatRange(min=0.001),
+    type=Number(min=0.001),
     metavar="SECONDS",
     help="Members that close and start again within this time say that they will be back within it (on_sigterm=restart).",
 )
-@click.option("--restore-speed", type=click.IntRange(min=1), metavar="N", help="Records per second that a member restores. Default: fitted from LOG.")
+@click.option("--restore-speed", type=WholeNumber(min=1), metavar="N", help="Records per second that a member restores. Default: fitted from LOG.")
 @click.option("--group", metavar="GROUP", help="Group to simulate; required if LOG holds several.")
 def simulate(
     screen: Screen,

@@ -10,7 +10,7 @@ import click
 
 from equipoise.cli.command import command
 from equipoise.cli.outage import outages
-from equipoise.cli.params import LOG
+from equipoise.cli.params import LOG, WholeNumber
 from equipoise.cli.screen import Screen
 from equipoise.events import codec
 from equipoise.events.decisions import EventRejected
@@ -27,7 +27,7 @@ _MOST_CHARS = 300
 @command("tail", short_help="Print the last decisions of a log; --follow continues with new ones.")
 @click.argument("log", type=LOG)
 @click.option("--group", metavar="GROUP", help="Print only this group.")
-@click.option("-n", "--lines", type=click.IntRange(min=0), default=10, show_default=True, help="Number of past decisions.")
+@click.option("-n", "--lines", type=WholeNumber(min=0), default=10, show_default=True, help="Number of past decisions.")
 @click.option("--facts", is_flag=True, help="Print facts too.")
 @click.option("-f", "--follow", is_flag=True, help="Continue with new records until interrupted. A LOG with several partitions needs --group.")
 def tail(screen: Screen, log: Log, group: str | None, lines: int, facts: bool, follow: bool) -> None:
@@ -67,6 +67,9 @@ def tail(screen: Screen, log: Log, group: str | None, lines: int, facts: bool, f
         screen.remark(f"{problem}; waiting for one")
     for entry in last:
         _print(screen, entry, asked)
+    if not last and lines and not follow:
+        of_group = "" if group is None else f" of group {group!r}"
+        screen.remark(f"{log.location} holds no {'record' if facts else 'decision'}{of_group}{'' if facts else '; --facts prints its facts'}")
     if not follow:
         return
     with outages(screen, log.location) as brokers:

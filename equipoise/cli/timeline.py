@@ -9,7 +9,7 @@ import click
 
 from equipoise.cli.command import command
 from equipoise.cli.explain import moves_table
-from equipoise.cli.params import LOG, OFFSET, read
+from equipoise.cli.params import AT_HELP, LOG, OFFSET, Moment, offset_of, read
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.cli.show import differs_line
 from equipoise.events.log import Log
@@ -28,11 +28,11 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.argument("log", type=LOG)
 @click.option("--html", "html_path", type=_FILE, metavar="FILE", help="Also write an HTML page to FILE; an earlier page is replaced.")
 @click.option("--svg", "svg_path", type=_FILE, metavar="FILE", help="Also write an SVG picture to FILE; an earlier picture is replaced.")
-@click.option("--at", "until_offset", type=OFFSET, metavar="OFFSET", help="Stop after this fact. Default: the last.")
+@click.option("--at", "until_offset", type=OFFSET, metavar="OFFSET|TIME", help=f"Stop after this fact, {AT_HELP}")
 @click.option("--group", metavar="GROUP", help="Group to show; required if LOG holds several.")
 @click.option("--all", "everything", is_flag=True, help="Show every row of every table.")
 def timeline(
-    screen: Screen, log: Log, html_path: Path | None, svg_path: Path | None, until_offset: int | None, group: str | None, everything: bool
+    screen: Screen, log: Log, html_path: Path | None, svg_path: Path | None, until_offset: int | Moment | None, group: str | None, everything: bool
 ) -> None:
     """Show the history of LOG: the cost of each marked window, every move with how long it took,
     every round with its cause, each task's time without a running owner, and when each member was
@@ -50,7 +50,7 @@ def timeline(
     from equipoise.replay.timelines import build_timeline, render_page, render_picture, timeline_document
 
     check_files(("--html", html_path, Kind.PAGE), ("--svg", svg_path, Kind.PICTURE))
-    built = build_timeline(read(screen, log, "folding", group), group=group, until_offset=until_offset)
+    built = build_timeline(read(screen, log, "folding", group), group=group, until_offset=offset_of(log, until_offset, group))
     wanted = (("--html", html_path, Kind.PAGE, render_page), ("--svg", svg_path, Kind.PICTURE, render_picture))
     for option, path, kind, render in wanted:
         if path is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.params import LOG, read, setting_value
+from equipoise.cli.params import LOG, WholeNumber, read, setting_value
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.log import Log
@@ -46,9 +46,9 @@ MEASURES = (
     help="Values of a setting, of assignor, announce_closes or carrier; several: all combinations.",
 )
 @click.option(
-    "--seeds", type=click.IntRange(1, 100), default=3, show_default=True, help="Simulations of each configuration, with different random seeds."
+    "--seeds", type=WholeNumber(1, 100), default=3, show_default=True, help="Simulations of each configuration, with different random seeds."
 )
-@click.option("--restore-speed", type=click.IntRange(min=1), metavar="N", help="Records per second that a member restores. Default: fitted from LOG.")
+@click.option("--restore-speed", type=WholeNumber(min=1), metavar="N", help="Records per second that a member restores. Default: fitted from LOG.")
 @click.option("--group", metavar="GROUP", help="Group to simulate. Default: every group of LOG, one after the other.")
 @click.option(
     "--svg",

@@ -177,6 +177,7 @@ class Seat:
             self._remember(description.members)
             self._protocols = (description.protocol, *(each for each in PROTOCOLS if each != description.protocol))
         if not description.members:
+            log.info("group %s: has no consumer yet; leads those that join", self.group)
             return await self._client.join(self._protocols)
         counts = self._was_counted or description.protocol in COUNTING_PROTOCOLS
         return await self._client.join_in(seat_bucket([each.member_id for each in description.members], counts=counts), self._protocols)

@@ -22,7 +22,7 @@ from typing import Protocol, Self, runtime_checkable
 from equipoise.events.errors import InputError
 from equipoise.events.facts import Fact
 from equipoise.events.log.jsonl import JsonLinesLog
-from equipoise.events.log.parquet.stores import is_object_location
+from equipoise.events.log.parquet.stores import check_scheme, is_object_location
 from equipoise.events.log.rows import Row
 from equipoise.events.log.sqlite import SqliteLog
 from equipoise.events.log.stored import Mode
@@ -154,6 +154,7 @@ def open_log(location: str | PathLike[str], mode: Mode = "r", *, check_structure
 
         return ArchiveLog(text, mode)
     if "://" in text:
+        check_scheme(text)
         forms = "SQLite (group.db, sqlite:///group.db), JSON Lines (group.jsonl), Parquet (archive/, s3://, gs://, abfs://) and kafka://host:port[/prefix]"
         raise InputError(f"{text}: this build reads {forms}")
     if text.endswith(".db"):

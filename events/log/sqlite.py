@@ -91,7 +91,11 @@ class SqliteLog(StoredLog):
             self._close_files()
             if mode != "r" and isinstance(error, sqlite3.OperationalError):  # locked, full, read-only, ...
                 raise cannot_write(path, error) from None
-            raise DamagedError(0, f"{path} cannot be read: {reason_of(error)}; restore the log from a copy") from None
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:
+                problem = "is not a SQLite file, as a log named .db is; name another file, or restore the log from a copy"
+            else:
+                problem = f"cannot be read: {reason_of(error)}; restore the log from a copy"
+            raise DamagedError(0, f"{path} {problem}") from None
         except BaseException:
             self._close_files()
             raise

@@ -33,6 +33,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from equipoise.events.log.kafka.connection import Connection
+
 POM = Path(__file__).with_name("pom.xml")
 INSTALL = "apt-get install -y default-jdk-headless maven"
 MOST_START_S = 120.0
@@ -314,7 +316,11 @@ def main(arguments: list[str]) -> int:
     """``python -m tests.live.brokers [PORT]``: one broker on this machine, until interrupted; gone
     then, with what it held.
     """
-    port = int(arguments[0]) if arguments else 9092
+    given = arguments[0] if arguments else "9092"
+    if not (given.isascii() and given.isdecimal() and 1 <= int(given) <= 65_535):
+        print(f"PORT={given}: not a port from 1 to 65535; as in make broker PORT=9192", file=sys.stderr)
+        return 2
+    port = int(given)
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", port)) == 0:
             print(f"port {port} is taken; name another one: make broker PORT=9192", file=sys.stderr)
@@ -325,6 +331,8 @@ def main(arguments: list[str]) -> int:
     try:
         with Brokers(port=str(port)) as brokers:
             print(f"a Kafka broker at {brokers.bootstrap}; ctrl-C ends it, and what it holds is gone then", flush=True)
+            if brokers.bootstrap != Connection().bootstrap:
+                print(f"in each other terminal: export EQUIPOISE_BOOTSTRAP={brokers.bootstrap}", flush=True)
             stopped.wait()
     except NoBrokerError as error:
         print(error, file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -39,6 +40,7 @@ def spark_session(master: str | None, settings: Sequence[str]) -> Iterator[Any]:
         if not equals:
             raise InputError(f"--conf {setting}: write it as name=value")
         given[name] = value
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # an interrupt cuts its connection, for which it logs a traceback
     spark, is_ours = session(master, given)
     try:
         yield spark

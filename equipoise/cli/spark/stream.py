@@ -14,6 +14,7 @@ import attrs
 import click
 
 from equipoise.cli.command import command
+from equipoise.cli.params import WholeNumber
 from equipoise.cli.screen import Screen
 from equipoise.cli.spark.shared import spark_options, spark_session
 from equipoise.events.errors import InputError
@@ -54,8 +55,8 @@ def _streaming(run: Callable[..., int | None]) -> Callable[..., int | None]:
     made = click.argument("location", metavar="KAFKA")(with_streaming)
     made = click.option("--checkpoint", required=True, metavar="FOLDER", help=where_it_is)(made)
     made = click.option("--once", is_flag=True, help="Process the records that are there now, and exit.")(made)
-    made = click.option("--most-records", type=click.IntRange(1), default=200_000, show_default=True, help="Most records of one trigger.")(made)
-    made = click.option("--metrics-port", type=click.IntRange(1, 65_535), metavar="PORT", help="Serve counts to Prometheus on this port.")(made)
+    made = click.option("--most-records", type=WholeNumber(1), default=200_000, show_default=True, help="Most records of one trigger.")(made)
+    made = click.option("--metrics-port", type=WholeNumber(1, 65_535), metavar="PORT", help="Serve counts to Prometheus on this port.")(made)
     return spark_options(made)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from equipoise.cli.command import command
+from equipoise.cli.params import WholeNumber
 from equipoise.cli.screen import Part, Screen, Table
 from equipoise.cli.spark.shared import archives, spark_session, units
 from equipoise.cli.what_if import MEASURES, swept
@@ -25,7 +26,7 @@ _MOST_ROWS = 40
 )
 @click.option("--sweep", "dimensions", multiple=True, metavar="NAME=V1,V2,...", help="Values of a setting; several: all combinations.")
 @click.option(
-    "--seeds", type=click.IntRange(1, 100), default=3, show_default=True, help="Simulations of each configuration, with different random seeds."
+    "--seeds", type=WholeNumber(1, 100), default=3, show_default=True, help="Simulations of each configuration, with different random seeds."
 )
 @click.option("--to", "folder", metavar="FOLDER", type=click.Path(path_type=Path), help="Also write the rows to FOLDER, as Parquet.")
 def what_if(

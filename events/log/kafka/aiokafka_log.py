@@ -6,6 +6,8 @@ missing, a line comes once each 10 s.
 from __future__ import annotations
 
 import logging
+import os
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,6 +48,12 @@ CONSEQUENCES = frozenset(
 """Formats of lines that are held back while a broker does not answer, and mean something else
 otherwise.
 """
+IN_ERRORS = frozenset({"Unexpected error during InitProducerIdRequest: %s"})
+"""Formats of lines which come just before an error that says the same."""
+ONCE = frozenset({("Group Coordinator Request failed: %s", "GroupCoordinatorNotAvailableError")})
+"""Formats of lines, and errors in them, that mean something only when they come again: the first
+group of a new broker has no coordinator for a moment.
+"""
 LOGGERS = tuple(
     logging.getLogger(name)
     for name in ("aiokafka", "aiokafka.cluster", "aiokafka.consumer.fetcher", "aiokafka.consumer.group_coordinator", "aiokafka.producer.sender")
@@ -67,9 +75,16 @@ class _HoldBack(logging.Filter):
         if record.msg in FAILURES:
             for each in tuple(self.heard_by):
                 each.failed(record.getMessage())
+        elif record.msg in IN_ERRORS or ((record.msg, _error_of(record)) in ONCE and self._is_first(record)):
+            pass
         elif (record.msg not in CONSEQUENCES or not any(each.is_away for each in tuple(self.heard_by))) and not self._is_repeated(record):
             return True
         return _LOG.isEnabledFor(logging.DEBUG) or logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
+
+    def _is_first(self, record: logging.LogRecord) -> bool:
+        line = record.name, record.getMessage()
+        with self.lock:
+            return self._said_s.setdefault(line, record.created) == record.created
 
     def _is_repeated(self, record: logging.LogRecord) -> bool:
         line = record.name, record.getMessage()
@@ -82,7 +97,38 @@ class _HoldBack(logging.Filter):
         return False
 
 
+def _error_of(record: logging.LogRecord) -> str:
+    """Name of the error that a line is about."""
+    first = record.args[0] if isinstance(record.args, tuple) and record.args else None
+    return type(first).__name__
+
+
 _FILTER = _HoldBack()
+
+
+class FailedConnections:
+    """The reasons for which brokers could not be connected to, within one attempt."""
+
+    is_away = False
+
+    def __init__(self) -> None:
+        self._reasons: dict[str, None] = {}
+
+    def failed(self, what: str) -> None:
+        found = _CONNECT.fullmatch(what)
+        if found is None:
+            return
+        number = _ERRNO.match(found["why"])
+        said = found["why"] if number is None else os.strerror(int(number["number"])) if int(number["number"]) > 0 else number["text"]
+        self._reasons[f"{found['address']}: {said}"] = None
+
+    def text(self) -> str:
+        """The reasons in brackets, with a space before them; "": none is known."""
+        return f" ({'; '.join(self._reasons)})" if self._reasons else ""
+
+
+_CONNECT = re.compile(r'Unable (?:connect to|to request metadata from) "(?P<address>[^"]*)": (?P<why>.*)', re.DOTALL)
+_ERRNO = re.compile(r"\[Errno (?P<number>-?\d+)\] (?P<text>.*)", re.DOTALL)
 
 
 @contextmanager

@@ -10,9 +10,42 @@ from typing import Any
 import attrs
 
 from equipoise.events import fields
-from equipoise.events.errors import InputError
+from equipoise.events.errors import FieldError, InputError
 from equipoise.events.log.kafka.client import Clients
-from equipoise.events.log.kafka.settings import build, from_environment, setting
+from equipoise.events.log.kafka.settings import build, from_environment, setting, variable
+
+MOST_PORT = 65_535
+
+
+def _addresses(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """Accepts brokers' addresses: a host or host:port each, with commas between them."""
+    fields.text()(owner, attribute, value)
+    for address in value.split(","):
+        problem = _unsound(address.strip())
+        if problem is not None:
+            raise FieldError(f"{type(owner).__name__}.{attribute.name}", f"{problem}; write host:port[,host:port]")
+
+
+def _unsound(address: str) -> str | None:
+    """What is wrong with one address; None: nothing."""
+    if "/" in address or "@" in address or any(char.isspace() for char in address):
+        return f"{address!r:.80} is not host:port"
+    if address.startswith("["):
+        host, bracket, rest = address[1:].partition("]")
+        port = rest.removeprefix(":") if rest.startswith(":") else None
+        if not bracket or (rest and port is None):
+            return f"{address!r:.80} is not [host]:port"
+    elif address.count(":") > 1:  # an IPv6 address without a port
+        host, port = address, None
+    else:
+        host, colon, rest = address.partition(":")
+        port = rest if colon else None
+    if not host:
+        return f"{address!r:.80} names no host"
+    if port is not None and not (port.isascii() and port.isdecimal() and 1 <= int(port) <= MOST_PORT):
+        return f"{port!r:.80} in {address!r:.80} is not a port from 1 to {MOST_PORT}"
+    return None
+
 
 _TEXT_OR_NONE = fields.optional(fields.text())
 MISSING = "Kafka needs the extra: pip install 'equipoise[kafka]'"
@@ -22,7 +55,7 @@ MISSING = "Kafka needs the extra: pip install 'equipoise[kafka]'"
 class Connection:
     """Addresses, TLS and SASL. Passwords come from the environment or TOML."""
 
-    bootstrap: str = setting("127.0.0.1:9092", "Brokers to begin with: host:port,host:port.", validator=fields.text())
+    bootstrap: str = setting("127.0.0.1:9092", "Brokers to begin with: host:port,host:port.", validator=_addresses)
     security_protocol: str = setting(
         "PLAINTEXT",
         "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.",
@@ -58,13 +91,24 @@ class Connection:
         """
         if "SSL" not in self.security_protocol:
             return None
+        if self.ssl_key_file is not None and self.ssl_certificate_file is None:
+            raise InputError("ssl_certificate_file: ssl_key_file is its key, and needs it; set both or none")
+        for name in ("ssl_ca_file", "ssl_certificate_file", "ssl_key_file"):
+            _check_file(name, getattr(self, name))
         try:
             context = ssl.create_default_context(cafile=self.ssl_ca_file)
-            context.check_hostname = self.ssl_check_hostname
-            if self.ssl_certificate_file is not None:
-                context.load_cert_chain(self.ssl_certificate_file, self.ssl_key_file, self.ssl_key_password)
         except OSError as error:  # ssl.SSLError is one
-            raise InputError(f"ssl_ca_file, ssl_certificate_file, ssl_key_file: {error}") from None
+            raise InputError(f"ssl_ca_file: {self.ssl_ca_file} holds no certificates in PEM ({error}); name the file of the brokers' CA") from None
+        context.check_hostname = self.ssl_check_hostname
+        if self.ssl_certificate_file is not None:
+            key = self.ssl_key_file or self.ssl_certificate_file
+            try:
+                context.load_cert_chain(self.ssl_certificate_file, self.ssl_key_file, self.ssl_key_password or _no_password)
+            except _NoPasswordError:
+                raise InputError(f"ssl_key_password: the key in {key} is encrypted; set {variable('ssl_key_password')}") from None
+            except OSError as error:
+                what = f"{self.ssl_certificate_file} and {key} are no certificate in PEM with its key, or the password is another one ({error})"
+                raise InputError(f"ssl_certificate_file, ssl_key_file: {what}") from None
         return context
 
     @property
@@ -88,6 +132,25 @@ class Connection:
                 "sasl_plain_password": self.sasl_password,
             }
         return options
+
+
+class _NoPasswordError(Exception):
+    """OpenSSL asked for the password of a key. Without this it would ask on the terminal."""
+
+
+def _no_password() -> str:
+    raise _NoPasswordError
+
+
+def _check_file(name: str, path: str | None) -> None:
+    """Raises InputError when the file of a setting cannot be read."""
+    if path is None:
+        return
+    try:
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise InputError(f"{name}: {path}: {error.strerror or error}; correct the path, or the rights of the file") from None
 
 
 def connection_to(bootstrap: str, environ: Mapping[str, str] = os.environ) -> Connection:

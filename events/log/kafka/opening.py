@@ -72,7 +72,7 @@ def reaching(connection: Connection) -> Any:
     try:
         yield
     except KafkaConnectionError as error:
-        raise UnreachableError(f"bootstrap: no broker answers at {connection.bootstrap} ({error}); start it, or correct the address") from None
+        raise _unreachable(connection, f" ({error})") from None
     except TopicAuthorizationFailedError as error:
         topics = ", ".join(sorted(error.args[0])) if error.args and isinstance(error.args[0], set | list | tuple) else str(error)
         raise NotAllowedError(f"topic {topics}: {NOT_SEEN}") from None
@@ -81,11 +81,34 @@ def reaching(connection: Connection) -> Any:
         raise kind(f"{connection.bootstrap} refuses: {error.__class__.__name__} {error}") from None
 
 
+def _unreachable(connection: Connection, why: str) -> UnreachableError:
+    return UnreachableError(f"bootstrap: no broker answers at {connection.bootstrap}{why}; start it, or correct the address")
+
+
+@contextlib.contextmanager
+def starting(connection: Connection) -> Any:
+    """`reaching`, around the start of a client: when no broker can be connected to, the error says
+    why, and the client library does not log it beside.
+    """
+    try:
+        from aiokafka.errors import KafkaConnectionError
+
+        from equipoise.events.log.kafka.aiokafka_log import FailedConnections, hold_back_log
+    except ImportError:
+        raise InputError(MISSING) from None
+    failed = FailedConnections()
+    with reaching(connection), hold_back_log(failed):
+        try:
+            yield
+        except KafkaConnectionError:
+            raise _unreachable(connection, failed.text()) from None
+
+
 @contextlib.asynccontextmanager
 async def admin_client(connection: Connection) -> AsyncIterator[Admin]:
     """A started admin client."""
     admin = connection.clients.admin()
-    with reaching(connection):
+    with starting(connection):
         await admin.start()
     try:
         yield admin
@@ -99,7 +122,7 @@ async def reader(connection: Connection, **options: Any) -> AsyncIterator[Consum
     `options`: of `Clients.consumer`.
     """
     consumer = connection.clients.consumer(**options)
-    with reaching(connection):
+    with starting(connection):
         await consumer.start()
     try:
         yield consumer
@@ -113,7 +136,7 @@ async def writer(connection: Connection, **options: Any) -> AsyncIterator[Produc
     `send` report; not when an exception leaves the block. `options`: of `Clients.producer`.
     """
     producer = connection.clients.producer(**options)
-    with reaching(connection):
+    with starting(connection):
         await producer.start()
     try:
         yield producer

@@ -25,6 +25,7 @@ MISSING = "a Parquet archive needs the extra: pip install 'equipoise[spark]'"
 SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss")
 """Of locations in object stores: Amazon S3 and what speaks its protocol, Google, Azure."""
 _OBJECT = re.compile(rf"(?:{'|'.join(SCHEMES)})://.*")
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]+):/+(.*)")
 _QUERY = re.compile(r"(.*)\?partition=(\d{1,5})")
 _MOST_ATTEMPTS = 10
 _CHUNK_BYTES = 1 << 20
@@ -125,12 +126,31 @@ def split_location(location: str) -> tuple[str, int | None]:
     return (match[1], int(match[2])) if match else (location, None)
 
 
+def check_scheme(location: str | Path) -> None:
+    """Raises InputError, with what is supported, for a place in another kind of store, as hdfs://.
+    """
+    found = _SCHEME.match(str(location))
+    if found is None or found[1] in SCHEMES:
+        return
+    path = found[2]
+    fix = {
+        "s3a": f"write s3://{path}",
+        "s3n": f"write s3://{path}",
+        "wasb": "write abfs://",
+        "wasbs": "write abfss://",
+        "dbfs": f"Databricks mounts it as a folder: write /dbfs/{path}",
+        "file": f"write /{path}",
+    }.get(found[1], "mount it, and name the folder")
+    raise InputError(f"{location}: {found[1]}: is not supported; {fix}. An archive is in a folder that all machines see, or at s3://, gs:// or abfs://")
+
+
 def store_at(location: str | Path) -> Store:
     """Returns the store at a location without a partition. Raises InputError."""
     if isinstance(location, str) and is_object_location(location):
         from equipoise.events.log.parquet.objects import ObjectStore
 
         return ObjectStore(location)
+    check_scheme(location)
     return FolderStore(Path(location))
 
 

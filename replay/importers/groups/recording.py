@@ -171,9 +171,13 @@ def open_recording(location: str, *, write: bool = False) -> Recording:
     that is none.
     """
     path = Path(location)
+    if write and not path.absolute().parent.is_dir():
+        raise InputError(f"--to {location}: there is no such folder; make it, or name another file")
     is_new = not path.exists() or not path.stat().st_size
     if is_new and not write:
         raise InputError(f"{location}: there is no such recording; make one with equipoise record kafka://host:port --to {location}")
+    if path.is_dir():
+        raise InputError(f"{location}: is a folder, and no recording of groups; name a file")
     if not is_new and not _is_recording(path):  # before SQLite touches it
         raise InputError(f"{location}: is no recording of groups; name a file that equipoise record wrote")
     try:
@@ -186,7 +190,9 @@ def open_recording(location: str, *, write: bool = False) -> Recording:
         connection.execute("PRAGMA journal_mode = WAL")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
     except sqlite3.Error as error:
-        raise InputError(f"{location}: is no recording: {error}") from None
+        if is_new:
+            raise StorageError(location, f"the recording cannot be made: {error}", "free space there, or name another file") from None
+        raise InputError(f"{location}: the recording cannot be opened: {error}; restore it from a copy, or name another file") from None
     if version != SCHEMA_VERSION:
         raise InputError(f"{location}: is a recording of form {version}, and this build reads {SCHEMA_VERSION}; use the build that wrote it")
     return Recording(path, connection)

@@ -184,7 +184,7 @@ def scan(source: Source, group: str | None = None, progress: Progress | None = N
         whose = f"group {group!r}" if group else "a group"
         if kind is not None:
             raise InputError(f"{source.place}: {whose} is {kind}; {READABLE}")
-        raise InputError(f"{source.place}: no generation of {whose} in the dump; dump the partition of __consumer_offsets that holds it")
+        raise InputError(f"{source.place}: no generation of {whose} {source.where_to_look}")
     _settle(found, shared)
     return found
 

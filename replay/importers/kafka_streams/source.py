@@ -119,13 +119,15 @@ class Source:
         self.folder = folder
         self.place = str(folder)
         """Name of the source in error messages."""
+        self.where_to_look = "in the dump; dump the partition of __consumer_offsets that holds it"
+        """What to do when a group is not in it."""
         if folder.exists() and not folder.is_dir():
             raise InputError(f"{folder}: is a file; give the folder that holds {OFFSETS}[.gz] and {END_OFFSETS}[.gz]")
         if not folder.is_dir():
             raise InputError(f"{folder}: no such folder; give the folder that holds {OFFSETS}[.gz] and {END_OFFSETS}[.gz]")
         for name in (OFFSETS, END_OFFSETS):
             if self.path(name) is None:
-                raise InputError(f"{folder}: {name} (or {name}.gz) is missing; it is required")
+                raise InputError(f"{folder}: {name} (or {name}.gz) is missing, which a folder with a recorded run must have; name another folder")
 
     def path(self, name: str) -> Path | None:
         """Returns the file of that name, plain or gzipped, or None. The plain one wins."""
@@ -277,8 +279,8 @@ class HeldSource(Source):
     It has no operators' actions and no measurements.
     """
 
-    def __init__(self, place: str) -> None:
-        self.place = place
+    def __init__(self, place: str, where_to_look: str = "is left there; correct --group (`equipoise cluster` lists the groups)") -> None:
+        self.place, self.where_to_look = place, where_to_look
         self.held: list[RawRecord] = []
         self.samples: dict[int, dict[str, list[int]]] = {}
         """Time in ms -> topic -> end offset of partition 0, 1, ..."""

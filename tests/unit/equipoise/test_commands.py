@@ -169,7 +169,7 @@ def test_long_table_is_cut_with_hint(recorded: Path) -> None:
         (("simulate", "{log}", "--to", "{log}"), "name another one"),
         (("simulate", "{log}", "--to", "{tmp}/x.db", "--set", "max_warmup=3"), "did you mean max_warmups"),
         (("simulate", "{log}", "--to", "{tmp}/x.db", "--assignor", "nobody"), "'nobody'"),
-        (("import", "kafka-streams", "{tmp}/none", "--to", "{tmp}/x.db"), "no such folder"),
+        (("import", "kafka-streams", "{tmp}/none", "--to", "{tmp}/x.db"), "no such recording"),
         (("import", "kafka-streams", "rolling", "--to", "{tmp}/x.db", "--set", "colour=1"), "unknown setting 'colour'"),
         (("import", "kafka-streams", "rolling", "--to", "{tmp}/x.db", "--set", "colour"), "name=value"),
         (("import", "flink", "rolling", "--to", "{tmp}/x.db"), "flink"),

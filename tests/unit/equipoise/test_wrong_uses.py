@@ -4,6 +4,7 @@ code 2, and never a traceback.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import random
@@ -12,14 +13,18 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from equipoise.cli import main
+from equipoise.cli.params import Number, WholeNumber
 from equipoise.events.log import open_log
 from equipoise.events.records import Record
+from tests.live.brokers import main as broker
 from tests.unit.replay.lived import lived, write
 
 ROOT = Path(__file__).parents[3]
@@ -90,7 +95,7 @@ WRONG = [
     # the question
     ("show {f}/group.db --at 999999", "--at: the log ends at offset"),
     ("show {f}/group.db --at -1", "'--at': -1 is not in the range"),
-    ("timeline {f}/group.db --at soon", "'--at': 'soon' is not a valid integer"),
+    ("timeline {f}/group.db --at soon", "'--at': 'soon' is not an offset, or a time with its date; write it as"),
     ("explain {f}/group.db", "Missing option '--task'"),
     ("explain {f}/group.db --task 9_9", "no task 9_9 at offset"),
     ("explain {f}/group.db --task first", "write <sub-topology>_<partition>, as in 0_3"),
@@ -117,6 +122,65 @@ WRONG = [
     ("simulate {f}/group.db --to {f}/other.db", "not a log of equipoise; name another file"),
     ("demo --out {f}/group.db", "'--out'"),
     ("demo --out {f}/group.db/out", "--out {f}/group.db/out: Not a directory; correct the path"),
+    # numbers and times
+    ("show {f}/group.db --at 10:30", "'--at': '10:30' is not an offset, or a time with its date; write it as 2026-11-23T09:30"),
+    ("show {f}/group.db --at 2020-01-01", "--at: the log begins later, at 2026-11-20 04:33:07 UTC; name a time from then on"),
+    ("explain {f}/group.db --task 0_3 --at yesterday", "'--at': 'yesterday' is not an offset, or a time"),
+    ("scale-down --group orders --keep 4 --timeout abc", "'--timeout': 'abc' is not a number from 0 on; write one as 2.5"),
+    ("scale-down --group orders --keep 4 --timeout nan", "'--timeout': 'nan' is not a number"),
+    ("lead --group clicks --hold abc", "'--hold': 'abc' is not a number from 0 to 240; write one as 2.5"),
+    ("lead --group clicks --hold 241", "'--hold': 241.0 is not in the range"),
+    ("record kafka://127.0.0.1:1 --to {t}/x.db --keep-days 0", "'--keep-days': 0.0 is not in the range"),
+    ("record kafka://127.0.0.1:1 --to {t}/x.db --keep-days week", "'--keep-days': 'week' is not a number above 0"),
+    ("what-if {f}/group.db --seeds three", "'--seeds': 'three' is not a whole number from 1 to 100"),
+    ("incident scale-out --all --from yesterday", "'--from': 'yesterday' is not a time with its date; write it as 2026-11-23T09:30"),
+    ("incident scale-out --all --to 17:20", "'--to': '17:20' is not a time with its date"),
+    ("incident scale-out --all --from 2026-11-27T17:20 --to 2026-11-27T17:00", "--to: 2026-11-27 17:00:00 UTC is not after --from, 2026-11-27 17:20"),
+    # brokers
+    ("status --group orders --bootstrap 127.0.0.1:99999", "bootstrap: '99999' in '127.0.0.1:99999' is not a port from 1 to 65535; write host:port"),
+    ("status --group orders --bootstrap 127.0.0.1:abc", "bootstrap: 'abc' in '127.0.0.1:abc' is not a port"),
+    ("groups --bootstrap a:1,b:0", "bootstrap: '0' in 'b:0' is not a port"),
+    ("groups --bootstrap a:1,,b:2", "bootstrap: '' names no host"),
+    ("groups --bootstrap kafka://127.0.0.1:1", "bootstrap: 'kafka://127.0.0.1:1' is not host:port; write host:port"),
+    ("doctor --bootstrap 127.0.0.1:99999", "bootstrap: '99999'"),
+    ("worker --bootstrap 127.0.0.1:99999", "bootstrap: '99999'"),
+    ("lead --group clicks --bootstrap 127.0.0.1:abc", "bootstrap: 'abc'"),
+    ("archive kafka://127.0.0.1:99999 --to {t}/x/", "bootstrap: '99999'"),
+    ("record kafka://127.0.0.1:abc --to {t}/x.db", "bootstrap: 'abc'"),
+    ("status --group orders --bootstrap 127.0.0.1:1", "no broker answers at 127.0.0.1:1 (127.0.0.1:1: Connection refused); start it, or correct"),
+    ("groups --bootstrap nowhere.invalid:1", "no broker answers at nowhere.invalid:1 (nowhere.invalid:1: "),
+    ("archive kafka://127.0.0.1:1 --to {t}/x/", "no broker answers at 127.0.0.1:1 (127.0.0.1:1: Connection refused); start it"),
+    ("cluster kafka://127.0.0.1:1", "no broker answers at 127.0.0.1:1 (127.0.0.1:1: Connection refused); start it"),
+    ("import kafka-streams kafka://127.0.0.1:1 --group orders --to {t}/x.db", "no broker answers at 127.0.0.1:1 (127.0.0.1:1: Connection"),
+    ("status --group orders --security-protocol SSL --ssl-ca-file /nope.pem", "ssl_ca_file: /nope.pem: No such file or directory; correct the path"),
+    ("status --group orders --security-protocol SSL --ssl-ca-file {f}/text.db", "ssl_ca_file: {f}/text.db holds no certificates in PEM"),
+    ("status --group orders --security-protocol SSL --ssl-certificate-file /nope.pem", "ssl_certificate_file: /nope.pem: No such file"),
+    ("status --group orders --security-protocol SSL --ssl-certificate-file {f}/text.db", "{f}/text.db are no certificate in PEM with its key"),
+    ("status --group orders --security-protocol SSL --ssl-key-file /nope.pem", "ssl_certificate_file: ssl_key_file is its key, and needs it"),
+    # places
+    ("record nonsense --to {t}/x.db", "nonsense: not a place of brokers; write kafka://host:port"),
+    ("record 127.0.0.1:9092 --to {t}/x.db", "127.0.0.1:9092: not a place of brokers; write kafka://127.0.0.1:9092"),
+    ("record kafka://127.0.0.1:1 --to {t}/absent/x.db", "--to {t}/absent/x.db: there is no such folder; make it, or name another file"),
+    ("record kafka://127.0.0.1:1 --to {f}/dir", "{f}/dir: is a folder, and no recording of groups; name a file"),
+    ("cluster 127.0.0.1:9092", "127.0.0.1:9092: there is no such recording; for a broker write kafka://127.0.0.1:9092"),
+    ("cluster nonsense", "nonsense: there is no such recording; make one with `equipoise record kafka://host:port --to FILE`, or correct the path"),
+    ("incident 127.0.0.1:9092 --all", "127.0.0.1:9092: there is no such recording; for a broker write kafka://127.0.0.1:9092"),
+    ("incident scale_out --all", "scale_out: there is no such recording; did you mean scale-out?"),
+    ("incident {f}/dir --all", "offsets_topic.jsonl (or offsets_topic.jsonl.gz) is missing, which a folder with a recorded run must have"),
+    ("incident scale-out", "--group: name the group to explain, or give --all; scale-out holds 'orders'"),
+    ("incident scale-out --all --group orders", "--group: name one group, or give --all, and not both"),
+    ("incident scale-out --group nope", "--group: scale-out has no group 'nope'; scale-out holds 'orders'"),
+    ("import kafka-streams nope --to {t}/x.db", "Recorded runs that come with equipoise: rolling, scale-out"),
+    ("import kafka-streams 127.0.0.1:9092 --group orders --to {t}/x.db", "for a broker write kafka://127.0.0.1:9092"),
+    ("verify {f}/text.db", "{f}/text.db is not a SQLite file, as a log named .db is; name another file"),
+    ("lead --group clicks --log {f}/dir", "--log {f}/dir: name a file that ends in .db (SQLite) or .jsonl (JSON Lines)"),
+    ("lead --group clicks --log {t}/x.txt", "--log {t}/x.txt: name a file that ends in .db"),
+    ("archive {f}/group.db --to hdfs://nn/y/", "hdfs: is not supported; mount it, and name the folder. An archive is in a folder"),
+    ("archive {f}/group.db --to s3a://bucket/y/", "s3a: is not supported; write s3://bucket/y/. An archive is in a folder"),
+    ("archive {f}/group.db --to dbfs:/y/", "dbfs: is not supported; Databricks mounts it as a folder: write /dbfs/y/. An archive is"),
+    ("verify hdfs://nn/y", "name the folder. An archive is in a folder that all machines see, or at s3://, gs:// or abfs://"),
+    ("spark verify dbfs:/y", "dbfs: is not supported; Databricks mounts it as a folder: write /dbfs/y"),
+    ("verify file:///tmp/x.db", "file: is not supported; write /tmp/x.db"),
     # settings
     ("simulate {f}/group.db --to {t}/x.db --set max_warmups", "write it as name=value"),
     ("simulate {f}/group.db --to {t}/x.db --set max_warmup=1", "did you mean max_warmups?"),
@@ -132,7 +196,7 @@ WRONG = [
     # imports
     ("import", "kafka-streams"),
     ("import flink rolling --to {t}/x.db", "'flink' is not 'kafka-streams'"),
-    ("import kafka-streams {f}/absent --to {t}/x.db", "no such folder; give the folder that holds"),
+    ("import kafka-streams {f}/absent --to {t}/x.db", "there is no such recording; make one with"),
     ("import kafka-streams {f}/dir --to {t}/x.db", "offsets_topic.jsonl"),
     ("import kafka-streams {f}/group.db --to {t}/x.db", "group.db: is no recording of groups; name a file that equipoise record wrote"),
     ("import kafka-streams rolling --to {t}/x.txt", "which form is this?"),
@@ -169,6 +233,53 @@ def test_wrong_use_is_one_line_with_the_fix(folder: Path, tmp_path: Path, line: 
     assert ".part" not in result.stderr
     assert {path.name: path.stat().st_size for path in folder.iterdir()} == before, "nothing there is touched"
     assert list(tmp_path.iterdir()) == [], "nothing half made is left"
+
+
+def test_every_number_of_every_command_says_how_to_write_one() -> None:
+    """click's own types say "is not a valid integer range"."""
+
+    def walk(command: click.Command, path: str) -> Iterator[str]:
+        context = click.Context(command)
+        for parameter in command.params:
+            if isinstance(parameter.type, click.types.IntParamType | click.types.FloatParamType) and not isinstance(
+                parameter.type, WholeNumber | Number
+            ):
+                yield f"{path} --{parameter.name}"
+        if isinstance(command, click.Group):
+            for name in command.list_commands(context):
+                found = command.get_command(context, name)
+                assert found is not None
+                yield from walk(found, f"{path} {name}")
+
+    assert list(walk(main, "equipoise")) == []
+
+
+def test_tail_of_a_log_without_decisions_says_so(folder: Path, tmp_path: Path) -> None:
+    with open_log(tmp_path / "facts.db", "w") as log, log.transaction():
+        for entry in lived():
+            if isinstance(entry, Record):
+                log.append_fact(entry.group, entry.append_ms, entry.event)
+    result = run(f"tail {tmp_path}/facts.db")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", f"{tmp_path}/facts.db holds no decision; --facts prints its facts\n")
+
+
+def test_at_takes_a_time_which_stands_for_the_last_fact_until_then(folder: Path) -> None:
+    with open_log(folder / "group.db") as log:
+        facts = [entry for entry in log.read() if isinstance(entry, Record)]
+    middle = facts[len(facts) // 2]
+    last = max(entry.offset for entry in facts if entry.append_ms <= middle.append_ms)
+    time_text = dt.datetime.fromtimestamp(middle.append_ms / 1000, dt.UTC).isoformat()
+    for line in ("show --json {f}/group.db", "explain --json {f}/group.db --task 0_3"):
+        by_offset, by_time = (run(f"{line.format(f=folder)} --at {at}") for at in (last, time_text))
+        assert by_offset.exit_code == by_time.exit_code == 0, by_time.stderr
+        assert by_offset.stdout == by_time.stdout
+    assert run(f"show {folder}/group.db --at 2099-01-01").stdout == run(f"show {folder}/group.db").stdout
+
+
+@pytest.mark.parametrize("port", ["abc", "99999", "0", "-1", "9092.5"])
+def test_make_broker_refuses_what_is_no_port(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert broker([port]) == 2
+    assert capsys.readouterr().err == f"PORT={port}: not a port from 1 to 65535; as in make broker PORT=9192\n"
 
 
 @pytest.mark.parametrize("name", ["group.db", "group.jsonl"])
