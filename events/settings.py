@@ -32,7 +32,8 @@ MOST_TAG_VALUE_CHARS = 30
 
 LEAST_PROBING_INTERVAL_MS = 60_000
 """KIP-441: "Must be at least 1 minute"; Kafka refuses less. Logs that were written with less must
-replay, so equipoise only warns.
+replay, and tests and benchmarks need less, so the constructor accepts it: `equipoise configure` and
+`equipoise lead` refuse it, and a worker warns.
 """
 
 

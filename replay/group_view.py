@@ -89,6 +89,12 @@ class TaskRow:
     standbys: tuple[CopyRow, ...]
     token: int
     hold_ms: int
+    kept_ms: int | None = None
+    """Group time for which a task without an owner is still kept for its former one, on purpose;
+    None: it is not.
+    """
+    kept_for: str | None = None
+    """Its former owner."""
 
     def document(self) -> dict[str, Any]:
         return {
@@ -107,6 +113,8 @@ class TaskRow:
             "standbys": [copy.document() for copy in self.standbys],
             "token": self.token,
             "hold_ms": self.hold_ms,
+            "kept_ms": self.kept_ms,
+            "kept_for": self.kept_for,
         }
 
 
@@ -179,6 +187,10 @@ class GroupView:
     now_ms: int
     next_deadline_ms: int | None
     next_probing_ms: int | None
+    probed_ms: int | None
+    """Group time at which the interval until `next_probing_ms` began: the balance was evaluated
+    then, whether or not anything changed; None: unknown.
+    """
     """When the balance is evaluated again although nothing happens; None: it need not be."""
     verdict: str | None
     available_movements: int
@@ -220,6 +232,15 @@ def view(replayer: Replayer) -> GroupView:
     return view_of(replayer.machine, first_divergence=replayer.first_divergence)
 
 
+def _probed_ms(state: GroupState) -> int | None:
+    """When the balance was evaluated last because of a change or of the interval: then the interval
+    began anew. None: the next evaluation is due at once, or there is none.
+    """
+    due_ms = state.probing_deadline_ms
+    began_ms = None if due_ms is None else due_ms - state.settings.probing_interval_ms
+    return began_ms if began_ms is not None and 0 <= began_ms <= state.now_ms < began_ms + state.settings.probing_interval_ms else None
+
+
 def view_of(machine: GroupMachine, *, first_divergence: int | None = None) -> GroupView:
     """Returns the state of a machine, live or replayed."""
     state = machine.state
@@ -239,6 +260,7 @@ def view_of(machine: GroupMachine, *, first_divergence: int | None = None) -> Gr
         now_ms=state.now_ms,
         next_deadline_ms=machine.next_deadline_ms,
         next_probing_ms=state.probing_deadline_ms,
+        probed_ms=_probed_ms(state),
         verdict=verdict,
         available_movements=available,
         planned_movements=planned,
@@ -310,6 +332,8 @@ def task_rows(state: GroupState, only: TaskId | None = None) -> Iterable[TaskRow
             continue
         owner = state.owner.get(task)
         holder = None if owner is None else state.members[owner]
+        lost = state.lost.get(task) if holder is None else None
+        kept_ms = None if lost is None or lost.until_ms is None else max(0, lost.until_ms - state.now_ms)
         movement = state.in_flight.get(task)
         learners = state.learners(task)
         yield TaskRow(
@@ -328,6 +352,8 @@ def task_rows(state: GroupState, only: TaskId | None = None) -> Iterable[TaskRow
             standbys=tuple(_copy_row(state, name, task, acceptable[name], name in learners) for name in standbys.get(task, ())),
             token=state.tokens.get(task, 0),
             hold_ms=state.holds.get(task, 0),
+            kept_ms=kept_ms,
+            kept_for=None if kept_ms is None else state.previous_owners.get(task),
         )
 
 

@@ -84,8 +84,10 @@ def of_fact(fact: Fact) -> Sentence | None:
     """What an accepted fact changes by itself; None: nothing, or its decisions say it."""
     match fact:
         case MemberJoined():
-            proven = "" if fact.ended_incarnation is None else "; its former process is proven dead"
-            return Sentence(f"{fact.member_id} joined, incarnation {fact.incarnation}{proven}", _member(fact))
+            # A proof that ends a former incarnation is told with its end. Others mean nothing to a
+            # reader: a member whose first join is rejected, because the group is new, joins again
+            # with a proof that it has stopped itself.
+            return Sentence(f"{fact.member_id} joined, incarnation {fact.incarnation}", _member(fact))
         case MemberLeft():
             return Sentence(f"{fact.member_id} left", _member(fact))
         case LeaveIntended():

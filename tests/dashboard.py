@@ -302,10 +302,10 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             queries={"max by (partition) (equipoise_retention_held)": "partition {{partition}}"},
         ),
         Panel(
-            title="Ticks, checkpoints and bases", unit="suffix: per hour",
-            description="Ticks that workers sent, checkpoints and bases that they stored.",
+            title="Ticks, probings, checkpoints and bases", unit="suffix: per hour",
+            description="Ticks that workers sent, evaluations after probing_interval_ms, checkpoints and bases that they stored.",
             queries={
-                f"{_rate(f'equipoise_{name}_total')} * 3600": name for name in ("ticks", "checkpoints", "bases")
+                f"{_rate(f'equipoise_{name}_total')} * 3600": name for name in ("ticks", "probings", "checkpoints", "bases")
             },
         ),
         Panel(

@@ -146,6 +146,8 @@ NOT_MET: dict[str, set[Key]] = {
         *(("show#drain", each) for each in ("expected_ms", "left_ms")),
         *(("show#member", each) for each in ("drain", "crash_backoff_ms", "rack", "ready_lag_records", "restart", "back_ms")),
         *(("show#preparing", each) for each in _PREPARING),
+        ("show#task", "kept_for"),
+        ("show#task", "kept_ms"),
         ("show#task", "preparing"),
         ("show#copy", "preparing"),
     },

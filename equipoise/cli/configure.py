@@ -9,7 +9,7 @@ import attrs
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.params import Number, WholeNumber, with_settings
+from equipoise.cli.params import Number, WholeNumber, check_live_settings, with_settings
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.cli.settings import settings_options
 from equipoise.events.errors import EquipoiseError
@@ -82,8 +82,7 @@ def configure(
         settings = with_settings(with_defaults(config.knobs, defaults), changes)
         config = attrs.evolve(config, knobs=settings, led_by=led_by or config.led_by)
         check_configuration(config)
-        for warning in settings.warnings() if settings != before.knobs else ():
-            screen.remark(f"--set {warning}")
+        check_live_settings(settings, before.knobs)
         return config
 
     if dry_run:

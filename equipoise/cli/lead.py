@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import logging
 import signal
 import sys
@@ -13,11 +14,11 @@ import click
 
 from equipoise.cli.command import command
 from equipoise.cli.import_ import given_settings
-from equipoise.cli.params import Number
+from equipoise.cli.params import Number, check_live_settings
 from equipoise.cli.screen import Screen
 from equipoise.cli.settings import settings_options
 from equipoise.cli.visible import JsonFormatter, VisibleFormatter
-from equipoise.events.errors import InputError
+from equipoise.events.errors import FieldError, InputError
 from equipoise.events.log.kafka.connection import MISSING, Connection
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def configuration(given: tuple[str, ...]) -> GroupConfigured:
     """The group's configuration. Raises InputError for a setting that there is not."""
     import attrs
 
-    from equipoise.assignors import registry
+    from equipoise.assignors import check_settings, registry
     from equipoise.events.facts import GroupConfigured
     from equipoise.events.settings import GroupSettings
 
@@ -110,7 +111,16 @@ def configuration(given: tuple[str, ...]) -> GroupConfigured:
     options = {name: value for name, value in named.items() if name not in fields}
     known = {name: value for name, value in named.items() if name in fields}
     defaults = {"max_step_ms": MAX_STEP_MS, "revocation_timeout_ms": REVOCATION_TIMEOUT_MS, "rack_aware_strategy": "min_cost"}
-    knobs = GroupSettings(**{**defaults, **known, "options": options})
+    try:
+        knobs = GroupSettings(**{**defaults, **known, "options": options})
+    except FieldError as error:
+        raise InputError(f"--set {error.field.rpartition('.')[2]}: {error.problem}") from None
+    check_live_settings(knobs)
+    try:
+        check_settings(assignor, knobs)
+    except InputError as error:
+        near = [(name, found[0]) for name in options if (found := difflib.get_close_matches(name, fields, n=1))]
+        raise InputError(f"--set {near[0][0]}: no such setting; did you mean {near[0][1]}?" if near else f"--set: {error}") from None
     return GroupConfigured(assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, knobs=knobs)
 
 

@@ -18,7 +18,7 @@ from rich.cells import cell_len
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from equipoise.cli.show import member_state
+from equipoise.cli.show import kept_text, member_state
 from equipoise.cli.visible import shortened, visible
 from equipoise.replay.restores import RestoreRow, restores
 from equipoise.replay.trouble import Severity, Trouble, troubles
@@ -194,7 +194,7 @@ def _tasks(group: Seen) -> _Section:
     def state(task: TaskRow) -> tuple[int, str, str]:
         """Rank, text and style."""
         if task.owner is None:
-            return 0, "no owner", "red"
+            return 0, f"no owner{kept_text(task)}", "red"
         if task.parked is not None:
             return 0, f"parked: {task.parked.error}", "red"
         if (task.task, task.owner) in restoring:

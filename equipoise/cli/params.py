@@ -17,7 +17,7 @@ from equipoise.cli.screen import Screen
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.log import Log, PartitionedLog, open_log
 from equipoise.events.records import BaseState, Entry, Record
-from equipoise.events.settings import GroupSettings
+from equipoise.events.settings import LEAST_PROBING_INTERVAL_MS, GroupSettings
 from equipoise.events.tasks import TaskId, parse_task
 
 
@@ -246,6 +246,15 @@ def with_settings(settings: GroupSettings, changes: Iterable[str]) -> GroupSetti
         return attrs.evolve(settings, **changed, options=options)
     except FieldError as error:
         raise InputError(f"--set {error.field.removeprefix('Knobs.')}: {error.problem}") from None
+
+
+def check_live_settings(settings: GroupSettings, before: GroupSettings | None = None) -> None:
+    """Raises InputError for a value that a running group must not be given, by its source. One
+    that it has already (`before`) stays.
+    """
+    found = [each for each in settings.warnings() if before is None or each not in before.warnings()]
+    if found:
+        raise InputError(f"--set {found[0]}; write {LEAST_PROBING_INTERVAL_MS} or more")
 
 
 def setting_value(name: str, text: str, *, option: str = "--set") -> Any:

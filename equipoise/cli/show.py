@@ -18,6 +18,7 @@ from equipoise.replay.wording import counted, day_text, lag_text, preparing_text
 if TYPE_CHECKING:
     from equipoise.replay.group_view import CopyRow, GroupView, MemberRow, ParkedRow, PreparingRow, TaskRow
 
+_LEARNED = ", being learned"
 _MOST_NAMED = 12
 """Tasks named in one cell; the rest is counted. `--json` has all."""
 
@@ -59,7 +60,9 @@ def group_lines(view: GroupView) -> Iterable[str | Line]:
     deadline = "no timer runs" if view.next_deadline_ms is None else f"next deadline in {span_text(max(0, view.next_deadline_ms - view.now_ms))}"
     yield f"  {view.phase}, {leader}, assignor {view.assignor or 'none'}; group time {span_text(view.now_ms)}, {deadline}"
     if view.next_probing_ms is not None:
-        yield f"  the balance is evaluated again in {span_text(max(0, view.next_probing_ms - view.now_ms))}, and at each change"
+        before = "" if view.probed_ms is None else f"the balance was evaluated {span_text(view.now_ms - view.probed_ms)} ago, and is "
+        again = f"{before or 'the balance is '}evaluated again in {span_text(max(0, view.next_probing_ms - view.now_ms))}"
+        yield f"  {again}, and at each change"
     if view.verdict is not None:
         yield (
             f"  {view.verdict}: {counted(view.planned_movements, 'movement')} planned, {view.available_movements} of them can begin now, "
@@ -126,7 +129,7 @@ def tasks_table(tasks: Iterable[TaskRow], away: Collection[str] = ()) -> Table:
     rows = [
         (
             str(task.task),
-            f"{task.owner or 'nobody'}{', being learned' if task.is_learned else ''}{_preparing(task.preparing)}{_parked(task.parked)}",
+            f"{task.owner or 'nobody'}{kept_text(task)}{_LEARNED if task.is_learned else ''}{_preparing(task.preparing)}{_parked(task.parked)}",
             "away" if task.owner in away else _owner_lag(task),
             "" if task.destination is None else f"{task.movement} -> {task.destination}",
             _copies(task.warmups),
@@ -144,6 +147,13 @@ def _owner_lag(task: TaskRow) -> str:
     if not task.stateful:
         return "no state"
     return "" if task.owner is None else lag_text(task.owner_lag)
+
+
+def kept_text(task: TaskRow) -> str:
+    """For how long a task without an owner waits, as ", kept for m1 for another 12 s"; "": it does
+    not.
+    """
+    return "" if task.kept_ms is None else f", kept for {task.kept_for or 'its member'} for another {span_text(task.kept_ms)}"
 
 
 def _preparing(row: PreparingRow | None) -> str:

@@ -363,7 +363,7 @@ class MemberHost:
             gave_up = self.session.ended in (End.UNREADABLE, End.FAILED)
             longest_s = LONGEST_WAIT_AFTER_FAILURE_S if gave_up else LONGEST_REJOIN_WAIT_S
             if self._unconfigured_in:
-                _LOG.info("group %s has no configuration: member %s sends one and joins again", self._group, self._member_id)
+                _LOG.info("group %s is new: member %s sends its configuration, and joins then", self._group, self._member_id)
             else:
                 wait_s = min(longest_s, 2 * wait_s) if self._runtime.monotonic_s() - begun_s < longest_s else RETRY_S
                 self._log_end(wait_s)

@@ -53,6 +53,9 @@ class WorkerMetrics:
         registry.register(self.fold_seconds)
         self.takeover_seconds = Histogram("equipoise_takeover_seconds", "Time to take a partition over.", buckets=_TAKEOVER_S, registry=registry)
         self.takeovers_failed = Counter("equipoise_takeovers_failed", "Takeover sessions that failed and were retried.", registry=registry)
+        self.probings = Counter(
+            "equipoise_probings", "Evaluations because probing_interval_ms was over, also those that change nothing.", registry=registry
+        )
         self.ticks = Counter("equipoise_ticks", "Ticks sent.", registry=registry)
         self.checkpoints = Counter("equipoise_checkpoints", "Checkpoints stored.", registry=registry)
         self.bases = Counter("equipoise_bases", "Bases stored.", registry=registry)
@@ -94,6 +97,9 @@ class WorkerMetrics:
         if of_group is None:
             of_group = self._times[record.group] = _UnavailableTime(record, state, self._counted_to.get((state.log_id, record.group), -1))
         task_ms = of_group.pass_to(record, decisions, state)
+        due_ms, of_group.probing_ms = of_group.probing_ms, state.probing_deadline_ms
+        if live and due_ms is not None and due_ms <= state.now_ms:
+            self.probings.inc()
         if live and decisions:
             for decision in decisions:
                 self.decisions.labels(decision.decision.__class__.__name__).inc()
@@ -186,6 +192,8 @@ class _UnavailableTime:
         self.shown = False
         """Whether the group's counter exists."""
         self._silences = SilenceFinder()
+        self.probing_ms = state.probing_deadline_ms
+        """When the balance was to be evaluated again, after the last fact."""
         self._owned, self._total = Multiset[str](), -1
         """Member -> tasks that it owned without a hold, after the last fact that changed any; and
         their sum.

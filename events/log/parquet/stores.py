@@ -25,6 +25,17 @@ MISSING = "a Parquet archive needs the extra: pip install 'equipoise[spark]'"
 SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss")
 """Of locations in object stores: Amazon S3 and what speaks its protocol, Google, Azure."""
 _OBJECT = re.compile(rf"(?:{'|'.join(SCHEMES)})://.*")
+_MOUNT = "mount it, and name the folder"
+_OTHER_STORES = {
+    "s3a": "write s3://{}",
+    "s3n": "write s3://{}",
+    "wasb": "write abfs://{}",
+    "wasbs": "write abfss://{}",
+    "dbfs": "Databricks mounts it as a folder: write /dbfs/{}",
+    "file": "write /{}",
+    **dict.fromkeys(("hdfs", "webhdfs", "viewfs", "maprfs", "adl", "oss", "cosn", "obs", "ofs", "o3fs", "alluxio"), _MOUNT),
+}
+"""Scheme of a store that is not supported -> what to do, with the rest of the location."""
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]+):/+(.*)")
 _QUERY = re.compile(r"(.*)\?partition=(\d{1,5})")
 _MOST_ATTEMPTS = 10
@@ -127,21 +138,13 @@ def split_location(location: str) -> tuple[str, int | None]:
 
 
 def check_scheme(location: str | Path) -> None:
-    """Raises InputError, with what is supported, for a place in another kind of store, as hdfs://.
-    """
+    """Raises InputError, with what is supported, for a place in a store of another kind."""
     found = _SCHEME.match(str(location))
-    if found is None or found[1] in SCHEMES:
+    if found is None or found[1] not in _OTHER_STORES:
         return
-    path = found[2]
-    fix = {
-        "s3a": f"write s3://{path}",
-        "s3n": f"write s3://{path}",
-        "wasb": "write abfs://",
-        "wasbs": "write abfss://",
-        "dbfs": f"Databricks mounts it as a folder: write /dbfs/{path}",
-        "file": f"write /{path}",
-    }.get(found[1], "mount it, and name the folder")
-    raise InputError(f"{location}: {found[1]}: is not supported; {fix}. An archive is in a folder that all machines see, or at s3://, gs:// or abfs://")
+    scheme, path = found.groups()
+    fix = _OTHER_STORES[scheme].format(path)
+    raise InputError(f"{location}: {scheme}: is not supported; {fix}. An archive is in a folder that all machines see, or at s3://, gs:// or abfs://")
 
 
 def store_at(location: str | Path) -> Store:

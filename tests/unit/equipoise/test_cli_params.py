@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import attrs
 import click
 import pytest
 from click.testing import CliRunner, Result
 
 from equipoise.cli.command import command
-from equipoise.cli.params import LOG, TASK, read, with_settings
+from equipoise.cli.params import LOG, TASK, check_live_settings, read, with_settings
 from equipoise.cli.screen import Screen
 from equipoise.cli.simulate import overridden
 from equipoise.events.errors import InputError
@@ -42,6 +43,16 @@ def test_interval_below_the_kip_minimum_warns(interval_ms: int, said: bool, caps
     assert ("--set probing_interval_ms: 59999 is below 60000, the least of KIP-441" in capsys.readouterr().err) is said
     assert overridden(Screen(), GroupSettings(probing_interval_ms=5), []) == {}  # recorded, not set here
     assert capsys.readouterr().err == ""
+
+
+def test_interval_below_the_kip_minimum_is_refused_for_a_running_group() -> None:
+    """One that the group has already stays: other settings may change."""
+    few, least = GroupSettings(probing_interval_ms=59_999), GroupSettings(probing_interval_ms=60_000)
+    for before in (None, least, GroupSettings(probing_interval_ms=5_000)):
+        with pytest.raises(InputError, match=r"--set probing_interval_ms: 59999 is below 60000, the least of KIP-441; .*; write 60000 or more"):
+            check_live_settings(few, before)
+        check_live_settings(least, before)
+    check_live_settings(attrs.evolve(few, max_warmups=7), few)
 
 
 @pytest.fixture(params=["group.db", "group.jsonl"])

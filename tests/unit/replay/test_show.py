@@ -6,13 +6,17 @@ import json
 
 import pytest
 
+from equipoise.cli.show import group_lines, tasks_table
 from equipoise.events.decisions import MemberExpired
 from equipoise.events.errors import InputError
-from equipoise.events.facts import MemberJoined, PartitionsObserved
+from equipoise.events.facts import MemberJoined, MemberLeft, PartitionsObserved
 from equipoise.events.records import DecisionRecord, Record
-from equipoise.replay.group_view import show
+from equipoise.replay.group_view import show, view_of
 from equipoise.replay.simulation.cluster import MemorySink
+from equipoise.replay.wording import span_text
 from equipoise.statemachine.machine import GroupMachine
+from equipoise.worker.metrics import WorkerMetrics
+from tests.groups import Group
 from tests.unit.replay.lived import JOINED_MS, TOPOLOGY, configured, decided, lived
 
 
@@ -94,3 +98,55 @@ def test_show_wrong_group_or_offset_error_names_the_choices() -> None:
         show(sink.entries)
     assert show(sink.entries, group="b").group == "b"
     assert show(lived()[:2]).phase == "empty"
+
+
+def test_task_without_an_owner_is_kept_for_its_former_one_until_then() -> None:
+    group = Group().starts("m1", "m2", stateful=4, assignor="cooperative", max_step_ms=1_000)
+    group.settles()
+    had = {task for task, owner in group.owners().items() if owner == "m2"}
+    assert had
+    del group.members["m2"]
+    group.fact(MemberLeft(member_id="m2", incarnation=1))
+    group.tick()
+    view = view_of(group.machine)
+    kept = {row.task: row for row in view.tasks if row.owner is None}
+    assert set(kept) == had
+    for task, row in kept.items():
+        assert row.kept_for == "m2"
+        assert row.kept_ms == (group.state.lost[task].until_ms or 0) - group.state.now_ms > 0
+        assert f"nobody, kept for m2 for another {span_text(row.kept_ms)}" in str(tasks_table(view.tasks).rows)
+    assert all(row.kept_ms is None and row.kept_for is None for row in view.tasks if row.owner is not None)
+
+
+def test_probing_round_that_changes_nothing_is_seen() -> None:
+    group = Group().starts("m1", stateful=2, probing_interval_ms=20_000)
+    group.settles()
+    group.join("m2", restores=0)
+    counts = WorkerMetrics()
+    machine = GroupMachine()
+
+    def probings() -> float:
+        return counts.registry.get_sample_value("equipoise_probings_total") or 0.0
+
+    def fold() -> None:
+        for record in group.records[machine.state.last_offset + 1 :]:
+            counts.folded(record, machine.step(record), machine.state, live=True, is_new=True)
+
+    def evaluated_ms() -> int:
+        view = view_of(group.machine)
+        assert view.probed_ms is not None
+        assert view.next_probing_ms == view.probed_ms + 20_000
+        ago, left = span_text(view.now_ms - view.probed_ms), span_text(view.next_probing_ms - view.now_ms)
+        lines = [str(line) for line in group_lines(view)]
+        assert f"  the balance was evaluated {ago} ago, and is evaluated again in {left}, and at each change" in lines
+        return view.probed_ms
+
+    fold()
+    assert probings() == 0
+    began_ms, generation = evaluated_ms(), group.state.generation
+    while group.state.now_ms < began_ms + 21_000:
+        group.cycle()
+    fold()
+    assert probings() == 1
+    assert evaluated_ms() >= began_ms + 20_000
+    assert group.state.generation == generation, "nothing changed"
