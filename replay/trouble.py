@@ -113,7 +113,8 @@ def _standing_still(state: GroupState) -> Iterable[Trouble]:
         yield Trouble(Severity.STANDS_STILL, f"{counted(len(lost), 'task')} without an owner ({_tasks(lost)}){until}", len(lost))
     parked = sorted(task for task, each in state.parked.items() if each.member_id == state.owner.get(task))
     if parked:
-        yield Trouble(Severity.STANDS_STILL, f"{counted(len(parked), 'task')} parked ({_tasks(parked)}), because the handler failed", len(parked))
+        error = state.parked[parked[0]].error
+        yield Trouble(Severity.STANDS_STILL, f"{counted(len(parked), 'task')} parked ({_tasks(parked)}): {error:.200}", len(parked))
     restoring = [row for row in restores(state) if row.stands_still]
     if restoring:
         yield Trouble(Severity.STANDS_STILL, _restoring_text("restores before it runs", "restore before they run", restoring), len(restoring))

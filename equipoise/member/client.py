@@ -392,7 +392,7 @@ class Member:
 
     @property
     def parked(self) -> dict[TaskId, ParkedTask]:
-        """Task whose handler failed, with `ErrorPolicy.stop` -> the record and the error."""
+        """Task that handles nothing more -> the record and the error."""
         return self._running_host().work.parked_tasks
 
     @property

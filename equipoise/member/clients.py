@@ -22,9 +22,9 @@ from equipoise.member.offsets import ReportedOffsets
 from equipoise.member.options import MemberOptions
 from equipoise.member.origin import Origin, transactional_id
 from equipoise.member.positions import Position, Positions, PositionsReader, place_of, write_plainly
+from equipoise.member.sizes import BATCH_BYTES, RecordSizes
 from equipoise.member.sources import SourceReader, TaskSources
 from equipoise.member.transactions import Transactions
-from equipoise.member.writer import BATCH_BYTES, BatchSizes
 
 if TYPE_CHECKING:
     from equipoise.member.adoption import Adoption
@@ -81,7 +81,7 @@ class MemberClients:
         """Partition of tasks -> positions that are still to be written."""
         self._writing: asyncio.Task[None] | None = None
         self.offsets = ReportedOffsets(group)
-        self.batch_sizes = BatchSizes()
+        self.sizes = RecordSizes()
         self.adoption: Adoption | None = None
         """The consumer group whose place the members take; None: none."""
 
@@ -296,9 +296,9 @@ class TaskClients:
         return self.producer
 
     @property
-    def batch_sizes(self) -> BatchSizes:
+    def sizes(self) -> RecordSizes:
         """Those of all tasks."""
-        return self._shared.batch_sizes
+        return self._shared.sizes
 
     @property
     def adopts(self) -> bool:

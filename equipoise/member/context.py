@@ -16,6 +16,7 @@ from equipoise.member.changes import Changes
 from equipoise.member.fencing import RESERVED_PREFIX, SOURCES_KEY
 from equipoise.member.records import Outputs
 from equipoise.member.serdes import BytesSerde, Serde
+from equipoise.member.sizes import RecordSizes
 from equipoise.member.stores import Change, StateStore
 from equipoise.member.timers import Timers
 
@@ -45,10 +46,15 @@ def _serialized(values: Iterable[Any], serialize: Callable[[Any], bytes], as_is:
 class State:
     """The state of a task in one changelog: the store's content, over it the changes of the last
     commit, and the changes since that began. Keys and values are serialized by `keys` and `values`.
+    `topic`, `sizes`, `headers`: of its changelog records.
     """
 
-    def __init__(self, store: StateStore, keys: Serde = BYTES, values: Serde = BYTES) -> None:
+    def __init__(
+        self, store: StateStore, keys: Serde = BYTES, values: Serde = BYTES, *,
+        topic: str = "", sizes: RecordSizes | None = None, headers: SentHeaders | None = None,
+    ) -> None:  # fmt: skip
         self.store = store
+        self._topic, self._sizes, self._headers = topic, sizes or RecordSizes(), headers or []
         self._key, self._value, self._read_key, self._read = keys.serialize, values.serialize, keys.deserialize, values.deserialize
         self._key_as_is, self._value_as_is = class_as_is(keys), class_as_is(values)
         self._committing = Changes()
@@ -81,7 +87,8 @@ class State:
 
     def put(self, key: Any, value: Any) -> None:
         """Sets `key`. It lasts with the next commit. Raises InputError when a serde refuses key or
-        value, or the key is reserved (its bytes begin with ``\\0equipoise.``).
+        value, the key is reserved (its bytes begin with ``\\0equipoise.``), or both together are
+        larger than a record of the changelog may be (1 MiB, or its `max.message.bytes`).
         """
         self._write(
             key if key.__class__ is self._key_as_is else self._key(key),
@@ -97,6 +104,9 @@ class State:
         if any(map(_BEHIND_RESERVED.__gt__, keys)):
             for key in keys:
                 _check_key(key)
+        if max(map(len, keys), default=0) + max(map(len, raw), default=0) > self._sizes.small:
+            for key, value in zip(keys, raw, strict=True):
+                self._sizes.check(self._topic, key, value, self._headers)
         written = self._written
         self.undo += zip(repeat(written), keys, map(written.get, keys, repeat(_ABSENT)))
         written.update(zip(keys, raw, strict=True))
@@ -142,6 +152,8 @@ class State:
     def _write(self, key: bytes, value: bytes | None) -> None:
         if key < _BEHIND_RESERVED:
             _check_key(key)
+        if len(key) + (0 if value is None else len(value)) > self._sizes.small:
+            self._sizes.check(self._topic, key, value, self._headers)
         written = self._written
         self.undo.append((written, key, written.get(key, _ABSENT)))
         written[key] = value
@@ -206,6 +218,7 @@ class TaskContext:
         key_serde: Serde = BYTES,
         value_serde: Serde = BYTES,
         headers: SentHeaders | None = None,
+        sizes: RecordSizes | None = None,
     ) -> None:
         self.task = task
         self.token = token
@@ -216,6 +229,8 @@ class TaskContext:
         self.outputs = Outputs({})
         """Records to send."""
         self._timers = timers
+        self.sizes = sizes or RecordSizes()
+        """What topics take."""
         self.headers = headers or []
         """Of each record sent, behind its own."""
         self._key_serde, self._value_serde = key_serde, value_serde
@@ -251,7 +266,8 @@ class TaskContext:
         """Sends a record to `topic`: with the next commit, or with at_least_once soon. `partition`
         None: chosen by the key, as Kafka's clients do. `timestamp_ms` None: the time of sending.
         The serdes are the member's, unless others are given. Raises InputError when both key and
-        value are None.
+        value are None, or the record is larger than the topic takes (1 MiB, or its
+        `max.message.bytes`).
         """
         if value is None and key is None:
             raise _empty(topic)
@@ -259,6 +275,8 @@ class TaskContext:
         data = value if is_data else (value_serde or self._value_serde).serialize(value)
         key_data = None if key is None else (key_serde or self._key_serde).serialize(key)
         record = key_data, data, [*headers, *self.headers] if headers else self.headers, timestamp_ms
+        if headers or len(data or b"") + len(key_data or b"") > self.sizes.small:
+            self.sizes.check(topic, key_data, data, record[2])
         self._undo.append(self.outputs.add(topic, partition, record))
 
     def send_many(self, topic: str, records: Iterable[tuple[Any, Any]], *, partition: int | None = None) -> None:
@@ -268,12 +286,15 @@ class TaskContext:
         """
         pairs = list(records)
         keys, values = list(map(_FIRST, pairs)), list(map(_SECOND, pairs))
-        unsent = zip(self._many(keys, self._key_serde), self._many(values, self._value_serde), repeat(self.headers), repeat(None))
+        raw_keys, raw_values = self._many(keys, self._key_serde), self._many(values, self._value_serde)
         if None in keys and None in values and (None, None) in zip(keys, values, strict=True):
             raise _empty(topic)
-        self._undo += self.outputs.add_many(topic, partition, list(unsent))
+        if _longest(raw_keys) + _longest(raw_values) > self.sizes.small:
+            for key, value in zip(raw_keys, raw_values, strict=True):
+                self.sizes.check(topic, key, value, self.headers)
+        self._undo += self.outputs.add_many(topic, partition, list(zip(raw_keys, raw_values, repeat(self.headers), repeat(None))))
 
-    def _many(self, values: Sequence[Any], serde: Serde) -> Iterable[bytes | None]:
+    def _many(self, values: Sequence[Any], serde: Serde) -> Sequence[bytes | None]:
         kinds = set(map(type, values))
         if kinds <= {class_as_is(serde), type(None)}:
             return values
@@ -306,6 +327,10 @@ class TaskContext:
     def has_changes(self) -> bool:
         """Whether something waits for the next commit."""
         return bool(self.outputs) or any(state.written for state in self.states.values())
+
+
+def _longest(contents: Iterable[bytes | None]) -> int:
+    return max(map(len, filter(None, contents)), default=0)
 
 
 def _empty(topic: str) -> InputError:

@@ -10,6 +10,7 @@ from equipoise.events import fields
 from equipoise.events.errors import FieldError
 from equipoise.events.log.kafka.client import ConsumedRecord, SentHeaders, Unsent
 from equipoise.events.tasks import TaskId
+from equipoise.member.refusals import sentence
 
 LONGEST_BACKOFF_S = 60.0
 MOST_ERROR_CHARS = 500
@@ -18,8 +19,9 @@ MOST_ERROR_CHARS = 500
 
 @attrs.frozen(kw_only=True)
 class ErrorPolicy:
-    """What a member does with a record when its handler or a serde raises. What the handler put and
-    sent for that record is dropped first. Made by `stop`, `skip`, `dead_letter` and `retry`.
+    """What a member does with a record when its handler or a serde raises, or brokers refuse what
+    the handler put or sent. That is dropped first. Made by `stop`, `skip`, `dead_letter` and
+    `retry`.
     """
 
     action: Literal["stop", "skip", "dead_letter"] = "stop"
@@ -64,9 +66,10 @@ class ErrorPolicy:
 
 @attrs.frozen(kw_only=True)
 class ParkedTask:
-    """A task that handles nothing more, because its handler raised and the policy is to stop, or
-    what it sent cannot be sent. `topic`, `partition`, `offset`: of the record, or of the last one
-    that the commit was to have; "" and -1: a timer raised.
+    """A task that handles nothing more, because its handler raised, or brokers refuse what it put
+    or sent, and the policy is to stop, or because brokers refuse whatever the task does. `topic`,
+    `partition`, `offset`: of the record, or of the last one that was handled; "" and -1: none, or a
+    timer.
     """
 
     task: TaskId
@@ -88,7 +91,7 @@ def place_of(topic: str, partition: int, offset: int) -> str:
 
 def error_text(error: BaseException) -> str:
     """The error on one line."""
-    text = " ".join(f"{type(error).__name__}: {error}".split()).encode(errors="backslashreplace").decode()
+    text = " ".join(sentence(error).split()).encode(errors="backslashreplace").decode()
     return text if len(text) <= MOST_ERROR_CHARS else f"{text[: MOST_ERROR_CHARS - 3]}..."
 
 

@@ -27,6 +27,7 @@ from equipoise.member.origin import Origin
 from equipoise.member.permit import NOT_ADOPTED, OvertakenError, Permit, RefusedError
 from equipoise.member.placing import SourcePlacing
 from equipoise.member.processing import Processing, Processor
+from equipoise.member.refusals import TaskRefusals
 from equipoise.member.sources import TaskSources
 from equipoise.member.timers import Timers
 from equipoise.member.transactions import TransactionPart
@@ -55,6 +56,7 @@ class TaskOpening:
         processor: Processor,
         timers: Timers,
         stopping: asyncio.Event,
+        refusals: TaskRefusals,
     ) -> None:
         self._permit = permit
         self._group = group
@@ -65,6 +67,7 @@ class TaskOpening:
         self._processor = processor
         self._timers = timers
         self._stopping = stopping
+        self._refusals = refusals
         self._stops: asyncio.Future[Any]
         """Ends when the task is to stop, while it opens."""
         self._former: set[str] = set()
@@ -86,7 +89,13 @@ class TaskOpening:
         options, reading = self._options, clients.sources
         stores, fence = await self._take_stores(clients, writer) if self._stateful else ({}, None)
         keys, values = options.key_serde, options.value_serde
-        states = {topic: State(each.store, options.state_key_serde or keys, options.state_serde or values) for topic, each in stores.items()}
+        states = {
+            topic: State(
+                each.store, options.state_key_serde or keys, options.state_serde or values,
+                topic=topic, sizes=clients.sizes, headers=list(writer.origins[topic].headers),
+            )
+            for topic, each in stores.items()
+        }  # fmt: skip
         placing = SourcePlacing(
             self._group, self._task, self._origin, options, processor=self._processor.name, is_shared=clients.shares_sources
         )
@@ -98,9 +107,10 @@ class TaskOpening:
         if preparing is not None:
             await self._unless_stopping("prepared", preparing)
         reading.place(positions)
-        context = TaskContext(self._task, self._origin.token, states, self._timers, keys, values, writer.headers)
+        context = TaskContext(self._task, self._origin.token, states, self._timers, keys, values, writer.headers, clients.sizes)
         processing = Processing(
-            self._processor, context, self._timers, group=self._group, policy=options.on_error, key_serde=keys, value_serde=values
+            self._processor, context, self._timers, group=self._group, policy=options.on_error, key_serde=keys, value_serde=values,
+            refused=self._refusals.records,
         )
         return OpenTask(
             self._task, transactional=options.transactional, clients=clients, writer=writer, stores=stores, context=context,

@@ -18,7 +18,7 @@ from equipoise.member.origin import Origin
 from equipoise.member.permit import OvertakenError
 from equipoise.member.positions import Position, Positions, StoredPosition, claim_positions, continued, place_of, position_record
 from equipoise.member.transactions import TransactionPart
-from equipoise.member.writer import TaskWriter
+from equipoise.member.writer import TaskWriter, partitions_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class SourcePlacing:
     async def _write(self, clients: TaskClients, writer: TaskWriter, positions: Mapping[TopicPartition, int], own: str) -> int:
         records = self.records(positions, own)
         if clients.transactions is None:
-            await writer.producer.partitions_for(self._place.topic)
+            await partitions_of(writer.producer, self._place.topic)
             sent: Sequence[SentBatch] = writer.producer.send_batches(self._place, records)
             await acknowledged(sent)
         else:

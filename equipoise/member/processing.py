@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import CoroutineType
 from typing import Any, Protocol
 
@@ -15,11 +15,14 @@ import attrs
 
 from equipoise.events import fields
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.client import ConsumedRecord, Record
+from equipoise.events.log.kafka.client import ConsumedRecord, Record, TopicPartition
+from equipoise.events.tasks import TaskId
 from equipoise.member.context import TaskContext
 from equipoise.member.error_policy import ErrorPolicy, ParkedTask, dead_letter, error_text, place_of
 from equipoise.member.raised import is_cancelled, passed_on
+from equipoise.member.refusals import Refused, RefusedRecord, refused_by
 from equipoise.member.serdes import BytesSerde, Serde
+from equipoise.member.sizes import OversizedError
 from equipoise.member.timers import Timers
 
 _LOG = logging.getLogger(__name__)
@@ -81,11 +84,21 @@ class Processor:
 
 
 class Processing:
-    """Runs a processor for one grant of a task."""
+    """Runs a processor for one grant of a task. `refused`: see `TaskRefusals.records`."""
 
     def __init__(
-        self, processor: Processor, context: TaskContext, timers: Timers, *, group: str, policy: ErrorPolicy, key_serde: Serde, value_serde: Serde
+        self,
+        processor: Processor,
+        context: TaskContext,
+        timers: Timers,
+        *,
+        group: str,
+        policy: ErrorPolicy,
+        key_serde: Serde,
+        value_serde: Serde,
+        refused: Mapping[TopicPartition, RefusedRecord] | None = None,
     ) -> None:
+        self._refused = {} if refused is None else refused
         self._handler, self._batch_handler = processor.handler, processor.batch_handler
         self._context, self._timers, self._group, self._policy = context, timers, group, policy
         self._read_key, self._read_value = key_serde.deserialize, value_serde.deserialize
@@ -100,6 +113,8 @@ class Processing:
         """Why nothing more is handled; None: it is."""
         self.error: BaseException | None = None
         """What was raised when the task was parked."""
+        self._is_unreadable = False
+        """Whether a serde, and not the handler, has raised last."""
 
     async def handle(self, records: Sequence[ConsumedRecord], begin: int, end: int, clock_ms: Callable[[], int], until_ms: float) -> int:
         """Gives `records[begin:end]` to the handler, as long as `clock_ms()` is below `until_ms`.
@@ -114,6 +129,14 @@ class Processing:
         while done < end and clock_ms() < until_ms:
             given = end - done if handler is None and not self._singly else 1
             savepoint()
+            if self._refused and (refused := self._refused.get(TopicPartition(records[done].topic, records[done].partition))) is not None:
+                if refused.offset == records[done].offset and not refused.is_given_again:
+                    given = self._leave_out(records[done], refused)
+                    if not given:
+                        break
+                    done += 1
+                    continue
+                given = max(1, sum(each.offset < refused.offset for each in records[done : done + given]))
             try:
                 if handler is not None:
                     result = handler(records[done] if as_is else record_of(records[done]), context)  # type: ignore[arg-type]  # it is a Record
@@ -138,10 +161,22 @@ class Processing:
 
     def _record(self, raw: ConsumedRecord) -> Record:
         key, value = raw.key, raw.value
-        return Record(
-            None if key is None else self._read_key(key), None if value is None else self._read_value(value),
-            raw.topic, raw.partition, raw.offset, raw.timestamp_ms, raw.headers, raw.timestamp_type,
-        )  # fmt: skip
+        try:
+            read = None if key is None else self._read_key(key), None if value is None else self._read_value(value)
+        except BaseException:
+            self._is_unreadable = True
+            raise
+        return Record(*read, raw.topic, raw.partition, raw.offset, raw.timestamp_ms, raw.headers, raw.timestamp_type)
+
+    def _leave_out(self, record: ConsumedRecord, refused: RefusedRecord) -> int:
+        """Does with a record as the policy says, because what was put and sent for it is refused.
+        Returns as `_failed`.
+        """
+        self._attempts = refused.attempts
+        given = self._failed([record], refused.error)
+        refused.attempts = self._attempts
+        refused.is_given_again, refused.is_left_out = self.retry_in_s is not None, bool(given)
+        return given
 
     def _failed(self, records: Sequence[ConsumedRecord], error: BaseException) -> int:
         task, policy, record = self._context.task, self._policy, records[0]
@@ -163,7 +198,13 @@ class Processing:
             self.park(record.topic, record.partition, record.offset, error)
             return 0
         if policy.action == "dead_letter":
-            self._context.outputs.add(policy.topic, None, dead_letter(record, self._group, task, error, self._context.headers))
+            letter = dead_letter(record, self._group, task, error, self._context.headers)
+            try:
+                self._context.sizes.check(policy.topic, letter[0], letter[1], letter[2])
+            except OversizedError as oversized:
+                self.park(record.topic, record.partition, record.offset, oversized)
+                return 0
+            self._context.outputs.add(policy.topic, None, letter)
         what = f"sent to {policy.topic}" if policy.action == "dead_letter" else "skipped"
         _LOG.warning("task %s: %s was %s: %s", task, place, what, error_text(error))
         self._attempts = 0
@@ -176,12 +217,7 @@ class Processing:
         if self.parked is not None:
             return
         self.error = error
-        parked = self.parked = ParkedTask(task=self._context.task, topic=topic, partition=partition, offset=offset, error=error_text(error))
-        _LOG.error(
-            "task %s is parked, other tasks go on: its handler failed for %s. Restart the member with a handler that can process it, "
-            "or give Member on_error=ErrorPolicy.skip() or dead_letter(topic)",
-            parked.task, parked.place, exc_info=error,
-        )  # fmt: skip
+        self.parked = parked(self._context.task, topic, partition, offset, error)
 
     async def run_timers(self) -> bool:
         """Calls the timers that are due. Returns whether they have put or sent something."""
@@ -200,6 +236,23 @@ class Processing:
                     break
                 _LOG.error("task %s: a timer failed", context.task, exc_info=error)
         return has_changed
+
+
+def parked(task: TaskId, topic: str, partition: int, offset: int, error: BaseException) -> ParkedTask:
+    """Why `task` is parked. Also says it in the log."""
+    made = ParkedTask(task=task, topic=topic, partition=partition, offset=offset, error=error_text(error))
+    scope = refused_by(error)
+    if isinstance(error, OversizedError) or (isinstance(error, InputError) and not topic) or scope is Refused.RECORD:
+        what = f"what was put or sent for {made.place} is refused: {made.error}. Restart the member with a handler that puts and sends less"
+    elif scope is Refused.NOTHING:
+        what = f"its handler failed for {made.place}. Restart the member with a handler that can process it"
+    else:
+        _LOG.error("task %s is parked, other tasks go on: %s. Then restart the member", task, made.error)
+        return made
+    _LOG.error(
+        "task %s is parked, other tasks go on: %s, or give Member on_error=ErrorPolicy.skip() or dead_letter(topic)", task, what, exc_info=error
+    )
+    return made
 
 
 async def call(function: Callable[..., Awaitable[None] | None], *arguments: Any) -> None:

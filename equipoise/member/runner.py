@@ -22,13 +22,14 @@ from equipoise.events.log.kafka.client import CLOSE_S, ConsumedRecord, SentBatch
 from equipoise.events.tasks import TaskId
 from equipoise.member.clients import TaskClients
 from equipoise.member.context import Callback, TaskContext
-from equipoise.member.error_policy import ParkedTask
+from equipoise.member.error_policy import ParkedTask, error_text
 from equipoise.member.open_task import Commit, OpenTask
 from equipoise.member.opening import TaskOpening
 from equipoise.member.options import MemberOptions
 from equipoise.member.origin import Origin
 from equipoise.member.permit import OvertakenError, Permit, RefusedError
-from equipoise.member.processing import MOST_AT_ONCE, Processor, call
+from equipoise.member.processing import MOST_AT_ONCE, Processor, call, parked
+from equipoise.member.refusals import CommitRefusedError, Refused, RefusedByBrokersError, TaskRefusals
 from equipoise.member.ticks import CommitTicks, CommitTurn
 from equipoise.member.timers import Timers
 from equipoise.member.turns import FEW_RECORDS, Turns
@@ -88,12 +89,15 @@ class TaskRunner:
         self._origin = Origin(0, log_id, group, str(task), token)
         self._timers = Timers(runtime.monotonic_s)
         self._stopping = asyncio.Event()
+        self._refusals = TaskRefusals(runtime.monotonic_s)
         self._opening = TaskOpening(
-            permit, group, task, self._origin,
-            stateful=stateful, options=options, processor=processor, timers=self._timers, stopping=self._stopping,
+            permit, group, task, self._origin, stateful=stateful, options=options, processor=processor, timers=self._timers,
+            stopping=self._stopping, refusals=self._refusals,
         )  # fmt: skip
-        self._is_refused = False
-        """Whether a commit was refused: what was handled since then must not be committed."""
+        self._to_park: BaseException | None = None
+        """Why the task is parked as soon as it has opened again, before its first record."""
+        self._parked: ParkedTask | None = None
+        """Why it is parked although it cannot be opened."""
         self._aborted = self._called_off = False
         self._is_closing = False
         """Whether processing has ended, so that nothing is left to abort."""
@@ -132,7 +136,7 @@ class TaskRunner:
     def parked(self) -> ParkedTask | None:
         """Why the task handles nothing more; None: it does. Any thread may read it."""
         opened = self._opened
-        return None if opened is None else opened.processing.parked
+        return self._parked if opened is None else opened.processing.parked
 
     @property
     def behind(self) -> int | None:
@@ -206,29 +210,52 @@ class TaskRunner:
                 failed = isinstance(error, KafkaError)
                 self._permit.fenced(self.task)
                 _LOG.warning("task %s, token %d: another owner has begun: %r", self.task, self.token, error)
-            except KafkaError as error:
-                self._was_out_of_range = isinstance(error, OffsetOutOfRangeError)
+            except (KafkaError, CommitRefusedError) as raised:
+                why = raised.error if isinstance(raised, CommitRefusedError) else raised
+                self._was_out_of_range = isinstance(why, OffsetOutOfRangeError)
                 failed = not self._was_out_of_range
-                self._permit.failed(self.task, error)
+                self._judge(why)
             self._aborted = True
             await self._stop_writing(failed=failed)
             await self._close()
+            if self._parked is not None:
+                self._permit.parked(self.token, self._parked)
+                await self._stopping.wait()
+                return
             self._aborted = False
             await asyncio.sleep(RETRY_S)
             # Reopening may fence a later owner, so the grant must still hold.
             if self._stopping.is_set() or not await self._permit.still_granted(self.task, self.token):
                 return
 
+    def _judge(self, error: Exception) -> None:
+        """After a request has failed. Raises RefusedByBrokersError when the member is to end."""
+        refused = self._refusals.judge(error, None if self._writer is None else self._writer.sizes)
+        if refused is Refused.MEMBER:
+            raise RefusedByBrokersError(error_text(error)) from error
+        if refused is Refused.TASK:
+            if self._opened is None:
+                self._parked = parked(self.task, *self._refusals.last, error)
+            self._to_park = error
+        elif refused is Refused.RECORD:
+            _LOG.info("task %s: what was put or sent since its last commit is refused, looking for the record: %s", self.task, error_text(error))
+        else:
+            self._permit.failed(self.task, error)
+
     async def _open(self) -> None:
-        self._is_refused = False
         clients = self._clients = self._clients or self._new_clients()
-        writer = self._writer = TaskWriter(await clients.begin(), self.task, self._origin, clients.batch_sizes)
+        writer = self._writer = TaskWriter(await clients.begin(), self.task, self._origin, clients.sizes)
         opened = await self._opening.open(clients, writer, was_out_of_range=self._was_out_of_range)
         self._opened = opened
         self._permit.restored(self.task)
         self._may_go_on()
         begun, self._assigned = self._assigned is None, opened.context
         self._uncommitted, self._sent = opened.write_stale_again(), []
+        place = self._refusals.last
+        self._refusals.reopened(self._uncommitted)
+        if self._to_park is not None:
+            opened.processing.park(*place, self._to_park)
+            self._uncommitted = 0  # it might be refused, too
         self._set_due()
         if begun and self._on_assigned is not None:
             await call(self._on_assigned, opened.context)
@@ -244,6 +271,11 @@ class TaskRunner:
         processing, former = self._open_task.processing, self.processed
         try:
             while not self._stopping.is_set():
+                if processing.parked is not None:
+                    await self._last_commit()
+                    self._permit.parked(self.token, processing.parked)
+                    await self._stopping.wait()
+                    break
                 found = await self._next_batch()
                 if not self._uncommitted and self._monotonic_s() >= self._commit_by_s:
                     self._set_due()  # after a rest what comes first is not overdue
@@ -256,11 +288,8 @@ class TaskRunner:
                     await self._run_timers()
                 if processing.parked is None:
                     await self._write_if_due()
-                if processing.parked is not None:
-                    await self._last_commit()
-                    self._permit.parked(self.token, processing.parked)
-                    await self._stopping.wait()
-                    break
+                else:
+                    continue
                 if not goes_on or not self._goes_on():
                     break
                 if self.processed - former >= FEW_RECORDS:
@@ -310,12 +339,17 @@ class TaskRunner:
                 opened.positions[tp] = records[done - 1].offset + 1
                 self.processed += handled
                 self._uncommitted += handled
+                self._refusals.handled(tp, records[done - 1].offset, handled)
                 self._of_member.note(self.task, self._uncommitted)
             if processing.retry_in_s is not None:
                 await self._wait_to_retry(processing.retry_in_s)
             elif self._uncommitted >= most or self._of_member.is_next(self.task):
                 self._note_busy()
                 await self._commit()
+                if self._refusals.most is not None:
+                    await self._commit_over()
+                    self._refusals.back_to_usual(self._options.most_uncommitted_records)
+                    most = self._most_uncommitted(opened)
                 self._begun_s = self._monotonic_s()
             elif self._of_member.is_full:
                 self._note_busy()
@@ -325,7 +359,8 @@ class TaskRunner:
         return done == len(records)
 
     def _most_uncommitted(self, opened: OpenTask) -> int:
-        return min(self._options.most_uncommitted_records, max(MOST_AT_ONCE, self._of_member.most_of_task(opened.reading.reader.partitions)))
+        most = min(self._options.most_uncommitted_records, max(MOST_AT_ONCE, self._of_member.most_of_task(opened.reading.reader.partitions)))
+        return most if self._refusals.most is None else min(most, self._refusals.most)
 
     def _is_permitted(self) -> bool:
         return self._boot_ms() < self._permitted_until_ms
@@ -347,6 +382,10 @@ class TaskRunner:
     async def _run_timers(self) -> None:
         if await self._open_task.processing.run_timers():
             self._uncommitted += 1
+            self._refusals.handled(None, -1, 1)
+            if self._refusals.most is not None:
+                await self._commit()
+                await self._commit_over()
 
     def _note_busy(self) -> None:
         self.busy_s += self._monotonic_s() - self._begun_s
@@ -397,18 +436,14 @@ class TaskRunner:
         are repeated.
         """
         outputs = self._open_task.context.outputs
-        if not outputs or self._is_committing or self._is_refused:
+        if not outputs or self._is_committing:
             return
         if len(outputs) < MOST_UNSENT and not all(each.appended.done() for each in self._last_sent):
             return
         if self._send_at_once(self._open_task):
             return
-        try:
-            await self._send_outputs()
-        except InputError as error:
-            self._park(error)
-        else:
-            self._last_sent[-1].appended.add_done_callback(self._send_rest)
+        await self._send_outputs()
+        self._last_sent[-1].appended.add_done_callback(self._send_rest)
 
     def _send_rest(self, _: asyncio.Future[Any]) -> None:
         """Sends what had to wait for other outputs, which are appended now."""
@@ -439,13 +474,16 @@ class TaskRunner:
 
     async def _send_outputs(self) -> dict[TopicPartition, list[Unsent]]:
         """Sends the outputs since the last call; with exactly_once it returns them for the
-        transaction. Raises InputError when one of them is refused, RefusedError, KafkaError.
+        transaction. Raises CommitRefusedError when one of them is refused, RefusedError,
+        KafkaError.
         """
         writer, outputs = self._open_task.writer, self._open_task.context.outputs
         by_partition: dict[TopicPartition, list[Unsent]] = {}
         try:
             if outputs:
                 by_partition = await writer.by_partition(outputs)
+        except InputError as error:
+            raise CommitRefusedError(error) from error
         except asyncio.CancelledError:
             if self._called_off:
                 raise
@@ -501,7 +539,7 @@ class TaskRunner:
         try:
             committing.result()
         except InputError as error:
-            self._park(error)
+            raise CommitRefusedError(error) from error
 
     @property
     def _open_commit(self) -> Commit | None:
@@ -516,7 +554,7 @@ class TaskRunner:
         commit = self._open_commit
         if commit is None:
             await self._commit_over()
-        if not self._uncommitted or self._is_refused:
+        if not self._uncommitted:
             if commit is not None and is_due:
                 self._open_task.hurry(commit)
             self._of_member.note(self.task, 0)
@@ -525,11 +563,7 @@ class TaskRunner:
             return
         if not self._options.transactional or (is_due and commit is None):
             await self._turn.wait()
-        try:
-            outputs = await self._send_outputs()
-        except InputError as error:
-            self._park(error)
-            return
+        outputs = await self._send_outputs()
         commit = self._open_commit  # it may have closed meanwhile
         if commit is not None:
             self._open_task.extend_commit(commit, outputs, gives_back=gives_back, is_due=is_due)
@@ -557,18 +591,11 @@ class TaskRunner:
         else:
             self._wake()
 
-    def _park(self, error: InputError) -> None:
-        """Nothing since the last commit that succeeded is committed."""
-        opened = self._open_task
-        tp, position = max(opened.positions.items(), key=lambda item: item[1])
-        opened.processing.park(tp.topic, tp.partition, position - 1, error)
-        self._is_refused = True
-        self._turn.leave()
-        self._wake()
-
     def _commit_ended(self, error: BaseException | None) -> None:
         if error is None:
             self.commits += 1
+            if self._written_commit is not None:
+                self._refusals.committed(self._written_commit.processed, self._written_commit.positions)
             self._wake_if_more()
         else:
             self._wake()  # to raise it

@@ -30,6 +30,8 @@ import attrs
 from equipoise.events.log.kafka.client import CLOSE_S, Producer, SentBatch, TopicPartition, Unsent, call_off
 from equipoise.events.tasks import TaskId
 from equipoise.member.raised import is_cancelled
+from equipoise.member.refusals import Refused, refused_by
+from equipoise.member.writer import partitions_of
 
 GATHER_S = 0.002
 """How long a transaction is open at least, for commits of other tasks that were woken by the same
@@ -172,7 +174,7 @@ class _OpenTransaction:
 
     async def _ask(self, part: TransactionPart) -> None:
         for topic in dict.fromkeys([*(place.topic for place in part.outputs), *part.changes]):
-            await self._producer.partitions_for(topic)
+            await partitions_of(self._producer, topic)
             self._topics.add(topic)
         del self.asking[part]
         self._write(part, changes=part.is_due or part.is_closed)
@@ -393,7 +395,8 @@ class Transactions:
             failed = {} if transaction is None else transaction.errors()
             self._outputs, self._expected = set(), ()  # one of them may be gone
             await self._lose(producer)
-            of_all = not failed or isinstance(error, ProducerFenced) or (isinstance(error, KafkaError) and error.retriable)
+            passes = isinstance(error, KafkaError) and error.retriable and refused_by(error) is Refused.NOTHING
+            of_all = not failed or isinstance(error, ProducerFenced) or passes
             for part in _all_parts(parts, transaction):
                 own = failed.get(part)
                 if own is not None and not of_all:

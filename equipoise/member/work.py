@@ -20,7 +20,7 @@ from equipoise.events.facts import Fact, Load, Subtopology, TaskParked, Topology
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.member.clients import MemberClients, TaskClients
 from equipoise.member.context import Callback
-from equipoise.member.error_policy import ParkedTask
+from equipoise.member.error_policy import ParkedTask, error_text
 from equipoise.member.fencing import FencedStore, Owners, TakeIf
 from equipoise.member.figures import Done, MemberFigures
 from equipoise.member.link import RETRY_S
@@ -189,7 +189,7 @@ class Work:
 
     @property
     def parked_tasks(self) -> dict[TaskId, ParkedTask]:
-        """Task whose handler failed -> why it is parked. Any thread may read it."""
+        """Task that is parked -> why. Any thread may read it."""
         parked = {task: runner.parked for task, runner in sorted(self._runners.copy().items())}
         return {task: each for task, each in parked.items() if each is not None}
 
@@ -463,7 +463,7 @@ class Work:
 
     def failed(self, task: TaskId, error: Exception) -> None:
         if not self._brokers.noted(f"task {task}", error):
-            _LOG.warning("task %s failed, reopening it: %r", task, error)
+            _LOG.warning("task %s failed, reopening it: %s", task, error_text(error))
 
     def fenced(self, task: TaskId) -> None:
         self.fenced_writes += 1

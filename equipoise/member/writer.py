@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from itertools import chain, repeat
-from typing import Any
 
 import attrs
 
@@ -17,38 +15,8 @@ from equipoise.events.log.kafka.client import Producer, SentBatch, TopicPartitio
 from equipoise.events.tasks import TaskId
 from equipoise.member.origin import Headers, Origin
 from equipoise.member.records import Outputs
-
-BATCH_BYTES = 256 * 1024
-"""Largest batch of several records. Of a partition one is on its way at a time, so a commit is as
-many requests as it has batches.
-"""
-
-
-class BatchSizes:
-    """How large the batches of each topic are at most. A broker refuses those that are larger than
-    the topic's `max.message.bytes`. Then its tasks are opened again, and write smaller ones.
-    """
-
-    def __init__(self) -> None:
-        self._of: dict[str, int] = {}
-        """Those that are below BATCH_BYTES."""
-
-    def of(self, topic: str) -> int:
-        """In bytes."""
-        return self._of.get(topic, BATCH_BYTES)
-
-    def note(self, topic: str, sent: Iterable[SentBatch]) -> None:
-        """Batches of the present size were sent there."""
-        size_bytes = self.of(topic)
-        for each in sent:
-            if each.records > 1:
-                each.appended.add_done_callback(partial(self._settled, topic, size_bytes))
-
-    def _settled(self, topic: str, size_bytes: int, appended: asyncio.Future[Any]) -> None:
-        from aiokafka.errors import MessageSizeTooLargeError
-
-        if not appended.cancelled() and isinstance(appended.exception(), MessageSizeTooLargeError):
-            self._of[topic] = min(self.of(topic), size_bytes // 2)
+from equipoise.member.refusals import name_topic
+from equipoise.member.sizes import RecordSizes
 
 
 @attrs.frozen
@@ -72,9 +40,9 @@ class TaskWriter:
     topic -> origin of its records there. `producer`: in each transaction the one that has begun it.
     """
 
-    def __init__(self, producer: Producer, task: TaskId, origin: Origin, batch_sizes: BatchSizes) -> None:
+    def __init__(self, producer: Producer, task: TaskId, origin: Origin, sizes: RecordSizes) -> None:
         self.producer = producer
-        self._batch_sizes = batch_sizes
+        self.sizes = sizes
         self._task = task
         self.headers = list(origin.headers)
         """Of each output."""
@@ -92,8 +60,7 @@ class TaskWriter:
         """
         counts, taken = outputs.partitions, outputs.take()
         for topic in dict.fromkeys([*(topic for topic, _, _ in taken.unplaced), *(topic for topic, _ in taken.placed)]):
-            counts[topic] = len(await self.producer.partitions_for(topic))
-            self._asked.add(topic)
+            counts[topic] = await self._ask(topic)
         found = taken.placed
         for topic, partition, record in taken.unplaced:
             if partition is None:
@@ -110,11 +77,15 @@ class TaskWriter:
         if producer is not self.producer:
             self.producer, self._asked = producer, set()
 
+    async def _ask(self, topic: str) -> int:
+        partitions = await partitions_of(self.producer, topic)
+        self._asked.add(topic)
+        return partitions
+
     async def send_outputs(self, outputs: Mapping[TopicPartition, Sequence[Unsent]]) -> list[SentBatch]:
         """Queues all outputs. Raises KafkaError."""
         for topic in {place.topic for place in outputs}:
-            await self.producer.partitions_for(topic)  # the producer may be a new one, which does not know the topic
-            self._asked.add(topic)
+            await self._ask(topic)  # the producer may be a new one, which does not know the topic
         return self.queue_outputs(outputs)
 
     def queue_outputs(self, outputs: Mapping[TopicPartition, Sequence[Unsent]]) -> list[SentBatch]:
@@ -146,7 +117,7 @@ class TaskWriter:
         acknowledged.
         """
         for topic in changes:
-            await self.producer.partitions_for(topic)
+            await partitions_of(self.producer, topic)
         sent = self.queue_changes(changes)
         await acknowledged(chain.from_iterable(sent.values()))
         return self.written(sent)
@@ -170,8 +141,14 @@ class TaskWriter:
         self._sent = [each for each in self._sent if not each.appended.done()]
 
     def _send(self, place: TopicPartition, records: Iterable[Unsent]) -> list[SentBatch]:
-        sent = self.producer.send_batches(place, records, self._batch_sizes.of(place.topic))
-        self._batch_sizes.note(place.topic, sent)
+        from aiokafka.errors import KafkaError
+
+        try:
+            sent = self.producer.send_batches(place, records, self.sizes.of(place.topic))
+        except KafkaError as error:
+            name_topic(error, place.topic)
+            raise
+        self.sizes.note(place.topic, sent)
         self._sent += sent
         return sent
 
@@ -179,6 +156,17 @@ class TaskWriter:
         """Whether everything sent is acknowledged, or has failed, in this time."""
         waiting = [each.appended for each in self._sent if not each.appended.done()]
         return not waiting or not (await asyncio.wait(waiting, timeout=within_s))[1]
+
+
+async def partitions_of(producer: Producer, topic: str) -> int:
+    """Number of partitions of `topic`. Raises KafkaError, which has the topic."""
+    from aiokafka.errors import KafkaError
+
+    try:
+        return len(await producer.partitions_for(topic))
+    except KafkaError as error:
+        name_topic(error, topic)
+        raise
 
 
 def _written(headers: Headers, batches: Sequence[SentBatch]) -> WrittenChanges:

@@ -229,9 +229,9 @@ async def test_writer_finds_batches_that_a_topic_takes(bootstrap: str, prefix: s
     await make_topic(bootstrap, f"{prefix}-small", 1, **{"max.message.bytes": "50000"})
     place = TopicPartition(f"{prefix}-small", 0)
     each = clients("at_least_once", TASK)
-    writer = TaskWriter(await each.begin(), TASK, Origin(1, "log", prefix, str(TASK), 1), each.batch_sizes)
+    writer = TaskWriter(await each.begin(), TASK, Origin(1, "log", prefix, str(TASK), 1), each.sizes)
     refused = 0
-    while each.batch_sizes.of(place.topic) > 50_000:
+    while each.sizes.of(place.topic) > 50_000:
         with pytest.raises(MessageSizeTooLargeError):
             await acknowledged(await writer.send_outputs({place: [(None, bytes(1_000), [], None)] * 400}))
         refused += 1

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from aiokafka.errors import UnknownError
 
 from equipoise.events.log.kafka.client import Producer, TopicPartition, acknowledged
 from equipoise.events.tasks import TaskId
@@ -819,8 +820,9 @@ def test_task_whose_commits_fail_does_not_stop_the_others() -> None:
     async def test(bench: Bench) -> None:
         def poisoned(record: Any, context: TaskContext) -> None:
             count(record, context)
-            context.send("out", bytes(2**21), partition=2)
+            context.send("out", b"poison", partition=2)
 
+        bench.cluster.refuses = lambda topic, batch: UnknownError if any(each[1] == b"poison" for each in batch.contents) else None
         alone: set[TaskId] = set()
 
         async def note_alone() -> None:

@@ -27,10 +27,12 @@ from aiokafka.client import CoordinationType
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.consumer.subscription_state import TopicPartitionState
 from aiokafka.errors import (
+    BrokerResponseError,
     ConcurrentTransactions,
     ConsumerStoppedError,
     GroupCoordinatorNotAvailableError,
     IllegalOperation,
+    InvalidTimestampError,
     InvalidTopicError,
     KafkaConnectionError,
     MessageSizeTooLargeError,
@@ -39,6 +41,7 @@ from aiokafka.errors import (
     RecordListTooLargeError,
     TopicAuthorizationFailedError,
     for_code,
+    kafka_errors,
 )
 from aiokafka.producer.message_accumulator import BatchBuilder, MessageAccumulator, MessageBatch
 from aiokafka.producer.sender import AddPartitionsToTxnHandler, Sender
@@ -67,7 +70,21 @@ from equipoise.events.log.kafka.client import (
 )
 from equipoise.events.log.kafka.topic_ids import topic_ids
 
-REFUSED = (MessageSizeTooLargeError, RecordListTooLargeError, InvalidTopicError, TopicAuthorizationFailedError)
+
+class InvalidRecordError(BrokerResponseError):  # type: ignore[misc]
+    """A broker refuses a record, for example one without a key in a compacted topic. aiokafka has
+    no class for it, and would take it for an unknown error of the broker.
+    """
+
+    errno = 87
+    message = "INVALID_RECORD"
+    description = "a record is not valid for its topic"
+
+
+kafka_errors.setdefault(InvalidRecordError.errno, InvalidRecordError)
+REFUSED = (
+    MessageSizeTooLargeError, RecordListTooLargeError, InvalidTopicError, TopicAuthorizationFailedError, InvalidTimestampError, InvalidRecordError,
+)  # fmt: skip
 """Errors with which a broker refuses a batch for good."""
 _LOG = logging.getLogger(__name__)
 _ALREADY_EXISTS = 36  # Kafka's error TOPIC_ALREADY_EXISTS
@@ -442,8 +459,9 @@ class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
         while unsent is not None:
             builders.append(self._new_batch())
             unsent = _fill(builders[-1], chain((unsent,), rest), now_ms)
-        for each in builders:
-            if each.size() > self._max_request_size:
+        sizes = [each.size() for each in builders]
+        for size_bytes in sizes:
+            if size_bytes > self._max_request_size:
                 raise MessageSizeTooLargeError(f"a record for {partition.topic} is larger than {self._max_request_size} bytes")
         batches: list[_WholeBatch] = []
         for each in builders:
@@ -456,7 +474,7 @@ class DeployedProducer(aiokafka.AIOKafkaProducer):  # type: ignore[misc]
         self._txn_manager.maybe_add_partition_to_txn(place)
         accumulator._batches[place].extend(batches)
         accumulator._wakeup(accumulator._waiter_future)
-        return [SentBatch(each.record_count, each.future) for each in batches]
+        return [SentBatch(each.record_count, each.future, size_bytes) for each, size_bytes in zip(batches, sizes, strict=True)]
 
     def _failed(self, batch: _WholeBatch, error: BaseException) -> None:
         """A broker notes no sequence numbers of what it refuses for good: the next batch takes

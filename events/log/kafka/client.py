@@ -23,6 +23,9 @@ Unsent = tuple[bytes | None, bytes | None, SentHeaders, int | None]
 CLOSE_S = 5.0
 """Seconds for a client to send what it has and to disconnect."""
 _AGAIN_S = 0.1
+MOST_REQUEST_BYTES = 2**20
+"""Largest batch that a producer sends."""
+_BATCH_OVERHEAD = 61
 
 
 class TopicPartition(NamedTuple):
@@ -88,6 +91,22 @@ def size_bytes(key: bytes | None, value: bytes | None) -> int:
     return len(key or b"") + len(value or b"")
 
 
+def batch_bytes(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    """Of a batch with this record only, as it is sent without compression."""
+    size = 3 + _field_bytes(key) + _field_bytes(value) + _varint_bytes(len(headers))
+    for name, content in headers:
+        size += _field_bytes(name.encode()) + _field_bytes(content)
+    return _BATCH_OVERHEAD + _varint_bytes(size) + size
+
+
+def _field_bytes(content: bytes | None) -> int:
+    return 1 if content is None else _varint_bytes(len(content)) + len(content)
+
+
+def _varint_bytes(number: int) -> int:
+    return max(1, -(-(number << 1).bit_length() // 7))
+
+
 Row = tuple[bytes | None, bytes | None, Headers, int]
 """Key, value, headers and offset of a record, which cost a consumer less than a `Record`."""
 
@@ -106,11 +125,12 @@ class AppendedRecord(Protocol):
 class SentBatch(NamedTuple):
     """Records that were queued for one partition, and are appended together or not at all.
     `records`: their number. `appended`: where the first of them is, when all are acknowledged; or
-    raises KafkaError.
+    raises KafkaError. `size_bytes`: before it is compressed.
     """
 
     records: int
     appended: asyncio.Future[Any]
+    size_bytes: int = 0
 
 
 class Client(Protocol):

@@ -65,7 +65,7 @@ def test_parked_task_stands_still() -> None:
     token = group.state.tokens[TaskId(0, 1)]
     group.fact(TaskParked(member_id="m1", incarnation=1, task=TaskId(0, 1), token=token, error="ValueError"))
     assert troubles(group.state)[0].severity is Severity.STANDS_STILL
-    assert texts(group) == ["1 task parked (0_1), because the handler failed"]
+    assert texts(group) == ["1 task parked (0_1): ValueError"]
 
 
 def test_silent_member_threatens() -> None:

@@ -7,13 +7,14 @@ before them, except by `lose_tail`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from random import Random
 from typing import Any
 
 from aiokafka import errors
 
+from equipoise.events.log.kafka.aiokafka_client import InvalidRecordError
 from equipoise.events.log.kafka.client import NewTopic, TopicPartition
 from equipoise.testing.simulated.kafka.coordinators import Coordinators
 from equipoise.testing.simulated.kafka.log import Batch, PartitionLog
@@ -55,6 +56,8 @@ class Cluster:
         self.tell_us = (1_000, 600_000)
         self.has_near_readers = False
         self.records_appended = 0
+        self.refuses: Callable[[str, Batch], ErrorClass | None] = lambda topic, batch: None
+        """With what a leader refuses a batch for this topic; None: it takes it."""
         self.coordinators = Coordinators(self)
 
     def now_ms(self, broker: Broker | None = None) -> int:
@@ -357,7 +360,11 @@ class Cluster:
             return
         each = found[0]
         configs = self.topics[place[0]].configs
-        if batch.size > int(configs["max.message.bytes"]):
+        if (refused := self.refuses(place[0], batch)) is not None:
+            reply(refused)
+        elif "compact" in configs.get("cleanup.policy", "") and any(key is None for key, *_ in batch.contents):
+            reply(InvalidRecordError)
+        elif batch.size > int(configs["max.message.bytes"]):
             reply(errors.MessageSizeTooLargeError)
         elif batch.size > int(configs.get("segment.bytes", 2**30)):
             reply(errors.RecordListTooLargeError)

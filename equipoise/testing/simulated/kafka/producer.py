@@ -16,14 +16,14 @@ from aiokafka import errors
 from aiokafka.partitioner import DefaultPartitioner
 
 from equipoise.events.log.kafka.aiokafka_client import REFUSED
-from equipoise.events.log.kafka.client import SentBatch, SentHeaders, TopicPartition, Unsent, not_sent_behind
+from equipoise.events.log.kafka.client import MOST_REQUEST_BYTES, SentBatch, SentHeaders, TopicPartition, Unsent, batch_bytes, not_sent_behind
 from equipoise.testing.simulated.kafka.cluster import Cluster
 from equipoise.testing.simulated.kafka.connected import ConnectedClient
 from equipoise.testing.simulated.kafka.coordinators import GROUP, TRANSACTION
 from equipoise.testing.simulated.kafka.log import BATCH_OVERHEAD, RECORD_OVERHEAD, Batch, size_of
 from equipoise.testing.simulated.kafka.network import Handler
 
-MAX_REQUEST_BYTES = 2**20
+MAX_REQUEST_BYTES = MOST_REQUEST_BYTES
 _MOST_OVERHEAD = 82
 """What the client adds to a record when it checks its size."""
 TRANSACTION_BACKOFF_S = 0.02
@@ -274,7 +274,10 @@ class SimulatedProducer(ConnectedClient):
             future.add_done_callback(partial(self._settled, batches, len(batches)))
             batch.size, batch.contents, batch.futures, batch.is_whole = size, contents, [future], True
             batches.append(batch)
-        return [SentBatch(len(each.contents), each.futures[0]) for each in batches]
+        return [
+            SentBatch(len(each.contents), each.futures[0], batch_bytes(*each.contents[0][:3]) if len(each.contents) == 1 else each.size)
+            for each in batches
+        ]
 
     def _settled(self, batches: Sequence[_Pending], number: int, sent: asyncio.Future[SentRecord]) -> None:
         error = None if sent.cancelled() else sent.exception()

@@ -1,0 +1,99 @@
+"""How large records may be: of a batch, of one record, and in each topic as far as brokers have
+refused some.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from equipoise.events.errors import InputError
+from equipoise.events.log.kafka.client import MOST_REQUEST_BYTES, SentBatch, SentHeaders, batch_bytes
+
+BATCH_BYTES = 256 * 1024
+"""Largest batch of several records. Of a partition one is on its way at a time, so a commit is as
+many requests as it has batches.
+"""
+FORGET_S = 300.0
+"""After this time a topic may take larger records again: its settings may have been changed."""
+_HEADERS_BYTES = 2_048
+"""More than a record of a handler has around its key and value when it gives no headers."""
+
+
+_TOO_LARGE = frozenset({"MessageSizeTooLargeError", "RecordListTooLargeError", "RecordTooLargeError"})
+
+
+def is_too_large(error: BaseException) -> bool:
+    """Whether something was larger than brokers, or the client, take."""
+    return any(each.__name__ in _TOO_LARGE for each in type(error).__mro__)
+
+
+class OversizedError(InputError):
+    """A record is larger than its topic takes."""
+
+
+class RecordSizes:
+    """How large batches and records of each topic are at most. A broker refuses what is larger than
+    the topic's `max.message.bytes`. Then the tasks that have sent it open again: they send smaller
+    batches, and a record that is too large by itself is an error of what its handler does.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[str, int] = {}
+        """Sizes of batches that are below BATCH_BYTES."""
+        self._refused: dict[str, int] = {}
+        """Topic -> size of the smallest record that was refused there."""
+        self.small = MOST_REQUEST_BYTES - _HEADERS_BYTES
+        """Of key and value together: up to this size every topic takes a record without headers, as
+        far as is known.
+        """
+        self.learned = 0
+        """Rises when a limit has become smaller."""
+
+    def of(self, topic: str) -> int:
+        """Of a batch of several records, in bytes."""
+        return self._of.get(topic, BATCH_BYTES)
+
+    def check(self, topic: str, key: bytes | None, value: bytes | None, headers: SentHeaders) -> None:
+        """Raises OversizedError when the topic does not take such a record."""
+        size_bytes, refused_bytes = batch_bytes(key, value, headers), self._refused.get(topic)
+        if refused_bytes is not None and size_bytes >= refused_bytes:
+            raise OversizedError(
+                f"a record for {topic} has {size_bytes:,} bytes, and the topic has refused one of {refused_bytes:,} (max.message.bytes): "
+                "make it smaller, or raise the topic's limit"
+            )
+        if size_bytes > MOST_REQUEST_BYTES:
+            raise OversizedError(f"a record for {topic} has {size_bytes:,} bytes, and {MOST_REQUEST_BYTES:,} is the most: make it smaller")
+
+    def note(self, topic: str, sent: Iterable[SentBatch]) -> None:
+        """Batches of the present size were sent there."""
+        size_bytes = self.of(topic)
+        for each in sent:
+            each.appended.add_done_callback(partial(self._settled, topic, size_bytes, each))
+
+    def _settled(self, topic: str, size_bytes: int, batch: SentBatch, appended: asyncio.Future[Any]) -> None:
+        if appended.cancelled() or (error := appended.exception()) is None:
+            return
+        if "topic" not in vars(error):
+            vars(error)["topic"] = topic  # Kafka's errors do not say it
+        if not is_too_large(error):
+            return
+        if batch.records > 1:
+            self._of[topic] = min(self.of(topic), size_bytes // 2)
+        elif batch.size_bytes < self._refused.get(topic, MOST_REQUEST_BYTES):
+            self._refused[topic] = batch.size_bytes
+            asyncio.get_running_loop().call_later(FORGET_S, self._forget, topic, batch.size_bytes)
+            self._look()
+        else:
+            return
+        self.learned += 1
+
+    def _forget(self, topic: str, size_bytes: int) -> None:
+        if self._refused.get(topic) == size_bytes:
+            del self._refused[topic]
+            self._look()
+
+    def _look(self) -> None:
+        self.small = min([MOST_REQUEST_BYTES, *self._refused.values()]) - _HEADERS_BYTES
