@@ -13,7 +13,7 @@ from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.client import SentHeaders, TopicPartition
 from equipoise.events.tasks import TaskId
 from equipoise.member.changes import Changes
-from equipoise.member.fencing import RESERVED_PREFIX, SOURCES_KEY
+from equipoise.member.fencing import RESERVED_PREFIX, SOURCE_TOPICS_KEY, SOURCES_KEY
 from equipoise.member.records import Outputs
 from equipoise.member.serdes import BytesSerde, Serde
 from equipoise.member.sizes import RecordSizes
@@ -357,3 +357,17 @@ def read_sources(state: State) -> dict[TopicPartition, int]:
     """The source positions in a changelog: source partition -> offset of the next record."""
     value = state.store.get(SOURCES_KEY)
     return {} if value is None else {TopicPartition(*place): offset for place, offset in unpack_sources(value).items()}
+
+
+def pack_source_topics(topics: Mapping[str, str]) -> bytes:
+    """Packs the ids of source topics, as the value of SOURCE_TOPICS_KEY."""
+    packed: bytes = msgpack.packb(sorted(topics.items()))
+    return packed
+
+
+def read_source_topics(state: State) -> dict[str, str]:
+    """Of which topics the source positions in a changelog are: topic -> id. Those that are missing
+    are unknown: the brokers had none, or a former build has written them.
+    """
+    value = state.store.get(SOURCE_TOPICS_KEY)
+    return {} if value is None else dict(msgpack.unpackb(value))

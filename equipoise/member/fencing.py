@@ -41,6 +41,8 @@ SOURCES_KEY = b"\x00equipoise.sources"
 """Key of the record in each commit with the source positions that the state corresponds to. The
 next owner continues there, whatever offsets a former owner has committed meanwhile.
 """
+SOURCE_TOPICS_KEY = b"\x00equipoise.source_topics"
+"""Of which topics the source positions are: topic -> id (KIP-516)."""
 TOPIC_KEY = b"\x00equipoise.topic"
 """In a store only: the topic that it is a copy of (`CopiedTopic`)."""
 MOST_STALE_KEYS = 100_000

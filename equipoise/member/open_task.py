@@ -19,7 +19,7 @@ from equipoise.events.log.kafka.client import Producer, SentBatch, TopicPartitio
 from equipoise.events.tasks import TaskId
 from equipoise.member.clients import TaskClients
 from equipoise.member.context import TaskContext, pack_sources
-from equipoise.member.fencing import FENCE_KEY, GIVEN_BACK, SOURCES_KEY, FencedStore
+from equipoise.member.fencing import FENCE_KEY, GIVEN_BACK, SOURCE_TOPICS_KEY, SOURCES_KEY, FencedStore
 from equipoise.member.permit import OvertakenError
 from equipoise.member.placing import SourcePlacing
 from equipoise.member.processing import Processing
@@ -118,6 +118,8 @@ class OpenTask:
         own = self._fence_to_write(gives_back=gives_back)
         if not self._transactional:
             own[SOURCES_KEY] = self._sources(self.positions)
+        if self._placing.source_topics is not None:  # behind the positions: who has these only reads records again
+            own[SOURCE_TOPICS_KEY], self._placing.source_topics = self._placing.source_topics, None
         commit = Commit(sent, {topic: state.begin_commit(own) for topic, state in self.context.states.items()}, dict(self.positions))
         if self._transactional:
             part = commit.part = TransactionPart(

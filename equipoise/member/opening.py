@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -87,7 +87,12 @@ class TaskOpening:
 
     async def _open(self, clients: TaskClients, writer: TaskWriter, *, was_out_of_range: bool) -> OpenTask:
         options, reading = self._options, clients.sources
-        stores, fence = await self._take_stores(clients, writer) if self._stateful else ({}, None)
+        asking = asyncio.ensure_future(reading.reader.topic_ids(reading.partitions))
+        try:
+            stores, fence = await self._take_stores(clients, writer) if self._stateful else ({}, None)
+            topic_ids = await self._unless_stopping("placed", asking)
+        finally:
+            await call_off(asking)
         keys, values = options.key_serde, options.value_serde
         states = {
             topic: State(
@@ -97,8 +102,9 @@ class TaskOpening:
             for topic, each in stores.items()
         }  # fmt: skip
         placing = SourcePlacing(
-            self._group, self._task, self._origin, options, processor=self._processor.name, is_shared=clients.shares_sources
-        )
+            self._group, self._task, self._origin, options, processor=self._processor.name, is_shared=clients.shares_sources,
+            topic_ids=topic_ids,
+        )  # fmt: skip
         finding = placing.continue_in(clients, states) if states else placing.take(clients, writer)
         positions = await self._unless_stopping("placed", finding)
         if was_out_of_range:
@@ -106,7 +112,7 @@ class TaskOpening:
         preparing = self._permit.prepare(self._task)
         if preparing is not None:
             await self._unless_stopping("prepared", preparing)
-        reading.place(positions)
+        reading.place(positions, topic_ids)
         context = TaskContext(self._task, self._origin.token, states, self._timers, keys, values, writer.headers, clients.sizes)
         processing = Processing(
             self._processor, context, self._timers, group=self._group, policy=options.on_error, key_serde=keys, value_serde=values,
@@ -127,7 +133,7 @@ class TaskOpening:
             _LOG.error("task %s: records %d to %d of %s/%d were deleted before they were processed", self._task, position, begin - 1, *tp)
         return max(begin, position)
 
-    async def _unless_stopping(self, what: str, waiting: Coroutine[Any, Any, T]) -> T:
+    async def _unless_stopping(self, what: str, waiting: Awaitable[T]) -> T:
         """Waits for what may take minutes. Raises RefusedError when the task stops first."""
         awaited = asyncio.ensure_future(waiting)
         try:

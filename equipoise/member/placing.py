@@ -12,7 +12,7 @@ from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.client import Producer, SentBatch, TopicPartition, Unsent, acknowledged
 from equipoise.events.tasks import TaskId
 from equipoise.member.clients import TaskClients
-from equipoise.member.context import State, read_sources
+from equipoise.member.context import State, pack_source_topics, read_source_topics, read_sources
 from equipoise.member.options import MemberOptions
 from equipoise.member.origin import Origin
 from equipoise.member.permit import OvertakenError
@@ -25,11 +25,15 @@ _LOG = logging.getLogger(__name__)
 
 class SourcePlacing:
     """Places one task under one grant. `processor`: its name. `is_shared`: other processors of the
-    group read one of its sources.
+    group read one of its sources. `topic_ids`: of its sources, as far as the brokers have ids. A
+    position in another topic of that name does not count: all of the present one is read.
     """
 
-    def __init__(self, group: str, task: TaskId, origin: Origin, options: MemberOptions, *, processor: str, is_shared: bool) -> None:
+    def __init__(
+        self, group: str, task: TaskId, origin: Origin, options: MemberOptions, *, processor: str, is_shared: bool, topic_ids: Mapping[str, str]
+    ) -> None:  # fmt: skip
         self._group, self._task, self._options, self._processor = group, task, options, processor
+        self._topic_ids = topic_ids
         self._counts_committed = not processor or not is_shared
         """Whether the group's committed offsets may be those of this processor: a former build had
         no names.
@@ -39,6 +43,10 @@ class SourcePlacing:
         self._origin = origin
         self.kept: dict[TopicPartition, int] = {}
         """Positions in the changelogs of sources that the task does not read now."""
+        self.source_topics: bytes | None = None
+        """What the first commit has to write under SOURCE_TOPICS_KEY; None: that is in all
+        changelogs.
+        """
 
     # A task without state
 
@@ -61,8 +69,12 @@ class SourcePlacing:
             for source in clients.sources.partitions:
                 if source not in found:
                     each = stored[source]
-                    offset = None if each is None else each.position.offset
-                    found[source] = await self._first(clients, positions, source) if offset is None else offset
+                    if each is not None and self._is_of_another(source, each.position.topic_id):
+                        found[source] = await self._begin(clients, source, each.position.topic_id)
+                    elif each is not None and each.position.offset is not None:
+                        found[source] = each.position.offset
+                    else:
+                        found[source] = await self._first(clients, positions, source)
             adopted = await clients.adopted() if clients.adopts else {}
             for source, theirs in adopted.items():  # whoever has read last is ahead
                 found[source] = theirs if stored[source] is None else max(theirs, found[source])
@@ -72,7 +84,10 @@ class SourcePlacing:
             missed = {source: each for source in found if (each := self._missed(stored[source], after.find(self._processor, source))) is not None}
             if not missed:
                 return found
-            found |= {source: each.position.offset for source, each in missed.items() if each.position.offset is not None}
+            found |= {
+                source: each.position.offset for source, each in missed.items()
+                if each.position.offset is not None and not self._is_of_another(source, each.position.topic_id)
+            }  # fmt: skip
 
     def _missed(self, known: StoredPosition | None, now: StoredPosition | None) -> StoredPosition | None:
         """What a former owner has written between `known` and this grant; None: nothing."""
@@ -112,7 +127,7 @@ class SourcePlacing:
     def records(self, positions: Mapping[TopicPartition, int], transactional_id: str) -> list[Unsent]:
         """What stores these positions under the grant."""
         return [
-            position_record(self._processor, source, Position(offset, (), transactional_id), self._origin)
+            position_record(self._processor, source, Position(offset, (), transactional_id, self._topic_ids.get(source.topic, "")), self._origin)
             for source, offset in sorted(positions.items())
         ]  # fmt: skip
 
@@ -124,6 +139,7 @@ class SourcePlacing:
         """
         stored = {topic: read_sources(state) for topic, state in states.items()}
         sources = clients.sources.partitions
+        await self._look_at_topics(clients, states, stored)
         self.kept = {source: offset for each in stored.values() for source, offset in each.items() if source not in sources}
         (first, *others) = stored.values()
         if not others and all(source in first for source in sources):
@@ -136,6 +152,21 @@ class SourcePlacing:
                 positions[source] = max(theirs, positions[source]) if any(source in each for each in stored.values()) else theirs
         return positions
 
+    async def _look_at_topics(self, clients: TaskClients, states: Mapping[str, State], stored: Mapping[str, dict[TopicPartition, int]]) -> None:
+        """Replaces positions in topics that were deleted meanwhile, and notes what the first commit
+        has to write.
+        """
+        former = {topic: read_source_topics(state) for topic, state in states.items()}
+        for source in clients.sources.partitions:
+            other = next((ids[source.topic] for ids in former.values() if self._is_of_another(source, ids.get(source.topic, ""))), None)
+            if other is not None:
+                begin = await self._begin(clients, source, other)
+                for topic, ids in former.items():
+                    if source in stored[topic] and self._is_of_another(source, ids.get(source.topic, "")):
+                        stored[topic][source] = begin
+        topics = {name: topic_id for ids in (*former.values(), self._topic_ids) for name, topic_id in ids.items()}
+        self.source_topics = None if all(ids == topics for ids in former.values()) else pack_source_topics(topics)
+
     async def _agreed(self, clients: TaskClients, stored: Mapping[str, Mapping[TopicPartition, int]]) -> dict[TopicPartition, int]:
         """Also writes down where they are from now on."""
         known, all_known = await self._read(clients, {""})
@@ -143,6 +174,8 @@ class SourcePlacing:
         for source, each in known.items():
             listed = list(stored) if each is None else [topic for topic in each.position.changelogs if topic in stored]
             otherwise = None if each is None else each.position.offset
+            if each is not None and self._is_of_another(source, each.position.topic_id):
+                otherwise = await self._beginning(clients, source)
             if each is not None and each.position.changelogs and not listed:
                 raise InputError(
                     f"task {self._task}{self._named}: its source positions are in changelog {', '.join(each.position.changelogs)}, which is no state "
@@ -170,9 +203,12 @@ class SourcePlacing:
         """What says that the positions are in `states` from now on, where `known` does not."""
         changelogs = tuple(sorted(states))
         return {
-            (self._processor, source): (Position(offset, changelogs), self._grant)
+            (self._processor, source): (Position(offset, changelogs, topic_id=self._topic_ids.get(source.topic, "")), self._grant)
             for source, offset in positions.items()
-            if known is None or (each := known[source]) is None or each.position.changelogs != changelogs
+            if known is None
+            or (each := known[source]) is None
+            or each.position.changelogs != changelogs
+            or self._is_of_another(source, each.position.topic_id)
         }
 
     # Both
@@ -204,6 +240,22 @@ class SourcePlacing:
             if committed is not None:
                 return committed
         return await self._reset(clients, source)
+
+    def _is_of_another(self, source: TopicPartition, topic_id: str) -> bool:
+        """Whether a position there is not one in the present topic of this name."""
+        present = self._topic_ids.get(source.topic, "")
+        return bool(present and topic_id and present != topic_id)
+
+    async def _begin(self, clients: TaskClients, source: TopicPartition, former: str) -> int:
+        begin = await self._beginning(clients, source)
+        _LOG.error(
+            "task %s%s: source topic %s was deleted and made again (its id was %s, and is %s): reading all of it, from offset %d of partition %d on",
+            self._task, self._named, source.topic, former, self._topic_ids[source.topic], begin, source.partition,
+        )  # fmt: skip
+        return begin
+
+    async def _beginning(self, clients: TaskClients, source: TopicPartition) -> int:
+        return await clients.sources.reset(source, "earliest")
 
     async def _reset(self, clients: TaskClients, source: TopicPartition) -> int:
         return await clients.sources.reset(source, self._options.auto_offset_reset)

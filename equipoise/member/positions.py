@@ -2,9 +2,9 @@
 (docs/protocol.md#m6): which records count, and a reader that all tasks of a member share.
 
 A record's key is msgpack ``[processor name, source topic, partition]``, its value ``[offset,
-changelogs, transactional id]``, and its header names its origin. No changelogs: the task continues
-at `offset`. Otherwise its positions are in these changelogs, and `offset` counts for one that has
-none yet; None: the task begins as a new one there.
+changelogs, transactional id, topic id]``, and its header names its origin. No changelogs: the task
+continues at `offset`. Otherwise its positions are in these changelogs, and `offset` counts for one
+that has none yet; None: the task begins as a new one there.
 """
 
 from __future__ import annotations
@@ -49,18 +49,19 @@ def place_of(group: str, partition: int) -> TopicPartition:
 @attrs.frozen
 class Position:
     """Where a task continues in one source partition. `transactional_id`: of its owner, which may
-    have left a transaction open; "": none.
+    have left a transaction open; "": none. `topic_id`: of the source; "": unknown.
     """
 
     offset: int | None
     changelogs: tuple[str, ...] = ()
     transactional_id: str = ""
+    topic_id: str = ""
 
 
 def position_record(processor: str, source: TopicPartition, position: Position, origin: Origin) -> Unsent:
     """The record that stores a position."""
     key: bytes = msgpack.packb([processor, source.topic, source.partition])
-    value: bytes = msgpack.packb([position.offset, list(position.changelogs), position.transactional_id])
+    value: bytes = msgpack.packb([position.offset, list(position.changelogs), position.transactional_id, position.topic_id])
     return key, value, list(origin.headers), None
 
 
@@ -98,8 +99,8 @@ class Positions:
         if origin is None or (known is not None and origin < known.origin):
             return
         try:
-            offset, changelogs, transactional_id = msgpack.unpackb(record.value)[:3]
-            position = Position(offset, tuple(changelogs), transactional_id)
+            offset, changelogs, transactional_id, *rest = msgpack.unpackb(record.value)
+            position = Position(offset, tuple(changelogs), transactional_id, *rest[:1])
         except (ValueError, TypeError, msgpack.UnpackException):
             return
         replaced = known
@@ -198,7 +199,9 @@ async def write_plainly(
     new = [
         position_record(processor, source, position, claim_positions([stored], origin))
         for (processor, source), (position, origin) in sorted(records.items())
-        if (stored := known.find(processor, source)) is None or stored.position.changelogs != position.changelogs
+        if (stored := known.find(processor, source)) is None
+        or stored.position.changelogs != position.changelogs
+        or stored.position.topic_id != position.topic_id
     ]
     if new:
         await producer.partitions_for(place.topic)

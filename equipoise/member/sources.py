@@ -10,6 +10,7 @@ consumer would fetch nothing for the others while it has records that nobody tak
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, TopicPartition, call_off
@@ -35,6 +36,16 @@ ENDS_EVERY_S = 5.0
 """How often the leaders are asked for the ends of the sources: a parked task fetches nothing, and a
 slow one seldom.
 """
+DOUBT_S = 1.0
+"""For so long no record is taken after new metadata, while the ids of the topics are not known. A
+broker that does not answer holds up nothing longer.
+"""
+ASK_AGAIN_S = 0.2
+ASK_S = 5.0
+
+
+class SourceReplacedError(Exception):
+    """A source topic was deleted and made again."""
 
 
 class SourceReader:
@@ -48,6 +59,11 @@ class SourceReader:
         self.failure: Exception | None = None
         """Why it reads nothing any more; None: it does."""
         self._keeping_ends: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
+        """Asks whether the topics are still those that tasks were placed in."""
+        self._checked = 0
+        """Number of metadata updates at the begin of the last check."""
+        self._in_doubt_until_s = 0.0
         self.ends: Mapping[TopicPartition, int] = {}
         """Partition -> end, by its leader's last answer. Replaced, never changed."""
 
@@ -110,6 +126,7 @@ class SourceReader:
             raise
         if self._tasks:
             self._assign(self._tasks)
+        self._checked = self.consumer.metadata_updates
         self._waking = asyncio.ensure_future(self._wake_tasks())
         self._keeping_ends = asyncio.ensure_future(self._keep_ends())
 
@@ -127,18 +144,70 @@ class SourceReader:
                         self._tasks[tp].wake()
         except Exception as error:  # noqa: BLE001  # the tasks raise it
             self.failure = error
-            for sources in self._tasks.values():
-                sources.wake()
+            self._wake_all()
 
     async def _keep_ends(self) -> None:
         while True:
             await asyncio.sleep(ENDS_EVERY_S)
             if self._tasks:
                 self.ends = await ask_ends(self.consumer.end_offsets, sorted(self._tasks))
+                self._check_topics()  # what is not fetched at the moment is not missed when it is gone
+
+    # The identity of the topics
+
+    async def topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, str]:
+        """Topic -> id; without those for which brokers have none (before Kafka 2.8). Raises
+        KafkaError.
+        """
+        places = {place.topic: place for place in partitions}
+        found = await asyncio.gather(*(self.consumer.topic_ids((topic,), place) for topic, place in places.items()))
+        return {topic: ids[0] for topic, ids in zip(places, found, strict=True) if ids is not None}
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether records may be of a topic that was made again: metadata is asked for anew when a
+        topic that is being read is gone.
+        """
+        if self.consumer.metadata_updates != self._checked:
+            self._checked = self.consumer.metadata_updates
+            self._in_doubt_until_s = asyncio.get_running_loop().time() + DOUBT_S
+            self._check_topics()
+        return self._in_doubt_until_s > 0 and asyncio.get_running_loop().time() < self._in_doubt_until_s
+
+    def _check_topics(self) -> None:
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.ensure_future(self._check())
+
+    async def _check(self) -> None:
+        from aiokafka.errors import KafkaError
+
+        loop, left = asyncio.get_running_loop(), {place.topic: place for place in self._tasks}
+        calming = loop.call_at(self._in_doubt_until_s, self._wake_all)
+        while left:
+            checked = self._checked
+            for topic, place in list(left.items()):
+                with contextlib.suppress(KafkaError, TimeoutError):
+                    async with asyncio.timeout(ASK_S):
+                        ids = await self.topic_ids([place])
+                    del left[topic]
+                    for sources in set(self._tasks.values()):
+                        sources.compare(ids)
+            if left:
+                await asyncio.sleep(ASK_AGAIN_S)
+                left = {topic: place for topic, place in left.items() if place in self._tasks}
+            elif checked != self._checked:  # metadata was heard meanwhile
+                left = {place.topic: place for place in self._tasks}
+        calming.cancel()
+        self._in_doubt_until_s = 0.0
+        self._wake_all()
+
+    def _wake_all(self) -> None:
+        for sources in self._tasks.values():
+            sources.wake()
 
     async def stop(self) -> None:
         """Disconnects."""
-        await call_off(*(task for task in (self._starting, self._waking, self._keeping_ends) if task is not None))
+        await call_off(*(task for task in (self._starting, self._waking, self._keeping_ends, self._checking) if task is not None))
         await self.consumer.stop()
 
 
@@ -153,7 +222,10 @@ class TaskSources:
         self._taken_to: dict[TopicPartition, int] = {}
         """Partition -> offset behind the last record that `take` has returned."""
         self._most_aside = 0
+        self._topic_ids: Mapping[str, str] = {}
+        """Those that it was placed in."""
         self._error: Exception | None = None
+        self._replaced: SourceReplacedError | None = None
         self._woken = asyncio.Event()
 
     async def reset(self, tp: TopicPartition, to: str) -> int:
@@ -161,9 +233,10 @@ class TaskSources:
         consumer = self.reader.consumer
         return (await (consumer.beginning_offsets if to == "earliest" else consumer.end_offsets)([tp]))[tp]
 
-    def place(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Reads from these offsets on."""
+    def place(self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, str]) -> None:
+        """Reads from these offsets on, in topics with these ids, as far as they are known."""
         self._aside, self._error, self._taken_to = {}, None, dict(positions)
+        self._topic_ids, self._replaced = topic_ids, None
         for tp, position in positions.items():
             self.reader.consumer.seek(tp, position)
         self.reader.consumer.resume(*positions)
@@ -171,10 +244,16 @@ class TaskSources:
         self.reader.hold_fetches()
 
     def take(self, most: int) -> Mapping[TopicPartition, Sequence[ConsumedRecord]]:
-        """At most so many records of those that were fetched. Raises KafkaError."""
+        """At most so many records of those that were fetched. Raises SourceReplacedError,
+        KafkaError.
+        """
         self._woken.clear()
         if self.reader.failure is not None:
             raise self.reader.failure
+        if self._replaced is not None:
+            raise self._replaced
+        if self.reader.is_in_doubt:
+            return {}
         self._most_aside = min(most, SET_ASIDE)
         if not self._aside or self._number_aside >= self._most_aside:  # otherwise there were no more a moment ago
             self._get_aside(most)
@@ -201,6 +280,14 @@ class TaskSources:
                 return
             for tp, records in found.items():
                 self._aside[tp] = [*self._aside[tp], *records] if tp in self._aside else records
+
+    def compare(self, topic_ids: Mapping[str, str]) -> None:
+        """Reads no more if it was placed in topics with other ids."""
+        for topic, topic_id in topic_ids.items():
+            if self.is_placed and self._topic_ids.get(topic, topic_id) != topic_id:
+                self._replaced = SourceReplacedError(f"source topic {topic} was deleted and made again")
+                self._aside = {}
+                self.wake()
 
     @property
     def _number_aside(self) -> int:

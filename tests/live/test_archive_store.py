@@ -32,6 +32,7 @@ run()
 """
 
 
+@pytest.mark.slow
 def test_archive_of_a_growing_log_killed_again_and_again_is_whole(bootstrap: str, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     leader, source, random_s = Leader(bootstrap, prefix), f"kafka://{bootstrap}/{prefix}", random.Random(3)
     leader.publish(facts_of(0, 20))

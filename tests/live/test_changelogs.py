@@ -96,6 +96,7 @@ def compacted(records: list[ChangelogRecord]) -> list[ChangelogRecord]:
 # ------------------------------------------------------------------------- a new log, other numbers
 
 
+@pytest.mark.slow
 @BOTH
 @DISKS
 async def test_state_survives_a_new_log_and_the_way_back(bootstrap: str, prefix: str, tmp_path: Path, guarantee: str, disk: str) -> None:

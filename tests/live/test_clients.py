@@ -69,6 +69,7 @@ async def write(producer: Any, topic: str, count: int) -> None:
         await producer.send(topic, b"%04d" % number * 1_000, partition=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", AWAY)
 @pytest.mark.parametrize("group", [None, "readers"])
 async def test_consumer_stopped_while_requesting_closes_its_connections(how: str, group: str | None, brokers: Brokers, prefix: str) -> None:
@@ -128,6 +129,7 @@ async def test_consumer_stopped_while_backing_off_closes_its_connections(brokers
     assert open_connections() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", AWAY)
 @pytest.mark.parametrize("abandoned", [False, True])
 async def test_producer_stopped_while_sending_closes_its_connections(how: str, abandoned: bool, brokers: Brokers, prefix: str) -> None:
@@ -192,6 +194,7 @@ async def test_cancelled_stop_closes_every_connection(how: str, brokers: Brokers
     await producer.stop()  # and again does no harm
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("kind", OPENING)
 async def test_cancelled_start_closes_every_connection(kind: str, times: int, bootstrap: str) -> None:

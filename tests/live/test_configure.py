@@ -88,6 +88,7 @@ async def test_member_reports_that_its_group_config_is_not_used(
     assert "`equipoise configure" in told[0]
 
 
+@pytest.mark.slow
 async def test_change_without_an_answer_stays_in_the_log(settings: WorkerSettings) -> None:
     async with Worker(settings), Swarm(settings, settings.topics) as swarm:
         await swarm.configure("g", CONFIG, topology(4))

@@ -228,6 +228,7 @@ async def check_silence(application: Application, killed_ms: float) -> None:
         assert told_ms > SHORT["session_timeout_ms"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
 async def test_commit_that_a_broker_outage_interrupts_is_repeated(tmp_path: Path, guarantee: str) -> None:
     """The broker is down for less than the lease: tasks stay where they are, and no record is lost

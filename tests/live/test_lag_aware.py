@@ -144,6 +144,7 @@ async def test_lag_without_commits_follows_auto_offset_reset(bootstrap: str, pre
     assert group.said_lags()[0] == {0: 50, 1: 0}
 
 
+@pytest.mark.slow
 async def test_deal_command_shows_and_then_makes_the_moves(bootstrap: str, prefix: str) -> None:
     group = Group(bootstrap, prefix, records=[0, 0, 0])
     group.settings = WorkerSettings(bootstrap=bootstrap, prefix=prefix, http_port=0, worker_session_timeout_ms=6_000, observe_interval_ms=500)

@@ -83,6 +83,7 @@ async def test_topic_that_is_created_again_has_another_id(bootstrap: str, prefix
     assert not set(after) & set(before)
 
 
+@pytest.mark.slow
 async def test_members_of_a_replaced_log_join_the_new_one_and_no_task_has_two_owners(
     bootstrap: str, prefix: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -115,6 +116,7 @@ async def test_members_of_a_replaced_log_join_the_new_one_and_no_task_has_two_ow
         assert len([each for each in said if f"member m1 has stopped its tasks: log {former} was replaced by another log" in each]) == 1
 
 
+@pytest.mark.slow
 async def test_member_whose_next_decision_was_deleted_rejoins(bootstrap: str, prefix: str) -> None:
     application = Application(bootstrap, prefix)
     await application.make_topics()

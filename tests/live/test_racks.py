@@ -153,6 +153,7 @@ WHOLE = RECORDS * len(VALUE)
 """At least so many bytes are in each topic."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["none", "min_cost", "balanced_min_cost"])
 async def test_reads_across_racks_fall_with_rack_aware_strategies(brokers: Brokers, strategy: str) -> None:
     application = Application(brokers, f"racks-{strategy.replace('_', '-')}", strategy)

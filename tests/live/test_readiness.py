@@ -196,6 +196,7 @@ def _revoking(issued: AssignmentIssued) -> set[TaskId]:
     return {move.task for move in issued.moves if move.state == "revoking"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["stateful", "stateless"])
 async def test_task_moves_only_when_it_is_prepared(bootstrap: str, prefix: str, tmp_path: Path, kind: str) -> None:
     """With or without a changelog: m2 has lag 0 long before its cache is warm."""

@@ -128,6 +128,7 @@ async def test_log_of_one_partition_is_restored_from_a_file(bootstrap: str, pref
     assert rows_in(place) == rows_in(f"{place}-2")
 
 
+@pytest.mark.slow
 async def test_killed_restore_is_not_led_and_resumes(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     Leader(bootstrap, prefix).publish(facts_of(0, 80))
     backup, place = f"{tmp_path / 'backup'}/", f"kafka://{bootstrap}/{prefix}-2"

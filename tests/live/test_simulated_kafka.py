@@ -252,6 +252,7 @@ async def late_simulated(cluster: Cluster, prefix: str, play: Late) -> list[Any]
 SEEDS = [pytest.param(seed, marks=[pytest.mark.smoke, pytest.mark.new_kafka] if seed == 0 else []) for seed in range(4)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_simulated_kafka_answers_as_a_broker_does(seed: int, bootstrap: str, prefix: str) -> None:
     simulated = await asyncio.to_thread(in_virtual_time, seed, lambda cluster: Script(SimulatedWorld(cluster), seed, prefix).play(STEPS))

@@ -57,6 +57,7 @@ def read(location: str | Path) -> list[Any]:
         return list(log.read())
 
 
+@pytest.mark.slow
 async def test_generation_and_assignment_larger_than_one_event_are_sent_in_parts(settings: WorkerSettings) -> None:
     async with Worker(settings) as worker, Swarm(settings, settings.topics) as swarm:
         await swarm.configure("small", CONFIG, topology(4))

@@ -85,6 +85,7 @@ async def ends(bootstrap: str, topic: str) -> dict[int, int]:
     return {place.partition: end for place, end in found.items()}
 
 
+@pytest.mark.slow
 async def test_imported_history_matches_the_application(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     application = {"input": f"{prefix}-in", "output": f"{prefix}-out", "settings": SETTINGS}
 

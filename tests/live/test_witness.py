@@ -108,6 +108,7 @@ async def test_tasks_of_a_killed_process_run_elsewhere_at_once(
             await until(lambda: "m1" in state.members and len(state.members["m1"].held) > 0)
 
 
+@pytest.mark.slow
 async def test_member_that_is_cut_off_is_expired_by_its_session_timeout_and_not_proven_dead(
     prefix: str, tmp_path: Path, processes: list[subprocess.Popen[bytes]]
 ) -> None:
@@ -197,6 +198,7 @@ def worker(processes: list[subprocess.Popen[bytes]], said: Path, bootstrap: str,
     return processes[-1]
 
 
+@pytest.mark.slow
 async def test_next_worker_leads_soon_after_the_kill_of_the_leading_one(
     bootstrap: str, prefix: str, tmp_path: Path, processes: list[subprocess.Popen[bytes]]
 ) -> None:

@@ -145,6 +145,7 @@ async def test_worker_killed_under_load_loses_nothing_and_repeats_decisions_to_t
     print(f"{sent} facts sent, {copies['first']} decisions, {copies['again']} written again, {confirmed} recomputed, all alike")
 
 
+@pytest.mark.slow
 def test_worker_with_wrong_settings_ends_with_one_line_that_names_them(tmp_path: Path) -> None:
     file = tmp_path / "worker.toml"
     file.write_text("[worker]\nhttp_prot = 1\n")

@@ -204,3 +204,29 @@ def test_late_position_of_a_former_owner_does_not_count() -> None:
         group.join("m1")
         group.advance(30)
         assert group.sent() == every("a", 5)
+
+
+
+@pytest.mark.parametrize("state", ["s1", ()])
+@pytest.mark.parametrize("before", [3, 20])
+@pytest.mark.parametrize("runs", [True, False])
+def test_source_that_is_made_again_is_read_from_its_beginning(guarantee: str, state: Any, before: int, runs: bool) -> None:
+    with Deploys(one(state=state), guarantee=guarantee) as group:
+        group.join("m1")
+        group.write(before)
+        group.advance(20)
+        if not runs:
+            group.crash("m1")
+        group._cluster.delete_topic("source")
+        group.advance(0.5)
+        group._cluster.create_topic("source", 1, 1, {"cleanup.policy": "delete"})
+        group.write(10)
+        if not runs:
+            group.join("m1")
+        group.advance(30)
+        assert group.sent() == every("a", before) + every("a", 10)
+        group.crash("m1")
+        group.write(5)
+        group.join("m1")
+        group.advance(30)
+        assert group.sent() == every("a", before) + every("a", 15)

@@ -167,6 +167,7 @@ def test_spark_group_in_a_shared_partition_is_read_alone(spark: Any, fleet: Path
     assert verdicts == {"noise": "cannot verify", "orders": "identical"}
 
 
+@pytest.mark.slow
 def test_spark_verify_has_the_exit_codes_of_verify(spark: Any, fleet: Path, damaged: Path, tmp_path: Path) -> None:
     with tasks_of_first_stage(spark) as tasks:
         good = CliRunner().invoke(main, ["spark", "verify", str(fleet), "--to", str(tmp_path / "rows")])
@@ -196,6 +197,7 @@ def test_spark_bad_location_is_refused_before_spark_starts(tmp_path: Path) -> No
 # ----------------------------------------------------------------------------------------- timeline
 
 
+@pytest.mark.slow
 def test_spark_tables_equal_those_of_the_plain_function(spark: Any, fleet: Path, tmp_path: Path) -> None:
     units = units_of([str(fleet)])
     tables = spark_timeline(spark, units)
@@ -224,6 +226,7 @@ def test_spark_tables_agree_with_the_timeline(fleet: Path) -> None:
     assert len(plain["intervals"]) == len(document["intervals"])
 
 
+@pytest.mark.slow
 def test_spark_group_without_a_history_is_one_row(spark: Any, damaged: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["spark", "timeline", str(damaged), "--to", str(tmp_path / "history"), "--json"])
     assert result.exit_code == 2, result.output
@@ -312,6 +315,7 @@ def test_spark_units_hold_every_group_and_are_even() -> None:
     assert len(dealt(units, 50)) == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("work", "schema"), [(verify_group, verify_schema), (timeline_group, timeline_schema)], ids=["verify", "timeline"])
 def test_spark_workers_killed_in_a_group_change_no_result(
     spark: Any, fleet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Work, schema: Callable[[], Any]

@@ -41,6 +41,7 @@ def run(*args: str, code: int = 0) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.slow
 def test_restarted_queries_verify_and_archive_a_live_log(spark: Any, bootstrap: str, tmp_path: Path) -> None:
     prefix = "streamed"
     location = f"kafka://{bootstrap}/{prefix}"
@@ -92,6 +93,7 @@ async def bounded(settings: WorkerSettings) -> None:
         await until_deleted(settings)
 
 
+@pytest.mark.slow
 def test_queries_of_a_log_that_begins_at_a_base_begin_there(spark: Any, bootstrap: str, tmp_path: Path) -> None:
     settings = settings_of(bootstrap, "bounded")
     asyncio.run(bounded(settings))

@@ -141,6 +141,11 @@ class DeployedConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # aiok
         self._as_rows = as_rows
         forbid_topic_creation(self._client)
         self._client.send = sending(self._client.send)
+        self.metadata_updates = 0
+        self._client.cluster.add_listener(self._heard_metadata)
+
+    def _heard_metadata(self, cluster: Any) -> None:
+        self.metadata_updates += 1
 
     async def start(self) -> None:
         await _start(self, super().start, self.stop)

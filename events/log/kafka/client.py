@@ -253,6 +253,13 @@ class Consumer(DataClient, Protocol):
         """Partitions as last heard; None: the topic is not known."""
         ...
 
+    @property
+    def metadata_updates(self) -> int:
+        """How often the brokers' metadata was heard. It is asked for again when a topic that is
+        being read is gone.
+        """
+        ...
+
 
 class Producer(DataClient, Protocol):
     """Writes records: idempotently and in order per partition, acknowledged by all replicas."""

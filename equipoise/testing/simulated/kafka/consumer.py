@@ -83,6 +83,7 @@ class SimulatedConsumer(ConnectedClient):
         """Brokers with a fetch under way."""
         self._waiters: dict[asyncio.Future[None], None] = {}
         self._is_planned = False
+        self.metadata_updates = 0
 
     def _close(self) -> None:
         super()._close()
@@ -234,6 +235,7 @@ class SimulatedConsumer(ConnectedClient):
             asyncio.get_running_loop().call_later(wait_s, self._plan)
 
     def _metadata_updated(self) -> None:
+        self.metadata_updates += 1
         if self._assigned:
             self._plan()
 
