@@ -28,7 +28,7 @@ from equipoise.member.permit import NOT_ADOPTED, OvertakenError, Permit, Refused
 from equipoise.member.placing import SourcePlacing
 from equipoise.member.processing import Processing, Processor
 from equipoise.member.refusals import TaskRefusals
-from equipoise.member.sources import TaskSources
+from equipoise.member.sources import TaskSources, TopicReplacedError
 from equipoise.member.timers import Timers
 from equipoise.member.transactions import TransactionPart
 from equipoise.member.writer import TaskWriter
@@ -77,7 +77,8 @@ class TaskOpening:
 
     async def open(self, clients: TaskClients, writer: TaskWriter, *, was_out_of_range: bool) -> OpenTask:
         """Returns when the task may process. `was_out_of_range`: a broker had no records at a
-        source position when it was open before. Raises RefusedError, OvertakenError, KafkaError.
+        source position when it was open before. Raises RefusedError, OvertakenError,
+        TopicReplacedError, KafkaError.
         """
         self._stops = asyncio.ensure_future(self._stopping.wait())
         try:
@@ -87,12 +88,16 @@ class TaskOpening:
 
     async def _open(self, clients: TaskClients, writer: TaskWriter, *, was_out_of_range: bool) -> OpenTask:
         options, reading = self._options, clients.sources
-        asking = asyncio.ensure_future(reading.reader.topic_ids(reading.partitions))
+        topics = [*self._processor.sources, *(self._processor.state if self._stateful else ())]
+        asking = asyncio.ensure_future(reading.reader.topic_ids(topics, reading.partitions[0]))
         try:
             stores, fence = await self._take_stores(clients, writer) if self._stateful else ({}, None)
             topic_ids = await self._unless_stopping("placed", asking)
         finally:
             await call_off(asking)
+        for topic, each in stores.items():
+            if each.copied is not None and each.copied.topic_id not in ("", topic_ids.get(topic, each.copied.topic_id)):
+                raise TopicReplacedError(f"changelog {topic} was deleted and made again")
         keys, values = options.key_serde, options.value_serde
         states = {
             topic: State(

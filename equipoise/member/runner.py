@@ -30,7 +30,7 @@ from equipoise.member.origin import Origin
 from equipoise.member.permit import OvertakenError, Permit, RefusedError
 from equipoise.member.processing import MOST_AT_ONCE, Processor, call, parked
 from equipoise.member.refusals import CommitRefusedError, Refused, RefusedByBrokersError, TaskRefusals
-from equipoise.member.sources import SourceReplacedError
+from equipoise.member.sources import TopicReplacedError
 from equipoise.member.ticks import CommitTicks, CommitTurn
 from equipoise.member.timers import Timers
 from equipoise.member.turns import FEW_RECORDS, Turns
@@ -211,7 +211,7 @@ class TaskRunner:
                 failed = isinstance(error, KafkaError)
                 self._permit.fenced(self.task)
                 _LOG.warning("task %s, token %d: another owner has begun: %r", self.task, self.token, error)
-            except SourceReplacedError as error:
+            except TopicReplacedError as error:
                 failed = False
                 _LOG.warning("task %s: opening it again: %s", self.task, error)
             except (KafkaError, CommitRefusedError) as raised:

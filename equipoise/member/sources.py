@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, TopicPartition, call_off
 from equipoise.member.ends import ask_ends
@@ -44,8 +46,8 @@ ASK_AGAIN_S = 0.2
 ASK_S = 5.0
 
 
-class SourceReplacedError(Exception):
-    """A source topic was deleted and made again."""
+class TopicReplacedError(Exception):
+    """A source or changelog was deleted and made again."""
 
 
 class SourceReader:
@@ -64,6 +66,8 @@ class SourceReader:
         self._checked = 0
         """Number of metadata updates at the begin of the last check."""
         self._in_doubt_until_s = 0.0
+        self._asking: dict[str, asyncio.Future[tuple[str, ...] | None]] = {}
+        """Topic -> request for its id that is under way."""
         self.ends: Mapping[TopicPartition, int] = {}
         """Partition -> end, by its leader's last answer. Replaced, never changed."""
 
@@ -155,13 +159,21 @@ class SourceReader:
 
     # The identity of the topics
 
-    async def topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, str]:
-        """Topic -> id; without those for which brokers have none (before Kafka 2.8). Raises
-        KafkaError.
+    async def topic_ids(self, topics: Collection[str], leads: TopicPartition) -> dict[str, str]:
+        """Topic -> id, from the leader of the source partition `leads`; without those for which
+        brokers have none (before Kafka 2.8). Raises KafkaError.
         """
-        places = {place.topic: place for place in partitions}
-        found = await asyncio.gather(*(self.consumer.topic_ids((topic,), place) for topic, place in places.items()))
-        return {topic: ids[0] for topic, ids in zip(places, found, strict=True) if ids is not None}
+        for topic in topics:
+            if topic not in self._asking:  # many tasks are opened at the same time
+                asking = self._asking[topic] = asyncio.ensure_future(self.consumer.topic_ids((topic,), leads))
+                asking.add_done_callback(partial(self._answered, topic))
+        found = await asyncio.gather(*(asyncio.shield(self._asking[topic]) for topic in topics))
+        return {topic: ids[0] for topic, ids in zip(topics, found, strict=True) if ids is not None}
+
+    def _answered(self, topic: str, asking: asyncio.Future[Any]) -> None:
+        del self._asking[topic]
+        if not asking.cancelled():
+            asking.exception()  # looked at, should nobody wait for it any more
 
     @property
     def is_in_doubt(self) -> bool:
@@ -188,7 +200,7 @@ class SourceReader:
             for topic, place in list(left.items()):
                 with contextlib.suppress(KafkaError, TimeoutError):
                     async with asyncio.timeout(ASK_S):
-                        ids = await self.topic_ids([place])
+                        ids = await self.topic_ids([topic], place)
                     del left[topic]
                     for sources in set(self._tasks.values()):
                         sources.compare(ids)
@@ -207,7 +219,8 @@ class SourceReader:
 
     async def stop(self) -> None:
         """Disconnects."""
-        await call_off(*(task for task in (self._starting, self._waking, self._keeping_ends, self._checking) if task is not None))
+        jobs = [task for task in (self._starting, self._waking, self._keeping_ends, self._checking) if task is not None]
+        await call_off(*jobs, *self._asking.values())
         await self.consumer.stop()
 
 
@@ -225,7 +238,7 @@ class TaskSources:
         self._topic_ids: Mapping[str, str] = {}
         """Those that it was placed in."""
         self._error: Exception | None = None
-        self._replaced: SourceReplacedError | None = None
+        self._replaced: TopicReplacedError | None = None
         self._woken = asyncio.Event()
 
     async def reset(self, tp: TopicPartition, to: str) -> int:
@@ -244,7 +257,7 @@ class TaskSources:
         self.reader.hold_fetches()
 
     def take(self, most: int) -> Mapping[TopicPartition, Sequence[ConsumedRecord]]:
-        """At most so many records of those that were fetched. Raises SourceReplacedError,
+        """At most so many records of those that were fetched. Raises TopicReplacedError,
         KafkaError.
         """
         self._woken.clear()
@@ -285,7 +298,7 @@ class TaskSources:
         """Reads no more if it was placed in topics with other ids."""
         for topic, topic_id in topic_ids.items():
             if self.is_placed and self._topic_ids.get(topic, topic_id) != topic_id:
-                self._replaced = SourceReplacedError(f"source topic {topic} was deleted and made again")
+                self._replaced = TopicReplacedError(f"source topic {topic} was deleted and made again")
                 self._aside = {}
                 self.wake()
 

@@ -14,6 +14,7 @@ from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.testing import Group
 from equipoise.testing.group import NAME
 from equipoise.testing.simulated.kafka.log import Batch
+from tests.simulated.deployment import CONFIG
 
 GUARANTEES = ("at_least_once", "exactly_once")
 
@@ -230,3 +231,20 @@ def test_source_that_is_made_again_is_read_from_its_beginning(guarantee: str, st
         group.join("m1")
         group.advance(30)
         assert group.sent() == every("a", before) + every("a", 15)
+
+
+def test_copy_of_a_changelog_that_is_made_again_right_before_a_hand_over_is_not_used(guarantee: str) -> None:
+    with Deploys(one(state="s1"), guarantee=guarantee, group_config=CONFIG) as group:
+        group.join("m1", "m2")
+        group.write(5)
+        group.advance(60)
+        (owner,) = set(group.running.values())
+        group._cluster.delete_topic("s1")
+        group._cluster.create_topic("s1", 1, 1, {"cleanup.policy": "compact"})
+        changelog = group._cluster.topics["s1"].partitions[0]
+        group._cluster.append(changelog, Batch(-1, -1, -1, False, [(b"z", b"0", (), 0)] * 50, 100))  # longer than the former one
+        group.leave(owner)
+        group.write(1)
+        group.advance(30)
+        assert group.state("s1") == {b"k": b"6", b"z": b"0"}
+        assert group.sent() == every("a", 5) + every("a", 6)
