@@ -61,7 +61,8 @@ main = CommandGroup(
     decision to a log, and answers from that log: what was decided, why, and what other settings would have cost.
 
     Start with `equipoise demo`. A LOG is a path or URL: group.db or sqlite:///... (SQLite), group.jsonl (JSON Lines),
-    archive/ or s3://bucket/archive/ (a Parquet dataset), kafka://host:port[/prefix] (Kafka).
+    archive/ or s3://bucket/archive/ (a Parquet dataset), kafka://host:port[/prefix] (Kafka). Left out, it is the log at the
+    brokers that the environment variable EQUIPOISE_BOOTSTRAP=host:port names, which every command takes.
     """,
     epilog="`equipoise COMMAND --help` shows examples. Exit codes: 0 it holds or is done, 1 the answer is no, 2 bad input or usage.",
 )

@@ -15,7 +15,7 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.exit_codes import resumable
 from equipoise.cli.outage import outages
-from equipoise.cli.params import LOG
+from equipoise.cli.params import log_argument
 from equipoise.cli.screen import Screen
 from equipoise.events.errors import InputError
 from equipoise.events.log import Log, is_archive_location, open_log
@@ -62,7 +62,7 @@ class _Done:
 
 
 @command("archive", short_help="Copy a log into a file or a Parquet archive; resumes where the last run ended.")
-@click.argument("log", type=LOG)
+@log_argument
 @click.option(
     "--to",
     "location",

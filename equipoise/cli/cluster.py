@@ -11,7 +11,7 @@ import attrs
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.params import brokers_of, check_recording
+from equipoise.cli.params import brokers_argument, brokers_of, check_recording
 from equipoise.cli.screen import Line, Screen, Table, bold
 from equipoise.events.errors import InputError
 from equipoise.replay.wording import counted, span_text
@@ -23,7 +23,7 @@ _AT_REST = ("stable", "empty")
 
 
 @command("cluster", short_help="List every group of a Kafka cluster, whatever leads it.")
-@click.argument("place", metavar="PLACE")
+@brokers_argument("place", "PLACE")
 @click.option("--group", metavar="GROUP", help="Show one group: its members, and each partition with its lag and how long it is silent.")
 def cluster(screen: Screen, place: str, group: str | None) -> None:
     """List the groups of PLACE, a broker (kafka://host:port) or a recording (`equipoise record`):

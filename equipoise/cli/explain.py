@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.params import AT_HELP, LOG, OFFSET, TASK, Moment, offset_of, read
+from equipoise.cli.params import AT_HELP, OFFSET, TASK, Moment, log_argument, offset_of, read
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.cli.show import differs_line
 from equipoise.events.log import Log
@@ -25,7 +25,7 @@ _MOST_MOVES = 20
 
 
 @command("explain", short_help="Explain why a task is where it is, how it moved, what it waits for.")
-@click.argument("log", type=LOG)
+@log_argument
 @click.option("--task", type=TASK, required=True, metavar="TASK", help="Task, as 0_3.")
 @click.option("--at", "at_offset", type=OFFSET, metavar="OFFSET|TIME", help=f"Explain the state after this fact, {AT_HELP}")
 @click.option("--group", metavar="GROUP", help="Group of the task; required if LOG holds several.")

@@ -6,9 +6,11 @@ import datetime as dt
 import difflib
 import json
 import math
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+from urllib.parse import quote
 
 import attrs
 import click
@@ -16,15 +18,46 @@ import click
 from equipoise.cli.screen import Screen
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.log import Log, PartitionedLog, open_log
+from equipoise.events.log.kafka.settings import variable
 from equipoise.events.records import BaseState, Entry, Record
 from equipoise.events.settings import LEAST_PROBING_INTERVAL_MS, GroupSettings
 from equipoise.events.tasks import TaskId, parse_task
+
+F = TypeVar("F", bound=Callable[..., Any])
+SCHEME = "kafka://"
+BROKERS = variable("bootstrap")
+"""Environment variable with the brokers to begin with."""
+
+
+def _its_log() -> str | None:
+    """The log at the brokers of the environment, which stands for a LOG that is left out; None:
+    none is named there.
+    """
+    brokers, prefix = os.environ.get(BROKERS), os.environ.get(variable("prefix"))
+    return f"{SCHEME}{brokers}" + (f"/{quote(prefix)}" if prefix else "") if brokers else None
+
+
+def _its_brokers() -> str | None:
+    brokers = os.environ.get(BROKERS)
+    return f"{SCHEME}{brokers}" if brokers else None
+
+
+def _given(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    """`value`; without one, and without a default from the environment, the argument is missing.
+    click does not ask for an argument that has a default.
+    """
+    if value is None:
+        raise click.MissingParameter(ctx=ctx, param=param)
+    return value
 
 
 class _LogToRead(click.ParamType):
     """An existing LOG, opened for the command and closed when the command ends."""
 
     name = "log"
+
+    def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
+        return f"Name a file, an archive or kafka://host:port, or set {BROKERS}=host:port"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Log:
         log = open_log(value, "r")
@@ -84,7 +117,26 @@ if TYPE_CHECKING:
     from equipoise.events.log.kafka.connection import Connection
 
 LOG = _LogToRead()
-"""``@click.argument("log", type=LOG)`` gives an open `equipoise.events.log.Log`."""
+"""``@click.argument("archive", type=LOG)`` gives an open `equipoise.events.log.Log`."""
+
+log_argument = click.argument("log", type=LOG, metavar="[LOG]", default=_its_log, required=False, callback=_given)
+"""Decorator: the argument LOG. Left out, it is the log at the brokers of EQUIPOISE_BOOTSTRAP."""
+
+
+class _Brokers(click.ParamType):
+    """Text that names brokers, or with some commands a file."""
+
+    name = "brokers"
+
+    def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
+        return f"Name it, as kafka://host:port, or set {BROKERS}=host:port"
+
+
+def brokers_argument(name: str, metavar: str) -> Callable[[F], F]:
+    """Decorator: an argument that names brokers. Left out, they are those of EQUIPOISE_BOOTSTRAP.
+    """
+    return click.argument(name, metavar=f"[{metavar}]", type=_Brokers(), default=_its_brokers, required=False, callback=_given)
+
 
 NEW_LOG = click.Path(writable=True)
 """``@click.option("--to", type=NEW_LOG)`` gives a location for `equipoise.output.new_log`, to be
@@ -161,7 +213,7 @@ def brokers_of(location: str) -> Connection:
     """Returns how to reach the brokers that ``kafka://host:port`` names. Raises InputError for any
     other text.
     """
-    from equipoise.replay.importers.kafka_streams.broker import SCHEME, connection_of
+    from equipoise.replay.importers.kafka_streams.broker import connection_of
 
     if not location.startswith(SCHEME):
         raise InputError(f"{location}: not a place of brokers; write {SCHEME}{location if is_address(location) else 'host:port'}")

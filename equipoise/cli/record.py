@@ -13,7 +13,7 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.exit_codes import resumable
 from equipoise.cli.outage import outages
-from equipoise.cli.params import Number, brokers_of
+from equipoise.cli.params import Number, brokers_argument, brokers_of
 from equipoise.cli.screen import Screen
 from equipoise.events.errors import InputError
 from equipoise.replay.wording import counted
@@ -30,7 +30,7 @@ _DAY_MS = 86_400_000
 
 
 @command("record", short_help="Record the groups of a cluster, whatever leads them; resumes where the last run ended.")
-@click.argument("place", metavar="kafka://HOST:PORT")
+@brokers_argument("place", "kafka://HOST:PORT")
 @click.option("--to", "location", metavar="FILE", required=True, help="Recording to write, or to continue.")
 @click.option("--group", "patterns", multiple=True, metavar="PATTERN", help="Record these groups only, as 'orders-*'; may be given again.")
 @click.option("--sample-s", type=Number(min=1), default=10.0, show_default=True, help="Seconds between two samples of end offsets.")

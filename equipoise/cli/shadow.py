@@ -12,6 +12,7 @@ import click
 
 from equipoise.cli.command import command
 from equipoise.cli.import_ import given_settings
+from equipoise.cli.params import brokers_argument
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import tasks_text
@@ -25,7 +26,7 @@ _MOST_NAMED = 6
 
 
 @command("shadow", short_help="Compare the leader of a running Kafka Streams group with what equipoise would do.")
-@click.argument("location", metavar="kafka://HOST:PORT")
+@brokers_argument("location", "kafka://HOST:PORT")
 @click.option("--group", required=True, metavar="APP", help="Application id.")
 @click.option("--once", is_flag=True, help="Show the generations recorded so far and exit. Default: continue until interrupted.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting that Kafka does not record, as acceptable_recovery_lag=1000.")

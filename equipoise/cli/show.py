@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.params import AT_HELP, LOG, OFFSET, Moment, offset_of, read
+from equipoise.cli.params import AT_HELP, OFFSET, Moment, log_argument, offset_of, read
 from equipoise.cli.screen import Line, Part, Screen, Styled, Table, bold
 from equipoise.cli.visible import shortened
 from equipoise.events.log import Log
@@ -24,7 +24,7 @@ _MOST_NAMED = 12
 
 
 @command("show", short_help="Show a group's state at an offset: members, tasks, copies.")
-@click.argument("log", type=LOG)
+@log_argument
 @click.option("--at", "at_offset", type=OFFSET, metavar="OFFSET|TIME", help=f"State after this fact, {AT_HELP}")
 @click.option("--group", metavar="GROUP", help="Group to show; required if LOG holds several.")
 def show(screen: Screen, log: Log, at_offset: int | Moment | None, group: str | None) -> None:

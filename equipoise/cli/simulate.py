@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.params import LOG, NEW_LOG, Number, WholeNumber, read, with_settings
+from equipoise.cli.params import NEW_LOG, Number, WholeNumber, log_argument, read, with_settings
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.events.errors import InputError
 from equipoise.events.log import Log
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @command("simulate", short_help="Simulate the recorded inputs of a log with equipoise leading.")
-@click.argument("log", type=LOG)
+@log_argument
 @click.option("--to", "location", type=NEW_LOG, required=True, metavar="LOG2", help="Log to write. One that holds an earlier simulation is replaced.")
 @click.option("--force", is_flag=True, help="Replace whatever log is there.")
 @click.option("--assignor", metavar="NAME", help="Assignor. Default: the one that LOG is configured for.")

@@ -10,7 +10,7 @@ import click
 
 from equipoise.cli.command import command
 from equipoise.cli.outage import outages
-from equipoise.cli.params import LOG, WholeNumber
+from equipoise.cli.params import WholeNumber, log_argument
 from equipoise.cli.screen import Screen
 from equipoise.events import codec
 from equipoise.events.decisions import EventRejected
@@ -25,7 +25,7 @@ _MOST_CHARS = 300
 
 
 @command("tail", short_help="Print the last decisions of a log; --follow continues with new ones.")
-@click.argument("log", type=LOG)
+@log_argument
 @click.option("--group", metavar="GROUP", help="Print only this group.")
 @click.option("-n", "--lines", type=WholeNumber(min=0), default=10, show_default=True, help="Number of past decisions.")
 @click.option("--facts", is_flag=True, help="Print facts too.")

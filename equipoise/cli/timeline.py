@@ -9,7 +9,7 @@ import click
 
 from equipoise.cli.command import command
 from equipoise.cli.explain import moves_table
-from equipoise.cli.params import AT_HELP, LOG, OFFSET, Moment, offset_of, read
+from equipoise.cli.params import AT_HELP, OFFSET, Moment, log_argument, offset_of, read
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.cli.show import differs_line
 from equipoise.events.log import Log
@@ -25,7 +25,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @command("timeline", short_help="Show which member ran what when: tables, an HTML page, a picture.")
-@click.argument("log", type=LOG)
+@log_argument
 @click.option("--html", "html_path", type=_FILE, metavar="FILE", help="Also write an HTML page to FILE; an earlier page is replaced.")
 @click.option("--svg", "svg_path", type=_FILE, metavar="FILE", help="Also write an SVG picture to FILE; an earlier picture is replaced.")
 @click.option("--at", "until_offset", type=OFFSET, metavar="OFFSET|TIME", help=f"Stop after this fact, {AT_HELP}")

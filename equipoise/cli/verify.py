@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.params import LOG
+from equipoise.cli.params import log_argument
 from equipoise.cli.screen import Line, Part, Screen, Styled, Table, bold
 from equipoise.events import codec
 from equipoise.events.errors import InputError
@@ -28,7 +28,7 @@ _MOST_CHARS = 600
 
 
 @command("verify", short_help="Recompute every decision of a log and show the first that differs.")
-@click.argument("log", type=LOG)
+@log_argument
 @click.option("--group", "names", metavar="GROUP", multiple=True, help="Verify only this group; may be repeated. Default: every group.")
 @click.option("--archive", metavar="ARCHIVE", help="An archive of LOG, which is in Kafka: both are verified as one, so also what LOG no longer has.")
 def verify(screen: Screen, log: Log, names: tuple[str, ...], archive: str | None) -> int:

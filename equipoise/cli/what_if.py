@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.params import LOG, WholeNumber, read, setting_value
+from equipoise.cli.params import WholeNumber, log_argument, read, setting_value
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.log import Log
@@ -34,7 +34,7 @@ MEASURES = (
 
 
 @command("what-if", short_help="Simulate other settings on a group's history, and advise.")
-@click.argument("log", type=LOG)
+@log_argument
 @click.option(
     "--config", "files", multiple=True, type=click.Path(path_type=Path), metavar="FILE", help="TOML file with configurations; may be repeated."
 )

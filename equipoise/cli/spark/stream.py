@@ -14,7 +14,7 @@ import attrs
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.params import WholeNumber
+from equipoise.cli.params import WholeNumber, brokers_argument
 from equipoise.cli.screen import Screen
 from equipoise.cli.spark.shared import spark_options, spark_session
 from equipoise.events.errors import InputError
@@ -52,7 +52,7 @@ def _streaming(run: Callable[..., int | None]) -> Callable[..., int | None]:
     with_streaming.__doc__ = run.__doc__
     with_streaming.__click_params__ = getattr(run, "__click_params__", [])  # type: ignore[attr-defined]
     where_it_is = "Folder for the query's position; one for each query."
-    made = click.argument("location", metavar="KAFKA")(with_streaming)
+    made = brokers_argument("location", "KAFKA")(with_streaming)
     made = click.option("--checkpoint", required=True, metavar="FOLDER", help=where_it_is)(made)
     made = click.option("--once", is_flag=True, help="Process the records that are there now, and exit.")(made)
     made = click.option("--most-records", type=WholeNumber(1), default=200_000, show_default=True, help="Most records of one trigger.")(made)

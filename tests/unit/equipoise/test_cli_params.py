@@ -11,6 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from equipoise.cli import main
 from equipoise.cli.command import command
 from equipoise.cli.params import LOG, TASK, check_live_settings, read, with_settings
 from equipoise.cli.screen import Screen
@@ -68,6 +69,28 @@ def test_log_is_closed_after_the_command(location: str) -> None:
     assert run(location).stdout == '{\n  "records": 2,\n  "task": null\n}\n'
     with pytest.raises(InputError, match="closed"):
         next(iter(opened.pop().read()))
+
+
+@pytest.mark.parametrize("line", ["verify", "show", "explain --task 0_0", "tail", "timeline", "what-if", "simulate --to x.db", "archive --to x.db"])
+def test_log_left_out_is_that_of_the_brokers_of_the_environment(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EQUIPOISE_BOOTSTRAP", raising=False)
+    result = CliRunner().invoke(main, line.split())
+    assert result.exit_code == 2
+    assert "Missing argument '[LOG]'. Name a file, an archive or kafka://host:port, or set EQUIPOISE_BOOTSTRAP=host:port" in result.stderr
+    monkeypatch.setenv("EQUIPOISE_BOOTSTRAP", "127.0.0.1:1")
+    monkeypatch.setenv("EQUIPOISE_PREFIX", "other")
+    result = CliRunner().invoke(main, line.split())
+    assert result.exit_code == 2
+    assert "no broker answers at 127.0.0.1:1 " in result.stderr
+
+
+@pytest.mark.parametrize("line", ["cluster", "record --to {t}/x.db --once", "shadow --group app --once"])
+def test_brokers_left_out_are_those_of_the_environment(line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    words = line.format(t=tmp_path).split()
+    monkeypatch.delenv("EQUIPOISE_BOOTSTRAP", raising=False)
+    assert "as kafka://host:port, or set EQUIPOISE_BOOTSTRAP=host:port" in CliRunner().invoke(main, words).stderr
+    monkeypatch.setenv("EQUIPOISE_BOOTSTRAP", "127.0.0.1:1")
+    assert "no broker answers at 127.0.0.1:1 " in CliRunner().invoke(main, words).stderr
 
 
 def test_log_sqlite_url(tmp_path: Path) -> None:
