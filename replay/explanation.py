@@ -281,9 +281,12 @@ class _Explaining:
             return (
                 f"{owner} reported no copy of it then." if step.state == "granted" else f"How far behind the copy of {owner} was is not in the log."
             )
+        had_none = len(move.steps) == 1 and any(each.member_id == owner and each.lag is None for each in move.candidates)
         side = "within" if step.lag_records <= acceptable else "over"
         in_time = side == "over" and any(each.member_id == owner and each.caught_up for each in move.candidates)
         and_time = f", but to be restored within {self._acceptable_time()}" if in_time else ""
+        if had_none:
+            return f"It had no copy then, and {counted(step.lag_records, 'record')} to restore, {side} {limit}{and_time}."
         return f"Its copy was {counted(step.lag_records, 'record')} behind then, {side} {limit}{and_time}."
 
     def _limit(self, member: MemberState | None) -> tuple[int, str]:

@@ -98,7 +98,8 @@ def incident(
         kind = history.states[-1].group.kind.value
         shown = [_document(each, otherwise.get(each)) for each in mine]
         documents.append({"group": history.group, "kind": kind, "incidents": shown, "unread": history.unread})
-        parts += [*([""] if parts else []), *_parts(history.group, kind, mine, otherwise), *(f"not read: {each}" for each in history.unread)]
+        what = "adopted by members of equipoise, who commit elsewhere" if history.states[-1].group.is_adopted else kind
+        parts += [*([""] if parts else []), *_parts(history.group, what, mine, otherwise), *(f"not read: {each}" for each in history.unread)]
     parts = parts or ["no group yet"]
     document = {"recording": recording, "at_once": [_at_once_document(each) for each in together], "groups": documents}
     screen.answer(document, *(_markdown(parts) if markdown else parts))

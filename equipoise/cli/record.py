@@ -72,6 +72,8 @@ def record(
         screen.progress(f"recording {place}") as advance,
         outages(screen, place) as brokers,
     ):
+        if not once:
+            screen.remark(f"recording {place} into {location} until interrupted")
         options = {"patterns": patterns, "sample_s": sample_s, "keep_ms": keep_ms}
         recorder = asyncio.run(_record(screen, place, recording, brokers, advance, options, poll_s=poll_s, once=once))
     done = recorder.done

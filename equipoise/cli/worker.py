@@ -81,8 +81,8 @@ async def _lead(screen: Screen, settings: WorkerSettings, read_again: Callable[[
     is_text = settings.log_format == "text"
     async with running:
         collect_seldom()
-        if is_text:
-            screen.remark(f"leading log {running.log_id}; http://{settings.http_host}:{running.http_port}")
+        if is_text and not _LOG.isEnabledFor(logging.INFO):  # else the log says it
+            screen.remark(f"leading log {running.log_id}; {running.url}")
         await stop.wait()
         if is_text:
             screen.remark("stopping")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import difflib
 import logging
 import math
 import signal
@@ -124,7 +125,9 @@ class Member:
         known = MemberOptions.__annotations__
         for name in options:
             if name not in known:
-                raise InputError(f"Member: no such option {name!r}; there are: {', '.join(sorted(known))}")
+                near = difflib.get_close_matches(name, known, n=1)
+                fix = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(sorted(known))}"
+                raise InputError(f"Member: no such option {name!r}; {fix}")
         self._options = MemberOptions(**options)
         if self._options.adopts == group:
             raise FieldError("adopts", f"{group!r} is the members' own group; give them another name than the consumer group has")

@@ -263,7 +263,8 @@ class Adopting:
                 return _now_s()
             if what and len(now.others) != said:
                 said = len(now.others)
-                self._say(f"group {self.consumers}: {_counted(said, what)} left")
+                there = f"{_counted(said, what)} still there" if said else f"no {what} there any more"
+                self._say(f"group {self.consumers}: {there}")
             await asyncio.sleep(LOOK_S)
 
     async def _committed(self, group: str, places: list[TopicPartition]) -> dict[TopicPartition, int]:

@@ -139,9 +139,13 @@ class Worker:
             raise
         self._tasks = [asyncio.create_task(self._observe_forever()), asyncio.create_task(self._watch())]
         assert self._opened is not None, "it was opened above"
-        scheme = "https" if settings.http_tls_cert else "http"
-        values = (self.log_id, settings.bootstrap, settings.prefix, scheme, settings.http_host, self.http_port)
-        _LOG.info("leading log %s of %s/%s; %s://%s:%d", *values)
+        _LOG.info("leading log %s of %s/%s; %s", self.log_id, settings.bootstrap, settings.prefix, self.url)
+
+    @property
+    def url(self) -> str:
+        """Where it serves health, metrics and states."""
+        scheme = "https" if self.settings.http_tls_cert else "http"
+        return f"{scheme}://{self.settings.http_host}:{self.http_port}"
 
     async def _open_with_retries(self) -> None:
         """Opens the log, and retries while brokers restart. Raises InputError."""

@@ -45,10 +45,12 @@ def gaps(history: GroupHistory) -> list[Gap]:
     last_ms = max(times_ms, default=0)
     found: list[Gap] = []
     spans = [after - before for commits in history.commits.values() for (before, _), (after, _) in itertools.pairwise(commits)]
+    adopted = [state.at_ms for state in history.states if state.group.is_adopted]  # its members commit elsewhere from then on
     usual_of_all = statistics.median(spans) if spans else 0.0
     for partition, commits in history.commits.items():
         usual = min(usual_of_all, history.usual_ms(partition) or usual_of_all)
-        for (before_ms, committed), (after_ms, then) in zip(commits, [*commits[1:], (last_ms, commits[-1][1])], strict=True):
+        for (before_ms, committed), (next_ms, then) in zip(commits, [*commits[1:], (last_ms, commits[-1][1])], strict=True):
+            after_ms = min((adopted_ms for adopted_ms in adopted if before_ms <= adopted_ms < next_ms), default=next_ms)
             unavailable_ms = round(after_ms - before_ms - usual)
             if unavailable_ms < LEAST_MS or after_ms - before_ms < _TIMES_USUAL * usual:
                 continue

@@ -340,7 +340,7 @@ async def test_consumers_that_the_broker_leads_move_to_members_and_back(applicat
             await until(lambda: len(client.records) > PER_SECOND // 2)
             async with application.member("m1") as member:
                 adopting = await application.adopt()
-                await adopting.until_said("1 consumer left")
+                await adopting.until_said("1 consumer still there")
                 await asyncio.to_thread(stop, client)
                 await adopting.ended()
                 assert adopting.has_said("1 consumer, offsets of 4 partitions")

@@ -145,6 +145,7 @@ def test_wrong_topics_are_refused_with_the_fix(options: dict[str, Any], says: st
         ({"handler": handle, "sources": "in", "processors": [Processor(handle, sources="in")]}, "a handler with its sources, or processors"),
         ({"handler": handle}, "Processor.sources: name the topics it reads"),
         ({"handler": handle, "sources": "in", "no_such": 1}, "no such option 'no_such'; there are: adopts, advertised"),
+        ({"handler": handle, "sources": "in", "guarante": "exactly_once"}, "no such option 'guarante'; did you mean 'guarantee'?"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments: dict[str, Any], says: str) -> None:

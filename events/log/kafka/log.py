@@ -444,7 +444,8 @@ class KafkaLog:
         """
         partitions = self._partitions(None)
         if len(partitions) > 1:
-            raise InputError(f"{self.location}: each of its {len(partitions)} partitions has its own offsets; name one with ?partition=N")
+            has = f"{self.location}: each of its {len(partitions)} partitions has its own offsets"
+            raise InputError(f"{has}; name one with ?partition=N, or an archive (a folder, as archive/) as the target, which takes all")
         return partitions[0]
 
     # ------------------------------------------------------------------------------------ appending

@@ -32,6 +32,16 @@ from equipoise.events.log.rows import FactRow
 _WAIT_S = 0.2
 NOT_ALLOWED = 29  # Kafka's error TOPIC_AUTHORIZATION_FAILED
 NOT_SEEN = "this user may not see it; `equipoise doctor` names the ACLs that are missing"
+OFFSETS_TOPIC = "__consumer_offsets"
+
+
+def not_seen(topic: str) -> str:
+    """That this user may not see a topic, and what it needs: `NOT_SEEN`, but for the topic of
+    groups, which no deployment of equipoise needs.
+    """
+    return f"this user may not see it; it needs READ and DESCRIBE on topic {topic}" if topic == OFFSETS_TOPIC else NOT_SEEN
+
+
 _FIRST_LOOK_BACK = 300
 """Last records of the bases' topic that are searched first for a base."""
 APPEND_TIME = 1  # timestamp_type of a record: LogAppendTime
@@ -266,7 +276,7 @@ async def partition_count(connection: Connection, topic: str, *, must_be_seen: b
         with reaching(connection):
             (described,) = await admin.describe_topics([topic])
     if must_be_seen and described["error_code"] == NOT_ALLOWED:
-        raise NotAllowedError(f"topic {topic}: {NOT_SEEN}")
+        raise NotAllowedError(f"topic {topic}: {not_seen(topic)}")
     return 0 if described["error_code"] else len(described["partitions"])
 
 

@@ -142,7 +142,8 @@ class ArchiveLog:
             return self._appended.position()
         partitions = self.partitions()
         if len(partitions) > 1:
-            raise InputError(f"{self.location}: each of its {len(partitions)} partitions has its own offsets; name one with ?partition=N")
+            has = f"{self.location}: each of its {len(partitions)} partitions has its own offsets"
+            raise InputError(f"{has}; name one with ?partition=N, or an archive (a folder, as archive/) as the target, which takes all")
         return self.part(partitions[0] if partitions else 0).position()
 
     # ------------------------------------------------------------------------------------ appending

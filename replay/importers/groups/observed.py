@@ -72,6 +72,10 @@ class ObservedMember:
     problem: str = ""
 
 
+_ADOPTING = "equipoise-member"
+"""What ids of members that hold an adopted group begin with (`equipoise.seat.held_group`)."""
+
+
 @attrs.frozen(kw_only=True)
 class ObservedGroup:
     """A group as its coordinator stored it. `epoch`: the generation of a classic group, else the
@@ -90,6 +94,13 @@ class ObservedGroup:
     sources: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
     stateful: Work = NOTHING
     topology_epoch: int = -1
+
+    @property
+    def is_adopted(self) -> bool:
+        """Whether members of equipoise hold it, which read in the place of its consumers
+        (`equipoise adopt`) and commit elsewhere.
+        """
+        return self.kind is GroupKind.OTHER and any(name.startswith(_ADOPTING) for name in self.members)
 
     @property
     def state(self) -> str:

@@ -83,7 +83,7 @@ on.
 """
 
 
-_WORKER_BEGUN = "\nleading log "
+_WORKER_BEGUN = "leading log "
 _HAS_JOINED = re.compile(r": member m\d+ joined, incarnation \d+$", re.MULTILINE)
 """It need not get anything: one that was killed again and again is in back-off
 (docs/protocol.md#d10).

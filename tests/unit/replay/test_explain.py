@@ -53,6 +53,13 @@ def test_explain_owner_names_decision_reason_and_lags() -> None:
     assert [candidate.member_id for candidate in answer.candidates if candidate.owns_it] == [warming[2]]
 
 
+def test_explain_task_granted_cold_had_no_copy_then() -> None:
+    task = next(each[1] for each in moves_of("granted") if each[2] is None)
+    text = " ".join(explain(lived(), task, at_offset=next(each[0].caused_by for each in moves_of("granted") if each[1] == task)).why_here)
+    assert "It had no copy then, and " in text
+    assert "Its copy was" not in text
+
+
 def test_explain_move_has_each_state_its_time_and_restored_records() -> None:
     warming = moves_of("warming")[0]
     answer = explain(lived(), warming[1])

@@ -235,6 +235,21 @@ def test_consumers_of_kip_848_store_each_step() -> None:
     assert (joined.cause, joined.members, joined.begin_ms, joined.took_ms, joined.moved) == (JOINED, ("b",), 100_000, 3_000, ("orders-2", "orders-3"))
 
 
+def test_adopted_group_is_not_unavailable_because_its_members_commit_elsewhere() -> None:
+    def held(prefix: str) -> ObservedGroup:
+        plain = ObservedMember(member_id=f"{prefix}-1", client_id=prefix)
+        return attrs.evolve(group(2, plain, protocol="equipoise"), kind=GroupKind.OTHER)
+
+    stopped = {partition: [(100, 999)] for partition in range(4)}
+    adopted = history((0, BOTH), (101, held("equipoise-member")), stopped=stopped)
+    assert adopted.states[-1].group.is_adopted
+    assert gaps(adopted) == []
+    another = gaps(history((0, BOTH), (101, held("another")), stopped=stopped))
+    assert sum(each.unavailable_ms for each in another) > 300_000, "nobody knows whether they read"
+    late = gaps(history((0, BOTH), (130, held("equipoise-member")), stopped=stopped))
+    assert {(each.from_ms, each.until_ms) for each in late} == {(100_000, 130_000)}, "until they hold it, nobody reads"
+
+
 def test_history_without_records() -> None:
     assert incidents(GroupHistory(group="g", states=[], commits={}, end_times_ms=[], ends=[], unread=[])) == []
 
