@@ -179,10 +179,13 @@ def parse(words: list[str]) -> dict[str, Any]:
 def test_shell_block_has_commands_that_exist_with_options_that_they_take(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(type(LOG), "convert", lambda self, value, *_: value)  # no broker, archive or log is opened
+    monkeypatch.delenv("EQUIPOISE_BOOTSTRAP", raising=False)
     targets = set(re.findall(r"^([a-z.-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     for block in blocks(page):
         if not (is_shell(block) or place_of(block) == SHELLS):
             continue
+        for name, value in re.findall(r"^export (EQUIPOISE_BOOTSTRAP)=(\S+)", block.text, re.MULTILINE):
+            monkeypatch.setenv(name, value)  # for this block, and those behind it on the page
         for program, *words in simple_commands(block.text):
             match Path(program).name:
                 case "equipoise":

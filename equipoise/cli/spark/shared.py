@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -29,6 +30,13 @@ def spark_options(run: F) -> F:
     return click.option("--conf", "settings", multiple=True, metavar="NAME=VALUE", help="A Spark setting; may be repeated.")(run)
 
 
+def _is_of_others(record: logging.LogRecord) -> bool:
+    """False: py4j logs, by the root logger, the traceback of what its caller gets too, as of an
+    interrupt.
+    """
+    return Path(record.pathname).parent.name != "py4j"
+
+
 @contextlib.contextmanager
 def spark_session(master: str | None, settings: Sequence[str]) -> Iterator[Any]:
     """The running session, or a new one that ends with the block."""
@@ -40,7 +48,7 @@ def spark_session(master: str | None, settings: Sequence[str]) -> Iterator[Any]:
         if not equals:
             raise InputError(f"--conf {setting}: write it as name=value")
         given[name] = value
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # an interrupt cuts its connection, for which it logs a traceback
+    logging.getLogger().addFilter(_is_of_others)
     spark, is_ours = session(master, given)
     try:
         yield spark

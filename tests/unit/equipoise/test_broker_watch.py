@@ -7,6 +7,7 @@ from __future__ import annotations
 import ast
 import importlib
 import logging
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +15,17 @@ from typing import Any
 
 import aiokafka
 import pytest
-from aiokafka.errors import KafkaConnectionError, KafkaTimeoutError, MessageSizeTooLargeError, UnknownTopicOrPartitionError
+from aiokafka.errors import (
+    GroupCoordinatorNotAvailableError,
+    KafkaConnectionError,
+    KafkaTimeoutError,
+    MessageSizeTooLargeError,
+    NotCoordinatorForGroupError,
+    UnknownTopicOrPartitionError,
+)
 
 from equipoise.broker_watch import AGAIN_S, CALM_S, BrokerWatch
-from equipoise.events.log.kafka.aiokafka_log import CONSEQUENCES, FAILURES, LOGGERS, hold_back_log
+from equipoise.events.log.kafka.aiokafka_log import CONSEQUENCES, FAILURES, IN_ERRORS, LOGGERS, FailedConnections, hold_back_log
 
 NO_NODE = "Unable connect to node with id %s: %s"
 
@@ -110,6 +118,34 @@ def test_line_that_aiokafka_repeats_comes_once_each_ten_seconds(lines: pytest.Lo
     assert texts == [said % "facts", said % "decisions", said % "facts", said % "facts"]
 
 
+def test_line_about_a_coordinator_that_is_not_there_yet_comes_only_when_it_lasts(
+    lines: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first group of a new broker has none for a moment."""
+    group, said = logging.getLogger("aiokafka.consumer.group_coordinator"), "Group Coordinator Request failed: %s"
+    now_s = time.time()
+    with hold_back_log(Watch()):
+        for tenth in range(150):
+            monkeypatch.setattr(time, "time", lambda tenth=tenth: now_s + tenth / 10)
+            monkeypatch.setattr(time, "time_ns", lambda tenth=tenth: int((now_s + tenth / 10) * 1e9))
+            group.error(said, GroupCoordinatorNotAvailableError())
+            assert len(lines.records) == (tenth >= 100)
+        group.error(said, NotCoordinatorForGroupError())
+    assert len(lines.records) == 2, "another error is said at once"
+
+
+def test_reasons_why_no_broker_answers_are_collected_and_not_logged(lines: pytest.LogCaptureFixture) -> None:
+    client, sender, failed = logging.getLogger("aiokafka"), logging.getLogger("aiokafka.producer.sender"), FailedConnections()
+    with hold_back_log(failed):
+        client.error('Unable connect to "%s:%s": %s', "a", 1, ConnectionRefusedError(111, "Connect call failed ('a', 1)"))
+        client.error('Unable connect to "%s:%s": %s', "a", 1, ConnectionRefusedError(111, "Connect call failed ('a', 1)"))
+        client.error('Unable connect to "%s:%s": %s', "b", 2, socket.gaierror(-2, "Name or service not known"))
+        client.warning('Unable to request metadata from "%s:%s": %s', "c", 3, "RequestTimedOutError")
+        sender.error("Unexpected error during InitProducerIdRequest: %s", "ClusterAuthorizationFailedError")
+    assert failed.text() == " (a:1: Connection refused; b:2: Name or service not known; c:3: RequestTimedOutError)"
+    assert lines.records == []
+
+
 @pytest.mark.parametrize("debugged", ["aiokafka", "equipoise"])
 def test_lines_of_aiokafka_are_there_at_debug(lines: pytest.LogCaptureFixture, debugged: str) -> None:
     with lines.at_level(logging.DEBUG, debugged), hold_back_log(Watch()):
@@ -121,11 +157,11 @@ def test_formats_that_are_held_back_are_those_of_the_installed_aiokafka() -> Non
     folder, found = Path(aiokafka.__file__).parent, set()
     for path in folder.rglob("*.py"):
         texts = {node.value for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Constant)}
-        if texts & (FAILURES | CONSEQUENCES):
+        if texts & (FAILURES | CONSEQUENCES | IN_ERRORS):
             module: Any = importlib.import_module(".".join(("aiokafka", *path.relative_to(folder).with_suffix("").parts)))
             assert module.log in LOGGERS
-            found |= texts & (FAILURES | CONSEQUENCES)
-    assert found == FAILURES | CONSEQUENCES
+            found |= texts & (FAILURES | CONSEQUENCES | IN_ERRORS)
+    assert found == FAILURES | CONSEQUENCES | IN_ERRORS
 
 
 def test_errors_of_requests_that_are_wrong_mean_no_broker_that_is_away(lines: pytest.LogCaptureFixture) -> None:
