@@ -12,19 +12,22 @@ from difflib import get_close_matches
 from importlib import metadata
 
 from equipoise.assignors.common.assignor import Assignor
-from equipoise.assignors.cooperative import Cooperative, Cooperative1
-from equipoise.assignors.high_availability import HighAvailability, HighAvailability1
+from equipoise.assignors.cooperative import Cooperative, Cooperative1, Cooperative2
+from equipoise.assignors.high_availability import HighAvailability, HighAvailability1, HighAvailability2
 from equipoise.assignors.kafka_connect import KafkaConnect, KafkaConnect1
 from equipoise.assignors.kafka_streams import KafkaStreams
-from equipoise.assignors.lag_aware import LagAware
-from equipoise.assignors.learner import Learner, Learner1
-from equipoise.assignors.load_balanced import LoadBalanced, LoadBalanced1
+from equipoise.assignors.lag_aware import LagAware, LagAware1
+from equipoise.assignors.learner import Learner, Learner1, Learner2
+from equipoise.assignors.load_balanced import LoadBalanced, LoadBalanced1, LoadBalanced2
 from equipoise.events.errors import InputError
 
 ENTRY_POINT_GROUP = "equipoise.assignors"
 
 NEWEST: tuple[Assignor, ...] = (Cooperative(), HighAvailability(), KafkaConnect(), KafkaStreams(), LagAware(), Learner(), LoadBalanced())
-FORMER: tuple[Assignor, ...] = (Cooperative1(), HighAvailability1(), Learner1(), LoadBalanced1(), KafkaConnect1())
+FORMER: tuple[Assignor, ...] = (
+    *(Cooperative1(), HighAvailability1(), Learner1(), LoadBalanced1(), KafkaConnect1(), LagAware1()),
+    *(Cooperative2(), HighAvailability2(), Learner2(), LoadBalanced2()),
+)
 """Earlier behaviour versions. A group keeps its version until it is configured again, so that its
 log replays.
 """
@@ -61,7 +64,7 @@ def load(name: str, version: int) -> Assignor:
     if found is None:
         named = [key for key in available() if key[0] == name] or list(available())
         versions = {known: [str(number) for each, number in named if each == known] for known, _ in named}
-        known = ", ".join(f"{known} version {' and '.join(numbers)}" for known, numbers in versions.items())
+        known = ", ".join(f"{known} version {' and '.join(filter(None, (', '.join(each[:-1]), each[-1])))}" for known, each in versions.items())
         close = get_close_matches(name, {known for known, _ in available()} - {name}, n=1)
         meant = f"; did you mean {close[0]!r}?" if close and named == list(available()) else ""
         raise InputError(f"assignor: {name!r} version {version} is not installed; here are {known}{meant}")

@@ -18,6 +18,7 @@ from equipoise.events.facts import Fact, GroupConfigured, LogOpened
 from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.statemachine.machine import GroupMachine
+from equipoise.statemachine.rejections import rejection_text
 from equipoise.statemachine.state import GroupState
 
 _LOG = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ class GroupLog:
             return
         for decided in self.append(config):
             if isinstance(decided.decision, EventRejected):
-                raise InputError(f"the settings were refused: {decided.decision.code}")
+                raise InputError(f"the settings were refused: {rejection_text(decided.decision, config)}")
 
     def append(self, *facts: Fact) -> list[DecisionRecord]:
         """Appends facts and what they cause, all or none. Raises EquipoiseError when the log cannot
@@ -83,7 +84,7 @@ class GroupLog:
     def _warn(self, fact: Fact, caused: Iterable[DecisionRecord]) -> None:
         for each in caused:
             if isinstance(each.decision, EventRejected):
-                _LOG.warning("group %s: %s was rejected: %s", self.group, type(fact).__name__, each.decision.code)
+                _LOG.warning("group %s: %s was rejected: %s", self.group, type(fact).__name__, rejection_text(each.decision, fact))
 
     def close(self) -> None:
         self._log.close()

@@ -4,11 +4,13 @@ balance (`Balance`).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Protocol
 
 from equipoise.assignors.common.assignor import Guarantee
 from equipoise.assignors.common.costs import plan_cost
+from equipoise.assignors.common.granted import Grants
 from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.common.member_plans import by_member, member_plans
 from equipoise.assignors.common.movements import Movements, WarmupSlots, get_movements, keep_ready
@@ -160,7 +162,7 @@ def _plan(
         members=member_plans(indexed, now, movements.planned, standbys, movements.warmups | standbys.warmups | kept_ready),
         target=by_member(indexed, target.owner),
         movements=movements.planned,
-        reasons=_reasons(indexed, now, movements, standbys),
+        reasons=_reasons(indexed, Grants(indexed, candidates, soonest=True), now, movements, standbys),
         probing=bool(movements.planned) or standbys.unsettled or (imbalance > 0 and bool(settled)),
         cost=plan_cost(indexed, now, target, standbys.goal, moves=len(movements.planned), bound=bound, imbalance=imbalance),
         unique=target.unique and (standbys.goal is None or standbys.goal.unique),
@@ -168,24 +170,24 @@ def _plan(
     )
 
 
-def _reasons(indexed: IndexedProblem, now: Mapping[TaskId, str], movements: Movements, standbys: Standbys) -> dict[TaskId, Reason]:
+def _reasons(
+    indexed: IndexedProblem, grants: Grants, now: Mapping[TaskId, str], movements: Movements, standbys: Standbys
+) -> dict[TaskId, Reason]:
     """The reason of each task that moves, waits, is placed, or gets a copy."""
     reasons: dict[TaskId, Reason] = dict.fromkeys(standbys.placed, Reason(code="standby", lag_records=None))
     granted = _Granted()
     for task in indexed.unowned:
         if task in now and task not in indexed.class_of:
-            reasons[task] = granted[_why_granted(indexed, task, now[task])]
+            reasons[task] = granted[_why_granted(indexed, grants, task, now[task]), indexed.lag(now[task], task)]
     for member in indexed.members.values():
         for task in member.active if member.leaving else ():
             if task in indexed.tasks and not indexed.eligible(task):
                 reasons[task] = Reason(code="leaving", lag_records=None)
     for each in indexed.equivalence_classes:
         if indexed.eligible(each.first.id):
-            if each.first.stateful:
-                cold = {records: granted["unowned_cold", records] for records in frozenset(each.records)}
-                reasons.update(zip(each.tasks, map(cold.__getitem__, each.records), strict=True))
-            else:
-                reasons.update(dict.fromkeys(each.tasks, granted["unowned_stateless", None]))
+            records = each.records if each.first.stateful else itertools.repeat(None, len(each.tasks))
+            why = zip(grants.codes(each.tasks, now), records, strict=True)
+            reasons.update(zip(each.tasks, map(granted.__getitem__, why), strict=True))
     reasons.update(movements.reasons)
     return {**{task: reasons[task] for task in now if task in reasons}, **reasons}  # in the order of `now`
 
@@ -198,15 +200,15 @@ class _Granted(dict[tuple[str, int | None], Reason]):
         return reason
 
 
-def _why_granted(indexed: IndexedProblem, task: TaskId, owner: str) -> tuple[str, int | None]:
-    """Reason code and lag of a task that had no owner."""
-    lag = indexed.lag(owner, task)
+def _why_granted(indexed: IndexedProblem, grants: Grants, task: TaskId, owner: str) -> str:
+    """Reason code of a task that had no owner."""
     if _stands(indexed, task):
-        return "carried", lag
+        return "carried"
     if indexed.goes_back_to(owner, task):
-        return "return_home", lag
+        return "return_home"
     if indexed.previous_owner_crash_loops(task):
-        return "crash_loop", lag
-    if indexed.tasks[task].stateful:
-        return ("unowned" if indexed.caught_up(owner, task) else "unowned_cold"), lag
-    return "unowned_stateless", lag
+        return "crash_loop"
+    movement = indexed.in_flight.get(task)
+    if movement is not None and movement.destination == owner and not (indexed.behaviour.reasons_unchecked or indexed.is_ready(owner, task)):
+        return "carried"
+    return grants.code(task, owner)

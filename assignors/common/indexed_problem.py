@@ -71,6 +71,22 @@ class Behaviour:
     leaving_within_caps: bool = False
     """Copies that take over from leaving members take the slots of `max_warmups`, like all others.
     """
+    ties_by_name: bool = False
+    """Partitions that are dealt beside others that stay: ties between members go by name alone."""
+    standbys_rest_early: bool = False
+    """A group is called settled although its standbys have just changed places, and the next search
+    may find better ones.
+    """
+    equally_soon_within_lag: bool = False
+    """Members that are ready within `acceptable_recovery_lag` of the first one count as equally
+    soon, however long that takes to restore.
+    """
+    subtopologies_apart: bool = False
+    """The target does not spread the tasks of each sub-topology."""
+    reasons_unchecked: bool = False
+    """Of a task that nobody ran the reason names who is soonest ready, or has room, whether or not
+    that decided.
+    """
 
 
 MOST_COPIES = 2_000_000
@@ -89,7 +105,10 @@ def within_bounds(settings: GroupSettings, tasks: Mapping[TaskId, Task]) -> Grou
 
 
 NEWEST = Behaviour()
-VERSION_1 = Behaviour(slack_on_both_sides=True, leaving_within_caps=True)
+VERSION_2 = Behaviour(
+    ties_by_name=True, standbys_rest_early=True, equally_soon_within_lag=True, subtopologies_apart=True, reasons_unchecked=True
+)
+VERSION_1 = attrs.evolve(VERSION_2, slack_on_both_sides=True, leaving_within_caps=True)
 
 
 class IndexedProblem:

@@ -109,25 +109,47 @@ def get_movements(indexed: IndexedProblem, now: Mapping[TaskId, str], target: Ma
 
 
 class MoveBenefits:
-    """Why a task that may stay moves: for balance, for its traffic, or to make room for a task that
-    moves for its own. `moving`: tasks whose owner in `target` is not that in `now`.
+    """Why a task of a member that stays moves: for balance, for its traffic, to make room for what
+    moves for these, or because its owner may not keep it. `moving`: tasks whose owner in
+    `target` is not that in `now`.
     """
 
     def __init__(self, indexed: IndexedProblem, now: Mapping[TaskId, str], target: Mapping[TaskId, str], moving: Iterable[TaskId]) -> None:
+        self._indexed = indexed
         self._racks = indexed.racks
         self._now, self._target = now, target
-        self._gains = dict.fromkeys(indexed.members, 0)
-        """Member -> tasks that it gains."""
+        self._gains: Counter[tuple[object, str]] = Counter()
+        """(kind of tasks, member) -> tasks of that kind that it gains."""
+        self._gets_nearer: set[str] = set()
+        """Members to which a task moves that is nearer there."""
         for task in moving:
-            self._gains[now[task]] -= 1
-            self._gains[target[task]] += 1
+            for kind in self._kinds(task):
+                self._gains[kind, now[task]] -= 1
+                self._gains[kind, target[task]] += 1
+            costs = self.rack_costs(task)
+            if costs is not None and costs[1] < costs[0]:
+                self._gets_nearer.add(target[task])
+
+    def _kinds(self, task: TaskId) -> tuple[object, ...]:
+        """Kinds of tasks that are balanced, the task among them."""
+        stateful = self._indexed.tasks[task].stateful
+        return ("all", stateful, (task.subtopology, stateful)) if self._racks.spreads else ("all", stateful)
 
     def code(self, task: TaskId) -> str:
-        """One of balance, traffic and traffic_room."""
+        """One of balance, balance_room, traffic, traffic_room and not_its_own."""
+        source, destination = self._now[task], self._target[task]
         costs = self.rack_costs(task)
-        if costs is None or (costs[1] >= costs[0] and self._gains[self._now[task]] < 0):
+        if self._indexed.behaviour.reasons_unchecked:
+            if costs is None or (costs[1] >= costs[0] and self._gains["all", source] < 0):
+                return "balance"
+            return "traffic" if costs[1] < costs[0] else "traffic_room"
+        if self._indexed.must_move(task):
+            return "not_its_own"
+        if costs is not None and costs[1] < costs[0]:
+            return "traffic"
+        if any(self._gains[kind, source] < 0 < self._gains[kind, destination] for kind in self._kinds(task)):
             return "balance"
-        return "traffic" if costs[1] < costs[0] else "traffic_room"
+        return "traffic_room" if source in self._gets_nearer else "balance_room"
 
     def rack_costs(self, task: TaskId) -> tuple[int, int] | None:
         """Traffic cost of the task at its owner and at its destination; None: racks make no

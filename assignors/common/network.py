@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -176,8 +176,9 @@ class AssignmentNetwork:
     """A network built arc by arc, solved, and read back as owners. `levels`: number of costs per
     arc, the most important first. Tasks are added in rising order.
 
-    `racks`: member -> rack, where racks make a difference. `spread`: each sub-topology has lanes of
-    its own.
+    `racks`: member -> rack, where racks make a difference. `spread`: sub-topologies that have lanes
+    of their own. `order`: the levels, the most important first, if that is not their own order; the
+    last one stays the last.
 
     Arcs are stored in columns, and costs in a table: few differ but in the last level.
     """
@@ -189,10 +190,12 @@ class AssignmentNetwork:
         levels: int,
         two_kinds: bool = False,
         racks: Mapping[str, str | None] | None = None,
-        spread: bool = False,
+        spread: Collection[Kind] = (),
+        order: Sequence[int] | None = None,
     ) -> None:
         self._tasks = tasks
         self._levels = levels
+        self._order = order or range(levels)
         self._two_kinds = two_kinds
         self._racks = racks
         self._spread = spread
@@ -447,7 +450,7 @@ class AssignmentNetwork:
                 cost[: len(of_tasks)] -= least[of_tasks]
             return cost
 
-        return (*(avoidable(table[row, level]) for level in range(self._levels - 1)), avoidable(last))
+        return (*(avoidable(table[row, level]) for level in self._order[:-1]), avoidable(last))
 
     def _names(self, tail: Ints, offered_head: Ints) -> Hashes:
         """Hash of the ends of each arc and of its role: competing arcs have different ones."""
@@ -502,9 +505,10 @@ class AssignmentNetwork:
 
     def lane(self, task: TaskId) -> Lane:
         """The lane that the task's arcs lead to."""
-        if self._spread:
-            return _lane_of(task.subtopology, self._tasks[task].stateful)
-        return INNER if self._two_kinds and self._tasks[task].stateful else OUTER
+        stateful = self._tasks[task].stateful
+        if self._spread and (task.subtopology, stateful) in self._spread:
+            return _lane_of(task.subtopology, stateful)
+        return INNER if self._two_kinds and stateful else OUTER
 
     def _behind(self, lane: Lane) -> Lane | None:
         """The lane behind a lane's places; None: the sink."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import attrs
 
 from equipoise.assignors.common.problem import Memory, Movement, Revocations
+from equipoise.assignors.common.restore_rate import EQUALLY_SOON_MS, EQUALLY_SOON_RECORDS
 from equipoise.events.fields import INT64_MAX
 from equipoise.events.tasks import TaskId
 
@@ -46,16 +47,28 @@ class Reason:
     """
 
 
+_COLD = "nobody ran it and nobody is caught up"
+_BY_NO_MORE = f"by at most {EQUALLY_SOON_MS // 1_000} s, or by {EQUALLY_SOON_RECORDS:,} records where no speed is known"
 REASONS: Mapping[str, str] = {
     "balance": "{source} has more than its share; {destination} has less",
+    "balance_room": "it makes room: with it on {destination} every member has its share",
+    "not_its_own": "{source} may run it no longer, by its topology or subscription",
     "traffic": "{destination} is nearer to what it reads than {source}{traffic}",
     "traffic_room": "it makes room on {source} for a task that is nearer there{traffic}",
     "load": "{source} carries more of the load than {destination}, by more than the task and what is worth a move",
     "leaving": "{source} is leaving",
     "crash_loop": "{source} keeps crashing",
     "unowned": "nobody ran it; {destination} is the best placed of the caught-up members",
+    "unowned_near": "nobody ran it; {destination} is nearest to what it reads of the caught-up members",
     "unowned_stateless": "nobody ran it; {destination} has room, and it has no state to restore",
+    "unowned_stateless_balance": "nobody ran it, and it has no state to restore; by balance it goes to {destination}",
+    "unowned_stateless_near": "nobody ran it, and it has no state to restore; {destination} is nearest to what it reads",
     "unowned_cold": "nobody ran it and nobody is caught up; {destination} is soonest ready ({records} to restore)",
+    "unowned_cold_equal": f"{_COLD}; by balance it goes to {{destination}} ({{records}} to restore), as others are ready sooner {_BY_NO_MORE}",
+    "unowned_cold_queue": f"{_COLD}; it goes to {{destination}} ({{records}} to restore), as who would be ready sooner restores other tasks too",
+    "unowned_cold_near": f"{_COLD}; {{destination}} is nearest to what it reads of those ready about as soon ({{records}} to restore)",
+    "unowned_cold_nearest": f"{_COLD}; {{destination}} is nearest to what it reads ({{records}} to restore)",
+    "unowned_cold_balance": f"{_COLD}; by balance it goes to {{destination}} ({{records}} to restore), which is not the soonest ready",
     "return_home": "{destination} is back and had it before",
     "ready": "{destination} is caught up ({records} behind)",
     "ready_in_time": "{destination} is {records} behind and restores them within acceptable_recovery_ms",
@@ -80,6 +93,8 @@ REASONS: Mapping[str, str] = {
     "eager": "{destination} is eager: it gives up everything, then gets all that it is to have together",
     "lost": "its member is gone and may come back for it; until then nobody runs it",
     "lost_for_good": "its member did not come back for it in time; {destination} has room",
+    "lost_passed_on": "its member did not come back for it in time; by balance it goes to {destination}",
+    "lost_elsewhere": "its member is back and has its share; by balance it goes to {destination}",
     "lost_work_waits": "lost work waits for its member; until then nothing else moves for balance",
     "next_step": "so many tasks are moved for balance at a time; it is not yet the turn of this one",
     "back_off": "tasks were moved for balance just now; the next such move waits",

@@ -10,6 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+EQUALLY_SOON_MS, EQUALLY_SOON_RECORDS = 1_000, 1_000
+"""Members count as ready equally soon when the later one needs at most so much more: milliseconds;
+records while no rate was measured.
+"""
+
 
 class RestoreRates:
     """Restore rates of a group's members. `speeds`: records/s; 0: not measured, which counts as the
@@ -33,6 +38,11 @@ class RestoreRates:
     def within(self, member: str, left_ms: int) -> int | None:
         """Records that the member restores in `left_ms`; None: no rate was measured."""
         return self.speed[member] * max(0, left_ms) // 1_000 if self.is_known else None
+
+    @property
+    def equally_soon(self) -> int:
+        """Restore time of EQUALLY_SOON_MS, or of EQUALLY_SOON_RECORDS."""
+        return self.slowest * EQUALLY_SOON_MS // 1_000 if self.is_known else EQUALLY_SOON_RECORDS
 
     def restore_time(self, member: str, records: int) -> int:
         """Restore time of `records` on the member, rounded up.

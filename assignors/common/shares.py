@@ -7,6 +7,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import attrs
 
@@ -112,6 +113,8 @@ def outside_shares(shares: Mapping[str, Share], counts: Mapping[str, int]) -> in
     return sum([share.outside(counts.get(member, 0)) for member, share in shares.items()])
 
 
+MOST_PARTS = 50_000
+"""Sub-topologies times members, about 2 s of work: the other groups of a partition wait for it."""
 Kind = tuple[int, bool]
 """A sub-topology, and whether its stateful tasks are meant."""
 
@@ -155,16 +158,29 @@ class Shares:
             outside += outside_shares(self.stateful, self._indexed.stateful_of(owner))
         return outside
 
+    @cached_property
+    def kinds(self) -> Mapping[Kind, int]:
+        """Number of tasks of each sub-topology and kind."""
+        return Counter([(task.id.subtopology, task.stateful) for task in self._indexed.tasks.values()])
+
+    @property
+    def _spread(self) -> Mapping[Kind, int]:
+        """The sub-topologies that are spread, in rising order: not a single task, which is even
+        anywhere.
+        """
+        if self._indexed.behaviour.subtopologies_apart:
+            return self.kinds
+        several = [kind for kind, tasks in self.kinds.items() if tasks > 1]
+        largest = sorted(several, key=lambda kind: (-self.kinds[kind], kind))[: MOST_PARTS // max(1, len(self._indexed.members))]
+        return {kind: self.kinds[kind] for kind in sorted(largest)}
+
     def parts(self) -> Mapping[Kind, Mapping[str, Share]]:
         """The tasks of each sub-topology spread evenly, by capacity, over the members that may run
-        any of them: between floor and ceiling.
+        any of them: between floor and ceiling. Of very many sub-topologies the largest
+        (MOST_PARTS).
         """
-        sizes: dict[Kind, int] = {}
-        for task in self._indexed.tasks.values():
-            kind = task.id.subtopology, task.stateful
-            sizes[kind] = sizes.get(kind, 0) + 1
         parts: dict[Kind, dict[str, Share]] = {}
-        for kind, tasks in sizes.items():
+        for kind, tasks in self._spread.items():
             members = [self._indexed.members[name] for name in self._indexed.eligible_for_any(kind[0]).members]
             capacity = sum(member.capacity for member in members)
             parts[kind] = {each.id: Share(tasks * each.capacity // capacity, -(-tasks * each.capacity // capacity)) for each in members}
@@ -180,11 +196,7 @@ class Shares:
         """
         if self._limits is None:
             self._limits = {}
-            kinds: dict[Kind, int] = {}
-            for task in self._indexed.tasks.values() if self._indexed.racks.spreads else ():
-                kind = task.id.subtopology, task.stateful
-                kinds[kind] = kinds.get(kind, 0) + 1
-            for (subtopology, stateful), tasks in kinds.items():
+            for (subtopology, stateful), tasks in self.kinds.items() if self._indexed.racks.spreads else ():
                 self._limits[subtopology, stateful] = self._limits_of(subtopology, stateful, tasks)
         return self._limits
 

@@ -71,6 +71,10 @@ class StandbyGoal:
     unique: bool
     within_steps: bool
     """Whether MOST_STEPS were enough for all copies."""
+    searched: bool
+    """Whether it was searched for, not solved: from where the copies are then, another search may
+    find better places.
+    """
 
 
 def standby_goal(indexed: IndexedProblem, wishes: Mapping[TaskId, Wish], load: Mapping[str, int], shares: Mapping[str, Share]) -> StandbyGoal:
@@ -304,4 +308,5 @@ class _Goal:
             least=least,
             unique=self.unique,
             within_steps=self.within_steps,
+            searched=not self.is_exact and self.within_steps,
         )

@@ -148,6 +148,8 @@ class _Exchange:
             unsettled = True
             if not (is_new and self.indexed.is_blocked(task, taker)) and slots.take(taker):
                 warmups.add((task, taker))
+        if goal.searched and not self.indexed.behaviour.standbys_rest_early:
+            unsettled = unsettled or any(sorted(members) != sorted(self.here[task]) for task, members in holders.items())
         for task, member in self.swapped.items():
             holders[task].append(member)
         return Standbys(

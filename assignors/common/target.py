@@ -87,15 +87,17 @@ def _soonest_ready(indexed: IndexedProblem, portions: Iterable[tuple[list[TaskId
 
     A member's queue is the restore time of the tasks it owns and still restores, plus that of tasks
     it is likely to get here. So a member with half copies of many tasks does not get all of them,
-    and a busy member gets fewer. Members whose times differ by at most acceptable_recovery_lag rank
-    equal. A task that no copy makes ready sooner goes to the members that would first restore a
-    task of its size; which of them gets which task is a matter of balance. Names play no part.
+    and a busy member gets fewer. Members whose times differ by less than is worth anything rank
+    equal (`RestoreRates.equally_soon`, and at most acceptable_recovery_lag): balance decides among
+    them. A task that no copy makes ready sooner goes to the members that would first restore a task
+    of its size; which of them gets which task is a matter of balance. Names play no part.
 
     `portions`: (tasks, records of all their state): one task each, or several with the same
     eligible members and no copies.
     """
-    slack = indexed.settings.acceptable_recovery_lag
     rates = indexed.restore_rates
+    slack = indexed.settings.acceptable_recovery_lag
+    slack = slack if indexed.behaviour.equally_soon_within_lag else min(slack, rates.equally_soon)
     queue = _restore_queues(indexed)
     levels: dict[Pool, _FillLevel] = {}
     found: dict[TaskId, Candidates] = {}
@@ -244,13 +246,20 @@ def constrained_balanced_assignment(
 
 
 def adopted_target(
-    indexed: IndexedProblem, shares: Shares, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str], *, even_parts: bool = False
+    indexed: IndexedProblem,
+    shares: Shares,
+    candidates: Mapping[TaskId, Candidates],
+    settled: Mapping[TaskId, str],
+    *,
+    even_parts: bool = False,
+    preferred_first: bool = False,
 ) -> Target:
     """The proposed target, adopted only when something must change or it is better than the present
     owners (KIP-441, last lines: no thrash).
 
     Better: more balanced; or as balanced and cheaper by racks, the cost of the changes included. So
-    a group moves once for less traffic, and stays. `even_parts`: see `propose_balanced_assignment`.
+    a group moves once for less traffic, and stays. `even_parts`, `preferred_first`: see
+    `propose_balanced_assignment`.
     """
     running = Target(owner=indexed.owner)
     must_change = (
@@ -259,11 +268,11 @@ def adopted_target(
         or any(indexed.members[indexed.owner[task]].leaving or indexed.must_move(task) for task in indexed.owner.keys() - indexed.staying.keys())
     )
     if must_change:
-        return propose_balanced_assignment(indexed, shares, candidates, settled, even_parts=even_parts)
+        return propose_balanced_assignment(indexed, shares, candidates, settled, even_parts=even_parts, preferred_first=preferred_first)
     worth = _worth(indexed, shares, running.owner)
     if worth == (0, 0, indexed.racks.least()):
         return running
-    proposed = propose_balanced_assignment(indexed, shares, candidates, settled, even_parts=even_parts)
+    proposed = propose_balanced_assignment(indexed, shares, candidates, settled, even_parts=even_parts, preferred_first=preferred_first)
     if _worth(indexed, shares, proposed.owner) < worth:
         return proposed
     return Target(owner=running.owner, optimal=proposed.optimal, unique=proposed.unique)
@@ -279,7 +288,13 @@ def _worth(indexed: IndexedProblem, shares: Shares, target: Mapping[TaskId, str]
 
 
 def propose_balanced_assignment(
-    indexed: IndexedProblem, shares: Shares, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str], *, even_parts: bool = False
+    indexed: IndexedProblem,
+    shares: Shares,
+    candidates: Mapping[TaskId, Candidates],
+    settled: Mapping[TaskId, str],
+    *,
+    even_parts: bool = False,
+    preferred_first: bool = False,
 ) -> Target:
     """KIP-441, `proposeBalancedAssignment`: of all assignments with the least imbalance, the one
     that changes the fewest owners, regardless of ranks.
@@ -292,7 +307,7 @@ def propose_balanced_assignment(
        `rack_traffic_cost` and `rack_non_overlap_cost` (KIP-925);
     4. changes of owner;
     5. unevenness by sub-topology, with `even_parts`; nothing moves for that alone;
-    6. preference cost: PREFERRED, NEUTRAL or BLOCKED;
+    6. preference cost: PREFERRED, NEUTRAL or BLOCKED; with `preferred_first` before 5;
     7. records to restore;
     8. a tie-break drawn from the ids.
 
@@ -305,8 +320,14 @@ def propose_balanced_assignment(
     """
     racks = indexed.racks
     limits = shares.limits()
+    parts = shares.parts() if even_parts else {}
     network = AssignmentNetwork(
-        indexed.tasks, levels=len(STAYS), two_kinds=shares.two_kinds, racks=racks.of if racks.counts else None, spread=even_parts or bool(limits)
+        indexed.tasks,
+        levels=len(STAYS),
+        two_kinds=shares.two_kinds,
+        racks=racks.of if racks.counts else None,
+        spread={*parts, *limits},
+        order=PREFERRED_FIRST if preferred_first else None,
     )
     arcs = _TargetArcs(network, indexed)
     together = indexed.settled if settled.keys().isdisjoint(indexed.settled) and candidates.keys().isdisjoint(indexed.settled) else {}
@@ -330,8 +351,7 @@ def propose_balanced_assignment(
                     arcs.add(task, indexed.tasks[task], candidates.get(task))
                 elif task in indexed.owner and not indexed.members[indexed.owner[task]].leaving:
                     network.direct(task, indexed.owner[task], STAYS)
-    parts = shares.parts() if even_parts else {}
-    for kind in parts or limits:
+    for kind in {**parts, **limits}:
         for member in indexed.members:
             most = limits[kind].get(member, 0) if kind in limits else len(indexed.tasks)
             part = parts[kind].get(member, Share(0, 0)) if kind in parts else None
@@ -343,6 +363,8 @@ def propose_balanced_assignment(
 
 
 STAYS = (0, 0, 0, 0, 0, 0, 0)
+PREFERRED_FIRST = (0, 1, 2, 3, 5, 4, 6)
+"""The levels of cost, with preference before unevenness by sub-topology."""
 
 
 def _steps_of_part(most: int, part: Share | None, every: int) -> Iterator[tuple[int, tuple[int, ...]]]:

@@ -29,6 +29,6 @@ What differs from Kafka Connect; ``tests/scenarios/cooperative`` shows both side
     revoked work is idle until the next rebalance             it is granted when it is given up
 """
 
-from equipoise.assignors.cooperative.assignor import Cooperative, Cooperative1
+from equipoise.assignors.cooperative.assignor import Cooperative, Cooperative1, Cooperative2
 
-__all__ = ["Cooperative", "Cooperative1"]
+__all__ = ["Cooperative", "Cooperative1", "Cooperative2"]

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from equipoise.assignors.common.assignor import Guarantee
 from equipoise.assignors.common.bounds import moves_lower_bound
 from equipoise.assignors.common.costs import plan_cost
-from equipoise.assignors.common.indexed_problem import NEWEST, VERSION_1, IndexedProblem
+from equipoise.assignors.common.granted import Grants
+from equipoise.assignors.common.indexed_problem import NEWEST, VERSION_1, VERSION_2, IndexedProblem
 from equipoise.assignors.common.member_plans import by_member, member_plans
 from equipoise.assignors.common.movements import Movements, WarmupSlots
 from equipoise.assignors.common.plan import Plan, Reason
@@ -28,7 +29,7 @@ class Cooperative:
     """
 
     name = ASSIGNOR
-    version = 2
+    version = 3
     behaviour = NEWEST
     solver = SOLVER
     guarantees = frozenset((Guarantee.ALWAYS_OWNED, Guarantee.COPIES_CAPPED, Guarantee.CONVERGES))
@@ -57,7 +58,7 @@ class Cooperative:
             members=member_plans(indexed, now, movements.planned, standbys, standbys.warmups),
             target=by_member(indexed, target.owner),
             movements=movements.planned,
-            reasons=_reasons(indexed, returned_to, lost, now, movements, standbys),
+            reasons=_reasons(Grants(indexed, candidates, soonest=False), indexed, returned_to, lost, now, movements, standbys),
             probing=bool(movements.planned) or standbys.unsettled,
             cost=plan_cost(indexed, now, target, standbys.goal, moves=moves, bound=min(moves, bound), imbalance=imbalance),
             unique=target.unique and (standbys.goal is None or standbys.goal.unique),
@@ -66,6 +67,13 @@ class Cooperative:
             revocations=revocations,
             memory=memory,
         )
+
+
+class Cooperative2(Cooperative):
+    """Behaviour version 2."""
+
+    version = 2
+    behaviour = VERSION_2
 
 
 class Cooperative1(Cooperative):
@@ -77,6 +85,7 @@ class Cooperative1(Cooperative):
 
 
 def _reasons(
+    grants: Grants,
     indexed: IndexedProblem,
     returned_to: Mapping[TaskId, str],
     lost: Mapping[TaskId, int],
@@ -92,7 +101,6 @@ def _reasons(
             if indexed.members[owner].leaving and not indexed.eligible(task):
                 reasons[task] = Reason(code="leaving")
             continue
-        code = "unowned_stateless"
         if task in indexed.in_flight:
             code = "carried"
         elif returned_to.get(task) == owner:
@@ -100,9 +108,10 @@ def _reasons(
         elif indexed.previous_owner_crash_loops(task):
             code = "crash_loop"
         elif indexed.tasks[task].lost_since_ms is not None:
-            code = "lost_for_good" if task not in returned_to else "balance"
-        elif indexed.tasks[task].stateful:
-            code = "unowned" if indexed.caught_up(owner, task) else "unowned_cold"
+            former = indexed.behaviour.reasons_unchecked
+            code = ("balance" if former else "lost_elsewhere") if task in returned_to else "lost_for_good" if former else "lost_passed_on"
+        else:
+            code = grants.code(task, owner)
         reasons[task] = Reason(code=code, lag_records=indexed.lag(owner, task))
     reasons.update(movements.reasons)
     return dict(sorted(reasons.items()))

@@ -21,6 +21,6 @@ What differs from the KIP, and why:
   stay as well.
 """
 
-from equipoise.assignors.high_availability.assignor import HighAvailability, HighAvailability1
+from equipoise.assignors.high_availability.assignor import HighAvailability, HighAvailability1, HighAvailability2
 
-__all__ = ["HighAvailability", "HighAvailability1"]
+__all__ = ["HighAvailability", "HighAvailability1", "HighAvailability2"]

@@ -8,7 +8,7 @@ from equipoise.assignors.common import options
 from equipoise.assignors.common.assignor import Guarantee
 from equipoise.assignors.common.bounds import moves_lower_bound
 from equipoise.assignors.common.handover import GUARANTEES_1, hand_over
-from equipoise.assignors.common.indexed_problem import NEWEST, VERSION_1, IndexedProblem
+from equipoise.assignors.common.indexed_problem import NEWEST, VERSION_1, VERSION_2, IndexedProblem
 from equipoise.assignors.common.plan import Plan
 from equipoise.assignors.common.problem import AssignmentProblem
 from equipoise.assignors.common.shares import Shares
@@ -21,7 +21,7 @@ class HighAvailability:
     """KIP-441. Pure and without memory: movements in flight are part of the problem."""
 
     name = "high_availability"
-    version = 2
+    version = 3
     behaviour = NEWEST
     solver = SOLVER
     guarantees = frozenset(Guarantee)
@@ -39,6 +39,13 @@ class HighAvailability:
         return hand_over(indexed, _Counts(indexed))
 
 
+class HighAvailability2(HighAvailability):
+    """Behaviour version 2."""
+
+    version = 2
+    behaviour = VERSION_2
+
+
 class HighAvailability1(HighAvailability):
     """Behaviour version 1."""
 
@@ -53,9 +60,12 @@ class _Counts:
     def __init__(self, indexed: IndexedProblem) -> None:
         self._indexed = indexed
         self._shares = Shares(indexed)
+        self._spread = not indexed.behaviour.subtopologies_apart and len(self._shares.kinds) > 1
+        """Whether sub-topologies are spread: one alone is as even as all its tasks."""
 
     def target(self, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str]) -> Target:
-        return adopted_target(self._indexed, self._shares, candidates, settled)
+        spread = self._spread
+        return adopted_target(self._indexed, self._shares, candidates, settled, even_parts=spread, preferred_first=spread)
 
     def owners_for_now(self, candidates: Mapping[TaskId, Candidates], running: Mapping[TaskId, str]) -> Mapping[TaskId, str]:
         return constrained_balanced_assignment(self._indexed, self._shares, candidates, running)

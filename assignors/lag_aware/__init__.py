@@ -31,6 +31,6 @@ topic changes only when that lowers the traffic by more than the moves cost, by 
 `balanced_min_cost` means `min_cost`: each topic is spread anyway.
 """
 
-from equipoise.assignors.lag_aware.assignor import LagAware
+from equipoise.assignors.lag_aware.assignor import LagAware, LagAware1
 
-__all__ = ["LagAware"]
+__all__ = ["LagAware", "LagAware1"]

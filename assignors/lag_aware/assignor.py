@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from equipoise.assignors.common.assignor import Guarantee
-from equipoise.assignors.common.indexed_problem import IndexedProblem
+from equipoise.assignors.common.indexed_problem import NEWEST, VERSION_2, IndexedProblem
 from equipoise.assignors.common.plan import Plan
 from equipoise.assignors.common.problem import AssignmentProblem, MovementState
 from equipoise.assignors.common.transport import SOLVER
@@ -25,7 +25,8 @@ class LagAware:
     """
 
     name = ASSIGNOR
-    version = 1
+    version = 2
+    behaviour = NEWEST
     solver = SOLVER
     deals_by_lag = True
     guarantees = frozenset({Guarantee.ALWAYS_OWNED, Guarantee.COPIES_CAPPED, Guarantee.CONVERGES})
@@ -35,12 +36,19 @@ class LagAware:
         unknown or unsound option.
         """
         chosen = LagAwareOptions.of(problem.settings)
-        indexed = IndexedProblem(problem)
+        indexed = IndexedProblem(problem, behaviour=self.behaviour)
         topics = topics_of(indexed, task_lags(indexed))
         settled = {task: movement.destination for task, movement in indexed.in_flight.items() if movement.state is MovementState.REVOKING}
         heading = {**indexed.owner, **settled}
         dealt = (_deal_all if chosen.cross_topic else _deal_each)(indexed, topics, heading, settled, chosen)
         return plan_of(indexed, topics, {**heading, **dealt.owner}, dealt)
+
+
+class LagAware1(LagAware):
+    """Behaviour version 1."""
+
+    version = 1
+    behaviour = VERSION_2
 
 
 def task_lags(indexed: IndexedProblem) -> dict[TaskId, int]:
@@ -75,7 +83,7 @@ def _deal_all(
 ) -> Dealt:
     even = not indexed.anew and all(topic.is_even(heading) for topic in topics) and _is_even_in_the_whole(topics, heading)
     if settled:
-        return _left(indexed, topics) if even else Dealt(fill_all(topics, _staying(topics, heading)))
+        return _left(indexed, topics) if even else Dealt(fill_all(indexed, topics, _staying(topics, heading)))
     return _nearer(indexed, topics, chosen) if even else deal_all(indexed, topics, chosen.rack_lag_tolerance)
 
 

@@ -105,19 +105,23 @@ def deal_topic(indexed: IndexedProblem, topic: Topic, tolerance: int = 0) -> Dea
     return _given(indexed, hand_out(topic, {}, loads_of([topic], {})), [topic], _lag_classes([topic], tolerance))
 
 
-def hand_out(topic: Topic, fixed: Mapping[TaskId, str], loads: Mapping[str, DealtLoad]) -> dict[TaskId, str]:
+def hand_out(
+    topic: Topic, fixed: Mapping[TaskId, str], loads: Mapping[str, DealtLoad], rank: Mapping[str, int] | None = None
+) -> dict[TaskId, str]:
     """Partition -> member, given those that are `fixed`. `loads`: of the subscribers, `fixed`
-    included; updated.
+    included; updated. `rank`: of the subscribers; among equals the lowest comes first, before the
+    first by id.
     """
+    rank = rank or dict.fromkeys(topic.pool.members, 0)
     owner = {task: fixed[task] for task in topic.lags if task in fixed}
     held = topic.counts(owner)
-    least = [(held[name], loads[name].count, loads[name].lag, text_key(name), name) for name in topic.pool.members]
+    least = [(held[name], loads[name].count, loads[name].lag, rank[name], text_key(name), name) for name in topic.pool.members]
     heapq.heapify(least)
     for task, lag in topic.lags.items():
         if task not in owner:
-            count, _, _, key, name = least[0]
+            count, _, _, _, key, name = least[0]
             loads[name].add(lag)
-            heapq.heapreplace(least, (count + 1, loads[name].count, loads[name].lag, key, name))
+            heapq.heapreplace(least, (count + 1, loads[name].count, loads[name].lag, rank[name], key, name))
             owner[task] = name
     return owner
 
@@ -176,12 +180,38 @@ def deal_all(indexed: IndexedProblem, topics: Sequence[Topic], tolerance: int = 
     return _given(indexed, owner, topics, _lag_classes(topics, tolerance, singles))
 
 
-def fill_all(topics: Sequence[Topic], fixed: Mapping[TaskId, str]) -> dict[TaskId, str]:
+def fill_all(indexed: IndexedProblem, topics: Sequence[Topic], fixed: Mapping[TaskId, str]) -> dict[TaskId, str]:
     """Deals only what is not `fixed`: by the count of its topic, then by count and lag of all
-    topics.
+    topics; then by what members have of each topic, so that names decide between equals alone.
     """
     loads = loads_of(topics, fixed)
-    return {task: name for topic in topics for task, name in hand_out(topic, fixed, loads).items()}
+    rank = dict.fromkeys(loads, 0) if indexed.behaviour.ties_by_name else _ranks(topics, fixed)
+    owner: dict[TaskId, str] = {}
+    for topic in topics:
+        dealt = hand_out(topic, fixed, loads, rank)
+        owner.update(dealt)
+        if not indexed.behaviour.ties_by_name:
+            rank = _refined(rank, topic, dealt)
+    return owner
+
+
+def _ranks(topics: Sequence[Topic], fixed: Mapping[TaskId, str]) -> dict[str, int]:
+    """Member -> a rank that is the same for members with the same subscriptions and, of each topic,
+    equal counts and lags.
+    """
+    rank = {name: place for place, names in enumerate(subscriptions(topics).values()) for name in names}
+    for topic in topics:
+        rank = _refined(rank, topic, fixed)
+    return rank
+
+
+def _refined(rank: Mapping[str, int], topic: Topic, owner: Mapping[TaskId, str]) -> dict[str, int]:
+    """The rank that also tells apart members with another count or lag of this topic."""
+    loads = loads_of([topic], {task: owner[task] for task in topic.lags if task in owner})
+    nothing = DealtLoad()
+    full = {name: (place, loads.get(name, nothing).count, loads.get(name, nothing).lag) for name, place in rank.items()}
+    numbers = {each: number for number, each in enumerate(sorted(set(full.values())))}
+    return {name: numbers[each] for name, each in full.items()}
 
 
 def _rows(place: int, topic: Topic) -> Iterator[Row]:

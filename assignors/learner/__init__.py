@@ -19,6 +19,6 @@ every rebalance. Here only a task whose learner is ready is given up. The option
 the proposal, for comparison.
 """
 
-from equipoise.assignors.learner.assignor import Learner, Learner1
+from equipoise.assignors.learner.assignor import Learner, Learner1, Learner2
 
-__all__ = ["Learner", "Learner1"]
+__all__ = ["Learner", "Learner1", "Learner2"]

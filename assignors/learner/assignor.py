@@ -6,7 +6,7 @@ import attrs
 
 from equipoise.assignors.common import options
 from equipoise.assignors.common.handover import GUARANTEES_1
-from equipoise.assignors.common.indexed_problem import VERSION_1
+from equipoise.assignors.common.indexed_problem import VERSION_1, VERSION_2
 from equipoise.assignors.common.plan import Plan
 from equipoise.assignors.common.problem import AssignmentProblem, MovementState
 from equipoise.assignors.high_availability import HighAvailability
@@ -26,7 +26,7 @@ class Learner(HighAvailability):
     """
 
     name = "learner"
-    version = 2
+    version = 3
     announced = True
     options = (STRICT,)
 
@@ -41,6 +41,13 @@ class Learner(HighAvailability):
         going_on = [learning_goes_on(problem, movement) for movement in problem.in_flight]
         question = attrs.evolve(problem, in_flight=(*going_on, *taken_again(problem)))
         return given_up_by_owners(problem, super().assign(question), given_back if problem.follow_up else given_back | learned)
+
+
+class Learner2(Learner):
+    """Behaviour version 2."""
+
+    version = 2
+    behaviour = VERSION_2
 
 
 class Learner1(Learner):

@@ -30,6 +30,6 @@ Options::
     load_cpu, ...            weights of the dimensions, see `weights`
 """
 
-from equipoise.assignors.load_balanced.assignor import LoadBalanced, LoadBalanced1
+from equipoise.assignors.load_balanced.assignor import LoadBalanced, LoadBalanced1, LoadBalanced2
 
-__all__ = ["LoadBalanced", "LoadBalanced1"]
+__all__ = ["LoadBalanced", "LoadBalanced1", "LoadBalanced2"]

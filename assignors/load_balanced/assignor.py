@@ -6,7 +6,7 @@ import attrs
 
 from equipoise.assignors.common.assignor import Guarantee
 from equipoise.assignors.common.handover import GUARANTEES_1, hand_over
-from equipoise.assignors.common.indexed_problem import NEWEST, VERSION_1, IndexedProblem
+from equipoise.assignors.common.indexed_problem import NEWEST, VERSION_1, VERSION_2, IndexedProblem
 from equipoise.assignors.common.plan import Plan
 from equipoise.assignors.common.problem import AssignmentProblem
 from equipoise.assignors.common.transport import SOLVER
@@ -20,7 +20,7 @@ class LoadBalanced:
     """
 
     name = ASSIGNOR
-    version = 2
+    version = 3
     behaviour = NEWEST
     solver = SOLVER  # of standbys, where tags matter; the target itself needs none
     guarantees = frozenset(Guarantee)
@@ -38,6 +38,13 @@ class LoadBalanced:
             watching=sum(not member.leaving for member in problem.members) > 1,
             load=balance.summary(plan),
         )
+
+
+class LoadBalanced2(LoadBalanced):
+    """Behaviour version 2."""
+
+    version = 2
+    behaviour = VERSION_2
 
 
 class LoadBalanced1(LoadBalanced):

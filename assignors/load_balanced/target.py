@@ -37,6 +37,12 @@ class LoadTarget:
         self._for_load: frozenset[TaskId] = frozenset()
         self.near: dict[TaskId, str] = {}
         """Set by `target`: tasks that move for traffic -> destination."""
+        self._before: Mapping[TaskId, str] = {}
+        self._load: Mapping[str, int] = {}
+        self._then: Mapping[TaskId, str] = {}
+        """Set by `target`: owners and loads before anything moves for load or traffic, and owners
+        then.
+        """
         self._begun: list[tuple[TaskId, str]] = []
         """Moves for traffic that an earlier plan began."""
         tasks, members = memory.get(NEAR_TASKS, ()), memory.get(NEAR_MEMBERS, ())
@@ -64,6 +70,8 @@ class LoadTarget:
                 utilisation.place(task, None if is_passing else takers, unblocked=owned)
                 if owned:
                     utilisation.fixed.add(task)
+        self._before, self._load = dict(utilisation.owner), utilisation.loads()
+        self._then = utilisation.owner
         enough = self.thresholds.low if self._rebalancing else self.thresholds.high
         begun = self._take_up(utilisation)
         self.rebalances = utilisation.gain() > enough
@@ -128,10 +136,25 @@ class LoadTarget:
         capacity = {member: indexed.members[member].capacity for member in staying}
         return fewest_moves(dealt, capacity, reached.of(ends[0]), reached.of(ends[1]), forced)
 
+    def _pays(self, task: TaskId) -> bool:
+        """Whether its owner with the task carries more than its destination would, by more than is
+        worth a move.
+        """
+        source, destination = self.indexed.owner.get(task), self._then.get(task)
+        if source is None or destination is None or task not in self._before:
+            return False
+        carried = {name: self._load[name] - self.weight[task] * (self._before[task] == name) for name in (source, destination)}
+        with_it = {name: (load + self.weight[task]) // self.indexed.members[name].capacity for name, load in carried.items()}
+        return with_it[destination] + self.thresholds.low < with_it[source]
+
     def reason(self, task: TaskId, reason: Reason) -> Reason:
         """The reason with the codes of balance by load."""
 
         def meant(code: str) -> str:
+            if not self.indexed.behaviour.reasons_unchecked:
+                if code not in ("balance", "balance_room") and not (task in self._for_load and code in ("traffic", "traffic_room")):
+                    return code
+                return "load" if self._pays(task) else "balance_room"
             if task in self._for_load and code in ("traffic", "traffic_room"):
                 return "load"
             return ("traffic_room" if task in self.near else "load") if code == "balance" else code

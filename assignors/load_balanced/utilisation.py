@@ -82,6 +82,10 @@ class Utilisation:
         """The member's utilisation, with `more` weight on it."""
         return (self._load[member] + more) // self._capacity[member]
 
+    def loads(self) -> dict[str, int]:
+        """Member -> its load now."""
+        return dict(self._load)
+
     def give(self, task: TaskId, member: str) -> None:
         """Makes the member the owner of the task."""
         before = self.owner.get(task)

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.import_ import given_settings
-from equipoise.cli.params import Number, check_live_settings
+from equipoise.cli.params import Number, check_live_settings, scalar, setting_value
 from equipoise.cli.screen import Screen
 from equipoise.cli.settings import settings_options
 from equipoise.cli.visible import JsonFormatter, VisibleFormatter
@@ -98,18 +97,28 @@ async def _lead(connection: Connection, group: str, log_file: Path, settings: Se
 
 
 def configuration(given: tuple[str, ...]) -> GroupConfigured:
-    """The group's configuration. Raises InputError for a setting that there is not."""
+    """The group's configuration. An option of the assignor is written ``options.name=value`` or
+    ``name=value``. Raises InputError for a setting that there is not, or that is refused.
+    """
     import attrs
 
     from equipoise.assignors import check_settings, registry
     from equipoise.events.facts import GroupConfigured
     from equipoise.events.settings import GroupSettings
 
-    named = given_settings(given)
-    assignor = registry.latest(str(named.pop("assignor", "high_availability")))
     fields = {field.name for field in attrs.fields(GroupSettings)} - {"options"}
-    options = {name: value for name, value in named.items() if name not in fields}
-    known = {name: value for name, value in named.items() if name in fields}
+    named, known, options = "high_availability", {}, {}
+    for setting in given:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise InputError(f"--set {setting}: write it as name=value")
+        if name == "assignor":
+            named = text
+        elif name in fields:
+            known[name] = setting_value(name, text)
+        else:
+            options[name.removeprefix("options.")] = scalar(text)
+    assignor = registry.latest(named)
     defaults = {"max_step_ms": MAX_STEP_MS, "revocation_timeout_ms": REVOCATION_TIMEOUT_MS, "rack_aware_strategy": "min_cost"}
     try:
         knobs = GroupSettings(**{**defaults, **known, "options": options})

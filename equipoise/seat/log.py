@@ -11,6 +11,7 @@ from equipoise.events.facts import GroupConfigured, GroupRejoined, ProbingTick
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.group_log import GroupLog, now_ms
 from equipoise.seat.names import Names
+from equipoise.statemachine.rejections import rejection_text
 
 
 class SeatLog(GroupLog):
@@ -41,7 +42,7 @@ class SeatLog(GroupLog):
         decided = self.append(fact)
         rejected = [each.decision for each in decided if isinstance(each.decision, EventRejected)]
         if rejected:
-            raise EquipoiseError(f"group {self.group}: generation {fact.generation} was rejected: {rejected[0].code}")
+            raise EquipoiseError(f"group {self.group}: generation {fact.generation} was rejected: {rejection_text(rejected[0], fact)}")
 
     def tick_if_due(self) -> list[DecisionRecord]:
         """Lets time pass when a deadline of the group is due."""

@@ -89,7 +89,7 @@ async def test_lost_task_waits_for_its_member_and_returns_to_it(bootstrap: str, 
 
             await leader.say(led_by(application.config, "cooperative", options={"scheduled_delay_ms": 0}))
             await until(lambda: len(first.running) == PARTITIONS)
-            assert moves_of(leader, "granted")[-1].reason == "lost_for_good"
+            assert moves_of(leader, "granted")[-1].reason == "lost_passed_on"
             await application.order(100)
             await application.until_counted(exactly=True)
         assert leader.decided(MemberExpired) == []

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from equipoise.assignors import AssignmentProblem, MemberSpec, Movement, MovementState, Task
@@ -149,8 +149,18 @@ def test_renamed_members_keep_the_plan_cost(problem: AssignmentProblem, order: l
     assert ASSIGNOR.assign(other).cost == ASSIGNOR.assign(problem).cost
 
 
+def ties_in_the_second_topic() -> tuple[AssignmentProblem, list[int]]:
+    """m0 and m1 have as much of both topics together when 1_4 is dealt, and not of each."""
+    lags = [7, 0, 0, 0, 0, 0, 0, 0, 1, 7, 0, 0]
+    tasks = [Task(id=TaskId(topic, partition), stateful=False) for topic, count in enumerate((4, 6)) for partition in range(count)]
+    members = MemberSpec(id="m0", active=(TaskId(0, 1),)), MemberSpec(id="m1")
+    to_m1 = Movement(task=TaskId(1, 3), source=None, destination="m1", state=MovementState.REVOKING)
+    return AssignmentProblem(tasks=tuple(tasks), members=members, settings=GroupSettings(), in_flight=(to_m1,)), lags
+
+
 @settings(max_examples=300)
 @given(problems(most_tasks=12, most_members=6), st.booleans(), st.lists(LAGS, min_size=12, max_size=12), st.permutations(range(6)))
+@example(ties_in_the_second_topic()[0], True, ties_in_the_second_topic()[1], [1, 0, 2, 3, 4, 5])
 def test_renaming_members_changes_no_count_lag_or_move(
     problem: AssignmentProblem, cross_topic: bool, lags: list[int], order: list[int]
 ):

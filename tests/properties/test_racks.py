@@ -87,6 +87,35 @@ def test_contract(check: Check):
     check(Subject(assignor=ASSIGNOR, adapted=somewhere, group_settings=SETTINGS, settings=settings(max_examples=60)))
 
 
+@pytest.mark.parametrize("sizes", [(3, 4), (2, 5)])
+def test_standbys_found_by_search_are_searched_again_before_the_group_rests(sizes: tuple[int, int]):
+    """Two members join a small group with two standbys. The first search finds places from which
+    another one finds better ones.
+    """
+    group = AssignorGroup(
+        [*stateful(sizes[0]), *stateful(sizes[1], subtopology=2, end_offset=0)],
+        {"m0": 1, "m1": 1},
+        assignor=ASSIGNOR,
+        adapted=somewhere,
+        num_standbys=2,
+        balance_factor=3,
+        max_warmups=2,
+        max_warmups_per_member=2,
+        rack_aware_strategy="min_cost",
+        rack_standby_strategy="greedy",
+        rack_traffic_cost=10,
+    )
+    group.decide()
+    group.join("a1")
+    group.round()
+    group.join("z2")
+    group.settle(20)
+    rest = {name: process.standby for name, process in group.members.items()}
+    for _ in range(3):
+        assert not group.round().probing
+        assert {name: process.standby for name, process in group.members.items()} == rest
+
+
 # Any racks at all
 
 

@@ -74,7 +74,7 @@ SETTINGS = GroupSettings(
     warmup_stall_ms=5_000,
     checkpoint_every_records=60,
 )
-CONFIG = GroupConfigured(assignor="high_availability", behaviour_version=2, solver="ortools-9.15.6755", knobs=SETTINGS)
+CONFIG = GroupConfigured(assignor="high_availability", behaviour_version=3, solver="ortools-9.15.6755", knobs=SETTINGS)
 MOST_UNCOMMITTED = 8
 
 

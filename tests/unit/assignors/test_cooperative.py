@@ -100,7 +100,7 @@ def test_lost_tasks_have_own_delays_and_the_first_is_scheduled():
 def test_zero_delay_assigns_at_once():
     answer = plan(asked(NINE[:2], member("w1", "0_0"), lost="0_1", options={"scheduled_delay_ms": 0}))
     assert text(answer.members["w1"].active) == "0_0 0_1"
-    assert answer.reasons[parse_task("0_1")].code == "lost_for_good"
+    assert answer.reasons[parse_task("0_1")].code == "lost_passed_on"
 
 
 def test_lost_task_in_flight_goes_to_its_destination():

@@ -44,6 +44,43 @@ def test_unowned_task_goes_to_the_soonest_ready():
     assert answer.reasons[parse_task("0_0")] == Reason(code="unowned_cold", lag_records=500)
 
 
+@pytest.mark.parametrize("records", [(60_000, 700), (700, 60_000), (5_000, 5_000)])
+def test_new_member_gets_tasks_of_each_subtopology(records: tuple[int, int]):
+    """A slow processor and a fast one: the records to restore decide only which task of each."""
+    sized = (*tasks("0_0 0_1", end_offset=records[0]), *tasks("1_0 1_1", end_offset=records[1]))
+    answer = plan(problem(sized, member("m1", "0_0 0_1 1_0 1_1"), member("m2", lags={"0_1": records[0] // 3})))
+    assert [task.subtopology for task in answer.target["m2"]] == [0, 1]
+    assert (answer.cost.moves, answer.cost.optimal) == (2, True)
+
+
+def test_consumers_without_state_share_each_topic():
+    """Two topics of four partitions, and three of other sizes; nothing moves for that alone."""
+    both = f"{numbered(4)} {numbered(4, subtopology=1)}"
+    joined = plan(problem(tasks("", both), member("c1", both), member("c2")))
+    assert [task.subtopology for task in joined.target["c2"]] == [0, 0, 1, 1]
+    uneven = plan(problem(tasks("", both), member("c1", numbered(4)), member("c2", numbered(4, subtopology=1))))
+    assert uneven.movements == ()
+    topics = " ".join(numbered(count, subtopology=topic) for topic, count in enumerate((4, 8, 16)))
+    third = plan(problem(tasks("", topics), member("c1", topics), member("c2"), member("c3"), member("c4")))
+    assert {tuple(Counter(task.subtopology for task in has).values()) for has in third.target.values()} == {(1, 2, 4)}
+
+
+def test_previous_owner_precedes_the_spread():
+    """m2 is back with both tasks of one processor on its disk."""
+    every = "0_0 0_1 1_0 1_1"
+    back = member("m2", lags={"0_0": 0, "0_1": 0}, previously_owned="0_0 0_1")
+    assert text(plan(problem(tasks(every), member("m1", every), back)).target["m2"]) == "0_0 0_1"
+
+
+def test_very_many_subtopologies_are_spread_as_far_as_there_is_time(monkeypatch: pytest.MonkeyPatch):
+    """The largest ones first."""
+    monkeypatch.setattr("equipoise.assignors.common.shares.MOST_PARTS", 2)
+    sized = (*tasks(numbered(2), end_offset=10), *tasks(numbered(4, subtopology=1), end_offset=99), *tasks("2_0", end_offset=1))
+    every = f"{numbered(2)} {numbered(4, subtopology=1)} 2_0"
+    answer = plan(problem(sized, member("m1", every), member("m2")))
+    assert [task.subtopology for task in answer.target["m2"]] == [1, 1, 2]
+
+
 def test_soonest_ready_depends_on_speed():
     """m1 has more to restore and is four times as fast; without measurements all are equal."""
     lags = {"m1": 1000, "m2": 500}
@@ -313,7 +350,7 @@ def test_stateless_tasks_stay_and_move_only_as_the_target_asks():
 def test_new_stateless_tasks_go_straight_to_their_target():
     answer = plan(problem(tasks("0_0", "1_0 1_1 1_2"), member("m1", "0_0"), member("m2")))
     assert sorted(len(part.active) for part in answer.members.values()) == [2, 2]
-    assert answer.reasons[parse_task("1_0")].code == "unowned_stateless"
+    assert answer.reasons[parse_task("1_0")].code == "unowned_stateless_balance"
     assert not answer.probing
 
 
@@ -724,7 +761,7 @@ def test_destination_keeps_the_standby_of_two_members():
 
 def test_name_version_solver_and_guarantees():
     assignor = HighAvailability()
-    assert (assignor.name, assignor.version) == ("high_availability", 2)
+    assert (assignor.name, assignor.version) == ("high_availability", 3)
     assert assignor.solver == "ortools-9.15.6755"
     assert assignor.guarantees == frozenset(Guarantee)
 

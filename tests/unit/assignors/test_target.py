@@ -76,6 +76,22 @@ def test_min_rank_has_the_caught_up_else_the_soonest_ready(members: tuple[Member
     assert ranked(problem(ONE, *members), "0_0") == {"0_0": (copies, fresh)}
 
 
+@pytest.mark.parametrize(
+    ("acceptable", "speed", "lag", "equal"),
+    [
+        (1_000_000, 0, 12_000, True), (1_000_000, 0, 12_001, False), (500, 0, 11_500, True), (500, 0, 11_501, False),
+        (1_000_000, 30_000, 41_000, True), (1_000_000, 30_000, 41_001, False),
+    ],
+)
+def test_ready_within_a_second_is_equally_soon(acceptable: int, speed: int, lag: int, equal: bool):
+    """Or within 1,000 records while no speed is known; and never beyond acceptable_recovery_lag."""
+    acceptable_lag = min(acceptable, 10_000)
+    members = has("m1", 11_000, speed), has("m2", lag, speed)
+    limited = tuple(attrs.evolve(each, ready_lag_records=acceptable_lag) for each in members)
+    question = problem(ONE, *limited, acceptable_recovery_lag=acceptable)
+    assert ranked(question, "0_0") == {"0_0": (("m1", "m2") if equal else ("m1",), ())}
+
+
 def test_task_that_no_member_may_run_has_no_min_rank():
     assert ranked(problem(ONE, member("m1", lags={"0_0": 0}, leaving=True)), "0_0") == {}
 

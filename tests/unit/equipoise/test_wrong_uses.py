@@ -195,6 +195,9 @@ WRONG = [
     ("simulate {f}/group.db --to {t}/x.db --restore-speed 0", "'--restore-speed'"),
     ("lead --group clicks --set probing_interval_ms=59999", "probing_interval_ms: 59999 is below 60000, the least of KIP-441"),
     ("lead --group clicks --set max_warmups=0", "max_warmups: 0 is not a whole number from 1"),
+    ("lead --group clicks --set max_warmups=one", "--set max_warmups: 'one' is not a whole number"),
+    ("lead --group clicks --set assignor=lag_aware --set options.crosstopic=true", "crosstopic: lag_aware has no such option; it has auto"),
+    ("lead --group clicks --set assignor=lag_aware --set options.cross_topic=yes", "cross_topic: 'yes' is neither true nor false"),
     ("lead --group clicks --set max_warmup=1", "--set max_warmup: no such setting; did you mean max_warmups?"),
     # imports
     ("import", "kafka-streams"),

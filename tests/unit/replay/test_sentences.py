@@ -60,12 +60,12 @@ def told() -> Iterator[tuple[Record, list[Sentence]]]:
 def test_life_of_a_group_is_told_in_its_order() -> None:
     texts = [said.text for _, each in told() for said in each]
     assert texts[:5] == [
-        "configured: led by equipoise, assignor high_availability@2", "topology epoch 0: 15 tasks",
+        "configured: led by equipoise, assignor high_availability@3", "topology epoch 0: 15 tasks",
         "m2 joined, incarnation 2", "m3 joined, incarnation 3", "m1 joined, incarnation 1",
     ]  # fmt: skip
     at = texts.index("m2 expired, incarnation 2: it was not heard of for 10.0 s, and its session is over")
     assert texts[at + 1] == "round 8, because a member was not heard of for its session timeout"
-    assert texts[at + 2].startswith("round 8: 0_4 m2 -> m1 granted: nobody ran it and nobody is caught up; m1 is soonest ready (")
+    assert texts[at + 2].startswith("round 8: 0_1 m2 -> m1 granted: nobody ran it and nobody is caught up; m1 is soonest ready (")
 
 
 def test_every_sentence_has_all_values_and_is_one_line() -> None:

@@ -36,7 +36,8 @@ def test_reason_text_is_a_clause(code: str) -> None:
 
 def test_reason_text_includes_the_lag() -> None:
     telling = [code for code in CODES if "1 record" in reason_text(code, destination="m2", lag_records=1)]
-    assert telling == ["lent", "next_probing", "ready", "ready_in_time", "stand_in", "unowned_cold", "warming"]
+    cold = ["unowned_cold", *(f"unowned_cold_{kind}" for kind in ("balance", "equal", "near", "nearest", "queue"))]
+    assert telling == ["lent", "next_probing", "ready", "ready_in_time", "stand_in", *cold, "warming"]
     assert reason_text("warming", destination="m2", lag_records=20_001) == "m2 restores 20,001 records"
     assert reason_text("ready", destination="m2") == "m2 is caught up (an unknown number of records behind)"
 

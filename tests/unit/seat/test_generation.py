@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import attrs
 import pytest
 
 from equipoise.cli.lead import configuration
@@ -72,6 +73,16 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
     with open_log(tmp_path / "group.db") as log:
         assert verify(log.read()).verdict is Verdict.IDENTICAL
+
+
+def test_options_of_an_assignor_are_settings(folder: Path) -> None:
+    for written in ("options.cross_topic=true", "cross_topic=true"):
+        config = configuration(("assignor=lag_aware", written, "max_warmups=1_000", "rack_aware_tags=zone,host"))
+        assert (config.knobs.options, config.knobs.max_warmups, config.knobs.rack_aware_tags) == ({"cross_topic": True}, 1_000, ("zone", "host"))
+    log = SeatLog(folder / "group.db", "orders")
+    unsound = attrs.evolve(config, knobs=attrs.evolve(config.knobs, options={"cross_topic": 1}))
+    with pytest.raises(InputError, match=r"^--set: the settings were refused: config\.options\.cross_topic: 1 is neither true nor false$"):
+        log.configure(unsound)
 
 
 def test_answer_eager_hands_over_in_one_generation_and_moves_the_fewest(folder: Path) -> None:
