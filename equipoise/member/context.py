@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from heapq import merge
 from itertools import repeat
 from operator import itemgetter
 from typing import Any
@@ -14,10 +15,11 @@ from equipoise.events.log.kafka.client import SentHeaders, TopicPartition
 from equipoise.events.tasks import TaskId
 from equipoise.member.changes import Changes
 from equipoise.member.fencing import RESERVED_PREFIX, SOURCE_TOPICS_KEY, SOURCES_KEY
+from equipoise.member.gaps import Gaps
 from equipoise.member.records import Outputs
 from equipoise.member.serdes import BytesSerde, Serde
 from equipoise.member.sizes import RecordSizes
-from equipoise.member.stores import Change, StateStore
+from equipoise.member.stores import Change, StateStore, StoreError
 from equipoise.member.timers import Timers
 
 BYTES = BytesSerde()
@@ -62,6 +64,9 @@ class State:
         which is faster: what was counted a moment ago is counted again.
         """
         self._written = Changes()
+        self._gaps = Gaps()
+        self.failure: StoreError | None = None
+        """What the store has raised, whatever the handler has made of it."""
         self.undo: list[Undo] = []
         """What takes back the changes since the savepoint of the task."""
 
@@ -71,8 +76,15 @@ class State:
         if raw in self._written:
             value = self._written[raw]
         else:
-            value = self._committing[raw] if raw in self._committing else self.store.get(raw)
+            value = self._committing[raw] if raw in self._committing else self._from_store(raw)
         return value if value is None or self._value_as_is else self._read(value)
+
+    def _from_store(self, raw: bytes) -> bytes | None:
+        try:
+            return self.store.get(raw)
+        except StoreError as error:
+            self.failure = error
+            raise
 
     def get_many(self, keys: Iterable[Any]) -> list[Any]:
         """The value of each key, as `get` returns it: much faster than one `get` each."""
@@ -81,7 +93,11 @@ class State:
         values: list[Any] = list(map(self._written.get, raw, committing))
         if _ABSENT in values:
             missing = list(dict.fromkeys(key for key, value in zip(raw, values, strict=True) if value is _ABSENT))
-            stored = dict(zip(missing, self.store.get_many(missing), strict=True))
+            try:
+                stored = dict(zip(missing, self.store.get_many(missing), strict=True))
+            except StoreError as error:
+                self.failure = error
+                raise
             values = [stored[key] if value is _ABSENT else value for key, value in zip(raw, values, strict=True)]
         return values if self._value_as_is else [None if value is None else self._read(value) for value in values]
 
@@ -108,6 +124,9 @@ class State:
             for key, value in zip(keys, raw, strict=True):
                 self._sizes.check(self._topic, key, value, self._headers)
         written = self._written
+        if self._gaps:
+            for key in keys:
+                self._gaps.put(key)
         self.undo += zip(repeat(written), keys, map(written.get, keys, repeat(_ABSENT)))
         written.update(zip(keys, raw, strict=True))
 
@@ -133,33 +152,66 @@ class State:
         return self._between(first, _behind_prefix(first))
 
     def _between(self, start: bytes, end: bytes | None) -> Iterator[tuple[Any, Any]]:
-        for key, value in self._raw_between(start, end):
+        passed, first, last, found = 0, self._gaps.behind(start), b"", False
+        for key, value in self._raw_between(first, end):
+            if value is None or key.startswith(RESERVED_PREFIX):
+                passed, last = passed + 1, key
+                continue
+            if not found:
+                found = True
+                self._gaps.found(first, key, passed)
             yield self._read_key(key), self._read(value)
+        if not found and passed:
+            self._gaps.found(first, last + b"\0", passed)
 
-    def _raw_between(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        changes = {key: each[key] for each in (self._committing, self._written) for key in each.between(start, end)}
-        written = sorted(changes.items(), reverse=True)
-        for key, value in self.store.items(start, end):
-            while written and written[-1][0] < key:
-                yield from _there(*written.pop())
-            if written and written[-1][0] == key:
-                yield from _there(*written.pop())
+    def _raw_between(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
+        """Keys with values, and deleted ones. The changes over the store, as they are when each of
+        them is reached.
+        """
+        written, committing = self._written, self._committing
+        changes = merge(committing.between(start, end), written.between(start, end))
+        changed = next(changes, None)
+        for key, value in self._stored(start, end):
+            while changed is not None and changed <= key:
+                reached = changed
+                while changed == reached:
+                    changed = next(changes, None)
+                yield reached, written[reached] if reached in written else committing.get(reached)
+                if reached == key:
+                    break
             else:
-                yield from _there(key, value)
-        while written:
-            yield from _there(*written.pop())
+                yield key, value
+        while changed is not None:
+            reached = changed
+            while changed == reached:
+                changed = next(changes, None)
+            yield reached, written[reached] if reached in written else committing.get(reached)
+
+    def _stored(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        try:
+            yield from self.store.items(start, end)
+        except StoreError as error:
+            self.failure = error
+            raise
 
     def _write(self, key: bytes, value: bytes | None) -> None:
         if key < _BEHIND_RESERVED:
             _check_key(key)
         if len(key) + (0 if value is None else len(value)) > self._sizes.small:
             self._sizes.check(self._topic, key, value, self._headers)
+        if self._gaps and value is not None:
+            self._gaps.put(key)
         written = self._written
         self.undo.append((written, key, written.get(key, _ABSENT)))
         written[key] = value
 
+    def rolled_back(self) -> None:
+        """What was deleted may be back."""
+        self._gaps.forget()
+
     def write_again(self, changes: Iterable[Change]) -> None:
         """Adds changes that the state already holds to the next commit."""
+        self._gaps.forget()
         self._written.update(changes)
 
     @property
@@ -196,11 +248,6 @@ def _behind_prefix(prefix: bytes) -> bytes | None:
     """The first key behind all that begin with `prefix`; None: there is none."""
     cut = prefix.rstrip(b"\xff")
     return cut[:-1] + bytes([cut[-1] + 1]) if cut else None
-
-
-def _there(key: bytes, value: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-    if value is not None and not key.startswith(RESERVED_PREFIX):
-        yield key, value
 
 
 class TaskContext:
@@ -322,6 +369,13 @@ class TaskContext:
             else:
                 changes[key] = before
         self._undo.clear()
+        for state in self.states.values():
+            state.rolled_back()
+
+    @property
+    def store_failure(self) -> StoreError | None:
+        """What a store has raised; None: nothing."""
+        return next((state.failure for state in self.states.values() if state.failure is not None), None)
 
     @property
     def has_changes(self) -> bool:

@@ -39,7 +39,9 @@ class ErrorPolicy:
 
     @classmethod
     def skip(cls) -> Self:
-        """Logs the record's place and the error, and goes on behind it."""
+        """Logs the record's place and the error, and goes on behind it. The traceback of errors of
+        one kind is logged once in 5 minutes.
+        """
         return cls(action="skip")
 
     @classmethod

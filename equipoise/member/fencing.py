@@ -10,7 +10,8 @@ new owner restores it, or behind the fence, and every later restore ignores it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import repeat
 from operator import itemgetter
 from typing import NamedTuple
@@ -21,7 +22,7 @@ import msgpack
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.client import Row
 from equipoise.member.origin import Origin, read_origin
-from equipoise.member.stores import Change, StateStore
+from equipoise.member.stores import Change, DamagedStoreError, StateStore
 
 _LOG = logging.getLogger(__name__)
 AT_LEAST_ONCE = "at_least_once"
@@ -285,6 +286,8 @@ class FencedStore:
     def __init__(self, store: StateStore, place: str) -> None:
         self.store = store
         self._place = place
+        self.is_damaged = False
+        """Whether it is to be wiped."""
         try:
             self.fence = ChangelogFence.unpack(store.get(FENCE_KEY))
         except InputError as error:
@@ -301,7 +304,8 @@ class FencedStore:
         """The topic that this is a copy of; None: unknown, because it is new, or a build that did
         not note it has written it.
         """
-        packed = self.store.get(TOPIC_KEY)
+        with self._noting_damage():
+            packed = self.store.get(TOPIC_KEY)
         if packed is None:
             return None
         try:
@@ -313,7 +317,7 @@ class FencedStore:
     def note_copied(self, topic: CopiedTopic) -> None:
         """Notes the topic that this is a copy of."""
         if self.copied != topic:
-            self.store.apply({TOPIC_KEY: msgpack.packb([topic.topic_id, topic.begin])}, position=self.store.position)
+            self._apply({TOPIC_KEY: msgpack.packb([topic.topic_id, topic.begin])}, position=self.store.position)
 
     def apply(self, records: Sequence[ChangelogRecord | Row], *, position: int, bulk: bool = False) -> None:
         """Applies the changelog's next records, up to before `position`. `bulk`: as for
@@ -322,11 +326,23 @@ class FencedStore:
         changes = self.fence.fold(records)
         if None in changes:
             raise InputError(f"changelog {self._place}, before offset {position}: a record has no key; only members may write to a changelog")
-        self.store.apply(changes, position=position, bulk=bulk)
+        self._apply(changes, position=position, bulk=bulk)
 
     def apply_written(self, changes: Mapping[bytes, bytes | None], headers: Sequence[tuple[str, bytes]], *, position: int) -> None:
         """As `apply`, of records with the same headers: those of a commit."""
-        self.store.apply(self.fence.fold_written(changes, headers), position=position)
+        self._apply(self.fence.fold_written(changes, headers), position=position)
+
+    def _apply(self, changes: Mapping[bytes, bytes | None], *, position: int, bulk: bool = False) -> None:
+        with self._noting_damage():
+            self.store.apply(changes, position=position, bulk=bulk)
+
+    @contextmanager
+    def _noting_damage(self) -> Iterator[None]:
+        try:
+            yield
+        except DamagedStoreError:
+            self.is_damaged = True
+            raise
 
     def stale_changes(self) -> list[Change]:
         """The changes that the owner has to write again: the application's keys whose last record
@@ -337,4 +353,5 @@ class FencedStore:
     def wipe(self) -> None:
         """Removes everything; `position` is 0 again."""
         self.store.wipe()
+        self.is_damaged = False
         self.fence = ChangelogFence()

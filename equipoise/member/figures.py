@@ -24,11 +24,14 @@ class Done:
 @attrs.frozen(kw_only=True)
 class MemberFigures:
     """A member at one moment. `restored`: records. `fenced`: commits. `parked`: tasks. `tasks`:
-    role -> number of tasks. The lags are in records, without those that are unknown.
+    role -> number of tasks. `damaged`: copies that were given up. `failures`: source topic ("": a
+    timer) and outcome -> number. The lags are in records, without those that are unknown.
     """
 
     done: Done
     restored: int
+    damaged: int
+    failures: Mapping[tuple[str, str], int]
     fenced: int
     parked: int
     tasks: Mapping[str, int]

@@ -30,8 +30,13 @@ class MemberCollector(Collector):
             "commits": "Commits, each of one task.",
             "fenced_commits": "Commits that were refused or overtaken, because a later owner of the task had begun.",
             "restored_records": "Records of changelogs that were applied to copies and opening tasks.",
+            "damaged_copies": "Local copies that were given up because they were damaged, and are restored from their changelogs.",
         }
         of_member = {name: CounterMetricFamily(f"equipoise_member_{name}", text, labels=["group", "member"]) for name, text in counters.items()}
+        failures = CounterMetricFamily(
+            "equipoise_member_failures", "Failures of handlers, serdes and timers, by source topic and what was done then.",
+            labels=["group", "member", "topic", "outcome"],
+        )  # fmt: skip
         tasks = GaugeMetricFamily(
             "equipoise_member_tasks", "Tasks here, by role; opening: granted, and not running yet.", labels=["group", "member", "role"]
         )
@@ -49,9 +54,11 @@ class MemberCollector(Collector):
         )
         if figures is not None:
             done = figures.done
-            values = (done.records, done.busy_s, done.commits, figures.fenced, figures.restored)
+            values = (done.records, done.busy_s, done.commits, figures.fenced, figures.restored, figures.damaged)
             for metric, value in zip(of_member.values(), values, strict=True):
                 metric.add_metric(self._labels, value)
+            for (topic, outcome), count in sorted(figures.failures.items()):
+                failures.add_metric([*self._labels, topic, outcome], count)
             for role, count in figures.tasks.items():
                 tasks.add_metric([*self._labels, role], count)
             parked.add_metric(self._labels, figures.parked)
@@ -59,4 +66,4 @@ class MemberCollector(Collector):
             for gauge, lags in ((source_lag, figures.source_lags), (restore_lag, figures.restore_lags)):
                 for task, lag in lags.items():
                     gauge.add_metric([*self._labels, str(task)], lag)
-        yield from (*of_member.values(), tasks, parked, lease, source_lag, restore_lag)
+        yield from (*of_member.values(), failures, tasks, parked, lease, source_lag, restore_lag)

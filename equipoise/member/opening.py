@@ -20,6 +20,7 @@ from equipoise.events.log.kafka.client import Producer, SentBatch, TopicPartitio
 from equipoise.events.tasks import TaskId
 from equipoise.member.clients import TaskClients
 from equipoise.member.context import State, TaskContext
+from equipoise.member.failures import Failures
 from equipoise.member.fencing import FENCE_KEY, FencedStore, Owners, claim, fence_value
 from equipoise.member.open_task import OpenTask
 from equipoise.member.options import MemberOptions
@@ -57,6 +58,7 @@ class TaskOpening:
         timers: Timers,
         stopping: asyncio.Event,
         refusals: TaskRefusals,
+        failures: Failures,
     ) -> None:
         self._permit = permit
         self._group = group
@@ -67,7 +69,7 @@ class TaskOpening:
         self._processor = processor
         self._timers = timers
         self._stopping = stopping
-        self._refusals = refusals
+        self._refusals, self._failures = refusals, failures
         self._stops: asyncio.Future[Any]
         """Ends when the task is to stop, while it opens."""
         self._former: set[str] = set()
@@ -121,7 +123,7 @@ class TaskOpening:
         context = TaskContext(self._task, self._origin.token, states, self._timers, keys, values, writer.headers, clients.sizes)
         processing = Processing(
             self._processor, context, self._timers, group=self._group, policy=options.on_error, key_serde=keys, value_serde=values,
-            refused=self._refusals.records,
+            refused=self._refusals.records, failures=self._failures,
         )
         return OpenTask(
             self._task, transactional=options.transactional, clients=clients, writer=writer, stores=stores, context=context,

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from equipoise.events.tasks import TaskId
 from equipoise.member.error_policy import ParkedTask
 from equipoise.member.fencing import FencedStore, Owners, TakeIf
+from equipoise.member.stores import DamagedStoreError
 
 NOT_ADOPTED = "not_adopted"
 """A reason why a task may not be processed: consumers may be in the group whose place the members
@@ -36,6 +37,11 @@ class Permit(Protocol):
 
     async def put_stores_back(self, task: TaskId) -> None:
         """Takes the stores back: the task has stopped, or never got them."""
+
+    async def give_up_stores(self, task: TaskId, error: DamagedStoreError) -> None:
+        """The task's stores, which it has, are damaged: they are wiped when they are put back, and
+        restored from the changelogs. Raises StoreError when that happened a moment ago.
+        """
 
     def prepare(self, task: TaskId) -> Coroutine[Any, Any, None] | None:
         """What to await until the application has prepared the task; None: it need not."""

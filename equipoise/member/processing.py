@@ -19,10 +19,12 @@ from equipoise.events.log.kafka.client import ConsumedRecord, Record, TopicParti
 from equipoise.events.tasks import TaskId
 from equipoise.member.context import TaskContext
 from equipoise.member.error_policy import ErrorPolicy, ParkedTask, dead_letter, error_text, place_of
+from equipoise.member.failures import Failures
 from equipoise.member.raised import is_cancelled, passed_on
 from equipoise.member.refusals import Refused, RefusedRecord, refused_by
 from equipoise.member.serdes import BytesSerde, Serde
 from equipoise.member.sizes import OversizedError
+from equipoise.member.stores import StoreError
 from equipoise.member.timers import Timers
 
 _LOG = logging.getLogger(__name__)
@@ -97,7 +99,9 @@ class Processing:
         key_serde: Serde,
         value_serde: Serde,
         refused: Mapping[TopicPartition, RefusedRecord] | None = None,
+        failures: Failures | None = None,
     ) -> None:
+        self._failures = failures or Failures()
         self._refused = {} if refused is None else refused
         self._handler, self._batch_handler = processor.handler, processor.batch_handler
         self._context, self._timers, self._group, self._policy = context, timers, group, policy
@@ -148,6 +152,10 @@ class Processing:
             except (Exception, asyncio.CancelledError) as error:  # the application's code may raise anything; the rest ends the member
                 if isinstance(error, asyncio.CancelledError) and is_cancelled():
                     raise
+                if isinstance(error, StoreError):
+                    raise
+                if context.store_failure is not None:
+                    raise context.store_failure from error  # no error of the record, whatever the handler made of it
                 context.rollback()
                 given = self._failed(records[done : done + given], error)
                 if not given:
@@ -157,6 +165,8 @@ class Processing:
                 if self._singly:
                     self._singly -= 1
             done += given
+        if context.store_failure is not None:  # the handler has gone on all the same
+            raise context.store_failure
         return done - begin
 
     def _record(self, raw: ConsumedRecord) -> Record:
@@ -184,18 +194,23 @@ class Processing:
         if len(records) > 1:
             self._singly = len(records)
             self.retry_in_s = 0.0
+            self._is_unreadable = False
             _LOG.info("task %s: a batch of %d records from %s failed (%s); trying them one by one", task, len(records), place, error_text(error))
             return 0
+        is_unreadable, self._is_unreadable = self._is_unreadable, False
+        text = f"it cannot be read: {error_text(error)}" if is_unreadable else error_text(error)
+        trace = self._failures.traceback_of(error)
         self._attempts += 1
         if self._attempts <= policy.retries:
             self.retry_in_s = policy.backoff_of(self._attempts)
+            self._failures.note(record.topic, "retried")
             _LOG.warning(
                 "task %s: attempt %d of %d failed for %s: %s; the next in %.1f s",
-                task, self._attempts, policy.retries + 1, place, error_text(error), self.retry_in_s,
+                task, self._attempts, policy.retries + 1, place, text, self.retry_in_s, exc_info=trace,
             )  # fmt: skip
             return 0
         if policy.action == "stop":
-            self.park(record.topic, record.partition, record.offset, error)
+            self.park(record.topic, record.partition, record.offset, error, is_unreadable=is_unreadable)
             return 0
         if policy.action == "dead_letter":
             letter = dead_letter(record, self._group, task, error, self._context.headers)
@@ -206,18 +221,21 @@ class Processing:
                 return 0
             self._context.outputs.add(policy.topic, None, letter)
         what = f"sent to {policy.topic}" if policy.action == "dead_letter" else "skipped"
-        _LOG.warning("task %s: %s was %s: %s", task, place, what, error_text(error))
+        self._failures.note(record.topic, "dead_lettered" if policy.action == "dead_letter" else "skipped")
+        _LOG.warning("task %s: %s was %s: %s", task, place, what, text, exc_info=trace)
         self._attempts = 0
         if self._singly:
             self._singly -= 1
         return 1
 
-    def park(self, topic: str, partition: int, offset: int, error: BaseException) -> None:
-        """Handles nothing more, unless it is parked already."""
+    def park(self, topic: str, partition: int, offset: int, error: BaseException, *, is_unreadable: bool = False) -> None:
+        """Handles nothing more, unless it is parked already. `is_unreadable`: a serde has raised.
+        """
         if self.parked is not None:
             return
         self.error = error
-        self.parked = parked(self._context.task, topic, partition, offset, error)
+        self.parked = parked(self._context.task, topic, partition, offset, error, is_unreadable=is_unreadable)
+        self._failures.note(topic, "parked")
 
     async def run_timers(self) -> bool:
         """Calls the timers that are due. Returns whether they have put or sent something."""
@@ -229,20 +247,28 @@ class Processing:
             try:
                 await call(callback, context)
                 has_changed = has_changed or context.has_changes
-            except Exception as error:  # noqa: BLE001  # the application's code may raise anything
+            except Exception as error:  # the application's code may raise anything
+                if isinstance(error, StoreError):
+                    raise
+                if context.store_failure is not None:
+                    raise context.store_failure from error
                 context.rollback()
                 if self._policy.action == "stop":
                     self.park("", -1, -1, error)
                     break
-                _LOG.error("task %s: a timer failed", context.task, exc_info=error)
+                self._failures.note("", "skipped")
+                _LOG.error("task %s: a timer failed: %s", context.task, error_text(error), exc_info=self._failures.traceback_of(error))
         return has_changed
 
 
-def parked(task: TaskId, topic: str, partition: int, offset: int, error: BaseException) -> ParkedTask:
+def parked(task: TaskId, topic: str, partition: int, offset: int, error: BaseException, *, is_unreadable: bool = False) -> ParkedTask:
     """Why `task` is parked. Also says it in the log."""
-    made = ParkedTask(task=task, topic=topic, partition=partition, offset=offset, error=error_text(error))
+    said = f"the record cannot be read: {error_text(error)}" if is_unreadable else error_text(error)
+    made = ParkedTask(task=task, topic=topic, partition=partition, offset=offset, error=said)
     scope = refused_by(error)
-    if isinstance(error, OversizedError) or (isinstance(error, InputError) and not topic) or scope is Refused.RECORD:
+    if is_unreadable:
+        what = f"its serde cannot read {made.place}: {error_text(error)}. Restart the member with a serde that can"
+    elif isinstance(error, OversizedError) or (isinstance(error, InputError) and not topic) or scope is Refused.RECORD:
         what = f"what was put or sent for {made.place} is refused: {made.error}. Restart the member with a handler that puts and sends less"
     elif scope is Refused.NOTHING:
         what = f"its handler failed for {made.place}. Restart the member with a handler that can process it"

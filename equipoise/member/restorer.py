@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import shutil
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.member.directory import StateDirectory
 from equipoise.member.ends import ASK_S, ChangelogEnds
 from equipoise.member.fencing import CopiedTopic, FencedStore, Owners, TakeIf
-from equipoise.member.stores import OpenStore
+from equipoise.member.stores import DamagedStoreError, OpenStore, StoreError, guarded
 from equipoise.member.throttle import Throttle
 from equipoise.runtime import DEPLOYED, Runtime
 
@@ -57,6 +58,8 @@ OPENING_FETCH_WAIT_MS = 10
 FETCH_BYTES = 4 * 2**20
 MAX_IDLE_MS = 10_000
 """A member without copies has no connection to restore, after this time."""
+DAMAGED_AGAIN_S = 60.0
+"""A copy that is damaged again so soon is on a disk that is no good."""
 SHRUNK_LOOKS = 5
 """How often the end of a changelog that appears shorter than its copy is read, RETRY_S apart,
 before the copy is wiped: a new partition leader may take a moment to learn its high watermark.
@@ -166,6 +169,10 @@ class ChangelogRestorer:
         """
         self.restored_records = 0
         """Number of records that were applied to copies and opening tasks."""
+        self.damaged_copies = 0
+        """Number of copies that were given up because they were damaged."""
+        self._given_up_s: dict[TaskId, float] = {}
+        """When a copy was given up last."""
         self.dropped_records = 0
         """Number of late records of former owners that were ignored."""
 
@@ -230,7 +237,10 @@ class ChangelogRestorer:
     def follow(self, task: TaskId) -> None:
         """Keeps a copy of `task` up to date."""
         if task not in self._copies:
-            self._copies[task] = _RestoredCopy(self._take_stores(task))
+            try:
+                self._copies[task] = _RestoredCopy(self._take_stores(task))
+            except Exception as error:  # noqa: BLE001  # nobody waits for this
+                self._failed(error)
             self._woken.set()
 
     def leave(self, task: TaskId) -> None:
@@ -290,10 +300,55 @@ class ChangelogRestorer:
         return {topic: self._open_one(task, topic) for topic in self._changelogs[task]}
 
     def _open_one(self, task: TaskId, topic: str) -> FencedStore:
-        store = self._open_store(NOWHERE if self._directory is None else self._directory.store(task, topic))
-        return FencedStore(store, f"{topic}/{task.partition}")
+        folder, place = NOWHERE if self._directory is None else self._directory.store(task, topic), f"{topic}/{task.partition}"
+        try:
+            return self._open_in(folder, place)
+        except DamagedStoreError as error:
+            self._note_given_up(task, error)
+            if self._directory is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+            return self._open_in(folder, place)
+
+    def _open_in(self, folder: Path, place: str) -> FencedStore:
+        store = guarded(self._open_store(folder), place)
+        try:
+            return FencedStore(store, place)
+        except DamagedStoreError:
+            store.close()
+            raise
+
+    def give_up(self, task: TaskId, error: DamagedStoreError) -> None:
+        """Stores of `task`, which are handed over or followed, are damaged: they are wiped when
+        they are put back. Raises StoreError when that happened a moment ago.
+        """
+        self._note_given_up(task, error)
+        copy = self._copies.get(task)
+        for each in (self._handed_over.get(task) or ({} if copy is None else copy.stores)).values():
+            each.is_damaged = True
+
+    def _note_given_up(self, task: TaskId, error: DamagedStoreError) -> None:
+        now_s = self._monotonic_s()
+        former_s = self._given_up_s.get(task)
+        if former_s is not None and now_s - former_s < DAMAGED_AGAIN_S:
+            raise StoreError(f"task {task}: its local copy is damaged again after {now_s - former_s:.0f} s, see the disk: {error}") from error
+        self._given_up_s[task] = now_s
+        self.damaged_copies += 1
+        _LOG.error("task %s: %s. Its local copy is given up, and restored from the changelog", task, error)
+
+    def _wipe_damaged(self, task: TaskId, error: DamagedStoreError) -> None:
+        """Wipes stores that the restorer has found damaged itself."""
+        self._note_given_up(task, error)
+        copy = self._copies[task]
+        for each in copy.stores.values():
+            if each.is_damaged:
+                each.wipe()
+        copy.placed = copy.sought = False
+        self._assigned = frozenset()
 
     def _put_away(self, task: TaskId, stores: dict[str, FencedStore]) -> None:
+        for each in stores.values():
+            if each.is_damaged:
+                each.wipe()
         if all(each.store.lasting for each in stores.values()):
             self._on_disk[task] = {topic: store.position for topic, store in stores.items()}
             _close(stores)
@@ -345,6 +400,12 @@ class ChangelogRestorer:
                     await self._take(served, batches or {}, begun_s)
                 elif self._apart:  # until a partition that cannot be read is tried again
                     await self._unless_woken(asyncio.sleep(RETRY_S))
+            except DamagedStoreError as error:
+                damaged = [task for task, copy in self._copies.items() if any(each.is_damaged for each in copy.stores.values())]
+                if not damaged:
+                    raise
+                for task in damaged:
+                    self._wipe_damaged(task, error)
             except OffsetOutOfRangeError as error:
                 self._check_again(error.args[0] if error.args else {})
             except KafkaError as error:

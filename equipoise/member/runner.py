@@ -23,6 +23,7 @@ from equipoise.events.tasks import TaskId
 from equipoise.member.clients import TaskClients
 from equipoise.member.context import Callback, TaskContext
 from equipoise.member.error_policy import ParkedTask, error_text
+from equipoise.member.failures import Failures
 from equipoise.member.open_task import Commit, OpenTask
 from equipoise.member.opening import TaskOpening
 from equipoise.member.options import MemberOptions
@@ -31,6 +32,7 @@ from equipoise.member.permit import OvertakenError, Permit, RefusedError
 from equipoise.member.processing import MOST_AT_ONCE, Processor, call, parked
 from equipoise.member.refusals import CommitRefusedError, Refused, RefusedByBrokersError, TaskRefusals
 from equipoise.member.sources import TopicReplacedError
+from equipoise.member.stores import DamagedStoreError
 from equipoise.member.ticks import CommitTicks, CommitTurn
 from equipoise.member.timers import Timers
 from equipoise.member.turns import FEW_RECORDS, Turns
@@ -74,6 +76,7 @@ class TaskRunner:
         processor: Processor,
         on_assigned: Callback | None,
         on_revoked: Callback | None,
+        failures: Failures | None = None,
     ) -> None:
         self.task = task
         self.token = token
@@ -93,7 +96,7 @@ class TaskRunner:
         self._refusals = TaskRefusals(runtime.monotonic_s)
         self._opening = TaskOpening(
             permit, group, task, self._origin, stateful=stateful, options=options, processor=processor, timers=self._timers,
-            stopping=self._stopping, refusals=self._refusals,
+            stopping=self._stopping, refusals=self._refusals, failures=failures or Failures(),
         )  # fmt: skip
         self._to_park: BaseException | None = None
         """Why the task is parked as soon as it has opened again, before its first record."""
@@ -219,6 +222,9 @@ class TaskRunner:
                 self._was_out_of_range = isinstance(why, OffsetOutOfRangeError)
                 failed = not self._was_out_of_range
                 self._judge(why)
+            except DamagedStoreError as error:
+                failed = False
+                await self._permit.give_up_stores(self.task, error)
             self._aborted = True
             await self._stop_writing(failed=failed)
             await self._close()

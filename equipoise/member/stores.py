@@ -10,11 +10,13 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from equipoise.events.errors import InputError
+from equipoise.events.errors import EquipoiseError, InputError
+from equipoise.member.changes import Changes
 
 _LOG = logging.getLogger(__name__)
 
@@ -22,9 +24,23 @@ Change = tuple[bytes, bytes | None]
 """Key and value of a changelog record; None deletes the key."""
 
 
+class StoreError(EquipoiseError):
+    """A store cannot be read or written: an error of the machine, never of a record. It ends the
+    member, and others take its tasks.
+    """
+
+    exit_code = 74  # EX_IOERR of sysexits.h
+
+
+class DamagedStoreError(StoreError):
+    """The content of a store is damaged. Its copy is given up and restored from the changelog. A
+    store of your own may raise this, too.
+    """
+
+
 class StateStore(Protocol):
     """Keys and values, and the position in one changelog partition that they correspond to. One
-    thread at a time uses a store.
+    thread at a time uses a store. What it raises ends the member, but for DamagedStoreError.
 
     A store keeps keys that begin with ``\\0equipoise.`` (the member's own) like any other.
     """
@@ -80,7 +96,7 @@ class MemoryStore:
     lasting = False
 
     def __init__(self, folder: Path | None = None) -> None:
-        self._values: dict[bytes, bytes] = {}
+        self._values = Changes()  # without deleted keys
         self._position = 0
 
     @property
@@ -94,19 +110,22 @@ class MemoryStore:
         return [self._values.get(key) for key in keys]
 
     def items(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        return iter(sorted((key, value) for key, value in self._values.items() if key >= start and (end is None or key < end)))
+        for key in self._values.between(start, end):
+            value = self._values.get(key)
+            if value is not None:
+                yield key, value
 
     def apply(self, changes: Mapping[bytes, bytes | None], *, position: int, bulk: bool = False) -> None:
         values = self._values
         for key, value in changes.items():
             if value is None:
-                values.pop(key, None)
+                values.drop(key)
             else:
                 values[key] = value
         self._position = position
 
     def wipe(self) -> None:
-        self._values.clear()
+        self._values = Changes()
         self._position = 0
 
     def close(self) -> None:
@@ -160,7 +179,8 @@ class RocksStore:
     `memory` None: the stores of a process share 16 MB of write buffers and 32 MB of cache.
 
     Raises InputError when `rocksdict` is not installed, RocksDB cannot open the folder, or `apply`
-    gets PROGRESS_KEY.
+    gets PROGRESS_KEY; DamagedStoreError when RocksDB finds its files damaged, StoreError when it
+    cannot read or write them.
     """
 
     lasting = True
@@ -190,9 +210,15 @@ class RocksStore:
             # An existing column family that is not named keeps its former options.
             self._db = self._rocksdict.Rdict(str(self._folder), options, column_families={"default": options})
         except Exception as error:  # noqa: BLE001  # rocksdict raises plain Exception
+            if _is_damage(error):
+                raise self._failed(error) from None
             raise InputError(f"{self._folder}: cannot open RocksDB here ({error}); remove the folder, and the task restores its state") from None
         self._bulk = bulk
-        progress = self._db.get(PROGRESS_KEY)
+        try:
+            progress = self._db.get(PROGRESS_KEY)
+        except Exception as error:  # noqa: BLE001  # rocksdict raises plain Exception
+            self._db.close()
+            raise self._failed(error) from None
         self._position = 0 if progress is None else int.from_bytes(progress[:_POSITION_BYTES])
         if progress is not None and len(progress) > _POSITION_BYTES:
             _LOG.warning("%s was written by a build without fences: restoring it from the beginning of its changelog", self._folder)
@@ -203,19 +229,44 @@ class RocksStore:
         return self._position
 
     def get(self, key: bytes) -> bytes | None:
-        value: bytes | None = self._db.get(key)
+        try:
+            value: bytes | None = self._db.get(key)
+        except Exception as error:  # noqa: BLE001  # rocksdict raises plain Exception
+            raise self._failed(error) from None
         return value
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        values: list[bytes | None] = self._db.get(list(keys))
+        try:
+            values: list[bytes | None] = self._db.get(list(keys))
+        except Exception as error:  # noqa: BLE001  # rocksdict raises plain Exception
+            raise self._failed(error) from None
         return values
 
     def items(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        last = start
         for key, value in self._db.items(from_key=start):
             if end is not None and key >= end:
                 return
+            last = key
             if key != PROGRESS_KEY:
                 yield key, value
+        self._check_end(last)
+
+    def _check_end(self, last: bytes) -> None:
+        """An iteration ends at damage as at the last key: it is asked for what follows `last`."""
+        rest = self._db.iter()
+        rest.seek(last)
+        if rest.valid() and rest.key() == last:
+            rest.next()
+        try:
+            rest.status()
+        except Exception as error:  # noqa: BLE001  # rocksdict raises plain Exception
+            raise self._failed(error) from None
+
+    def _failed(self, error: Exception) -> StoreError:
+        if _is_damage(error):
+            return DamagedStoreError(f"{self._folder}: the files of this store are damaged ({error})")
+        return StoreError(f"{self._folder}: RocksDB cannot read or write here ({error}); see that the disk is well and has room")
 
     def apply(self, changes: Mapping[bytes, bytes | None], *, position: int, bulk: bool = False) -> None:
         if bulk != self._bulk:
@@ -234,7 +285,10 @@ class RocksStore:
             keys = sorted(changes)  # RocksDB takes neighbours in half of the time
             deque(map(put, keys, map(changes.__getitem__, keys)), maxlen=0)  # half the time of the loop
         put(PROGRESS_KEY, position.to_bytes(_POSITION_BYTES))
-        self._db.write(batch, self._unlogged if bulk else self._logged)
+        try:
+            self._db.write(batch, self._unlogged if bulk else self._logged)
+        except Exception as error:  # noqa: BLE001  # rocksdict raises plain Exception
+            raise self._failed(error) from None
         self._position = position
 
     def wipe(self) -> None:
@@ -247,6 +301,61 @@ class RocksStore:
         self._open(bulk=bulk)
 
     def close(self) -> None:
+        """Closes the files. Everything applied is kept."""
         if self._bulk:
             self._db.flush()  # after a crash a logged write must not come back without the unlogged ones before it
         self._db.close()
+
+
+def _is_damage(error: Exception) -> bool:
+    return str(error).startswith("Corruption")
+
+
+class GuardedStore:
+    """A `StateStore` of the application, whose errors are StoreError."""
+
+    def __init__(self, store: StateStore, place: str) -> None:
+        self._store, self._place = store, place
+        self.lasting = store.lasting
+
+    @property
+    def position(self) -> int:
+        return self._store.position
+
+    def get(self, key: bytes) -> bytes | None:
+        with self._guard():
+            return self._store.get(key)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        with self._guard():
+            return self._store.get_many(keys)
+
+    def items(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        with self._guard():
+            yield from self._store.items(start, end)
+
+    def apply(self, changes: Mapping[bytes, bytes | None], *, position: int, bulk: bool = False) -> None:
+        with self._guard():
+            self._store.apply(changes, position=position, bulk=bulk)
+
+    def wipe(self) -> None:
+        with self._guard():
+            self._store.wipe()
+
+    def close(self) -> None:
+        with self._guard():
+            self._store.close()
+
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        try:
+            yield
+        except StoreError:
+            raise
+        except Exception as error:
+            raise StoreError(f"the store of {self._place} fails: {type(error).__name__}: {error}") from error
+
+
+def guarded(store: StateStore, place: str) -> StateStore:
+    """The store, whose errors are StoreError: of `place`, for messages."""
+    return store if type(store) in (MemoryStore, RocksStore) else GuardedStore(store, place)

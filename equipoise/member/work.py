@@ -21,6 +21,7 @@ from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.member.clients import MemberClients, TaskClients
 from equipoise.member.context import Callback
 from equipoise.member.error_policy import ParkedTask, error_text
+from equipoise.member.failures import Failures
 from equipoise.member.fencing import FencedStore, Owners, TakeIf
 from equipoise.member.figures import Done, MemberFigures
 from equipoise.member.link import RETRY_S
@@ -32,6 +33,7 @@ from equipoise.member.processing import Processor
 from equipoise.member.raised import is_cancelled
 from equipoise.member.restorer import ChangelogRestorer
 from equipoise.member.runner import TaskRunner
+from equipoise.member.stores import DamagedStoreError
 from equipoise.member.ticks import CommitTicks
 from equipoise.member.turns import Turns
 from equipoise.member.uncommitted import MOST_OF_MEMBER, Uncommitted
@@ -79,6 +81,12 @@ class RunnerFactory:
     """Of all tasks that share a producer."""
     _uncommitted: Uncommitted = attrs.field(init=False, factory=partial(Uncommitted, MOST_OF_MEMBER))
     _turns: Turns = attrs.field(init=False, factory=Turns)
+    failures: Failures = attrs.field(init=False)
+    """Of all tasks."""
+
+    @failures.default
+    def _new_failures(self) -> Failures:
+        return Failures(self.runtime.monotonic_s)
 
     @_ticks.default
     def _new_ticks(self) -> CommitTicks:
@@ -95,7 +103,7 @@ class RunnerFactory:
             permit, self.runtime, self.log_id(), self.group, task, token,
             ticks=ticks, uncommitted=self._uncommitted, turns=self._turns, new_clients=partial(self.clients, task), connected=connected,
             stateful=stateful, options=self.options, processor=self.processors[task.subtopology],
-            on_assigned=self.on_assigned, on_revoked=self.on_revoked,
+            on_assigned=self.on_assigned, on_revoked=self.on_revoked, failures=self.failures,
         )  # fmt: skip
 
     def clients(self, task: TaskId) -> TaskClients:
@@ -209,6 +217,8 @@ class Work:
         return MemberFigures(
             done=sum((Done(each.processed, each.commits, each.busy_s) for each in runners.values()), done),
             restored=self._restorer.restored_records,
+            damaged=self._restorer.damaged_copies,
+            failures=self._factory.failures.counts,
             fenced=self.fenced_writes,
             parked=len(self.parked_tasks),
             tasks=tasks,
@@ -442,6 +452,12 @@ class Work:
             self._restorer.put_back(task)
 
         await self._restore_thread.run(put_back())
+
+    async def give_up_stores(self, task: TaskId, error: DamagedStoreError) -> None:
+        async def give_up() -> None:
+            self._restorer.give_up(task, error)
+
+        await self._restore_thread.run(give_up())
 
     def restored(self, task: TaskId) -> None:
         with self._shared.lock:

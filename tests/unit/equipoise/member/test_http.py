@@ -27,7 +27,7 @@ from equipoise.statemachine.member import MemberSession, MemberSettings
 
 FIGURES = MemberFigures(
     done=Done(records=1_234, commits=56, busy_s=7.5),
-    restored=99, fenced=2, parked=1,
+    restored=99, damaged=4, failures={("in", "skipped"): 3}, fenced=2, parked=1,
     tasks={"running": 3, "opening": 1, "closing": 0, "standby": 2, "warmup": 1},
     source_lags={TaskId(0, 1): 40}, restore_lags={TaskId(0, 4): 700}, lease_left_s=12.5,
 )  # fmt: skip
@@ -173,6 +173,8 @@ async def test_metrics_of_two_members_have_labels_of_their_own() -> None:
         f"equipoise_member_commits_total{{{labels}}} 56.0",
         f"equipoise_member_fenced_commits_total{{{labels}}} 2.0",
         f"equipoise_member_restored_records_total{{{labels}}} 99.0",
+        f"equipoise_member_damaged_copies_total{{{labels}}} 4.0",
+        f'equipoise_member_failures_total{{{labels},outcome="skipped",topic="in"}} 3.0',
         *[f'equipoise_member_tasks{{{labels},role="{role}"}} {count}.0' for role, count in FIGURES.tasks.items()],
         f"equipoise_member_parked_tasks{{{labels}}} 1.0",
         f"equipoise_member_lease_left_seconds{{{labels}}} 12.5",

@@ -12,6 +12,7 @@ from equipoise.events.errors import FieldError, InputError
 from equipoise.events.tasks import TaskId
 from equipoise.member.context import State
 from equipoise.member.error_policy import LONGEST_BACKOFF_S, ParkedTask
+from equipoise.member.failures import AGAIN_S, Failures
 from equipoise.member.processing import Processing
 from equipoise.member.stores import MemoryStore
 from equipoise.member.timers import Timers
@@ -32,12 +33,13 @@ class World:
     def __init__(self, *, policy: ErrorPolicy | None = None, handler: Any = None, batch_handler: Any = None) -> None:
         self.now_s = 0.0
         self.timers = Timers(lambda: self.now_s)
+        self.failures = Failures(lambda: self.now_s)
         keys, values = StringSerde(), JsonSerde()
         self.state = State(MemoryStore(), keys, values)
         self.context = TaskContext(TaskId(0, 2), 1, {"log": self.state}, self.timers, keys, values)
         self.processing = Processing(
             Processor(handler, batch_handler=batch_handler, sources="in"), self.context, self.timers, group="g",
-            policy=policy or ErrorPolicy.stop(), key_serde=keys, value_serde=values,
+            policy=policy or ErrorPolicy.stop(), key_serde=keys, value_serde=values, failures=self.failures,
         )  # fmt: skip
         self.waits_s: list[float] = []
 
@@ -105,7 +107,10 @@ async def test_poison_record_with_stop_parks_the_task_behind_the_good_ones(given
     error = "RuntimeError: cannot read it" if bad == POISON else world.processing.parked.error  # type: ignore[union-attr]
     assert world.processing.parked == ParkedTask(task=TaskId(0, 2), topic="in", partition=2, offset=2, error=error)
     assert (world.state.get("total"), world.sent) == (2, [b"1", b"2"])
-    assert "task 0_2 is parked, other tasks go on: its handler failed for in/2 at offset 2" in caplog.text
+    what = "its handler failed for" if bad == POISON else "its serde cannot read"
+    assert f"task 0_2 is parked, other tasks go on: {what} in/2 at offset 2" in caplog.text
+    assert ("cannot be read: JSONDecodeError" in world.processing.parked.error) == (bad == UNREADABLE)
+    assert world.failures.counts == {("in", "parked"): 1}
     assert not await world.processing.run_timers()
 
 
@@ -116,6 +121,25 @@ async def test_poison_record_with_skip_leaves_no_trace(given: Given, bad: bytes,
     assert await world.handle(stored(GOOD, bad, GOOD, bad, bad, GOOD)) == 6
     assert world.sent == [b"1", b"2", b"3"]
     assert caplog.text.count("was skipped") == 3
+    assert caplog.text.count("Traceback") == 1, "of errors of one kind, once in a while"
+    assert ("it cannot be read: " in caplog.text) == (bad == UNREADABLE)
+    assert world.failures.counts == {("in", "skipped"): 3}
+    world.now_s += AGAIN_S
+    await world.handle(stored(bad))
+    assert caplog.text.count("Traceback") == 2
+
+
+async def test_retries_and_dead_letters_are_counted_and_each_kind_of_error_has_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    def handle(record: Record, context: TaskContext) -> None:
+        if record.value["poison"]:
+            raise KeyError("page")
+        raise ValueError
+
+    world = World(policy=ErrorPolicy.retry(2, then=ErrorPolicy.dead_letter("dead")), handler=handle)
+    await world.handle(stored(GOOD, POISON, UNREADABLE))
+    assert world.failures.counts == {("in", "retried"): 6, ("in", "dead_lettered"): 3}
+    assert caplog.text.count("Traceback") == 3
+    assert "KeyError: 'page'" in caplog.text
 
 
 @EACH

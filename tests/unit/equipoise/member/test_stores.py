@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
 from equipoise.member.directory import StateDirectory
-from equipoise.member.stores import PROGRESS_KEY, MemoryStore, OpenStore, RocksMemory, RocksStore, StateStore
+from equipoise.member.stores import PROGRESS_KEY, DamagedStoreError, MemoryStore, OpenStore, RocksMemory, RocksStore, StateStore
 
 BOTH = pytest.mark.parametrize("open_store", [MemoryStore, RocksStore])
 
@@ -43,6 +43,40 @@ def test_store_holds_applied_changes(open_store: OpenStore, tmp_path: Path) -> N
     store.apply({b"\x00": b""}, position=1)
     assert list(store.items()) == [(b"\x00", b"")]
     store.close()
+
+
+@pytest.mark.parametrize("at", [0.01, 0.3, 0.5, 0.9])
+def test_damaged_files_are_never_a_smaller_state(at: float, tmp_path: Path) -> None:
+    store = RocksStore(tmp_path)
+    store.apply({b"k%05d" % number: os.urandom(100) for number in range(20_000)}, position=1)
+    store._db.flush()
+    store.close()
+    (file,) = tmp_path.glob("*.sst")
+    content = bytearray(file.read_bytes())
+    content[int(at * len(content))] ^= 1
+    file.write_bytes(bytes(content))
+    with pytest.raises(DamagedStoreError, match="the files of this store are damaged"):  # noqa: PT012  # the first block has the position
+        store = RocksStore(tmp_path)
+        assert len(list(store.items(b"k00000", b"k00005"))) == 5
+        list(store.items())
+    for key in (b"k%05d" % number for number in range(20_000)):
+        try:
+            assert at == 0.01 or store.get(key) is not None
+        except DamagedStoreError:
+            break
+    else:
+        assert at == 0.01, "no key was in the damaged block"
+    store.close()
+
+
+def test_files_that_cannot_be_opened_for_damage_say_so(tmp_path: Path) -> None:
+    RocksStore(tmp_path).close()
+    (manifest,) = tmp_path.glob("MANIFEST*")
+    content = bytearray(manifest.read_bytes())
+    content[len(content) // 2] ^= 1
+    manifest.write_bytes(bytes(content))
+    with pytest.raises(DamagedStoreError, match="damaged"):
+        RocksStore(tmp_path)
 
 
 @BOTH
