@@ -224,8 +224,16 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel(
             title="Parked tasks, by member", unit="suffix: tasks",
-            description="Tasks whose handler failed. docs/applications.md#errors",
+            description="Tasks that handle nothing more. docs/applications.md#errors",
             queries={f"sum by (group, member) (equipoise_member_parked_tasks{G})": "{{group}} {{member}}"},
+        ),
+        Panel(
+            title="Failures, damaged copies", unit="short",
+            description="Failures of handlers and serdes by what was done then, and local copies that were given up, within 10 min.",
+            queries={
+                f"sum by (group, outcome) (increase(equipoise_member_failures_total{G}[10m]))": "{{group}} {{outcome}}",
+                f"sum by (group) (increase(equipoise_member_damaged_copies_total{G}[10m]))": "{{group}} damaged copies",
+            },
         ),
         Panel(
             title="Restoring", unit="suffix: records/s",
