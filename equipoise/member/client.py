@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import difflib
+import inspect
 import logging
 import math
 import signal
 import socket
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -25,9 +26,10 @@ from equipoise.member.context import Callback
 from equipoise.member.error_policy import ParkedTask
 from equipoise.member.host import MemberHost
 from equipoise.member.location import KeyLocation, Partitioner
-from equipoise.member.options import MemberKeywords, MemberOptions, RestartIntent
+from equipoise.member.options import MemberKeywords, MemberOptions, RestartIntent, refuse_unknown
 from equipoise.member.preparing import PreparationProgress, PrepareCallback
 from equipoise.member.processing import BatchHandler, Handler, Processor
+from equipoise.member.signals import SignalWatch, end_at_once
 from equipoise.member.topics import DEFAULT_PARTITIONS, check_processors, check_topics, ensure_positions_topic, source_partitions, topology_of
 from equipoise.member.work import AskedCallback, StandbyCallback
 from equipoise.runtime import DEPLOYED, Runtime, collect_seldom
@@ -122,12 +124,8 @@ class Member:
         fields.check_name("Member.member_id", member_id)
         self.group = group
         self.member_id = member_id
-        known = MemberOptions.__annotations__
-        for name in options:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                fix = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(sorted(known))}"
-                raise InputError(f"Member: no such option {name!r}; {fix}")
+        others = {name for name in inspect.signature(Member).parameters if not name.startswith("_")}
+        refuse_unknown("Member", options, {*MemberOptions.__annotations__, *others} - {"options"})
         self._options = MemberOptions(**options)
         if self._options.adopts == group:
             raise FieldError("adopts", f"{group!r} is the members' own group; give them another name than the consumer group has")
@@ -170,7 +168,9 @@ class Member:
         raised.
 
         SIGTERM: the member leaves, which takes until its tasks run elsewhere, or does what
-        `on_sigterm` says. SIGINT, and a second SIGTERM: it stops its tasks and leaves at once.
+        `on_sigterm` says. SIGINT, and a second SIGTERM: it stops its tasks and leaves at once. A
+        handler that has not returned within `session_timeout_ms` then is cancelled, and if it
+        blocks the event loop for so long after a signal, the process ends with status 1.
         Python's collector runs less often from here on (`gc.freeze`, and after 50,000 new objects
         unless it is set to more, or off). Call this in the main thread::
 
@@ -179,8 +179,12 @@ class Member:
         loop, running = asyncio.get_running_loop(), asyncio.ensure_future(self._run())
         interrupted = False
 
+        within_s = self._options.session_timeout_ms / 1_000
+        watch = SignalWatch(within_s, partial(end_at_once, f"member {self.member_id} of group {self.group}", within_s))
+
         def end(*, leaves: bool) -> None:
             nonlocal interrupted
+            watch.heard()
             if self._host is None:  # it has not joined
                 interrupted = True
                 running.cancel()
@@ -195,6 +199,8 @@ class Member:
 
         loop.add_signal_handler(signal.SIGTERM, lambda: end(leaves=True))
         loop.add_signal_handler(signal.SIGINT, lambda: end(leaves=False))
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, watch.signalled)  # beside the loop's, which gets it by its own pipe
         try:
             await running
         except EquipoiseError as error:

@@ -17,7 +17,7 @@ from equipoise.member.changes import Changes
 from equipoise.member.fencing import RESERVED_PREFIX, SOURCE_TOPICS_KEY, SOURCES_KEY
 from equipoise.member.gaps import Gaps
 from equipoise.member.records import Outputs
-from equipoise.member.serdes import BytesSerde, Serde
+from equipoise.member.serdes import BytesSerde, Serde, check_serde
 from equipoise.member.sizes import RecordSizes
 from equipoise.member.stores import Change, StateStore, StoreError
 from equipoise.member.timers import Timers
@@ -318,6 +318,10 @@ class TaskContext:
         """
         if value is None and key is None:
             raise _empty(topic)
+        if value_serde is not None:
+            check_serde("value_serde", value_serde)
+        if key_serde is not None:
+            check_serde("key_serde", key_serde)
         is_data = value is None or (value_serde is None and value.__class__ is self._value_as_is)
         data = value if is_data else (value_serde or self._value_serde).serialize(value)
         key_data = None if key is None else (key_serde or self._key_serde).serialize(key)

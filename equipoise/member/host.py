@@ -126,7 +126,9 @@ class MemberHost:
         self._thread = runtime.thread("equipoise")
         self._restore_thread = runtime.thread("equipoise-restore")
         self._wake = asyncio.Event()
-        self._leaving = self._closing = False
+        self._leaving = self._closing = self._is_cut_off = False
+        self._close_by_ms = 0
+        """When tasks that have not stopped are stopped at once (CLOCK_BOOTTIME)."""
         self._restart: RestartIntent | None = None
         self._error: BaseException | None = None
         self._failure = ""
@@ -255,6 +257,8 @@ class MemberHost:
     def close(self) -> None:
         """Stops all tasks and leaves."""
         with self.shared.lock:
+            if not self._closing:
+                self._close_by_ms = self._runtime.boot_ms() + self._options.session_timeout_ms
             self._closing = True
             if self.session.joined:
                 self.session.close(self._runtime.boot_ms())
@@ -529,12 +533,26 @@ class MemberHost:
                     self._witness.look()
             self._story.look(self.work.lags, restored)
             next_ms = self.work.reconcile()
+            if self._closing and not self._is_cut_off:
+                if now_ms >= self._close_by_ms:
+                    self._cut_off()
+                next_ms = min(next_ms, self._close_by_ms)
             if self.session.ended is not None and self.work.is_over:
                 for fact in self._final_facts():
                     self._link.queue(fact)
                 return
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), max(0.0, (next_ms - self._runtime.boot_ms()) / 1_000))
+
+    def _cut_off(self) -> None:
+        """After `close`: stops tasks whose handlers do not return."""
+        self._is_cut_off = True
+        if not self.work.is_over:
+            _LOG.error(
+                "group %s: member %s: cancelling handlers that have not returned for %.0f s after it was closed; their records are handled elsewhere",
+                self._group, self._member_id, self._options.session_timeout_ms / 1_000,
+            )  # fmt: skip
+            self.work.abandon()
 
     def _final_facts(self) -> list[Fact]:
         with self.shared.lock:

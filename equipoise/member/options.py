@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Collection, Iterable, Mapping
 from os import PathLike
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import attrs
 
 from equipoise.events import fields
-from equipoise.events.errors import FieldError
+from equipoise.events.errors import FieldError, InputError
 from equipoise.events.facts import GroupConfigured
 from equipoise.events.log.kafka.topics import DEFAULT_PREFIX
 from equipoise.member.error_policy import ErrorPolicy
 from equipoise.member.fencing import AT_LEAST_ONCE, EXACTLY_ONCE
-from equipoise.member.serdes import BytesSerde, Serde
+from equipoise.member.serdes import BytesSerde, Serde, check_serde
 from equipoise.member.stores import MemoryStore, OpenStore, RocksStore
 
 FAILOVER_MS = 15_000
 """Time in which brokers replace one that crashed."""
+
+
+def _serde(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    check_serde(attribute.name, value)
+
+
+def refuse_unknown(place: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Raises InputError when one of `given` is not among `known`, with those that look like it."""
+    for name in given:
+        if name not in known:
+            alike = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+            fix = f"did you mean {' or '.join(map(repr, alike))}?" if alike else f"there are: {', '.join(sorted(known))}"
+            raise InputError(f"{place}: no such option {name!r}; {fix}")
 
 
 @attrs.frozen(kw_only=True)
@@ -134,13 +148,13 @@ class MemberOptions:
     name of the members' own group. See docs/adopt.md. None: none.
     """
 
-    key_serde: Serde = attrs.field(factory=BytesSerde)
+    key_serde: Serde = attrs.field(factory=BytesSerde, validator=_serde)
     """Of the keys of records, read and sent."""
-    value_serde: Serde = attrs.field(factory=BytesSerde)
+    value_serde: Serde = attrs.field(factory=BytesSerde, validator=_serde)
     """Of the values of records, read and sent."""
-    state_key_serde: Serde | None = None
+    state_key_serde: Serde | None = attrs.field(default=None, validator=fields.optional(_serde))
     """Of the keys of state. None: `key_serde`."""
-    state_serde: Serde | None = None
+    state_serde: Serde | None = attrs.field(default=None, validator=fields.optional(_serde))
     """Of the values of state. None: `value_serde`."""
     on_error: ErrorPolicy = attrs.field(factory=ErrorPolicy.stop, validator=fields.instance_of(ErrorPolicy))
     """What happens to a record when the handler or a serde raises."""

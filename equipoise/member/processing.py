@@ -9,7 +9,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import CoroutineType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
@@ -20,6 +20,7 @@ from equipoise.events.tasks import TaskId
 from equipoise.member.context import TaskContext
 from equipoise.member.error_policy import ErrorPolicy, ParkedTask, dead_letter, error_text, place_of
 from equipoise.member.failures import Failures
+from equipoise.member.options import refuse_unknown
 from equipoise.member.raised import is_cancelled, passed_on
 from equipoise.member.refusals import Refused, RefusedRecord, refused_by
 from equipoise.member.serdes import BytesSerde, Serde
@@ -72,6 +73,12 @@ class Processor:
     state: tuple[str, ...] = attrs.field(default=(), kw_only=True, converter=names)
     outputs: tuple[str, ...] = attrs.field(default=(), kw_only=True, converter=names)
     name: str = attrs.field(default="", kw_only=True)
+
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *given, **named):
+            refuse_unknown("Processor", named, cls.__annotations__)
+            return object.__new__(cls)
 
     def __attrs_post_init__(self) -> None:
         if (self.handler is None) == (self.batch_handler is None):

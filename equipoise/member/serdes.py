@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import msgpack
 
-from equipoise.events.errors import InputError
+from equipoise.events.errors import FieldError, InputError
 
 
 class Serde(Protocol):
@@ -17,6 +17,16 @@ class Serde(Protocol):
 
     def serialize(self, value: Any) -> bytes: ...
     def deserialize(self, data: bytes) -> Any: ...
+
+
+def check_serde(field: str, serde: Any) -> None:
+    """Raises FieldError when `serde` is none, such as a class in place of an instance."""
+    name = getattr(serde, "__name__", type(serde).__name__)
+    if isinstance(serde, type):
+        raise FieldError(field, f"{name} is a class; give an instance of it: {name}()")
+    missing = [each for each in ("serialize", "deserialize") if not callable(getattr(serde, each, None))]
+    if missing:
+        raise FieldError(field, f"{serde!r:.60} is no serde: it has no {' and no '.join(missing)}")
 
 
 class BytesSerde:

@@ -13,7 +13,7 @@ from equipoise.events.log.kafka.client import Record, Unsent
 from equipoise.events.tasks import TaskId
 from equipoise.member.context import Callback, State, TaskContext
 from equipoise.member.error_policy import ParkedTask
-from equipoise.member.options import MemberKeywords, MemberOptions
+from equipoise.member.options import MemberKeywords, MemberOptions, refuse_unknown
 from equipoise.member.processing import MOST_AT_ONCE, BatchHandler, Handler, Processing, Processor, call
 from equipoise.member.serdes import Serde
 from equipoise.member.stores import MemoryStore
@@ -59,6 +59,7 @@ class TaskDriver:
         **options: Unpack[MemberKeywords],
     ) -> None:
         processor = Processor(handler, batch_handler=batch_handler, sources=sources, state=state)
+        refuse_unknown("TaskDriver", options, MemberOptions.__annotations__)
         given = MemberOptions(**options)
         self._most = min(given.most_uncommitted_records, MOST_AT_ONCE)
         self._keys, self._values = given.key_serde, given.value_serde

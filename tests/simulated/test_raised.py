@@ -26,6 +26,7 @@ class Boom(BaseException):
 
 RAISED: list[BaseException] = [
     SystemExit(7), KeyboardInterrupt(), GeneratorExit("g"), asyncio.CancelledError("c"), Boom("b"), StopIteration(1), RecursionError("r"),
+    Exception("e"), MemoryError(), StopAsyncIteration("s"),
 ]  # fmt: skip
 FEW = {SystemExit, asyncio.CancelledError, Boom}
 """The others take turns."""
@@ -62,13 +63,31 @@ class Throwing:
         raise self._error
 
 
+class ThrowingWriter(Throwing):
+    """A serde of what is written."""
+
+    def serialize(self, value: Any) -> bytes:
+        raise self._error
+
+    def deserialize(self, data: bytes) -> Any:
+        return data
+
+
+def send_it(record: Record, context: TaskContext) -> None:
+    context.send("out", record.value, partition=0)
+
+
+def put_it(record: Record, context: TaskContext) -> None:
+    context.state.put(b"k", record.value)
+
+
 def on_timer(error: BaseException) -> Callable[[TaskContext], None]:
     return lambda context: context.every(1.0, thrower(error))
 
 
 def passed(error: BaseException) -> type[BaseException]:
     """What the member raises."""
-    return ApplicationError if isinstance(error, asyncio.CancelledError | GeneratorExit | StopIteration) else type(error)
+    return ApplicationError if isinstance(error, asyncio.CancelledError | GeneratorExit | StopIteration | StopAsyncIteration) else type(error)
 
 
 def assert_ended(group: NewGroup, name: str, error: BaseException) -> None:
@@ -126,6 +145,12 @@ def test_policy_is_asked_about_a_record_whose_handler_was_cancelled_within(group
 
 CALLBACKS: dict[str, Callable[[BaseException], dict[str, Any]]] = {
     "key_serde": lambda error: {"key_serde": Throwing(error)},
+    "value_serde": lambda error: {"value_serde": Throwing(error)},
+    "value_serde of outputs": lambda error: {"value_serde": ThrowingWriter(error), "handler": send_it},
+    "state_serde": lambda error: {"state_serde": ThrowingWriter(error), "handler": put_it},
+    "state_key_serde": lambda error: {"state_key_serde": ThrowingWriter(error), "handler": put_it},
+    "batch_handler": lambda error: {"batch_handler": thrower(error), "handler": None},
+    "batch_handler, later": lambda error: {"batch_handler": async_thrower(error), "handler": None},
     "timer": lambda error: {"on_assigned": on_timer(error)},
     "on_assigned": lambda error: {"on_assigned": thrower(error)},
     "on_assigned, later": lambda error: {"on_assigned": async_thrower(error)},
@@ -136,8 +161,13 @@ CALLBACKS: dict[str, Callable[[BaseException], dict[str, Any]]] = {
 }
 
 
+TAKE_TURNS = {"value_serde", "state_key_serde", "batch_handler"}
+
+
 @pytest.mark.parametrize("error", ERRORS)
-@pytest.mark.parametrize("callback", [pytest.param(each, marks=[pytest.mark.slow] if "later" in each else []) for each in CALLBACKS])
+@pytest.mark.parametrize(
+    "callback", [pytest.param(each, marks=[pytest.mark.slow] if "later" in each or each in TAKE_TURNS else []) for each in CALLBACKS]
+)
 def test_callback_that_raises_never_leaves_a_member_that_does_nothing(group: NewGroup, callback: str, error: BaseException) -> None:
     group.start("m2", num_standbys=1)
     member = group.start("m1", num_standbys=1, **CALLBACKS[callback](error))
@@ -146,7 +176,10 @@ def test_callback_that_raises_never_leaves_a_member_that_does_nothing(group: New
         group.send(partition)
     group.settle(ENDS_S + 10)
     is_exception = isinstance(error, OF_A_RECORD)
-    if callback in ("key_serde", "timer") and is_exception:
+    of_a_record = "serde" in callback or callback in ("timer", "batch_handler")
+    if callback == "batch_handler, later":  # a coroutine makes RuntimeError of StopIteration and StopAsyncIteration
+        of_a_record, is_exception = True, is_exception or isinstance(error, StopIteration)
+    if of_a_record and is_exception:
         assert member.parked
     elif callback.startswith("prepare") and is_exception:
         assert "m1" not in group.ended  # it tries again
@@ -164,6 +197,19 @@ def test_on_revoked_that_raises_ends_the_member(group: NewGroup, make: Callable[
     group.start("m2")
     group.settle(5)
     member.close()
+    group.settle(ENDS_S)
+    assert_ended(group, "m1", error)
+    assert_others_run_all(group, "m1")
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("make", [thrower, async_thrower])
+def test_on_asked_that_raises_ends_the_member(group: NewGroup, make: Callable[[BaseException], Any], error: BaseException) -> None:
+    member = group.start("m1", on_asked=make(error))
+    group.start("m2")
+    group.settle(5)
+    assert member._host is not None
+    member._host.work.call_on_asked(True)
     group.settle(ENDS_S)
     assert_ended(group, "m1", error)
     assert_others_run_all(group, "m1")

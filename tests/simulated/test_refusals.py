@@ -53,7 +53,9 @@ def refuse_old(topic: str, batch: Batch) -> type[Exception] | None:
     return errors.InvalidTimestampError if any(each[3] == 1 for each in batch.contents) else None
 
 
-EACH = pytest.mark.parametrize("handler", [too_large, too_large_for_the_topic, too_old, to_no_partition, without_key])
+EACH = pytest.mark.parametrize(
+    "handler", [too_large, too_large_for_the_topic, too_old, pytest.param(to_no_partition, marks=pytest.mark.slow), without_key]
+)
 
 
 def prepare(bench: Bench) -> None:
@@ -100,7 +102,7 @@ def test_policy_leaves_out_records_whose_outputs_are_refused_and_no_other(guaran
     simulate(test, guarantee=guarantee, on_error=ErrorPolicy.skip())
 
 
-@BOTH
+@pytest.mark.parametrize("guarantee", ["exactly_once", pytest.param("at_least_once", marks=pytest.mark.slow)])
 @EACH
 def test_task_is_parked_at_the_first_record_whose_output_is_refused(guarantee: str, handler: Poisoned) -> None:
     async def test(bench: Bench) -> None:
@@ -193,7 +195,7 @@ def test_timer_whose_output_is_refused_parks_its_task(guarantee: str) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("error", [errors.TopicAuthorizationFailedError, errors.PolicyViolationError, errors.InvalidRequestError])
+@pytest.mark.parametrize("error", [errors.TopicAuthorizationFailedError, pytest.param(errors.PolicyViolationError, marks=pytest.mark.slow)])
 def test_task_that_may_not_write_is_parked_and_the_others_go_on(guarantee: str, error: type[Exception]) -> None:
     async def test(bench: Bench) -> None:
         bench.cluster.create_topic("forbidden", 1)

@@ -21,6 +21,7 @@ POLICIES = {
     "stop": ErrorPolicy.stop(), "skip": ErrorPolicy.skip(), "dead_letter": ErrorPolicy.dead_letter("dead"),
     "retry": ErrorPolicy.retry(2, backoff_s=0.1, then=ErrorPolicy.skip()),
 }  # fmt: skip
+EACH_POLICY = [pytest.param(each, marks=[] if each == "skip" else [pytest.mark.slow]) for each in POLICIES]
 CALLS = ["get", "get_many", "items", "apply", "open"]
 RECORDS = 12
 
@@ -91,7 +92,7 @@ def state_of(group: NewGroup, partition: int) -> bytes | None:
     return next((each.value for each in reversed(list(log.records)) if each.key == b"n"), None)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", EACH_POLICY)
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("guarantee", ["exactly_once", pytest.param("at_least_once", marks=pytest.mark.slow)])
 def test_damaged_copy_is_restored_and_no_record_is_left_out(group: NewGroup, call: str, policy: str, guarantee: str) -> None:
@@ -116,8 +117,8 @@ def test_damaged_copy_is_restored_and_no_record_is_left_out(group: NewGroup, cal
     assert not figures.failures
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("call", ["get", "items", "apply"])
+@pytest.mark.parametrize("policy", EACH_POLICY)
+@pytest.mark.parametrize("call", ["get", "apply", pytest.param("items", marks=pytest.mark.slow)])
 def test_member_whose_disk_fails_ends_and_others_go_on(group: NewGroup, call: str, policy: str) -> None:
     group.cluster.create_topic("dead", 1)
     disk = Disk(call, lambda: OSError(28, "No space left on device"))
