@@ -29,10 +29,9 @@ from equipoise.member.location import KeyLocation, Partitioner
 from equipoise.member.options import MemberKeywords, MemberOptions, RestartIntent, refuse_unknown
 from equipoise.member.preparing import PreparationProgress, PrepareCallback
 from equipoise.member.processing import BatchHandler, Handler, Processor
-from equipoise.member.signals import SignalWatch, end_at_once
 from equipoise.member.topics import DEFAULT_PARTITIONS, check_processors, check_topics, ensure_positions_topic, source_partitions, topology_of
 from equipoise.member.work import AskedCallback, StandbyCallback
-from equipoise.runtime import DEPLOYED, Runtime, collect_seldom
+from equipoise.runtime import DEPLOYED, Runtime, SignalWatch, collect_seldom, end_at_once
 
 if TYPE_CHECKING:
     from equipoise.member.embedded_worker import EmbeddedWorker
