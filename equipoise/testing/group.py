@@ -175,7 +175,9 @@ class Group:
     def leave(self, member_id: str, *, within_s: float = 700.0) -> None:
         """The member leaves: returns when its tasks run elsewhere and its process has ended."""
         member, process = self._running(member_id)
-        process.app.create_task(member.leave())
+        self._until(lambda: member._host is not None or self._seats[member_id].process is not process, within_s)
+        if self._seats[member_id].process is process:
+            process.app.create_task(member.leave())
         self._until(lambda: self._seats[member_id].process is None, within_s)
 
     def crash(self, member_id: str) -> None:

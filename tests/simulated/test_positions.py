@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,9 +10,9 @@ import pytest
 from equipoise import Processor, Record, TaskContext
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.client import TopicPartition
-from equipoise.testing import Group
 from equipoise.testing.group import NAME
 from equipoise.testing.simulated.kafka.log import Batch
+from tests.simulated import deploys
 from tests.simulated.deployment import CONFIG
 
 GUARANTEES = ("at_least_once", "exactly_once")
@@ -34,30 +33,8 @@ def one(says: str = "a", **topics: Any) -> list[Processor]:
     return [Processor(label(says), **{"sources": "source", "outputs": "out", **topics})]
 
 
-class Deploys(Group):
-    """A group whose members are deployed again with other processors."""
-
-    def __init__(self, processors: Sequence[Processor], **options: Any) -> None:
-        super().__init__(label("a"), state=("s1", "s2"), outputs="out", sources=("source", "second"), partitions=1, **options)
-        self._deployed = list(processors)
-
-    def deploy(self, processors: Sequence[Processor], member: str = "m1", *, kills: bool = True) -> None:
-        """Ends the member, and starts it with these under a new epoch."""
-        if kills and self._seats[member].process is not None:
-            self.crash(member)
-        elif not kills:
-            self.leave(member)
-        self._deployed, self._epoch = list(processors), self._epoch + 1
-        self.join(member)
-        self.advance(30)
-
-    def forget_offsets(self) -> None:
-        """As brokers do after `offsets.retention.minutes`."""
-        self._cluster.coordinators.offsets.pop(NAME, None)
-
-    def write(self, count: int, topic: str = "source") -> None:
-        for _ in range(count):
-            self.send(b"v", key=b"k", topic=topic, partition=0)
+class Deploys(deploys.Deploys):
+    """The same, of one partition, with what was sent."""
 
     def sent(self) -> Counter[bytes]:
         return Counter(each.value for each in self.outputs("out"))
@@ -208,9 +185,7 @@ def test_late_position_of_a_former_owner_does_not_count() -> None:
 
 
 
-@pytest.mark.parametrize("state", ["s1", ()])
-@pytest.mark.parametrize("before", [3, 20])
-@pytest.mark.parametrize("runs", [True, False])
+@pytest.mark.parametrize(("state", "before", "runs"), [("s1", 3, True), ((), 20, True), ("s1", 20, False), ((), 3, False)])
 def test_source_that_is_made_again_is_read_from_its_beginning(guarantee: str, state: Any, before: int, runs: bool) -> None:
     with Deploys(one(state=state), guarantee=guarantee) as group:
         group.join("m1")
@@ -218,9 +193,7 @@ def test_source_that_is_made_again_is_read_from_its_beginning(guarantee: str, st
         group.advance(20)
         if not runs:
             group.crash("m1")
-        group._cluster.delete_topic("source")
-        group.advance(0.5)
-        group._cluster.create_topic("source", 1, 1, {"cleanup.policy": "delete"})
+        group.make_again("source")
         group.write(10)
         if not runs:
             group.join("m1")
@@ -239,8 +212,7 @@ def test_copy_of_a_changelog_that_is_made_again_right_before_a_hand_over_is_not_
         group.write(5)
         group.advance(60)
         (owner,) = set(group.running.values())
-        group._cluster.delete_topic("s1")
-        group._cluster.create_topic("s1", 1, 1, {"cleanup.policy": "compact"})
+        group.make_again("s1", 0)
         changelog = group._cluster.topics["s1"].partitions[0]
         group._cluster.append(changelog, Batch(-1, -1, -1, False, [(b"z", b"0", (), 0)] * 50, 100))  # longer than the former one
         group.leave(owner)

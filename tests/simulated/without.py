@@ -21,6 +21,7 @@ import click
 from equipoise.events import codec
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka import envelope
+from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.member import context, fencing, link, placing
 from equipoise.member.directory import StateDirectory
 from equipoise.member.fencing import SOURCES_KEY
@@ -29,26 +30,32 @@ from equipoise.member.link import Link
 from equipoise.member.open_task import OpenTask
 from equipoise.member.opening import TaskOpening
 from equipoise.member.origin import Origin
+from equipoise.member.placing import SourcePlacing
+from equipoise.member.positions import Positions
+from equipoise.member.restorer import ChangelogRestorer
 from equipoise.member.runner import TaskRunner
+from equipoise.member.sources import SourceReader
 from equipoise.member.writer import TaskWriter
 from equipoise.statemachine import transitions
 from equipoise.statemachine.member import MemberSession, MemberSettings
 from equipoise.statemachine.state import GroupState
 from equipoise.worker import host
 from tests.simulated import broker_faults, upgrade_faults  # noqa: F401  # they add their faults
+from tests.simulated.deploys import DeployStorm, run_deploys
 from tests.simulated.faults import chosen
 from tests.simulated.run import Result, simulate
 
 PAGE = Path("docs/faults.md")
 BEGIN, END = "<!-- made by `python -m tests.simulated.without --write` -->", "<!-- end -->"
 MOST_SEEDS = 60
+DEPLOYS = "deploys"
 Off = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
 @attrs.frozen
 class Switch:
-    """`what`: what holds no longer. `faults`, `guarantee`: of the simulations. `off`: switches it
-    off as long as its context is entered.
+    """`what`: what holds no longer. `faults`, `guarantee`: of the simulations; DEPLOYS: storms of
+    deploys. `off`: switches it off as long as its context is entered.
     """
 
     name: str
@@ -199,6 +206,35 @@ def _unwatched_log() -> Any:
     return mock.patch.object(host.PartitionHost, "_watch_log", wait)
 
 
+@contextlib.contextmanager
+def _committed_offsets() -> Iterator[None]:
+    async def take(self: SourcePlacing, clients: Any, writer: TaskWriter) -> dict[TopicPartition, int]:
+        found = {source: await clients.sources.reader.consumer.committed(source) for source in clients.sources.partitions}
+        return {source: await self._reset(clients, source) if offset is None else offset for source, offset in found.items()}
+
+    with mock.patch.object(SourcePlacing, "take", take):
+        yield
+
+
+@contextlib.contextmanager
+def _all_changelogs_count() -> Iterator[None]:
+    def all_of(stored: Any, source: TopicPartition, otherwise: int | None) -> int | None:
+        known = [each.get(source) for each in stored]
+        return None if None in known else min(known)
+
+    with mock.patch.object(placing, "continued", all_of), mock.patch.object(Positions, "find", return_value=None):
+        yield
+
+
+@contextlib.contextmanager
+def _topics_by_name() -> Iterator[None]:
+    async def no_ids(*_: object) -> dict[str, str]:
+        return {}
+
+    with mock.patch.object(SourceReader, "topic_ids", no_ids), mock.patch.object(ChangelogRestorer, "_ask_ids", no_ids):
+        yield
+
+
 def _any_topology() -> Any:
     return mock.patch.object(transitions, "difference", return_value=None)
 
@@ -215,11 +251,16 @@ SWITCHES = (
     Switch("reader", "new", "Decisions are read between two incarnations.", "network,brokers", "both", _reader_goes_on),
     Switch("watch", "new", "A worker does not look at its log while a send waits.", "log_created_again", "both", _unwatched_log),
     Switch("topology", "new", "A join is taken whatever topology it says.", "forgotten_epoch", "both", _any_topology),
+    Switch("positions", "new", "A task without state continues at the group's committed offset.", DEPLOYS, "both", _committed_offsets),
+    Switch("listed", "new", "All changelogs of a task say where it continues.", DEPLOYS, "both", _all_changelogs_count),
+    Switch("topic ids", "new", "Members know the application's topics by name.", DEPLOYS, "both", _topics_by_name),
     Switch("stale", "new", "A transaction need not follow what is known of a changelog.", "members,brokers", "exactly_once", _first_unchecked),
 )
 
 
-def search(switch: Switch, most_seeds: int = MOST_SEEDS, storm_s: float = 20.0, every_s: float = 0.6) -> tuple[Result | None, int, int]:
+def search(
+    switch: Switch, most_seeds: int = MOST_SEEDS, storm_s: float = 20.0, every_s: float = 0.6
+) -> tuple[Result | DeployStorm | None, int, int]:  # fmt: skip
     """Simulates with the switch off until something does not hold. Returns that result, and how
     many seeds and steps it took.
     """
@@ -227,14 +268,18 @@ def search(switch: Switch, most_seeds: int = MOST_SEEDS, storm_s: float = 20.0, 
     for seed in range(1, most_seeds + 1):
         guarantee = ("at_least_once", "exactly_once")[seed % 2] if switch.guarantee == "both" else switch.guarantee
         with switch.off():
-            result = simulate(seed, guarantee, chosen(switch.faults), storm_s=storm_s, every_s=every_s)
+            result: Result | DeployStorm
+            if switch.faults == DEPLOYS:
+                result = run_deploys(seed)
+            else:
+                result = simulate(seed, guarantee, chosen(switch.faults), storm_s=storm_s, every_s=every_s)
         steps += result.steps
         if result.problems:
             return result, seed, steps
     return None, most_seeds, steps
 
 
-def row(switch: Switch, result: Result | None, seeds: int, steps: int) -> str:
+def row(switch: Switch, result: Result | DeployStorm | None, seeds: int, steps: int) -> str:
     """A row of the table in docs/faults.md."""
     if result is None:
         found = f"not in {seeds} seeds"
