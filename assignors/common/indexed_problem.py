@@ -83,6 +83,12 @@ class Behaviour:
     """
     subtopologies_apart: bool = False
     """The target does not spread the tasks of each sub-topology."""
+    subscriptions_apart: bool = False
+    """`lag_aware` evens out total counts among members with equal subscriptions alone, and calls a
+    deal optimal whatever the totals are.
+    """
+    bound_everywhere: bool = False
+    """`load_balanced` names the bound of groups in which every task may run everywhere, for all."""
     reasons_unchecked: bool = False
     """Of a task that nobody ran the reason names who is soonest ready, or has room, whether or not
     that decided.
@@ -106,7 +112,13 @@ def within_bounds(settings: GroupSettings, tasks: Mapping[TaskId, Task]) -> Grou
 
 NEWEST = Behaviour()
 VERSION_2 = Behaviour(
-    ties_by_name=True, standbys_rest_early=True, equally_soon_within_lag=True, subtopologies_apart=True, reasons_unchecked=True
+    ties_by_name=True,
+    standbys_rest_early=True,
+    equally_soon_within_lag=True,
+    subtopologies_apart=True,
+    subscriptions_apart=True,
+    bound_everywhere=True,
+    reasons_unchecked=True,
 )
 VERSION_1 = attrs.evolve(VERSION_2, slack_on_both_sides=True, leaving_within_caps=True)
 

@@ -87,6 +87,7 @@ REASONS: Mapping[str, str] = {
     "dealt_in_turn": "by the eager protocol all work is dealt in turn; it falls to {destination}",
     "claimed_twice": "several say that they run it; all stop, and the next round says who gets it",
     "dealt": "its topic is dealt by count, then by lag; it falls to {destination}",
+    "passed_on": "of all topics together, members have more even counts with it on {destination}",
     "taken_back": "{destination} had not let go of it yet, and keeps it",
     "being_learned": "{source} gives it up while it is being learned, and takes it again",
     "blocked": "the last warm-up on {destination} stalled, or gave its slot to a copy that will be ready far sooner; back-off",
@@ -162,8 +163,7 @@ class LoadBalance:
     """Load per thread of the most and of the least loaded staying member, now and at the target, in
     millionths of a fair share.
 
-    `bound`: the most that the two differ by once the group is at rest, if every task may run
-    everywhere.
+    `bound`: the most that the two differ by once the group is at rest, while loads stay the same.
     """
 
     highest_now: int = 0

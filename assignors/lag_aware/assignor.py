@@ -10,7 +10,19 @@ from equipoise.assignors.common.plan import Plan
 from equipoise.assignors.common.problem import AssignmentProblem, MovementState
 from equipoise.assignors.common.transport import SOLVER
 from equipoise.assignors.lag_aware.bundles import Dealt
-from equipoise.assignors.lag_aware.dealing import Topic, deal_all, deal_nearer, deal_topic, fill_all, hand_out, loads_of, subscriptions, topics_of
+from equipoise.assignors.lag_aware.dealing import (
+    Topic,
+    deal_all,
+    deal_nearer,
+    deal_topic,
+    fill_all,
+    hand_out,
+    loads_of,
+    ranks,
+    subscriptions,
+    topics_of,
+)
+from equipoise.assignors.lag_aware.evening import Evening
 from equipoise.assignors.lag_aware.options import ASSIGNOR, LagAwareOptions
 from equipoise.assignors.lag_aware.plan import plan_of
 from equipoise.events.tasks import TaskId
@@ -84,6 +96,12 @@ def _deal_all(
     even = not indexed.anew and all(topic.is_even(heading) for topic in topics) and _is_even_in_the_whole(topics, heading)
     if settled:
         return _left(indexed, topics) if even else Dealt(fill_all(indexed, topics, _staying(topics, heading)))
+    if even and not indexed.behaviour.subscriptions_apart:
+        evening = Evening(topics, heading, ranks(topics, heading))
+        if evening.path():
+            evening.even_out()
+            passed_on = frozenset(task for task, name in evening.owner.items() if heading[task] != name)
+            return Dealt(evening.owner, unique=False, passed_on=passed_on)
     return _nearer(indexed, topics, chosen) if even else deal_all(indexed, topics, chosen.rack_lag_tolerance)
 
 

@@ -45,6 +45,8 @@ class Dealt:
     """
     for_traffic: frozenset[TaskId] = frozenset()
     """Tasks that change their owner for traffic alone."""
+    passed_on: frozenset[TaskId] = frozenset()
+    """Tasks that change their owner for the total counts alone."""
 
 
 def given(bundles: Mapping[str, Sequence[TaskId]], lag_classes: Mapping[TaskId, LagClass], owner: Mapping[TaskId, str]) -> Dealt:

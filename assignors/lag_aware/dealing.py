@@ -29,6 +29,7 @@ import attrs
 from equipoise.assignors.common.indexed_problem import IndexedProblem, Pool
 from equipoise.assignors.common.java_order import text_key
 from equipoise.assignors.lag_aware.bundles import Dealt, LagClass, given
+from equipoise.assignors.lag_aware.evening import Evening
 from equipoise.assignors.lag_aware.rack_aware_bundles import given_by_racks
 from equipoise.events.tasks import TaskId
 
@@ -167,15 +168,20 @@ def deal_all(indexed: IndexedProblem, topics: Sequence[Topic], tolerance: int = 
     rest: the (j+1)th such partition of one member comes after the j-th of the other. `tolerance`:
     see `_lag_classes`.
     """
-    rank = {name: (numbers, text_key(name)) for numbers, names in subscriptions(topics).items() for name in names}
+    rank = {name: place for place, names in enumerate(subscriptions(topics).values()) for name in names}
     loads = loads_of(topics, {})
+    by_name = indexed.behaviour.ties_by_name
     owner: dict[TaskId, str] = {}
     rows = [row for place, topic in enumerate(topics) for row in _rows(place, topic)]
     for row in sorted((row for row in rows if row.is_full), key=lambda row: -row.width):
-        _take(row, row.members, rank, loads, owner)
+        rank = _take(row, row.members, rank, loads, owner, by_name=by_name)
     for row in sorted((row for row in rows if not row.is_full), key=lambda row: (len(row.members), -row.most)):
-        fewest = heapq.nsmallest(len(row.lags), row.members, key=lambda name: (loads[name].count, loads[name].lag, rank[name]))
-        _take(row, fewest, rank, loads, owner)
+        order = {name: (loads[name].count, loads[name].lag, rank[name], text_key(name)) for name in row.members}
+        rank = _take(row, heapq.nsmallest(len(row.lags), row.members, key=order.__getitem__), rank, loads, owner, by_name=by_name)
+    if not indexed.behaviour.subscriptions_apart:
+        evening = Evening(topics, owner, rank)
+        evening.even_out()
+        owner = evening.owner
     singles = {task: _single(topics, row.place) for row in rows if len(row.lags) == 1 for task in row.lags}
     return _given(indexed, owner, topics, _lag_classes(topics, tolerance, singles))
 
@@ -185,7 +191,7 @@ def fill_all(indexed: IndexedProblem, topics: Sequence[Topic], fixed: Mapping[Ta
     topics; then by what members have of each topic, so that names decide between equals alone.
     """
     loads = loads_of(topics, fixed)
-    rank = dict.fromkeys(loads, 0) if indexed.behaviour.ties_by_name else _ranks(topics, fixed)
+    rank = dict.fromkeys(loads, 0) if indexed.behaviour.ties_by_name else ranks(topics, fixed)
     owner: dict[TaskId, str] = {}
     for topic in topics:
         dealt = hand_out(topic, fixed, loads, rank)
@@ -195,7 +201,7 @@ def fill_all(indexed: IndexedProblem, topics: Sequence[Topic], fixed: Mapping[Ta
     return owner
 
 
-def _ranks(topics: Sequence[Topic], fixed: Mapping[TaskId, str]) -> dict[str, int]:
+def ranks(topics: Sequence[Topic], fixed: Mapping[TaskId, str]) -> dict[str, int]:
     """Member -> a rank that is the same for members with the same subscriptions and, of each topic,
     equal counts and lags.
     """
@@ -221,12 +227,21 @@ def _rows(place: int, topic: Topic) -> Iterator[Row]:
 
 
 def _take(
-    row: Row, members: Iterable[str], rank: Mapping[str, tuple[tuple[int, ...], bytes]], loads: Mapping[str, DealtLoad], owner: dict[TaskId, str]
-) -> None:
-    takers = sorted(members, key=lambda name: (loads[name].lag, loads[name].count, rank[name]))
+    row: Row, members: Iterable[str], rank: dict[str, int], loads: Mapping[str, DealtLoad], owner: dict[TaskId, str], *, by_name: bool
+) -> dict[str, int]:
+    """Deals a row to as many members. Returns the rank that tells apart what they got of it, unless
+    names alone decide between equals (`by_name`).
+    """
+    takers = sorted(members, key=lambda name: (loads[name].lag, loads[name].count, rank[name], text_key(name)))
     for (task, lag), name in zip(row.lags.items(), takers, strict=True):
         loads[name].add(lag)
         owner[task] = name
+    if by_name:
+        return rank
+    got = dict(zip(takers, row.lags.values(), strict=True))
+    full = {name: (place, got.get(name, -1)) for name, place in rank.items()}
+    numbers = {each: number for number, each in enumerate(sorted(set(full.values())))}
+    return {name: numbers[each] for name, each in full.items()}
 
 
 def loads_of(topics: Iterable[Topic], owner: Mapping[TaskId, str]) -> dict[str, DealtLoad]:

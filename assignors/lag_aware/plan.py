@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from equipoise.assignors.common.costs import cross_rack, rack_cost, restore_records
 from equipoise.assignors.common.indexed_problem import IndexedProblem
@@ -10,7 +10,8 @@ from equipoise.assignors.common.movements import MoveBenefits
 from equipoise.assignors.common.plan import MemberPlan, Plan, PlanCost, Reason, StageCost
 from equipoise.assignors.common.problem import Movement, MovementState
 from equipoise.assignors.lag_aware.bundles import Dealt
-from equipoise.assignors.lag_aware.dealing import Topic
+from equipoise.assignors.lag_aware.dealing import Topic, ranks
+from equipoise.assignors.lag_aware.evening import Evening
 from equipoise.events.tasks import TaskId
 
 
@@ -35,7 +36,7 @@ def plan_of(indexed: IndexedProblem, topics: Sequence[Topic], target: Mapping[Ta
         members=_member_plans(indexed, now, movements, lags),
         target={member: tuple(tasks) for member, tasks in targets.items()},
         movements=movements,
-        reasons=_reasons(indexed, target, lags, dealt.for_traffic),
+        reasons=_reasons(indexed, target, lags, dealt),
         probing=bool(movements),
         cost=PlanCost(
             moves=moves,
@@ -43,13 +44,20 @@ def plan_of(indexed: IndexedProblem, topics: Sequence[Topic], target: Mapping[Ta
             restore_records=restore_records(indexed, target),
             cross_rack=cross_rack(indexed, target),
             imbalance=_imbalance(topics, target),
-            optimal=all(stage.cost == stage.lower_bound for stage in stages) if stages else moves == bound,
+            optimal=(all(stage.cost == stage.lower_bound for stage in stages) if stages else moves == bound) and _is_evenest(indexed, topics, target),
             stages=stages,
             rack_cost_lower_bound=sum(stage.lower_bound for stage in stages),
         ),
         unique=dealt.unique,
         imbalance_now=_imbalance(topics, now),
     )
+
+
+def _is_evenest(indexed: IndexedProblem, topics: Sequence[Topic], target: Mapping[TaskId, str]) -> bool:
+    """Whether no deal that is even in each topic has evener total counts."""
+    if indexed.behaviour.subscriptions_apart or not all(topic.is_even(target) for topic in topics):
+        return True  # an uneven topic says so by the imbalance
+    return not Evening(topics, target, ranks(topics, target)).path()
 
 
 def _rack_stages(indexed: IndexedProblem, target: Mapping[TaskId, str], dealt: Dealt) -> tuple[StageCost, ...]:
@@ -82,7 +90,7 @@ def _member_plans(
 
 
 def _reasons(
-    indexed: IndexedProblem, target: Mapping[TaskId, str], lags: Mapping[TaskId, int], for_traffic: Container[TaskId]
+    indexed: IndexedProblem, target: Mapping[TaskId, str], lags: Mapping[TaskId, int], dealt: Dealt
 ) -> dict[TaskId, Reason]:
     """The reason of each task that moves or is placed, with its lag, or the lag of its new owner if
     it has state; and of tasks that a leaving member gives up without a successor.
@@ -101,7 +109,7 @@ def _reasons(
         movement = indexed.in_flight.get(task)
         carried = movement is not None and movement.state is MovementState.REVOKING
         behind = indexed.lag(destination, task) if indexed.tasks[task].stateful else lags[task]
-        code = "carried" if carried else benefits.code(task) if task in for_traffic else "dealt"
+        code = "carried" if carried else benefits.code(task) if task in dealt.for_traffic else "passed_on" if task in dealt.passed_on else "dealt"
         reasons[task] = Reason(
             code=code,
             lag_records=behind,

@@ -161,6 +161,12 @@ class LoadTarget:
 
         return attrs.evolve(reason, code=meant(reason.code), because=None if reason.because is None else meant(reason.because))
 
+    @property
+    def _is_restricted(self) -> bool:
+        """Whether some task may not run on every staying member."""
+        staying = sum(not member.leaving for member in self.indexed.members.values())
+        return any(len(pool.members) < staying for pool in self.indexed.pools)
+
     def summary(self, plan: Plan) -> LoadBalance:
         """`Plan.load`: loads now and at the target, and the bound of their difference."""
         now = {task: member for member, part in plan.members.items() for task in (*part.active, *part.revoke) if task in self.indexed.tasks}
@@ -172,12 +178,15 @@ class LoadTarget:
         fullest, emptiest = ends
         margin = self.thresholds.low if self.rebalances else self.thresholds.high
         lightest = min(after.weights(fullest), default=0) // self.indexed.members[emptiest].capacity
+        bound = lightest + margin
+        if not self.indexed.behaviour.bound_everywhere and (self._is_restricted or after.gain() > margin):
+            bound = max(bound, after.of(fullest) - after.of(emptiest))  # the highest only falls from here, and the lowest only rises
         return LoadBalance(
             highest_now=before.of(was[0]),
             lowest_now=before.of(was[1]),
             highest=after.of(fullest),
             lowest=after.of(emptiest),
-            bound=lightest + margin,
+            bound=bound,
         )
 
     def _utilisation(self, owner: Mapping[TaskId, str]) -> Utilisation:

@@ -134,3 +134,43 @@ def test_moves_lower_bound_holds_for_equally_even_assignments(amounts: list[int]
             fewest = min(fewest, sum(owner[place] != at for place, at in enumerate(deal)))
     assert plan.cost.moves_lower_bound <= fewest <= plan.cost.moves
     assert plan.cost.optimal == (plan.cost.moves == plan.cost.moves_lower_bound)
+
+
+@settings(max_examples=60)
+@given(amounts=st.lists(st.integers(1, 9), min_size=1, max_size=5), members=st.integers(2, 3), data=st.data())
+def test_bound_holds_where_members_may_not_run_everything(amounts: list[int], members: int, data: st.DataObject):
+    """Every plan's bound, from any owners on: of the loads at rest, and so of the evenest
+    assignment of all (tried one by one).
+    """
+    names = [f"m{place}" for place in range(members)]
+    knows = {name: data.draw(st.sets(st.integers(0, len(amounts) - 1))) for name in names[1:]}
+    tasks = [attrs.evolve(task, id=TaskId(place, 0)) for place, task in enumerate(measured(amounts))]
+
+    def may_run(name: str, task: TaskId) -> bool:
+        return name == names[0] or task.subtopology in knows[name]
+
+    def adapted(problem: AssignmentProblem) -> AssignmentProblem:
+        of = {name: None if name == names[0] else dict.fromkeys(sorted(knows[name]), 1) for name in names}
+        return attrs.evolve(problem, members=tuple(attrs.evolve(member, subtopologies=of[member.id]) for member in problem.members))
+
+    group = AssignorGroup(tasks, dict.fromkeys(names, 1), assignor=ASSIGNOR, adapted=adapted)
+    for task in group.tasks:
+        group._grant(data.draw(st.sampled_from([name for name in names if may_run(name, task)])), task)
+    loads = []
+    for _ in range(4 * len(amounts) + 4):
+        plan = group.decide()
+        assert plan.load is not None
+        loads.append(plan.load)
+        if not plan.movements:
+            break
+        group.warm()
+    assert not plan.movements
+    weight = weights(tasks, group.problem().members, group.settings)
+    able = [[name for name in names if may_run(name, task.id)] for task in tasks]
+    evenest = min(
+        max(of) - min(of)
+        for deal in itertools.product(*able)
+        for of in [[sum(weight[task.id] for task, at in zip(tasks, deal, strict=True) if at == name) for name in names]]
+    )
+    for load in loads:
+        assert evenest <= loads[-1].highest - loads[-1].lowest <= load.bound

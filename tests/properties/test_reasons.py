@@ -145,6 +145,7 @@ CLAIMS: Mapping[str, Callable[[Said], bool]] = {
     "blocked": lambda said: (said.task, said.destination) in said.problem.blocked,
     "lost_passed_on": lambda said: said.facts.tasks[said.task].lost_since_ms is not None,
     "lost_elsewhere": lambda said: said.facts.tasks[said.task].lost_since_ms is not None and said.task not in said.member.previously_owned,
+    "passed_on": lambda said: said.destination in said.facts.eligible(said.task) and said.destination != said.source,
     "dealt": lambda said: said.destination in said.facts.eligible(said.task),
 }
 NO_CLAIM = {"standby", "lost", "next_step", "back_off", "lost_work_waits"}
