@@ -63,9 +63,9 @@ class SourceReader:
         self._keeping_ends: asyncio.Task[None] | None = None
         self._checking: asyncio.Task[None] | None = None
         """Asks whether the topics are still those that tasks were placed in."""
-        self._checked = 0
-        """Number of metadata updates at the begin of the last check."""
+        self._metadata_updates = 0
         self._in_doubt_until_s = 0.0
+        """0: records may be taken."""
         self._asking: dict[str, asyncio.Future[tuple[str, ...] | None]] = {}
         """Topic -> request for its id that is under way."""
         self.ends: Mapping[TopicPartition, int] = {}
@@ -130,7 +130,7 @@ class SourceReader:
             raise
         if self._tasks:
             self._assign(self._tasks)
-        self._checked = self.consumer.metadata_updates
+        self.consumer.watch_metadata(self._heard_metadata)
         self._waking = asyncio.ensure_future(self._wake_tasks())
         self._keeping_ends = asyncio.ensure_future(self._keep_ends())
 
@@ -177,14 +177,16 @@ class SourceReader:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether records may be of a topic that was made again: metadata is asked for anew when a
-        topic that is being read is gone.
-        """
-        if self.consumer.metadata_updates != self._checked:
-            self._checked = self.consumer.metadata_updates
-            self._in_doubt_until_s = asyncio.get_running_loop().time() + DOUBT_S
+        """Whether records may be of a topic that was made again."""
+        return self._in_doubt_until_s > 0
+
+    def _heard_metadata(self) -> None:
+        if self._tasks:
+            loop = asyncio.get_running_loop()
+            self._metadata_updates += 1
+            self._in_doubt_until_s = loop.time() + DOUBT_S
+            loop.call_at(self._in_doubt_until_s, self._end_doubt)
             self._check_topics()
-        return self._in_doubt_until_s > 0 and asyncio.get_running_loop().time() < self._in_doubt_until_s
 
     def _check_topics(self) -> None:
         if self._checking is None or self._checking.done():
@@ -193,10 +195,9 @@ class SourceReader:
     async def _check(self) -> None:
         from aiokafka.errors import KafkaError
 
-        loop, left = asyncio.get_running_loop(), {place.topic: place for place in self._tasks}
-        calming = loop.call_at(self._in_doubt_until_s, self._wake_all)
+        left = {place.topic: place for place in self._tasks}
         while left:
-            checked = self._checked
+            updates = self._metadata_updates
             for topic, place in list(left.items()):
                 with contextlib.suppress(KafkaError, TimeoutError):
                     async with asyncio.timeout(ASK_S):
@@ -207,11 +208,14 @@ class SourceReader:
             if left:
                 await asyncio.sleep(ASK_AGAIN_S)
                 left = {topic: place for topic, place in left.items() if place in self._tasks}
-            elif checked != self._checked:  # metadata was heard meanwhile
+            elif updates != self._metadata_updates:  # heard meanwhile
                 left = {place.topic: place for place in self._tasks}
-        calming.cancel()
-        self._in_doubt_until_s = 0.0
-        self._wake_all()
+        self._end_doubt(is_checked=True)
+
+    def _end_doubt(self, *, is_checked: bool = False) -> None:
+        if self._in_doubt_until_s and (is_checked or asyncio.get_running_loop().time() >= self._in_doubt_until_s):
+            self._in_doubt_until_s = 0.0
+            self._wake_all()
 
     def _wake_all(self) -> None:
         for sources in self._tasks.values():
@@ -265,9 +269,9 @@ class TaskSources:
             raise self.reader.failure
         if self._replaced is not None:
             raise self._replaced
+        self._most_aside = min(most, SET_ASIDE)
         if self.reader.is_in_doubt:
             return {}
-        self._most_aside = min(most, SET_ASIDE)
         if not self._aside or self._number_aside >= self._most_aside:  # otherwise there were no more a moment ago
             self._get_aside(most)
         if self._error is not None and not self._aside:

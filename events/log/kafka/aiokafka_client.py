@@ -13,7 +13,7 @@ import asyncio
 import copy
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import chain, pairwise
@@ -141,11 +141,9 @@ class DeployedConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # aiok
         self._as_rows = as_rows
         forbid_topic_creation(self._client)
         self._client.send = sending(self._client.send)
-        self.metadata_updates = 0
-        self._client.cluster.add_listener(self._heard_metadata)
 
-    def _heard_metadata(self, cluster: Any) -> None:
-        self.metadata_updates += 1
+    def watch_metadata(self, heard: Callable[[], None]) -> None:
+        self._client.cluster.add_listener(lambda cluster: heard())
 
     async def start(self) -> None:
         await _start(self, super().start, self.stop)

@@ -8,7 +8,7 @@ those of `aiokafka.errors`, on simulated brokers too.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -253,10 +253,9 @@ class Consumer(DataClient, Protocol):
         """Partitions as last heard; None: the topic is not known."""
         ...
 
-    @property
-    def metadata_updates(self) -> int:
-        """How often the brokers' metadata was heard. It is asked for again when a topic that is
-        being read is gone.
+    def watch_metadata(self, heard: Callable[[], None]) -> None:
+        """Calls `heard` each time the brokers' metadata was heard. It is asked for again when a
+        topic that is being read is gone.
         """
         ...
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any
 
@@ -83,7 +83,7 @@ class SimulatedConsumer(ConnectedClient):
         """Brokers with a fetch under way."""
         self._waiters: dict[asyncio.Future[None], None] = {}
         self._is_planned = False
-        self.metadata_updates = 0
+        self._heard: Callable[[], None] | None = None
 
     def _close(self) -> None:
         super()._close()
@@ -195,6 +195,9 @@ class SimulatedConsumer(ConnectedClient):
                         break
         return taken
 
+    def watch_metadata(self, heard: Callable[[], None]) -> None:
+        self._heard = heard
+
     def hold_fetches(self, wait_ms: int) -> None:
         self._wait_us = wait_ms * 1_000
 
@@ -235,7 +238,8 @@ class SimulatedConsumer(ConnectedClient):
             asyncio.get_running_loop().call_later(wait_s, self._plan)
 
     def _metadata_updated(self) -> None:
-        self.metadata_updates += 1
+        if self._heard is not None:
+            self._heard()
         if self._assigned:
             self._plan()
 
