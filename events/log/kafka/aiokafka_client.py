@@ -13,7 +13,7 @@ import asyncio
 import copy
 import logging
 import time
-from collections.abc import Callable, Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import chain, pairwise
