@@ -45,7 +45,7 @@ def test_numbers_and_commands_of_the_replay(tmp_path: Path, rewrite: bool) -> No
     }
     hold(ROOT / PAGE, {name: f"```text\n{text}\n```" for name, text in made.items()}, rewrite)
     assert (folder / "out" / "led.html").read_text(encoding="utf-8").startswith("<!doctype html>")
-    assert "34 moves" in drawn
+    assert "33 moves" in drawn
     assert "num_standbys=1" in asked
 
 

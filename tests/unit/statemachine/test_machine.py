@@ -437,7 +437,7 @@ def assert_halts(group: Group, fact: Any, code: str, problem_text: str) -> None:
 
 
 def test_missing_assignor_or_behaviour_version_halts():
-    assert_halts(Group(), attrs.evolve(configured(), assignor="unheard_of"), "assignor_missing", "'unheard_of' version 2 is not installed")
+    assert_halts(Group(), attrs.evolve(configured(), assignor="unheard_of"), "assignor_missing", "'unheard_of' version 3 is not installed")
     assert_halts(Group(), attrs.evolve(configured(), behaviour_version=999), "assignor_missing", "version 999 is not installed")
 
 
@@ -515,10 +515,10 @@ def test_restored_machine_halts_for_another_solver_unless_any_solver_is_set():
 
 def test_restored_machine_has_the_size_limit_that_it_is_given():
     group = Group(watched=False).starts("m1", stateless=59)
-    small = GroupMachine(most_event_bytes=200)
+    small = GroupMachine(most_event_bytes=210)
     for record in group.records[:-1]:
         small.step(record)
-    restored = GroupMachine.restore(small.snapshot(), most_event_bytes=200)
+    restored = GroupMachine.restore(small.snapshot(), most_event_bytes=210)
     decided = small.step(group.records[-1])
     assert restored.step(group.records[-1]) == decided
     parts = [kinds([each.decision for each in decisions]).count(AssignmentIssued) for decisions in (decided, group.decisions)]
