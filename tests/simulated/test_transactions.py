@@ -788,6 +788,7 @@ def test_owner_behind_the_transaction_of_a_former_one_is_fenced_too() -> None:
     simulate(test)
 
 
+@pytest.mark.slow
 def test_owner_that_died_within_its_fence_holds_up_the_next_one_for_the_transaction_timeout() -> None:
     """m2 is granted a task of m1 and dies before its fence is committed: no changelog names it."""
 

@@ -56,6 +56,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return to
 
 
+@pytest.mark.slow
 @on_the_site
 def test_site_has_every_page_and_each_is_in_the_navigation(site: Path) -> None:
     pages = {str(path.relative_to(ROOT).with_suffix(".html")) for path in [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]}

@@ -39,11 +39,13 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return paths
 
 
+@pytest.mark.slow
 def test_files_do_not_depend_on_the_hash_seed(simulated: list[Path]) -> None:
     one, two = simulated
     assert one.read_bytes() == two.read_bytes()
 
 
+@pytest.mark.slow
 def test_changed_byte_is_found_with_its_offset(simulated: list[Path], tmp_path: Path) -> None:
     path = tmp_path / "group.db"
     sound = simulated[0].read_bytes()

@@ -206,6 +206,7 @@ def test_explain_recorded_unassigned_task_says_so(observed: list[Entry]) -> None
     raise AssertionError("2_4 is withheld in the recorded run")
 
 
+@pytest.mark.slow
 def test_explain_any_task_and_offset_gives_json(observed: list[Entry]) -> None:
     for entries in (list(lived()), observed):
         offsets = [entry.offset for entry in entries if isinstance(entry, Record)]

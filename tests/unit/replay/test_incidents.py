@@ -254,6 +254,7 @@ def test_history_without_records() -> None:
     assert incidents(GroupHistory(group="g", states=[], commits={}, end_times_ms=[], ends=[], unread=[])) == []
 
 
+@pytest.mark.slow
 def test_command_simulates_a_recorded_application(tmp_path: Path) -> None:
     page = tmp_path / "incident.html"
     done = CliRunner().invoke(main, ["incident", "scale-out", "--group", "orders", "--json", "--html", str(page)])

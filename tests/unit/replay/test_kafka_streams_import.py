@@ -344,6 +344,7 @@ def is_group(record: dict[str, Any]) -> bool:
     return base64.b64decode(record["key"])[1] == 2
 
 
+@pytest.mark.slow
 @hypothesis.given(
     where=st.integers(0, 5),
     changes=st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size=1, max_size=3),
