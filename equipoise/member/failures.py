@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 AGAIN_S = 300.0
 """The traceback of errors of one kind is in the log once in this time."""
@@ -14,11 +14,13 @@ OUTCOMES = ("retried", "skipped", "dead_lettered", "parked")
 
 
 class Failures:
-    """Failures of one member's handlers, serdes and timers. `monotonic_s`: the clock."""
+    """Failures of one member's handlers, serdes and timers. `monotonic_s`: the clock. `topics`:
+    sources, which are counted from 0 on, so that a rate sees the first failure.
+    """
 
-    def __init__(self, monotonic_s: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(self, monotonic_s: Callable[[], float] = lambda: 0.0, topics: Iterable[str] = ()) -> None:
         self._monotonic_s = monotonic_s
-        self._counts: Counter[tuple[str, str]] = Counter()
+        self._counts: Counter[tuple[str, str]] = Counter({(topic, outcome): 0 for topic in topics for outcome in OUTCOMES})
         self._said_s: dict[tuple[type[BaseException], str, int], float] = {}
 
     @property

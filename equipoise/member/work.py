@@ -86,7 +86,7 @@ class RunnerFactory:
 
     @failures.default
     def _new_failures(self) -> Failures:
-        return Failures(self.runtime.monotonic_s)
+        return Failures(self.runtime.monotonic_s, [topic for each in self.processors.values() for topic in each.sources])
 
     @_ticks.default
     def _new_ticks(self) -> CommitTicks:

@@ -235,3 +235,9 @@ async def test_timers_run_between_records_and_their_errors_drop_what_they_wrote(
 def test_processor_is_checked(wrong: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
         Processor(**wrong)
+
+
+def test_failures_of_each_source_are_counted_from_0_on() -> None:
+    failures = Failures(lambda: 0.0, ["in"])
+    failures.note("in", "skipped")
+    assert failures.counts == {("in", "retried"): 0, ("in", "skipped"): 1, ("in", "dead_lettered"): 0, ("in", "parked"): 0}
