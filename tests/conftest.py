@@ -15,6 +15,7 @@ import os
 import signal
 import zlib
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -25,6 +26,11 @@ from equipoise.cli.screen import Screen
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
+SLOW = Path(__file__).with_name("slow.txt")
+"""Names of tests that are slow beside those that are marked so: long for what they are, or one case
+of many that is.
+"""
+SLOW_S = 2
 TURNS = 6
 """In so many builds, one after the other, every slow test runs; see `.ci/run`."""
 _SLOW_IS_NO_FAULT = [hypothesis.HealthCheck.too_slow]
@@ -38,6 +44,7 @@ hypothesis.settings.load_profile("new" if os.environ.get("EXAMPLES") == "new" el
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--turn", type=int, metavar="N", help=f"run every {TURNS}th slow test, others for each N")
+    parser.addoption("--cpu", metavar="FILE", help=f"append what each test takes, in CPU seconds; those above {SLOW_S} belong into tests/slow.txt")
     parser.addoption("--rewrite", action="store_true", help="write golden files from what the code gives now; read the diff before committing")
 
 
@@ -47,13 +54,30 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--rewrite is refused when CI is set: golden files are rewritten by people, who read the diff")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    slow = frozenset(SLOW.read_text(encoding="utf-8").splitlines())
+    for item in items:
+        if item.nodeid in slow:
+            item.add_marker("slow")
     turn = config.getoption("--turn")
     if turn is not None:
         takes_turns = (item for item in items if item.get_closest_marker("slow") and not item.get_closest_marker("smoke"))
         left = [item for item in takes_turns if zlib.crc32(item.nodeid.encode()) % TURNS != turn % TURNS]
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item not in left]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    began = os.times()
+    try:
+        return (yield)
+    finally:
+        if file := item.config.getoption("--cpu"):
+            took_s = sum(os.times()[:4]) - sum(began[:4])
+            with open(file, "a", encoding="utf-8") as written:
+                written.write(f"{took_s:.1f} {item.nodeid.partition('@')[0]}\n")
 
 
 @pytest.hookimpl(wrapper=True)
