@@ -112,7 +112,8 @@ class TaskOpening:
             self._group, self._task, self._origin, options, processor=self._processor.name, is_shared=clients.shares_sources,
             topic_ids=topic_ids,
         )  # fmt: skip
-        finding = placing.continue_in(clients, states) if states else placing.take(clients, writer)
+        stale = {key for each in stores.values() for key in each.fence.stale_keys}
+        finding = placing.continue_in(clients, states, stale) if states else placing.take(clients, writer)
         positions = await self._unless_stopping("placed", finding)
         if was_out_of_range:
             positions = {tp: await self._not_deleted(reading, tp, position) for tp, position in positions.items()}

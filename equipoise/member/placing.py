@@ -13,6 +13,7 @@ from equipoise.events.log.kafka.client import Producer, SentBatch, TopicPartitio
 from equipoise.events.tasks import TaskId
 from equipoise.member.clients import TaskClients
 from equipoise.member.context import State, pack_source_topics, read_source_topics, read_sources
+from equipoise.member.fencing import SOURCE_TOPICS_KEY
 from equipoise.member.options import MemberOptions
 from equipoise.member.origin import Origin
 from equipoise.member.permit import OvertakenError
@@ -133,13 +134,13 @@ class SourcePlacing:
 
     # A task with state
 
-    async def continue_in(self, clients: TaskClients, states: Mapping[str, State]) -> dict[TopicPartition, int]:
-        """The positions of a task whose changelogs are fenced and restored. Raises InputError,
-        KafkaError.
+    async def continue_in(self, clients: TaskClients, states: Mapping[str, State], stale: Collection[bytes] = ()) -> dict[TopicPartition, int]:
+        """The positions of a task whose changelogs are fenced and restored. `stale`: keys that a
+        late record of a former owner has overwritten in one of them. Raises InputError, KafkaError.
         """
         stored = {topic: read_sources(state) for topic, state in states.items()}
         sources = clients.sources.partitions
-        await self._look_at_topics(clients, states, stored)
+        await self._look_at_topics(clients, states, stored, is_stale=SOURCE_TOPICS_KEY in stale)
         self.kept = {source: offset for each in stored.values() for source, offset in each.items() if source not in sources}
         (first, *others) = stored.values()
         if not others and all(source in first for source in sources):
@@ -152,7 +153,9 @@ class SourcePlacing:
                 positions[source] = max(theirs, positions[source]) if any(source in each for each in stored.values()) else theirs
         return positions
 
-    async def _look_at_topics(self, clients: TaskClients, states: Mapping[str, State], stored: Mapping[str, dict[TopicPartition, int]]) -> None:
+    async def _look_at_topics(
+        self, clients: TaskClients, states: Mapping[str, State], stored: Mapping[str, dict[TopicPartition, int]], *, is_stale: bool
+    ) -> None:  # fmt: skip
         """Replaces positions in topics that were deleted meanwhile, and notes what the first commit
         has to write.
         """
@@ -165,7 +168,7 @@ class SourcePlacing:
                     if source in stored[topic] and self._is_of_another(source, ids.get(source.topic, "")):
                         stored[topic][source] = begin
         topics = {name: topic_id for ids in (*former.values(), self._topic_ids) for name, topic_id in ids.items()}
-        self.source_topics = None if all(ids == topics for ids in former.values()) else pack_source_topics(topics)
+        self.source_topics = None if not is_stale and all(ids == topics for ids in former.values()) else pack_source_topics(topics)
 
     async def _agreed(self, clients: TaskClients, stored: Mapping[str, Mapping[TopicPartition, int]]) -> dict[TopicPartition, int]:
         """Also writes down where they are from now on."""

@@ -10,6 +10,7 @@ import pytest
 from equipoise import Processor, Record, TaskContext
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.client import TopicPartition
+from equipoise.member.fencing import SOURCE_TOPICS_KEY
 from equipoise.testing.group import NAME
 from equipoise.testing.simulated.kafka.log import Batch
 from tests.simulated import deploys
@@ -220,3 +221,29 @@ def test_copy_of_a_changelog_that_is_made_again_right_before_a_hand_over_is_not_
         group.advance(30)
         assert group.state("s1") == {b"k": b"6", b"z": b"0"}
         assert group.sent() == every("a", 5) + every("a", 6)
+
+
+def test_topics_that_a_former_owner_overwrites_late_are_written_again(guarantee: str) -> None:
+    with Deploys(one(state="s1"), guarantee=guarantee) as group:
+
+        def written() -> list[Any]:
+            return [each for each in group._log("s1", 0).records if each.key == SOURCE_TOPICS_KEY]
+
+        group.join("m1")
+        for _ in range(2):
+            group.write(2)
+            group.advance(20)
+            group.crash("m1")
+            group.join("m1")
+        (first,) = written()
+        place = group._cluster.partition(TopicPartition("s1", 0))
+        assert place is not None
+        group._cluster.append(place, Batch(-1, -1, -1, False, [(first.key, first.value, first.headers, 0)], 100))
+        group.advance(20)
+        group.crash("m1")
+        group.join("m1")
+        group.write(1)
+        group.advance(20)
+        _, late, again = written()
+        assert again.value == late.value
+        assert again.headers != late.headers
