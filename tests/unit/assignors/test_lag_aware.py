@@ -190,6 +190,32 @@ def test_topics_with_little_choice_come_first():
     assert consumers(lags, {"c1": ["all", "one"], "c2": ["all"]}, cross_topic=True) == {"c1": ["one-0"], "c2": ["all-0"]}
 
 
+MIXED = {"A": [f"t{number}" for number in range(9)], "B": ["t0", "t1", "t2"], "C": [f"t{number}" for number in range(2, 9)]}
+"""Subscriptions to nine topics of one partition."""
+
+
+def dealt(owned: dict[str, list[str]], **options: Any) -> tuple[dict[str, list[str]], bool]:
+    """Who has what when a group with these owners rests, and whether that is called optimal."""
+    question = vectors.lag_problem({"lags": {f"t{number}": [10 * number] for number in range(9)}, "subs": MIXED})
+    for _ in range(9):
+        members = [{**each, "active": owned.get(each["id"], [])} for each in question["members"]]
+        answer = json.loads(assign_line(json.dumps({**question, "members": members, "config": {"options": options}})))
+        target = {name: part["active"] for name, part in answer["members"].items()}
+        if target == owned:
+            break
+        owned = target
+    return owned, answer["cost"]["optimal"]
+
+
+@pytest.mark.parametrize("owned", [{}, {"A": ["t0-0"], "B": ["t1-0"], "C": [f"t{number}-0" for number in range(2, 9)]}])
+def test_cross_topic_evens_out_totals_of_different_subscriptions(owned: dict[str, list[str]]):
+    even, optimal = dealt(owned, cross_topic=True)
+    assert sorted(len(tasks) for tasks in even.values()) == [3, 3, 3]
+    assert optimal
+    _, optimal = dealt(owned)
+    assert not optimal, "each topic is dealt alone"
+
+
 @pytest.mark.parametrize("value", [1, "yes", 0.5])
 def test_cross_topic_is_true_or_false(value: Any):
     question = vectors.lag_problem({"lags": {}, "subs": {}})
