@@ -11,7 +11,7 @@ import pytest
 
 from equipoise.events.decisions import EventRejected, MemberExpired
 from equipoise.events.errors import FieldError, InputError
-from equipoise.events.facts import LagReported, LeaveCancelled, LeaveIntended, Load, MemberLeft, RestartIntended, TaskReady, TasksRevoked
+from equipoise.events.facts import LagReported, LeaveCancelled, LeaveIntended, Load, MemberLeft, RestartIntended, Subtopology, TaskReady, TasksRevoked
 from equipoise.events.fields import INT64_MAX
 from equipoise.events.parts import split
 from equipoise.events.records import UnreadDecision
@@ -867,3 +867,10 @@ def test_released_and_ready_tasks_are_split_over_several_facts():
     sent = [fact for fact in session.poll(10) if isinstance(fact, TasksRevoked)]
     assert [task for fact in sent for task in fact.tasks] == list(tasks)
     assert len(sent) == 4
+
+
+def test_join_says_the_members_topology():
+    part = Subtopology(subtopology=0, partitions=2, stateful=True, source_topics=("in",), changelog_topics=("log",))
+    session = MemberSession(settings(subtopologies=(part,)))
+    session.reader_placed(log_id="log", last_number=0, sent_ms=0, answered_ms=0)
+    assert session.join(0).subtopologies == (part,)
