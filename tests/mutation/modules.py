@@ -37,7 +37,7 @@ class Judged:
 MODULES = {
     "statemachine/due.py": Judged(_statemachine("due", "restarts"), 90),
     "statemachine/context.py": Judged(_statemachine("context", "joins_together", "restarts", "transitions"), 90),
-    "statemachine/transitions.py": Judged(_statemachine("transitions", "topologies", "joins_together", "restarts", "rounds", "absences"), 90),
+    "statemachine/transitions.py": Judged(_statemachine("transitions", "joins_together", "restarts", "rounds", "absences"), 90),
     "statemachine/member.py": Judged(_SESSION, 99),
     "statemachine/session_state.py": Judged(_SESSION, 99),
     "statemachine/restarts.py": Judged(_MACHINE),

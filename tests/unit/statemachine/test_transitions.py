@@ -548,6 +548,15 @@ def test_join_of_a_fenced_incarnation_is_rejected():
     assert rejects(context, joined("m1", 1, join_nonce="another")) == ("incarnation_too_low", 1, 1)
 
 
+def test_join_with_another_topology_of_the_same_epoch_is_rejected_and_remembered():
+    context = step("m1")
+    fewer, same = topology(stateful=4).subtopologies, topology(stateful=6).subtopologies
+    assert rejects(context, joined("m2", subtopologies=fewer)) == ("tasks_missing", 1, 0, 6, 4)
+    assert (context.state.refused["m2"].code, context.state.refused["m2"].numbers) == ("tasks_missing", (1, 0, 6, 4))
+    happens(context, joined("m2", subtopologies=same))
+    happens(context, joined("m3", topology_epoch=2, subtopologies=fewer))  # the group knows no topology of that epoch yet
+
+
 def test_join_with_a_margin_outside_its_limits_is_rejected():
     context = step("m1")
     most_step_ms = context.state.settings.max_step_ms
