@@ -234,7 +234,7 @@ def view(replayer: Replayer) -> GroupView:
 
 def _probed_ms(state: GroupState) -> int | None:
     """When the balance was evaluated last because of a change or of the interval: then the interval
-    began anew. None: the next evaluation is due at once, or there is none.
+    began again. None: the next evaluation is due at once, or there is none.
     """
     due_ms = state.probing_deadline_ms
     began_ms = None if due_ms is None else due_ms - state.settings.probing_interval_ms

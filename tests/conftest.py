@@ -36,7 +36,7 @@ TURNS = 6
 _SLOW_IS_NO_FAULT = [hypothesis.HealthCheck.too_slow]
 
 hypothesis.settings.register_profile(
-    "fixed", derandomize=True, deadline=None, max_examples=40, print_blob=True, database=None, suppress_health_check=_SLOW_IS_NO_FAULT
+    "fixed", derandomize=True, deadline=None, max_examples=50, print_blob=True, database=None, suppress_health_check=_SLOW_IS_NO_FAULT
 )
 hypothesis.settings.register_profile("new", deadline=None, max_examples=100, print_blob=True, suppress_health_check=_SLOW_IS_NO_FAULT)
 hypothesis.settings.load_profile("new" if os.environ.get("EXAMPLES") == "new" else "fixed")

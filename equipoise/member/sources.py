@@ -10,7 +10,7 @@ consumer would fetch nothing for the others while it has records that nobody tak
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -39,8 +39,8 @@ ENDS_EVERY_S = 5.0
 slow one seldom.
 """
 DOUBT_S = 1.0
-"""For so long no record is taken after new metadata, while the ids of the topics are not known. A
-broker that does not answer holds up nothing longer.
+"""For so long no record of a topic is taken after new metadata, while its id is not known. A broker
+that does not answer holds up nothing longer.
 """
 ASK_AGAIN_S = 0.2
 ASK_S = 5.0
@@ -61,11 +61,13 @@ class SourceReader:
         self.failure: Exception | None = None
         """Why it reads nothing any more; None: it does."""
         self._keeping_ends: asyncio.Task[None] | None = None
-        self._checking: asyncio.Task[None] | None = None
-        """Asks whether the topics are still those that tasks were placed in."""
+        self._checks: dict[str, asyncio.Task[None]] = {}
+        """Topic -> what asks whether it is still the one that tasks were placed in."""
+        self._unchecked: dict[str, float] = {}
+        """Topic about which metadata was heard, or that is gone -> until when no record of it is
+        taken, unless its id is known before.
+        """
         self._metadata_updates = 0
-        self._in_doubt_until_s = 0.0
-        """0: records may be taken."""
         self._asking: dict[str, asyncio.Future[tuple[str, ...] | None]] = {}
         """Topic -> request for its id that is under way."""
         self.ends: Mapping[TopicPartition, int] = {}
@@ -175,46 +177,60 @@ class SourceReader:
         if not asking.cancelled():
             asking.exception()  # looked at, should nobody wait for it any more
 
-    @property
-    def is_in_doubt(self) -> bool:
-        """Whether records may be of a topic that was made again."""
-        return self._in_doubt_until_s > 0
+    def is_in_doubt(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Whether records of one of them may be of a topic that was made again."""
+        if not self._unchecked:
+            return False
+        now_s = asyncio.get_running_loop().time()
+        return any(now_s < self._unchecked.get(place.topic, 0.0) for place in partitions)
 
     def _heard_metadata(self) -> None:
-        if self._tasks:
-            loop = asyncio.get_running_loop()
-            self._metadata_updates += 1
-            self._in_doubt_until_s = loop.time() + DOUBT_S
-            loop.call_at(self._in_doubt_until_s, self._end_doubt)
-            self._check_topics()
+        """It is asked for again when a topic that is being read is gone, among others."""
+        loop = asyncio.get_running_loop()
+        self._metadata_updates += 1
+        for topic in self._topics():
+            if topic not in self._unchecked:
+                self._unchecked[topic] = loop.time() + DOUBT_S
+                loop.call_later(DOUBT_S, self._wake_unless_checked, topic)
+        self._check_topics()
+
+    def _topics(self) -> Iterable[str]:
+        return dict.fromkeys(place.topic for place in self._tasks)
 
     def _check_topics(self) -> None:
-        if self._checking is None or self._checking.done():
-            self._checking = asyncio.ensure_future(self._check())
+        for topic in self._topics():
+            if topic not in self._checks:
+                self._checks[topic] = asyncio.ensure_future(self._check(topic))
 
-    async def _check(self) -> None:
-        from aiokafka.errors import KafkaError
+    async def _check(self, topic: str) -> None:
+        try:
+            await self._ask_until_known(topic)
+        finally:
+            del self._checks[topic]
+        if self._unchecked.pop(topic, None) is not None:
+            self._wake_all()
 
-        left = {place.topic: place for place in self._tasks}
-        while left:
+    async def _ask_until_known(self, topic: str) -> None:
+        """Until an answer is not older than the last metadata, or no task reads the topic."""
+        from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
+
+        while (place := next((each for each in self._tasks if each.topic == topic), None)) is not None:
             updates = self._metadata_updates
-            for topic, place in list(left.items()):
-                with contextlib.suppress(KafkaError, TimeoutError):
-                    async with asyncio.timeout(ASK_S):
-                        ids = await self.topic_ids([topic], place)
-                    del left[topic]
-                    for sources in set(self._tasks.values()):
-                        sources.compare(ids)
-            if left:
+            try:
+                async with asyncio.timeout(ASK_S):
+                    ids = await self.topic_ids([topic], place)
+            except (KafkaError, TimeoutError) as error:
+                if isinstance(error, UnknownTopicOrPartitionError):
+                    self._unchecked[topic] = math.inf  # it is gone: what comes next may be of another one
                 await asyncio.sleep(ASK_AGAIN_S)
-                left = {topic: place for topic, place in left.items() if place in self._tasks}
-            elif updates != self._metadata_updates:  # heard meanwhile
-                left = {place.topic: place for place in self._tasks}
-        self._end_doubt(is_checked=True)
+                continue
+            for sources in dict.fromkeys(self._tasks.values()):
+                sources.compare(ids)
+            if updates == self._metadata_updates:
+                break
 
-    def _end_doubt(self, *, is_checked: bool = False) -> None:
-        if self._in_doubt_until_s and (is_checked or asyncio.get_running_loop().time() >= self._in_doubt_until_s):
-            self._in_doubt_until_s = 0.0
+    def _wake_unless_checked(self, topic: str) -> None:
+        if topic in self._unchecked:
             self._wake_all()
 
     def _wake_all(self) -> None:
@@ -223,8 +239,8 @@ class SourceReader:
 
     async def stop(self) -> None:
         """Disconnects."""
-        jobs = [task for task in (self._starting, self._waking, self._keeping_ends, self._checking) if task is not None]
-        await call_off(*jobs, *self._asking.values())
+        jobs = [task for task in (self._starting, self._waking, self._keeping_ends) if task is not None]
+        await call_off(*jobs, *self._checks.values(), *self._asking.values())
         await self.consumer.stop()
 
 
@@ -270,7 +286,7 @@ class TaskSources:
         if self._replaced is not None:
             raise self._replaced
         self._most_aside = min(most, SET_ASIDE)
-        if self.reader.is_in_doubt:
+        if self.reader.is_in_doubt(self.partitions):
             return {}
         if not self._aside or self._number_aside >= self._most_aside:  # otherwise there were no more a moment ago
             self._get_aside(most)

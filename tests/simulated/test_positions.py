@@ -12,6 +12,7 @@ from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.member.fencing import SOURCE_TOPICS_KEY
 from equipoise.testing.group import NAME
+from equipoise.testing.simulated.kafka.connected import ConnectedClient
 from equipoise.testing.simulated.kafka.log import Batch
 from tests.simulated import deploys
 from tests.simulated.deployment import CONFIG
@@ -247,3 +248,45 @@ def test_topics_that_a_former_owner_overwrites_late_are_written_again(guarantee:
         _, late, again = written()
         assert again.value == late.value
         assert again.headers != late.headers
+
+
+@pytest.mark.parametrize("gone_s", [0.05, 5.0, 40.0])
+def test_source_that_was_gone_for_any_time_is_read_from_its_beginning(guarantee: str, gone_s: float) -> None:
+    with Deploys(one(), guarantee=guarantee) as group:
+        group.join("m1")
+        group.write(5)
+        group.advance(20)
+        group.make_again("source", gone_s)
+        group.write(12)
+        group.advance(30)
+        assert group.sent() == every("a", 5) + every("a", 12)
+
+
+def test_source_that_is_gone_holds_up_no_other(guarantee: str) -> None:
+    with Deploys([*one(), *one("b", sources="second", name="second")], guarantee=guarantee) as group:
+        group.join("m1")
+        group.write(5)
+        group.write(5, "second")
+        group.advance(20)
+        group._cluster.delete_topic("second")
+        group.advance(20)
+        group.write(5)
+        group.advance(2)
+        assert group.sent() == every("a", 10) + every("b", 5)
+
+
+def test_brokers_without_topic_ids_are_read_on(guarantee: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def no_ids(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(ConnectedClient, "topic_ids", no_ids)
+    with Deploys(one(state="s1"), guarantee=guarantee) as group:
+        group.join("m1")
+        group.write(5)
+        group.advance(20)
+        group.crash("m1")
+        group.join("m1")
+        group.write(5)
+        group.advance(20)
+        assert group.sent() == every("a", 10)
+        assert group.state("s1") == {b"k": b"10"}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TURNS
+from tests.conftest import SLOW, TURNS
 
 ROOT = Path(__file__).parents[2]
 WITHOUT_CI = {name: value for name, value in os.environ.items() if name not in ("CI", "EXAMPLES") and not name.startswith("PYTEST_")}
@@ -130,3 +130,14 @@ def test_solver_is_pinned_to_one_version() -> None:
 
 def test_constraints_name_no_index_or_url() -> None:
     assert not re.search(r"://|^-|@", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+
+
+def test_slow_tests_that_are_named_exist() -> None:
+    named = SLOW.read_text(encoding="utf-8").splitlines()
+    assert named == sorted(set(named))
+    missing = [
+        name for name in named
+        for file, _, function in [name.partition("[")[0].partition("::")]
+        if not re.search(rf"^(async )?def {function}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)
+    ]  # fmt: skip
+    assert not missing, "measure again: pytest --cpu FILE"

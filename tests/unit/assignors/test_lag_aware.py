@@ -311,6 +311,16 @@ def test_while_partitions_are_handed_over_only_the_ownerless_are_dealt():
     assert answer.reasons[ids("0_0")[0]].code == "carried"
 
 
+def test_cross_topic_deals_the_ownerless_by_counts_of_all_topics_while_partitions_are_handed_over():
+    handed = in_flight("0_0", "m1", "m2", "revoking")
+    members = member("m1", "0_0 0_1 0_2 1_0"), member("m2"), member("m3")
+    ownerless = "1_1 1_2 2_0 2_1"
+    question = problem(tasks(stateless=f"0_0 0_1 0_2 1_0 {ownerless}"), *members, in_flight=[handed], options={"cross_topic": True})
+    answer = plan(question)
+    assert movements(answer) == ["0_0 m1 -> m2 revoking"]
+    assert {name: text(part.active) for name, part in answer.members.items()} == {"m1": "0_1 0_2 1_0", "m2": "1_2 2_1", "m3": "1_1 2_0"}
+
+
 def test_unrunnable_task_is_not_dealt():
     assert plan(problem(tasks(stateless="0_0"))).target == {}
     blind = attrs.evolve(member("m1"), subtopologies={7: 1})
