@@ -7,8 +7,9 @@
 
 Two workers and three members on a broker of its own. Members have state and standbys, and write a
 chain of two processors with exactly_once (--guarantee), so that every topic ends in markers of
-transactions. At rest no alert may fire. Then a member is killed and comes back, and a handler
-hangs: the alerts for that must fire. The exit status is 1 when it is otherwise.
+transactions. At rest no alert may fire. Then a member is killed and comes back, a source gets
+partitions that no task reads, and a handler hangs: the alert for each must fire. The exit status is
+1 when it is otherwise.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from collections.abc import Callable, Collection, Coroutine
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+
+from aiokafka.admin import NewPartitions
 
 from equipoise import Connection, Member, Processor, Record, TaskContext
 from equipoise.events.log.kafka.client import NewTopic, TopicPartition
@@ -45,6 +48,7 @@ OWN_TIMES_S = 1_800.0
 FASTER = 30.0
 READY_S = 120.0
 OF_A_KILL = {"EquipoiseMemberDown", "EquipoiseMemberExpired"}
+OF_UNREAD_PARTITIONS = {"EquipoiseUnreadPartitions"}
 OF_A_HANDLER = {"EquipoiseMemberStuck"}
 TOPICS = {"begin": "delete", "middle": "delete", "end": "delete", "begin-state": "compact", "middle-state": "compact"}
 
@@ -82,10 +86,15 @@ async def make_topics(connection: Connection) -> None:
     assert not made, made
 
 
+async def grow(connection: Connection) -> None:
+    async with admin_client(connection) as admin:
+        await admin.create_partitions({"begin": NewPartitions(PARTITIONS + 2)})
+
+
 async def feed(connection: Connection, values: Collection[bytes]) -> None:
     async with writer(connection) as producer:
         for number, value in enumerate(values):
-            await producer.send("begin", value, key=b"k%d" % number)
+            await producer.send("begin", value, key=b"k%d" % number, partition=number % PARTITIONS)
         await producer.flush()
 
 
@@ -199,11 +208,15 @@ def rest(rest_s: float, guarantee: str, folder: Path) -> bool:
         start("m3")
         until(lambda: ready(of_member["m3"]), "m3 is ready")
         watch.during(longest_s, until=lambda fired: not watch.look())
+        watch.say("begin gets two partitions more, and the topology stays as it is")
+        asyncio.run(grow(connection))
+        unread = watch.during(2 * longest_s, until=lambda fired: fired >= OF_UNREAD_PARTITIONS)
         watch.say("a handler hangs")
         asyncio.run(feed(connection, [STICKS]))
         hung = watch.during(2 * longest_s, until=lambda fired: fired >= OF_A_HANDLER)
-        holds = not at_rest and killed >= OF_A_KILL and hung >= OF_A_HANDLER
-        watch.say(f"at rest: {shown(at_rest)}; after the kill: {shown(killed)}; with a handler that hangs: {shown(hung)}")
+        holds = not at_rest and killed >= OF_A_KILL and unread >= OF_UNREAD_PARTITIONS and hung >= OF_A_HANDLER
+        watch.say(f"at rest: {shown(at_rest)}; after the kill: {shown(killed)}")
+        watch.say(f"with partitions that nobody reads: {shown(unread)}; with a handler that hangs: {shown(hung)}")
         watch.say("as it should be" if holds else "NOT as it should be")
         return holds
 
