@@ -251,6 +251,7 @@ class _Explaining:
         sentences.append(f"Why {owner}: {reason}{before}.")
         sentences += self._traffic_then(move)
         sentences += _load_then(move)
+        sentences += _lags_then(move)
         if len(move.steps) > 1:
             sentences.append(
                 f"It was decided at {clock_text(first.append_ms)} (offset {first.offset}) and took {span_text(last.append_ms - first.append_ms)}."
@@ -617,6 +618,17 @@ def _load_then(move: MoveStory) -> list[str]:
     if not told or task is None:
         return []
     return [f"The load then, per thread and of a fair share: {', '.join(told)}; {share_text(task)} of that is {move.task}."]
+
+
+def _lags_then(move: MoveStory) -> list[str]:
+    """How long lags had been uneven, and those of both ends of the movement; empty if they did not
+    cause it.
+    """
+    uneven = move.uneven
+    if uneven is None:
+        return []
+    ends = [f"{uneven.behind.get(name, 0):,} for {name}" for name in (move.source, move.destination) if name is not None]
+    return [f"Lags had been uneven for {span_text(uneven.uneven_ms)}; records behind then: {', '.join(ends)}, {uneven.task_behind:,} for {move.task}."]
 
 
 def expected_ms(member: MemberState, records: int) -> int | None:

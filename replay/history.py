@@ -22,12 +22,14 @@ import attrs
 from equipoise.assignors import AssignmentProblem, Movement, MovementState
 from equipoise.assignors.common.racks import rack_of, traffic_cost
 from equipoise.assignors.common.ranking import acceptable_lag, is_ready
+from equipoise.assignors.lag_aware.options import LagAwareOptions
+from equipoise.assignors.lag_aware.uneven import UNEVEN_SINCE
 from equipoise.assignors.load_balanced.weights import weights
 from equipoise.events.decisions import AssignmentIssued, Move, RoundPlanned
 from equipoise.events.facts import AssignmentObserved, LagReported, MemberJoined, MemberLeft, RoundAsked, Subtopology, TaskReady, TopologyDeclared
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
-from equipoise.replay.replayer import ReplayStep
+from equipoise.replay.replayer import AssignorCall, ReplayStep
 from equipoise.replay.silence import SilenceFinder, SilentPeriod
 from equipoise.statemachine.state import GroupPhase, GroupState
 
@@ -84,6 +86,19 @@ class Candidate:
     """Load of the task itself, in the same unit; equal for all members."""
 
 
+@attrs.frozen(kw_only=True)
+class UnevenLags:
+    """Lags when a group dealt by itself (`equipoise.assignors.lag_aware.uneven`). `uneven_ms`: for
+    how long they had been uneven, in group time. `behind`: member -> records that its partitions
+    were behind, those of the task's topic where each topic is dealt alone. `task_behind`: records
+    of the task itself.
+    """
+
+    uneven_ms: int
+    behind: Mapping[str, int]
+    task_behind: int
+
+
 WAITS = ("slot_full", "carried", "warming", "next_probing")
 """Reasons that name what a movement waits for, or that it continues; not why it began."""
 
@@ -123,6 +138,10 @@ class MoveStory:
     """All members when the movement was decided. Filled only when one task is followed."""
     wanted_because: str | None = None
     """The reason in the plan while the movement only waited; None: the plan had none."""
+    uneven: UnevenLags | None = None
+    """Lags when the movement was decided; None: they did not cause it. Filled only when one task is
+    followed.
+    """
 
     @property
     def outcome(self) -> str:
@@ -293,7 +312,9 @@ class History:
             if waited is not None and waited.destination == move.destination:
                 story = waited
             else:
-                story = MoveStory(task=task, source=source, destination=move.destination, steps=[], candidates=self._candidates(step, task))
+                uneven = None if self._only is None or step.assignor_call is None else uneven_lags(step.assignor_call, task)
+                candidates = self._candidates(step, task)
+                story = MoveStory(task=task, source=source, destination=move.destination, steps=[], candidates=candidates, uneven=uneven)
             self.moves.append(story)
             if move.state in ("warming", "revoking") and _is_ready(state, task, story.destination):
                 story.declared_ready_ms = step.record.append_ms  # declared before the movement was wanted
@@ -513,6 +534,18 @@ def candidates(problem: AssignmentProblem, task: TaskId, *, by_load: bool = Fals
             )
         )
     return found
+
+
+def uneven_lags(call: AssignorCall, task: TaskId) -> UnevenLags | None:
+    """Lags when a plan moved `task` because they had been uneven; None: it did not."""
+    problem, reason = call.problem, call.plan.reasons.get(task)
+    since_ms = problem.memory.get(UNEVEN_SINCE)
+    if reason is None or reason.code != "uneven" or not isinstance(since_ms, int):
+        return None
+    together = LagAwareOptions.of(problem.settings).cross_topic
+    lags = {each.id: each.lag or 0 for each in problem.tasks if together or each.id.subtopology == task.subtopology}
+    behind = {member.id: sum(lags.get(each, 0) for each in member.active) for member in problem.members}
+    return UnevenLags(uneven_ms=problem.now_ms - since_ms, behind=behind, task_behind=lags[task])
 
 
 def _part(state: GroupState, task: TaskId) -> Subtopology | None:

@@ -30,7 +30,7 @@ from equipoise.statemachine.member import MemberSession, MemberSettings
 
 OPTIONS: dict[str, tuple[dict[str, Scalar], ...]] = {
     "cooperative": ({}, {"scheduled_delay_ms": 20_000}, {"scheduled_delay_ms": 0}),
-    "lag_aware": ({}, {"cross_topic": True}),
+    "lag_aware": ({}, {"cross_topic": True}, {"deal_after_ms": 60_000, "deal_gain_records": 1}),
     "learner": ({}, {"strict": True}),
     "load_balanced": ({}, {"load_high_percent": 2, "load_low_percent": 1}),
 }

@@ -88,6 +88,7 @@ REASONS: Mapping[str, str] = {
     "claimed_twice": "several say that they run it; all stop, and the next round says who gets it",
     "dealt": "its topic is dealt by count, then by lag; it falls to {destination}",
     "passed_on": "of all topics together, members have more even counts with it on {destination}",
+    "uneven": "lags have been uneven for deal_after_ms; dealt by them it falls to {destination}",
     "taken_back": "{destination} had not let go of it yet, and keeps it",
     "being_learned": "{source} gives it up while it is being learned, and takes it again",
     "blocked": "the last warm-up on {destination} stalled, or gave its slot to a copy that will be ready far sooner; back-off",

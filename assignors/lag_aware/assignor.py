@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import attrs
+
 from equipoise.assignors.common.assignor import Guarantee
 from equipoise.assignors.common.indexed_problem import NEWEST, VERSION_2, IndexedProblem
 from equipoise.assignors.common.plan import Plan
 from equipoise.assignors.common.problem import AssignmentProblem, MovementState
 from equipoise.assignors.common.transport import SOLVER
+from equipoise.assignors.lag_aware import uneven
 from equipoise.assignors.lag_aware.bundles import Dealt
 from equipoise.assignors.lag_aware.dealing import (
     Topic,
@@ -29,7 +32,7 @@ from equipoise.events.tasks import TaskId
 
 
 class LagAware:
-    """KIP-169. Pure and without memory. Options: see `LagAwareOptions`.
+    """KIP-169. Pure: what it remembers is in its plans. Options: see `LagAwareOptions`.
 
     It does not declare CAUGHT_UP_FIRST, since copies play no part; it assigns no copies, so
     COPIES_CAPPED holds. Its balance is per topic, and is reached when all owners have given up what
@@ -47,13 +50,23 @@ class LagAware:
         """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or for an
         unknown or unsound option.
         """
-        chosen = LagAwareOptions.of(problem.settings)
+        chosen = LagAwareOptions.of(problem.settings, deals_by_itself=not self.behaviour.subscriptions_apart)
         indexed = IndexedProblem(problem, behaviour=self.behaviour)
         topics = topics_of(indexed, task_lags(indexed))
         settled = {task: movement.destination for task, movement in indexed.in_flight.items() if movement.state is MovementState.REVOKING}
         heading = {**indexed.owner, **settled}
         dealt = (_deal_all if chosen.cross_topic else _deal_each)(indexed, topics, heading, settled, chosen)
-        return plan_of(indexed, topics, {**heading, **dealt.owner}, dealt)
+        if not chosen.deal_after_ms:
+            return plan_of(indexed, topics, {**heading, **dealt.owner}, dealt)
+        found = uneven.find(indexed, topics, chosen, problem.memory) if _rests(indexed, topics, dealt) else None
+        if found is not None and indexed.now_ms - found.since_ms >= chosen.deal_after_ms:
+            dealt = found.dealt(indexed.owner)
+        plan = plan_of(indexed, topics, {**heading, **dealt.owner}, dealt)
+        return attrs.evolve(
+            plan,
+            memory={} if found is None or plan.movements else found.memory(),
+            watching=sum(not member.leaving for member in problem.members) > 1,
+        )
 
 
 class LagAware1(LagAware):
@@ -103,6 +116,14 @@ def _deal_all(
             passed_on = frozenset(task for task, name in evening.owner.items() if heading[task] != name)
             return Dealt(evening.owner, unique=False, passed_on=passed_on)
     return _nearer(indexed, topics, chosen) if even else deal_all(indexed, topics, chosen.rack_lag_tolerance)
+
+
+def _rests(indexed: IndexedProblem, topics: Sequence[Topic], dealt: Dealt) -> bool:
+    """Whether nothing is handed over, was asked for, or moves but for traffic."""
+    if indexed.in_flight or indexed.anew:
+        return False
+    moving = (task for task, name in dealt.owner.items() if indexed.owner.get(task) != name)
+    return all(task in dealt.for_traffic for task in moving) and all(task in indexed.owner for topic in topics for task in topic.lags)
 
 
 def _left(indexed: IndexedProblem, topics: Iterable[Topic]) -> Dealt:

@@ -47,6 +47,8 @@ class Dealt:
     """Tasks that change their owner for traffic alone."""
     passed_on: frozenset[TaskId] = frozenset()
     """Tasks that change their owner for the total counts alone."""
+    for_lags: frozenset[TaskId] = frozenset()
+    """Tasks that change their owner because lags have been uneven for long."""
 
 
 def given(bundles: Mapping[str, Sequence[TaskId]], lag_classes: Mapping[TaskId, LagClass], owner: Mapping[TaskId, str]) -> Dealt:

@@ -109,7 +109,12 @@ def _reasons(
         movement = indexed.in_flight.get(task)
         carried = movement is not None and movement.state is MovementState.REVOKING
         behind = indexed.lag(destination, task) if indexed.tasks[task].stateful else lags[task]
-        code = "carried" if carried else benefits.code(task) if task in dealt.for_traffic else "passed_on" if task in dealt.passed_on else "dealt"
+        if carried:
+            code = "carried"
+        elif task in dealt.for_traffic:
+            code = benefits.code(task)
+        else:
+            code = "passed_on" if task in dealt.passed_on else "uneven" if task in dealt.for_lags else "dealt"
         reasons[task] = Reason(
             code=code,
             lag_records=behind,

@@ -49,9 +49,10 @@ class Behind:
 @settings_options(LiveSettings)
 def deal(screen: Screen, settings: LiveSettings, group: str, dry_run: bool, timeout_s: float) -> int:
     """A group of the assignor `lag_aware` keeps its assignment while members have equal numbers of
-    partitions, even when lags grow apart. This command assigns the partitions again by their
-    present lag: it shows what moves, appends one request to the log and waits until a worker
-    answers. Exit code 1: the request was rejected, or no worker answered.
+    partitions, even when lags grow apart, unless its option deal_after_ms is set. This command
+    assigns the partitions again by their present lag: it shows what moves, appends one request to
+    the log and waits until a worker answers. Exit code 1: the request was rejected, or no worker
+    answered.
 
     \b
     Examples:

@@ -15,7 +15,7 @@ HAS = {
     "high_availability": "none",
     "kafka_connect": "connect_protocol, connectors, scheduled_delay_ms",
     "kafka_streams": "none",
-    "lag_aware": "auto_offset_reset, cross_topic, rack_lag_tolerance",
+    "lag_aware": "auto_offset_reset, cross_topic, deal_after_ms, deal_gain_records, rack_lag_tolerance",
     "learner": "strict",
     "load_balanced": "load_cpu, load_disk, load_high_percent, load_low_percent, load_memory, load_throughput",
 }
