@@ -627,8 +627,9 @@ def _lags_then(move: MoveStory) -> list[str]:
     uneven = move.uneven
     if uneven is None:
         return []
-    ends = [f"{uneven.behind.get(name, 0):,} for {name}" for name in (move.source, move.destination) if name is not None]
-    return [f"Lags had been uneven for {span_text(uneven.uneven_ms)}; records behind then: {', '.join(ends)}, {uneven.task_behind:,} for {move.task}."]
+    behind = {name: uneven.behind.get(name, 0) for name in (move.source, move.destination) if name is not None}
+    numbers = ", ".join(f"{records:,} for {name}" for name, records in [*behind.items(), (move.task, uneven.task_behind)])
+    return [f"Lags had been uneven for {span_text(uneven.uneven_ms)}; records behind then: {numbers}."]
 
 
 def expected_ms(member: MemberState, records: int) -> int | None:

@@ -14,7 +14,7 @@ from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.facts import AbsentMember, GroupRejoined, PartitionsObserved, RejoinedMember, TasksRevoked
 from equipoise.events.tasks import TaskId
 from equipoise.seat.consumer_protocol import Subscription, TopicPartition, read_subscription
-from equipoise.seat.log import SeatLog
+from equipoise.seat.log import SeatLog, by_topic
 from equipoise.seat.metadata import TopicMetadata
 from equipoise.seat.names import Client, clients_of, is_static
 from equipoise.seat.topics import Topics, arrange
@@ -159,11 +159,8 @@ def _observe(log: SeatLog, metadata: TopicMetadata, lags: Mapping[TopicPartition
     known = log.state.racks
     racks = {topic: {n: racks for n, racks in of.items() if known.get(topic, {}).get(n) != racks} for topic, of in metadata.racks.items()}
     racks = {topic: of for topic, of in racks.items() if of} if racks_count else {}
-    behind: dict[str, dict[int, int]] = {}
-    for (topic, partition), lag in sorted(lags.items()):
-        behind.setdefault(topic, {})[partition] = lag
-    if racks or behind:
-        log.append(PartitionsObserved(racks=racks, source_lags=behind))
+    if racks or lags:
+        log.append(PartitionsObserved(racks=racks, source_lags=by_topic(lags)))
 
 
 def _rejoined(

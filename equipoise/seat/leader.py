@@ -335,7 +335,7 @@ class Seat:
                 if generation.protocol == COOPERATIVE and self._settings.hold_ms:
                     await self._await_absent()
                 return
-            if assigned_changes(self._book.tick_if_due()):
+            if self._book.is_due() and assigned_changes(self._book.tick(await self._source_lags(self._counts))):
                 log.info("group %s: begins a generation: a wait is over, or a movement is due", self.group)
                 return
             if time.monotonic() - looked_s >= METADATA_S:

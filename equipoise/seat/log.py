@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import EquipoiseError, InputError
-from equipoise.events.facts import GroupConfigured, GroupRejoined, ProbingTick
+from equipoise.events.facts import GroupConfigured, GroupRejoined, PartitionsObserved, ProbingTick
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.group_log import GroupLog, now_ms
 from equipoise.seat.names import Names
@@ -44,17 +44,29 @@ class SeatLog(GroupLog):
         if rejected:
             raise EquipoiseError(f"group {self.group}: generation {fact.generation} was rejected: {rejection_text(rejected[0], fact)}")
 
-    def tick_if_due(self) -> list[DecisionRecord]:
-        """Lets time pass when a deadline of the group is due."""
+    def is_due(self) -> bool:
+        """Whether a deadline of the group is due."""
         state, due_ms = self.state, self._machine.next_deadline_ms
-        if due_ms is None or state.last_append_ms is None or state.now_ms + now_ms() - state.last_append_ms < due_ms:
-            return []
-        return self.append(ProbingTick())
+        return due_ms is not None and state.last_append_ms is not None and state.now_ms + now_ms() - state.last_append_ms >= due_ms
+
+    def tick(self, lags: Mapping[tuple[str, int], int]) -> list[DecisionRecord]:
+        """Lets time pass, as every fact does. `lags`: records behind now, where the assignor deals by
+        them, so that what is decided does not go by those of the last generation.
+        """
+        return self.append(PartitionsObserved(source_lags=by_topic(lags)) if lags else ProbingTick())
 
     def away(self) -> tuple[str, ...]:
         """Members that are waited for."""
         state = self.state
         return tuple(sorted(filter(state.is_away, state.restarts)))
+
+
+def by_topic(lags: Mapping[tuple[str, int], int]) -> dict[str, dict[int, int]]:
+    """Topic -> partition -> its lag."""
+    found: dict[str, dict[int, int]] = {}
+    for (topic, partition), lag in sorted(lags.items()):
+        found.setdefault(topic, {})[partition] = lag
+    return found
 
 
 def assigned_changes(decided: Iterable[DecisionRecord]) -> bool:

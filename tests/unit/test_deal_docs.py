@@ -17,7 +17,8 @@ from equipoise.events.tasks import TaskId
 from tests.groups import HEARTBEAT_MS, Group
 
 PAGE = Path(__file__).parents[2] / "docs" / "assignors.md"
-HEAD = "| lags | `deal_after_ms` | partitions moved | stopped, in all | longest lag of a consumer | records waiting, mean |\n|---|--:|--:|--:|--:|--:|\n"
+COLUMNS = ("lags", "`deal_after_ms`", "partitions moved", "stopped, in all", "longest lag of a consumer", "records waiting, mean")
+HEAD = f"| {' | '.join(COLUMNS)} |\n|---|--:|--:|--:|--:|--:|\n"
 CONSUMERS = ("c1", "c2", "c3", "c4")
 PARTITIONS = 16
 PROCESSED = 5_000
@@ -62,8 +63,8 @@ class Outcome:
 
 
 def outcome(rates: Rates, deal_after_ms: int) -> Outcome:
-    """MINUTES of a group, in steps between two reports, of consumers that process their partitions with
-    equal shares.
+    """What happens in MINUTES, in steps between two reports, to consumers that process their
+    partitions with equal shares.
     """
     group = Group(watched=False)
     options = {"deal_after_ms": deal_after_ms} if deal_after_ms else {}
@@ -78,7 +79,7 @@ def outcome(rates: Rates, deal_after_ms: int) -> Outcome:
             lags[task] += rates(second, task.partition, of_one) * step_s
         owners = group.owners()
         stopped_s += (len(lags) - len(owners)) * step_s
-        for name, member in group.members.items():
+        for member in group.members.values():
             left, mine = PROCESSED * step_s, sorted(member.active, key=lags.__getitem__)
             for place, task in enumerate(mine):
                 done = min(lags[task], left // (len(mine) - place))

@@ -189,7 +189,7 @@ def test_lags_come_before_traffic_when_the_time_is_up():
     assert {reason.code for reason in plan(nearer).reasons.values()} == {"traffic"}
     assert plan(nearer).memory == {}, "what moves for traffic begins the time again"
     due_now = attrs.evolve(in_racks([60, 60, 200, 0]), now_ms=SINCE_MS + AFTER_MS, memory=first.memory)
-    kept = {"uneven_members": ("m2", "m1"), "uneven_since_ms": SINCE_MS, "uneven_tasks": listed("0_0 0_3")}
+    kept: Memory = {"uneven_members": ("m2", "m1"), "uneven_since_ms": SINCE_MS, "uneven_tasks": listed("0_0 0_3")}
     assert {reason.code for reason in plan(attrs.evolve(due_now, memory=kept)).reasons.values()} == {"uneven"}
 
 

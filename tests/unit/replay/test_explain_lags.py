@@ -10,6 +10,7 @@ import re
 import pytest
 
 from equipoise.events.facts import Load
+from equipoise.events.records import Entry
 from equipoise.events.tasks import TaskId
 from equipoise.replay.explanation import explain
 from equipoise.replay.verification import Verdict, verify
@@ -37,7 +38,9 @@ def test_explain_names_the_lags_at_the_move(cross_topic: bool) -> None:
     moved = [task for task, owner in group.owners().items() if before[task] != owner]
     assert len(moved) == 2
     given = next(task for task in moved if before[task] == "m1")
-    log = [entry for record in group.records for entry in (record, *(each for each in group.decisions if each.caused_by == record.offset))]
+    log: list[Entry] = []
+    for record in group.records:
+        log += [record, *(each for each in group.decisions if each.caused_by == record.offset)]
     told = " ".join(explain(log, given).why_here)
     more = 7 if cross_topic else 0
     assert "lags have been uneven for deal_after_ms; dealt by them it falls to m2" in told

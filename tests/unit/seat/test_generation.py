@@ -9,13 +9,15 @@ from pathlib import Path
 import attrs
 import pytest
 
+from equipoise import group_log
 from equipoise.cli.lead import configuration
 from equipoise.events.errors import InputError
 from equipoise.events.log import open_log
 from equipoise.replay.verification import Verdict, verify
+from equipoise.seat import log as seat_log
 from equipoise.seat.consumer_protocol import Subscription, TopicPartition
 from equipoise.seat.generation import Answer, JoinedClient, SeatSettings, answer, without_doubles
-from equipoise.seat.log import SeatLog
+from equipoise.seat.log import SeatLog, assigned_changes
 from equipoise.seat.metadata import TopicMetadata
 from equipoise.seat.names import client_of
 
@@ -195,6 +197,30 @@ def test_answer_lag_aware_deals_by_lags(folder: Path) -> None:
     group.generation("a", "b", lags={("in", 3): 1_000, ("in", 4): 900, ("in", 5): 800, ("in", 0): 700})
     behind = {3: 1_000, 4: 900, 5: 800, 0: 700}
     assert sorted(sum(behind.get(partition, 0) for _, partition in group.of(name)) for name in "ab") == [1_700, 1_700]
+    group.log.close()
+
+
+def test_group_deals_by_itself_by_the_lags_of_the_moment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uneven at both looks: what moves begins a generation. By lags of the last generation alone
+    nothing would, or something that is over.
+    """
+    group = Group(folder, "assignor=lag_aware", "deal_after_ms=60000", "probing_interval_ms=60_000")
+    group.generation("a", "b", lags={("in", number): 0 for number in range(6)})
+    hot = sorted(group.of("a"))
+    lags = {place: 100_000 if place in hot[:2] else 0 for place in [*hot, *group.of("b")]}
+    decided = []
+    for _ in range(2):
+        assert not group.log.is_due()
+        later_ms = group_log.now_ms() + 60_001
+        for module in (group_log, seat_log):
+            monkeypatch.setattr(module, "now_ms", lambda at_ms=later_ms: at_ms)
+        assert group.log.is_due()
+        decided.append(assigned_changes(group.log.tick(lags)))
+    assert decided == [False, True]
+    group.generation("a", "b", lags=lags)
+    behind = [sum(lags[place] for place in group.of(name)) for name in "ab"]
+    assert behind == [100_000, 100_000]
+    assert group.counts() == [3, 3]
     group.log.close()
 
 
