@@ -50,8 +50,8 @@ class SeatLog(GroupLog):
         return due_ms is not None and state.last_append_ms is not None and state.now_ms + now_ms() - state.last_append_ms >= due_ms
 
     def tick(self, lags: Mapping[tuple[str, int], int]) -> list[DecisionRecord]:
-        """Lets time pass, as every fact does. `lags`: records behind now, where the assignor deals by
-        them, so that what is decided does not go by those of the last generation.
+        """Lets time pass. `lags`: records behind now, where the assignor deals by them, as what is
+        decided must not go by those of the last generation.
         """
         return self.append(PartitionsObserved(source_lags=by_topic(lags)) if lags else ProbingTick())
 
