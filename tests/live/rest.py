@@ -32,6 +32,7 @@ from equipoise import Connection, Member, Processor, Record, TaskContext
 from equipoise.events.log.kafka.client import NewTopic, TopicPartition
 from equipoise.events.log.kafka.opening import admin_client, reader
 from tests.groups import configured
+from tests.live import kafka
 from tests.live.brokers import Brokers, free_ports
 from tests.live.builds import started
 from tests.live.kafka import writer
@@ -87,7 +88,7 @@ async def make_topics(connection: Connection) -> None:
 
 
 async def grow(connection: Connection) -> None:
-    async with admin_client(connection) as admin:
+    async with kafka.admin_client(connection) as admin:
         await admin.create_partitions({"begin": NewPartitions(PARTITIONS + 2)})
 
 
