@@ -17,6 +17,7 @@ from equipoise.assignors.common.movements import Movements, WarmupSlots, get_mov
 from equipoise.assignors.common.plan import Plan, Reason
 from equipoise.assignors.common.problem import MovementState
 from equipoise.assignors.common.standbys import Standbys, assign_standbys
+from equipoise.assignors.common.stateless import placed_by_load
 from equipoise.assignors.common.target import Candidates, Target, min_rank
 from equipoise.events.tasks import TaskId
 
@@ -38,6 +39,9 @@ class Balance(Protocol):
         """Owners for tasks that need one now: each one of its candidates, as balanced as they allow
         beside the tasks that are `running`.
         """
+
+    def stateless_for_now(self, candidates: Mapping[TaskId, Candidates], running: Mapping[TaskId, str]) -> Mapping[TaskId, str]:
+        """The same for tasks without state that may run anywhere (`stateless.placed_by_load`)."""
 
     def imbalance(self, owner: Mapping[TaskId, str]) -> int:
         """See `PlanCost.imbalance`."""
@@ -130,17 +134,20 @@ def _now(indexed: IndexedProblem, balance: Balance, candidates: Mapping[TaskId, 
     """Task -> owner after this plan.
 
     Owners keep their tasks. A task without an owner goes to its target if that is a candidate, else
-    to another candidate, as balanced as the candidates allow.
+    to another candidate, as balanced as the candidates allow. Tasks without state come last (see
+    `stateless`).
     """
     if indexed.owner.keys() == target.keys():
         return indexed.owner
     now = {**target, **indexed.owner}
     waiting = {task: takers for task, takers in candidates.items() if task in target and target[task] not in takers.everyone}
+    elsewhere = placed_by_load(indexed, now, target, candidates)
     for task in waiting:
         del now[task]
-    if not waiting and len(now) == len(target):
+    if not waiting and not elsewhere and len(now) == len(target):
         return now  # in the order of the target
     now.update(balance.owners_for_now(waiting, now))
+    now.update(balance.stateless_for_now(elsewhere, {task: member for task, member in now.items() if task not in elsewhere}))
     return {task: now[task] for task in indexed.tasks if task in now}
 
 

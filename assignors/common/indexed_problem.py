@@ -93,6 +93,10 @@ class Behaviour:
     """Of a task that nobody ran the reason names who is soonest ready, or has room, whether or not
     that decided.
     """
+    stateless_at_target: bool = False
+    """Tasks without state go to their target at once, however much runs there until state has
+    moved.
+    """
 
 
 MOST_COPIES = 2_000_000
@@ -119,6 +123,7 @@ VERSION_2 = Behaviour(
     subscriptions_apart=True,
     bound_everywhere=True,
     reasons_unchecked=True,
+    stateless_at_target=True,
 )
 VERSION_1 = attrs.evolve(VERSION_2, slack_on_both_sides=True, leaving_within_caps=True)
 

@@ -18,8 +18,8 @@ spread by the tags (KIP-708).
 A copy stays unless another place is better by one of these costs, so optimal standbys do not move.
 
 Rounds compare each place with all copies before it, so their work grows with the square of the
-copies. After MOST_STEPS of it the copies that are left stay where they are, or go to the least
-loaded members, and the plan is not called optimal.
+copies. After `max_standby_steps` of it the copies that are left stay where they are, or go to the
+least loaded members, and the plan is not called optimal.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from collections.abc import Container, Mapping
 
 import attrs
 
+from equipoise.assignors.common import options
 from equipoise.assignors.common.indexed_problem import IndexedProblem, Pool
 from equipoise.assignors.common.network import AssignmentNetwork, Lane, Offer
 from equipoise.assignors.common.plan import StageCost
@@ -38,6 +39,7 @@ from equipoise.assignors.common.ranking import whole
 from equipoise.assignors.common.shares import Share
 from equipoise.assignors.common.standby_search import StandbySearch, Wish
 from equipoise.assignors.common.transport import stable_hash
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 
 MOST_PLACES = 16
@@ -45,10 +47,11 @@ MOST_PLACES = 16
 different ones for each task. It bounds the arcs, as a tag may differ on every member. With more
 places a plan is not called optimal unless its cost equals its bound.
 """
-MOST_STEPS = 20_000_000
-"""Comparisons of a place with an earlier copy in all rounds, about 20 s of work: the other groups
-of a partition wait for a round. 100,000 tasks with two standbys in seven racks need about half of
-it. A count of steps and no time, because every build must decide the same.
+MAX_STANDBY_STEPS, DEFAULT_STEPS = "max_standby_steps", 20_000_000
+"""An option of all assignors with standbys: comparisons of a place with an earlier copy in all
+rounds; the default is about 20 s of work. The other groups of a partition wait for a round. 100,000
+tasks with two standbys in seven racks need about half of it. A count of steps and no time, because
+every build must decide the same.
 """
 STEPS_OF_A_COPY, STEPS_OF_A_PLACE = 10, 4
 """What a copy that is there, and a place, cost beside their comparisons, in such steps."""
@@ -70,11 +73,16 @@ class StandbyGoal:
     """A lower bound of the cost wherever the tasks run."""
     unique: bool
     within_steps: bool
-    """Whether MOST_STEPS were enough for all copies."""
+    """Whether the steps were enough for all copies."""
     searched: bool
     """Whether it was searched for, not solved: from where the copies are then, another search may
     find better places.
     """
+
+
+def max_standby_steps(settings: GroupSettings) -> int:
+    """The option. Raises FieldError when it is no whole number."""
+    return options.whole(settings, MAX_STANDBY_STEPS, DEFAULT_STEPS)
 
 
 def standby_goal(indexed: IndexedProblem, wishes: Mapping[TaskId, Wish], load: Mapping[str, int], shares: Mapping[str, Share]) -> StandbyGoal:
@@ -83,8 +91,9 @@ def standby_goal(indexed: IndexedProblem, wishes: Mapping[TaskId, Wish], load: M
     """
     goal = _Goal(indexed, wishes, dict(load), shares)
     rounds = max((wish.copies for wish in wishes.values()), default=0)
+    most_steps = max_standby_steps(indexed.settings)
     for number in range(rounds):
-        if number >= ROUNDS and goal.steps >= MOST_STEPS:
+        if number >= ROUNDS and goal.steps >= most_steps:
             goal.place_evenly()
             return goal.result()
         goal.round(number)
@@ -106,7 +115,7 @@ class _Goal:
         self.within_steps = True
         self.rounds = 0
         self.steps = 0
-        """Work done, as MOST_STEPS counts it."""
+        """Work done, as `max_standby_steps` counts it."""
         self.cost = 0
         self._members_of: dict[Pool, dict[str, int]] = {}
         self._most_taken = max((len(wish.never) + wish.copies for wish in wishes.values()), default=0)

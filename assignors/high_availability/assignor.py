@@ -12,6 +12,8 @@ from equipoise.assignors.common.indexed_problem import NEWEST, VERSION_1, VERSIO
 from equipoise.assignors.common.plan import Plan
 from equipoise.assignors.common.problem import AssignmentProblem
 from equipoise.assignors.common.shares import Shares
+from equipoise.assignors.common.standby_goal import MAX_STANDBY_STEPS, max_standby_steps
+from equipoise.assignors.common.stateless import least_loaded
 from equipoise.assignors.common.target import Candidates, Target, adopted_target, constrained_balanced_assignment
 from equipoise.assignors.common.transport import SOLVER
 from equipoise.events.tasks import TaskId
@@ -27,14 +29,15 @@ class HighAvailability:
     guarantees = frozenset(Guarantee)
     announced = False
     """Whether a copy is ready only when its member declares it so, whatever its lag."""
-    options: tuple[str, ...] = ()
+    options: tuple[str, ...] = (MAX_STANDBY_STEPS,)
     """Names of its options in `GroupSettings.options`."""
 
     def assign(self, problem: AssignmentProblem) -> Plan:
         """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or for an
-        unknown option.
+        unknown or unsound option.
         """
         options.known_only(problem.settings, self.name, self.options)
+        max_standby_steps(problem.settings)
         indexed = IndexedProblem(problem, announced=self.announced, behaviour=self.behaviour)
         return hand_over(indexed, _Counts(indexed))
 
@@ -44,6 +47,7 @@ class HighAvailability2(HighAvailability):
 
     version = 2
     behaviour = VERSION_2
+    options = ()
 
 
 class HighAvailability1(HighAvailability):
@@ -51,6 +55,7 @@ class HighAvailability1(HighAvailability):
 
     version = 1
     behaviour = VERSION_1
+    options = ()
     guarantees = GUARANTEES_1
 
 
@@ -69,6 +74,9 @@ class _Counts:
 
     def owners_for_now(self, candidates: Mapping[TaskId, Candidates], running: Mapping[TaskId, str]) -> Mapping[TaskId, str]:
         return constrained_balanced_assignment(self._indexed, self._shares, candidates, running)
+
+    def stateless_for_now(self, candidates: Mapping[TaskId, Candidates], running: Mapping[TaskId, str]) -> Mapping[TaskId, str]:
+        return least_loaded(self._indexed, candidates, running)
 
     def imbalance(self, owner: Mapping[TaskId, str]) -> int:
         return self._shares.imbalance(owner)

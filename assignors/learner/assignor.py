@@ -9,6 +9,7 @@ from equipoise.assignors.common.handover import GUARANTEES_1
 from equipoise.assignors.common.indexed_problem import VERSION_1, VERSION_2
 from equipoise.assignors.common.plan import Plan
 from equipoise.assignors.common.problem import AssignmentProblem, MovementState
+from equipoise.assignors.common.standby_goal import MAX_STANDBY_STEPS
 from equipoise.assignors.high_availability import HighAvailability
 from equipoise.assignors.learner.strict import given_up_by_owners, learning_goes_on, taken_again
 
@@ -28,7 +29,7 @@ class Learner(HighAvailability):
     name = "learner"
     version = 3
     announced = True
-    options = (STRICT,)
+    options = (STRICT, MAX_STANDBY_STEPS)
 
     def assign(self, problem: AssignmentProblem) -> Plan:
         """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or for an
@@ -48,6 +49,7 @@ class Learner2(Learner):
 
     version = 2
     behaviour = VERSION_2
+    options = (STRICT,)
 
 
 class Learner1(Learner):
@@ -55,4 +57,5 @@ class Learner1(Learner):
 
     version = 1
     behaviour = VERSION_1
+    options = (STRICT,)
     guarantees = GUARANTEES_1

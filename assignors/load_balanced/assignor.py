@@ -9,6 +9,7 @@ from equipoise.assignors.common.handover import GUARANTEES_1, hand_over
 from equipoise.assignors.common.indexed_problem import NEWEST, VERSION_1, VERSION_2, IndexedProblem
 from equipoise.assignors.common.plan import Plan
 from equipoise.assignors.common.problem import AssignmentProblem
+from equipoise.assignors.common.standby_goal import MAX_STANDBY_STEPS, max_standby_steps
 from equipoise.assignors.common.transport import SOLVER
 from equipoise.assignors.load_balanced.options import ASSIGNOR, Thresholds
 from equipoise.assignors.load_balanced.target import LoadTarget
@@ -24,12 +25,15 @@ class LoadBalanced:
     behaviour = NEWEST
     solver = SOLVER  # of standbys, where tags matter; the target itself needs none
     guarantees = frozenset(Guarantee)
+    other_options: tuple[str, ...] = (MAX_STANDBY_STEPS,)
 
     def assign(self, problem: AssignmentProblem) -> Plan:
         """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or an
         option is unsound or none of its own.
         """
-        balance = LoadTarget(IndexedProblem(problem, behaviour=self.behaviour), Thresholds.of(problem.settings), problem.memory)
+        thresholds = Thresholds.of(problem.settings, self.other_options)
+        max_standby_steps(problem.settings)
+        balance = LoadTarget(IndexedProblem(problem, behaviour=self.behaviour), thresholds, problem.memory)
         plan = hand_over(balance.indexed, balance)
         return attrs.evolve(
             plan,
@@ -45,6 +49,7 @@ class LoadBalanced2(LoadBalanced):
 
     version = 2
     behaviour = VERSION_2
+    other_options = ()
 
 
 class LoadBalanced1(LoadBalanced):
@@ -52,4 +57,5 @@ class LoadBalanced1(LoadBalanced):
 
     version = 1
     behaviour = VERSION_1
+    other_options = ()
     guarantees = GUARANTEES_1

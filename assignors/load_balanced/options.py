@@ -25,9 +25,11 @@ class Thresholds:
     low: int
 
     @classmethod
-    def of(cls, settings: GroupSettings) -> Thresholds:
-        """Reads the options. Raises FieldError for one that is out of bounds or unknown."""
-        options.known_only(settings, ASSIGNOR, (*DEFAULT_PERCENTS, *DEFAULT_WEIGHTS))
+    def of(cls, settings: GroupSettings, others: tuple[str, ...] = ()) -> Thresholds:
+        """Reads the options. `others`: known ones that are read elsewhere. Raises FieldError for
+        one that is out of bounds or unknown.
+        """
+        options.known_only(settings, ASSIGNOR, (*DEFAULT_PERCENTS, *DEFAULT_WEIGHTS, *others))
         high, low = (options.whole(settings, name, default) for name, default in DEFAULT_PERCENTS.items())
         if not 1 <= low <= high:
             raise FieldError("config.options.load_low_percent", f"{low} is not from 1 to load_high_percent = {high}")

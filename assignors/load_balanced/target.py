@@ -115,6 +115,10 @@ class LoadTarget:
             utilisation.place(task, candidates[task])
         return {task: utilisation.owner[task] for task in sorted(candidates) if task in utilisation.owner}
 
+    def stateless_for_now(self, candidates: Mapping[TaskId, Candidates], running: Mapping[TaskId, str]) -> dict[TaskId, str]:
+        """See `Balance.stateless_for_now`."""
+        return self.owners_for_now(candidates, running)
+
     def imbalance(self, owner: Mapping[TaskId, str]) -> int:
         """Gain of the best single move, in thousandths of a fair share; 0: it is not worth a move.
         """

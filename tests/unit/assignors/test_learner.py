@@ -87,7 +87,7 @@ def test_strict_keeps_tasks_that_could_not_return(owner: dict[str, Any]):
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"srict": True}, "config.options.srict: learner has no such option; it has strict"),
+        ({"srict": True}, "config.options.srict: learner has no such option; it has max_standby_steps, strict"),
         ({"strict": 1}, "config.options.strict: 1 is neither true nor false"),
     ],
 )

@@ -12,12 +12,12 @@ from equipoise.events.settings import GroupSettings
 
 HAS = {
     "cooperative": "revocation_backoff_ms, revocations_per_round, scheduled_delay_ms",
-    "high_availability": "none",
+    "high_availability": "max_standby_steps",
     "kafka_connect": "connect_protocol, connectors, scheduled_delay_ms",
     "kafka_streams": "none",
     "lag_aware": "auto_offset_reset, cross_topic, deal_after_ms, deal_gain_records, rack_lag_tolerance",
-    "learner": "strict",
-    "load_balanced": "load_cpu, load_disk, load_high_percent, load_low_percent, load_memory, load_throughput",
+    "learner": "max_standby_steps, strict",
+    "load_balanced": "load_cpu, load_disk, load_high_percent, load_low_percent, load_memory, load_throughput, max_standby_steps",
 }
 
 

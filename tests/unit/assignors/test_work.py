@@ -7,11 +7,12 @@ from typing import Any
 import attrs
 import pytest
 
-from equipoise.assignors import AssignmentProblem, Plan
+from equipoise.assignors import AssignmentProblem, Plan, registry
 from equipoise.assignors.common import indexed_problem, standby_goal
 from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.high_availability import HighAvailability
 from equipoise.assignors.kafka_streams import KafkaStreams
+from equipoise.events.errors import FieldError
 from tests.unit.assignors.build import member, numbered, problem, tasks
 
 TASKS, MEMBERS, STANDBYS = 40, 10, 6
@@ -49,10 +50,13 @@ def copies(answer: Plan) -> dict[Any, list[str]]:
     return found
 
 
-def test_copies_beyond_the_steps_are_placed_evenly_and_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    question = in_three_racks()
-    exact = answered(question)
-    monkeypatch.setattr(standby_goal, "MOST_STEPS", 0)
+def with_steps(most: object) -> AssignmentProblem:
+    return in_three_racks(options={"max_standby_steps": most})
+
+
+def test_copies_beyond_the_steps_are_placed_evenly_and_stay() -> None:
+    exact = answered(in_three_racks())
+    question = with_steps(0)
     answer = answered(question)
     assert {len(set(names)) for names in copies(answer).values()} == {STANDBYS}, "nobody lacks a copy"
     assert len(copies(answer)) == TASKS
@@ -69,15 +73,22 @@ def test_copies_beyond_the_steps_are_placed_evenly_and_stay(monkeypatch: pytest.
     assert copies(exact) != copies(answer), "the two stages differ, so this test shows the cheaper one"
 
 
-def test_problem_within_the_steps_is_decided_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    question = in_three_racks()
-    before = answered(question)
-    monkeypatch.setattr(standby_goal, "MOST_STEPS", 10**12)
-    assert answered(question) == before
+def test_problem_within_the_steps_is_decided_as_ever() -> None:
+    assert answered(with_steps(10**12)) == answered(in_three_racks())
+
+
+@pytest.mark.parametrize("name", ["high_availability", "learner", "load_balanced"])
+def test_bound_is_an_option_of_all_that_place_standbys_by_racks(name: str) -> None:
+    registry.latest(name).assign(with_steps(0))
+    for bad in (-1, "many", True, 1.5):
+        with pytest.raises(FieldError, match=r"config\.options\.max_standby_steps: .* is not a whole number >= 0"):
+            registry.latest(name).assign(with_steps(bad))
+    for version in range(1, registry.latest(name).version):
+        with pytest.raises(FieldError, match="has no such option"):
+            registry.load(name, version).assign(with_steps(0))
 
 
 def test_rounds_end_when_the_steps_are_spent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standby_goal, "MOST_STEPS", 6_000)
     rounds: list[int] = []
     real = standby_goal._Goal.round
 
@@ -86,7 +97,7 @@ def test_rounds_end_when_the_steps_are_spent(monkeypatch: pytest.MonkeyPatch) ->
         real(self, number)
 
     monkeypatch.setattr(standby_goal._Goal, "round", counted)
-    answered(in_three_racks())
+    answered(with_steps(6_000))
     assert ROUNDS_FIRST < len(rounds) < STANDBYS, rounds
 
 
