@@ -1,7 +1,7 @@
 """Deploys of an application whose shape changes, and what surrounds it: members get other
-processors, sources, states and numbers of partitions, one after the other; brokers forget committed
-offsets; other consumers commit with the group's id; topics are made again. Members are killed at
-any time.
+processors, sources, states and numbers of partitions, one after the other, also under the epoch of
+before by mistake; brokers forget committed offsets and delete records; other consumers commit with
+the group's id; topics are made again. Members are killed at any time.
 
 What must hold in the end: each processor has processed each record of the sources that it reads now
 once (with at_least_once: at least once), and its states have counted every one since they were
@@ -34,6 +34,9 @@ PARTITIONS, GROWN = 2, 3
 START_S = 20.0
 PROCESSED_S = 180.0
 """Within this time after the last fault all records are processed."""
+REFUSED_S = 60.0
+"""Within this time a member with another topology has ended."""
+MISTAKEN = "mistaken"
 GUARANTEES = ("at_least_once", "exactly_once")
 
 
@@ -91,6 +94,13 @@ class Part:
             state.put(b"count", b"%d" % count)
             counts.append(f"{topic}={count}")
         context.send(OUTPUT, " ".join((self.name, record.value.decode(), *counts)).encode(), partition=context.task.partition)
+
+
+class Mistaken(Part):
+    """One that must not be let in."""
+
+    def _handle(self, record: Record, context: TaskContext) -> None:
+        context.send(OUTPUT, f"{MISTAKEN} {record.value.decode()}".encode(), partition=context.task.partition)
 
 
 class DeployStorm:
@@ -155,6 +165,7 @@ class DeployStorm:
     def _changes(self) -> list[Callable[[], None]]:
         can: list[Callable[[], None]] = [
             self._forget_offsets, self._foreign_commit, self._make_source_again, self._restart, self._other_order, self._other_sources,
+            self._forget_epoch, self._delete_records,
         ]  # fmt: skip
         if self._new_states:
             can += [self._add_state]
@@ -187,6 +198,47 @@ class DeployStorm:
             group.advance(self._random.choice((0.1, 2.0)))
             group.join(name)
             group.advance(self._random.choice((0.5, 5.0, 20.0)))
+
+    def _forget_epoch(self) -> None:
+        """A member gets another shape under the same epoch: it ends, and names what differs."""
+        group, name = self._group, self._random.choice(("m1", "m2"))
+        shape = [Mistaken(part.name, list(part.sources), list(part.states)) for part in self._parts]
+        changed = self._random.choice(shape)
+        match self._random.choice(("sources", "state", "part")):
+            case "sources":
+                changed.sources = ["second"] if "source" in changed.sources else ["source"]
+            case "state":
+                changed.states = changed.states[1:] or [STATES[-1]]
+            case "part":
+                shape.append(Mistaken("other", ["source"], []))
+        right, group._deployed = group._deployed, [part.processor() for part in shape]
+        if group._seats[name].process is not None:
+            group.crash(name)
+        group.join(name)
+        end_s = group.now_s + REFUSED_S
+        while group._seats[name].process is not None and group.now_s < end_s:
+            group.advance(1)
+        if "topology_epoch" not in str(group._seats[name].error):
+            self.problems.append(f"{name} has another topology under the same epoch, and its error is {group._seats[name].error!r}")
+        group._deployed = right
+        if group._seats[name].process is not None:
+            group.crash(name)
+        group.join(name)
+
+    def _delete_records(self) -> None:
+        """As brokers do by retention: what is processed, or also what is not."""
+        topic = self._random.choice(SOURCES)
+        if self._random.random() < 0.5:
+            self._settle()
+        away = self._random.random() < 0.5
+        if away:
+            self._stop_all()
+            self._write()
+        self._records[topic] = []
+        for partition in range(self._group._partitions):
+            self._group._cluster.delete_records(TopicPartition(topic, partition), self._group._log(topic, partition).end)
+        if away:
+            self._group.join("m1", "m2")
 
     def _forget_offsets(self) -> None:
         self._group.forget_offsets()
@@ -280,9 +332,13 @@ class DeployStorm:
         self._deploy()
 
     def _grow(self) -> None:
+        """Sometimes members are only started again first, and leave the new partitions unread."""
         for topic in (*SOURCES, *STATES, OUTPUT):
             self._group._cluster.grow_topic(topic, GROWN)
         self._group._partitions = GROWN
+        if self._random.random() < 0.5:
+            self._restart()
+            self._write()
         self._deploy()
 
     # What must hold
@@ -320,9 +376,11 @@ class DeployStorm:
     def _compare(self) -> None:
         lives = {part.name: part.lives for part in (*self._parts, *self._away)}
         processed = self._processed()
+        if mistaken := [record for name, record, *_ in processed if name == MISTAKEN]:
+            self.problems.append(f"a member that must not be let in has processed {mistaken[:5]}")
         if self._guarantee == "at_least_once":
             return
-        for (name, record), times in Counter((name, record) for name, record, _, _ in processed).items():
+        for (name, record), times in Counter((name, record) for name, record, _, _ in processed if name != MISTAKEN).items():
             if times > lives[name]:
                 self.problems.append(f"{name} has processed {record} {times} times")
         last: dict[tuple[str, int], int] = {}
