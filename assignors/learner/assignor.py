@@ -29,7 +29,7 @@ class Learner(HighAvailability):
     name = "learner"
     version = 3
     announced = True
-    options = (STRICT, MAX_STANDBY_STEPS)
+    options: tuple[str, ...] = (STRICT, MAX_STANDBY_STEPS)
 
     def assign(self, problem: AssignmentProblem) -> Plan:
         """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or for an
