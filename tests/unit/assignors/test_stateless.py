@@ -74,7 +74,7 @@ def test_capacity_counts():
     assert [str(each.task) for each in waiting(answer) if each.task.subtopology == 1] == []
 
 
-def test_who_leaves_gives_its_tasks_away_at_once():
+def test_leaving_member_gives_its_tasks_away_at_once():
     two_kinds = tasks(numbered(6), numbered(2, subtopology=1))
     answer = plan(problem(two_kinds, member("m1", numbered(6)), member("m2", numbered(2, subtopology=1), leaving=True), member("m3")))
     assert not [each for each in waiting(answer) if each.task.subtopology == 1], movements(answer)
