@@ -181,8 +181,7 @@ class Exchanges:
         pair: tuple[int, Offer, Offer] | None = None
         for place in shared:
             pair = self._better(gap, mine[place], other[place], pair)
-        if more and fewer:
-            pair = self._better(gap, sorted(more), sorted(fewer), pair)
+        pair = self._better(gap, sorted(more), sorted(fewer), pair)
         if pair is not None and (best is None or pair[0] - 2 * self._price > best[0]):
             best = pair[0] - 2 * self._price, Exchange(giver, taker, pair[1][2], pair[2][2])
         if best is None or best[0] < 0:
@@ -195,7 +194,7 @@ class Exchanges:
         order, so what fits best to the next of one is not before what fits to the last.
         """
         most, half, after = 0 if best is None else best[0], gap // 2, 0
-        for place in range(bisect_left(gives, (max(most, 1),)), len(gives)):
+        for place in range(bisect_left(gives, (most,)), len(gives)):
             offer = gives[place]
             while after < len(takes) and takes[after][0] < offer[0] - half:
                 after += 1

@@ -368,7 +368,7 @@ def _stays(group: AssignorGroup) -> None:
         again = group.assignor.assign(group.problem())
         assert not again.movements, f"it had settled, and {[str(movement.task) for movement in again.movements]} move"
         assert not again.probing, "it has settled, and wants to be asked again"
-        assert {name: (list(part.active), list(part.standby), list(part.warmup)) for name, part in again.members.items()} == rest
+        assert {name: (sorted(part.active), list(part.standby), list(part.warmup)) for name, part in again.members.items()} == rest
         if all(process.leaving for process in group.members.values()):
             return
         assert len(group.owners()) == len(group.tasks), "not every task has an owner"

@@ -173,16 +173,16 @@ class AssignorGroup:
         beyond `most_rounds`.
 
         A plan that waits until a stated time is asked again in the next round. So is one that
-        depends on measurements, as by the leader, until it changes nothing.
+        depends on measurements, as by the leader, until it changes nothing and remembers the same.
         """
         plan = self.decide()
         for rounds in range(most_rounds + 1):
             if not plan.probing and plan.scheduled_ms is None:
                 if not plan.watching:
                     return rounds
-                before = plan.members
+                before = plan
                 plan = self.round()
-                if plan.members == before:
+                if (plan.members, plan.memory) == (before.members, before.memory):
                     return rounds
             else:
                 self.now_ms = max(self.now_ms, plan.revocations.until_ms, plan.ask_again_ms or 0, *plan.lost_until_ms.values(), 0)

@@ -16,6 +16,7 @@ _MACHINE = _statemachine(
 )  # fmt: skip
 _PARTITION = _statemachine("partition", "published", "refused_configuration")
 _SESSION = _statemachine("keepalive", "member", "member_boundaries", "session_state")
+_UNEVEN = ("tests/unit/assignors/test_lag_aware_uneven.py", "tests/unit/assignors/test_exchanges.py")
 _RANKING = ("tests/unit/assignors/test_ranking.py",)
 _STANDBYS = ("tests/unit/assignors/test_standbys.py", "tests/unit/assignors/test_rack_standbys.py")
 _ASSIGNORS = tuple(
@@ -35,6 +36,8 @@ class Judged:
 
 
 MODULES = {
+    "assignors/lag_aware/exchanges.py": Judged(_UNEVEN),
+    "assignors/lag_aware/uneven.py": Judged(_UNEVEN),
     "statemachine/due.py": Judged(_statemachine("due", "restarts"), 90),
     "statemachine/context.py": Judged(_statemachine("context", "joins_together", "restarts", "transitions"), 90),
     "statemachine/transitions.py": Judged(_statemachine("transitions", "joins_together", "restarts", "rounds", "absences"), 90),

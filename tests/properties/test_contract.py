@@ -23,6 +23,20 @@ def loaded(problem: AssignmentProblem) -> AssignmentProblem:
     return attrs.evolve(problem, tasks=tuple(attrs.evolve(task, load=load(task)) for task in problem.tasks))
 
 
+def behind(problem: AssignmentProblem) -> AssignmentProblem:
+    """Lags by task, the same in every call; every fifth task has none."""
+
+    def lag(task: Task) -> int | None:
+        number = 7 * task.id.partition + 3 * task.id.subtopology
+        return None if number % 5 == 4 else number % 4 * 1_000
+
+    return attrs.evolve(problem, tasks=tuple(attrs.evolve(task, lag=lag(task)) for task in problem.tasks))
+
+
+LAG_OPTIONS = st.fixed_dictionaries(
+    {"cross_topic": st.booleans()},
+    optional={"rack_lag_tolerance": st.sampled_from([0, 10]), "deal_after_ms": st.just(1), "deal_gain_records": st.just(100)},
+)
 LOAD_OPTIONS = st.fixed_dictionaries(
     {},
     optional={
@@ -47,10 +61,8 @@ SUBJECTS: dict[str, Subject] = {
     ),
     "lag_aware": Subject(
         assignor=LagAware(),
-        group_settings={
-            "options": st.fixed_dictionaries({"cross_topic": st.booleans()}, optional={"rack_lag_tolerance": st.sampled_from([0, 10])}),
-            "rack_aware_strategy": st.sampled_from(["none", "min_cost"]),
-        },
+        group_settings={"options": LAG_OPTIONS, "rack_aware_strategy": st.sampled_from(["none", "min_cost"])},
+        adapted=behind,
     ),
     "cooperative": Subject(
         assignor=registry.latest("cooperative"),

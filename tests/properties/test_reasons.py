@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from typing import cast
 
 import attrs
 import pytest
@@ -16,9 +17,11 @@ from equipoise.assignors import AssignmentProblem, Assignor, MemberSpec, Plan, R
 from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.load_balanced.weights import weights
 from equipoise.events.tasks import TaskId
-from equipoise.testing import problems
+from equipoise.testing import AssignorGroup, problems, stateless
 
 ASSIGNORS = [registry.latest(name) for name in ("high_availability", "learner", "cooperative", "lag_aware", "load_balanced")]
+UNEVEN_MS = 60_000
+LAGS = st.sampled_from([0, 0, 5, 90, 4_000])
 WITH_RACKS = {
     "rack_aware_strategy": st.sampled_from(["none", "none", "min_cost", "balanced_min_cost"]),
     "rack_traffic_cost": st.sampled_from([10, 1]),
@@ -147,6 +150,7 @@ CLAIMS: Mapping[str, Callable[[Said], bool]] = {
     "lost_elsewhere": lambda said: said.facts.tasks[said.task].lost_since_ms is not None and said.task not in said.member.previously_owned,
     "passed_on": lambda said: said.destination in said.facts.eligible(said.task) and said.destination != said.source,
     "dealt": lambda said: said.destination in said.facts.eligible(said.task),
+    "uneven": lambda said: said.problem.now_ms - cast(int, said.problem.memory["uneven_since_ms"]) >= UNEVEN_MS,
 }
 NO_CLAIM = {"standby", "lost", "next_step", "back_off", "lost_work_waits"}
 
@@ -173,6 +177,27 @@ def said_of(problem: AssignmentProblem, plan: Plan) -> list[Said]:
         if move is not None and reason.because is not None:
             found.append(attrs.evolve(said, reason=attrs.evolve(reason, code=reason.because)))
     return found
+
+
+@settings(max_examples=50)
+@given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=2), members=st.integers(2, 4), lags=st.lists(LAGS, min_size=8, max_size=8))
+def test_reason_is_true_after_uneven_lags(sizes: list[int], members: int, lags: list[int]):
+    """Of a group at rest that deals by itself, asked again after the time."""
+    made = [task for topic, size in enumerate(sizes) for task in stateless(size, subtopology=topic)]
+    group = AssignorGroup(made, {f"m{number}": 1 for number in range(members)}, assignor=registry.latest("lag_aware"))
+    group.settle(9)
+    tasks = tuple(attrs.evolve(task, lag=lag) for task, lag in zip(group.problem().tasks, lags, strict=False))
+    chosen = attrs.evolve(group.settings, options={"deal_after_ms": UNEVEN_MS, "deal_gain_records": 1})
+    resting = attrs.evolve(group.problem(), tasks=tasks, settings=chosen)
+    first = group.assignor.assign(resting)
+    assert not first.movements
+    later = attrs.evolve(resting, now_ms=resting.now_ms + UNEVEN_MS, memory=first.memory)
+    plan = group.assignor.assign(later)
+    assert len(plan.movements) > 0 or not first.memory
+    for said in said_of(later, plan):
+        assert said.reason.code == "uneven"
+        assert CLAIMS["uneven"](said)
+        assert said.destination in said.facts.eligible(said.task)
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS, ids=lambda each: each.name)

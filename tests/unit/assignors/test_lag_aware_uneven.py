@@ -63,6 +63,7 @@ def test_deals_after_the_time_and_not_before():
     dealt = plan(uneven(lags, "0_0 0_1", "0_2 0_3", at_ms=SINCE_MS + AFTER_MS, memory=found.memory))
     assert movements(dealt) == ["0_1 m1 -> m2 revoking", "0_3 m2 -> m1 revoking"]
     assert {str(task): (reason.code, reason.lag_records) for task, reason in dealt.reasons.items()} == {"0_1": ("uneven", 60), "0_3": ("uneven", 2)}
+    assert not dealt.unique
     assert (dealt.memory, dealt.probing, dealt.watching, dealt.cost.optimal) == ({}, True, True, False)
 
 
@@ -205,7 +206,10 @@ def test_lags_come_before_traffic_when_the_time_is_up():
         {"uneven_members": ("m2", "m1"), "uneven_since_ms": 0, "uneven_tasks": listed("9_9 0_9")},
         {"uneven_members": ("m1", "m2"), "uneven_since_ms": 0, "uneven_tasks": listed("0_1 0_3")},
         {"uneven_members": ("m2",), "uneven_since_ms": 0, "uneven_tasks": listed("0_1")},
-        {"uneven_members": 7, "uneven_since_ms": 0, "uneven_tasks": 7},
+        {"uneven_members": 7, "uneven_since_ms": 0, "uneven_tasks": listed("0_1 0_3")},
+        {"uneven_members": ("m2", "m1"), "uneven_since_ms": 0, "uneven_tasks": 7},
+        {"uneven_since_ms": 0, "uneven_tasks": listed("0_1 0_3")},
+        {"uneven_members": listed("0_3 0_1"), "uneven_since_ms": 0, "uneven_tasks": listed("0_1 0_3")},
         {"uneven_members": listed("0_1"), "uneven_since_ms": 0, "uneven_tasks": ("m2",)},
         {"uneven_members": ("m2", "m1"), "uneven_since_ms": ("m1",), "uneven_tasks": listed("0_1 0_3")},
         {"rebalancing": 1},
@@ -228,6 +232,19 @@ def test_chain_of_exchanges_is_made_in_order():
     assert movements(plan(uneven(lags, *held, at_ms=10**9, memory=memory))) == [
         "0_0 m1 -> m3 revoking", "0_2 m2 -> m1 revoking", "0_4 m3 -> m2 revoking"
     ]  # fmt: skip
+
+
+    memory = {"uneven_members": ("m2", "m1", "m3"), "uneven_since_ms": 0, "uneven_tasks": listed("0_0 0_2 0_2")}
+    lags = {"0_0": 900, "0_1": 300, "0_2": 400, "0_3": 0, "0_4": 0}
+    onward = plan(uneven(lags, "0_0 0_1", "0_2 0_3", "0_4", at_ms=10**9, memory=memory))
+    assert movements(onward) == ["0_0 m1 -> m2 revoking", "0_2 m2 -> m3 revoking"]
+
+
+def test_what_is_left_of_the_memory_is_taken_up():
+    """A partition that is gone comes before an exchange that pays."""
+    memory: Memory = {"uneven_members": ("m2", "m2", "m1"), "uneven_since_ms": 0, "uneven_tasks": listed("9_9 0_1 0_3")}
+    lags: Lags = {"0_0": 100, "0_1": 60, "0_2": 3, "0_3": 2}
+    assert len(plan(uneven(lags, "0_0 0_1", "0_2 0_3", at_ms=10**9, memory=memory)).movements) == 2
 
 
 # Options
