@@ -45,9 +45,10 @@ def available() -> dict[tuple[str, int], Assignor]:
         try:
             assignor = entry_point.load()()
             key = str(assignor.name), int(assignor.version)
-        except (ImportError, AttributeError, TypeError, ValueError) as error:
+        except (Exception, SystemExit) as error:  # code of the package may raise anything
             raise InputError(
-                f"entry point {entry_point.name} = {entry_point.value}: {error}; mend or uninstall the package that declares it"
+                f"entry point {entry_point.name} = {entry_point.value}: {type(error).__name__}: {error}; "
+                "mend or uninstall the package that declares it"
             ) from error
         if key in found and type(found[key]) is not type(assignor):
             raise InputError(

@@ -32,7 +32,7 @@ class ProcessDiedError(EquipoiseError):
     """A process ended without an answer. Perhaps the kernel killed it because memory was short."""
 
 
-class _Ended(BaseException):
+class _Ended(KeyboardInterrupt):
     """The parent terminated this process."""
 
 

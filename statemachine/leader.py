@@ -6,6 +6,9 @@ in flight and never replaces them (docs/protocol.md#d9): they are part of the as
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from equipoise.assignors import AssignmentProblem, Assignor, Movement, MovementState, Plan, Reason
 from equipoise.assignors.common.validation import plan_faults
 from equipoise.events import parts
@@ -78,9 +81,23 @@ def propose(context: StepContext, assignor: Assignor, offset: int) -> None:
     context.emitted += parts.split(proposed, context.most_event_bytes)
 
 
+@contextlib.contextmanager
+def only_exceptions(assignor: Assignor) -> Iterator[None]:
+    """Raises what an assignor raises as an Exception. SystemExit and the like would end the leader
+    of all groups, and not its own alone.
+    """
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):  # the second: Ctrl-C, or SIGTERM
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"assignor {assignor.name} {assignor.version} raised {type(error).__name__}: {error}") from error
+
+
 def ask(state: GroupState, assignor: Assignor, problem: AssignmentProblem, offset: int) -> Plan:
     """The assignor's plan. Raises GroupHalted when it is invalid."""
-    plan = assignor.assign(problem)
+    with only_exceptions(assignor):
+        plan = assignor.assign(problem)
     faults = plan_faults(problem, plan, assignor.guarantees)
     if faults:
         problem_text = f"the plan of {assignor.name} {assignor.version} does not hold: {faults[0]}; the last one stays in force"

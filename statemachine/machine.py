@@ -160,7 +160,9 @@ class GroupMachine:
         if record.refused:
             return ASSIGNOR_UNAVAILABLE
         try:
-            check_settings(self._find_assignor(config, record.offset), config.knobs)
+            assignor = self._find_assignor(config, record.offset)
+            with leader.only_exceptions(assignor):
+                check_settings(assignor, config.knobs)
         except InputError:
             return "knobs_refused"
         return None

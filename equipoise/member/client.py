@@ -22,6 +22,7 @@ from equipoise.events.facts import TopologyDeclared
 from equipoise.events.log.kafka.client import partition_of_key
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.tasks import Lag, TaskId
+from equipoise.member.callbacks import check_callback
 from equipoise.member.context import Callback
 from equipoise.member.error_policy import ParkedTask
 from equipoise.member.host import MemberHost
@@ -146,6 +147,8 @@ class Member:
         self._connection = Connection.from_environment() if connection is None else connection
         self._callbacks = {"on_assigned": on_assigned, "on_standby": on_standby, "on_revoked": on_revoked, "on_asked": on_asked}
         self._prepare = prepare
+        for field, callback in {**self._callbacks, "prepare": prepare}.items():
+            check_callback(field, callback)
         self._check_facts(self._topology([1] * len(self._processors)))
         self._host: MemberHost | None = None
         self._leads = lead

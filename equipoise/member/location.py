@@ -85,6 +85,6 @@ def task_of_key(key: bytes, topology: TopologyDeclared, subtopology: int | None,
     if chosen not in partitions:
         raise InputError(f"owner: there is no sub-topology {chosen}; there are {there}")
     partition = partitioner(key, partitions[chosen])
-    if not 0 <= partition < partitions[chosen]:
-        raise InputError(f"owner: the partitioner returns {partition}, and sub-topology {chosen} has {partitions[chosen]} partitions")
+    if not isinstance(partition, int) or not 0 <= partition < partitions[chosen]:
+        raise InputError(f"owner: the partitioner returns {partition!r:.60}, and sub-topology {chosen} has {partitions[chosen]} partitions")
     return TaskId(chosen, partition)

@@ -13,6 +13,7 @@ from equipoise.events import fields
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.facts import GroupConfigured
 from equipoise.events.log.kafka.topics import DEFAULT_PREFIX
+from equipoise.member.callbacks import check_callback
 from equipoise.member.error_policy import ErrorPolicy
 from equipoise.member.fencing import AT_LEAST_ONCE, EXACTLY_ONCE
 from equipoise.member.serdes import BytesSerde, Serde, check_serde
@@ -24,6 +25,10 @@ FAILOVER_MS = 15_000
 
 def _serde(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
     check_serde(attribute.name, value)
+
+
+def _opens_stores(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    check_callback(attribute.name, value, may_be_class=True)
 
 
 def refuse_unknown(place: str, given: Iterable[str], known: Collection[str]) -> None:
@@ -122,7 +127,7 @@ class MemberOptions:
     """With ``on_sigterm="restart"``: the member runs on while other members restart. False: it
     stops at once, beside them.
     """
-    open_store: OpenStore | None = None
+    open_store: OpenStore | None = attrs.field(default=None, validator=_opens_stores)
     """Opens a store. None: `RocksStore` with a state directory, `MemoryStore` without."""
     restore_records_per_s: float | None = attrs.field(default=None, validator=fields.optional(fields.number()))
     """Limit on restoring, of all copies together. None: no limit."""

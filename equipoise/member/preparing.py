@@ -18,6 +18,7 @@ import attrs
 from equipoise.events.errors import InputError
 from equipoise.events.facts import PREPARED
 from equipoise.events.tasks import TaskId
+from equipoise.member.callbacks import awaitable
 from equipoise.member.raised import ApplicationError, is_cancelled
 from equipoise.runtime import DEPLOYED, Runtime
 
@@ -171,5 +172,6 @@ class Preparer:
         prepare = self._prepare
         is_coroutine = inspect.iscoroutinefunction(prepare) or inspect.iscoroutinefunction(getattr(prepare, "__call__", None))  # noqa: B004
         result: Any = prepare(context) if is_coroutine else await self._runtime.run_blocking(prepare, context)
-        if inspect.isawaitable(result):
-            await result
+        awaited = awaitable(result)
+        if awaited is not None:
+            await awaited

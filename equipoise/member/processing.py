@@ -5,11 +5,10 @@ error policy says when one raises. Without Kafka, so that tests of applications 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
@@ -17,11 +16,12 @@ from equipoise.events import fields
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.client import ConsumedRecord, Record, TopicPartition
 from equipoise.events.tasks import TaskId
+from equipoise.member.callbacks import awaitable, call, check_callback
 from equipoise.member.context import TaskContext
 from equipoise.member.error_policy import ErrorPolicy, ParkedTask, dead_letter, error_text, place_of
 from equipoise.member.failures import Failures
 from equipoise.member.options import refuse_unknown
-from equipoise.member.raised import is_cancelled, passed_on
+from equipoise.member.raised import is_cancelled
 from equipoise.member.refusals import Refused, RefusedRecord, refused_by
 from equipoise.member.serdes import BytesSerde, Serde
 from equipoise.member.sizes import OversizedError
@@ -83,6 +83,8 @@ class Processor:
     def __attrs_post_init__(self) -> None:
         if (self.handler is None) == (self.batch_handler is None):
             raise InputError("Processor: give it a handler or a batch_handler")
+        check_callback("handler", self.handler)
+        check_callback("batch_handler", self.batch_handler)
         if self.name:
             fields.check_name("Processor.name", self.name)
         if not self.sources:
@@ -154,7 +156,7 @@ class Processing:
                 else:
                     batch = records[done : done + given]
                     result = batch_handler(batch if as_is else list(map(record_of, batch)), context)  # type: ignore[misc, arg-type]  # it has one
-                if result.__class__ is CoroutineType or (result is not None and inspect.isawaitable(result)):
+                if result.__class__ is CoroutineType or (result is not None and awaitable(result) is not None):
                     await result
             except (Exception, asyncio.CancelledError) as error:  # the application's code may raise anything; the rest ends the member
                 if isinstance(error, asyncio.CancelledError) and is_cancelled():
@@ -287,16 +289,3 @@ def parked(task: TaskId, topic: str, partition: int, offset: int, error: BaseExc
     )
     return made
 
-
-async def call(function: Callable[..., Awaitable[None] | None], *arguments: Any) -> None:
-    """Calls a function or a coroutine function of the application. A CancelledError that nobody has
-    asked for is raised as ApplicationError.
-    """
-    try:
-        result = function(*arguments)
-        if inspect.isawaitable(result):
-            await result
-    except asyncio.CancelledError as error:
-        if is_cancelled():
-            raise
-        raise passed_on(error) from error

@@ -28,7 +28,7 @@ from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.member.directory import StateDirectory
 from equipoise.member.ends import ASK_S, ChangelogEnds
 from equipoise.member.fencing import CopiedTopic, FencedStore, Owners, TakeIf
-from equipoise.member.stores import DamagedStoreError, OpenStore, StoreError, guarded
+from equipoise.member.stores import DamagedStoreError, OpenStore, StoreError, opened
 from equipoise.member.throttle import Throttle
 from equipoise.runtime import DEPLOYED, Runtime
 
@@ -222,11 +222,16 @@ class ChangelogRestorer:
         for consumer in (getattr(self, "_consumer", None), getattr(self, "_asker", None)):  # `start` may have failed before
             if consumer is not None:
                 await consumer.stop()
-        for task in list(self._copies):
-            self.leave(task)
-        for stores in self._kept.values():
-            _close(stores)
+        left = [each.stores for each in self._copies.values()] + list(self._kept.values())
+        for waiting in [each.waiting for each in self._copies.values() if each.waiting is not None]:
+            waiting.cancel()
+        self._copies.clear()
         self._kept.clear()
+        for stores in left:
+            try:
+                _put_down(stores)
+            except StoreError as error:  # its changelog has all of it; the others are to be closed, too
+                _LOG.error("%s", error)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -234,23 +239,29 @@ class ChangelogRestorer:
 
     # Orders
 
+    def order(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Calls one of the methods below, for those who do not wait for its end: an error of a
+        store is reported to `failed`.
+        """
+        try:
+            function(*arguments)
+        except Exception as error:  # noqa: BLE001  # nobody else would hear of it
+            self._failed(error)
+
     def follow(self, task: TaskId) -> None:
         """Keeps a copy of `task` up to date."""
         if task not in self._copies:
-            try:
-                self._copies[task] = _RestoredCopy(self._take_stores(task))
-            except Exception as error:  # noqa: BLE001  # nobody waits for this
-                self._failed(error)
+            self._copies[task] = _RestoredCopy(self._take_stores(task))
             self._woken.set()
 
     def leave(self, task: TaskId) -> None:
         """Stops following `task`. Its copy stays as it is."""
         copy = self._copies.pop(task, None)
         if copy is not None:
-            self._put_away(task, copy.stores)
             if copy.waiting is not None:
                 copy.waiting.cancel()
             self._woken.set()
+            self._put_away(task, copy.stores)
             self._report(now=True)
 
     async def restore(self, task: TaskId, take_if: TakeIf = _never) -> tuple[Owners, dict[str, FencedStore] | None]:
@@ -310,7 +321,7 @@ class ChangelogRestorer:
             return self._open_in(folder, place)
 
     def _open_in(self, folder: Path, place: str) -> FencedStore:
-        store = guarded(self._open_store(folder), place)
+        store = opened(self._open_store, folder, place)
         try:
             return FencedStore(store, place)
         except DamagedStoreError:
@@ -346,9 +357,7 @@ class ChangelogRestorer:
         self._assigned = frozenset()
 
     def _put_away(self, task: TaskId, stores: dict[str, FencedStore]) -> None:
-        for each in stores.values():
-            if each.is_damaged:
-                each.wipe()
+        _wipe_damaged(stores)
         if all(each.store.lasting for each in stores.values()):
             self._on_disk[task] = {topic: store.position for topic, store in stores.items()}
             _close(stores)
@@ -746,6 +755,17 @@ def _why_no_copy(store: FencedStore, topic: CopiedTopic, end: int) -> str:
     if not why and (store.position < topic.begin or (former is None and store.position == topic.begin)):
         why = f"it now begins at {topic.begin}"
     return why
+
+
+def _wipe_damaged(stores: dict[str, FencedStore]) -> None:
+    for each in stores.values():
+        if each.is_damaged:
+            each.wipe()
+
+
+def _put_down(stores: dict[str, FencedStore]) -> None:
+    _wipe_damaged(stores)
+    _close(stores)
 
 
 def _close(stores: dict[str, FencedStore]) -> None:

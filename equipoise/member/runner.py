@@ -20,6 +20,7 @@ from typing import Any
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.client import CLOSE_S, ConsumedRecord, SentBatch, TopicPartition, Unsent, acknowledged, call_off
 from equipoise.events.tasks import TaskId
+from equipoise.member.callbacks import call
 from equipoise.member.clients import TaskClients
 from equipoise.member.context import Callback, TaskContext
 from equipoise.member.error_policy import ParkedTask, error_text
@@ -29,7 +30,7 @@ from equipoise.member.opening import TaskOpening
 from equipoise.member.options import MemberOptions
 from equipoise.member.origin import Origin
 from equipoise.member.permit import OvertakenError, Permit, RefusedError
-from equipoise.member.processing import MOST_AT_ONCE, Processor, call, parked
+from equipoise.member.processing import MOST_AT_ONCE, Processor, parked
 from equipoise.member.refusals import CommitRefusedError, Refused, RefusedByBrokersError, TaskRefusals
 from equipoise.member.sources import TopicReplacedError
 from equipoise.member.stores import DamagedStoreError

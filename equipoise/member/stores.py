@@ -312,50 +312,66 @@ def _is_damage(error: Exception) -> bool:
 
 
 class GuardedStore:
-    """A `StateStore` of the application, whose errors are StoreError."""
+    """A `StateStore` of the application, whose errors are StoreError, whatever it raises."""
 
     def __init__(self, store: StateStore, place: str) -> None:
         self._store, self._place = store, place
-        self.lasting = store.lasting
+        with guard(place):
+            self.lasting = store.lasting
 
     @property
     def position(self) -> int:
-        return self._store.position
+        with guard(self._place):
+            return self._store.position
 
     def get(self, key: bytes) -> bytes | None:
-        with self._guard():
+        with guard(self._place):
             return self._store.get(key)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        with self._guard():
+        with guard(self._place):
             return self._store.get_many(keys)
 
     def items(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        with self._guard():
-            yield from self._store.items(start, end)
+        with guard(self._place):
+            found = iter(self._store.items(start, end))
+        while True:
+            with guard(self._place):  # not around the `yield`, where the handler may end the iteration
+                each = next(found, None)
+            if each is None:
+                return
+            yield each
 
     def apply(self, changes: Mapping[bytes, bytes | None], *, position: int, bulk: bool = False) -> None:
-        with self._guard():
+        with guard(self._place):
             self._store.apply(changes, position=position, bulk=bulk)
 
     def wipe(self) -> None:
-        with self._guard():
+        with guard(self._place):
             self._store.wipe()
 
     def close(self) -> None:
-        with self._guard():
+        with guard(self._place):
             self._store.close()
 
-    @contextmanager
-    def _guard(self) -> Iterator[None]:
-        try:
-            yield
-        except StoreError:
-            raise
-        except Exception as error:
-            raise StoreError(f"the store of {self._place} fails: {type(error).__name__}: {error}") from error
+
+@contextmanager
+def guard(place: str) -> Iterator[None]:
+    """Raises whatever a store of the application raises as StoreError: most of it is used on a
+    thread of the member's, which SystemExit would end.
+    """
+    try:
+        yield
+    except StoreError:
+        raise
+    except BaseException as error:
+        raise StoreError(f"the store of {place} fails: {type(error).__name__}: {error}") from error
 
 
-def guarded(store: StateStore, place: str) -> StateStore:
-    """The store, whose errors are StoreError: of `place`, for messages."""
+def opened(open_store: OpenStore, folder: Path, place: str) -> StateStore:
+    """The store in `folder`, whose errors are StoreError: of `place`, for messages."""
+    if open_store in (MemoryStore, RocksStore):
+        return open_store(folder)
+    with guard(place):
+        store = open_store(folder)
     return store if type(store) in (MemoryStore, RocksStore) else GuardedStore(store, place)

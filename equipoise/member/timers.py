@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 
 from equipoise.events.errors import InputError
+from equipoise.member.callbacks import check_callback
 
 
 @attrs.define(eq=False)
@@ -28,9 +29,12 @@ class Timers:
         return bool(self._timers)
 
     def every(self, seconds: float, callback: Callable[..., Any]) -> None:
-        """Adds a timer, first due in `seconds`. Raises InputError when that is not above 0."""
+        """Adds a timer, first due in `seconds`. Raises InputError when that is not above 0,
+        or nothing would be called.
+        """
         if not seconds > 0:
             raise InputError(f"every({seconds!r}): an interval is a number of seconds above 0")
+        check_callback("every: callback", callback)
         self._timers.append(_Timer(seconds, callback, self._clock() + seconds))
 
     def wait_s(self) -> float | None:

@@ -5,7 +5,6 @@ their lags.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Set
@@ -18,6 +17,7 @@ import attrs
 from equipoise.broker_watch import BrokerWatch
 from equipoise.events.facts import Fact, Load, Subtopology, TaskParked, TopologyDeclared
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
+from equipoise.member.callbacks import awaitable
 from equipoise.member.clients import MemberClients, TaskClients
 from equipoise.member.context import Callback
 from equipoise.member.error_policy import ParkedTask, error_text
@@ -293,7 +293,7 @@ class Work:
         self._connect(ahead)
         self._follow(frozenset(task for task in copies if task not in self._runners))
         self._call_on_standby(assigned.difference(self._runners))
-        self._restore_thread.loop.call_soon_threadsafe(self._restorer.forget_kept, [*copies, *grants, *self._runners])
+        self._restore_thread.loop.call_soon_threadsafe(self._restorer.order, self._restorer.forget_kept, [*copies, *grants, *self._runners])
         return min(looks)
 
     def _connect(self, copies: Set[TaskId]) -> None:
@@ -316,11 +316,11 @@ class Work:
         for task in sorted(self._following - copies):
             self._following.discard(task)
             if task not in self._runners and self._factory.has_changelogs(task):
-                self._restore_thread.loop.call_soon_threadsafe(self._restorer.leave, task)
+                self._restore_thread.loop.call_soon_threadsafe(self._restorer.order, self._restorer.leave, task)
         for task in sorted(copies - self._following):
             self._following.add(task)
             if self._factory.has_changelogs(task):
-                self._restore_thread.loop.call_soon_threadsafe(self._restorer.follow, task)
+                self._restore_thread.loop.call_soon_threadsafe(self._restorer.order, self._restorer.follow, task)
 
     def _call_on_standby(self, copies: frozenset[TaskId]) -> None:
         if self._on_standby is not None:
@@ -395,11 +395,11 @@ class Work:
 
     def _call_back(self, callback: Callable[[T], Awaitable[None] | None], what: T) -> None:
         try:
-            result = callback(what)
+            result = awaitable(callback(what))
         except BaseException as error:  # noqa: BLE001  # the application's code may raise anything
             self._fail(error)
             return
-        if inspect.isawaitable(result):
+        if result is not None:
             called = asyncio.ensure_future(self._called_back(result))
             self._called.add(called)
             called.add_done_callback(self._called.discard)

@@ -81,10 +81,6 @@ def put_it(record: Record, context: TaskContext) -> None:
     context.state.put(b"k", record.value)
 
 
-def on_timer(error: BaseException) -> Callable[[TaskContext], None]:
-    return lambda context: context.every(1.0, thrower(error))
-
-
 def passed(error: BaseException) -> type[BaseException]:
     """What the member raises."""
     return ApplicationError if isinstance(error, asyncio.CancelledError | GeneratorExit | StopIteration | StopAsyncIteration) else type(error)
@@ -141,75 +137,3 @@ def test_policy_is_asked_about_a_record_whose_handler_was_cancelled_within(group
     else:
         assert seen == [0]
         assert_ended(group, "m1", error)
-
-
-CALLBACKS: dict[str, Callable[[BaseException], dict[str, Any]]] = {
-    "key_serde": lambda error: {"key_serde": Throwing(error)},
-    "value_serde": lambda error: {"value_serde": Throwing(error)},
-    "value_serde of outputs": lambda error: {"value_serde": ThrowingWriter(error), "handler": send_it},
-    "state_serde": lambda error: {"state_serde": ThrowingWriter(error), "handler": put_it},
-    "state_key_serde": lambda error: {"state_key_serde": ThrowingWriter(error), "handler": put_it},
-    "batch_handler": lambda error: {"batch_handler": thrower(error), "handler": None},
-    "batch_handler, later": lambda error: {"batch_handler": async_thrower(error), "handler": None},
-    "timer": lambda error: {"on_assigned": on_timer(error)},
-    "on_assigned": lambda error: {"on_assigned": thrower(error)},
-    "on_assigned, later": lambda error: {"on_assigned": async_thrower(error)},
-    "on_standby": lambda error: {"on_standby": thrower(error)},
-    "on_standby, later": lambda error: {"on_standby": async_thrower(error)},
-    "prepare": lambda error: {"prepare": thrower(error)},
-    "prepare, later": lambda error: {"prepare": async_thrower(error)},
-}
-
-
-TAKE_TURNS = {"value_serde", "state_key_serde", "batch_handler"}
-
-
-@pytest.mark.parametrize("error", ERRORS)
-@pytest.mark.parametrize(
-    "callback", [pytest.param(each, marks=[pytest.mark.slow] if "later" in each or each in TAKE_TURNS else []) for each in CALLBACKS]
-)
-def test_callback_that_raises_never_leaves_a_member_that_does_nothing(group: NewGroup, callback: str, error: BaseException) -> None:
-    group.start("m2", num_standbys=1)
-    member = group.start("m1", num_standbys=1, **CALLBACKS[callback](error))
-    group.settle(8)
-    for partition in range(TASKS):
-        group.send(partition)
-    group.settle(ENDS_S + 10)
-    is_exception = isinstance(error, OF_A_RECORD)
-    of_a_record = "serde" in callback or callback in ("timer", "batch_handler")
-    if callback == "batch_handler, later":  # a coroutine makes RuntimeError of StopIteration and StopAsyncIteration
-        of_a_record, is_exception = True, is_exception or isinstance(error, StopIteration)
-    if of_a_record and is_exception:
-        assert member.parked
-    elif callback.startswith("prepare") and is_exception:
-        assert "m1" not in group.ended  # it tries again
-        assert member.running == {} or member.preparing
-    else:
-        assert_ended(group, "m1", error)
-        assert_others_run_all(group, "m1")
-
-
-@pytest.mark.parametrize("error", ERRORS)
-@pytest.mark.parametrize("make", [thrower, async_thrower])
-def test_on_revoked_that_raises_ends_the_member(group: NewGroup, make: Callable[[BaseException], Any], error: BaseException) -> None:
-    member = group.start("m1", on_revoked=make(error))
-    group.settle(5)
-    group.start("m2")
-    group.settle(5)
-    member.close()
-    group.settle(ENDS_S)
-    assert_ended(group, "m1", error)
-    assert_others_run_all(group, "m1")
-
-
-@pytest.mark.parametrize("error", ERRORS)
-@pytest.mark.parametrize("make", [thrower, async_thrower])
-def test_on_asked_that_raises_ends_the_member(group: NewGroup, make: Callable[[BaseException], Any], error: BaseException) -> None:
-    member = group.start("m1", on_asked=make(error))
-    group.start("m2")
-    group.settle(5)
-    assert member._host is not None
-    member._host.work.call_on_asked(True)
-    group.settle(ENDS_S)
-    assert_ended(group, "m1", error)
-    assert_others_run_all(group, "m1")

@@ -49,6 +49,9 @@ class Usurper(HighAvailability):
 
 def broken():
     raise ValueError("no licence")
+
+def ends():
+    raise SystemExit("no licence")
 """
 
 
@@ -88,6 +91,7 @@ def test_third_party_is_loaded(install: Install):
     [
         ("Usurper", "high_availability version 3 is taken; raise its version or rename it"),
         ("broken", "no licence; mend or uninstall the package that declares it"),
+        ("ends", "SystemExit: no licence; mend or uninstall the package that declares it"),
         ("Missing", "mend or uninstall the package that declares it"),
     ],
 )

@@ -16,6 +16,7 @@ from equipoise.events.decisions import AssignmentIssued, BalanceEvaluated, Check
 from equipoise.events.errors import EquipoiseError, GroupHalted, InputError, RepeatError
 from equipoise.events.facts import (
     AssignmentObserved,
+    Fact,
     GroupRejoined,
     LagReported,
     LeaveIntended,
@@ -35,11 +36,12 @@ from equipoise.events.facts import (
 from equipoise.events.tasks import TaskId
 from equipoise.reference_model.invariants import check_snapshot_replay
 from equipoise.statemachine.machine import Evaluation, GroupMachine
+from equipoise.statemachine.partition import PartitionLead
 from equipoise.statemachine.problem import build_problem
 from equipoise.statemachine.rejections import REJECTIONS, rejection_text
 from equipoise.statemachine.snapshots import FORM
 from equipoise.statemachine.state import GroupPhase
-from tests.groups import GROUP, SESSION_MS, Group, all_but_time_and_leases, assigned, configured, joined, rejections, tasks, topology
+from tests.groups import GROUP, LOG_OPENED, SESSION_MS, Group, all_but_time_and_leases, assigned, configured, joined, rejections, tasks, topology
 
 
 def kinds(decisions: list[Decision]) -> list[type]:
@@ -452,7 +454,7 @@ def test_other_solver_halts_unless_any_solver_is_set():
 class Broken:
     """An assignor that fails in a given way."""
 
-    error: Exception | None
+    error: BaseException | None
     name: str = "broken"
     version: int = 1
     solver: str = ""
@@ -490,6 +492,16 @@ def test_defect_is_raised_and_halts():
     halted = caught.value
     assert (halted.group, halted.offset, halted.code, halted.problem) == (GROUP, 2, "defect", "ZeroDivisionError: a defect")
     assert isinstance(halted.__cause__, ZeroDivisionError)
+
+
+def test_assignor_that_raises_system_exit_halts_its_group_alone():
+    lead = PartitionLead(machine_factory=lambda checkpoint: GroupMachine(load=lambda name, version: Broken(SystemExit(7))))
+    facts: list[Fact] = [LOG_OPENED, attrs.evolve(configured(initial_delay_ms=0), solver=""), topology(stateless=1), joined("m1")]
+    for offset, fact in enumerate(facts):
+        lead.fold(make_record("" if fact is LOG_OPENED else GROUP, offset, 0, fact), 0)
+    halted = lead.groups[GROUP].halted
+    assert halted is not None
+    assert (halted.code, halted.problem) == ("defect", "RuntimeError: assignor broken 1 raised SystemExit: 7")
 
 
 def test_restored_machine_without_its_assignor_halts():

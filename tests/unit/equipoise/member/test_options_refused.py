@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from equipoise import JsonSerde, Member, MemberOptions, MemoryStore, Processor, 
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.tasks import TaskId
 from equipoise.member.context import State
+from equipoise.member.timers import Timers
 from equipoise.testing import TaskDriver
 
 SERDES = ["key_serde", "value_serde", "state_key_serde", "state_serde"]
@@ -69,3 +72,35 @@ def test_unknown_option_is_refused_with_those_that_look_like_it(make: Any, said:
 def test_processor_can_still_be_copied_and_pickled() -> None:
     made = Processor(handle, sources="in", outputs=("out",))
     assert copy.deepcopy(made) == copy.copy(made) == pickle.loads(pickle.dumps(made)) == made  # noqa: S301  # its own
+
+
+async def yields(*_: Any) -> AsyncIterator[None]:
+    yield
+
+
+class Yields:
+    def __call__(self, *_: Any) -> Iterator[None]:
+        yield
+
+
+CALLBACKS = ["handler", "batch_handler", "on_assigned", "on_standby", "on_revoked", "on_asked", "prepare", "open_store"]
+
+
+@pytest.mark.parametrize("field", CALLBACKS)
+def test_callback_that_would_do_nothing_is_refused(field: str) -> None:
+    given = {} if field in ("handler", "batch_handler") else {"handler": handle}
+    wrongs = {5: "5 cannot be called", yields: "yields has a yield", Yields(): "Yields has a yield", partial(yields, 1): "has a yield"}
+    if field != "open_store":
+        wrongs[Yields] = r"Yields is a class; give a function, or an instance of it: Yields\(\)"
+    for wrong, said in wrongs.items():
+        with pytest.raises(FieldError, match=f"{field}: .*{said}"):
+            MEMBER("g", sources="in", **given, **{field: wrong})
+
+
+async def test_function_that_returns_a_generator_is_an_error() -> None:
+    """It looks like any other until it is called."""
+    with pytest.raises(InputError, match="returns a generator, of which no line runs: write it without yield"):
+        await DRIVER(lambda record, context: yields()).send(b"v", key=b"k")
+    context = TaskContext(TaskId(0, 0), 1, {}, Timers(lambda: 0.0))
+    with pytest.raises(FieldError, match="every: callback: yields has a yield"):
+        context.every(1.0, yields)  # type: ignore[arg-type]

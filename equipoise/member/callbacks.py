@@ -1,0 +1,54 @@
+"""Functions of the application that a member calls: refuses what can never do its work, and calls
+the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from typing import Any
+
+from equipoise.events.errors import FieldError, InputError
+from equipoise.member.raised import is_cancelled, passed_on
+
+
+def check_callback(field: str, callback: Any, *, may_be_class: bool = False) -> None:
+    """Raises FieldError when calling `callback` would do nothing. None is no callback."""
+    if callback is None:
+        return
+    name = getattr(callback, "__qualname__", type(callback).__name__)
+    if not callable(callback):
+        raise FieldError(field, f"{callback!r:.60} cannot be called; give a function")
+    if isinstance(callback, type) and not may_be_class:
+        raise FieldError(field, f"{name} is a class; give a function, or an instance of it: {name}()")
+    called = getattr(type(callback), "__call__", None)  # noqa: B004
+    if any(map(inspect.isgeneratorfunction, (callback, called))) or any(map(inspect.isasyncgenfunction, (callback, called))):
+        raise FieldError(field, f"{name} has a yield, so that a call runs none of its lines; write it without")
+
+
+def awaitable(result: object) -> Awaitable[Any] | None:
+    """What a call has returned, if it is to be awaited. Raises InputError for a generator, because
+    nobody would run it.
+    """
+    if result is None:
+        return None
+    if inspect.isawaitable(result):
+        return result
+    if isinstance(result, Generator | AsyncGenerator):
+        raise InputError("the function returns a generator, of which no line runs: write it without yield")
+    return None
+
+
+async def call(function: Callable[..., Awaitable[None] | None], *arguments: Any) -> None:
+    """Calls a function or a coroutine function of the application. A CancelledError that nobody has
+    asked for is raised as ApplicationError.
+    """
+    try:
+        awaited = awaitable(function(*arguments))
+        if awaited is not None:
+            await awaited
+    except asyncio.CancelledError as error:
+        if is_cancelled():
+            raise
+        raise passed_on(error) from error
