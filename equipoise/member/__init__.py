@@ -39,8 +39,8 @@ of the tasks, and gets them when their copies have caught up.
 Modules, from the outside in:
 
 - `client`: `Member`; `options`: its settings; `topics`: the application's topics
-- `processing`: calls handlers and timers; `callbacks`; `context`: what they work with; `records`, `serdes`,
-  `timers`; `error_policy`: what happens when one raises
+- `processing`: calls handlers and timers; `callbacks`; `context`: what they work with; `records`,
+  `serdes`, `timers`; `error_policy`: what happens when one raises
 - `host`: hosts a `MemberSession`, one incarnation after the other, on a thread of its own
 - `work`: opens and closes tasks and keeps copies, as the session says
 - `link`: facts out, decisions in
