@@ -32,6 +32,7 @@ from equipoise.member.options import MemberOptions, RestartIntent
 from equipoise.member.preparing import PrepareCallback
 from equipoise.member.processing import Processor
 from equipoise.member.raised import passed_on
+from equipoise.member.refusals import is_missing_right
 from equipoise.member.restorer import ChangelogRestorer
 from equipoise.member.story import Story
 from equipoise.member.throttle import Throttle
@@ -213,6 +214,13 @@ class MemberHost:
     def loops(self) -> Mapping[str, asyncio.AbstractEventLoop]:
         """Name -> event loop that must run for the member to do its work."""
         return {"application's loop": self._app, "member's thread": self._thread.loop}
+
+    @property
+    def refusal(self) -> str:
+        """Which right of this member is missing on the log's topics; "": none. Any thread may read
+        it.
+        """
+        return self._link.refusal
 
     @property
     def session(self) -> MemberSession:
@@ -470,7 +478,9 @@ class MemberHost:
                     self._directory.begin(self.session.incarnation, placed.log_id)
                 self._prove_its_end()
             except (KafkaError, EquipoiseError, OSError) as error:
-                if not self._brokers.noted("cannot join", error):
+                if is_missing_right(error):
+                    self._link.failed("cannot join", error)
+                elif not self._brokers.noted("cannot join", error):
                     _LOG.warning("group %s: member %s failed to join, retrying: %r", self._group, self._member_id, error)
                 await self._wait(wait_s)
                 wait_s = min(LONGEST_REJOIN_WAIT_S, 2 * wait_s)

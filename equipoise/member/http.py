@@ -1,7 +1,8 @@
 """What a member serves over HTTP: the pages of `equipoise.serving`.
 
 It is healthy while its event loops run: the application's, and that of the thread that renews the
-lease. It is ready while it is in the group, its lease holds, and brokers answer.
+lease. It is ready while it is in the group, its lease holds, and brokers answer and refuse
+nothing.
 """
 
 from __future__ import annotations
@@ -97,6 +98,8 @@ class MemberServer(HttpServer):
             return "it starts: it has not found the log yet, which a worker makes"
         if host.over.done():
             return "the member has ended"
+        if host.refusal:
+            return f"the brokers refuse what it does on its log: {host.refusal}"
         with host.shared.lock:
             session, now_ms = host.session, self._runtime.boot_ms()
             if session.ended is not None:

@@ -20,7 +20,9 @@ from equipoise.events.log.kafka.envelope import group_key, group_of, member_deci
 from equipoise.events.log.kafka.opening import newest_base, reaching, read_opening
 from equipoise.events.log.kafka.topics import Topics
 from equipoise.events.records import DecisionRecord, UnreadDecision
+from equipoise.member.error_policy import error_text
 from equipoise.member.options import MemberOptions
+from equipoise.member.refusals import is_missing_right, name_topic
 from equipoise.runtime import Runtime
 from equipoise.statemachine.member import Reception
 
@@ -28,6 +30,10 @@ _LOG = logging.getLogger(__name__)
 _NOT_REPEATED = (GroupConfigured, TopologyDeclared, MemberJoined)
 """Facts of an incarnation's beginning, which no report repeats."""
 RETRY_S = 0.3
+REFUSED_RETRY_S = 2.0
+"""Wait where a right is missing."""
+REFUSED_AGAIN_S = 60.0
+"""Time between two lines about the same missing right."""
 SAME_FOR_S = 0.1
 """How long an answer that the topics are still the same is valid before a send."""
 FETCH_WAIT_MS = 500
@@ -93,8 +99,10 @@ class Link:
         self._went_back = went_back
         self._replaced = replaced
         self._opening: LogOpened | None = None
-        self._said = "", "", 0.0
-        """The last line about a failure, and when it was written (monotonic, s)."""
+        self._said_s: dict[tuple[str, str], float] = {}
+        """Failure and error of a line -> when it was written (monotonic, s)."""
+        self.refusal = ""
+        """Which right of this member is missing on the log's topics; "": none."""
         self._topic_ids: tuple[str, ...] | None = ()
         """Ids of the topics of facts and decisions when the reader was placed; None: the brokers
         give topics no ids; (): not placed yet.
@@ -156,18 +164,26 @@ class Link:
         """Id of the topic of facts when the reader was placed; "": unknown."""
         return self._topic_ids[0] if self._topic_ids else ""
 
-    def _failed(self, what: str, error: Exception) -> None:
-        """Writes a line, unless the last one said the same just now. What no retry mends, as a
-        missing right, is a warning.
+    def failed(self, what: str, error: Exception, operation: str = "Read") -> float:
+        """Writes a line, unless one has said the same just now, and returns how long to wait before
+        the next try. A missing right is told with what to allow (`operation`), and waited for
+        longer: somebody has to give it.
         """
         from aiokafka.errors import KafkaError
 
         now_s = self._runtime.monotonic_s()
-        if self._brokers.noted(what, error) or (self._said[:2] == (what, repr(error)) and now_s - self._said[2] < AGAIN_S):
-            return
-        self._said = what, repr(error), now_s
-        level = logging.WARNING if isinstance(error, KafkaError) and not error.retriable else logging.INFO
-        _LOG.log(level, "group %s: %s, retrying: %r", self._group, what, error)
+        if self._brokers.noted(what, error):
+            return RETRY_S
+        is_refused = is_missing_right(error)
+        if is_refused:
+            name_topic(error, self._topics.facts if operation == "Write" else self._topics.decisions, operation)
+            what, self.refusal = "the brokers refuse what this member does on its log", error_text(error)
+        line = what, error_text(error) if is_refused else repr(error)
+        if now_s - self._said_s.get(line, -AGAIN_S) >= (REFUSED_AGAIN_S if is_refused else AGAIN_S):
+            self._said_s = {line: now_s, **{each: said_s for each, said_s in self._said_s.items() if now_s - said_s < REFUSED_AGAIN_S and each != line}}
+            level = logging.WARNING if isinstance(error, KafkaError) and not error.retriable else logging.INFO
+            _LOG.log(logging.ERROR if is_refused else level, "group %s: %s, retrying: %s", self._group, *line)
+        return REFUSED_RETRY_S if is_refused else RETRY_S
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -306,7 +322,7 @@ class Link:
 
         while True:
             await self._placed.wait()
-            asked_ms = self._runtime.boot_ms()
+            asked_ms, wait_s = self._runtime.boot_ms(), RETRY_S
             try:
                 async with self._reader_lock:
                     whole = await self._read_some()
@@ -316,10 +332,9 @@ class Link:
                     self._went_back(asked_ms)
                     self._probe_now.set()
             except KafkaError as error:
-                self._failed("cannot read decisions", error)
-                whole = False
+                wait_s, whole = self.failed("cannot read decisions", error), False
             if not whole:
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(wait_s)
 
     async def _read_some(self) -> bool:
         """Reads one batch. False: a decision was missing and is read again (docs/protocol.md#l4).
@@ -365,8 +380,7 @@ class Link:
                 end = (await self._consumer.end_offsets([self._decisions]))[self._decisions]
                 ids = await self._ask_topic_ids(self._producer)
             except KafkaError as error:
-                self._failed("cannot read the end of the decisions", error)
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(self.failed("cannot read the end of the decisions", error))
                 continue
             if placements != self._placements:
                 continue
@@ -412,10 +426,9 @@ class Link:
                     try:
                         await self._send(pack_fact(fact))
                         self._acknowledged(fact, queued_ms)
-                        is_sent = True
+                        is_sent, self.refusal = True, ""
                     except KafkaError as error:
-                        self._failed(f"sending {fact.__class__.__name__} failed", error)
-                        await asyncio.sleep(RETRY_S)
+                        await asyncio.sleep(self.failed(f"sending {fact.__class__.__name__} failed", error, "Write"))
                         is_sent = not isinstance(fact, _NOT_REPEATED)
             finally:
                 self._outbox.task_done()

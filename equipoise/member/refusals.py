@@ -66,7 +66,15 @@ SORTED: dict[str, Refused] = {
 }
 """Name of a class of aiokafka's errors, or of the client's own -> what it refuses."""
 
-_RIGHTS = "give its user that right (`equipoise doctor` names the ACLs)"
+_RIGHTS = "allow its user {allow} (`equipoise doctor` names all ACLs)"
+_RESOURCES = {
+    "GroupAuthorizationFailedError": "the group of its name", "ClusterAuthorizationFailedError": "the cluster",
+    "TransactionalIdAuthorizationFailed": "transactional ids that begin with the group's name and /",
+}  # fmt: skip
+_OPERATIONS = {
+    "GroupAuthorizationFailedError": "Read", "ClusterAuthorizationFailedError": "IdempotentWrite", "TransactionalIdAuthorizationFailed": "Write",
+}  # fmt: skip
+"""Error -> what an ACL has to allow, where the error alone says it."""
 _SENTENCES = {
     "MessageSizeTooLargeError": "a record{to} is larger than the topic takes (max.message.bytes), or than 1 MiB: make it smaller",
     "RecordListTooLargeError": "a record{to} is larger than a segment of the topic: make it smaller, or raise segment.bytes",
@@ -89,6 +97,15 @@ _SENTENCES = {
 }
 
 
+MISSING_RIGHTS = frozenset(
+    {
+        "TopicAuthorizationFailedError", "GroupAuthorizationFailedError", "ClusterAuthorizationFailedError", "TransactionalIdAuthorizationFailed",
+        "DelegationTokenAuthorizationFailed", "AuthenticationFailedError", "SaslAuthenticationFailed",
+    }
+)  # fmt: skip
+"""Errors which pass when somebody gives this process's user a right, or a password that fits."""
+
+
 class CommitRefusedError(Exception):
     """A commit cannot be written, because of what was put or sent. `error`: why."""
 
@@ -108,17 +125,26 @@ def refused_by(error: BaseException) -> Refused:
     return next((SORTED[each.__name__] for each in type(error).__mro__ if each.__name__ in SORTED), Refused.NOTHING)
 
 
-def name_topic(error: BaseException, topic: str) -> None:
-    """Notes which topic `error` is about, unless it is known: Kafka's errors do not say it."""
+def is_missing_right(error: BaseException) -> bool:
+    """Whether the brokers refuse what this process's user may not do."""
+    return type(error).__name__ in MISSING_RIGHTS
+
+
+def name_topic(error: BaseException, topic: str, operation: str = "") -> None:
+    """Notes which topic `error` is about, unless it is known, and the operation of an ACL that
+    allows what was refused ("": unknown): Kafka's errors do not say it.
+    """
     if not _topic_of(error):
         vars(error)["topic"] = topic
+    if operation:
+        vars(error)["operation"] = operation
 
 
 def _topic_of(error: BaseException) -> str:
     """The topic that `error` is about; "": unknown."""
     known = vars(error).get("topic", "")
     if not known and type(error).__name__ in ("TopicAuthorizationFailedError", "InvalidTopicError") and error.args:
-        given = error.args[0]
+        given = getattr(error.args[0], "topic", error.args[0])  # of a partition
         known = given if isinstance(given, str) else ", ".join(sorted(map(str, given))) if isinstance(given, set | frozenset | list | tuple) else ""
     return str(known)
 
@@ -131,7 +157,12 @@ def sentence(error: BaseException) -> str:
     topic, text = _topic_of(error), _SENTENCES.get(name)
     if text is None:
         return f"{name}: {error}" + (f" (topic {topic})" if topic else "")
-    return f"{name}: " + text.format(to=f" for {topic}" if topic else "", of=f" ({topic})" if topic else "", name=f" {topic}" if topic else "")
+    operation = vars(error).get("operation", "")
+    resource, allowed = _RESOURCES.get(name, "the topic"), operation or _OPERATIONS.get(name, "Read or Write")
+    return f"{name}: " + text.format(
+        to=f" for {topic}" if topic else "", of=f" ({topic})" if topic else "", name=f" {topic}" if topic else "",
+        allow=f"{allowed} on {f'topic {topic}' if topic and resource == 'the topic' else resource}",
+    )  # fmt: skip
 
 
 @attrs.define

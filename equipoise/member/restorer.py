@@ -27,7 +27,9 @@ from equipoise.events.log.kafka.opening import reaching
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.member.directory import StateDirectory
 from equipoise.member.ends import ASK_S, ChangelogEnds
+from equipoise.member.error_policy import error_text
 from equipoise.member.fencing import CopiedTopic, FencedStore, Owners, TakeIf
+from equipoise.member.refusals import is_missing_right, name_topic
 from equipoise.member.stores import DamagedStoreError, OpenStore, StoreError, opened
 from equipoise.member.throttle import Throttle
 from equipoise.runtime import DEPLOYED, Runtime
@@ -465,7 +467,7 @@ class ChangelogRestorer:
         now_s = self._monotonic_s()
         partitions = [tp for task in self._copies for tp in self._partitions(task) if self._apart.get(tp, (0.0, 0.0))[0] <= now_s]
         await asyncio.gather(*map(look, partitions))
-        if len(failed) == len(partitions) and len(partitions) > 1:
+        if len(failed) == len(partitions) and len(partitions) > 1 and not any(map(is_missing_right, failed.values())):
             return False  # no broker answers
         for tp, error in failed.items():
             self._set_apart(tp, error)
@@ -475,14 +477,19 @@ class ChangelogRestorer:
 
     def _set_apart(self, tp: TopicPartition, error: Exception) -> None:
         _, former_s = self._apart.get(tp, (0.0, 0.0))
+        name_topic(error, tp.topic, "Read")
         if not former_s:
             _LOG.error(
-                "changelog %s/%d cannot be read: %r. Its task and copies wait, others go on; it is tried again at least every %.0f s. See that "
+                "changelog %s/%d cannot be read: %s. Its task and copies wait, others go on; it is tried again at least every %.0f s. See that "
                 "the topic exists, that this member may read it, and that it can read its compression and records",
-                *tp, error, MOST_APART_S,
+                *tp, error_text(error), MOST_APART_S,
             )  # fmt: skip
         for_s = min(MOST_APART_S, 2 * former_s or APART_S)
         self._apart[tp] = self._monotonic_s() + for_s, for_s
+        if is_missing_right(error):
+            for task, copy in self._copies.items():
+                if copy.waiting is not None and not copy.waiting.done() and tp in self._partitions(task):
+                    copy.waiting.set_exception(error)  # who opens it decides
 
     def _put_right(self, tp: TopicPartition) -> None:
         if self._apart.pop(tp, None) is not None:

@@ -146,7 +146,7 @@ class TaskWriter:
         try:
             sent = self.producer.send_batches(place, records, self.sizes.of(place.topic))
         except KafkaError as error:
-            name_topic(error, place.topic)
+            name_topic(error, place.topic, "Write")
             raise
         self.sizes.note(place.topic, sent)
         self._sent += sent
@@ -165,7 +165,7 @@ async def partitions_of(producer: Producer, topic: str) -> int:
     try:
         return len(await producer.partitions_for(topic))
     except KafkaError as error:
-        name_topic(error, topic)
+        name_topic(error, topic, "Write")
         raise
 
 

@@ -97,6 +97,14 @@ class LogReplacedError(Exception):
     """
 
 
+def _problem_of(error: Exception) -> str:
+    """What has ended a session, and how to mend a missing right, which the error does not say."""
+    text = f"{error.__class__.__name__}: {error}"
+    if "AuthorizationFailed" not in text:
+        return text
+    return f"{text}: the worker's user may not do that; `equipoise doctor` names the ACL that is missing"
+
+
 class PartitionHost:
     """Leads one partition from `start` to `stop`, or until the log is replaced; then it calls
     `replaced`.
@@ -241,7 +249,7 @@ class PartitionHost:
                 self._replaced()
                 return
             except Exception as error:  # noqa: BLE001 whatever ended the session, the next one starts from the log
-                self.problem = f"{error.__class__.__name__}: {error}"
+                self.problem = _problem_of(error)
                 known = isinstance(error, SendFailedError | ReaderStalledError | EquipoiseError)
                 if self._brokers is None or not self._brokers.noted(f"takeover session of partition {self.partition}", error):
                     trace = None if known else error

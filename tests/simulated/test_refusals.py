@@ -7,12 +7,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 from aiokafka import errors
 
 from equipoise import ErrorPolicy, Record, TaskContext
+from equipoise.member.http import MemberServer
+from equipoise.member.options import MemberOptions
 from equipoise.member.refusals import PATIENCE_S
+from equipoise.testing.simulated.kafka.consumer import SimulatedConsumer
 from equipoise.testing.simulated.kafka.log import Batch, StoredRecord
 from tests.simulated.test_runner import BOTH, Bench, simulate
 from tests.simulated.test_start import NewGroup, group
@@ -277,3 +281,63 @@ def test_state_that_is_too_large_for_the_changelog_is_an_error_of_its_record(gro
     assert handled[-1] == 5
     assert handled.count(3) <= 2
     assert not member.parked
+
+
+MISSING = errors.TopicAuthorizationFailedError
+
+
+def test_member_that_may_not_write_to_its_log_says_what_to_allow_and_goes_on_when_it_may(group: NewGroup, caplog: pytest.LogCaptureFixture) -> None:
+    member = group.start("m1")
+    group.settle(8)
+    server = MemberServer("g", "m1", MemberOptions(), member._runtime, lambda: member._host)
+    assert server.unready() == ""
+    group.cluster.refuses = lambda topic, batch: MISSING if topic.endswith(".facts") else None
+    before = len(group.assigned)
+    with caplog.at_level("INFO", logger="equipoise"):
+        group.settle(120)
+    said = "TopicAuthorizationFailedError: this member may not use topic equipoise.facts: allow its user Write on topic equipoise.facts"
+    assert said in server.unready()
+    assert server.unhealthy() == ""
+    lines = [each.getMessage() for each in caplog.records if "refuse" in each.getMessage()]
+    assert 1 <= len(lines) <= 4, lines
+    assert all(said in each for each in lines)
+    assert not [each for each in caplog.records if "does not answer" in each.getMessage()]
+    worker = [each.getMessage() for each in caplog.records if "takeover session" in each.getMessage()]
+    assert len(worker) < 30
+    assert all("the worker's user may not do that; `equipoise doctor` names the ACL that is missing" in each for each in worker)
+    group.cluster.refuses = lambda topic, batch: None
+    group.settle(60)
+    assert server.unready() == ""
+    assert len(group.assigned) >= before + 6
+
+
+def test_task_whose_changelog_may_not_be_read_is_parked_with_what_to_allow(group: NewGroup, caplog: pytest.LogCaptureFixture) -> None:
+    asked: list[float] = []
+    ask = SimulatedConsumer.end_offsets
+
+    async def refuse(self: SimulatedConsumer, partitions: Any) -> Any:
+        if any(each[0] == "log" for each in partitions):
+            asked.append(group.scheduler.now_us)
+            raise MISSING("log")
+        return await ask(self, partitions)
+
+    with mock.patch.object(SimulatedConsumer, "end_offsets", refuse), caplog.at_level("INFO", logger="equipoise"):
+        member = group.start("m1")
+        group.settle(60)
+        assert len(member.parked) == 6
+        assert {each.error for each in member.parked.values()} == {
+            "TopicAuthorizationFailedError: this member may not use topic log: allow its user Read on topic log (`equipoise doctor` names all ACLs)"
+        }
+        ((_, lead),) = group.worker.groups()
+        assert len(lead.machine.state.parked) == 6
+        assert member._host is not None
+        figures = member._host.work.figures()
+        assert figures.parked == 6
+        asked.clear()
+        caplog.clear()
+        group.settle(60)
+        assert len(asked) < 150, "it is not asked in a hot loop"
+        assert len([each for each in caplog.records if each.levelname in ("WARNING", "ERROR")]) < 10
+        member.close()
+        group.settle(20)
+    assert group.ended == {"m1": None}

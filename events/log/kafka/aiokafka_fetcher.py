@@ -11,8 +11,9 @@ from operator import attrgetter, ne
 from typing import Any, NamedTuple
 
 from aiokafka import TopicPartition
+from aiokafka.client import AIOKafkaClient
 from aiokafka.consumer.fetcher import READ_COMMITTED, Fetcher, FetchResult, PartitionRecords
-from aiokafka.errors import CorruptRecordException
+from aiokafka.errors import CorruptRecordException, TopicAuthorizationFailedError
 
 from equipoise.events.log.kafka.aiokafka_sessions import FetchSession, SessionRequest
 from equipoise.events.log.kafka.client import Record, Row
@@ -31,6 +32,15 @@ _PROGRESS = attrgetter("_position", "highwater", "_paused")
 """The end is that of the last fetch."""
 _COMMITTED_PROGRESS = attrgetter("_position", "lso", "_paused")
 """The same for a consumer that reads committed records only."""
+
+
+def raise_if_hidden(client: AIOKafkaClient, topic: str) -> None:
+    """Raises TopicAuthorizationFailedError when the last metadata says that the user may not see
+    `topic`, and asks for newer metadata.
+    """
+    if topic in client.cluster.unauthorized_topics:
+        client.force_metadata_update()
+        raise TopicAuthorizationFailedError(topic)
 
 
 class FetchedPartitions(OrderedDict[Any, Any]):
@@ -62,6 +72,10 @@ class FetchedPartitions(OrderedDict[Any, Any]):
     def last(self, topic: str, partition: int) -> int:
         """Number of the fetch that found something there last; 0: none did."""
         return self._last.get((topic, partition), 0)
+
+
+METADATA_AGAIN_S = 0.1
+"""Time between two requests for the metadata of a topic that has no leader, or may not be seen."""
 
 
 class _Asked(NamedTuple):
@@ -104,6 +118,8 @@ class FairFetcher(Fetcher):  # type: ignore[misc]
     """Broker -> what it remembers."""
     _asked: _Asked | None = None
     """None: there is something else to do."""
+    _metadata_from_s = 0.0
+    """When metadata may be asked for again, by the loop's clock."""
     _waited_for = -1
     """How often something was found when it last waited for all of it to be taken."""
 
@@ -160,10 +176,16 @@ class FairFetcher(Fetcher):  # type: ignore[misc]
 
     async def _proc_offset_requests(self, timestamps: Mapping[Any, int]) -> Any:
         """Adds topics that the client does not know, so that aiokafka waits for their metadata.
-        Without that it fails first, and asks again 0.1 s later.
+        Without that it fails first, and asks again 0.1 s later. Raises
+        TopicAuthorizationFailedError for a topic that the user may not see: aiokafka asks for its
+        leader until the time is over.
         """
-        for topic in dict.fromkeys(place.topic for place in timestamps):
+        topics = dict.fromkeys(place.topic for place in timestamps)
+        for topic in topics:
             self._client.add_topic(topic)
+        await self._client._maybe_wait_metadata()
+        for topic in topics:
+            raise_if_hidden(self._client, topic)
         return await super()._proc_offset_requests(timestamps)
 
     def _forget(self, place: Any) -> None:
@@ -263,6 +285,13 @@ class FairFetcher(Fetcher):  # type: ignore[misc]
             leaders = self._client.cluster._partitions
             self._asked = _Asked(assignment, assignment.tps, leaders, frozenset(brokers), places, states, nodes, seen, resumed, set(free))
         backoff_s = min(filter(None, backoffs_s.values()), default=self._fetcher_timeout)
+        if is_invalid:  # aiokafka asks for metadata at once, and looks again when it is there
+            now_s = asyncio.get_running_loop().time()
+            is_invalid, wait_s = now_s >= self._metadata_from_s, self._metadata_from_s - now_s
+            if is_invalid:
+                self._metadata_from_s = now_s + METADATA_AGAIN_S
+            else:
+                backoff_s = min(backoff_s, wait_s)
         return requests, resets, backoff_s, is_invalid, resumed
 
     def _request(self, node_id: int, partitions: list[tuple[int, TopicPartition, int]], *, ahead: bool) -> SessionRequest:

@@ -12,7 +12,7 @@ from io import BytesIO
 from typing import Any
 
 from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import NodeNotReadyError, UnknownTopicOrPartitionError, for_code
+from aiokafka.errors import NodeNotReadyError, TopicAuthorizationFailedError, UnknownTopicOrPartitionError, for_code
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int16, Int32, Schema, TaggedFields
 
@@ -100,6 +100,8 @@ async def topic_ids(client: AIOKafkaClient, topics: Sequence[str], leads: TopicP
         await client.force_metadata_update()
         node_id = client.cluster.leader_for_partition(leads)
         if node_id in (None, -1):
+            if leads.topic in client.cluster.unauthorized_topics:
+                raise TopicAuthorizationFailedError(leads.topic)
             there = client.cluster.partitions_for_topic(leads.topic)
             raise (NodeNotReadyError if there else UnknownTopicOrPartitionError)(f"{leads.topic}/{leads.partition} has no leader")
     try:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict, defaultdict
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from aiokafka import TopicPartition
 from aiokafka.consumer.fetcher import FetchResult
 from aiokafka.consumer.subscription_state import Assignment
+from aiokafka.errors import TopicAuthorizationFailedError
 from aiokafka.protocol.fetch import FetchRequest_v11, FetchResponse_v11
 
-from equipoise.events.log.kafka.aiokafka_fetcher import FairFetcher, FetchedPartitions
+from equipoise.events.log.kafka.aiokafka_fetcher import METADATA_AGAIN_S, FairFetcher, FetchedPartitions
 from equipoise.events.log.kafka.aiokafka_sessions import FetchSession
 
 A, B, C = (TopicPartition("in", partition) for partition in range(3))
@@ -149,3 +152,30 @@ async def test_broker_whose_answer_was_lost_is_asked_for_everything() -> None:
     consumer.fetcher._sessions[1].lost()
     consumer.fetcher._in_flight.clear()
     assert consumer.ask() == {1: ({A: 2, B: 0, C: 0}, [])}
+
+
+async def test_metadata_of_a_topic_without_leader_is_not_asked_for_in_a_hot_loop() -> None:
+    """It answers at once, and aiokafka looks again."""
+    consumer = Consumer({A: 1, B: -1, C: 2})
+    _, _, _, asks, _ = consumer.fetcher._get_actions_per_node(consumer.assignment)
+    assert asks
+    _, _, wait_s, asks, _ = consumer.fetcher._get_actions_per_node(consumer.assignment)
+    assert not asks
+    assert 0 < wait_s <= METADATA_AGAIN_S
+    await asyncio.sleep(wait_s + 0.01)
+    _, _, _, asks, _ = consumer.fetcher._get_actions_per_node(consumer.assignment)
+    assert asks
+
+
+async def test_topic_that_may_not_be_seen_is_said_at_once() -> None:
+    """aiokafka asks for its leader until the time is over."""
+    consumer, asked = Consumer({}), []
+
+    async def known() -> None:
+        asked.append("known")
+
+    consumer.cluster.unauthorized_topics = {"in"}
+    vars(consumer.fetcher._client).update(add_topic=asked.append, force_metadata_update=lambda: asked.append("again"), _maybe_wait_metadata=known)
+    with pytest.raises(TopicAuthorizationFailedError):
+        await consumer.fetcher._proc_offset_requests({A: -1})
+    assert asked == ["in", "known", "again"]

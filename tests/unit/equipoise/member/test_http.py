@@ -57,6 +57,7 @@ class Host:
             )
         )  # fmt: skip
         self.shared = SimpleNamespace(lock=threading.Lock())
+        self.refusal = ""
         self.work = SimpleNamespace(figures=lambda: FIGURES)
         self._runtime = runtime
 

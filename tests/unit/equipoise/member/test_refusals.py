@@ -52,7 +52,7 @@ def test_error_of_a_newer_client_counts_as_its_base_class_does() -> None:
     [
         (aiokafka.errors.UnknownTopicOrPartitionError(), "UnknownTopicOrPartitionError: topic out does not exist: create it"),
         (aiokafka.errors.MessageSizeTooLargeError(), "a record for out is larger than the topic takes (max.message.bytes)"),
-        (aiokafka.errors.TopicAuthorizationFailedError(), "this member may not use topic out: give its user that right"),
+        (aiokafka.errors.TopicAuthorizationFailedError(), "this member may not use topic out: allow its user Read or Write on topic out"),
         (InvalidRecordError(), "a compacted topic needs a key in each record"),
         (aiokafka.errors.PolicyViolationError("no"), "PolicyViolationError: [Error 44] PolicyViolationError: no (topic out)"),
     ],
