@@ -180,7 +180,8 @@ class Link:
             what, self.refusal = "the brokers refuse what this member does on its log", error_text(error)
         line = what, error_text(error) if is_refused else repr(error)
         if now_s - self._said_s.get(line, -AGAIN_S) >= (REFUSED_AGAIN_S if is_refused else AGAIN_S):
-            self._said_s = {line: now_s, **{each: said_s for each, said_s in self._said_s.items() if now_s - said_s < REFUSED_AGAIN_S and each != line}}
+            self._said_s = {each: said_s for each, said_s in self._said_s.items() if now_s - said_s < REFUSED_AGAIN_S}
+            self._said_s[line] = now_s
             level = logging.WARNING if isinstance(error, KafkaError) and not error.retriable else logging.INFO
             _LOG.log(logging.ERROR if is_refused else level, "group %s: %s, retrying: %s", self._group, *line)
         return REFUSED_RETRY_S if is_refused else RETRY_S

@@ -95,9 +95,10 @@ class TaskRunner:
         self._timers = Timers(runtime.monotonic_s)
         self._stopping = asyncio.Event()
         self._refusals = TaskRefusals(runtime.monotonic_s)
+        self._sources, self._failures = processor.sources, failures or Failures()
         self._opening = TaskOpening(
             permit, group, task, self._origin, stateful=stateful, options=options, processor=processor, timers=self._timers,
-            stopping=self._stopping, refusals=self._refusals, failures=failures or Failures(),
+            stopping=self._stopping, refusals=self._refusals, failures=self._failures,
         )  # fmt: skip
         self._to_park: BaseException | None = None
         """Why the task is parked as soon as it has opened again, before its first record."""
@@ -247,6 +248,7 @@ class TaskRunner:
         if refused is Refused.TASK:
             if self._opened is None:
                 self._parked = parked(self.task, *self._refusals.last, error)
+                self._failures.note(self._parked.topic or self._sources[0], "parked")
             self._to_park = error
         elif refused is Refused.RECORD:
             _LOG.info("task %s: what was put or sent since its last commit is refused, looking for the record: %s", self.task, error_text(error))

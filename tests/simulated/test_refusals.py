@@ -333,6 +333,7 @@ def test_task_whose_changelog_may_not_be_read_is_parked_with_what_to_allow(group
         assert member._host is not None
         figures = member._host.work.figures()
         assert figures.parked == 6
+        assert figures.failures["in", "parked"] == 6
         asked.clear()
         caplog.clear()
         group.settle(60)
