@@ -229,6 +229,17 @@ class MemberClients:
         self._readers.append(SourceReader(consumer))
         return self._readers[-1].add(partitions)
 
+    @property
+    def source_partitions(self) -> dict[str, int]:
+        """Source topic -> number of its partitions, as far as metadata was heard. Any thread may
+        read it.
+        """
+        found: dict[str, int] = {}
+        for reader in list(self._readers):
+            for topic, count in reader.counts.items():
+                found[topic] = max(found.get(topic, 0), count)
+        return found
+
     def leave(self, sources: TaskSources) -> None:
         """The task reads nothing any more."""
         reader = sources.reader

@@ -539,6 +539,7 @@ class MemberHost:
             if now_ms >= self._repeats_ms:
                 self._repeats_ms = now_ms + self._options.heartbeat_interval_ms
                 self.work.say_parked()
+                self._story.unread(self.work.unread_partitions)
                 if self._witness is not None:
                     self._witness.look()
             self._story.look(self.work.lags, restored)

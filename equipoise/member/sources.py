@@ -70,6 +70,8 @@ class SourceReader:
         self._metadata_updates = 0
         self._asking: dict[str, asyncio.Future[tuple[str, ...] | None]] = {}
         """Topic -> request for its id that is under way."""
+        self.counts: Mapping[str, int] = {}
+        """Topic -> number of its partitions, by the last metadata. Replaced, never changed."""
         self.ends: Mapping[TopicPartition, int] = {}
         """Partition -> end, by its leader's last answer. Replaced, never changed."""
 
@@ -188,6 +190,7 @@ class SourceReader:
         """It is asked for again when a topic that is being read is gone, among others."""
         loop = asyncio.get_running_loop()
         self._metadata_updates += 1
+        self.counts = {topic: len(self.consumer.partitions_for_topic(topic) or ()) for topic in self._topics()}
         for topic in self._topics():
             if topic not in self._unchecked:
                 self._unchecked[topic] = loop.time() + DOUBT_S

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 
 from equipoise.events.tasks import Lag, TaskId, ranges
+from equipoise.replay.wording import counted
 
 _LOG = logging.getLogger(__name__)
 LAGS_WITHIN_S = 5.0
@@ -30,6 +31,8 @@ class Story:
         self._since_s: float | None = None
         """When the member joined, or when the last task to restore came."""
         self._is_assigned = False
+        self._unread: dict[str, int] = {}
+        """Partitions that no task reads, as the last line about each topic says."""
 
     def waits(self, prefix: str) -> None:
         """There is no log yet whose topics begin with `prefix`."""
@@ -55,6 +58,14 @@ class Story:
         self._unsaid = (self._unsaid | new) & (self._runs | self._copies)
         if new:
             self._since_s = self._monotonic_s()
+
+    def unread(self, partitions: Mapping[str, int]) -> None:
+        """Source topics with partitions that no task reads: how many. Writes what has changed."""
+        for topic, count in partitions.items():
+            if self._unread.get(topic) != count:
+                what = f"{counted(count, 'partition')} of {topic} {'is' if count == 1 else 'are'} read by nobody"
+                _LOG.warning("%s: %s: deploy with a higher topology_epoch", self._who, what)
+        self._unread = dict(partitions)
 
     def look(self, lags: Mapping[TaskId, Lag], restored: Collection[TaskId]) -> None:
         """Writes what has become known. `lags`: of copies and of tasks that open here. `restored`:

@@ -227,6 +227,18 @@ class Work:
             lease_left_s=max(0, left_ms) / 1_000,
         )
 
+    @property
+    def unread_partitions(self) -> dict[str, int]:
+        """Source topic -> how many of its partitions no task reads; topics without any are left
+        out. Any thread may read it.
+        """
+        read: dict[str, int] = {}
+        for part in self._factory.topology.subtopologies:
+            for topic in part.source_topics:
+                read[topic] = max(read.get(topic, 0), part.partitions)
+        there = self._factory.shared.source_partitions
+        return {topic: there[topic] - count for topic, count in sorted(read.items()) if there.get(topic, 0) > count}
+
     # In the member's own loop
 
     def begin_incarnation(self) -> None:

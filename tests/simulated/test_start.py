@@ -166,6 +166,19 @@ def test_member_restarts_with_the_same_topology_when_its_topics_have_grown(group
         group.start("m2")
         group.settle(30)
     assert "m2" in {name for _, name in group.assigned}
-    assert [record.getMessage() for record in caplog.records if "read by nobody" in record.getMessage()] == [
+    assert [record.getMessage() for record in caplog.records if "read by nobody" in record.getMessage() and "member" not in record.getMessage()] == [
         "group g: 2 partitions of in are read by nobody: deploy with a higher topology_epoch"
+    ]
+
+
+def test_member_says_how_many_partitions_of_its_sources_nobody_reads_when_that_changes(group: NewGroup, caplog: pytest.LogCaptureFixture) -> None:
+    group.start("m1")
+    group.runs_all_after_s()
+    with caplog.at_level("WARNING", logger="equipoise"):
+        for more in (1, 3):
+            group.cluster.grow_topic("in", TASKS + more)
+            group.settle(700)
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("equipoise.member")] == [
+        "group g: member m1: 1 partition of in is read by nobody: deploy with a higher topology_epoch",
+        "group g: member m1: 3 partitions of in are read by nobody: deploy with a higher topology_epoch",
     ]
