@@ -94,6 +94,7 @@ async def _lead(connection: Connection, group: str, log_file: Path, settings: Se
         for which in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(which, seat.stop)
         await seat.run()
+        logging.getLogger(__name__).info("group %s: not led here any more", group)
 
 
 def configuration(given: tuple[str, ...]) -> GroupConfigured:

@@ -40,7 +40,7 @@ def awaitable(result: object) -> Awaitable[Any] | None:
     return None
 
 
-async def call(function: Callable[..., Awaitable[None] | None], *arguments: Any) -> None:
+async def call(function: Callable[..., Awaitable[None] | object], *arguments: Any) -> None:
     """Calls a function or a coroutine function of the application. A CancelledError that nobody has
     asked for is raised as ApplicationError.
     """

@@ -395,7 +395,8 @@ def _empty(topic: str) -> InputError:
     return InputError(f"send to {topic}: a record needs a key or a value")
 
 
-Callback = Callable[[TaskContext], Awaitable[None] | None]
+Callback = Callable[[TaskContext], Awaitable[None] | object]
+"""What it returns is not looked at, unless it is awaitable."""
 
 
 def pack_sources(positions: Mapping[tuple[str, int], int]) -> bytes:

@@ -48,8 +48,8 @@ is to stop should hear of it sooner.
 """
 COMMIT_PARTS = 10
 """With at_least_once: a tenth of the tasks that wait commit together."""
-StandbyCallback = Callable[[TaskId], Awaitable[None] | None]
-AskedCallback = Callable[[bool], Awaitable[None] | None]
+StandbyCallback = Callable[[TaskId], Awaitable[None] | object]
+AskedCallback = Callable[[bool], Awaitable[None] | object]
 
 
 class SharedSession:
@@ -405,7 +405,7 @@ class Work:
         self._closing_clients.add(task)
         task.add_done_callback(self._closing_clients.discard)
 
-    def _call_back(self, callback: Callable[[T], Awaitable[None] | None], what: T) -> None:
+    def _call_back(self, callback: Callable[[T], Awaitable[None] | object], what: T) -> None:
         try:
             result = awaitable(callback(what))
         except BaseException as error:  # noqa: BLE001  # the application's code may raise anything

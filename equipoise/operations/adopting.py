@@ -65,12 +65,25 @@ class Adopting:
                 needs = f"it needs READ on this group, and DESCRIBE on the members' group {self.group}"
                 raise NotAllowedError(f"group {self.consumers}: the user may not see or change it; {needs}") from None
 
+    async def _check_there(self, option: str, places: list[TopicPartition]) -> None:
+        """Raises InputError when there is no such consumer group: nobody would ever come."""
+        with self._allowed():
+            there = await self._held.look()
+            if there.members or there.others or not places or await self._committed(self.consumers, places):
+                return
+        topics = ", ".join(dict.fromkeys(place.topic for place in places))
+        raise InputError(
+            f"{option} {self.consumers}: there is no such consumer group: it has no members, and no committed offsets of {topics}; "
+            "`equipoise cluster kafka://HOST:PORT` lists those that there are"
+        )
+
     # To the members
 
     async def adopt(self, stop: Ends) -> float | None:
         """Returns when the members read. The pause in seconds; None: they did so before. `stop`:
         ends the application of the consumers. Raises InputError.
         """
+        await self._check_there("--from", _sources(await self._live.state()))
         state = await self._ready_members()
         places = _sources(state)
         with self._allowed():
@@ -132,6 +145,7 @@ class Adopting:
         starts the application of the consumers. Raises InputError.
         """
         state = await self._live.state()
+        await self._check_there("--to", _sources(state))
         holding = asyncio.ensure_future(self._hold())
         try:
             with self._allowed():
