@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from equipoise.events.errors import InputError
@@ -43,7 +47,55 @@ def session(master: str | None = None, settings: Mapping[str, str] | None = None
         builder = builder.master(LOCAL)
     for name, value in {**({} if submitted else _own_settings()), **(settings or {})}.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate(), True
+    return _started(builder), True
+
+
+def _started(builder: Any) -> Any:
+    """The session. An interrupt while Java starts ends that, too: it ignores interrupts, and would
+    live on, with this command's output in its hands. pyspark turns some interrupts into errors of
+    its own.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return builder.getOrCreate()
+    others, came = _children(), []
+    former = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+
+    def end_java() -> None:
+        for pid in _children() - others:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        end_java()
+        handler = former[signal.Signals(number)]
+        assert callable(handler), "only signals with a handler of Python's are caught"
+        try:
+            handler(number, frame)
+        except BaseException as interrupt:
+            came.append(interrupt)
+            raise
+
+    for each in [each for each, handler in former.items() if callable(handler)]:
+        signal.signal(each, interrupted)
+    try:
+        return builder.getOrCreate()
+    except BaseException:
+        end_java()
+        if came:
+            raise came[0] from None
+        raise
+    finally:
+        for each in [each for each, handler in former.items() if callable(handler)]:
+            signal.signal(each, former[each])
+
+
+def _children() -> set[int]:
+    """Processes that this one has started and that run, on Linux; elsewhere none are known."""
+    found: set[int] = set()
+    for file in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            found.update(map(int, file.read_text().split()))
+    return found
 
 
 def _own_settings() -> dict[str, str]:

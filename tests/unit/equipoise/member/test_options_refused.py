@@ -103,4 +103,4 @@ async def test_function_that_returns_a_generator_is_an_error() -> None:
         await DRIVER(lambda record, context: yields()).send(b"v", key=b"k")
     context = TaskContext(TaskId(0, 0), 1, {}, Timers(lambda: 0.0))
     with pytest.raises(FieldError, match="every: callback: yields has a yield"):
-        context.every(1.0, yields)  # type: ignore[arg-type]
+        context.every(1.0, yields)
