@@ -7,7 +7,9 @@ for `deal_after_ms` are made, all at once. So a partition that is behind for a s
 nothing, nor do lags that are uneven all the time but each time elsewhere.
 
 Nothing is remembered over a plan that moves anything, nor while something is handed over: the time
-begins again. With the same lags, a group is dealt once at most: after that nothing pays.
+begins again. With the same lags, a group is dealt once at most: after that nothing pays, unless the
+search of a very large group ended early. Racks play no part here: what they can have without
+changing lags, the next plan does.
 """
 
 from __future__ import annotations

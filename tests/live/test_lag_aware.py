@@ -20,8 +20,10 @@ from equipoise.events.log import open_log
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.records import Record
 from equipoise.events.settings import GroupSettings
+from equipoise.events.tasks import TaskId
 from equipoise.member import Member, TaskContext
 from equipoise.operations.live_group import AnsweredFact
+from equipoise.replay.explanation import explain
 from equipoise.replay.verification import Verdict, verify
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
@@ -188,3 +190,21 @@ async def test_deal_command_shows_and_then_makes_the_moves(bootstrap: str, prefi
             async with asyncio.timeout(30):
                 assert await live.is_answered_within(20)  # without a decision, and long before the next tick
             assert live.rejection() is None
+
+
+async def test_group_deals_by_itself_when_lags_are_uneven(bootstrap: str, prefix: str) -> None:
+    options = {"deal_after_ms": 4_000, "deal_gain_records": 5_000}
+    group = Group(bootstrap, prefix, records=[0, 0, 0, 0], options=options, probing_interval_ms=1_000)
+    await make_topic(bootstrap, group.topic, 4)
+    async with Worker(group.settings), group.running("C0", "C1"):
+        shares = await group.are_shared([2, 2])
+        hot = shares["C0"]
+        await group.fill([20_000 if partition in hot else 1 for partition in range(4)])
+        await until(lambda: all(len({*hot} & {*partitions}) == 1 for partitions in group.shares().values()))
+        dealt = await group.are_shared([2, 2])
+        await asyncio.sleep(6)
+        assert group.shares() == dealt, "nothing pays any more"
+    with open_log(f"kafka://{bootstrap}/{prefix}") as log:
+        told = explain(log.read(), next(TaskId(0, partition) for partition in hot if partition in dealt["C1"]), group=prefix)
+    moved = [move.uneven for move in told.moves if move.uneven is not None]
+    assert [uneven.uneven_ms >= options["deal_after_ms"] and uneven.behind["C0"] > 30_000 for uneven in moved] == [True]
