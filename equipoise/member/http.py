@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry
@@ -20,6 +21,7 @@ from equipoise.member.options import MemberOptions
 from equipoise.runtime import HostThread, Runtime
 from equipoise.serving import HttpServer
 
+_LOG = logging.getLogger(__name__)
 LATE_S = 1.5
 """Brokers do not answer when the lease was not renewed for a heartbeat interval and this time."""
 
@@ -58,6 +60,7 @@ class MemberServer(HttpServer):
         self._group, self._member_id, self._options = group, member_id, options
         self._runtime, self._host_of = runtime, host
         self._beats: dict[str, LoopBeat] = {}
+        self._is_blocked = False
         self._thread: HostThread | None = None
 
     async def begin(self) -> int:
@@ -90,7 +93,16 @@ class MemberServer(HttpServer):
             return "" if error is None else f"the member has ended: {type(error).__name__}: {error}".replace("\n", " ")
         most_s = self._options.session_timeout_ms / 1_000
         silent_s = {name: self._beats.setdefault(name, LoopBeat(loop, self._runtime.monotonic_s)).silent_s() for name, loop in host.loops.items()}
-        return "; ".join(f"the {name} has not run for {each_s:.0f} s" for name, each_s in silent_s.items() if each_s > most_s)
+        blocked = {name: each_s for name, each_s in silent_s.items() if each_s > most_s}
+        if bool(blocked) != self._is_blocked:
+            self._is_blocked = bool(blocked)
+            who = f"group {self._group}: member {self._member_id}"
+            if blocked:
+                what = ": a handler or callback blocks it; its tasks stay here and handle nothing" if "application's loop" in blocked else ""
+                _LOG.error("%s: the %s has not run for %.0f s%s", who, *min(blocked.items()), what)
+            else:
+                _LOG.warning("%s: its event loops run again", who)
+        return "; ".join(f"the {name} has not run for {each_s:.0f} s" for name, each_s in blocked.items())
 
     def unready(self) -> str:
         host = self._host_of()

@@ -35,6 +35,7 @@ from aiokafka.errors import (
     InvalidTimestampError,
     InvalidTopicError,
     KafkaConnectionError,
+    KafkaError,
     MessageSizeTooLargeError,
     NodeNotReadyError,
     ProducerClosed,
@@ -133,6 +134,13 @@ class DeployedClients:
         return made
 
 
+def unwrapped(error: KafkaError, topic: str) -> KafkaError:
+    """The error of `topic` that aiokafka has made a text of, in an error of no kind; else `error`.
+    """
+    kind = getattr(aiokafka.errors, str(error.args[0]).partition("(")[0], None) if type(error) is KafkaError and error.args else None
+    return kind(topic) if isinstance(kind, type) and issubclass(kind, KafkaError) else error
+
+
 class DeployedConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka ships no types
     """`client.Consumer`. aiokafka insists on its own TopicPartition in some places."""
 
@@ -216,6 +224,12 @@ class DeployedConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # aiok
         subscription = self._subscription.subscription
         assignment = None if subscription is None else subscription.assignment
         return None if assignment is None else assignment.state_value(partition)
+
+    async def committed(self, partition: TopicPartition) -> Any:
+        try:
+            return await super().committed(partition)
+        except KafkaError as error:
+            raise unwrapped(error, partition.topic) from error
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         await super().commit({_theirs(partition): offset for partition, offset in offsets.items()})

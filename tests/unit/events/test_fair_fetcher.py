@@ -12,9 +12,10 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.consumer.fetcher import FetchResult
 from aiokafka.consumer.subscription_state import Assignment
-from aiokafka.errors import TopicAuthorizationFailedError
+from aiokafka.errors import GroupAuthorizationFailedError, KafkaError, TopicAuthorizationFailedError
 from aiokafka.protocol.fetch import FetchRequest_v11, FetchResponse_v11
 
+from equipoise.events.log.kafka.aiokafka_client import unwrapped
 from equipoise.events.log.kafka.aiokafka_fetcher import METADATA_AGAIN_S, FairFetcher, FetchedPartitions
 from equipoise.events.log.kafka.aiokafka_sessions import FetchSession
 
@@ -179,3 +180,12 @@ async def test_topic_that_may_not_be_seen_is_said_at_once() -> None:
     with pytest.raises(TopicAuthorizationFailedError):
         await consumer.fetcher._proc_offset_requests({A: -1})
     assert asked == ["in", "known", "again"]
+
+
+@pytest.mark.parametrize("kind", [TopicAuthorizationFailedError, GroupAuthorizationFailedError, KafkaError])
+def test_error_of_which_aiokafka_has_made_a_text_keeps_its_kind(kind: type[Exception]) -> None:
+    """As an error of no kind, a missing right was tried again for ever."""
+    found = unwrapped(KafkaError(repr(kind())), "in")
+    assert type(found) is kind
+    other = TimeoutError("x") if kind is KafkaError else kind("x")
+    assert unwrapped(other, "in") is other

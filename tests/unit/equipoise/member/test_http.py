@@ -115,7 +115,7 @@ async def test_member_is_ready_while_its_lease_is_renewed() -> None:
         assert await asked(http, "/ready") == (503, "the member has ended")
 
 
-async def test_member_is_unhealthy_when_its_loop_does_not_run() -> None:
+async def test_member_is_unhealthy_when_its_loop_does_not_run(caplog: pytest.LogCaptureFixture) -> None:
     runtime = Clock()
     now_s = 0.0
     vars(runtime)["monotonic_s"] = lambda: now_s
@@ -129,9 +129,14 @@ async def test_member_is_unhealthy_when_its_loop_does_not_run() -> None:
         assert await asked(http, "/health") == (200, "")
         now_s = 11.0
         assert await asked(http, "/health") == (503, "the member's thread has not run for 11 s")
+        assert await asked(http, "/health") == (503, "the member's thread has not run for 11 s")
         go_on.set()
         await stuck.run(asyncio.sleep(0))
         assert await asked(http, "/health") == (200, "")
+    assert [each.getMessage() for each in caplog.records if each.name == "equipoise.member.http"] == [
+        "group orders: member m1: the member's thread has not run for 11 s",
+        "group orders: member m1: its event loops run again",
+    ]
     await stuck.stop()
 
 
