@@ -126,10 +126,13 @@ class TaskOpening:
             self._processor, context, self._timers, group=self._group, policy=options.on_error, key_serde=keys, value_serde=values,
             refused=self._refusals.records, failures=self._failures,
         )
-        return OpenTask(
+        task = OpenTask(
             self._task, transactional=options.transactional, clients=clients, writer=writer, stores=stores, context=context,
             processing=processing, positions=positions, placing=placing, fence=fence,
         )  # fmt: skip
+        if placing.is_incomplete:
+            await task.write(task.begin_commit({}, []), lambda error: None)
+        return task
 
     async def _not_deleted(self, reading: TaskSources, tp: TopicPartition, position: int) -> int:
         """Where to read on, if retention has deleted the record at `position`. When the partition

@@ -48,6 +48,10 @@ class SourcePlacing:
         """What the first commit has to write under SOURCE_TOPICS_KEY; None: that is in all
         changelogs.
         """
+        self.is_incomplete = False
+        """Whether one of several changelogs has no positions yet. It must have them before the
+        first record: one without was made again, and does not count.
+        """
 
     # A task without state
 
@@ -184,7 +188,8 @@ class SourcePlacing:
                     f"task {self._task}{self._named}: its source positions are in changelog {', '.join(each.position.changelogs)}, which is no state "
                     "of it any more; name it as state, too, or give the processor another name, under which it reads its sources as a new one"
                 )
-            offset = continued([stored[topic] for topic in listed], source, otherwise) if listed else otherwise
+            offset = continued([stored[topic] for topic in listed], source, otherwise)
+            self.is_incomplete |= len(stored) > 1 and any(source not in each for each in stored.values())
             if offset is None:
                 offset = await (self._first(clients, all_known, source) if each is None else self._reset(clients, source))
             for topic in sorted(stored.keys() - set(listed)):

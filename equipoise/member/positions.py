@@ -3,8 +3,8 @@
 
 A record's key is msgpack ``[processor name, source topic, partition]``, its value ``[offset,
 changelogs, transactional id, topic id]``, and its header names its origin. No changelogs: the task
-continues at `offset`. Otherwise its positions are in these changelogs, and `offset` counts for one
-that has none yet; None: the task begins as a new one there.
+continues at `offset`. Otherwise its positions are in these changelogs, and `offset` counts if none
+of them has one; None: the task begins as a new one there.
 """
 
 from __future__ import annotations
@@ -185,11 +185,10 @@ class PositionsReader:
 
 
 def continued(stored: Sequence[Mapping[TopicPartition, int]], source: TopicPartition, otherwise: int | None) -> int | None:
-    """The lowest position of these changelogs. `otherwise`: of those that have none; None: they do
-    not count.
+    """The lowest position of these changelogs; `otherwise` if none of them has one. One without is
+    new, or was made again: either way it has nothing that the others lack.
     """
-    known = [each.get(source, otherwise) for each in stored]
-    return min((each for each in known if each is not None), default=None)
+    return min((each[source] for each in stored if source in each), default=otherwise)
 
 
 async def write_plainly(

@@ -342,3 +342,26 @@ def test_task_whose_changelog_may_not_be_read_is_parked_with_what_to_allow(group
         member.close()
         group.settle(20)
     assert group.ended == {"m1": None}
+
+
+def test_changelog_whose_end_may_be_seen_but_not_its_records_is_said_once(group: NewGroup, caplog: pytest.LogCaptureFixture) -> None:
+    """With Describe and without Read: the end is known, and each fetch is refused."""
+    take: Any = SimulatedConsumer._take
+    is_forbidden = True
+
+    def refuse(self: SimulatedConsumer, partitions: Any, most: Any) -> Any:
+        for place in self.ready():
+            if is_forbidden and place[0] == "log" and (not partitions or place in partitions):
+                self._assigned[place].forget()
+                self._assigned[place].error = MISSING("log")
+        return take(self, partitions, most)
+
+    for partition in range(6):
+        place = group.cluster.topics["log"].partitions[partition]
+        group.cluster.append(place, Batch(-1, -1, -1, False, [(b"k", b"v", (), 0)], 100))
+    with mock.patch.object(SimulatedConsumer, "_take", refuse), caplog.at_level("INFO", logger="equipoise"):
+        member = group.start("m1")
+        group.settle(90)
+        assert len(member.parked) == 6
+        lines = [each.getMessage() for each in caplog.records if "read again" in each.getMessage() or "cannot be read:" in each.getMessage()]
+        assert len(lines) == len(set(lines)) <= 6, lines
