@@ -138,6 +138,24 @@ def test_first_and_second_changelog_change_no_position(guarantee: str) -> None:
         assert "changelog s1 was written up to offset 15 of source, and its other positions are at 20" in str(group.error)
 
 
+@pytest.mark.parametrize("lost", ["s1", "s2"])
+def test_changelog_that_is_made_again_moves_no_position(guarantee: str, lost: str) -> None:
+    """s2 was added when ten records were processed: who begins there again processes ten twice."""
+    with Deploys(one(state="s1"), guarantee=guarantee) as group:
+        group.join("m1")
+        group.write(10)
+        group.advance(20)
+        group.deploy(one(state=("s1", "s2")))
+        group.write(10)
+        group.advance(20)
+        group.crash("m1")
+        group.make_again(lost)
+        group.join("m1")
+        group.write(5)
+        group.advance(30)
+        assert group.sent() == every("a", 25)
+
+
 def test_task_that_loses_all_its_changelogs_is_refused(guarantee: str) -> None:
     for other in ((), "s2"):
         with Deploys(one(state="s1"), guarantee=guarantee) as group:
