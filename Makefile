@@ -1,5 +1,6 @@
 # Everything here makes its own .venv from a bare clone; Python 3.11 or later is all that must be there.
 SHELL := /bin/sh
+unexport PYTHONDONTWRITEBYTECODE # tests start hundreds of processes, which would compile all modules each time
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-live test-kafka test-slow docs-check coverage check java browser prometheus systemd spin model broker bench bench-live bench-member compare-live examples simulate soak mutation storm upgrade states commands dashboard pictures site clean .venv
 

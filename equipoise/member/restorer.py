@@ -154,6 +154,8 @@ class ChangelogRestorer:
         """Those of them that are not fetched while tasks open."""
         self._apart: dict[TopicPartition, tuple[float, float]] = {}
         """Partitions that cannot be read -> when to try again, and how long that was waited."""
+        self._forbidden: set[TopicPartition] = set()
+        """Those of them that may not be read. Their ends may be known all the same."""
         self._each_until_s = 0.0
         """Until then each partition is read by itself: one cannot be read, and it is not known
         which.
@@ -487,11 +489,13 @@ class ChangelogRestorer:
         for_s = min(MOST_APART_S, 2 * former_s or APART_S)
         self._apart[tp] = self._monotonic_s() + for_s, for_s
         if is_missing_right(error):
+            self._forbidden.add(tp)
             for task, copy in self._copies.items():
                 if copy.waiting is not None and not copy.waiting.done() and tp in self._partitions(task):
                     copy.waiting.set_exception(error)  # who opens it decides
 
     def _put_right(self, tp: TopicPartition) -> None:
+        self._forbidden.discard(tp)
         if self._apart.pop(tp, None) is not None:
             _LOG.warning("changelog %s/%d can be read again", *tp)
 
@@ -600,7 +604,8 @@ class ChangelogRestorer:
                 if store.position < begins[tp]:
                     store.apply((), position=begins[tp])
                 store.note_copied(topic)
-                self._put_right(tp)
+                if tp not in self._forbidden:
+                    self._put_right(tp)
             copy.placed = True
 
     async def _ask_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, str]:

@@ -62,7 +62,7 @@ def test_contender_text_has_its_options():
     [
         ("nobody", "assignor: 'nobody' version 1 is not installed"),
         ("learner:strict", "write options as NAME:OPTION=VALUE"),
-        ("learner:srict=true", "srict: learner has no such option; it has strict"),
+        ("learner:srict=true", "srict: learner has no such option; it has max_standby_steps, strict"),
         ("learner:strict=perhaps", "strict: 'perhaps' is neither true nor false"),
     ],
 )
