@@ -5,6 +5,7 @@ validator accepts.
 from __future__ import annotations
 
 import inspect
+from functools import cache
 from typing import Any
 
 import attrs
@@ -80,6 +81,7 @@ def allowed_by(validator: Any) -> st.SearchStrategy[Any]:
     raise NotImplementedError(f"no strategy for {validator.__qualname__}; add one here")
 
 
+@cache
 def instances(kind: type) -> st.SearchStrategy[Any]:
     """Valid instances of an event class, or of a class that events are made of."""
     if kind is facts.TopologyDeclared:
@@ -165,16 +167,19 @@ FACTS = [shape for code, (_, shape) in codec.KINDS.items() if code < codec.FIRST
 DECISIONS = [shape for code, (_, shape) in codec.KINDS.items() if code >= codec.FIRST_DECISION_KIND]
 
 
+@cache
 def any_fact() -> st.SearchStrategy[Any]:
     """Any valid fact."""
     return st.one_of([instances(kind) for kind in FACTS])
 
 
+@cache
 def any_decision() -> st.SearchStrategy[Any]:
     """Any valid decision."""
     return st.one_of([instances(kind) for kind in DECISIONS])
 
 
+@cache
 def any_event() -> st.SearchStrategy[Any]:
     """Any valid event."""
     return st.one_of(any_fact(), any_decision())
