@@ -30,9 +30,9 @@ PARTITIONS = 4
 MOST_S = 60.0
 
 
-async def make_topic(bootstrap: str) -> None:
+async def make_topics(bootstrap: str) -> None:
     async with admin_client(Connection(bootstrap=bootstrap)) as admin, writer(Connection(bootstrap=bootstrap)) as producer:
-        await admin.create_topics([NewTopic("orders", PARTITIONS, 1)])
+        await admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in ("orders", "counts")])
         for partition in range(PARTITIONS):
             await producer.send("orders", b"", key=b"k", partition=partition)
 
@@ -68,7 +68,7 @@ def compare_with_the_coordinators(polled: str, read: str, bootstrap: str, run: C
 def test_groups_are_polled_where_their_records_may_not_be_read(tmp_path: Path) -> None:
     with secured_broker(tmp_path, "watcher") as secured, ExitStack() as running:
         secured.allow("watcher", [Acl("Group", "*", "Describe"), Acl("Topic", "orders", "Describe")])
-        asyncio.run(make_topic(secured.inside))
+        asyncio.run(make_topics(secured.inside))
         recording = str(tmp_path / "cluster.db")
         environment = {f"EQUIPOISE_{name.upper()}": value for name, value in secured.settings("watcher").items()}
 
