@@ -99,7 +99,7 @@ class UnevenLags:
     task_behind: int
 
 
-WAITS = ("slot_full", "carried", "warming", "next_probing")
+WAITS = ("slot_full", "after_state", "carried", "warming", "next_probing")
 """Reasons that name what a movement waits for, or that it continues; not why it began."""
 
 

@@ -141,13 +141,15 @@ def _now(indexed: IndexedProblem, balance: Balance, candidates: Mapping[TaskId, 
         return indexed.owner
     now = {**target, **indexed.owner}
     waiting = {task: takers for task, takers in candidates.items() if task in target and target[task] not in takers.everyone}
-    elsewhere = placed_by_load(indexed, now, target, candidates)
     for task in waiting:
         del now[task]
-    if not waiting and not elsewhere and len(now) == len(target):
+    if waiting:
+        now.update(balance.owners_for_now(waiting, now))
+    elsewhere = placed_by_load(indexed, now, target, candidates)  # when it is known which tasks with state are to move
+    if elsewhere:
+        now.update(balance.stateless_for_now(elsewhere, {task: member for task, member in now.items() if task not in elsewhere}))
+    if not (waiting or elsewhere) and len(now) == len(target):
         return now  # in the order of the target
-    now.update(balance.owners_for_now(waiting, now))
-    now.update(balance.stateless_for_now(elsewhere, {task: member for task, member in now.items() if task not in elsewhere}))
     return {task: now[task] for task in indexed.tasks if task in now}
 
 

@@ -4,7 +4,7 @@ standby task for each task we want to move").
 A movement of a stateful task goes WAITING -> WARMING -> REVOKING -> granted:
 
 * REVOKING at once when the destination is caught up, or when the owner is leaving and its drain
-  timeout has passed. Without state, when the destination has room (`stateless`), else WAITING.
+  timeout has passed. Without state, unless the destination runs enough now (`stateless`).
 * WARMING without a slot when the destination is a standby of the task.
 * WARMING without a slot when the owner is leaving and the destination will have restored the task,
   together with its other restores, by the drain timeout (docs/protocol.md#m7): such copies restore
@@ -27,7 +27,7 @@ import attrs
 from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.common.plan import Reason
 from equipoise.assignors.common.problem import Movement, MovementState
-from equipoise.assignors.common.stateless import Room
+from equipoise.assignors.common.stateless import LoadNow
 from equipoise.events.tasks import TaskId
 
 
@@ -178,7 +178,7 @@ class _Planner:
         self.codes: dict[TaskId, str] = {}
         self.warmups: set[tuple[TaskId, str]] = set()
         self.by_chance: list[tuple[TaskId, str]] = []
-        self.room = Room(indexed, now, target)
+        self.load_now = LoadNow(indexed, now, target)
         self.benefits = MoveBenefits(indexed, now, target, moving)
 
     def carry_on(self) -> None:
@@ -210,8 +210,8 @@ class _Planner:
         waiting: list[TaskId] = []
         for task in self.new:
             if self._may_go_now(task):
-                if not self._has_room(task):
-                    self._set(task, MovementState.WAITING, "room_soon")
+                if not self._may_run_beside(task):
+                    self._set(task, MovementState.WAITING, "after_state")
                     continue
                 if task not in self.indexed.owner:
                     self._set(task, MovementState.WAITING, self._wanted(task))  # its owner of now is granted it in this very plan
@@ -280,14 +280,14 @@ class _Planner:
         source = self.indexed.members[self.now[task]]
         return source.leaving and source.drain_expired
 
-    def _has_room(self, task: TaskId) -> bool:
-        """Whether the task may go now: it has state, must leave its owner, or makes the load no
-        less even (`stateless`).
+    def _may_run_beside(self, task: TaskId) -> bool:
+        """Whether the task may run beside what its destination runs now: it has state, must leave
+        its owner, or makes the load no less even (`stateless`).
         """
         indexed, source = self.indexed, self.now[task]
         if indexed.tasks[task].stateful or indexed.parting(source) or indexed.must_move(task):
             return True
-        return self.room.take(source, self.target[task])
+        return self.load_now.move(source, self.target[task])
 
     def _has_copy(self, task: TaskId) -> bool:
         return task in self.indexed.members[self.target[task]].warmup

@@ -73,7 +73,7 @@ REASONS: Mapping[str, str] = {
     "ready": "{destination} is caught up ({records} behind)",
     "ready_in_time": "{destination} is {records} behind and restores them within acceptable_recovery_ms",
     "slot_full": "waits for a warm-up slot",
-    "room_soon": "without state it waits until {destination}, which runs enough for now, has given tasks with state away",
+    "after_state": "{destination} runs enough until tasks with state have moved away from it; then it gets this one, which has none",
     "warming": "{destination} restores {records}",
     "overdue": "{source} is leaving and its drain timeout has passed",
     "standby": "a hot copy",

@@ -61,7 +61,7 @@ def least_loaded(indexed: IndexedProblem, candidates: Mapping[TaskId, Candidates
         at_target = Counter(target for task in pools[pool] for target in candidates[task].members)
 
         def rank(name: str, got: int) -> tuple[Fraction, bool, str]:
-            return Fraction(load[name] + got + 1, indexed.members[name].capacity), got >= at_target[name], name  # noqa: B023 - used in this turn only
+            return Fraction(load[name] + got + 1, indexed.members[name].capacity), got >= at_target[name], name  # noqa: B023  # used in this turn only
 
         least = [rank(name, 0) for name in pool.members]
         heapq.heapify(least)
@@ -83,8 +83,8 @@ def least_loaded(indexed: IndexedProblem, candidates: Mapping[TaskId, Candidates
     return found
 
 
-class Room:
-    """Whether a member has room for one task more now. `now`, `target`: task -> owner."""
+class LoadNow:
+    """Tasks that each member runs until the state has moved. `now`, `target`: task -> owner."""
 
     def __init__(self, indexed: IndexedProblem, now: Mapping[TaskId, str], target: Mapping[TaskId, str]) -> None:
         self._members = indexed.members
@@ -92,9 +92,9 @@ class Room:
         revoking = {task: each.destination for task, each in indexed.in_flight.items() if each.state is MovementState.REVOKING}
         self._load = Counter({**now, **revoking}.values()) if self._giving else Counter[str]()
 
-    def take(self, source: str, destination: str) -> bool:
-        """Takes the room of a task that moves, if the destination has given its state away, or if
-        members are no less even with the task there. Returns whether.
+    def move(self, source: str, destination: str) -> bool:
+        """Moves a task without state, unless the destination still has state to give away and the
+        two would be less even. Returns whether.
         """
         if destination not in self._giving:
             return True

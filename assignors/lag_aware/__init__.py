@@ -16,8 +16,8 @@ What differs from the KIP, because a running group must not be dealt again in ev
 
 * An even topic stays, whatever its lags. A topic is dealt when a partition has no owner that may
   keep it, when counts differ by two, or when an operator requests a new deal
-  (`AssignmentProblem.anew`). With `deal_after_ms` also when lags have been uneven for so long: not
-  anew, but by the exchanges that are worth their moves (`uneven`). With `cross_topic` all topics
+  (`AssignmentProblem.anew`). With `deal_after_ms` also when lags have been uneven for so long:
+  then by the exchanges that are worth their moves (`uneven`). With `cross_topic` all topics
   are dealt then, and also when the total counts of members with equal subscriptions differ by two.
   Where totals of other subscriptions could be more even, single partitions are passed on
   (`evening`).

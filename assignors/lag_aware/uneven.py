@@ -2,8 +2,8 @@
 
 Lags are *uneven* while there are exchanges that pay (`exchanges`). The first plan that finds some
 remembers them. Each later plan goes through them in order, with the lags of its time, and forgets
-those that do not pay any more; when none is left, it looks anew. Those that have paid in every plan
-for `deal_after_ms` are made, all at once. So a partition that is behind for a short time moves
+those that do not pay any more; when none is left, it searches again. Those that have paid in every
+plan for `deal_after_ms` are made, all at once. So a partition that is behind for a short time moves
 nothing, nor do lags that are uneven all the time but each time elsewhere.
 
 Nothing is remembered over a plan that moves anything, nor while something is handed over: the time

@@ -10,14 +10,14 @@ from typing import cast
 
 import attrs
 import pytest
-from hypothesis import given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from equipoise.assignors import AssignmentProblem, Assignor, MemberSpec, Plan, Reason, registry
 from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.load_balanced.weights import weights
 from equipoise.events.tasks import TaskId
-from equipoise.testing import AssignorGroup, problems, stateless
+from equipoise.testing import AssignorGroup, problems, stateful, stateless
 
 ASSIGNORS = [registry.latest(name) for name in ("high_availability", "learner", "cooperative", "lag_aware", "load_balanced")]
 UNEVEN_MS = 60_000
@@ -119,6 +119,11 @@ def _costs_less(said: Said) -> bool:
     return racks.cost(said.task, said.destination) < racks.cost(said.task, said.source or "")
 
 
+def _gives_state_away(said: Said) -> bool:
+    """Whether tasks with state are to move away from the destination."""
+    return any(move.source == said.destination and said.facts.tasks[move.task].stateful for move in said.plan.movements)
+
+
 CLAIMS: Mapping[str, Callable[[Said], bool]] = {
     "balance": _gives,
     "balance_room": lambda said: not said.of(said.source).leaving and said.of(said.source).knows(said.task),
@@ -145,6 +150,7 @@ CLAIMS: Mapping[str, Callable[[Said], bool]] = {
     "carried": lambda said: any(move.task == said.task and move.destination == said.destination for move in said.problem.in_flight),
     "warming": lambda said: said.task in (*said.plan.members[said.destination].warmup, *said.plan.members[said.destination].standby),
     "slot_full": lambda said: said.task not in said.plan.members[said.destination].warmup,
+    "after_state": lambda said: not said.facts.tasks[said.task].stateful and _gives_state_away(said),
     "blocked": lambda said: (said.task, said.destination) in said.problem.blocked,
     "lost_passed_on": lambda said: said.facts.tasks[said.task].lost_since_ms is not None,
     "lost_elsewhere": lambda said: said.facts.tasks[said.task].lost_since_ms is not None and said.task not in said.member.previously_owned,
@@ -198,6 +204,22 @@ def test_reason_is_true_after_uneven_lags(sizes: list[int], members: int, lags: 
         assert said.reason.code == "uneven"
         assert CLAIMS["uneven"](said)
         assert said.destination in said.facts.eligible(said.task)
+
+
+@settings(max_examples=50)
+@given(owned=st.integers(1, 8), count=st.integers(1, 12), joining=st.integers(1, 3))
+def test_reason_is_true_while_state_moves(owned: int, count: int, joining: int):
+    """Of tasks without state that nobody runs, beside members that join."""
+    group = AssignorGroup(stateful(owned), {"m": 1}, max_warmups=1)
+    group.settle(9)
+    group.tasks.update({task.id: task for task in stateless(count, subtopology=1)})
+    for number in range(joining):
+        group.join(f"n{number}")
+    problem = group.problem()
+    plan = group.assignor.assign(problem)
+    for said in said_of(problem, plan):
+        assert CLAIMS[said.reason.code](said), f"{said.task} {said.source} -> {said.destination}: {said.reason.code}"
+    event(f"waits: {any(reason.code == 'after_state' for reason in plan.reasons.values())}")
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS, ids=lambda each: each.name)

@@ -52,7 +52,7 @@ def test_owned_task_waits_until_its_destination_has_given_state_away():
     two_kinds = tasks(numbered(6), numbered(6, subtopology=1))
     answer = plan(problem(two_kinds, member("m1", numbered(6)), member("m2", numbered(6, subtopology=1))))
     assert [(each.source, each.destination) for each in waiting(answer) if each.task.subtopology == 1] == [("m2", "m1")] * 3
-    assert {answer.reasons[each.task].code for each in waiting(answer) if each.task.subtopology == 1} == {"room_soon"}
+    assert {answer.reasons[each.task].code for each in waiting(answer) if each.task.subtopology == 1} == {"after_state"}
     assert not answer.members["m2"].revoke
 
 
@@ -89,6 +89,23 @@ def test_what_is_placed_leaves_no_member_with_two_more_than_another(owned: int, 
         group.join(f"n{number}")
     with_stateless(group, count)
     group.decide()
+    check(group)
+
+
+@given(owned=st.integers(1, 12), count=st.integers(0, 20), warm=st.integers(1, 3), cold=st.integers(1, 3))
+def test_group_that_starts_where_few_have_the_state_is_even_at_once(owned: int, count: int, warm: int, cold: int):
+    """Nobody runs anything yet, and the tasks with state can run on the `warm` members alone."""
+    group = AssignorGroup(stateful(owned), {}, max_warmups=1)
+    with_stateless(group, count)
+    for number in range(warm):
+        group.join(f"m{number}", copies={task: 0 for task in group.tasks if task.subtopology == 0})
+    for number in range(cold):
+        group.join(f"n{number}")
+    group.decide()
+    check(group)
+
+
+def check(group: AssignorGroup) -> None:
     counts = group.counts()
     got = [name for name, process in group.members.items() if any(task.subtopology for task in process.owned)]
     assert all(counts[name] <= min(counts.values()) + 1 for name in got), counts
