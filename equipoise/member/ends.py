@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TypeVar
 
 from equipoise.events.log.kafka.client import TopicPartition
 
@@ -17,7 +18,8 @@ ASK_S = 10.0
 a partition has no leader after a failure.
 """
 
-Ask = Callable[[list[TopicPartition]], Awaitable[dict[TopicPartition, int]]]
+T = TypeVar("T")
+Ask = Callable[[list[TopicPartition]], Awaitable[dict[TopicPartition, T]]]
 """Requests the ends of partitions from their leaders. Raises KafkaError."""
 
 
@@ -57,7 +59,7 @@ class ChangelogEnds:
         if tp in self.known:
             self.known[tp] = max(self.known[tp], position, fetched_end or 0)
 
-    async def learn(self, ask: Ask, partitions: Iterable[TopicPartition]) -> None:
+    async def learn(self, ask: Ask[int], partitions: Iterable[TopicPartition]) -> None:
         """Requests the ends of all `partitions`. What was noted during the request is newer than
         the answer. Ends without answer become unknown.
         """
@@ -77,7 +79,7 @@ class ChangelogEnds:
             _LOG.debug("the ends of %d changelogs are unknown, no leader answers: %s/%d%s", len(missing), *missing[0], ", ..." if missing[1:] else "")
 
 
-async def ask_ends(ask: Ask, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+async def ask_ends(ask: Ask[T], partitions: list[TopicPartition]) -> dict[TopicPartition, T]:
     """The ends of the partitions whose leaders answer."""
     from aiokafka.errors import KafkaError
 

@@ -20,7 +20,7 @@ import attrs
 import msgpack
 
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.client import Row
+from equipoise.events.log.kafka.client import NO_EPOCH, Row
 from equipoise.member.origin import Origin, read_origin
 from equipoise.member.stores import Change, DamagedStoreError, StateStore
 
@@ -288,6 +288,16 @@ class FencedStore:
         self._place = place
         self.is_damaged = False
         """Whether it is to be wiped."""
+        self.copied: CopiedTopic | None = None
+        """The topic that this is a copy of; None: unknown, because it is new, or a build that did
+        not note it has written it.
+        """
+        self.leader_epoch = self._written_epoch = NO_EPOCH
+        """A leader epoch in which the changelog had all up to `position` (KIP-320): if it ends
+        before that now, this is no copy any more. NO_EPOCH: unknown. It is stored with the next
+        changes. Any thread may set it.
+        """
+        self._read_topic()
         try:
             self.fence = ChangelogFence.unpack(store.get(FENCE_KEY))
         except InputError as error:
@@ -299,25 +309,26 @@ class FencedStore:
         """Offset of the changelog record to apply next."""
         return self.store.position
 
-    @property
-    def copied(self) -> CopiedTopic | None:
-        """The topic that this is a copy of; None: unknown, because it is new, or a build that did
-        not note it has written it.
-        """
-        with self._noting_damage():
-            packed = self.store.get(TOPIC_KEY)
-        if packed is None:
-            return None
+    def _read_topic(self) -> None:
+        packed = self.store.get(TOPIC_KEY)
         try:
-            topic_id, begin = msgpack.unpackb(packed)
-            return CopiedTopic(topic_id, begin)
-        except (ValueError, TypeError):
-            return None
+            if packed is not None:
+                topic_id, begin, *epoch = msgpack.unpackb(packed)
+                self.copied = CopiedTopic(topic_id, begin)
+                self.leader_epoch = self._written_epoch = epoch[0] if epoch else NO_EPOCH  # a build without epochs wrote it
+        except (ValueError, TypeError, msgpack.UnpackException):
+            self.copied = None
 
     def note_copied(self, topic: CopiedTopic) -> None:
         """Notes the topic that this is a copy of."""
         if self.copied != topic:
-            self._apply({TOPIC_KEY: msgpack.packb([topic.topic_id, topic.begin])}, position=self.store.position)
+            self.copied = topic
+            self._apply({TOPIC_KEY: self._pack_topic(topic)}, position=self.store.position)
+
+    def _pack_topic(self, topic: CopiedTopic) -> bytes:
+        self._written_epoch = self.leader_epoch
+        packed: bytes = msgpack.packb([topic.topic_id, topic.begin, self.leader_epoch])
+        return packed
 
     def apply(self, records: Sequence[ChangelogRecord | Row], *, position: int, bulk: bool = False) -> None:
         """Applies the changelog's next records, up to before `position`. `bulk`: as for
@@ -333,6 +344,8 @@ class FencedStore:
         self._apply(self.fence.fold_written(changes, headers), position=position)
 
     def _apply(self, changes: Mapping[bytes, bytes | None], *, position: int, bulk: bool = False) -> None:
+        if self.leader_epoch != self._written_epoch and self.copied is not None:
+            changes = {**changes, TOPIC_KEY: self._pack_topic(self.copied)}
         with self._noting_damage():
             self.store.apply(changes, position=position, bulk=bulk)
 
@@ -353,5 +366,6 @@ class FencedStore:
     def wipe(self) -> None:
         """Removes everything; `position` is 0 again."""
         self.store.wipe()
-        self.is_damaged = False
+        self.is_damaged, self.copied = False, None
+        self.leader_epoch = self._written_epoch = NO_EPOCH
         self.fence = ChangelogFence()

@@ -74,6 +74,8 @@ class TaskOpening:
         """Ends when the task is to stop, while it opens."""
         self._former: set[str] = set()
         """Transactional ids of former owners whose transactions were ended."""
+        self._said_to_end: dict[TopicPartition, int] = {}
+        """Source partition -> end before its position that was logged."""
         self._fences_later = options.transactional
         """Whether the fences may be part of the first commit."""
 
@@ -136,13 +138,22 @@ class TaskOpening:
 
     async def _not_deleted(self, reading: TaskSources, tp: TopicPartition, position: int) -> int:
         """Where to read on, if retention has deleted the record at `position`. When the partition
-        ends before `position`, the broker leads no longer or lags behind, and the task reads from
-        `position` again. Raises KafkaError.
+        ends before `position`, the broker leads no longer or lags behind, or records are lost; the
+        task reads from `position` again. Raises KafkaError.
         """
-        begin = (await reading.reader.consumer.beginning_offsets([tp]))[tp]
+        consumer = reading.reader.consumer
+        begin = (await consumer.beginning_offsets([tp]))[tp]
         if begin > position:
             _LOG.error("task %s: records %d to %d of %s/%d were deleted before they were processed", self._task, position, begin - 1, *tp)
-        return max(begin, position)
+            return begin
+        end = (await consumer.end_offsets([tp]))[tp]
+        if end < position and self._said_to_end.get(tp) != end:
+            self._said_to_end[tp] = end
+            _LOG.warning(
+                "task %s: %s/%d ends at offset %d, before its position %d: it processes nothing of it until it is as long. If that stays so, "
+                "brokers have lost records", self._task, *tp, end, position,
+            )  # fmt: skip
+        return position
 
     async def _unless_stopping(self, what: str, waiting: Awaitable[T]) -> T:
         """Waits for what may take minutes. Raises RefusedError when the task stops first."""

@@ -21,12 +21,12 @@ from typing import Any
 import attrs
 
 from equipoise.broker_watch import BrokerWatch
-from equipoise.events.log.kafka.client import Consumer, Row, TopicPartition, call_off, size_bytes
+from equipoise.events.log.kafka.client import NO_EPOCH, Consumer, Row, TopicPartition, call_off, size_bytes
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.opening import reaching
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.member.directory import StateDirectory
-from equipoise.member.ends import ASK_S, ChangelogEnds
+from equipoise.member.ends import ASK_S, ChangelogEnds, ask_ends
 from equipoise.member.error_policy import error_text
 from equipoise.member.fencing import CopiedTopic, FencedStore, Owners, TakeIf
 from equipoise.member.refusals import is_missing_right, name_topic
@@ -420,7 +420,7 @@ class ChangelogRestorer:
                 for task in damaged:
                     self._wipe_damaged(task, error)
             except OffsetOutOfRangeError as error:
-                self._check_again(error.args[0] if error.args else {})
+                self._check_again(*(error.args[0] if error.args else ()))
             except KafkaError as error:
                 if not await self._set_unreadable_apart() and not self._brokers.noted("restoring", error):
                     _LOG.warning("restoring failed, retrying: %r", error)
@@ -442,7 +442,7 @@ class ChangelogRestorer:
                 found: Any = await self._consumer.getmany(tp, timeout_ms=0, max_records=most)
                 batches.update(found)
             except OffsetOutOfRangeError as error:
-                self._check_again(error.args[0] if error.args else {})
+                self._check_again(*(error.args[0] if error.args else ()))
             except KafkaError as error:
                 self._set_apart(tp, error)
             else:
@@ -550,7 +550,11 @@ class ChangelogRestorer:
             looked_at.update(coming)
             opening = {task: copy for task, copy in coming.items() if copy.waiting is not None and copy.goals is None}
             if opening:
-                ends = await self._asker.end_offsets([tp for task in opening for tp in self._partitions(task)])
+                ends, forked = await asyncio.gather(
+                    self._asker.end_offsets([tp for task in opening for tp in self._partitions(task)]),
+                    self._forked({tp: store for task, copy in opening.items() if copy.placed for tp, store in self._partitions(task, copy).items()}),
+                )
+                self._check_again(*forked)
                 for task, copy in opening.items():
                     copy.goals = {tp.topic: ends[tp] for tp in self._partitions(task)}
                 self._ends.answered(ends)
@@ -585,17 +589,18 @@ class ChangelogRestorer:
         finally:
             await call_off(asking)
         for look in range(SHRUNK_LOOKS):
-            ends = await self._asker.end_offsets(list(partitions))
-            if look == SHRUNK_LOOKS - 1 or all(store.position <= ends[tp] for tp, store in partitions.items()):
+            ends = await self._asker.leader_ends(list(partitions))
+            forked = await self._forked(partitions)
+            if look == SHRUNK_LOOKS - 1 or not (forked or any(store.position > ends[tp].offset for tp, store in partitions.items())):
                 break
             await asyncio.sleep(RETRY_S)
         for task, copy in copies.items():
             if self._copies.get(task) is not copy:
                 continue  # left meanwhile: its stores are closed
             for tp, store in self._partitions(task, copy).items():
-                self._ends.answered({tp: ends[tp]})
+                self._ends.answered({tp: ends[tp].offset})
                 topic = CopiedTopic(ids.get(tp.topic, ""), begins[tp])
-                why = _why_no_copy(store, topic, ends[tp])
+                why = _why_no_copy(store, topic, ends[tp].offset, forked.get(tp))
                 if why:
                     _LOG.error(
                         "changelog %s/%d: not using the local copy up to offset %d, because %s: restoring from scratch", *tp, store.position, why
@@ -603,10 +608,23 @@ class ChangelogRestorer:
                     store.wipe()
                 if store.position < begins[tp]:
                     store.apply((), position=begins[tp])
+                if store.leader_epoch == NO_EPOCH:
+                    store.leader_epoch = ends[tp].epoch
                 store.note_copied(topic)
                 if tp not in self._forbidden:
                     self._put_right(tp)
             copy.placed = True
+
+    async def _forked(self, stores: Mapping[TopicPartition, FencedStore]) -> dict[TopicPartition, int]:
+        """Those that have more of their leader epoch than their changelogs have now: an unclean
+        election has lost records, and others may have their offsets. Partition -> where the epoch
+        ends; -1: the changelog has no epoch as late as this. Raises KafkaError.
+        """
+        epochs = {tp: store.leader_epoch for tp, store in stores.items() if store.position and store.leader_epoch != NO_EPOCH}
+        if not epochs:
+            return {}
+        ends = await self._asker.epoch_ends(epochs)
+        return {tp: end for tp, end in ends.items() if end < stores[tp].position}
 
     async def _ask_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, str]:
         """Topic -> id; empty: the brokers have none (before Kafka 2.8). Raises KafkaError."""
@@ -633,11 +651,13 @@ class ChangelogRestorer:
             if (known := store.copied) is not None and CopiedTopic(ids.get(tp.topic, ""), known.begin).differs(known)
         ]  # fmt: skip
         if again:
-            self._check_again(again)
+            self._check_again(*again)
             self._woken.set()
 
-    def _check_again(self, partitions: Iterable[TopicPartition]) -> None:
+    def _check_again(self, *partitions: TopicPartition) -> None:
         """Checks the copies of these partitions again: the records to read next were deleted."""
+        if not partitions:
+            return
         for task, copy in self._copies.items():
             if copy.placed and not set(self._partitions(task)).isdisjoint(partitions):
                 copy.placed = False
@@ -658,8 +678,10 @@ class ChangelogRestorer:
     ) -> None:
         records = taken_bytes = 0
         behind = more = False
+        forked = await self._forked_by(served)
+        self._check_again(*forked)
         for tp, (task, copy) in served.items():
-            if self._copies.get(task) is not copy:
+            if self._copies.get(task) is not copy or tp in forked:
                 continue  # left meanwhile; a new copy reads again
             store = copy.stores[tp.topic]
             batch = batches.get(tp, [])
@@ -682,6 +704,18 @@ class ChangelogRestorer:
             self._busy_s += self._monotonic_s() - begun_s
         if records:
             self._report(now=behind)
+
+    async def _forked_by(self, served: Mapping[TopicPartition, tuple[TaskId, _RestoredCopy]]) -> dict[TopicPartition, int]:
+        """As `_forked`, of stores for which something of a later leader epoch was fetched."""
+        stores = {tp: copy.stores[tp.topic] for tp, (_, copy) in served.items()}
+        later = {tp: store for tp, store in stores.items() if self._consumer.fetched_epoch(tp) > store.leader_epoch}
+        if not later:
+            return {}
+        forked = await self._forked(later)
+        for tp, store in later.items():
+            if tp not in forked:
+                store.leader_epoch = self._consumer.fetched_epoch(tp)
+        return forked
 
     def _apply(self, tp: TopicPartition, store: FencedStore, batch: Sequence[Row], position: int, *, bulk: bool) -> None:
         before = store.fence.dropped_records
@@ -732,7 +766,17 @@ class ChangelogRestorer:
     async def _learn_ends(self) -> None:
         here = {*self._copies, *self._kept, *self._on_disk}
         learning = self._ends.learn(self._asker.end_offsets, [tp for task in here for tp in self._partitions(task)])
-        await asyncio.gather(learning, self._look_for_new_topics())
+        await asyncio.gather(learning, self._look_for_new_topics(), self._note_epochs())
+
+    async def _note_epochs(self) -> None:
+        """Notes for stores of running tasks in which leader epochs the changelogs have what is in
+        them: an owner reads no records that would tell.
+        """
+        stores = {TopicPartition(topic, task.partition): store for task, each in self._handed_over.items() for topic, store in each.items()}
+        positions = {tp: store.position for tp, store in stores.items()}
+        for tp, end in (await ask_ends(self._asker.leader_ends, sorted(stores))).items() if stores else ():
+            if positions[tp] <= end.offset:
+                stores[tp].leader_epoch = max(stores[tp].leader_epoch, end.epoch)
 
     def _report(self, *, now: bool) -> None:
         if not now and self._monotonic_s() < self._reported_s + REPORT_EVERY_S:
@@ -754,9 +798,10 @@ class ChangelogRestorer:
         return max(1, lag) if task in self._copies and self._copies[task].opening else lag
 
 
-def _why_no_copy(store: FencedStore, topic: CopiedTopic, end: int) -> str:
+def _why_no_copy(store: FencedStore, topic: CopiedTopic, end: int, epoch_end: int | None) -> str:
     """Why `store` is no copy of `topic`, which spans to `end`; "": it is one, or has nothing. A
     store that a build without ids has written is a copy if its position is in the range.
+    `epoch_end`: as `_forked` returns it; None: it does not.
     """
     if not store.position:
         return ""
@@ -764,6 +809,9 @@ def _why_no_copy(store: FencedStore, topic: CopiedTopic, end: int) -> str:
     why = "" if former is None else topic.differs(former)
     if not why and store.position > end:
         why = f"it now ends at {end}"
+    if not why and epoch_end is not None:
+        ends = f"ends at {epoch_end} there" if epoch_end >= 0 else "is later than any there"
+        why = f"records were lost by an unclean election (leader epoch {store.leader_epoch} {ends})"
     if not why and (store.position < topic.begin or (former is None and store.position == topic.begin)):
         why = f"it now begins at {topic.begin}"
     return why

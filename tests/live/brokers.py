@@ -189,6 +189,17 @@ class Brokers:
         process.wait()
         process.stdout.close()
 
+    def lose_tail(self, topic: str, partition: int, batches: int) -> None:
+        """Cuts the last batches off a partition on the disks of all brokers, none of which runs: a
+        loss of power does that to what was not flushed.
+        """
+        for index in range(self.count):
+            segment = max((self._disk(index) / f"{topic}-{partition}").glob("*.log"))
+            content, begins = segment.read_bytes(), [0]
+            while begins[-1] < len(content):
+                begins.append(begins[-1] + 12 + int.from_bytes(content[begins[-1] + 8 : begins[-1] + 12], "big"))
+            segment.write_bytes(content[: begins[-1 - batches]])
+
     def written_bytes(self, topic: str) -> int:
         """Size of a topic's segments and of what is used of their indexes, on the disks of all
         brokers.

@@ -193,7 +193,7 @@ class SimulatedRequests:
 
     async def ends(self, places: list[TopicPartition]) -> list[tuple[int, int]]:
         found = [await self._ask(self._cluster.list_offsets, places, False, committed) for committed in (False, True)]
-        return [(found[0][place], found[1][place]) for place in places]
+        return [(found[0][place].offset, found[1][place].offset) for place in places]
 
     async def create_again(self, topic: str) -> None:
         self._cluster.delete_topic(topic)

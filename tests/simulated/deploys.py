@@ -1,7 +1,8 @@
 """Deploys of an application whose shape changes, and what surrounds it: members get other
 processors, sources, states and numbers of partitions, one after the other, also under the epoch of
 before by mistake; brokers forget committed offsets and delete records; other consumers commit with
-the group's id; topics are made again. Members are killed at any time.
+the group's id; topics are made again; changelogs lose their last records. Members are killed at any
+time.
 
 What must hold in the end: each processor has processed each record of the sources that it reads now
 once (with at_least_once: at least once), and its states have counted every one since they were
@@ -25,7 +26,7 @@ from equipoise import Processor, Record, TaskContext
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.testing import Group
 from equipoise.testing.group import NAME
-from equipoise.testing.simulated.kafka.log import Batch
+from equipoise.testing.simulated.kafka.log import Batch, PartitionLog
 
 SOURCES = ("source", "second")
 STATES = ("s1", "s2", "s3", "s4", "s5", "s6")
@@ -92,7 +93,8 @@ class Part:
         for topic, state in sorted(context.states.items()):
             count = int(state.get(b"count") or 0) + 1
             state.put(b"count", b"%d" % count)
-            counts.append(f"{topic}={count}")
+            state.put(b"of " + record.value, b"")
+            counts.append(f"{topic}={count}/{sum(1 for _ in state.prefix(b'of '))}")
         context.send(OUTPUT, " ".join((self.name, record.value.decode(), *counts)).encode(), partition=context.task.partition)
 
 
@@ -121,6 +123,8 @@ class DeployStorm:
         self._records: dict[str, list[str]] = {topic: [] for topic in SOURCES}
         """Those of the present topic of each name."""
         self._made_again: Counter[str] = Counter()
+        self._cut: Counter[str] = Counter()
+        """How often a changelog has lost its last records."""
         self._written = 0
         self.trace: list[str] = []
         self.problems: list[str] = []
@@ -172,7 +176,7 @@ class DeployStorm:
         if any(len(part.states) > 1 for part in self._parts):
             can += [self._drop_state, self._make_state_again]
         if any(len(part.states) == 1 for part in self._parts):
-            can += [self._lose_state]
+            can += [self._lose_state, *[self._lose_tail] * 3]  # few of them leave a copy that only epochs tell from the changelog
         if self._names or self._away:
             can += [self._add_part]
         if len(self._parts) > 1:
@@ -297,6 +301,33 @@ class DeployStorm:
                 self._group._cluster.append(each, Batch(-1, -1, -1, False, [(b"other", b"0", (), 0)] * 100, 100))
         self._group.join("m1", "m2")
 
+    def _lose_tail(self) -> None:
+        """An unclean election loses the last commits to the only changelog of a task, with its
+        positions: their records are processed again, and the new commits get their offsets. Copies
+        of the lost ones are on all disks.
+        """
+        part = self._random.choice([part for part in self._parts if len(part.states) == 1])
+        (topic,) = part.states
+        stays, comes = self._random.sample(["m1", "m2"], 2)
+        for name in (stays, comes) if self._random.random() < 0.5 else (comes,):
+            if self._group._seats[name].process is not None:
+                self._group.crash(name)
+        part.lives += 1
+        self._cut[topic] += 1
+        for partition in range(self._group._partitions):
+            log = self._group._log(topic, partition)
+            self._group._cluster.lose_tail(TopicPartition(topic, partition), log.end - self._random.choice(_ends_of_commits(log)[-3:]))
+        if self._group._seats[stays].process is None:
+            self._group.join(stays)
+        for _ in range(3):
+            self._write()
+            self._group.advance(5)
+        self._group.join(comes)
+        self._group.advance(self._random.choice((0.5, 20.0)))
+        self._group.crash(stays)
+        self._write()
+        self._group.join(stays)
+
     def _other_order(self) -> None:
         self._random.shuffle(self._parts)
         self._deploy()
@@ -385,18 +416,37 @@ class DeployStorm:
                 self.problems.append(f"{name} has processed {record} {times} times")
         last: dict[tuple[str, int], int] = {}
         begun: Counter[tuple[str, int]] = Counter()
+        went_back: Counter[tuple[str, int]] = Counter()
         for name, record, counts, partition in processed:
             for each in counts:
-                state, _, number = each.partition("=")
-                place, count = (state, partition), int(number)
+                state, _, numbers = each.partition("=")
+                place, (count, different) = (state, partition), map(int, numbers.split("/"))
+                if count != different:
+                    self.problems.append(f"{name}, record {record}: {state}/{partition} counts {count}, of {different} records")
                 if count == 1:
                     begun[place] += 1
+                elif count <= last.get(place, 0) and went_back[place] < self._cut[state]:
+                    went_back[place] += 1
                 elif count != last.get(place, 0) + 1:
                     self.problems.append(f"{name}, record {record}: {state}/{partition} counts {count} after {last.get(place, 0)}")
                 last[place] = count
         for (state, partition), times in begun.items():
-            if times > 1 + self._made_again[state]:
+            if times > 1 + self._made_again[state] + self._cut[state]:
                 self.problems.append(f"{state}/{partition} has begun {times} times")
+
+
+def _ends_of_commits(log: PartitionLog) -> list[int]:
+    """Offsets before which no transaction is open."""
+    ends, is_open = [log.start], set[int]()
+    for index, record in enumerate(log.records):
+        if record.batch.marker is not None:
+            is_open.discard(record.batch.producer_id)
+        elif record.batch.transactional:
+            is_open.add(record.batch.producer_id)
+        is_last = index + 1 == len(log.records) or log.records[index + 1].batch is not record.batch
+        if is_last and not is_open:
+            ends.append(record.offset + 1)
+    return ends
 
 
 def run_deploys(seed: int, changes: int = 6) -> DeployStorm:

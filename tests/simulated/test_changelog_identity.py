@@ -25,10 +25,10 @@ from equipoise.testing.simulated.connection import SimulatedConnection
 from equipoise.testing.simulated.kafka.clients import SimulatedClients
 from equipoise.testing.simulated.kafka.cluster import Cluster
 from equipoise.testing.simulated.kafka.consumer import SimulatedConsumer
-from equipoise.testing.simulated.kafka.log import Batch
+from equipoise.testing.simulated.kafka.log import Batch, PartitionLog
 from equipoise.testing.simulated.loops import S_US, Scheduler, VirtualLoop
 
-TASK, OTHER = TaskId(0, 0), TaskId(0, 1)
+TASK, OTHER, TP = TaskId(0, 0), TaskId(0, 1), TopicPartition("log", 0)
 
 
 class _World:
@@ -46,6 +46,12 @@ class _World:
     def make_again(self, *keys: str) -> None:
         self.cluster.delete_topic("log")
         self.cluster.create_topic("log", 2)
+        for key in keys:
+            self.append(key, "new")
+
+    def lose_tail(self, count: int, *keys: str) -> None:
+        """An unclean election loses the last records, and others take their offsets."""
+        self.cluster.lose_tail(TP, count)
         for key in keys:
             self.append(key, "new")
 
@@ -163,6 +169,142 @@ def test_standby_notices_although_a_copy_of_another_partition_was_checked_first(
             assert dict(store.items(b"a")) == dict.fromkeys((b"b", b"c", b"d"), b"new")
             restorer.put_back(TASK)
             await restorer.stop()
+
+    world.run(test)
+
+
+@pytest.mark.parametrize("keys", [["c"], ["c", "d"], ["c", "d", "e"]])
+def test_copy_of_records_that_an_unclean_election_has_lost_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture, keys: list[str]) -> None:
+    world = _World(tmp_path)
+
+    async def test() -> None:
+        for key in ("a", "ab", "ac"):
+            world.append(key, "old")
+        assert await world.state() == {"a": "old", "ab": "old", "ac": "old"}
+        world.lose_tail(2, *(f"a{key}" for key in keys))
+        assert await world.state() == {"a": "old"} | {f"a{key}": "new" for key in keys}
+        caplog.clear()
+        assert await world.state() == {"a": "old"} | {f"a{key}": "new" for key in keys}
+        assert "not using" not in caplog.text
+
+    world.run(test)
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_standby_notices_that_its_changelog_has_lost_records(tmp_path: Path, caplog: pytest.LogCaptureFixture, lost: int) -> None:
+    world = _World(tmp_path)
+
+    async def test() -> None:
+        for key in ("a", "ab", "ac"):
+            world.append(key, "old")
+        with StateDirectory(tmp_path, "g", "m") as directory:
+            restorer = await world.member(directory)
+            restorer.follow(TASK)
+            await asyncio.sleep(3)
+            world.lose_tail(lost, *(f"n{index}" for index in range(lost)))
+            await asyncio.sleep(3)
+            world.append("a", "newer")
+            await asyncio.sleep(10)
+            assert restorer.lags[TASK] == 0
+            assert f"leader epoch 0 ends at {3 - lost} there" in caplog.text
+            await restorer.restore(TASK)
+            store = (await restorer.open(TASK, {}))["log"].store
+            kept = [b"a", b"ab", b"ac"][: 3 - lost]
+            regrown = {f"n{index}".encode(): b"new" for index in range(lost)}
+            assert dict(store.items(b"a")) == dict.fromkeys(kept, b"old") | {b"a": b"newer"} | regrown
+            restorer.put_back(TASK)
+            await restorer.stop()
+
+    world.run(test)
+
+
+def test_standby_that_opens_before_it_reads_on_notices_lost_records(tmp_path: Path) -> None:
+    """The changelog ends where the copy does, so that nothing is read."""
+    world = _World(tmp_path)
+
+    async def test() -> None:
+        for key in ("a", "ab"):
+            world.append(key, "old")
+        with StateDirectory(tmp_path, "g", "m") as directory:
+            restorer = await world.member(directory)
+            restorer.follow(TASK)
+            await asyncio.sleep(3)
+            world.lose_tail(1, "ac")
+            await restorer.restore(TASK)
+            store = (await restorer.open(TASK, {}))["log"].store
+            assert dict(store.items(b"a")) == {b"a": b"old", b"ac": b"new"}
+            restorer.put_back(TASK)
+            await restorer.stop()
+
+    world.run(test)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_copy_of_a_task_that_ran_while_leaders_changed_counts_unless_records_are_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_lost: bool
+) -> None:
+    world = _World(tmp_path)
+
+    async def test() -> None:
+        world.append("a", "old")
+        with StateDirectory(tmp_path, "g", "m") as directory:
+            restorer = await world.member(directory)
+            await restorer.restore(TASK)
+            stores = await restorer.open(TASK, {})
+            for number in range(3):
+                world.lose_tail(0)
+                await asyncio.sleep(3)  # it hears in which epoch the changelog has what the task has written
+                world.append(f"a{number}", "written")
+                stores["log"].apply_written({f"a{number}".encode(): b"written"}, (), position=number + 2)
+            restorer.put_back(TASK)
+            await restorer.stop()
+        caplog.clear()
+        written = {"a": "old", "a0": "written", "a1": "written", "a2": "written"}
+        if is_lost:
+            world.lose_tail(1, "ax", "ay")
+            del written["a2"]
+            written |= {"ax": "new", "ay": "new"}
+        assert await world.state() == written
+        assert ("unclean election (leader epoch 3 ends at 3 there)" in caplog.text) == is_lost
+
+    world.run(test)
+
+
+def test_copy_counts_after_elections_that_lost_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    world = _World(tmp_path)
+
+    async def test() -> None:
+        world.append("a", "old")
+        with StateDirectory(tmp_path, "g", "m") as directory:
+            restorer = await world.member(directory)
+            restorer.follow(TASK)
+            for number in range(5):
+                await asyncio.sleep(3)
+                world.lose_tail(0, f"a{number}")
+            await asyncio.sleep(3)
+            assert restorer.restored_records == 6
+            await restorer.stop()
+        world.lose_tail(0)
+        assert await world.state() == {"a": "old"} | {f"a{number}": "new" for number in range(5)}
+        assert "not using" not in caplog.text
+
+    world.run(test)
+
+
+def test_copy_of_a_later_epoch_than_the_leader_knows_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A cluster was set up again from old disks, with the same topic."""
+    world = _World(tmp_path)
+
+    async def test() -> None:
+        world.lose_tail(0)
+        world.append("a", "old")
+        assert await world.state() == {"a": "old"}
+        again = world.cluster.topics["log"].partitions[0]
+        again.epoch, again.log = 0, PartitionLog("log", 0)
+        world.append("ab", "new")
+        again.log.raise_high_watermark(1)
+        assert await world.state() == {"ab": "new"}
+        assert "leader epoch 1 is later than any there" in caplog.text
 
     world.run(test)
 

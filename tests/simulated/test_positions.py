@@ -308,3 +308,22 @@ def test_brokers_without_topic_ids_are_read_on(guarantee: str, monkeypatch: pyte
         group.advance(20)
         assert group.sent() == every("a", 10)
         assert group.state("s1") == {b"k": b"10"}
+
+
+@pytest.mark.parametrize("is_away", [True, False])
+def test_source_that_ends_before_its_position_is_said_once(guarantee: str, caplog: pytest.LogCaptureFixture, is_away: bool) -> None:
+    with Deploys(one(), guarantee=guarantee) as group:
+        group.join("m1")
+        group.write(5)
+        group.advance(20)
+        if is_away:
+            group.crash("m1")
+        group._cluster.lose_tail(TopicPartition("source", 0), 2)
+        if is_away:
+            group.join("m1")
+        group.advance(30)
+        said = [each for each in caplog.messages if "source/0 ends at offset 3, before its position 5" in each]
+        assert len(said) == 1
+        group.write(3)
+        group.advance(30)
+        assert group.sent() == every("a", 6)

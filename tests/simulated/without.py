@@ -235,6 +235,13 @@ def _topics_by_name() -> Iterator[None]:
         yield
 
 
+def _leader_epochs_unknown() -> Any:
+    async def none(*_: object) -> dict[TopicPartition, int]:
+        return {}
+
+    return mock.patch.object(ChangelogRestorer, "_forked", none)
+
+
 def _any_topology() -> Any:
     return mock.patch.object(transitions, "difference", return_value=None)
 
@@ -254,6 +261,7 @@ SWITCHES = (
     Switch("positions", "new", "A task without state continues at the group's committed offset.", DEPLOYS, "both", _committed_offsets),
     Switch("listed", "new", "All changelogs of a task say where it continues.", DEPLOYS, "both", _all_changelogs_count),
     Switch("topic ids", "new", "Members know the application's topics by name.", DEPLOYS, "both", _topics_by_name),
+    Switch("epochs", "new", "A copy is one of any changelog that is as long.", DEPLOYS, "both", _leader_epochs_unknown),
     Switch("stale", "new", "A transaction need not follow what is known of a changelog.", "members,brokers", "exactly_once", _first_unchecked),
 )
 

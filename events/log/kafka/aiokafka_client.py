@@ -3,8 +3,8 @@ task keeps running and no connection stays open, whatever the brokers do.
 
 aiokafka closes its connections last. When an earlier step fails, hangs on a silent broker or is
 cancelled, connections stay open and a task that reconnects may keep running. There is no public way
-to finish the shutdown. Only `topic_ids`, this file and the other `aiokafka_` files use aiokafka's
-internals.
+to finish the shutdown. Only `topic_ids`, `leader_epochs`, this file and the other `aiokafka_` files
+use aiokafka's internals.
 """
 
 from __future__ import annotations
@@ -58,10 +58,12 @@ from equipoise.events.log.kafka.aiokafka_sessions import sending
 from equipoise.events.log.kafka.aiokafka_structs import quick
 from equipoise.events.log.kafka.client import (
     CLOSE_S,
+    NO_EPOCH,
     Admin,
     BrokerFailures,
     ConsumedRecord,
     Consumer,
+    LeaderEnd,
     NewTopic,
     Producer,
     SentBatch,
@@ -69,6 +71,7 @@ from equipoise.events.log.kafka.client import (
     Unsent,
     not_sent_behind,
 )
+from equipoise.events.log.kafka.leader_epochs import epoch_ends, leader_ends
 from equipoise.events.log.kafka.topic_ids import topic_ids
 
 
@@ -233,6 +236,16 @@ class DeployedConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # aiok
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         await super().commit({_theirs(partition): offset for partition, offset in offsets.items()})
+
+    async def leader_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LeaderEnd]:
+        return await leader_ends(self._client, partitions, self._fetcher._isolation_level, self._request_timeout_ms / 1_000)
+
+    async def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return await epoch_ends(self._client, epochs, self._request_timeout_ms / 1_000)
+
+    def fetched_epoch(self, partition: TopicPartition) -> int:
+        epochs: Mapping[tuple[str, int], int] = self._fetcher.epochs or {}
+        return epochs.get(partition, NO_EPOCH)
 
     async def topic_ids(self, topics: Sequence[str], leads: TopicPartition) -> tuple[str, ...] | None:
         return await topic_ids(self._client, topics, leads)

@@ -112,6 +112,8 @@ class FairFetcher(Fetcher):  # type: ignore[misc]
     partition, as aiokafka does, costs more than all the rest.
     """
 
+    epochs: dict[tuple[str, int], int] | None = None
+    """Partition -> leader epoch of the last batch that was fetched; None: they are not noted."""
     _ahead_of = -1
     """How often something was found before the last fetch ahead."""
     _sessions: defaultdict[int, FetchSession]
@@ -128,6 +130,7 @@ class FairFetcher(Fetcher):  # type: ignore[misc]
         """Makes a started fetcher of aiokafka, which has no assignment yet, fetch like this."""
         fetcher._records = FetchedPartitions(as_rows=as_rows)
         fetcher._sessions = defaultdict(FetchSession)
+        fetcher.epochs = {} if as_rows else None
         fetcher.__class__ = cls
 
     async def fetched_records(self, partitions: Any, timeout: float = 0, max_records: int | None = None) -> dict[Any, Sequence[Record]]:  # noqa: ASYNC109
@@ -307,7 +310,7 @@ class FairFetcher(Fetcher):  # type: ignore[misc]
         made = SessionRequest(
             wait_ms, self._fetch_min_bytes, self._fetch_max_bytes, self._isolation_level, list(topics.items()), self._client_rack or ""
         )
-        made.session = self._sessions[node_id]
+        made.session, made.epochs = self._sessions[node_id], self.epochs
         return made
 
     def _may_fetch_ahead(self, assignment: Any) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 from aiokafka.protocol.fetch import FetchRequest
 
 from equipoise.events.log.kafka.aiokafka_structs import quick
+from equipoise.events.log.kafka.leader_epochs import last_epoch
 
 NO_SESSION = 0
 """Session id in a request for a new session, and in an answer of a broker whose session cache is
@@ -116,6 +117,8 @@ class SessionRequest(FetchRequest):  # type: ignore[misc]  # aiokafka ships no t
 
     session: FetchSession
     names_changes = False
+    epochs: dict[tuple[str, int], int] | None = None
+    """Gets the leader epochs of what is fetched; None: they are not needed."""
 
     def build(self, request_struct_class: Any) -> Any:
         return self.session.build(self, request_struct_class)
@@ -134,6 +137,10 @@ def sending(send: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]
             raise
         request.session.answered(answer)
         request._topics = request.session.asked(answer)  # all that aiokafka looks for
+        if request.epochs is not None:
+            request.epochs.update(
+                ((topic, each[0]), last_epoch(each[-1])) for topic, partitions in answer.topics for each in partitions if each[-1]
+            )
         return answer
 
     return send_in_session

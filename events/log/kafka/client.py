@@ -111,6 +111,17 @@ Row = tuple[bytes | None, bytes | None, Headers, int]
 """Key, value, headers and offset of a record, which cost a consumer less than a `Record`."""
 
 
+NO_EPOCH = -1
+"""In place of a leader epoch: none, or unknown."""
+
+
+class LeaderEnd(NamedTuple):
+    """The end of a partition as its leader knows it, and the epoch in which it leads (KIP-320)."""
+
+    offset: int
+    epoch: int
+
+
 class AppendedRecord(Protocol):
     """Where a record was appended."""
 
@@ -236,6 +247,22 @@ class Consumer(DataClient, Protocol):
     async def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Ends, from the partitions' leaders: last stable offsets with `read_committed`, else high
         watermarks. Raises KafkaError.
+        """
+        ...
+
+    async def leader_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LeaderEnd]:
+        """As `end_offsets`, with the epochs of the leaders."""
+        ...
+
+    async def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Partition -> offset behind the last record of this leader epoch, or of a former one if
+        it has none of it; -1: its leader knows no epoch as late as this. Raises KafkaError.
+        """
+        ...
+
+    def fetched_epoch(self, partition: TopicPartition) -> int:
+        """Leader epoch of the last batch that was fetched; NO_EPOCH: unknown. Of a consumer made
+        with `as_rows`.
         """
         ...
 

@@ -15,9 +15,9 @@ from typing import Any
 from aiokafka import errors
 
 from equipoise.events.log.kafka.aiokafka_client import InvalidRecordError
-from equipoise.events.log.kafka.client import NewTopic, TopicPartition
+from equipoise.events.log.kafka.client import LeaderEnd, NewTopic, TopicPartition
 from equipoise.testing.simulated.kafka.coordinators import Coordinators
-from equipoise.testing.simulated.kafka.log import Batch, PartitionLog
+from equipoise.testing.simulated.kafka.log import Batch, LeaderEpochs, PartitionLog
 from equipoise.testing.simulated.kafka.network import Network, Reply, Scheduler
 from equipoise.testing.simulated.kafka.state import Broker, ErrorClass, Fetched, FetchLimits, FrozenView, Partition, Topic, TopicDescription
 
@@ -134,9 +134,13 @@ class Cluster:
         self.topics[place[0]].partitions[place[1]].log.compact(below)
 
     def lose_tail(self, place: TopicPartition, count: int) -> None:
-        """A disk or an unclean election loses the last records, acknowledged ones too."""
+        """A disk or an unclean election loses the last records, acknowledged ones too. The next
+        leader, or the same again, leads in another epoch.
+        """
         each = self.topics[place[0]].partitions[place[1]]
         each.log.truncate(max(each.log.start, each.log.end - count))
+        self._begin_epoch(each)
+        each.is_settling = False
         each.log.raise_high_watermark(each.log.end)
         self._fail_unacknowledged(each, errors.NotLeaderForPartitionError)
         self._bound_moved(each)
@@ -185,6 +189,7 @@ class Cluster:
             ends={
                 each.place: (each.log.high_watermark, each.log.last_stable_offset) for each in self.every_partition() if each.leader == broker.id
             },
+            epochs={each.place: (each.epoch, each.log.epochs) for each in self.every_partition() if each.leader == broker.id},
             offsets={group: dict(offsets) for group, offsets in self.coordinators.offsets.items()},
         )
         self._lost(broker)
@@ -227,12 +232,16 @@ class Cluster:
         log, random = each.log, self.random
         log.truncate(log.committed + int(random.random() * (log.end - log.committed + 1)))
         each.leader = random.choice(well)
-        each.epoch += 1
+        self._begin_epoch(each)
         each.is_settling = True
         log.high_watermark = max(log.start, log.committed - random.randrange(4))
         self._fail_unacknowledged(each, errors.NotLeaderForPartitionError)
         self._bound_moved(each)
         self.scheduler.call_later(self.between_us(self.settle_us), self._settled, each, each.epoch)
+
+    def _begin_epoch(self, each: Partition) -> None:
+        each.epoch += 1
+        each.log.begin_epoch(each.epoch)
 
     def _settled(self, each: Partition, epoch: int) -> None:
         if each.epoch == epoch:
@@ -454,22 +463,35 @@ class Cluster:
         if self.most_fetch_bytes is not None:
             most_bytes, one = self.most_fetch_bytes, True
         records, next_offset = each.log.read(offset, stable if committed else high_watermark, committed=committed, max_bytes=most_bytes, one=one)
-        return Fetched(None, records, next_offset, high_watermark, stable)
+        return Fetched(None, records, next_offset, high_watermark, stable, each.log.epoch_before(next_offset))
 
     def list_offsets(self, places: Sequence[TopicPartition], first: bool, committed: bool, broker: Broker, reply: Reply) -> None:
-        """Replies with partition -> first offset, or end, or error."""
-        answers: dict[TopicPartition, int | ErrorClass] = {}
+        """Replies with partition -> first offset, or end, with the epoch of its leader; or error.
+        """
+        answers: dict[TopicPartition, LeaderEnd | ErrorClass] = {}
         for place in places:
             found = self._led(broker, place)
             if not isinstance(found, tuple):
                 answers[place] = found
             elif first:
-                answers[place] = found[0].log.start
+                answers[place] = LeaderEnd(found[0].log.start, self._epochs(broker, found[0])[0])
             elif found[0].is_settling and broker.view is None:
                 answers[place] = errors.LeaderNotAvailableError  # what KIP-207 answers to ListOffsets before version 5, which aiokafka sends
             else:
-                answers[place] = found[2] if committed else found[1]
+                answers[place] = LeaderEnd(found[2] if committed else found[1], self._epochs(broker, found[0])[0])
         reply(answers)
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int], broker: Broker, reply: Reply) -> None:
+        """Replies with partition -> where this leader epoch ends, or error."""
+        answers: dict[TopicPartition, int | ErrorClass] = {}
+        for place, epoch in epochs.items():
+            found = self._led(broker, place)
+            answers[place] = self._epochs(broker, found[0])[1].end(epoch) if isinstance(found, tuple) else found
+        reply(answers)
+
+    def _epochs(self, broker: Broker, each: Partition) -> tuple[int, LeaderEpochs]:
+        """In which epoch the broker leads, and those before it."""
+        return (each.epoch, each.log.epochs) if broker.view is None else broker.view.epochs[each.place]
 
     def answer_delete_records(self, before: Mapping[TopicPartition, int], broker: Broker, reply: Reply) -> None:
         """Replies with partition -> error, or None. Any broker passes it on to the leader."""

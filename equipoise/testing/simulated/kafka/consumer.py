@@ -10,11 +10,12 @@ from typing import Any
 import attrs
 from aiokafka import errors
 
-from equipoise.events.log.kafka.client import TopicPartition
+from equipoise.events.log.kafka.client import NO_EPOCH, LeaderEnd, TopicPartition
 from equipoise.testing.simulated.kafka.cluster import Cluster
 from equipoise.testing.simulated.kafka.connected import ConnectedClient
 from equipoise.testing.simulated.kafka.coordinators import GROUP
 from equipoise.testing.simulated.kafka.log import StoredRecord
+from equipoise.testing.simulated.kafka.network import Handler
 from equipoise.testing.simulated.kafka.state import Fetched, FetchLimits
 
 PREFETCH_S = 0.1
@@ -32,6 +33,7 @@ class _Assigned:
     is_resetting: bool = False
     high_watermark: int | None = None
     last_stable_offset: int | None = None
+    leader_epoch: int = NO_EPOCH
     found: Sequence[StoredRecord] | None = None
     taken: int = 0
     next_offset: int = 0
@@ -303,6 +305,7 @@ class SimulatedConsumer(ConnectedClient):
                 state.high_watermark, state.last_stable_offset = fetched.high_watermark, fetched.last_stable_offset
                 if fetched.next_offset > offset:
                     state.found, state.taken, state.next_offset = fetched.records, 0, fetched.next_offset
+                    state.leader_epoch = fetched.leader_epoch
                     state.fetched_us = self._cluster.scheduler.now_us
                     has_new = True
             elif fetched.error is errors.OffsetOutOfRangeError:
@@ -330,7 +333,7 @@ class SimulatedConsumer(ConnectedClient):
             if state.position is None:
                 state.error, state.fetched_us = errors.NoOffsetForPartitionError(place), self._cluster.scheduler.now_us
         elif position is None:
-            position = (await self._offsets([place], first=self._reset == "earliest"))[place]
+            position = (await self._list([place], first=self._reset == "earliest"))[place].offset
         if state.is_resetting:
             state.is_resetting, state.position = False, position
             self._wake_waiters()
@@ -339,18 +342,38 @@ class SimulatedConsumer(ConnectedClient):
     # Offsets
 
     async def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        return await self._offsets(partitions, first=True)
+        return {place: each.offset for place, each in (await self._list(partitions, first=True)).items()}
 
     async def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        return await self._offsets(partitions, first=False)
+        return {place: each.offset for place, each in (await self.leader_ends(partitions)).items()}
 
-    async def _offsets(self, partitions: Sequence[TopicPartition], *, first: bool) -> dict[TopicPartition, int]:
+    async def leader_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LeaderEnd]:
+        return await self._list(partitions, first=False)
+
+    async def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        found: dict[TopicPartition, int] = await self._ask_leaders(
+            list(epochs), "OffsetForLeaderEpoch", lambda places: partial(self._cluster.epoch_ends, {each: epochs[each] for each in places})
+        )
+        return found
+
+    def fetched_epoch(self, partition: TopicPartition) -> int:
+        return self._state(partition).leader_epoch
+
+    async def _list(self, partitions: Sequence[TopicPartition], *, first: bool) -> dict[TopicPartition, LeaderEnd]:
+        found: dict[TopicPartition, LeaderEnd] = await self._ask_leaders(
+            partitions, "ListOffsets", lambda places: partial(self._cluster.list_offsets, places, first, self._committed_only)
+        )
+        return found
+
+    async def _ask_leaders(
+        self, partitions: Sequence[TopicPartition], name: str, handler: Callable[[Sequence[TopicPartition]], Handler]
+    ) -> dict[TopicPartition, Any]:
         """Repeats retriable errors for the request timeout, then raises KafkaTimeoutError."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 while True:
                     try:
-                        return await self._offsets_once(partitions, first)
+                        return await self._ask_leaders_once(partitions, name, handler)
                     except errors.KafkaError as error:
                         if not error.retriable:
                             raise
@@ -358,9 +381,11 @@ class SimulatedConsumer(ConnectedClient):
                             self._refresh()
                         await asyncio.sleep(self._backoff_s)
         except TimeoutError:
-            raise errors.KafkaTimeoutError(f"Failed to get offsets by times in {self._timeout_s} s") from None
+            raise errors.KafkaTimeoutError(f"no answer to {name} in {self._timeout_s} s") from None
 
-    async def _offsets_once(self, partitions: Sequence[TopicPartition], first: bool) -> dict[TopicPartition, int]:
+    async def _ask_leaders_once(
+        self, partitions: Sequence[TopicPartition], name: str, handler: Callable[[Sequence[TopicPartition]], Handler]
+    ) -> dict[TopicPartition, Any]:
         if self._updating is not None and not self._updating.done():
             await asyncio.shield(self._updating)
         by_broker: dict[int, list[TopicPartition]] = {}
@@ -371,17 +396,14 @@ class SimulatedConsumer(ConnectedClient):
                 raise errors.StaleMetadata(each)
             if leader < 0:
                 raise errors.LeaderNotAvailableError(each)
-            by_broker.setdefault(leader, []).append(each)
-        requests = [
-            self._ask(broker, "ListOffsets", partial(self._cluster.list_offsets, places, first, self._committed_only))
-            for broker, places in by_broker.items()
-        ]
-        found: dict[TopicPartition, int] = {}
+            by_broker.setdefault(leader, []).append(TopicPartition(*each))
+        requests = [self._ask(broker, name, handler(places)) for broker, places in by_broker.items()]
+        found: dict[TopicPartition, Any] = {}
         for answers in [await requests[0]] if len(requests) == 1 else await asyncio.gather(*requests):
             for place, answer in answers.items():
-                if not isinstance(answer, int):
+                if isinstance(answer, type):
                     raise answer(place)
-                found[TopicPartition(*place)] = answer
+                found[place] = answer
         return found
 
     async def committed(self, partition: TopicPartition) -> int | None:

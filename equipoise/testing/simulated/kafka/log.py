@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import attrs
 from aiokafka.errors import InvalidProducerEpoch, OutOfOrderSequenceNumber
@@ -84,6 +85,24 @@ class _KnownProducer:
     last: Batch | None = None
 
 
+class LeaderEpochs(NamedTuple):
+    """The leader epochs that a leader knows, each with the offset that it began at, and the end of
+    its log.
+    """
+
+    begun: Sequence[tuple[int, int]]
+    log_end: int
+
+    def end(self, epoch: int) -> int:
+        """Where this epoch ends, as Kafka's `LeaderEpochFileCache.endOffsetFor`; -1: it is later
+        than all.
+        """
+        later = [(each, begin) for each, begin in self.begun if each > epoch]
+        if later:
+            return later[0][1]
+        return self.log_end if self.begun[-1][0] == epoch else -1
+
+
 class PartitionLog:
     """The records from `start` to before `end`; consumers see those below `high_watermark`.
 
@@ -101,6 +120,8 @@ class PartitionLog:
         self.committed = 0
         self.records: list[StoredRecord] = []
         """Markers are among them."""
+        self._epochs: list[tuple[int, int]] = [(0, 0)]
+        """Leader epochs in order, each with the offset that it began at."""
         self._offsets: list[int] = []
         self._producers: dict[int, _KnownProducer] = {}
         self._open: dict[int, list[int]] = {}
@@ -135,6 +156,21 @@ class PartitionLog:
             if record.batch.marker is None and record.offset < stable and record.offset not in self._aborted:
                 return record.offset + 1
         return self.start
+
+    # Leader epochs
+
+    @property
+    def epochs(self) -> LeaderEpochs:
+        """As they are now."""
+        return LeaderEpochs(tuple(self._epochs), self.end)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """A leader leads in this epoch from here on."""
+        self._epochs.append((epoch, self.end))
+
+    def epoch_before(self, offset: int) -> int:
+        """The leader epoch of the record before `offset`, or of the first one."""
+        return self._epochs[max(0, bisect_left([begin for _, begin in self._epochs], offset) - 1)][0]
 
     def has_open_transaction(self, producer_id: int) -> bool:
         return producer_id in self._open
@@ -261,6 +297,7 @@ class PartitionLog:
         for record in records:
             self._add(record)
         self.end = end
+        self._epochs = [self._epochs[0], *(each for each in self._epochs[1:] if each[1] < end)]
         self.start = min(self.start, end)
         self.compacted_below = min(self.compacted_below, end)
         self.high_watermark = min(self.high_watermark, end)

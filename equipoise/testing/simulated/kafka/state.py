@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import attrs
 
-from equipoise.events.log.kafka.client import TopicPartition
-from equipoise.testing.simulated.kafka.log import PartitionLog, StoredRecord
+from equipoise.events.log.kafka.client import NO_EPOCH, TopicPartition
+from equipoise.testing.simulated.kafka.log import LeaderEpochs, PartitionLog, StoredRecord
 from equipoise.testing.simulated.kafka.network import Connection, Reply
 
 ErrorClass = type[Exception]
@@ -49,6 +49,8 @@ class FrozenView(NamedTuple):
     leaders: dict[TopicPartition, int]
     ends: dict[TopicPartition, tuple[int, int]]
     """High watermark and last stable offset, where it was the leader."""
+    epochs: dict[TopicPartition, tuple[int, LeaderEpochs]]
+    """In which epoch it led, and those before it, where it was the leader."""
     offsets: dict[str, dict[TopicPartition, int]]
     """Committed offsets of groups."""
 
@@ -90,10 +92,13 @@ class FetchLimits(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """One partition's part of a fetch. `next_offset`: where to read on."""
+    """One partition's part of a fetch. `next_offset`: where to read on. `leader_epoch`: of the
+    record before it.
+    """
 
     error: ErrorClass | None
     records: Sequence[StoredRecord] = ()
     next_offset: int = 0
     high_watermark: int = 0
     last_stable_offset: int = 0
+    leader_epoch: int = NO_EPOCH
