@@ -74,6 +74,8 @@ class TaskOpening:
         """Ends when the task is to stop, while it opens."""
         self._former: set[str] = set()
         """Transactional ids of former owners whose transactions were ended."""
+        self._reading: TaskSources | None = None
+        """Those of the last time it was opened."""
         self._said_to_end: dict[TopicPartition, int] = {}
         """Source partition -> end before its position that was logged."""
         self._fences_later = options.transactional
@@ -117,12 +119,14 @@ class TaskOpening:
         stale = {key for each in stores.values() for key in each.fence.stale_keys}
         finding = placing.continue_in(clients, states, stale) if states else placing.take(clients, writer)
         positions = await self._unless_stopping("placed", finding)
+        epochs = {} if self._reading is None else self._reading.epochs_at(positions, topic_ids)
         if was_out_of_range:
-            positions = {tp: await self._not_deleted(reading, tp, position) for tp, position in positions.items()}
+            positions = {tp: await self._not_deleted(reading, tp, position, epochs) for tp, position in positions.items()}
         preparing = self._permit.prepare(self._task)
         if preparing is not None:
             await self._unless_stopping("prepared", preparing)
-        reading.place(positions, topic_ids)
+        reading.place(positions, topic_ids, epochs)
+        self._reading = reading
         context = TaskContext(self._task, self._origin.token, states, self._timers, keys, values, writer.headers, clients.sizes)
         processing = Processing(
             self._processor, context, self._timers, group=self._group, policy=options.on_error, key_serde=keys, value_serde=values,
@@ -136,16 +140,27 @@ class TaskOpening:
             await task.write(task.begin_commit({}, []), lambda error: None)
         return task
 
-    async def _not_deleted(self, reading: TaskSources, tp: TopicPartition, position: int) -> int:
-        """Where to read on, if retention has deleted the record at `position`. When the partition
-        ends before `position`, the broker leads no longer or lags behind, or records are lost; the
-        task reads from `position` again. Raises KafkaError.
+    async def _not_deleted(self, reading: TaskSources, tp: TopicPartition, position: int, epochs: dict[TopicPartition, int]) -> int:
+        """Where to read on, if retention has deleted the record at `position`, or an unclean
+        election has lost what was before it: where the leader epoch in `epochs` ends now, which is
+        then removed there. When the partition ends before `position` and no epoch is known, the
+        broker leads no longer or lags behind, or records are lost; the task reads from `position`
+        again. Raises KafkaError.
         """
         consumer = reading.reader.consumer
         begin = (await consumer.beginning_offsets([tp]))[tp]
         if begin > position:
             _LOG.error("task %s: records %d to %d of %s/%d were deleted before they were processed", self._task, position, begin - 1, *tp)
             return begin
+        if tp in epochs:
+            end = (await consumer.epoch_ends({tp: epochs[tp]}))[tp]
+            if 0 <= end < position:
+                del epochs[tp]
+                _LOG.error(
+                    "task %s: brokers have lost records %d to %d of %s/%d, which were processed: reading on at offset %d", self._task, end,
+                    position - 1, *tp, end,
+                )  # fmt: skip
+                return end
         end = (await consumer.end_offsets([tp]))[tp]
         if end < position and self._said_to_end.get(tp) != end:
             self._said_to_end[tp] = end

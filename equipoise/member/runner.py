@@ -32,7 +32,7 @@ from equipoise.member.origin import Origin
 from equipoise.member.permit import OvertakenError, Permit, RefusedError
 from equipoise.member.processing import MOST_AT_ONCE, Processor, parked
 from equipoise.member.refusals import CommitRefusedError, Refused, RefusedByBrokersError, TaskRefusals
-from equipoise.member.sources import TopicReplacedError
+from equipoise.member.sources import RecordsLostError, TopicReplacedError
 from equipoise.member.stores import DamagedStoreError
 from equipoise.member.ticks import CommitTicks, CommitTurn
 from equipoise.member.timers import Timers
@@ -114,7 +114,7 @@ class TaskRunner:
         self._assigned: TaskContext | None = None
         """The context with which the task was opened last; None: it never was."""
         self._was_out_of_range = False
-        """Whether a broker had no records at a source position."""
+        """Whether a broker had no records at a source position, or has lost some before it."""
         self._uncommitted = 0
         self._of_member, self._turns = uncommitted, turns
         self._sent: list[SentBatch] = []
@@ -216,8 +216,8 @@ class TaskRunner:
                 failed = isinstance(error, KafkaError)
                 self._permit.fenced(self.task)
                 _LOG.warning("task %s, token %d: another owner has begun: %r", self.task, self.token, error)
-            except TopicReplacedError as error:
-                failed = False
+            except (TopicReplacedError, RecordsLostError) as error:
+                failed, self._was_out_of_range = False, isinstance(error, RecordsLostError)
                 _LOG.warning("task %s: opening it again: %s", self.task, error)
             except (KafkaError, CommitRefusedError) as raised:
                 why = raised.error if isinstance(raised, CommitRefusedError) else raised

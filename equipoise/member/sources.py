@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, TopicPartition, call_off
+from equipoise.events.log.kafka.client import NO_EPOCH, ConsumedRecord, Consumer, TopicPartition, call_off
 from equipoise.member.ends import ask_ends
 
 FETCH_WAIT_MS = 500
@@ -48,6 +48,10 @@ ASK_S = 5.0
 
 class TopicReplacedError(Exception):
     """A source or changelog was deleted and made again."""
+
+
+class RecordsLostError(Exception):
+    """An unclean election has lost records of a source that were taken (KIP-320)."""
 
 
 class SourceReader:
@@ -110,6 +114,7 @@ class SourceReader:
 
     def remove(self, sources: TaskSources) -> None:
         """The task has closed."""
+        sources.stop_proving()
         for tp in sources.partitions:
             self._tasks.pop(tp, None)
         if self._waking is not None:
@@ -261,7 +266,14 @@ class TaskSources:
         self._topic_ids: Mapping[str, str] = {}
         """Those that it was placed in."""
         self._error: Exception | None = None
-        self._replaced: TopicReplacedError | None = None
+        self._replaced: TopicReplacedError | RecordsLostError | None = None
+        self._epochs: dict[TopicPartition, int] = {}
+        """Partition -> leader epoch in which it had all that was taken."""
+        self._later: dict[TopicPartition, tuple[int, int]] = {}
+        """Partitions of which records of a later epoch are aside -> that epoch, and the offset
+        behind those before. They are taken when the partition is known to have all before.
+        """
+        self._proving: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
 
     async def reset(self, tp: TopicPartition, to: str) -> int:
@@ -269,9 +281,20 @@ class TaskSources:
         consumer = self.reader.consumer
         return (await (consumer.beginning_offsets if to == "earliest" else consumer.end_offsets)([tp]))[tp]
 
-    def place(self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, str]) -> None:
-        """Reads from these offsets on, in topics with these ids, as far as they are known."""
-        self._aside, self._error, self._taken_to = {}, None, dict(positions)
+    def epochs_at(self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, str]) -> dict[TopicPartition, int]:
+        """Leader epochs in which the partitions had all before `positions`, in topics with these
+        ids; without those of which that is not known.
+        """
+        if topic_ids != self._topic_ids:
+            return {}
+        return {tp: epoch for tp, epoch in self._epochs.items() if tp in positions and positions[tp] <= self._taken_to[tp]}
+
+    def place(self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, str], epochs: Mapping[TopicPartition, int]) -> None:
+        """Reads from these offsets on, in topics with these ids, as far as they are known.
+        `epochs`: leader epochs in which the partitions had all before, as far as they are known.
+        """
+        self.stop_proving()
+        self._aside, self._error, self._taken_to, self._epochs = {}, None, dict(positions), dict(epochs)
         self._topic_ids, self._replaced = topic_ids, None
         for tp, position in positions.items():
             self.reader.consumer.seek(tp, position)
@@ -281,7 +304,7 @@ class TaskSources:
 
     def take(self, most: int) -> Mapping[TopicPartition, Sequence[ConsumedRecord]]:
         """At most so many records of those that were fetched. Raises TopicReplacedError,
-        KafkaError.
+        RecordsLostError, KafkaError.
         """
         self._woken.clear()
         if self.reader.failure is not None:
@@ -293,6 +316,8 @@ class TaskSources:
             return {}
         if not self._aside or self._number_aside >= self._most_aside:  # otherwise there were no more a moment ago
             self._get_aside(most)
+        if self._later:
+            return {}
         if self._error is not None and not self._aside:
             raise self._error
         aside = self._aside
@@ -315,7 +340,55 @@ class TaskSources:
                 self._error = error
                 return
             for tp, records in found.items():
+                self._look_at_epoch(tp)
                 self._aside[tp] = [*self._aside[tp], *records] if tp in self._aside else records
+
+    def _look_at_epoch(self, tp: TopicPartition) -> None:
+        epoch, known = self.reader.consumer.fetched_epoch(tp), self._epochs.get(tp, NO_EPOCH)
+        if epoch <= known:
+            return
+        if known == NO_EPOCH:
+            self._epochs[tp] = epoch
+            return
+        aside = self._aside.get(tp)
+        _, behind = self._later.get(tp, (known, aside[-1].offset + 1 if aside else self._taken_to[tp]))
+        self._later[tp] = epoch, behind
+        if self._proving is None:
+            self._proving = asyncio.ensure_future(self._prove())
+
+    async def _prove(self) -> None:
+        """Asks leaders whether the partitions still have all before the records of a later epoch.
+        """
+        from aiokafka.errors import KafkaError
+
+        while self._later:
+            later = dict(self._later)
+            try:
+                async with asyncio.timeout(ASK_S):
+                    ends = await self.reader.consumer.epoch_ends({tp: self._epochs[tp] for tp in later})
+            except (KafkaError, TimeoutError):
+                ends = {}
+            for tp, (epoch, behind) in later.items():
+                end = ends.get(tp, NO_EPOCH)
+                if end >= behind:
+                    self._epochs[tp] = max(epoch, self._epochs[tp])
+                    if self._later[tp][0] == epoch:
+                        del self._later[tp]
+                elif end != NO_EPOCH:
+                    self._replaced = RecordsLostError(f"source {tp.topic}/{tp.partition} has lost what was in it from offset {end} on")
+                    self._aside, self._later = {}, {}
+                    break
+            else:
+                if self._later.keys() & later.keys():
+                    await asyncio.sleep(ASK_AGAIN_S)
+        self._proving = None
+        self.wake()
+
+    def stop_proving(self) -> None:
+        """The task has closed, or is placed again."""
+        if self._proving is not None:
+            self._proving.cancel()
+        self._proving, self._later = None, {}
 
     def compare(self, topic_ids: Mapping[str, str]) -> None:
         """Reads no more if it was placed in topics with other ids."""

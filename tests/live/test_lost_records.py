@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.events.log.kafka.client import LeaderEnd, TopicPartition
+from equipoise.events.log.kafka.client import NO_EPOCH, LeaderEnd, TopicPartition
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.member.directory import StateDirectory
 from equipoise.member.stores import RocksStore
@@ -35,6 +35,12 @@ async def append(broker: Brokers, *keys: str) -> None:
 async def epochs(broker: Brokers, *asked: int) -> tuple[LeaderEnd, list[int]]:
     """The partition's end, and the ends of these leader epochs."""
     async with reader(Connection(bootstrap=broker.bootstrap)) as consumer:
+        consumer.assign([TP])
+        consumer.seek(TP, 0)
+        assert consumer.fetched_epoch(TP) == NO_EPOCH
+        while await consumer.position(TP) < (end := (await consumer.leader_ends([TP]))[TP]).offset:
+            await consumer.getmany(timeout_ms=1_000)
+        assert consumer.fetched_epoch(TP) == end.epoch, "the last record was written just now"
         return (await consumer.leader_ends([TP]))[TP], [(await consumer.epoch_ends({TP: each}))[TP] for each in asked]
 
 

@@ -18,6 +18,7 @@ from tests.simulated import deploys
 from tests.simulated.deployment import CONFIG
 
 GUARANTEES = ("at_least_once", "exactly_once")
+SOURCE = TopicPartition("source", 0)
 
 
 def label(name: str) -> Any:
@@ -310,20 +311,56 @@ def test_brokers_without_topic_ids_are_read_on(guarantee: str, monkeypatch: pyte
         assert group.state("s1") == {b"k": b"10"}
 
 
-@pytest.mark.parametrize("is_away", [True, False])
-def test_source_that_ends_before_its_position_is_said_once(guarantee: str, caplog: pytest.LogCaptureFixture, is_away: bool) -> None:
+def test_source_that_ends_before_the_position_of_a_member_that_was_away_is_said_once(guarantee: str, caplog: pytest.LogCaptureFixture) -> None:
     with Deploys(one(), guarantee=guarantee) as group:
         group.join("m1")
         group.write(5)
         group.advance(20)
-        if is_away:
-            group.crash("m1")
-        group._cluster.lose_tail(TopicPartition("source", 0), 2)
-        if is_away:
-            group.join("m1")
+        group.crash("m1")
+        group._cluster.lose_tail(SOURCE, 2)
+        group.join("m1")
         group.advance(30)
         said = [each for each in caplog.messages if "source/0 ends at offset 3, before its position 5" in each]
         assert len(said) == 1
         group.write(3)
         group.advance(30)
         assert group.sent() == every("a", 6)
+
+
+@pytest.mark.parametrize("state", ["s1", ()])
+@pytest.mark.parametrize("regrown", [0, 1, 2, 3])
+def test_new_records_of_a_source_that_has_lost_some_are_processed(
+    guarantee: str, state: Any, regrown: int, caplog: pytest.LogCaptureFixture
+) -> None:  # fmt: skip
+    """`regrown`: before the member hears of anything."""
+    with Deploys(one(state=state), guarantee=guarantee) as group:
+        group.join("m1")
+        group.write(5)
+        group.advance(20)
+        source = group._cluster.topics["source"].partitions[0]
+        fetches, source.fetches = source.fetches, []
+        group._cluster.lose_tail(SOURCE, 2)
+        for _ in range(regrown):
+            group._cluster.append(source, Batch(-1, -1, -1, False, [(b"k", b"v", (), 0)], 10))
+        source.fetches = fetches
+        group.advance(30)
+        group.write(4)
+        group.advance(30)
+        assert group.sent() == every("a", 7 + regrown) + Counter({b"a 3": 1, b"a 4": 1})
+        assert sum("lost records 3 to 4 of source/0" in each for each in caplog.messages) == 1
+        assert group.error is None
+
+
+@pytest.mark.parametrize("state", ["s1", ()])
+def test_elections_that_lose_nothing_move_no_position(guarantee: str, state: Any) -> None:
+    with Deploys(one(state=state), guarantee=guarantee) as group:
+        group.join("m1")
+        for number in range(6):
+            group.write(3)
+            group._cluster.lose_tail(SOURCE, 0)
+            group.advance(3)
+            if number == 3:
+                group.crash("m1")
+                group.join("m1")
+        group.advance(30)
+        assert group.sent() == every("a", 18)

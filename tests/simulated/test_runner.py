@@ -610,7 +610,7 @@ async def reading(bench: Bench) -> list[TaskSources]:
     sources = [bench.clients.sources([TopicPartition("in", partition)]) for partition in range(TASKS)]
     await sources[0].reader.start()
     for each in sources:
-        each.place(dict.fromkeys(each.partitions, 0), {})
+        each.place(dict.fromkeys(each.partitions, 0), {}, {})
     return sources
 
 
@@ -644,7 +644,7 @@ def test_task_gets_all_records_in_order_whatever_was_set_aside() -> None:
             if taken:
                 found += [record.offset for record in first.take(taken).get(place, ())]
         assert found == list(range(711))
-        first.place({place: 700}, {})
+        first.place({place: 700}, {}, {})
         await asyncio.sleep(1)
         assert [record.offset for record in first.take(1_000)[place]] == list(range(700, 711))
 

@@ -176,11 +176,16 @@ class DeployedConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # aiok
             assignment._tp_state[place] = TopicPartitionState(assignment)
             if self._fetcher is not None:
                 self._fetcher._records.pop(place, None)
+                self._fetcher._records.epochs.pop(place, None)
         assignment._topic_partitions = frozenset(wanted)
         subscription._topics = frozenset(place.topic for place in wanted)
         self._client.set_topics(list(subscription._topics))
         if self._fetcher is not None:
             self._fetcher._notify(self._fetcher._wait_consume_future)
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        super().seek(partition, offset)
+        self._fetcher._records.epochs.pop(partition, None)
 
     def hold_fetches(self, wait_ms: int) -> None:
         self._fetcher._fetch_max_wait_ms = wait_ms
@@ -244,7 +249,7 @@ class DeployedConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # aiok
         return await epoch_ends(self._client, epochs, self._request_timeout_ms / 1_000)
 
     def fetched_epoch(self, partition: TopicPartition) -> int:
-        epochs: Mapping[tuple[str, int], int] = self._fetcher.epochs or {}
+        epochs: Mapping[tuple[str, int], int] = self._fetcher._records.epochs
         return epochs.get(partition, NO_EPOCH)
 
     async def topic_ids(self, topics: Sequence[str], leads: TopicPartition) -> tuple[str, ...] | None:

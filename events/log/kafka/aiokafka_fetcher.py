@@ -16,7 +16,7 @@ from aiokafka.consumer.fetcher import READ_COMMITTED, Fetcher, FetchResult, Part
 from aiokafka.errors import CorruptRecordException, TopicAuthorizationFailedError
 
 from equipoise.events.log.kafka.aiokafka_sessions import FetchSession, SessionRequest
-from equipoise.events.log.kafka.client import Record, Row
+from equipoise.events.log.kafka.client import NO_EPOCH, Record, Row
 
 REST_S = 1.0
 """How often to look for changes while all partitions wait for answers: answers, seeks and new
@@ -51,6 +51,10 @@ class FetchedPartitions(OrderedDict[Any, Any]):
         self._made = _FetchedRows if as_rows else _FetchedRecords
         self.fetches = 0
         """How often something was found."""
+        self.answered: dict[tuple[str, int], int] = {}
+        """Partition -> leader epoch of the last batch in an answer, which may be out of date."""
+        self.epochs: dict[tuple[str, int], int] = {}
+        """The same of what was fetched here."""
         self._last: dict[Any, int] = {}
         self._bytes: dict[Any, int] = {}
 
@@ -60,6 +64,7 @@ class FetchedPartitions(OrderedDict[Any, Any]):
             records.__class__ = self._made
             records._records_iterator = records._unpack_records()
             self._bytes[place] = records._records.size_in_bytes()
+            self.epochs[place] = self.answered.get(place, NO_EPOCH)
         self.fetches += 1
         self._last[place] = self.fetches
         super().__setitem__(place, found)
@@ -112,8 +117,6 @@ class FairFetcher(Fetcher):  # type: ignore[misc]
     partition, as aiokafka does, costs more than all the rest.
     """
 
-    epochs: dict[tuple[str, int], int] | None = None
-    """Partition -> leader epoch of the last batch that was fetched; None: they are not noted."""
     _ahead_of = -1
     """How often something was found before the last fetch ahead."""
     _sessions: defaultdict[int, FetchSession]
@@ -130,7 +133,6 @@ class FairFetcher(Fetcher):  # type: ignore[misc]
         """Makes a started fetcher of aiokafka, which has no assignment yet, fetch like this."""
         fetcher._records = FetchedPartitions(as_rows=as_rows)
         fetcher._sessions = defaultdict(FetchSession)
-        fetcher.epochs = {} if as_rows else None
         fetcher.__class__ = cls
 
     async def fetched_records(self, partitions: Any, timeout: float = 0, max_records: int | None = None) -> dict[Any, Sequence[Record]]:  # noqa: ASYNC109
@@ -310,7 +312,7 @@ class FairFetcher(Fetcher):  # type: ignore[misc]
         made = SessionRequest(
             wait_ms, self._fetch_min_bytes, self._fetch_max_bytes, self._isolation_level, list(topics.items()), self._client_rack or ""
         )
-        made.session, made.epochs = self._sessions[node_id], self.epochs
+        made.session, made.epochs = self._sessions[node_id], self._records.answered
         return made
 
     def _may_fetch_ahead(self, assignment: Any) -> bool:

@@ -118,7 +118,7 @@ class SessionRequest(FetchRequest):  # type: ignore[misc]  # aiokafka ships no t
     session: FetchSession
     names_changes = False
     epochs: dict[tuple[str, int], int] | None = None
-    """Gets the leader epochs of what is fetched; None: they are not needed."""
+    """Gets the leader epochs of what is answered; None: they are not needed."""
 
     def build(self, request_struct_class: Any) -> Any:
         return self.session.build(self, request_struct_class)

@@ -261,9 +261,7 @@ class Consumer(DataClient, Protocol):
         ...
 
     def fetched_epoch(self, partition: TopicPartition) -> int:
-        """Leader epoch of the last batch that was fetched; NO_EPOCH: unknown. Of a consumer made
-        with `as_rows`.
-        """
+        """Leader epoch of the last batch that was fetched since `seek`; NO_EPOCH: unknown."""
         ...
 
     async def committed(self, partition: TopicPartition) -> int | None:

@@ -108,7 +108,7 @@ class SimulatedConsumer(ConnectedClient):
         if offset < 0:
             raise ValueError("Offset must be a positive integer")
         state = self._state(partition)
-        state.position, state.is_resetting = offset, False
+        state.position, state.is_resetting, state.leader_epoch = offset, False, NO_EPOCH
         state.forget()
         self._wake_waiters()
         self._plan()
