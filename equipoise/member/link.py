@@ -372,7 +372,7 @@ class Link:
         was received. Requests the topics' ids after the end, so the end is of the same log
         (docs/protocol.md#l9).
         """
-        from aiokafka.errors import KafkaError
+        from aiokafka.errors import KafkaError, ProducerClosed
 
         while True:
             await self._placed.wait()
@@ -380,6 +380,9 @@ class Link:
             try:
                 end = (await self._consumer.end_offsets([self._decisions]))[self._decisions]
                 ids = await self._ask_topic_ids(self._producer)
+            except ProducerClosed:
+                await asyncio.sleep(RETRY_S)  # a send that has failed has closed it, and said why
+                continue
             except KafkaError as error:
                 await asyncio.sleep(self.failed("cannot read the end of the decisions", error))
                 continue

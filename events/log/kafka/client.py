@@ -502,9 +502,9 @@ async def _settled(future: asyncio.Future[Any]) -> None:
 async def unless_abandoned(request: Coroutine[Any, Any, T]) -> T:
     """Returns what `request` returns, a request of a client that another task may close meanwhile.
     Closing cancels requests, which must not look like a cancellation of the caller: then this
-    raises KafkaConnectionError. Raises what `request` raises.
+    raises ProducerClosed. Raises what `request` raises.
     """
-    from aiokafka.errors import KafkaConnectionError
+    from aiokafka.errors import ProducerClosed
 
     asked = asyncio.ensure_future(request)
     try:
@@ -512,7 +512,7 @@ async def unless_abandoned(request: Coroutine[Any, Any, T]) -> T:
     finally:
         await call_off(asked)
     if asked.cancelled():
-        closed: Exception = KafkaConnectionError("a request was cancelled, because its client was closed")
+        closed: Exception = ProducerClosed("a request was cancelled, because its client was closed")
         raise closed
     return asked.result()
 
