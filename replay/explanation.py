@@ -54,6 +54,8 @@ class Explanation:
     offset: int
     append_ms: int
     row: TaskRow
+    sources: tuple[str, ...]
+    """The partitions that the task reads, as ``orders/3``, if its topology names them."""
     why_here: tuple[str, ...]
     """Sentences: why the task is on its member."""
     candidates: tuple[Candidate, ...]
@@ -80,6 +82,7 @@ class Explanation:
             "offset": self.offset,
             "append_ms": self.append_ms,
             "state": self.row.document(),
+            "sources": list(self.sources),
             "why_here": list(self.why_here),
             "candidates_at_ms": self.candidates_ms,
             "candidates": [_candidate_document(candidate) for candidate in self.candidates],
@@ -204,6 +207,7 @@ class _Explaining:
             offset=self.state.last_offset,
             append_ms=self.now_ms,
             row=self.row,
+            sources=self._sources(),
             why_here=tuple(why_here),
             candidates=shown,
             candidates_ms=move.began_ms if move is not None and move.candidates else None,
@@ -214,6 +218,10 @@ class _Explaining:
             stopped=tuple(interval for interval in self.history.intervals if interval.condition is not Condition.RUNNING),
             first_divergence=self.replayer.first_divergence,
         )
+
+    def _sources(self) -> tuple[str, ...]:
+        parts = () if self.state.topology is None else self.state.topology.subtopologies
+        return tuple(f"{topic}/{self.task.partition}" for part in parts if part.subtopology == self.task.subtopology for topic in part.source_topics)
 
     # Why is it here?
 
@@ -226,8 +234,9 @@ class _Explaining:
             base = self.replayer.base
             if self.unknown_before is not None:
                 return [f"{self.task} is on {owner}{self.unknown_before}."], None
-            before = "" if base is None else f", since before the base at offset {base.offset}, where this log begins; the archive has why"
-            return [f"{self.task} is on {owner}{before}."], None
+            if base is None:
+                return [f"{owner} came with {self.task}: it had it before this log led the group, and no decision has moved it since."], None
+            return [f"{self.task} is on {owner}, since before the base at offset {base.offset}, where this log begins; the archive has why."], None
         move = moves[-1]
         last = move.steps[-1]
         if last.state == "observed":

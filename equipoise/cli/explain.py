@@ -49,7 +49,8 @@ def explain(screen: Screen, log: Log, task: TaskId, at_offset: int | Moment | No
 def explanation_parts(explanation: Explanation) -> list[Part]:
     """The explanation as text and tables."""
     task = explanation.task
-    where = f"task {task} of group {explanation.group}, after offset {explanation.offset} ({day_text(explanation.append_ms)})"
+    reads = f", which reads {', '.join(explanation.sources)}" if explanation.sources else ""
+    where = f"task {task} of group {explanation.group}{reads}, after offset {explanation.offset} ({day_text(explanation.append_ms)})"
     parts: list[Part] = [Line(bold(where))]
     parts += _section(f"Why is {task} {'with nobody' if explanation.row.owner is None else f'on {explanation.row.owner}'}?", explanation.why_here)
     parts += ["", candidates_table(explanation)]

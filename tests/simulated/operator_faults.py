@@ -99,7 +99,20 @@ def led_by(deployment: Deployment, random: Random) -> float | None:
 
     def back() -> None:
         _say(deployment, AssignmentObserved(generation=2**40 + int(deployment.now_s * 1_000), members=()))
-        _configure(deployment, attrs.evolve(_IN_FORCE[deployment], led_by="equipoise"))
+        hand_over()
+
+    def hand_over() -> None:
+        partition = _open_partition(deployment)
+        if partition is not None:
+            _configure(deployment, attrs.evolve(_IN_FORCE[deployment], led_by="equipoise"))
+        deployment.later(AGAIN_S, look, 2**62 if partition is None else partition.log.end)
+
+    def look(end: int) -> None:
+        """The members return when it is in the log: a group with members keeps its leader."""
+        partition = _open_partition(deployment)
+        if partition is None or partition.log.committed < end:
+            hand_over()
+            return
         for seat in seats:
             seat.wanted = True
             deployment.start_member(seat)

@@ -11,7 +11,7 @@ from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.tasks import TaskId, parse_task
 from equipoise.member.fencing import FENCE_KEY, TOPIC_KEY, ChangelogFence
 from equipoise.testing.simulated.kafka.log import StoredRecord
-from tests.simulated.deployment import TOPIC, Deployment, Seat
+from tests.simulated.deployment import Deployment, Seat
 
 OriginFields = tuple[int, str, str, str, int]
 """Epoch, log id, group, task, token: origins in their order (docs/protocol.md#m6)."""
@@ -28,7 +28,7 @@ def store_faults(deployment: Deployment, *members: str) -> list[str]:
             if not folder.exists():
                 continue
             task = parse_task(folder.parent.name)
-            partition = deployment.cluster.partition(TopicPartition(f"{TOPIC}-state", task.partition))
+            partition = deployment.cluster.partition(TopicPartition(folder.name, task.partition))  # a mistaken build has others
             assert partition is not None, "it was created"
             known = deployment.remember(partition)
             wanted, owner = _folded(known[offset] for offset in sorted(known) if offset < content.position)

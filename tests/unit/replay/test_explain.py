@@ -12,7 +12,18 @@ import pytest
 
 from equipoise.events.decisions import AssignmentIssued, MemberExpired
 from equipoise.events.errors import InputError
-from equipoise.events.facts import AssignmentObserved, Fact, LagReported, MemberJoined, PartitionsObserved, ProbingTick
+from equipoise.events.facts import (
+    AssignmentObserved,
+    Fact,
+    GroupRejoined,
+    LagReported,
+    MemberJoined,
+    PartitionsObserved,
+    ProbingTick,
+    RejoinedMember,
+    Subtopology,
+    TopologyDeclared,
+)
 from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, Entry, Record
 from equipoise.events.tasks import TaskId
@@ -171,6 +182,15 @@ def test_explain_under_kafka_streams_names_probing_round_and_turn() -> None:
     let_go = LagReported("m1", 1, 1, assignment_epoch=2, lags={})
     text = " ".join(explain(decided(*waits, (1_600, ready), *ticks, (63_000, let_go)), task("0_1")).why_here)
     assert "Why m2: in the order of ids it is the turn of m2, wherever it runs now" in text
+
+
+def test_explain_task_with_which_a_consumer_came_says_so() -> None:
+    topology = TopologyDeclared(epoch=1, subtopologies=(Subtopology(subtopology=0, partitions=2, stateful=False, source_topics=("clicks",)),))
+    consumer = RejoinedMember(member_id="c1", incarnation=1, client="c1-77", topology_epoch=1, held=(task("0_1"),))
+    rejoined = GroupRejoined(generation=4, protocol="cooperative-sticky", members=(consumer,))
+    answer = explain(decided((1_000, configured()), (1_000, topology), (1_100, rejoined)), task("0_1"))
+    assert answer.why_here == ("c1 came with 0_1: it had it before this log led the group, and no decision has moved it since.",)
+    assert answer.sources == ("clicks/1",)
 
 
 @pytest.fixture(scope="module")
