@@ -770,7 +770,8 @@ class ChangelogRestorer:
 
     async def _note_epochs(self) -> None:
         """Notes for stores of running tasks in which leader epochs the changelogs have what is in
-        them: an owner reads no records that would tell.
+        them: an owner reads no records that would tell. What it writes between a new leader and
+        this is taken for lost if it ends before this.
         """
         stores = {TopicPartition(topic, task.partition): store for task, each in self._handed_over.items() for topic, store in each.items()}
         positions = {tp: store.position for tp, store in stores.items()}
@@ -811,7 +812,7 @@ def _why_no_copy(store: FencedStore, topic: CopiedTopic, end: int, epoch_end: in
         why = f"it now ends at {end}"
     if not why and epoch_end is not None:
         ends = f"ends at {epoch_end} there" if epoch_end >= 0 else "is later than any there"
-        why = f"records were lost by an unclean election (leader epoch {store.leader_epoch} {ends})"
+        why = f"records may have been lost by an unclean election (leader epoch {store.leader_epoch} {ends})"
     if not why and (store.position < topic.begin or (former is None and store.position == topic.begin)):
         why = f"it now begins at {topic.begin}"
     return why
