@@ -175,6 +175,10 @@ class PartitionLog:
     def has_open_transaction(self, producer_id: int) -> bool:
         return producer_id in self._open
 
+    @property
+    def open_transactions(self) -> int:
+        return len(self._open)
+
     def verifying(self, batch: Batch) -> None:
         """Notes that the leader asks whether the batch belongs to a transaction."""
         epoch, lowest = self._verifying.get(batch.producer_id, (batch.epoch, batch.sequence))
