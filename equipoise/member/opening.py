@@ -153,7 +153,7 @@ class TaskOpening:
             _LOG.error("task %s: records %d to %d of %s/%d were deleted before they were processed", self._task, position, begin - 1, *tp)
             return begin
         if tp in epochs:
-            end = (await consumer.epoch_ends({tp: epochs[tp]}))[tp]
+            end = (await consumer.epoch_ends({tp: epochs[tp]}) or {tp: position})[tp]
             if 0 <= end < position:
                 del epochs[tp]
                 _LOG.error(

@@ -623,7 +623,7 @@ class ChangelogRestorer:
         epochs = {tp: store.leader_epoch for tp, store in stores.items() if store.position and store.leader_epoch != NO_EPOCH}
         if not epochs:
             return {}
-        ends = await self._asker.epoch_ends(epochs)
+        ends = await self._asker.epoch_ends(epochs) or {}
         return {tp: end for tp, end in ends.items() if end < stores[tp].position}
 
     async def _ask_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, str]:

@@ -10,6 +10,7 @@ consumer would fetch nothing for the others while it has records that nobody tak
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -363,11 +364,11 @@ class TaskSources:
 
         while self._later:
             later = dict(self._later)
-            try:
+            ends: Mapping[TopicPartition, int] = {}
+            with contextlib.suppress(KafkaError, TimeoutError):
                 async with asyncio.timeout(ASK_S):
-                    ends = await self.reader.consumer.epoch_ends({tp: self._epochs[tp] for tp in later})
-            except (KafkaError, TimeoutError):
-                ends = {}
+                    answered = await self.reader.consumer.epoch_ends({tp: self._epochs[tp] for tp in later})
+                    ends = {tp: behind for tp, (_, behind) in later.items()} if answered is None else answered
             for tp, (epoch, behind) in later.items():
                 end = ends.get(tp, NO_EPOCH)
                 if end >= behind:

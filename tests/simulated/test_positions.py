@@ -13,6 +13,7 @@ from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.member.fencing import SOURCE_TOPICS_KEY
 from equipoise.testing.group import NAME
 from equipoise.testing.simulated.kafka.connected import ConnectedClient
+from equipoise.testing.simulated.kafka.consumer import SimulatedConsumer
 from equipoise.testing.simulated.kafka.log import Batch
 from tests.simulated import deploys
 from tests.simulated.deployment import CONFIG
@@ -351,8 +352,18 @@ def test_new_records_of_a_source_that_has_lost_some_are_processed(
         assert group.error is None
 
 
+@pytest.mark.parametrize("can_ask", [True, False])
 @pytest.mark.parametrize("state", ["s1", ()])
-def test_elections_that_lose_nothing_move_no_position(guarantee: str, state: Any) -> None:
+def test_elections_that_lose_nothing_move_no_position(guarantee: str, state: Any, can_ask: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`can_ask`: no: brokers do not know requests for leader epochs, as some that are not Apache
+    Kafka's.
+    """
+    if not can_ask:
+
+        async def unknown(*_: object) -> None:
+            return None
+
+        monkeypatch.setattr(SimulatedConsumer, "epoch_ends", unknown)
     with Deploys(one(state=state), guarantee=guarantee) as group:
         group.join("m1")
         for number in range(6):

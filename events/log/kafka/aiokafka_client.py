@@ -243,9 +243,12 @@ class DeployedConsumer(aiokafka.AIOKafkaConsumer):  # type: ignore[misc]  # aiok
         await super().commit({_theirs(partition): offset for partition, offset in offsets.items()})
 
     async def leader_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LeaderEnd]:
-        return await leader_ends(self._client, partitions, self._fetcher._isolation_level, self._request_timeout_ms / 1_000)
+        ends = await leader_ends(self._client, partitions, self._fetcher._isolation_level, self._request_timeout_ms / 1_000)
+        if ends is None:
+            ends = {place: LeaderEnd(offset, NO_EPOCH) for place, offset in (await self.end_offsets(partitions)).items()}
+        return ends
 
-    async def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    async def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int] | None:
         return await epoch_ends(self._client, epochs, self._request_timeout_ms / 1_000)
 
     def fetched_epoch(self, partition: TopicPartition) -> int:

@@ -251,12 +251,13 @@ class Consumer(DataClient, Protocol):
         ...
 
     async def leader_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LeaderEnd]:
-        """As `end_offsets`, with the epochs of the leaders."""
+        """As `end_offsets`, with the epochs of the leaders; NO_EPOCH: they have none."""
         ...
 
-    async def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    async def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int] | None:
         """Partition -> offset behind the last record of this leader epoch, or of a former one if
-        it has none of it; -1: its leader knows no epoch as late as this. Raises KafkaError.
+        it has none of it; -1: its leader knows no epoch as late as this. None: the brokers cannot
+        be asked. Raises KafkaError.
         """
         ...
 

@@ -14,7 +14,14 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from typing import Any, TypeVar
 
 from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import KafkaError, KafkaTimeoutError, LeaderNotAvailableError, TopicAuthorizationFailedError, for_code
+from aiokafka.errors import (
+    IncompatibleBrokerVersion,
+    KafkaError,
+    KafkaTimeoutError,
+    LeaderNotAvailableError,
+    TopicAuthorizationFailedError,
+    for_code,
+)
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import Array, Int8, Int16, Int32, Int64, Schema, String
 
@@ -97,8 +104,10 @@ class _AskEpochEnds(Request[_AskEpochEndsStruct]):  # type: ignore[misc]
 
 async def leader_ends(
     client: AIOKafkaClient, partitions: Collection[TopicPartition], isolation_level: int, within_s: float
-) -> dict[TopicPartition, LeaderEnd]:
-    """See `client.Consumer`. `isolation_level`: as aiokafka has it."""
+) -> dict[TopicPartition, LeaderEnd] | None:
+    """See `client.Consumer`. `isolation_level`: as aiokafka has it. None: the brokers have no
+    leader epochs.
+    """
 
     async def ask() -> dict[TopicPartition, LeaderEnd]:
         answers = await _ask_leaders(client, partitions, lambda topics: _ListEnds(isolation_level, topics))
@@ -111,7 +120,7 @@ async def leader_ends(
     return await _answered(client, ask, within_s)
 
 
-async def epoch_ends(client: AIOKafkaClient, epochs: Mapping[TopicPartition, int], within_s: float) -> dict[TopicPartition, int]:
+async def epoch_ends(client: AIOKafkaClient, epochs: Mapping[TopicPartition, int], within_s: float) -> dict[TopicPartition, int] | None:
     """See `client.Consumer`."""
 
     async def ask() -> dict[TopicPartition, int]:
@@ -150,13 +159,17 @@ async def _ask_leaders(
     return ((topic, fields) for answer in answers for topic, found in answer.topics for fields in found)
 
 
-async def _answered(client: AIOKafkaClient, ask: Callable[[], Awaitable[T]], within_s: float) -> T:
-    """Repeats what leaders that change answer, as aiokafka does when it asks for offsets."""
+async def _answered(client: AIOKafkaClient, ask: Callable[[], Awaitable[T]], within_s: float) -> T | None:
+    """Repeats what leaders that change answer, as aiokafka does when it asks for offsets. None:
+    brokers do not know the request, as some that are not Apache Kafka's.
+    """
     try:
         async with asyncio.timeout(within_s):
             while True:
                 try:
                     return await ask()
+                except (IncompatibleBrokerVersion, NotImplementedError):  # so aiokafka says that
+                    return None
                 except KafkaError as error:
                     if not error.retriable:
                         raise

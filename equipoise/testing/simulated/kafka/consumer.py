@@ -350,7 +350,7 @@ class SimulatedConsumer(ConnectedClient):
     async def leader_ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LeaderEnd]:
         return await self._list(partitions, first=False)
 
-    async def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    async def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int] | None:
         found: dict[TopicPartition, int] = await self._ask_leaders(
             list(epochs), "OffsetForLeaderEpoch", lambda places: partial(self._cluster.epoch_ends, {each: epochs[each] for each in places})
         )
