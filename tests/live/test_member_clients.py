@@ -85,15 +85,15 @@ async def test_sources_are_read_from_where_they_are_placed(bootstrap: str, prefi
     first, second = clients("at_least_once", TASK), clients("at_least_once", OTHER)
     await first.begin()
     assert first.sources.take(10) == {}
-    first.sources.place({places[TASK]: 20}, {})
+    first.sources.place({places[TASK]: 20}, {}, {})
     assert await values(first, 40) == [b"%d" % number for number in range(20, 60)]
     await second.begin()
-    second.sources.place({places[OTHER]: 0}, {})
+    second.sources.place({places[OTHER]: 0}, {}, {})
     assert await values(first, 20) == [b"%d" % number for number in range(60, 80)]
     await second.close()
     again = clients("at_least_once", OTHER)
     await again.begin()
-    again.sources.place({places[OTHER]: 90}, {})
+    again.sources.place({places[OTHER]: 90}, {}, {})
     assert await values(again, 10) == [b"%d" % number for number in range(90, 100)]
     assert await values(first, 20) == [b"%d" % number for number in range(80, 100)]
     for each in (first, again):
@@ -175,7 +175,7 @@ async def test_tasks_with_the_same_source_read_it_each(bootstrap: str, prefix: s
     both = clients("at_least_once", TASK), clients("at_least_once", TaskId(1, TASK.partition))
     for each in both:
         await each.begin()
-        each.sources.place({TopicPartition(f"{prefix}-in", TASK.partition): 0}, {})
+        each.sources.place({TopicPartition(f"{prefix}-in", TASK.partition): 0}, {}, {})
     assert [await values(each, 5) for each in both] == [[b"0", b"1", b"2", b"3", b"4"]] * 2
     for each in both:
         await each.close()
