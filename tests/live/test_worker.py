@@ -140,7 +140,7 @@ async def test_worker_killed_under_load_loses_nothing_and_repeats_decisions_to_t
     assert found.verdict is Verdict.IDENTICAL, (found.problems, [group.divergence for group in found.groups if group.divergence])
     assert [group.group for group in found.groups] == groups
     assert sum(group.facts for group in found.groups) >= sent
-    confirmed = sum(int(number) for number in re.findall(r"(\d+) published decisions verified", logs.read_text()))
+    confirmed = sum(int(number) for number in re.findall(r"(\d+) published decisions? verified", logs.read_text()))
     assert confirmed > 0, "a takeover compares the published decisions"
     print(f"{sent} facts sent, {copies['first']} decisions, {copies['again']} written again, {confirmed} recomputed, all alike")
 
