@@ -233,6 +233,7 @@ async def test_ordinary_consumer_group_is_balanced_by_lag_and_reads_from_its_rac
         return DeployedConsumer(
             topic, group_id=topic, bootstrap_servers=brokers.bootstrap, auto_offset_reset="earliest", client_rack=rack,
             heartbeat_interval_ms=200, partition_assignment_strategy=[strategy],
+            metadata_max_age_ms=2_000,  # the first broker that is asked may not know the new topic yet
         )  # fmt: skip
 
     both = [consumer(f"rack-{number}") for number in range(2)]
