@@ -190,11 +190,13 @@ class Brokers:
         process.stdout.close()
 
     def lose_tail(self, topic: str, partition: int, batches: int) -> None:
-        """Cuts the last batches off a partition on the disks of all brokers, none of which runs: a
-        loss of power does that to what was not flushed.
+        """Cuts the last batches off a partition on the disks of the brokers that have it, none of
+        which runs: a loss of power does that to what was not flushed.
         """
         for index in range(self.count):
-            segment = max((self._disk(index) / f"{topic}-{partition}").glob("*.log"))
+            segment = max((self._disk(index) / f"{topic}-{partition}").glob("*.log"), default=None)
+            if segment is None:
+                continue
             content, begins = segment.read_bytes(), [0]
             while begins[-1] < len(content):
                 begins.append(begins[-1] + 12 + int.from_bytes(content[begins[-1] + 8 : begins[-1] + 12], "big"))

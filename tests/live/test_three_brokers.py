@@ -7,12 +7,14 @@ import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.opening import ensure_topics, open_partitions, partition_count, read_opening
 from equipoise.events.log.kafka.topics import Topics
+from equipoise.member import TaskContext
 from equipoise.operations.doctor.examination import Examined, examine
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
@@ -20,7 +22,7 @@ from tests.live.brokers import Brokers
 from tests.live.kafka import admin_client
 from tests.live.leader import leading
 from tests.live.test_member import COMPACTED, PARTITIONS, Application
-from tests.live.test_restorer import until
+from tests.live.test_restorer import producing, until
 
 pytestmark = pytest.mark.xdist_group("three brokers")  # one cluster serves all
 
@@ -101,3 +103,39 @@ async def test_state_is_never_ahead_of_its_published_decisions(brokers: Brokers,
         brokers.start(2)
         counted = await asyncio.wait_for(application.until_counted(exactly=False), 60)
         assert {key: {count for count, _ in each} for key, each in counted.items()} == {key: {1, 2, 3, 4} for key in application.sent}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+async def test_running_task_processes_new_records_of_a_source_that_has_lost_some(
+    brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture, guarantee: str
+) -> None:  # fmt: skip
+    """Broker 2 has the source alone, and loses two records of it. More come than were lost, before
+    the member can read on.
+    """
+    application = Application(brokers.bootstrap, f"cut-{guarantee.replace('_', '-')}")
+    for topic, at, configs in ((application.source, 2, {}), (application.changelog, 0, COMPACTED), (application.counts, 1, {})):
+        await make_topic_on(brokers, topic, at, **configs)
+    handled: list[tuple[int, bytes]] = []
+
+    async def count(record: Any, context: TaskContext) -> None:
+        handled.append((record.offset, record.value))
+
+    async def send(*values: bytes) -> None:
+        async with producing(brokers.bootstrap) as producer:
+            for value in values:
+                await producer.send_and_wait(application.source, value, key=b"k", partition=0)
+
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(leading(brokers.bootstrap, application.prefix, application.prefix, application.config, application.topology))
+        member = await stack.enter_async_context(application.member("m1", tmp_path, guarantee, handler=count, session_timeout_ms=60_000))
+        await until(lambda: len(member.running) == PARTITIONS)
+        await send(b"a", b"b", b"c", b"d")
+        await until(lambda: len(handled) == 4)
+        brokers.kill(2)
+        brokers.lose_tail(application.source, 0, 2)
+        brokers.start(2)
+        await send(b"new c", b"new d", b"new e")
+        await until(lambda: len(handled) == 7)
+    assert handled == [(0, b"a"), (1, b"b"), (2, b"c"), (3, b"d"), (2, b"new c"), (3, b"new d"), (4, b"new e")]
+    assert f"brokers have lost records 2 to 3 of {application.source}/0, which were processed: reading on at offset 2" in caplog.text
