@@ -316,9 +316,9 @@ class TasksRevoked:
 
 @attrs.frozen(kw_only=True)
 class TaskParked:
-    """The application failed, and its member keeps the task and handles nothing more in it, until
-    it is granted again. The leader does nothing about it: on another member the task would fail,
-    too.
+    """The application failed or does not return, and its member keeps the task and handles nothing
+    more in it, until it is granted again or says so with an empty `error`. The leader does nothing
+    about it: on another member the task would fail, too.
     """
 
     member_id: str = _member
@@ -331,6 +331,7 @@ class TaskParked:
     partition: int = attrs.field(default=0, validator=fields.integer())
     offset: int = attrs.field(default=0, validator=fields.integer())
     error: str = attrs.field(default="", validator=fields.text(0))
+    """Empty: the task is handled again."""
 
 
 @attrs.frozen(kw_only=True)

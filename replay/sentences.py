@@ -94,6 +94,8 @@ def of_fact(fact: Fact) -> Sentence | None:
             return Sentence(f"{fact.member_id} wants to leave, and is drained first", _member(fact))
         case LeaveCancelled():
             return Sentence(f"{fact.member_id} stays after all", _member(fact))
+        case TaskParked() if not fact.error:
+            return Sentence(f"{fact.member_id} handles {fact.task} again", {**_member(fact), "tasks": [str(fact.task)]})
         case TaskParked():
             place = f" at {fact.topic}/{fact.partition} offset {fact.offset}" if fact.topic else ""
             values = {**_member(fact), "tasks": [str(fact.task)]}

@@ -311,7 +311,10 @@ def record_loads(state: GroupState, loads: Mapping[TaskId, MeasuredLoad], behind
 
 
 def park(state: GroupState, fact: TaskParked) -> None:
-    """parked' = parked ∪ {task: the fact's}."""
+    """parked' = parked ∪ {task: the fact's}; without the task if the fact has no error."""
+    if not fact.error:
+        state.parked.pop(fact.task, None)
+        return
     state.parked[fact.task] = Parked(fact.member_id, state.now_ms, fact.topic, fact.partition, fact.offset, fact.error)
 
 

@@ -22,6 +22,7 @@ from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.records import DecisionRecord, UnreadDecision
 from equipoise.events.tasks import LagSentinel, TaskId, tasks_text
+from equipoise.member.beat import LoopBeat
 from equipoise.member.clients import MemberClients
 from equipoise.member.context import Callback
 from equipoise.member.directory import StateDirectory
@@ -51,6 +52,7 @@ LONGEST_REJOIN_WAIT_S = 5.0
 LONGEST_LAG_WAIT_S = 5.0
 """How long a join waits for lags that are unknown. They are known in a moment, or not for long."""
 LAG_LOOK_S = 0.02
+APPLICATIONS_LOOP, MEMBERS_THREAD = "application's loop", "member's thread"
 MOST_CLOCK_CONFLICTS = 3
 """How often in a row a process whose clock is behind joins above the incarnation that is in the
 group, before it considers itself the older process.
@@ -123,6 +125,7 @@ class MemberHost:
         self._topology = topology
         self._options = options
         self._app = asyncio.get_running_loop()
+        self._app_beat = LoopBeat(self._app, runtime.monotonic_s)
         self.over: asyncio.Future[None] = self._app.create_future()
         self._thread = runtime.thread("equipoise")
         self._restore_thread = runtime.thread("equipoise-restore")
@@ -213,7 +216,7 @@ class MemberHost:
     @property
     def loops(self) -> Mapping[str, asyncio.AbstractEventLoop]:
         """Name -> event loop that must run for the member to do its work."""
-        return {"application's loop": self._app, "member's thread": self._thread.loop}
+        return {APPLICATIONS_LOOP: self._app, MEMBERS_THREAD: self._thread.loop}
 
     @property
     def refusal(self) -> str:
@@ -538,6 +541,7 @@ class MemberHost:
                 self._link.queue(fact)
             if now_ms >= self._repeats_ms:
                 self._repeats_ms = now_ms + self._options.heartbeat_interval_ms
+                self._look_at_application()
                 self.work.say_parked()
                 self._story.unread(self.work.unread_partitions)
                 if self._witness is not None:
@@ -554,6 +558,13 @@ class MemberHost:
                 return
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), max(0.0, (next_ms - self._runtime.boot_ms()) / 1_000))
+
+    def _look_at_application(self) -> None:
+        silent_s = self._app_beat.silent_s()
+        is_blocked = silent_s > self._options.session_timeout_ms / 1_000
+        why = f"the {APPLICATIONS_LOOP} has not run for {silent_s:.0f} s: a handler or callback blocks it" if is_blocked else ""
+        self.work.note_blocked(why)
+        self._story.blocked(why)
 
     def _cut_off(self) -> None:
         """After `close`: stops tasks whose handlers do not return."""

@@ -7,15 +7,14 @@ nothing.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry
 
 from equipoise.admission import names_in
-from equipoise.member.host import MemberHost
+from equipoise.member.beat import LoopBeat
+from equipoise.member.host import MEMBERS_THREAD, MemberHost
 from equipoise.member.metrics import MemberCollector
 from equipoise.member.options import MemberOptions
 from equipoise.runtime import HostThread, Runtime
@@ -24,28 +23,6 @@ from equipoise.serving import HttpServer
 _LOG = logging.getLogger(__name__)
 LATE_S = 1.5
 """Brokers do not answer when the lease was not renewed for a heartbeat interval and this time."""
-
-
-class LoopBeat:
-    """Whether an event loop runs. It is asked at each look, so that an idle loop has nothing to do.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, monotonic_s: Callable[[], float]) -> None:
-        self._loop, self._monotonic_s = loop, monotonic_s
-        self._asked_s: float | None = None
-
-    def silent_s(self) -> float:
-        """Seconds since the first look that the loop has not answered; 0: it has answered."""
-        now_s = self._monotonic_s()
-        if self._asked_s is None:
-            self._asked_s = now_s
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._answer)
-        asked_s = self._asked_s
-        return 0.0 if asked_s is None else now_s - asked_s
-
-    def _answer(self) -> None:
-        self._asked_s = None
 
 
 class MemberServer(HttpServer):
@@ -60,7 +37,7 @@ class MemberServer(HttpServer):
         self._group, self._member_id, self._options = group, member_id, options
         self._runtime, self._host_of = runtime, host
         self._beats: dict[str, LoopBeat] = {}
-        self._is_blocked = False
+        self._is_stuck = False
         self._thread: HostThread | None = None
 
     async def begin(self) -> int:
@@ -94,14 +71,14 @@ class MemberServer(HttpServer):
         most_s = self._options.session_timeout_ms / 1_000
         silent_s = {name: self._beats.setdefault(name, LoopBeat(loop, self._runtime.monotonic_s)).silent_s() for name, loop in host.loops.items()}
         blocked = {name: each_s for name, each_s in silent_s.items() if each_s > most_s}
-        if bool(blocked) != self._is_blocked:
-            self._is_blocked = bool(blocked)
+        is_stuck = MEMBERS_THREAD in blocked
+        if is_stuck != self._is_stuck:
+            self._is_stuck = is_stuck
             who = f"group {self._group}: member {self._member_id}"
-            if blocked:
-                what = ": a handler or callback blocks it; its tasks stay here and handle nothing" if "application's loop" in blocked else ""
-                _LOG.error("%s: the %s has not run for %.0f s%s", who, *min(blocked.items()), what)
+            if is_stuck:
+                _LOG.error("%s: the %s has not run for %.0f s", who, MEMBERS_THREAD, blocked[MEMBERS_THREAD])
             else:
-                _LOG.warning("%s: its event loops run again", who)
+                _LOG.warning("%s: the %s runs again", who, MEMBERS_THREAD)
         return "; ".join(f"the {name} has not run for {each_s:.0f} s" for name, each_s in blocked.items())
 
     def unready(self) -> str:

@@ -33,6 +33,7 @@ class Story:
         self._is_assigned = False
         self._unread: dict[str, int] = {}
         """Partitions that no task reads, as the last line about each topic says."""
+        self._is_blocked = False
 
     def waits(self, prefix: str) -> None:
         """There is no log yet whose topics begin with `prefix`."""
@@ -66,6 +67,15 @@ class Story:
                 what = f"{counted(count, 'partition')} of {topic} {'is' if count == 1 else 'are'} read by nobody"
                 _LOG.warning("%s: %s: deploy with a higher topology_epoch", self._who, what)
         self._unread = dict(partitions)
+
+    def blocked(self, why: str) -> None:
+        """`why`: the application's loop does not run; "": it runs. Writes what has changed."""
+        if bool(why) != self._is_blocked:
+            self._is_blocked = bool(why)
+            if why:
+                _LOG.error("%s: %s; its tasks stay here and handle nothing", self._who, why)
+            else:
+                _LOG.warning("%s: its handlers and callbacks run again", self._who)
 
     def look(self, lags: Mapping[TaskId, Lag], restored: Collection[TaskId]) -> None:
         """Writes what has become known. `lags`: of copies and of tasks that open here. `restored`:

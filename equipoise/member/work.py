@@ -170,7 +170,9 @@ class Work:
         self._closing_clients: set[asyncio.Task[None]] = set()
         self._asked_to_stop: set[TaskId] = set()
         self._unsaid: dict[TaskId, tuple[int, ParkedTask]] = {}
-        """Parked task -> token and why, until the brokers have acknowledged TaskParked."""
+        """Task -> token and why it is parked, until the brokers have acknowledged TaskParked."""
+        self._blocked: dict[TaskId, int] = {}
+        """Task of which was said that the application's loop does not run -> token."""
         self._following: set[TaskId] = set()
         self._standbys: frozenset[TaskId] = frozenset()
         """Copies that the member was told to keep; `on_standby` was called for each."""
@@ -366,8 +368,18 @@ class Work:
 
     def parked_acknowledged(self, fact: TaskParked) -> None:
         """The brokers have appended it."""
-        if fact.token == self._unsaid.get(fact.task, (None,))[0]:
+        said = self._unsaid.get(fact.task)
+        if said is not None and (said[0], said[1].error) == (fact.token, fact.error):
             del self._unsaid[fact.task]
+
+    def note_blocked(self, why: str) -> None:
+        """`why`: the application's loop does not run, so that no task is handled; "": it runs."""
+        with self._shared.lock:
+            tokens = {task: grant.token for task, grant in self._shared.session.grants.items()} if why or self._blocked else {}
+        for task, token in tokens.items():
+            if task not in self.parked_tasks and bool(why) != (self._blocked.get(task) == token):
+                self._unsaid[task] = token, ParkedTask(task=task, topic="", partition=-1, offset=-1, error=why)
+        self._blocked = tokens if why else {}
 
     def abandon(self) -> None:
         """Stops all tasks at once, without another write."""

@@ -405,9 +405,9 @@ def unchanged(context: Context, parsed: ParsedDirective) -> None:
 
 
 @directive(
-    "parked", "MEMBER TASKS", "TaskParked, for each task: its application failed, and its member handles nothing more ([M10](protocol.md#m10)).",
+    "parked", "MEMBER TASKS", "TaskParked, for each task: its member handles nothing more in it, or handles it again ([M10](protocol.md#m10)).",
     incarnation=INCARNATION, token=Argument(WHOLE, "fencing token of the grant; default: of the task's last grant"),
-    error=Argument(TEXT, "the error, without spaces"), **TIME,
+    error=Argument(TEXT, "the error, without spaces; empty: it is handled again"), **TIME,
 )  # fmt: skip
 def parked(context: Context, parsed: ParsedDirective) -> None:
     context.move_clock(parsed)
@@ -418,7 +418,7 @@ def parked(context: Context, parsed: ParsedDirective) -> None:
         raise parsed.error(str(error)) from None
     for task in of:
         token = parsed.get("token", context.state.tokens.get(task, 0))
-        place = {"topic": "in", "partition": task.partition, "offset": 0, "error": parsed.get("error", "")}
+        place = {"topic": "in", "partition": task.partition, "offset": 0, "error": parsed.get("error", "ValueError")}
         context.append(TaskParked(member_id=actor.member_id, incarnation=actor.incarnation, task=task, token=token, **place))
 
 

@@ -8,6 +8,7 @@ import asyncio
 import collections
 import contextlib
 import os
+import re
 import shutil
 import signal
 import time
@@ -20,14 +21,14 @@ import pytest
 from equipoise.assignors import registry
 from equipoise.events.decisions import EventRejected, MemberExpired
 from equipoise.events.errors import InputError
-from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
+from equipoise.events.facts import GroupConfigured, Subtopology, TaskParked, TopologyDeclared
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.settings import GroupSettings
 from equipoise.member import Member, SupersededError, TaskContext
 from equipoise.member.origin import read_origin
 from equipoise.runtime import DeployedRuntime
 from tests.live.kafka import admin_client, reader
-from tests.live.leader import leading
+from tests.live.leader import Leader, leading
 from tests.live.test_restorer import make_topic, producing, until
 from tests.unit.equipoise.member.test_example import example
 
@@ -35,6 +36,7 @@ pytestmark = pytest.mark.usefixtures("no_error_unseen")
 PARTITIONS = 3
 COMPACTED = {"cleanup.policy": "compact"}
 SHORT = {"session_timeout_ms": 12_000, "lease_margin_ms": 2_000, "heartbeat_interval_ms": 500}
+BLOCKED = re.compile(r"the application's loop has not run for \d+ s: a handler or callback blocks it")
 BOTH = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
 
 
@@ -183,7 +185,7 @@ async def _committed(application: Application) -> dict[int, int]:
     return {tp.partition: each.offset for tp, each in offsets.items() if tp.topic == application.source}
 
 
-async def test_handler_that_blocks_does_not_expire_its_member(bootstrap: str, prefix: str) -> None:
+async def test_handler_that_blocks_does_not_expire_its_member_which_says_so(bootstrap: str, prefix: str) -> None:
     application = Application(bootstrap, prefix)
     await application.make_topics()
 
@@ -192,11 +194,20 @@ async def test_handler_that_blocks_does_not_expire_its_member(bootstrap: str, pr
             time.sleep(SHORT["session_timeout_ms"] / 1_000 + 3)  # noqa: ASYNC251  # the blocking is the point
         await application.count(record, context)
 
-    async with _leader_apart(application), application.member("m1", None, "at_least_once", handler=block) as member:
+    async with _leader_apart(application) as leader, application.member("m1", None, "at_least_once", handler=block) as member:
         incarnation = member.incarnation
         await application.order(30)
         await application.until_counted(exactly=True)
         assert member.incarnation == incarnation
+        await until(lambda: [each.error for each in said_of(leader)][-PARTITIONS:] == [""] * PARTITIONS)
+        blocked, again = said_of(leader)[:-PARTITIONS], said_of(leader)[-PARTITIONS:]
+        assert {each.task for each in blocked} == {each.task for each in again} == set(member.running)
+        assert all(BLOCKED.fullmatch(each.error) for each in blocked), blocked
+        await until(lambda: leader.machine.state.parked == {})
+
+
+def said_of(leader: Leader) -> list[TaskParked]:
+    return [each.event for each in leader.facts if isinstance(each.event, TaskParked)]
 
 
 @contextlib.asynccontextmanager
@@ -206,16 +217,18 @@ async def _leader_apart(application: Application) -> Any:
 
     thread = LoopThread("leader")
     begun, end = asyncio.Event(), asyncio.Event()
+    led: list[Leader] = []
 
     async def lead() -> None:
-        async with leading(application.bootstrap, application.prefix, application.prefix, application.config, application.topology):
+        async with leading(application.bootstrap, application.prefix, application.prefix, application.config, application.topology) as leader:
+            led.append(leader)
             begun.set()
             await end.wait()
 
     running = thread.start(lead())
     try:
         await asyncio.wrap_future(thread.start(begun.wait()))
-        yield
+        yield led[0]
     finally:
         thread.loop.call_soon_threadsafe(end.set)
         await asyncio.wrap_future(running)

@@ -52,7 +52,7 @@ def test_lag_of_a_parked_task_grows_although_it_fetches_nothing(group: NewGroup)
     group.runs_all_after_s()
     for _ in range(3):
         append(group, 2 * SET_ASIDE)
-        group.scheduler.run(group.scheduler.now_us + int((ENDS_EVERY_S + 10) * S_US))
+        group.scheduler.run(group.scheduler.now_us + int((ENDS_EVERY_S + 30) * S_US))
     ((_, lead),) = group.worker.groups()
     ((task, _),) = lead.machine.state.parked.items()
     assert lead.machine.state.behind == {each: 3 * 2 * SET_ASIDE if each == task else 0 for each in lead.machine.state.tasks()}

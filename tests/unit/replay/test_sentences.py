@@ -101,6 +101,7 @@ def test_rejected_join_is_no_join() -> None:
         (TaskParked(**M, task=T, token=1, topic="orders", partition=3, offset=9, error="ValueError"),
          "m1 has parked 0_3 at orders/3 offset 9: ValueError"),
         (TaskParked(**M, task=T, token=1, error="ValueError"), "m1 has parked 0_3: ValueError"),
+        (TaskParked(**M, task=T, token=1), "m1 handles 0_3 again"),
         (TopologyDeclared(epoch=2, subtopologies=(Subtopology(subtopology=0, partitions=4, stateful=True),)), "topology epoch 2: 4 tasks"),
         (GroupConfigured(led_by="external"), "configured: led by external, assignor high_availability@1"),
     ],
@@ -110,7 +111,7 @@ def test_fact_that_changes_the_group_has_a_sentence(fact: Fact, text: str) -> No
     assert said is not None
     assert type(fact) in TOLD_FACTS
     assert said.text == text
-    assert said.level == (logging.WARNING if isinstance(fact, TaskParked) else logging.INFO)
+    assert said.level == (logging.WARNING if isinstance(fact, TaskParked) and fact.error else logging.INFO)
 
 
 def restart(**changed: Any) -> RestartPlanned:

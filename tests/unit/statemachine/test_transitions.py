@@ -334,6 +334,11 @@ def test_parked_task_is_noted_until_it_is_granted_again():
     assert rejects(context, attrs.evolve(parked, member_id="m2")) == ("not_granted", 0, 0, token)
     assert happens(context, parked).causes == set()
     assert context.state.parked == {A: Parked("m1", context.state.now_ms, "in", 3, 7, "E: x")}
+    again = attrs.evolve(parked, error="")
+    assert rejects(context, attrs.evolve(again, token=token - 1)) == ("not_granted", 0, 0, token - 1)
+    assert happens(context, again).causes == set()
+    assert context.state.parked == {}
+    happens(context, parked)
     gives_up(context.state, "m1", A)
     assert context.state.parked == {}
     happens(context, attrs.evolve(parked, token=token + 1))  # it is being revoked, and still held
@@ -345,7 +350,7 @@ def test_parked_task_is_noted_until_it_is_granted_again():
 def test_parked_task_that_the_topology_no_longer_has_is_forgotten():
     context = step("m1")
     owns(context.state, "m1", A)
-    happens(context, TaskParked(member_id="m1", incarnation=1, task=A, token=context.state.tokens[A]))
+    happens(context, TaskParked(member_id="m1", incarnation=1, task=A, token=context.state.tokens[A], error="E"))
     context.state.parked[TaskId(9, 9)] = context.state.parked[A]
     actions.forget_removed_tasks(context.state)
     assert set(context.state.parked) == {A}

@@ -19,8 +19,9 @@ from equipoise import Connection, Member
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka.aiokafka_log import LOGGERS
 from equipoise.events.tasks import TaskId
+from equipoise.member.beat import LoopBeat
 from equipoise.member.figures import Done, MemberFigures
-from equipoise.member.http import LoopBeat, MemberServer
+from equipoise.member.http import MemberServer
 from equipoise.member.options import MemberOptions
 from equipoise.runtime import DeployedRuntime, LoopThread
 from equipoise.statemachine.member import MemberSession, MemberSettings
@@ -135,7 +136,7 @@ async def test_member_is_unhealthy_when_its_loop_does_not_run(caplog: pytest.Log
         assert await asked(http, "/health") == (200, "")
     assert [each.getMessage() for each in caplog.records if each.name == "equipoise.member.http"] == [
         "group orders: member m1: the member's thread has not run for 11 s",
-        "group orders: member m1: its event loops run again",
+        "group orders: member m1: the member's thread runs again",
     ]
     await stuck.stop()
 

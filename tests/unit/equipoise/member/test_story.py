@@ -109,3 +109,12 @@ def test_next_incarnation_says_again_what_it_runs(said: Said) -> None:
     said.story.look({TaskId(0, 1): 5}, ())
     said.story.assigned(tasks(0), ())
     assert said.lines() == ["runs 0_0", "runs 0_0"]
+
+
+def test_blocked_handlers_are_said_once_and_when_they_run_again(said: Said) -> None:
+    for why in ("", "the application's loop has not run for 61 s", "the application's loop has not run for 64 s", "", ""):
+        said.story.blocked(why)
+    assert said.lines() == [
+        f"{WHO}: the application's loop has not run for 61 s; its tasks stay here and handle nothing",
+        f"{WHO}: its handlers and callbacks run again",
+    ]
