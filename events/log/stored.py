@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Literal, Self, cast
 
@@ -36,6 +36,17 @@ def failed_write(error: Exception) -> BrokenStoreError:
     """Returns the error for a failed write."""
     kind = FullStoreError if is_out_of_space(error) else BrokenStoreError
     return kind(reason_of(error))
+
+
+@contextlib.contextmanager
+def as_damage(order: Callable[[], Order], where: str = "") -> Iterator[None]:
+    """Turns errors of a store into errors with the offset at which `order()` is by then."""
+    try:
+        yield
+    except MissingRowError as error:
+        raise GapError(order().position, f"a record is missing here: {error}; restore the log from a copy") from None
+    except BrokenStoreError as error:
+        raise DamagedError(order().position, f"{where}cannot be read: {error}; restore the log from a copy") from None
 
 
 class StoredLog(abc.ABC):
@@ -160,16 +171,9 @@ class StoredLog(abc.ABC):
 
     @contextlib.contextmanager
     def _as_damage(self, reading: Order | None = None) -> Iterator[None]:
-        """Turns errors of the store into errors with their offset. `reading`: the order of the
-        current reading.
-        """
-        try:
+        """`as_damage`. `reading`: the order of the current reading."""
+        with as_damage(lambda: reading or self._order, "" if reading is not None else f"{self.location} "):
             yield
-        except MissingRowError as error:
-            raise GapError((reading or self._order).position, f"a record is missing here: {error}; restore the log from a copy") from None
-        except BrokenStoreError as error:
-            where = "" if reading is not None else f"{self.location} "
-            raise DamagedError((reading or self._order).position, f"{where}cannot be read: {error}; restore the log from a copy") from None
 
     # ------------------------------------------------------------------------------------ appending
 

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import groupby
+from operator import attrgetter, itemgetter
+from typing import Any, TypeVar
 
 import attrs
 
 from equipoise.events.errors import DamagedError, EquipoiseError, InputError
+from equipoise.events.log.parquet.files import COLUMNS, Part
 from equipoise.events.log.parquet.log import ArchiveLog
+from equipoise.events.log.parquet.store import ArchivePartition
+from equipoise.events.log.parquet.stores import split_location
 from equipoise.events.records import Entry
+from equipoise.replay.spark.pieces import SCHEMA, Begin, Place, Scan, groups_in, pieces_of
 
+T = TypeVar("T")
+
+PAYLOAD = COLUMNS.index("payload")
+FILES_AT_ONCE = 16
+"""Partitions whose files are asked at once what they hold: an object store answers slowly."""
 TASKS_A_CORE = 8
 """Tasks for each core. A task costs about 30 ms in Spark; with this many, the last one to end keeps
 no core waiting for long.
@@ -28,14 +41,19 @@ class Unit:
     group: str
     records: int
     problem: str = ""
-    """Why the group cannot be read, or None; `group` is "" when it is unknown whose records these
+    """Why the group cannot be read, or ""; `group` is "" when it is unknown whose records these
     are.
     """
+    read: Callable[[], Iterator[Entry]] | None = attrs.field(default=None, eq=False, repr=False)
+    """Yields its log where a task has it at hand; None: it is read from the archive."""
 
     def entries(self) -> Iterator[Entry]:
         """Yields its log from the start. Raises what opening and reading it raise."""
         if self.problem:
             raise DamagedError(-1, self.problem)
+        if self.read is not None:
+            yield from self.read()
+            return
         with ArchiveLog(self.location, "r") as log:
             yield from log.read(group=self.group)
 
@@ -56,31 +74,36 @@ def units_of(locations: Sequence[str]) -> list[Unit]:
     for location in locations:
         if location.startswith("kafka://"):
             raise InputError(f"{location}: is a log in Kafka and no archive; copy it into one, as `equipoise archive {location} --to archive/`")
-        with ArchiveLog(location, "r") as log:
-            units = [unit for partition in log.partitions() for unit in _units_in(log, partition)]
+        units = _units_of(location)
         if not units:
             raise InputError(f"{location}: holds no fact of any group; archive a log that has one")
         found += sorted(units, key=lambda unit: (unit.group, unit.location))
     return found
 
 
-def _units_in(log: ArchiveLog, partition: int) -> list[Unit]:
-    location = f"{log.absolute_location}?partition={partition}"
-    groups, problems = log.part(partition).readable_groups()
-    units = [Unit(location=location, group=group, records=records) for group, records in groups.items()]
-    return units + [Unit(location=location, group="", records=0, problem=problem) for problem in problems]
+def _units_of(location: str) -> list[Unit]:
+    """The groups that the files of an archive say they hold."""
+    with ArchiveLog(location, "r") as log, ThreadPoolExecutor(FILES_AT_ONCE) as pool:
+        readings = {partition: log.part(partition, parts=parts) for partition, parts in log.files().items()}
+        found = dict(zip(readings, pool.map(ArchivePartition.readable_groups, readings.values()), strict=True))
+    units = []
+    for partition, (groups, problems) in found.items():
+        place = f"{log.absolute_location}?partition={partition}"
+        units += [Unit(location=place, group=group, records=records) for group, records in groups.items()]
+        units += [Unit(location=place, group="", records=0, problem=problem) for problem in problems]
+    return units
 
 
-def dealt(units: Sequence[Unit], most: int) -> list[list[Unit]]:
-    """Deals the units to at most `most` parts of about the same number of records: the largest
-    first, each to the part with fewest records so far.
+def dealt(units: Sequence[T], most: int, size: Callable[[T], int] = attrgetter("records")) -> list[list[T]]:
+    """Deals the units to at most `most` parts of about the same size: the largest first, each to
+    the part with least so far.
     """
     heap = [(0, at) for at in range(min(most, len(units)))]
-    parts: list[list[Unit]] = [[] for _ in heap]
-    for unit in sorted(units, key=lambda unit: (-unit.records, unit.location, unit.group)):
+    parts: list[list[T]] = [[] for _ in heap]
+    for unit in sorted(units, key=size, reverse=True):
         records, at = heapq.heappop(heap)
         parts[at].append(unit)
-        heapq.heappush(heap, (records + unit.records, at))
+        heapq.heappush(heap, (records + size(unit), at))
     return parts
 
 
@@ -88,20 +111,70 @@ def over_groups(spark: Any, units: Sequence[Unit], work: Work, schema: Any) -> A
     """Returns a DataFrame with a row for each unit, in no order. `schema`: pyarrow.Schema of what
     `work` returns.
 
-    One task folds one group after the other, each as a stream. A task whose worker dies is repeated
-    by Spark, from its first group on.
+    Each file is read once (`pieces`), and its rows go through Spark's shuffle to the tasks that
+    fold one group after the other, each as a stream. A task whose worker dies is repeated by Spark.
     """
-    parts = dealt(units, TASKS_A_CORE * parallelism(spark))
+    most = TASKS_A_CORE * parallelism(spark)
+    buckets = dealt(units, most)
+    places = _places_of(units)
+    numbers = {place.location: number for number, place in enumerate(places)}
+    of_groups: list[dict[str | None, int]] = [{} for _ in places]
+    for bucket, each in enumerate(buckets):
+        for unit in each:
+            of_groups[numbers[unit.location]][unit.group or None] = bucket  # nobody's rows are none of this one's
+    tasks = dealt(pieces_of(places), most, size=lambda piece: piece.next_row - piece.first_row)
+    scan, partitions = Scan(tasks, of_groups), [place.partition for place in places]
+
+    def read(batches: Iterator[Any]) -> Iterator[Any]:
+        return scan.read(batches)
+
 
     def fold(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
-        for batch in batches:
-            for at in batch.column(0).to_pylist():
-                for unit in parts[at]:
-                    yield pa.RecordBatch.from_pylist([work(unit)], schema=schema)
+        for row in folded(batches, buckets, numbers, partitions, work):
+            yield pa.RecordBatch.from_pylist([row], schema=schema)
 
-    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(fold, ddl(schema))
+    rows = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(read, SCHEMA)
+    by_bucket = rows.repartitionById(len(buckets), "bucket").sortWithinPartitions("bucket", "place", "group", "seq")
+    return by_bucket.mapInArrow(fold, ddl(schema))
+
+
+def _places_of(units: Sequence[Unit]) -> list[Place]:
+    """The partitions of the units, each archive listed once."""
+    there: dict[str, dict[int, list[Part]]] = {}
+    found = []
+    for location in dict.fromkeys(unit.location for unit in units):
+        archive, partition = split_location(location)
+        assert partition is not None, "a unit names its partition"
+        if archive not in there:
+            with ArchiveLog(archive, "r") as log:
+                there[archive] = log.files()
+        found.append(Place(location=location, partition=partition, parts=tuple(there[archive].get(partition, ()))))
+    return found
+
+
+def folded(
+    batches: Iterator[Any], buckets: Sequence[Sequence[Unit]], numbers: Mapping[str, int], partitions: Sequence[int], work: Work
+) -> Iterator[dict[str, Any]]:
+    """Yields the row of each unit whose bucket is in these sorted rows of `pieces.SCHEMA`. A unit
+    of which nothing could be read has one, too. `numbers`: location -> number of the partition.
+    """
+    for bucket, in_bucket in groupby(groups_in(batches), key=itemgetter(0)):
+        waiting = {(numbers[unit.location], unit.group): unit for unit in buckets[bucket]}
+        begins: dict[int, Begin] = {}
+        for _, place, group, rows in in_bucket:
+            begin = begins.setdefault(place, Begin())
+            if group is None:
+                seq, *values = next(rows)
+                begins[place] = attrs.evolve(begin, problem=(seq, values[PAYLOAD]))
+            elif not group:
+                begins[place] = attrs.evolve(begin, first=next(rows))
+            else:
+                unit = waiting.pop((place, group))
+                yield work(attrs.evolve(unit, read=partial(begin.entries, rows, partitions[place])))
+        for (place, _), unit in sorted(waiting.items()):
+            yield work(attrs.evolve(unit, read=partial(begins.get(place, Begin()).entries, iter(()), partitions[place])))
 
 
 def parallelism(spark: Any) -> int:

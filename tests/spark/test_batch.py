@@ -88,8 +88,8 @@ def tasks_of_first_stage(spark: Any) -> Iterator[list[int]]:
 
 @pytest.fixture
 def damaged(fleet: Path, tmp_path: Path) -> Path:
-    """The fleet with one changed record, one wrong decision, and one file with a flipped bit, each
-    in another group.
+    """The fleet with one changed record, one wrong decision, and one file without its end, each in
+    another group.
     """
     archive = tmp_path / "damaged"
     shutil.copytree(fleet, archive)
@@ -97,11 +97,15 @@ def damaged(fleet: Path, tmp_path: Path) -> Path:
     assert isinstance(rows[100], FactRow)
     put_rows(archive, 0, [*rows[:100], attrs.evolve(rows[100], append_ms=1), *rows[101:]])
     put_rows(archive, 1, with_another_decision(rows_of(archive, 1)))
-    (part,) = (part for part in all_parts(store_at(archive)) if part.partition == 2)
-    changed = bytearray((archive / part.name).read_bytes())
-    changed[len(changed) // 2] ^= 1
-    (archive / part.name).write_bytes(changed)
+    file = file_of(archive, 2)
+    file.write_bytes(file.read_bytes()[:-30])
     return archive
+
+
+def file_of(archive: Path, partition: int) -> Path:
+    """The only file of a partition."""
+    (part,) = (part for part in all_parts(store_at(archive)) if part.partition == partition)
+    return archive / part.name
 
 
 def with_another_decision(rows: list[Row]) -> list[Row]:
@@ -151,6 +155,20 @@ def test_spark_damaged_group_is_one_row(spark: Any, damaged: Path) -> None:
     assert "differ" in rows["g000"]["problem"]
     assert ".tokens" in json.dumps(json.loads(rows["g001"]["document"])["groups"][0]["divergence"]["differences"])
     assert rows["g001"]["problem"]
+
+
+def test_spark_file_that_says_what_it_holds_and_is_damaged_is_said_of_its_groups(spark: Any, fleet: Path, tmp_path: Path) -> None:
+    archive = tmp_path / "flipped"
+    shutil.copytree(fleet, archive)
+    file = file_of(archive, 1)
+    changed = bytearray(file.read_bytes())
+    changed[len(changed) // 2] ^= 1
+    file.write_bytes(changed)
+    units = units_of([str(archive)])
+    rows = collected(spark_verify(spark, units))
+    assert rows == sorted_rows([verify_group(unit) for unit in units])
+    assert [(row["group"], row["verdict"]) for row in rows if row["verdict"] != "identical"] == [("g001", "cannot verify")]
+    assert "differ from the checksum in its name" in next(row["problem"] for row in rows if row["group"] == "g001")
 
 
 def test_spark_group_in_a_shared_partition_is_read_alone(spark: Any, fleet: Path, tmp_path: Path) -> None:

@@ -43,6 +43,9 @@ NUMBERS = "equipoise.numbers"
 """In the metadata of a file: JSON, group -> number of its last decision up to the end of the file.
 Older files have none.
 """
+GROUPS = "equipoise.groups"
+"""In the metadata of a file: JSON, group -> number of its rows in the file. Older files have none.
+"""
 MOST_PARTITIONS = 100_000
 DAY_MS = 86_400_000
 
@@ -157,25 +160,21 @@ def all_parts(store: Store) -> list[Part]:
     """Returns every file, including those that others cover, by partition and row. Of two with the
     same first row, the longer comes first.
     """
-    found = []
-    for name in store.names():
-        folder, _, file = name.rpartition("/")
-        match = _NAME.fullmatch(file)
-        if match is not None and folder.startswith(_DATE) and "/" not in folder:
-            partition, first_row, next_row, first_offset, next_offset = (int(match[at]) for at in range(1, 6))
-            found.append(
-                Part(
-                    store=store,
-                    name=name,
-                    partition=partition,
-                    first_row=first_row,
-                    next_row=next_row,
-                    first_offset=first_offset,
-                    next_offset=next_offset,
-                    crc32=int(match[6], 16),
-                )
-            )
+    found = [part for name in store.names() if (part := part_of(store, name)) is not None]
     return sorted(found, key=lambda part: (part.partition, part.first_row, -part.next_row, part.name))
+
+
+def part_of(store: Store, name: str) -> Part | None:
+    """Returns the file of this name; None: it is none of an archive's."""
+    folder, _, file = name.rpartition("/")
+    match = _NAME.fullmatch(file)
+    if match is None or not folder.startswith(_DATE) or "/" in folder:
+        return None
+    partition, first_row, next_row, first_offset, next_offset = (int(match[at]) for at in range(1, 6))
+    return Part(
+        store=store, name=name, partition=partition, first_row=first_row, next_row=next_row,
+        first_offset=first_offset, next_offset=next_offset, crc32=int(match[6], 16),
+    )  # fmt: skip
 
 
 def covering(parts: list[Part]) -> list[Part]:
@@ -271,8 +270,38 @@ def last_numbers(part: Part) -> dict[str, int] | None:
     """Returns group -> number of its last decision up to the end of a file; None: the file does not
     say. Raises what `batches` raises.
     """
+    return _saved(part, NUMBERS, part.store.fetch(part.name, part.crc32))
+
+
+def rows_of_groups(part: Part) -> dict[str, int]:
+    """Returns group -> how many rows of a file are its own. Raises what `batches` raises. What the
+    file says of itself is believed before its bytes are checked: a reading checks them.
+    """
+    counts = None
+    with contextlib.suppress(BrokenStoreError), part.store.open(part.name) as source:  # broken: said below, with its reason
+        counts = _saved(part, GROUPS, source)
+    return counted(batches(part, ("group",), 65_536)) if counts is None else counts
+
+
+def count_groups(batch: Any, counts: dict[str, int]) -> None:
+    """Adds the rows of a batch to `counts`, by group."""
+    pa, _ = pyarrow()
+    for each in pa.chunked_array([batch.column("group")]).value_counts().to_pylist():
+        if each["values"]:
+            counts[each["values"]] = counts.get(each["values"], 0) + each["counts"]
+
+
+def counted(found: Iterator[Any]) -> dict[str, int]:
+    """Returns group -> number of its rows in these batches."""
+    counts: dict[str, int] = {}
+    for batch in found:
+        count_groups(batch, counts)
+    return counts
+
+
+def _saved(part: Part, key: str, source: Any) -> dict[str, int] | None:
+    """What the metadata of a file has under `key`. Only the end of `source` is read."""
     _, parquet = pyarrow()
-    source = part.store.fetch(part.name, part.crc32)
     with _as_broken(part), parquet.ParquetFile(source, memory_map=False, pre_buffer=False) as file:
-        saved = (file.metadata.metadata or {}).get(NUMBERS.encode())
+        saved = (file.metadata.metadata or {}).get(key.encode())
         return None if saved is None else {str(group): int(number) for group, number in json.loads(saved).items()}

@@ -9,13 +9,23 @@ is in one of them. Appends go to the named partition; default: partition 0.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
 from equipoise.events.errors import GapError, InputError, LogError
 from equipoise.events.facts import Fact, LogOpened
-from equipoise.events.log.parquet.files import MOST_PARTITIONS, all_parts, by_partition, check_archive, covering, is_archive, make_archive, pyarrow
+from equipoise.events.log.parquet.files import (
+    MOST_PARTITIONS,
+    Part,
+    all_parts,
+    by_partition,
+    check_archive,
+    covering,
+    is_archive,
+    make_archive,
+    pyarrow,
+)
 from equipoise.events.log.parquet.store import ArchivePartition
 from equipoise.events.log.parquet.stores import Store, split_location, store_at
 from equipoise.events.log.rows import Row
@@ -46,12 +56,12 @@ class ArchiveLog:
         make_archive(self.store)
         self._appended = self.part(self._named or 0, mode)
 
-    def part(self, partition: int, mode: Mode = "r") -> ArchivePartition:
-        """Opens one of its partitions."""
+    def part(self, partition: int, mode: Mode = "r", parts: Sequence[Part] | None = None) -> ArchivePartition:
+        """Opens one of its partitions. `parts`: its files, if they are known."""
         if partition >= MOST_PARTITIONS:
             raise InputError(f"{self.location}: partition {partition}; an archive has at most {MOST_PARTITIONS}")
         location = self.location if self._named is not None else f"{self.location}?partition={partition}"
-        return ArchivePartition(self.store, partition, mode, location)
+        return ArchivePartition(self.store, partition, mode, location, parts)
 
     @property
     def absolute_location(self) -> str:
@@ -63,6 +73,17 @@ class ArchiveLog:
         self._must_be_open()
         there = sorted(by_partition(all_parts(self.store)))
         return [each for each in there if self._named in (None, each)]
+
+    def files(self) -> dict[int, list[Part]]:
+        """Returns partition -> the files that hold each of its rows once, in order. Lists the
+        archive once. Raises GapError when one is missing.
+        """
+        self._must_be_open()
+        parts = by_partition(all_parts(self.store))
+        try:
+            return {partition: covering(each) for partition, each in sorted(parts.items()) if self._named in (None, partition)}
+        except MissingRowError as error:
+            raise GapError(-1, f"{self.location}: {error}; restore the archive from a copy") from None
 
     def _partition_of_one(self) -> None:
         if self._named is not None and self.partitions() != [self._named]:

@@ -93,6 +93,10 @@ class ObjectStore:
             _CACHE.put(place, found)
         return pa.BufferReader(pa.py_buffer(found))
 
+    def open(self, name: str) -> Any:
+        with _reaching(self.location):
+            return self._files.open_input_file(self._path(name))
+
     def stage(self, folder: str, hidden: str) -> Staged:
         return _StagedObject(self)
 
@@ -155,8 +159,8 @@ class _Place(NamedTuple):
 
 class _Cache:
     """The last downloaded files of this process, at most _MOST_CACHED_BYTES of them and at least
-    one: a job reads a file once for each of its groups. They are on this machine's disk, without
-    names. A file never changes under its name.
+    one: a command may read a log several times. They are on this machine's disk, without names. A
+    file never changes under its name.
     """
 
     def __init__(self) -> None:

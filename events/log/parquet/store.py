@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from typing import Any, TypeVar
 
 from equipoise.events.errors import DamagedError, GapError, InputError, RepeatError
 from equipoise.events.fields import INT64_MAX
-from equipoise.events.log.parquet.files import COLUMNS, Part, all_parts, batches, by_partition, covering, from_row, last_numbers, pyarrow
+from equipoise.events.log.parquet.files import (
+    COLUMNS,
+    Part,
+    all_parts,
+    batches,
+    by_partition,
+    counted,
+    covering,
+    from_row,
+    last_numbers,
+    rows_of_groups,
+)
 from equipoise.events.log.parquet.stores import Lock, Store
 from equipoise.events.log.parquet.writing import Writer, appender
 from equipoise.events.log.rows import BASE_KIND, BASE_NUMBER, BASE_VERSION, BaseRow, DecisionRow, FactRow, Order, Row
@@ -25,10 +36,10 @@ class ArchivePartition(StoredLog):
     """One partition of an archive. `equipoise.events.log.parquet.files` describes its files.
 
     A reading of one group checks only the offsets of other groups' rows, so damage to one group's
-    rows does not keep others from being read.
+    rows does not keep others from being read. `parts`: its files, if they are known.
     """
 
-    def __init__(self, store: Store, partition: int, mode: Mode, location: str) -> None:
+    def __init__(self, store: Store, partition: int, mode: Mode, location: str, parts: Sequence[Part] | None = None) -> None:
         super().__init__(location, mode)
         self.store = store
         self.partition: int = partition
@@ -41,9 +52,10 @@ class ArchivePartition(StoredLog):
                 refusal = f"{location}: another process appends to it; a log has one writer, so close the other one"
                 self._lock = store.lock(appender(partition), refusal)
                 self._sweep(everything=mode == "w")
-            self._parts: list[Part] = []
+            self._parts: list[Part] = list(parts or ())
             with self._as_damage():
-                self._parts = self._list()
+                if parts is None:
+                    self._parts = self._list()
                 if mode != "r":
                     self._order = self._last_order()
         except BaseException:
@@ -72,8 +84,12 @@ class ArchivePartition(StoredLog):
         """Batches of all rows from `_first_row` on."""
         if self.mode == "r":
             self._parts = self._list()
-        row = self._first_row(from_offset)
-        last = self._parts[-1].next_row if self._parts else 0
+        return self.batches_between(self._first_row(from_offset), self._parts[-1].next_row if self._parts else 0)
+
+    def batches_between(self, row: int, last: int) -> Iterator[Any]:
+        """Yields batches of the rows from `row` up to, but not including, `last`. Raises
+        BrokenStoreError.
+        """
         listings = 0
         while row < last:
             part = next((part for part in self._parts if part.first_row <= row < part.next_row), None)
@@ -106,27 +122,24 @@ class ArchivePartition(StoredLog):
             yield from super()._read(from_offset, None)
             return
         order = Order(from_offset)
-        any_row = False
+        found = 0
         with self._as_damage(order):
             order.log_id = self._log_id() if from_offset else ""
-            offsets = _Offsets(from_offset)
-            for batch in self._batches(from_offset):
-                sound, problem = offsets.check(batch)
-                for row in _rows_of(_of_group(sound, group), self.partition):
-                    any_row = True
-                    if isinstance(row, FactRow):
-                        if row.offset < from_offset:
-                            continue
-                        order.position = row.offset  # those between are there, and of other groups
-                    elif not order.started:
-                        continue  # of a fact before `from_offset`
-                    order.take(row)
-                    if not (isinstance(row, FactRow) and row.belongs_to_no_group):
-                        yield order.entry(row, self.partition)
-                if problem is not None:
-                    raise problem
-        if from_offset and not any_row and from_offset > self.position():
+            for entry in entries_of(self._rows_of_group(from_offset, group), order, self.partition):
+                found += 1
+                yield entry
+        if from_offset and not found and from_offset > self.position():
             raise InputError(f"{self.location}: offset {from_offset} is past the end of the log (next offset {self.position()})")
+
+    def _rows_of_group(self, from_offset: int, group: str) -> Iterator[Row]:
+        offsets = Offsets(0 if not from_offset else None)
+        for batch in self._batches(from_offset):
+            sound, problem = offsets.check(batch)
+            for row in _rows_of(_of_group(sound, group), self.partition):
+                if not (isinstance(row, FactRow) and (row.offset < from_offset or row.belongs_to_no_group)):
+                    yield row
+            if problem is not None:
+                raise problem
 
     def groups(self) -> dict[str, int]:
         """Returns group -> its number of records, facts and decisions, read from one column. Raises
@@ -138,20 +151,21 @@ class ArchivePartition(StoredLog):
         return counts
 
     def readable_groups(self) -> tuple[dict[str, int], list[str]]:
-        """Returns `groups` of the readable files, and the problems of the others."""
-        pa, _ = pyarrow()
+        """Returns `groups` of the readable files, and the problems of the others. Of files that say
+        what they hold, only that is read.
+        """
         counts: dict[str, int] = {}
         problems: list[str] = []
         row = 0
         for part in self._parts:
             skip, row = row - part.first_row, part.next_row
             try:
-                for batch in from_row(batches(part, ("group",), 65_536), skip):
-                    for each in pa.chunked_array([batch.column(0)]).value_counts().to_pylist():
-                        if each["values"]:
-                            counts[each["values"]] = counts.get(each["values"], 0) + each["counts"]
+                found = rows_of_groups(part) if not skip else counted(from_row(batches(part, ("group",), 65_536), skip))
             except BrokenStoreError as error:
                 problems.append(str(error))
+            else:
+                for group, rows in found.items():
+                    counts[group] = counts.get(group, 0) + rows
         return dict(sorted(counts.items())), problems
 
     def _last_order(self) -> Order:
@@ -270,22 +284,38 @@ def _rows_of(batch: Any, partition: int) -> Iterator[Row]:
     """Yields the rows of a batch. Raises BrokenStoreError when columns are set that this kind of
     record does not have; `Order` checks the rest.
     """
-    columns = [batch.column(name).to_pylist() for name in COLUMNS]
-    for group, of, offset, append_ms, kind, version, payload, number, caused_by, index, checksum in zip(*columns, strict=True):
-        if of != partition:
-            raise BrokenStoreError(f"a row of partition {of!r:.20} is in a file of partition {partition}")
-        if number is None and caused_by is None and index is None:
-            yield FactRow(group, offset, append_ms, kind, version, payload, checksum)
-        elif (offset, kind, version, number, index) == (None, BASE_KIND, BASE_VERSION, BASE_NUMBER, 0):
-            yield BaseRow(group, caused_by, append_ms, payload, checksum)
-        elif offset is None and append_ms is None:
-            yield DecisionRow(group, number, caused_by, index, kind, version, payload, checksum)
-        else:
-            raise BrokenStoreError("a row is neither a fact nor a decision")
+    return (row_of(values, partition) for values in zip(*(batch.column(name).to_pylist() for name in COLUMNS), strict=True))
+
+
+def row_of(values: Sequence[Any], partition: int) -> Row:
+    """Returns the row with these values of COLUMNS. Raises what `_rows_of` raises."""
+    group, of, offset, append_ms, kind, version, payload, number, caused_by, index, checksum = values
+    if of != partition:
+        raise BrokenStoreError(f"a row of partition {of!r:.20} is in a file of partition {partition}")
+    if number is None and caused_by is None and index is None:
+        return FactRow(group, offset, append_ms, kind, version, payload, checksum)
+    if (offset, kind, version, number, index) == (None, BASE_KIND, BASE_VERSION, BASE_NUMBER, 0):
+        return BaseRow(group, caused_by, append_ms, payload, checksum)
+    if offset is None and append_ms is None:
+        return DecisionRow(group, number, caused_by, index, kind, version, payload, checksum)
+    raise BrokenStoreError("a row is neither a fact nor a decision")
+
+
+def entries_of(rows: Iterator[Row], order: Order, partition: int) -> Iterator[Entry]:
+    """Yields the entries of one group of a partition. `rows`: its own and LogOpened, in order;
+    those of other groups between them are there, and not checked.
+    """
+    for row in rows:
+        if isinstance(row, FactRow):
+            order.position = row.offset
+        elif not order.started:
+            continue  # of a fact before the first of `rows`
+        order.take(row)
+        yield order.entry(row, partition)
 
 
 def _of_group(batch: Any, group: str) -> Any:
-    """The rows of one group, and LogOpened."""
+    """The rows of one group, and of none."""
     import pyarrow.compute as pc
 
     named = batch.column("group")  # a dictionary: `batches` reads it as one. A scalar made of a Python string would import pandas
@@ -295,15 +325,13 @@ def _of_group(batch: Any, group: str) -> Any:
     return batch.filter(reduce(pc.or_, (pc.equal(named, each) for each in wanted)))
 
 
-class _Offsets:
+class Offsets:
     """Checks, batch by batch and without building rows, that each offset of a partition occurs once
-    and in order.
+    and in order. `due`: the first one; None: whichever comes first.
     """
 
-    def __init__(self, from_offset: int) -> None:
-        self._from_offset = from_offset
-        self._due: int | None = None if from_offset else 0
-        """None: not reached yet; a file may begin before the first requested fact."""
+    def __init__(self, due: int | None) -> None:
+        self.due = due
         self._begins: int | None = None
         """First fact of a log that begins at a base, which follows LogOpened."""
 
@@ -315,16 +343,16 @@ class _Offsets:
         if not len(there):
             return batch, None
         offsets = np.frombuffer(there.buffers()[1], np.int64, len(there), there.offset * 8)  # to_numpy() would import pandas, for its 60 MB
-        if self._due is None:
-            self._due = int(offsets[0])
-        if self._begins is None and self._due <= 1:
+        if self.due is None:
+            self.due = int(offsets[0])
+        if self._begins is None and self.due <= 1:
             self._begins = _begins_in(batch)
-        due_offsets = self._due + np.arange(len(offsets))
-        if self._begins is not None and self._due <= 1:
-            due_offsets[1 - self._due :] += self._begins - 1
+        due_offsets = self.due + np.arange(len(offsets))
+        if self._begins is not None and self.due <= 1:
+            due_offsets[1 - self.due :] += self._begins - 1
         wrong = np.flatnonzero(offsets != due_offsets)
         if not len(wrong):
-            self._due = min(int(offsets[-1]) + 1, INT64_MAX)
+            self.due = min(int(offsets[-1]) + 1, INT64_MAX)
             return batch, None
         first = int(wrong[0])
         due, came = int(due_offsets[first]), int(offsets[first])

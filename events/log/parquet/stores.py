@@ -103,6 +103,12 @@ class Store(Protocol):
         """
         ...
 
+    def open(self, name: str) -> Any:
+        """Opens a file for pyarrow, to read parts of it, unchecked. Raises FileNotFoundError,
+        OSError.
+        """
+        ...
+
     def stage(self, folder: str, hidden: str) -> Staged:
         """Begins a new file that is to be published in `folder`. `hidden`: what `sweep` knows it
         by. Raises OSError.
@@ -221,6 +227,9 @@ class FolderStore:
         if not _is_whole(path, crc32, status.st_size, status.st_mtime_ns):
             raise differs(name)
         return path
+
+    def open(self, name: str) -> Any:
+        return open(self.root / name, "rb")
 
     def stage(self, folder: str, hidden: str) -> Staged:
         return _StagedFile(self.root, folder, hidden)

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from equipoise.events.log.parquet.files import COLUMNS, DAY_MS, NUMBERS, day_of, folder_of, part_name, pyarrow, schema
+from equipoise.events.log.parquet.files import COLUMNS, DAY_MS, GROUPS, NUMBERS, count_groups, day_of, folder_of, part_name, pyarrow, schema
 from equipoise.events.log.parquet.stores import Staged, Store
 from equipoise.events.log.rows import BASE_KIND, BASE_NUMBER, BASE_VERSION, BaseRow, FactRow, Row
 from equipoise.events.log.stored import BrokenStoreError, failed_write
@@ -63,6 +63,8 @@ class Writer:
         self._bytes = 0
         self._file_bytes = 0
         self._numbers = None if numbers is None else dict(numbers)
+        self._counts: dict[str, int] = {}
+        """Group -> number of its rows in the open file."""
 
     def add(self, row: Row) -> None:
         """Adds a row. Raises BrokenStoreError."""
@@ -91,6 +93,8 @@ class Writer:
             self._file = _OpenFile(self._store, self._hidden, day_of(self.latest_ms), self.next_row, self.next_offset)
         for column, value in zip(self._columns, values, strict=True):
             column.append(value)
+        if row.group:
+            self._counts[row.group] = self._counts.get(row.group, 0) + 1
         self._bytes += len(row.payload)
         self._file_bytes += len(row.payload)
         self.next_row += 1
@@ -106,6 +110,7 @@ class Writer:
             self._file = _OpenFile(self._store, self._hidden, day, self.next_row, self.next_offset)
         self.next_row += batch.num_rows
         self.next_offset = next_offset
+        count_groups(batch, self._counts)
         self._file.write(batch.cast(schema()))
 
     def publish(self) -> list[str]:
@@ -152,7 +157,8 @@ class Writer:
         file = self._file
         if file is not None:
             rows, offsets = (file.first_row, self.next_row), (file.first_offset, self.next_offset)
-            crc32 = file.close(self._numbers)
+            crc32 = file.close(self._numbers, self._counts)
+            self._counts = {}
             self._done.append((file.staged, part_name(file.day, self._partition, rows, offsets, crc32)))
             self._file, self._file_bytes = None, 0
 
@@ -181,11 +187,12 @@ class _OpenFile:
         except (OSError, ValueError) as error:
             raise failed_write(error) from None
 
-    def close(self, numbers: Mapping[str, int] | None) -> int:
+    def close(self, numbers: Mapping[str, int] | None, counts: Mapping[str, int]) -> int:
         """Returns the file's CRC-32."""
         try:
-            if numbers is not None:
-                self._writer.add_key_value_metadata({NUMBERS: json.dumps(numbers, ensure_ascii=False, sort_keys=True, separators=(",", ":"))})
+            for key, each in ((NUMBERS, numbers), (GROUPS, counts)):
+                if each is not None:
+                    self._writer.add_key_value_metadata({key: json.dumps(each, ensure_ascii=False, sort_keys=True, separators=(",", ":"))})
             self._writer.close()
             return self.staged.finish()
         except OSError as error:

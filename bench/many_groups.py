@@ -1,0 +1,146 @@
+"""An archive as a worker writes it: the facts and decisions of many groups, in turn, in few
+partitions.
+
+`python -m bench.many_groups FOLDER --groups 10000 --partitions 4 --records 1000000` writes one, a
+process for each core. Equal arguments give equal records.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import attrs
+import click
+
+from equipoise.assignors import registry
+from equipoise.events.facts import (
+    Fact,
+    GroupConfigured,
+    LagReported,
+    LogOpened,
+    MemberJoined,
+    MemberUnchanged,
+    PartitionsObserved,
+    Subtopology,
+    TopologyDeclared,
+)
+from equipoise.events.log.parquet.files import make_archive
+from equipoise.events.log.parquet.log import ArchiveLog
+from equipoise.events.log.parquet.stores import store_at
+from equipoise.events.settings import GroupSettings
+from equipoise.events.tasks import LagSentinel
+from equipoise.statemachine.machine import GroupMachine
+
+STEP_MS = 3
+TASKS = 4
+MEMBERS = ("m1", "m2")
+REPORT_EVERY = 8
+"""Of so many words of a member one is a report with lags; the others say that nothing changed."""
+JOIN_EVERY = 400
+RECORDS_A_TRANSACTION = 200_000
+
+
+@attrs.frozen(kw_only=True)
+class ManyGroups:
+    """`records`: facts and decisions of all groups together. `skewed`: of these, the first group
+    has half.
+    """
+
+    groups: int
+    partitions: int
+    records: int
+    skewed: bool = False
+
+    def name(self, group: int) -> str:
+        return f"orders-{group:05}"
+
+
+@attrs.define
+class _Group:
+    """One group, which says one fact after the other."""
+
+    name: str
+    machine: GroupMachine = attrs.field(factory=GroupMachine)
+    said: int = 0
+
+    def fact(self) -> Fact:
+        self.said += 1
+        first: dict[int, Fact] = {
+            1: GroupConfigured(solver=registry.load("high_availability", 1).solver, knobs=GroupSettings(num_standbys=1, initial_delay_ms=0)),
+            2: TopologyDeclared(epoch=0, subtopologies=(Subtopology(subtopology=0, partitions=TASKS, stateful=True, changelog_topics=("c",)),)),
+            3: PartitionsObserved(end_offsets={"c": dict.fromkeys(range(TASKS), 1_000)}),
+            4: self._joined("m1"),
+            5: self._joined("m2"),
+        }
+        if self.said in first:
+            return first[self.said]
+        member = self.machine.state.members[MEMBERS[self.said % 2]]
+        if self.said % JOIN_EVERY == 0:
+            return self._joined(member.member_id, member.incarnation)
+        if self.said > 20 and self.said // 2 % REPORT_EVERY:
+            return MemberUnchanged(member_id=member.member_id, incarnation=member.incarnation, report=member.report_number)
+        copies = sorted({*member.active, *member.standby, *member.warmup})
+        return LagReported(
+            member_id=member.member_id, incarnation=member.incarnation, number=member.report_number + 1,
+            assignment_epoch=member.issued_epoch, held=tuple(sorted(member.active)),
+            lags={task: LagSentinel.ACTIVE if task in member.active else 0 for task in copies},
+        )  # fmt: skip
+
+    def _joined(self, member: str, ended: int | None = None) -> MemberJoined:
+        incarnation = (ended or 0) + 1
+        return MemberJoined(member_id=member, incarnation=incarnation, join_nonce=f"{member}.{incarnation}", ended_incarnation=ended)
+
+
+def make(many: ManyGroups, folder: Path) -> int:
+    """Writes the archive, and returns its number of records."""
+    make_archive(store_at(folder))
+    with ProcessPoolExecutor(min(many.partitions, os.cpu_count() or 1)) as pool:
+        return sum(pool.map(partial(_make_partition, many, folder), range(many.partitions)))
+
+
+def _make_partition(many: ManyGroups, folder: Path, partition: int) -> int:
+    groups = [_Group(many.name(each)) for each in range(partition, many.groups, many.partitions)]
+    wanted = many.records // many.partitions
+    records = 0
+    with ArchiveLog(f"{folder}?partition={partition}", "w") as log:
+        with log.transaction():
+            opened = log.append_fact("", 0, LogOpened(log_id="many"))
+        for group in groups:
+            group.machine.step(opened)
+        turns = _turns(groups, skewed=many.skewed and partition == 0)
+        while records < wanted:
+            end = min(wanted, records + RECORDS_A_TRANSACTION)
+            with log.transaction():
+                while records < end:
+                    group = next(turns)
+                    record = log.append_fact(group.name, records * STEP_MS, group.fact())
+                    decided = group.machine.step(record)
+                    log.append_decisions(decided)
+                    records += 1 + len(decided)
+    return records
+
+
+def _turns(groups: list[_Group], *, skewed: bool) -> Iterator[_Group]:
+    while True:
+        for group in groups:
+            yield group
+            if skewed:
+                yield groups[0]
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--groups", type=int, default=10_000, show_default=True)
+@click.option("--partitions", type=int, default=1, show_default=True)
+@click.option("--records", type=int, default=660_000, show_default=True)
+@click.option("--skewed", is_flag=True)
+def main(folder: Path, groups: int, partitions: int, records: int, skewed: bool) -> None:
+    print(f"{make(ManyGroups(groups=groups, partitions=partitions, records=records, skewed=skewed), folder):,} records")
+
+
+if __name__ == "__main__":
+    main()
