@@ -18,7 +18,7 @@ import secrets
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -26,7 +26,7 @@ from equipoise.events.errors import EquipoiseError, InputError, StorageError
 from equipoise.events.facts import LogOpened
 from equipoise.events.log import Log, is_archive_location, open_log
 from equipoise.events.log.parquet.files import MARK, foreign_files
-from equipoise.events.log.parquet.stores import is_object_location, store_at
+from equipoise.events.log.parquet.stores import Store, check_scheme, is_object_location, store_at
 from equipoise.events.log.storage import cannot_write
 from equipoise.events.records import Record
 from equipoise.replay.interrupts import undisturbed
@@ -271,12 +271,42 @@ def _check_maker(option: str, location: str, place: Path, replaces: str, *, is_a
 # ------------------------------------------------------------------------------------------- tables
 
 
-def check_tables(option: str, folder: Path, names: frozenset[str] = frozenset()) -> Path:
-    """Resolves `folder` to the folder to create or replace. Raises InputError when it must not be
-    written.
+def check_tables(option: str, folder: str | Path, names: frozenset[str] = frozenset()) -> None:
+    """Raises InputError when tables must not be written to `folder`, which may be in an object
+    store: it holds something else than tables, or cannot be made.
 
     `names`: names of the tables, each in its own subfolder; empty: the folder holds one table.
     """
+    if is_object_location(str(folder)):
+        _remote_tables(option, str(folder), names)
+    else:
+        check_scheme(folder)
+        _local_tables(option, Path(folder), names)
+
+
+def _remote_tables(option: str, location: str, names: frozenset[str]) -> Store:
+    store = store_at(location)
+    there = store.names()
+    _must_be_tables(option, location, there, lambda: store.read_text(MARK), {name.partition("/")[0] if names else name for name in there}, names)
+    return store
+
+
+def _must_be_tables(
+    option: str, folder: str | Path, there: Sequence[str], mark: Callable[[], str], tops: Iterable[str], names: frozenset[str]
+) -> None:
+    if not there:
+        return
+    try:
+        ours = json.loads(mark()).get("form") == TABLES
+    except (FileNotFoundError, ValueError, AttributeError):
+        ours = False
+    others = [name for name in sorted(tops) if name != MARK and not (name in names if names else _is_of_table(name))]
+    if not ours or others:
+        what = f"{others[0]} among it" if ours else "and stays as it is"
+        raise InputError(f"{option} {folder}: holds something else than tables of equipoise, {what}; name another folder")
+
+
+def _local_tables(option: str, folder: Path, names: frozenset[str]) -> Path:
     try:
         place = Path(os.path.realpath(folder))
         _check_apart(option, folder, place)
@@ -287,16 +317,7 @@ def check_tables(option: str, folder: Path, names: frozenset[str] = frozenset())
         if not place.is_dir():
             raise InputError(f"{option} {folder}: is a file; name a folder")
         there = sorted(each.name for each in place.iterdir())
-        if not there:
-            return place
-        try:
-            ours = json.loads((place / MARK).read_text()).get("form") == TABLES
-        except (FileNotFoundError, ValueError, AttributeError):
-            ours = False
-        others = [name for name in there if name != MARK and not (name in names if names else _is_of_table(name))]
-        if not ours or others:
-            what = f"{others[0]} among it" if ours else "and stays as it is"
-            raise InputError(f"{option} {folder}: holds something else than tables of equipoise, {what}; name another folder")
+        _must_be_tables(option, folder, there, (place / MARK).read_text, there, names)
     except OSError as error:
         raise cannot_write(f"{option} {folder}", error) from None
     return place
@@ -307,11 +328,20 @@ def _is_of_table(name: str) -> bool:
 
 
 @contextlib.contextmanager
-def new_tables(option: str, folder: Path, names: frozenset[str] = frozenset()) -> Iterator[Path]:
-    """Yields a folder to write tables into, which replaces `folder` at the end of the block.
-    `check_tables` describes which folders may be replaced.
+def new_tables(option: str, folder: str | Path, names: frozenset[str] = frozenset()) -> Iterator[Path]:
+    """Yields a folder of this machine to write tables into, which replaces `folder` at the end of
+    the block. `check_tables` describes which folders may be replaced. In an object store each file
+    is replaced as a whole, one after the other, then the files that are no more are removed.
     """
-    place = check_tables(option, folder, names)
+    if is_object_location(str(folder)):
+        store = _remote_tables(option, str(folder), names)
+        with tempfile.TemporaryDirectory(prefix="equipoise-") as temporary:
+            part = Path(temporary) / "tables"
+            yield part
+            _upload(store, part)
+        return
+    folder = Path(folder)
+    place = _local_tables(option, folder, names)
     with _staging(f"{option} {folder}", place) as staging:
         part = staging / place.name
         yield part
@@ -320,6 +350,16 @@ def new_tables(option: str, folder: Path, names: frozenset[str] = frozenset()) -
         except OSError as error:
             raise cannot_write(f"{option} {folder}", error) from None
         _put(f"{option} {folder}", part, place, staging)
+
+
+def _upload(store: Store, part: Path) -> None:
+    new = sorted(str(path.relative_to(part)) for path in part.rglob("*") if path.is_file())
+    former = [name for name in store.names() if name not in new and name != MARK]
+    store.write_text(MARK, json.dumps({"form": TABLES}) + "\n")
+    for name in new:
+        store.put(name, part / name)
+    for name in former:
+        store.remove(name)
 
 
 # ---------------------------------------------------------------------------------------- replacing

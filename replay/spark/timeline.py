@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.replay.spark.groups import Unit, over_groups, problem_of
+from equipoise.replay.spark.results import kept, write_table
 from equipoise.replay.timelines import Timeline, build_timeline, timeline_document
 
 _TEXT, _WHOLE, _TRUTH = "string", "int64", "bool"
@@ -87,10 +88,9 @@ def spark_timeline(spark: Any, units: Sequence[Unit]) -> dict[str, Any]:
 
     The histories are computed once, when the first table is read, and kept on Spark's disks.
     """
-    from pyspark import StorageLevel
     from pyspark.sql import functions as f
 
-    rows = over_groups(spark, units, timeline_group, schema()).persist(StorageLevel.DISK_ONLY)
+    rows = kept(over_groups(spark, units, timeline_group, schema()))
     tables = {"groups": rows.select("groups.*")}
     for table, columns in TABLES.items():
         exploded = rows.select(f.col("groups.group").alias("group"), f.posexplode(table).alias("seq", "row"))
@@ -98,15 +98,14 @@ def spark_timeline(spark: Any, units: Sequence[Unit]) -> dict[str, Any]:
     return tables
 
 
-def write_tables(tables: dict[str, Any], folder: Path) -> None:
-    """Writes ``folder/<table>/*.parquet``, sorted by group and seq, and replaces what is there.
-
-    It uses ``repartition(1)``: after ``coalesce(1)`` one task would fold all groups, one after the
-    other.
+def write_tables(tables: dict[str, Any], folder: Path) -> dict[str, int]:
+    """Makes `folder`, and writes ``<table>/rows.parquet`` in it, sorted by group and seq. Returns
+    table -> number of its rows.
     """
-    for name, table in tables.items():
-        by = ["group", "location"] if name == "groups" else ["group", "seq"]
-        table.repartition(1).sortWithinPartitions(*by).write.mode("overwrite").parquet(str(folder / name))
+    folder.mkdir()
+    return {
+        name: write_table(table, ("group", "location") if name == "groups" else ("group", "seq"), folder / name) for name, table in tables.items()
+    }
 
 
 def plain_tables(units: Sequence[Unit]) -> dict[str, list[dict[str, Any]]]:

@@ -4,8 +4,6 @@ tables.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from equipoise.cli.command import command
@@ -19,8 +17,8 @@ _MOST_ROWS = 40
 
 @command("timeline", short_help="Write the history of every group as Parquet tables.")
 @archives
-@click.option("--to", "folder", metavar="FOLDER", required=True, type=click.Path(path_type=Path), help="Folder to write; tables in it are replaced.")
-def timeline(screen: Screen, locations: tuple[str, ...], master: str | None, settings: tuple[str, ...], folder: Path) -> int:
+@click.option("--to", "folder", metavar="FOLDER", required=True, help="Folder to write, or s3://, gs:// or abfs://; tables in it are replaced.")
+def timeline(screen: Screen, locations: tuple[str, ...], master: str | None, settings: tuple[str, ...], folder: str) -> int:
     """Write the history of every group of the archives, as `equipoise timeline` has it: the tables
     groups, intervals, unavailability, moves, rounds, imbalance, copies and members, each a folder
     of Parquet files in FOLDER, with the group's name in the first column.
@@ -33,6 +31,7 @@ def timeline(screen: Screen, locations: tuple[str, ...], master: str | None, set
       equipoise spark timeline archive/ --to history/
       duckdb -c "select * from 'history/unavailability/*.parquet' order by to_ms - from_ms desc"
     """
+    from equipoise.replay.spark.results import check_complete
     from equipoise.replay.spark.timeline import TABLES, spark_timeline, write_tables
 
     names = frozenset({"groups", *TABLES})
@@ -40,11 +39,10 @@ def timeline(screen: Screen, locations: tuple[str, ...], master: str | None, set
     found = units(locations)
     with spark_session(master, settings) as spark:
         tables = spark_timeline(spark, found)
+        groups = sorted((row.asDict() for row in tables["groups"].collect()), key=lambda row: row["group"])
+        check_complete(len(groups), found)
         with new_tables("--to", folder, names) as part:
-            part.mkdir()
-            write_tables(tables, part)
-        counts = {name: spark.read.parquet(str(folder / name)).count() for name in tables}
-        groups = sorted((row.asDict() for row in spark.read.parquet(str(folder / "groups")).collect()), key=lambda row: row["group"])
+            counts = write_tables(tables, part)
         tables["groups"].unpersist()
     without = [group for group in groups if group["problem"] is not None]
     worst = sorted(groups, key=lambda row: (-(row["stopped_ms"] or 0), row["group"]))[:_MOST_ROWS]
@@ -53,7 +51,7 @@ def timeline(screen: Screen, locations: tuple[str, ...], master: str | None, set
     said = ", ".join(f"{name} {count:,}" for name, count in counts.items())
     more = [f"... and {len(groups) - len(worst):,} more in {folder}/groups"] if len(worst) < len(groups) else []
     parts: list[Part] = [f"{counted(len(groups), 'group')}, rows in {folder}: {said}", Table(columns=columns, rows=cells), *more]
-    screen.answer({"folder": str(folder), "tables": [{"table": name, "rows": count} for name, count in counts.items()], "groups": groups}, *parts)
+    screen.answer({"folder": folder, "tables": [{"table": name, "rows": count} for name, count in counts.items()], "groups": groups}, *parts)
     return 2 if without else 0
 
 

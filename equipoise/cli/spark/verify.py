@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -18,9 +17,9 @@ _MOST_ROWS = 40
 
 @command("verify", short_help="Verify the log of every group: one row each.")
 @archives
-@click.option("--to", "folder", metavar="FOLDER", type=click.Path(path_type=Path), help="Also write the rows to FOLDER; earlier rows are replaced.")
+@click.option("--to", "folder", metavar="FOLDER", help="Also write the rows to FOLDER, or s3://, gs:// or abfs://; earlier rows are replaced.")
 @click.option("--all", "everything", is_flag=True, help="Show every group. Default: some, those that are not identical first.")
-def verify(screen: Screen, locations: tuple[str, ...], master: str | None, settings: tuple[str, ...], folder: Path | None, everything: bool) -> int:
+def verify(screen: Screen, locations: tuple[str, ...], master: str | None, settings: tuple[str, ...], folder: str | None, everything: bool) -> int:
     """Verify every group of the archives as `equipoise verify` does, many at once. A group whose
     log is damaged is one row that says so.
 
@@ -32,6 +31,7 @@ def verify(screen: Screen, locations: tuple[str, ...], master: str | None, setti
       equipoise spark verify archive/
       equipoise spark verify archive/ --json | jq '.groups[] | select(.verdict != "identical")'
     """
+    from equipoise.replay.spark.results import check_complete, kept, write_table
     from equipoise.replay.spark.verify import spark_verify
     from equipoise.replay.verification import Verdict
 
@@ -39,12 +39,13 @@ def verify(screen: Screen, locations: tuple[str, ...], master: str | None, setti
         check_tables("--to", folder)
     found = units(locations)
     with spark_session(master, settings) as spark:
-        rows = spark_verify(spark, found)
-        if folder is not None:
-            rows = rows.persist()
-            with new_tables("--to", folder) as part:
-                rows.repartition(1).sortWithinPartitions("group", "location").write.parquet(str(part))
+        rows = kept(spark_verify(spark, found)) if folder is not None else spark_verify(spark, found)
         answers = sorted((row.asDict() for row in rows.drop("document").collect()), key=lambda row: (row["group"], row["location"]))
+        check_complete(len(answers), found)
+        if folder is not None:
+            with new_tables("--to", folder) as part:
+                write_table(rows, ("group", "location"), part)
+            rows.unpersist()
     verdicts = [Verdict(row["verdict"]) for row in answers]
     worst = next((each for each in (Verdict.DIVERGENCE, Verdict.CANNOT_VERIFY) if each in verdicts), Verdict.IDENTICAL)
     screen.answer({"verdict": worst.value, "groups": answers}, *_parts(answers, everything))

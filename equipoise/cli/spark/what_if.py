@@ -28,7 +28,7 @@ _MOST_ROWS = 40
 @click.option(
     "--seeds", type=WholeNumber(1, 100), default=3, show_default=True, help="Simulations of each configuration, with different random seeds."
 )
-@click.option("--to", "folder", metavar="FOLDER", type=click.Path(path_type=Path), help="Also write the rows to FOLDER, as Parquet.")
+@click.option("--to", "folder", metavar="FOLDER", help="Also write the rows to FOLDER, or s3://, gs:// or abfs://, as Parquet.")
 def what_if(
     screen: Screen,
     locations: tuple[str, ...],
@@ -37,7 +37,7 @@ def what_if(
     files: tuple[Path, ...],
     dimensions: tuple[str, ...],
     seeds: int,
-    folder: Path | None,
+    folder: str | None,
 ) -> int:
     """Simulate other settings for every group of the archives, as `equipoise what-if` does: each
     log is read once and each configuration simulated. Show the sums over all groups, and for each
@@ -50,6 +50,7 @@ def what_if(
       equipoise spark what-if archive/ --sweep max_warmups=1,2,4 --to costs/
       equipoise spark what-if archive/ --config calm.toml --json | jq -r '.groups[].advice'
     """
+    from equipoise.replay.spark.results import check_complete, kept, write_table
     from equipoise.replay.spark.what_if import by_configuration, what_if_rows
     from equipoise.replay.whatif.sweep import read_configurations
 
@@ -60,12 +61,13 @@ def what_if(
         check_tables("--to", folder)
     found = units(locations)
     with spark_session(master, settings) as spark:
-        rows = what_if_rows(spark, found, configurations, range(seeds)).persist()
+        rows = kept(what_if_rows(spark, found, configurations, range(seeds)))
         costs = by_configuration(rows)
+        groups = sorted((row.asDict() for row in rows.drop("outcomes", "document").collect()), key=lambda row: (row["group"], row["location"]))
+        check_complete(len(groups), found)
         if folder is not None:
             with new_tables("--to", folder) as part:
-                costs.repartition(1).sortWithinPartitions("group", "location", "seq").write.parquet(str(part))
-        groups = sorted((row.asDict() for row in rows.drop("outcomes", "document").collect()), key=lambda row: (row["group"], row["location"]))
+                write_table(costs, ("group", "location", "seq"), part)
         sums = _summed([row.asDict() for row in costs.where("seq is not null").collect()])
         rows.unpersist()
     advice = [(each["group"], each["advice"] or each["problem"]) for each in groups]

@@ -20,6 +20,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Iterator
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from equipoise.events.errors import InputError, StorageError
@@ -114,12 +115,16 @@ class ObjectStore:
     def lock(self, name: str, refusal: str) -> Lock | None:
         return None
 
-    def upload(self, name: str, data: bytes) -> None:
+    def upload(self, name: str, data: bytes | mmap.mmap) -> None:
         """Uploads a whole file. Raises StorageError."""
         with _writing(self.location):
             self._upload(name, data)
 
-    def _upload(self, name: str, data: bytes) -> None:
+    def put(self, name: str, file: Path) -> None:
+        with open(file, "rb") as source, mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            self.upload(name, data)
+
+    def _upload(self, name: str, data: bytes | mmap.mmap) -> None:
         """With a single `write`: a stream that is closed by an exception between two would publish
         a part of the file. A `write` that fails fails the `close`, too.
         """

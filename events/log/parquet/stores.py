@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import uuid
 import zlib
 from functools import lru_cache
@@ -95,6 +96,12 @@ class Store(Protocol):
 
     def write_text(self, name: str, text: str) -> None:
         """Writes a small file, whole or not at all. Raises OSError, StorageError."""
+        ...
+
+    def put(self, name: str, file: Path) -> None:
+        """Writes a copy of a file of this machine, whole or not at all. Raises StorageError,
+        OSError.
+        """
         ...
 
     def fetch(self, name: str, crc32: int) -> Any:
@@ -217,6 +224,14 @@ class FolderStore:
         part = self.root / f".{name}.{os.getpid()}"
         try:
             part.write_text(text)
+            os.replace(part, self.root / name)
+        finally:
+            part.unlink(missing_ok=True)
+
+    def put(self, name: str, file: Path) -> None:
+        part = self.root / f".{os.getpid()}.part"
+        try:
+            shutil.copyfile(file, part)
             os.replace(part, self.root / name)
         finally:
             part.unlink(missing_ok=True)
