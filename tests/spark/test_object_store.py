@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 from pyarrow.fs import FileSystem, LocalFileSystem, copy_files
 
+from bench.many_groups import ManyGroups, make
 from equipoise.cli import main
 from equipoise.events.log import open_log
 from equipoise.events.log.parquet import objects
@@ -23,7 +24,7 @@ from equipoise.events.log.parquet.stores import store_at
 from equipoise.replay.spark.groups import units_of
 from equipoise.replay.spark.timeline import TABLES
 from equipoise.replay.spark.verify import spark_verify, verify_group
-from tests.object_store import BUCKET, serving
+from tests.object_store import BUCKET, ObjectStoreServer, serving
 from tests.spark.leading import GROUPS, Leader, facts_of
 from tests.spark.test_batch import collected
 from tests.spark.test_killed import killed, under_way
@@ -33,16 +34,21 @@ pytestmark = pytest.mark.xdist_group("spark")
 
 
 @pytest.fixture
-def bucket(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def server() -> Iterator[ObjectStoreServer]:
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture
+def bucket(spark: Any, server: ObjectStoreServer, monkeypatch: pytest.MonkeyPatch) -> str:
     """An empty bucket that this process and Spark's workers reach, as ``--conf
     spark.executorEnv.AWS_...`` makes it.
     """
-    with serving() as server:
-        objects._file_system.cache_clear()  # another server had the same location
-        for name, value in server.environment.items():
-            monkeypatch.setenv(name, value)
-            monkeypatch.setitem(spark.sparkContext.environment, name, value)
-        yield f"s3://{BUCKET}"
+    objects._file_system.cache_clear()  # another server had the same location
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+        monkeypatch.setitem(spark.sparkContext.environment, name, value)
+    return f"s3://{BUCKET}"
 
 
 @pytest.fixture
@@ -104,3 +110,48 @@ def test_killed_archive_query_archives_everything_once(spark: Any, bootstrap: st
     for place in (archive, str(tmp_path / "never")):
         parts = all_parts(store_at(place))
         assert sum(part.rows for part in parts) == sum(max(each.next_row for each in parts if each.partition == at) for at in (0, 1)), place
+
+
+def rows_in(location: str) -> list[dict[str, Any]]:
+    files, path = FileSystem.from_uri(location)
+    rows: list[dict[str, Any]] = ds.dataset(path, filesystem=files, format="parquet").to_table().to_pylist()
+    return rows
+
+
+@pytest.mark.slow
+def test_results_in_a_bucket_are_the_former_or_the_new_ones(spark: Any, fleet: Path, bucket: str, server: ObjectStoreServer) -> None:
+    place = f"{bucket}/rows"
+    wanted = ["spark", "verify", str(fleet), "--to", place, "--json"]
+    assert CliRunner().invoke(main, [*wanted, "--group", "g00[01]"]).exit_code == 0
+    former = rows_in(place)
+    assert [row["group"] for row in former] == ["g000", "g001"]
+    with server.failing("PUT /bucket/rows/rows.parquet"):
+        refused = CliRunner().invoke(main, wanted)
+    assert refused.exit_code == 74, refused.output
+    assert rows_in(place) == former
+    assert CliRunner().invoke(main, wanted).exit_code == 0
+    assert [row["group"] for row in rows_in(place)] == ["g000", "g001", "g002", "g003"]
+    files, path = FileSystem.from_uri(f"{bucket}/others/mine.txt")
+    with files.open_output_stream(path) as mine:
+        mine.write(b"mine")
+    other = CliRunner().invoke(main, ["spark", "verify", str(fleet), "--to", f"{bucket}/others"])
+    assert other.exit_code == 2
+    assert "holds something else than tables of equipoise, and stays as it is" in other.stderr
+
+
+@pytest.mark.slow
+def test_each_object_is_read_once_and_the_archive_listed_by_the_job_not_by_the_group(
+    spark: Any, tmp_path: Path, bucket: str, server: ObjectStoreServer
+) -> None:
+    gets: list[int] = []
+    for groups in (8, 40):
+        make(ManyGroups(groups=groups, partitions=2, records=groups * 30), tmp_path / f"{groups}")
+        files, path = FileSystem.from_uri(f"{bucket}/{groups}")
+        copy_files(str(tmp_path / f"{groups}"), path, source_filesystem=LocalFileSystem(), destination_filesystem=files)
+        server.requests()
+        done = CliRunner().invoke(main, ["spark", "verify", f"{bucket}/{groups}/", "--json"], catch_exceptions=False)
+        assert (done.exit_code, len(json.loads(done.stdout)["groups"])) == (0, groups)
+        asked = server.requests()
+        assert sum("list-type=2" in each for each in asked) <= 3, asked
+        gets.append(sum(each.startswith("GET ") and ".parquet" in each for each in asked))
+    assert gets[0] == gets[1], "requests grow with the groups"

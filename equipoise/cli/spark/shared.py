@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from equipoise.events.errors import InputError
+from equipoise.replay.wording import groups_text
 
 if TYPE_CHECKING:
     from equipoise.replay.spark.groups import Unit
@@ -19,7 +21,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def archives(run: F) -> F:
-    """Arguments and options of a job over archives: ``locations``, ``master``, ``settings``."""
+    """Arguments and options of a job over archives: ``locations``, ``patterns``, ``master``,
+    ``settings``.
+    """
+    run = click.option("--group", "patterns", multiple=True, metavar="PATTERN", help="These groups only, as 'orders-*'; may be given again.")(run)
     run = click.argument("locations", metavar="ARCHIVE...", nargs=-1, required=True)(run)
     return spark_options(run)
 
@@ -57,8 +62,14 @@ def spark_session(master: str | None, settings: Sequence[str]) -> Iterator[Any]:
             spark.stop()
 
 
-def units(locations: Sequence[str]) -> list[Unit]:
-    """Every group of the archives. Raises InputError."""
+def units(locations: Sequence[str], patterns: Sequence[str] = ()) -> list[Unit]:
+    """Every group of the archives whose name fits one of the patterns, if there are some. Raises
+    InputError, also for a pattern that no group fits.
+    """
     from equipoise.replay.spark.groups import units_of
 
-    return units_of(locations)
+    found = units_of(locations)
+    for pattern in patterns:
+        if not any(fnmatchcase(unit.group, pattern) for unit in found):
+            raise InputError(f"--group {pattern}: fits no group; {groups_text({unit.group for unit in found if unit.group})}")
+    return [unit for unit in found if not patterns or any(fnmatchcase(unit.group, pattern) for pattern in patterns)]

@@ -18,7 +18,9 @@ _MOST_ROWS = 40
 @command("timeline", short_help="Write the history of every group as Parquet tables.")
 @archives
 @click.option("--to", "folder", metavar="FOLDER", required=True, help="Folder to write, or s3://, gs:// or abfs://; tables in it are replaced.")
-def timeline(screen: Screen, locations: tuple[str, ...], master: str | None, settings: tuple[str, ...], folder: str) -> int:
+def timeline(
+    screen: Screen, locations: tuple[str, ...], patterns: tuple[str, ...], master: str | None, settings: tuple[str, ...], folder: str
+) -> int:
     """Write the history of every group of the archives, as `equipoise timeline` has it: the tables
     groups, intervals, unavailability, moves, rounds, imbalance, copies and members, each a folder
     of Parquet files in FOLDER, with the group's name in the first column.
@@ -36,7 +38,7 @@ def timeline(screen: Screen, locations: tuple[str, ...], master: str | None, set
 
     names = frozenset({"groups", *TABLES})
     check_tables("--to", folder, names)
-    found = units(locations)
+    found = units(locations, patterns)
     with spark_session(master, settings) as spark:
         tables = spark_timeline(spark, found)
         groups = sorted((row.asDict() for row in tables["groups"].collect()), key=lambda row: row["group"])

@@ -19,7 +19,15 @@ _MOST_ROWS = 40
 @archives
 @click.option("--to", "folder", metavar="FOLDER", help="Also write the rows to FOLDER, or s3://, gs:// or abfs://; earlier rows are replaced.")
 @click.option("--all", "everything", is_flag=True, help="Show every group. Default: some, those that are not identical first.")
-def verify(screen: Screen, locations: tuple[str, ...], master: str | None, settings: tuple[str, ...], folder: str | None, everything: bool) -> int:
+def verify(
+    screen: Screen,
+    locations: tuple[str, ...],
+    patterns: tuple[str, ...],
+    master: str | None,
+    settings: tuple[str, ...],
+    folder: str | None,
+    everything: bool,
+) -> int:
     """Verify every group of the archives as `equipoise verify` does, many at once. A group whose
     log is damaged is one row that says so.
 
@@ -37,7 +45,7 @@ def verify(screen: Screen, locations: tuple[str, ...], master: str | None, setti
 
     if folder is not None:
         check_tables("--to", folder)
-    found = units(locations)
+    found = units(locations, patterns)
     with spark_session(master, settings) as spark:
         rows = kept(spark_verify(spark, found)) if folder is not None else spark_verify(spark, found)
         answers = sorted((row.asDict() for row in rows.drop("document").collect()), key=lambda row: (row["group"], row["location"]))

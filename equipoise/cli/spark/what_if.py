@@ -32,6 +32,7 @@ _MOST_ROWS = 40
 def what_if(
     screen: Screen,
     locations: tuple[str, ...],
+    patterns: tuple[str, ...],
     master: str | None,
     settings: tuple[str, ...],
     files: tuple[Path, ...],
@@ -59,7 +60,7 @@ def what_if(
         raise InputError("--sweep or --config: name what to try, as --sweep max_warmups=1,2,4")
     if folder is not None:
         check_tables("--to", folder)
-    found = units(locations)
+    found = units(locations, patterns)
     with spark_session(master, settings) as spark:
         rows = kept(what_if_rows(spark, found, configurations, range(seeds)))
         costs = by_configuration(rows)

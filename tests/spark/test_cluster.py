@@ -1,0 +1,123 @@
+"""On a cluster of Spark whose executors share no folder with the driver but the archive: a
+standalone master, and a worker in a mount namespace in which the driver's folder is another one, as
+on a second machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pytest
+from pyspark.find_spark_home import _find_spark_home
+
+from equipoise.replay.spark.timeline import TABLES
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.slow]
+
+STARTS_S = 60.0
+ENDS_S = 240.0
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+class Cluster:
+    """A master and its workers. `hidden`: a folder that workers do not see as others do."""
+
+    def __init__(self, folder: Path, hidden: Path) -> None:
+        self._folder, self._hidden = folder, hidden
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.url = f"spark://127.0.0.1:{free_port()}"
+
+    def start(self, workers: int = 1) -> None:
+        host, port = self.url.removeprefix("spark://").split(":")
+        self._begin("master", ["org.apache.spark.deploy.master.Master", "--host", host, "--port", port, "--webui-port", "0"])
+        for number in range(workers):
+            work = self._folder / f"work{number}"
+            options = ["--host", host, "--webui-port", "0", "--cores", "1", "--memory", "1g", "--work-dir", str(work), self.url]
+            self._begin(f"worker{number}", ["org.apache.spark.deploy.worker.Worker", *options], hides=True)
+        until_s = time.monotonic() + STARTS_S
+        while sum("Successfully registered with master" in self._said(f"worker{number}") for number in range(workers)) < workers:
+            assert time.monotonic() < until_s, self._said("worker0")
+            time.sleep(0.1)
+
+    def _begin(self, name: str, command: list[str], *, hides: bool = False) -> None:
+        command = [f"{_find_spark_home()}/bin/spark-class", *command]
+        if hides:
+            command = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(self._hidden), *command]
+        environment = {**os.environ, "SPARK_NO_DAEMONIZE": "1", "SPARK_LOCAL_IP": "127.0.0.1"}
+        with open(self._folder / f"{name}.log", "wb") as log:
+            self._processes.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True))
+
+    def _said(self, name: str) -> str:
+        return (self._folder / f"{name}.log").read_text(errors="replace")
+
+    def stop(self) -> None:
+        for process in self._processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A folder of the driver's machine."""
+    (tmp_path / "here").mkdir()
+    return tmp_path / "here"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, here: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path, here)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+
+
+def run(cluster: Cluster | None, here: Path, *args: str) -> tuple[int, dict[str, Any]]:
+    """A command of its own process, on the cluster, or on this machine. Returns its exit code and
+    its JSON.
+    """
+    where = () if cluster is None else ("--master", cluster.url, "--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.executor.memory=512m")
+    command = [sys.executable, "-m", "equipoise", "spark", *args, *where, "--json"]
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=ENDS_S, cwd=here, env=environment)
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def rows_in(folder: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = ds.dataset(sorted(map(str, folder.glob("*.parquet")))).to_table().to_pylist()
+    return rows
+
+
+def test_results_of_executors_elsewhere_arrive_whole(cluster: Cluster, fleet: Path, here: Path) -> None:
+    for args in (("verify",), ("what-if", "--sweep", "max_warmups=1,2", "--seeds", "1")):
+        command, *options = args
+        answers = [run(where, here, command, str(fleet), *options, "--to", name) for where, name in ((None, "local"), (cluster, "cluster"))]
+        assert answers[0] == answers[1]
+        assert rows_in(here / "cluster") == rows_in(here / "local") != []
+        assert sorted(each.name for each in (here / "cluster").iterdir()) == ["_equipoise.json", "rows.parquet"]
+        for name in ("local", "cluster"):
+            shutil.rmtree(here / name)
+    assert [run(where, here, "timeline", str(fleet), "--to", name)[0] for where, name in ((None, "local"), (cluster, "cluster"))] == [0, 0]
+    for table in ("groups", *TABLES):
+        assert rows_in(here / "cluster" / table) == rows_in(here / "local" / table), table
+    assert len(rows_in(here / "cluster" / "moves")) > 0
