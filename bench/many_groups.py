@@ -35,7 +35,8 @@ from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import LagSentinel
 from equipoise.statemachine.machine import GroupMachine
 
-STEP_MS = 3
+SPEAKS_EVERY_MS = 1_000
+"""A group: one of its members, or the worker for it."""
 TASKS = 4
 MEMBERS = ("m1", "m2")
 REPORT_EVERY = 8
@@ -81,7 +82,7 @@ class _Group:
         member = self.machine.state.members[MEMBERS[self.said % 2]]
         if self.said % JOIN_EVERY == 0:
             return self._joined(member.member_id, member.incarnation)
-        if self.said > 20 and self.said // 2 % REPORT_EVERY:
+        if member.report_number >= 0 and self.said // 2 % REPORT_EVERY:
             return MemberUnchanged(member_id=member.member_id, incarnation=member.incarnation, report=member.report_number)
         copies = sorted({*member.active, *member.standby, *member.warmup})
         return LagReported(
@@ -105,7 +106,7 @@ def make(many: ManyGroups, folder: Path) -> int:
 def _make_partition(many: ManyGroups, folder: Path, partition: int) -> int:
     groups = [_Group(many.name(each)) for each in range(partition, many.groups, many.partitions)]
     wanted = many.records // many.partitions
-    records = 0
+    records = facts = 0
     with ArchiveLog(f"{folder}?partition={partition}", "w") as log:
         with log.transaction():
             opened = log.append_fact("", 0, LogOpened(log_id="many"))
@@ -117,7 +118,8 @@ def _make_partition(many: ManyGroups, folder: Path, partition: int) -> int:
             with log.transaction():
                 while records < end:
                     group = next(turns)
-                    record = log.append_fact(group.name, records * STEP_MS, group.fact())
+                    facts += 1
+                    record = log.append_fact(group.name, facts * SPEAKS_EVERY_MS // len(groups), group.fact())
                     decided = group.machine.step(record)
                     log.append_decisions(decided)
                     records += 1 + len(decided)

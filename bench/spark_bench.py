@@ -1,4 +1,5 @@
 """Jobs over many groups: Spark beside as many plain processes as there are cores, on the same work;
+the archive of a worker, whose many groups share a partition, beside one process that verifies it;
 and one long group in little memory.
 
 The plain peer is what a careful user would write: a pool of processes, the groups dealt to them by
@@ -31,6 +32,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bench.many_groups import ManyGroups, make
 from bench.verify_bench import write_log
 from equipoise.events.log.copying import copy_log
 from equipoise.events.log.parquet.log import ArchiveLog
@@ -41,13 +43,20 @@ from equipoise.replay.spark.groups import Unit, dealt, over_groups, units_of
 from equipoise.replay.spark.session import session
 from equipoise.replay.spark.verify import schema, spark_verify, verify_group
 from equipoise.replay.spark.what_if import what_if_group, what_if_rows
+from equipoise.replay.verification import verify
 from equipoise.replay.whatif.evaluate import Configuration
+from equipoise.replay.wording import counted
 from equipoise.statemachine.machine import GroupMachine
 
 CORES = os.cpu_count() or 1
 FLEET = Fleet(groups=int(os.environ.get("BENCH_GROUPS", "40")), records=int(os.environ.get("BENCH_RECORDS", "200000")), seed=1)
 SWEPT_FLEET = Fleet(groups=int(os.environ.get("BENCH_SWEEP_GROUPS", "24")), records=int(os.environ.get("BENCH_SWEEP_RECORDS", "9600")), seed=1)
 CONFIGURATIONS = int(os.environ.get("BENCH_CONFIGURATIONS", "20"))
+MANY = ManyGroups(
+    groups=int(os.environ.get("BENCH_MANY_GROUPS", "2000")),
+    partitions=int(os.environ.get("BENCH_MANY_PARTITIONS", "1")),
+    records=int(os.environ.get("BENCH_MANY_RECORDS", "300000")),
+)
 LONG_RECORDS = int(os.environ.get("BENCH_LONG_RECORDS", "300000"))
 SHORT_RECORDS = 100_000
 
@@ -64,6 +73,12 @@ def _seconds(work: Callable[[], Any]) -> tuple[float, Any]:
 
 def _plain(pool: ProcessPoolExecutor, units: Sequence[Unit]) -> list[dict[str, Any]]:
     return [row for rows in pool.map(_verified_all, dealt(units, CORES)) for row in rows]
+
+
+def _verified_alone(archive: Path) -> dict[str, int]:
+    """Group -> decisions that equal the recomputed ones, as one process finds them."""
+    with ArchiveLog(str(archive), "r") as log:
+        return {each.group: each.compared for each in verify(log.read()).groups}
 
 
 def _by_name(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -101,6 +116,7 @@ def run() -> list[tuple[str, float, str]]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_fleet(FLEET, folder / "fleet", processes=CORES)
+        make(MANY, folder / "many")
         make_fleet(SWEPT_FLEET, folder / "swept", processes=CORES)
         units, swept = units_of([str(folder / "fleet")]), units_of([str(folder / "swept")])
         asked = _configurations(CONFIGURATIONS)
@@ -114,6 +130,10 @@ def run() -> list[tuple[str, float, str]]:
                 spark_s, rows = _seconds(lambda: [row.asDict() for row in spark_verify(spark, units).collect()])
                 if _by_name(rows) != _by_name(plain):
                     raise RuntimeError("Spark and the plain processes do not say the same")
+                alone_of_many_s, alone_of_many = _seconds(lambda: _verified_alone(folder / "many"))
+                many_s, many = _seconds(lambda: spark_verify(spark, units_of([str(folder / "many")])).select("group", "decisions_identical").collect())
+                if {row.group: row.decisions_identical for row in many} != alone_of_many:
+                    raise RuntimeError("Spark and one process do not say the same of many groups")
                 _swept_on_spark(spark, swept[-CORES:], asked[:1])
                 # by turns, so that whoever else is at work on this machine slows both
                 seconds = [(_seconds(partial(_swept, pool, *each))[0], _seconds(partial(_swept_on_spark, spark, *each))[0]) for each in sweeps]
@@ -127,6 +147,11 @@ def run() -> list[tuple[str, float, str]]:
     sweep = f"{len(swept)} groups x {CONFIGURATIONS} configurations"
     return [
         (f"spark verify / {CORES} plain processes", spark_s / plain_s, f"{spark_s:.1f} s over {plain_s:.1f} s ({work}); goal: at most 1.3"),
+        (
+            f"spark verify of {MANY.groups:,} groups in {counted(MANY.partitions, 'partition')} / one process",
+            many_s / alone_of_many_s,
+            f"{many_s:.1f} s over {alone_of_many_s:.1f} s ({MANY.records:,} records); goal: at most 0.65",
+        ),
         ("Spark's start, seconds", start_s + first_s, f"session {start_s:.1f} s, first workers {first_s:.1f} s; shown apart"),
         (f"{sweep} / decoding once and folding as often", whole_s / folds_s, f"{whole_s:.1f} s over {folds_s:.1f} s; goal: at most 8"),
         (f"{sweep} / reading once and simulating each, alone", whole_s / alone_s, f"{whole_s:.1f} s over {alone_s:.1f} s; goal: at most 1.3"),
