@@ -89,6 +89,8 @@ class GroupLead:
         """Fact of the last checkpoint that was stored or restored; -1: none."""
         self.from_offset = 0
         """First fact of the group that was folded here without a checkpoint before it."""
+        self.unstored_offset = 0
+        """First fact that came when all before it were in a stored checkpoint."""
         self.folded_ms: int | None = None
         """When its last fact was folded, on the host's clock, if its next tick was not planned
         since; None: it was. Planned when somebody asks, which is seldom beside facts.
@@ -147,9 +149,14 @@ class GroupLead:
         return self.published.not_compared
 
     @property
+    def is_stored(self) -> bool:
+        """Whether its last fact is in a stored checkpoint."""
+        return self.machine.state.last_offset <= self.checkpoint_offset
+
+    @property
     def recovery_offset(self) -> int:
         """The first fact that a worker needs to take this group over."""
-        return self.from_offset if self.checkpoint_offset < 0 else self.checkpoint_offset + 1
+        return self.from_offset if self.checkpoint_offset < 0 else max(self.checkpoint_offset + 1, self.unstored_offset)
 
 
 class PartitionLead:
@@ -256,6 +263,8 @@ class PartitionLead:
         machine = group.machine
         if group.halted is not None or record.offset <= machine.state.last_offset:
             return []
+        if group.is_stored:
+            group.unstored_offset = record.offset
         lack = self._own_refusal(group, record) if event.__class__ is GroupConfigured else None
         if lack is not None or record.offset in group.refused:
             group.refused.discard(record.offset)
@@ -305,6 +314,8 @@ class PartitionLead:
         self._take_place(offset)
         group = self.group(group_name, offset)
         if group.halted is None and offset > group.machine.state.last_offset:
+            if group.is_stored:
+                group.unstored_offset = offset
             self._halt(group, offset, code, problem)
 
     def _take_place(self, offset: int) -> None:
@@ -365,9 +376,10 @@ class PartitionLead:
     @property
     def recovery_offset(self) -> int:
         """The first fact that a worker needs to take the partition over from the stored
-        checkpoints.
+        checkpoints. A group of which nothing came since its own needs none that is there.
         """
-        return min((group.recovery_offset for group in self.groups.values()), default=self.position)
+        needed = (group.recovery_offset for group in self.groups.values() if group.halted is not None or not group.is_stored)
+        return min(needed, default=self.position)
 
     # Ticks and end offsets
 

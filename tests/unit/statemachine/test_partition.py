@@ -93,7 +93,7 @@ def test_fold_from_any_checkpoint_equals_the_fold_from_the_start() -> None:
         assert snapshots(later) == snapshots(whole)
         assert later.groups[checkpoint.group].confirmed == whole.groups[checkpoint.group].machine.state.number - checkpoint.number
     newest = {checkpoint.group: checkpoint for checkpoint in stored}
-    assert whole.recovery_offset == min(checkpoint.offset for checkpoint in newest.values()) + 1
+    assert whole.recovery_offset == min(record.offset for record in history() if record.group and record.offset > newest[record.group].offset)
     late = PartitionLead(whole.recovery_offset, opened=history()[0])
     for checkpoint in newest.values():
         late.restore(checkpoint)
@@ -522,6 +522,28 @@ def test_partition_is_needed_from_the_first_fact_that_any_group_needs() -> None:
     folded(lead, [*running(), make_record("b", 4, 2_000, joined("m1")), make_record("b", 5, 2_000, joined("m1"))])
     lead.stored(attrs.evolve(checkpointed(running()), offset=5))
     assert (lead.groups["b"].from_offset, lead.recovery_offset) == (4, 4)
+
+
+def test_group_that_is_silent_since_its_checkpoint_needs_nothing_of_the_others() -> None:
+    """A group that nobody runs any more does not make each takeover read the log of years."""
+    lead = PartitionLead()
+    folded(lead, [*running(), *(make_record("b", offset, 2_000, joined("m1")) for offset in range(4, 9))])
+    lead.stored(checkpointed(running()))
+    assert lead.recovery_offset == lead.groups["b"].from_offset == 4
+    lead.stored(attrs.evolve(checkpointed(running()), group="b", offset=7))
+    assert lead.recovery_offset == 8
+    lead.stored(attrs.evolve(checkpointed(running()), group="b", offset=8))
+    assert lead.recovery_offset == lead.position == 9
+    folded(lead, [make_record("a", 9, 3_000, joined("m2"))])
+    assert lead.recovery_offset == 9, "it has said something again"
+    folded(lead, [make_record("a", 10, 3_000, joined("m3"))])
+    assert lead.recovery_offset == 9
+    lead.stored(attrs.evolve(checkpointed(running()), offset=9))
+    assert lead.recovery_offset == 10
+    lead.pass_over("b", 11, "newer", "of another build")
+    folded(lead, [make_record("a", 12, 3_000, joined("m4"))])
+    lead.stored(attrs.evolve(checkpointed(running()), offset=12))
+    assert lead.recovery_offset == 11, "another build may read what this one skips"
 
 
 # Ticks
