@@ -57,6 +57,10 @@ SAME_FOR_S = 1.0
 """How long an answer that the topics are still those of the log is valid."""
 _FACTS_A_TURN = 100
 """Facts folded before other coroutines run."""
+_CHECKPOINTS_A_TURN = 20
+"""Checkpoints that are stored before facts are folded again: some milliseconds."""
+_FACTS_A_CHECKPOINT = 20
+"""With many groups a round of checkpoints begins after so many facts for each of them."""
 RECALLED_FACTS = 3_000
 """Facts before its checkpoints that a worker reads again after a takeover, for the console."""
 _RECORD_BYTES = 12
@@ -165,6 +169,9 @@ class PartitionHost:
         self._published_to = 0
         """Offset up to which the published decisions were read."""
         self._checkpointed_at = 0
+        """Where the last round of checkpoints began."""
+        self._to_checkpoint: deque[str] = deque()
+        """Groups that wait for theirs in this round."""
         self._written = Written()
         self._to_recall: tuple[dict[str, int], int] = ({}, 0)
         """Group -> offset of the last fact in its checkpoint, and what `Recent.lead` returned."""
@@ -207,7 +214,8 @@ class PartitionHost:
         try:
             async with self._lock:
                 await self._producer.flush()
-                await self._checkpoint_all()
+                self._begin_round()
+                await self._checkpoint()
                 await self._write_index()
                 await self._producer.flush()
         except asyncio.CancelledError:
@@ -334,6 +342,7 @@ class PartitionHost:
         self._logged_halted.clear()
         begun = await self._reading.begin(answers=True, folded=self._count, mark=self._mark)
         self.lead = lead = begun.lead
+        self._to_checkpoint.clear()
         self._checkpointed_at = lead.position  # a long way to the end is checkpointed on the way
         self._slots = dict(begun.found.slots)
         self._rejected_from = begun.found.index.position
@@ -419,10 +428,13 @@ class PartitionHost:
             for group in due:
                 await self.append(group, ProbingTick())
                 self._metrics.ticks.inc()
-            if self.lead.position - self._checkpointed_at >= self._settings.checkpoint_facts:
+            if not self._to_checkpoint and self._is_round_due():
+                self._begin_round()
+            if self._to_checkpoint:
                 async with self._lock:
-                    await self._checkpoint_all()
-                    await self._write_index()
+                    await self._checkpoint(_CHECKPOINTS_A_TURN)
+                    if not self._to_checkpoint:
+                        await self._write_index()
                 await self._note_halted()
                 self._read_s = self._monotonic_s()  # it could not fold meanwhile
             if self._monotonic_s() - self._read_s > _LOOK_AFTER_S:
@@ -609,15 +621,24 @@ class PartitionHost:
             lead.stored(checkpoint)  # sent before any index that names it
             self._metrics.checkpoints.inc()
 
-    async def _checkpoint_all(self) -> None:
-        """Stores a checkpoint of every group that has new facts since its last one."""
+    def _is_round_due(self) -> bool:
+        facts = max(self._settings.checkpoint_facts, _FACTS_A_CHECKPOINT * len(self.lead.groups))
+        return self.lead.position - self._checkpointed_at >= facts
+
+    def _begin_round(self) -> None:
+        """From now on every group that has new facts since its last checkpoint waits for one."""
+        self._checkpointed_at = self.lead.position
+        self._to_checkpoint = deque(sorted(name for name, group in self.lead.groups.items() if group.halted is None and not group.is_stored))
+
+    async def _checkpoint(self, most: int | None = None) -> None:
+        """Stores checkpoints of those that have waited longest; all, or at most so many."""
         lead = self.lead
-        self._checkpointed_at = lead.position
-        for name, group in sorted(lead.groups.items()):
-            if group.halted is None and group.machine.state.last_offset > group.checkpoint_offset:
+        for _ in range(len(self._to_checkpoint) if most is None else min(most, len(self._to_checkpoint))):
+            name = self._to_checkpoint.popleft()
+            group = lead.groups[name]
+            if group.halted is None:
                 lead.take_checkpoint(name)
                 await self._store(lead, name, group.last_published)
-                await asyncio.sleep(0)
 
     def _mark_now(self) -> None:
         """What the facts from here on cause is published behind what is published."""
