@@ -78,7 +78,7 @@ def units_of(locations: Sequence[str]) -> list[Unit]:
         if not units:
             raise InputError(f"{location}: holds no fact of any group; archive a log that has one")
         found += sorted(units, key=lambda unit: (unit.group, unit.location))
-    return found
+    return list(dict.fromkeys(found))  # an archive may be named twice
 
 
 def _units_of(location: str) -> list[Unit]:
@@ -117,11 +117,7 @@ def over_groups(spark: Any, units: Sequence[Unit], work: Work, schema: Any) -> A
     most = TASKS_A_CORE * parallelism(spark)
     buckets = dealt(units, most)
     places = _places_of(units)
-    numbers = {place.location: number for number, place in enumerate(places)}
-    of_groups: list[dict[str | None, int]] = [{} for _ in places]
-    for bucket, each in enumerate(buckets):
-        for unit in each:
-            of_groups[numbers[unit.location]][unit.group or None] = bucket  # nobody's rows are none of this one's
+    numbers, of_groups = buckets_of(buckets, places)
     tasks = dealt(pieces_of(places), most, size=lambda piece: piece.next_row - piece.first_row)
     scan, partitions = Scan(tasks, of_groups), [place.partition for place in places]
 
@@ -138,6 +134,18 @@ def over_groups(spark: Any, units: Sequence[Unit], work: Work, schema: Any) -> A
     rows = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(read, SCHEMA)
     by_bucket = rows.repartitionById(len(buckets), "bucket").sortWithinPartitions("bucket", "place", "group", "seq")
     return by_bucket.mapInArrow(fold, ddl(schema))
+
+
+def buckets_of(buckets: Sequence[Sequence[Unit]], places: Sequence[Place]) -> tuple[dict[str, int], list[dict[str | None, int]]]:
+    """Returns location -> number of the partition, and of each partition group -> its bucket; None:
+    of a unit without a group. Each bucket has something of the partition of each of its units.
+    """
+    numbers = {place.location: number for number, place in enumerate(places)}
+    of_groups: list[dict[str | None, int]] = [{} for _ in places]
+    for bucket, each in enumerate(buckets):
+        for unit in each:
+            of_groups[numbers[unit.location]][unit.group or None] = bucket
+    return numbers, of_groups
 
 
 def _places_of(units: Sequence[Unit]) -> list[Place]:
@@ -161,7 +169,7 @@ def folded(
     of which nothing could be read has one, too. `numbers`: location -> number of the partition.
     """
     for bucket, in_bucket in groupby(groups_in(batches), key=itemgetter(0)):
-        waiting = {(numbers[unit.location], unit.group): unit for unit in buckets[bucket]}
+        waiting = {(numbers[unit.location], unit.group): unit for unit in buckets[bucket] if unit.group}
         begins: dict[int, Begin] = {}
         for _, place, group, rows in in_bucket:
             begin = begins.setdefault(place, Begin())
@@ -175,6 +183,7 @@ def folded(
                 yield work(attrs.evolve(unit, read=partial(begin.entries, rows, partitions[place])))
         for (place, _), unit in sorted(waiting.items()):
             yield work(attrs.evolve(unit, read=partial(begins.get(place, Begin()).entries, iter(()), partitions[place])))
+        yield from (work(unit) for unit in buckets[bucket] if not unit.group)
 
 
 def parallelism(spark: Any) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 
-from equipoise.events.errors import DamagedError, GapError, LogError, RepeatError
+from equipoise.events.errors import DamagedError, GapError, InputError, LogError, RepeatError
 from equipoise.events.log.parquet.files import COLUMNS, Part, part_of
 from equipoise.events.log.parquet.store import ArchivePartition, Offsets, entries_of, row_of
 from equipoise.events.log.parquet.stores import split_location, store_at
@@ -31,7 +31,9 @@ SCHEMA = (
 in it, and their columns in the archive. A row without a group is a problem: `payload` has it, and
 no row of the partition from `seq` on is sound.
 """
-_PROBLEMS: Mapping[str, type[Exception]] = {each.__name__: each for each in (BrokenStoreError, MissingRowError, DamagedError, GapError, RepeatError)}
+_PROBLEMS: Mapping[str, type[Exception]] = {
+    each.__name__: each for each in (BrokenStoreError, MissingRowError, DamagedError, GapError, RepeatError, InputError)
+}
 
 
 @attrs.frozen(kw_only=True)
@@ -69,12 +71,17 @@ class Piece:
         assert part is not None, "the name is of a file of an archive"
         reading = ArchivePartition(store, self.partition, "r", self.location, [part])
         row, offsets = self.first_row, Offsets(self.due)
-        for batch in reading.batches_between(self.first_row, self.next_row):
-            sound, problem = offsets.check(batch)
-            yield row, sound
-            row += sound.num_rows
-            if problem is not None:
-                raise problem
+        try:
+            for batch in reading.batches_between(self.first_row, self.next_row):
+                sound, problem = offsets.check(batch)
+                yield row, sound
+                row += sound.num_rows
+                if problem is not None:
+                    raise problem
+        except MissingRowError:
+            if not store.exists():
+                raise InputError(f"{store.location}: a worker of Spark does not see this archive; every worker must, under the same path") from None
+            raise
         if offsets.due is not None and offsets.due < self.ends_offset:
             raise GapError(offsets.due, f"is missing; the next record has offset {self.ends_offset}. Restore the log from a copy")
 
@@ -119,10 +126,19 @@ class Scan:
             for row, batch in piece.read():
                 yield from _rows(piece.place, row, batch, buckets)
                 row += batch.num_rows
-        except (BrokenStoreError, LogError) as error:
+        except (BrokenStoreError, LogError, InputError) as error:
+            if isinstance(error, InputError) and _is_first_attempt():
+                raise  # a store that did not answer may, when Spark tries again
             offset = error.offset if isinstance(error, LogError) else None
             text = error.problem if isinstance(error, LogError) else str(error)
             yield _for_all(piece.place, row, {"payload": json.dumps([type(error).__name__, offset, text]).encode()}, buckets)
+
+
+def _is_first_attempt() -> bool:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context is not None and context.attemptNumber() == 0
 
 
 def _rows(place: int, first: int, batch: Any, buckets: Mapping[str | None, int]) -> Iterator[Any]:

@@ -1,0 +1,144 @@
+"""What Spark's tasks do with an archive, without Spark: the same rows as of one group at a time, to
+the byte, however files are damaged.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pyarrow as pa
+import pytest
+
+from bench.many_groups import ManyGroups, make
+from equipoise.events.errors import GapError, InputError, RepeatError
+from equipoise.events.log.parquet.files import all_parts
+from equipoise.events.log.parquet.log import ArchiveLog
+from equipoise.events.log.parquet.stores import store_at
+from equipoise.events.log.parquet.writing import Writer
+from equipoise.replay.spark.groups import _places_of, buckets_of, dealt, folded, units_of
+from equipoise.replay.spark.pieces import Scan, pieces_of
+from equipoise.replay.spark.verify import verify_group
+
+GROUPS, PARTITIONS, TASKS = 12, 2, 3
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Several files in each partition, each with rows of every group."""
+    folder = tmp_path_factory.mktemp("pieces")
+    make(ManyGroups(groups=GROUPS, partitions=PARTITIONS, records=2_400), folder / "made")
+    for partition in range(PARTITIONS):
+        with ArchiveLog(f"{folder}/made?partition={partition}", "r") as source, ArchiveLog(f"{folder}/whole?partition={partition}", "w") as target:
+            rows = [row for row, _ in source.part(partition).checked_rows()]
+            for first in range(0, len(rows), 300):
+                with target.transaction():
+                    for row in rows[first : first + 300]:
+                        target.append_row(row)
+    return folder / "whole"
+
+
+@pytest.fixture
+def archive(whole: Path, tmp_path: Path) -> Path:
+    shutil.copytree(whole, tmp_path / "archive")
+    return tmp_path / "archive"
+
+
+def files_of(archive: Path, partition: int) -> list[Path]:
+    return [archive / part.name for part in all_parts(store_at(archive)) if part.partition == partition]
+
+
+def as_on_spark(*archives: Path) -> list[dict[str, Any]]:
+    """What `over_groups` returns, with pyarrow in the place of Spark's shuffle."""
+    units = units_of([str(each) for each in archives])
+    places = _places_of(units)
+    buckets = dealt(units, TASKS)
+    numbers, of_groups = buckets_of(buckets, places)
+    tasks = dealt(pieces_of(places), TASKS, size=lambda piece: piece.next_row - piece.first_row)
+    read = list(Scan(tasks, of_groups).read(iter([pa.RecordBatch.from_pydict({"id": list(range(len(tasks)))})])))
+    by_bucket: Iterator[Any] = iter(_sorted(pa.Table.from_batches(read)).to_batches(max_chunksize=100))
+    return list(folded(by_bucket, buckets, numbers, [place.partition for place in places], verify_group))
+
+
+def _sorted(rows: Any) -> Any:
+    """As Spark sorts: without a group comes first."""
+    order = [(row["bucket"], row["place"], row["group"] is not None, row["group"] or "", row["seq"]) for row in rows.to_pylist()]
+    return rows.take(sorted(range(len(order)), key=order.__getitem__))
+
+
+def key(row: dict[str, Any]) -> tuple[str, str, str]:
+    return row["location"], row["group"], row["problem"] or ""
+
+
+def assert_as_alone(*archives: Path) -> dict[str, str]:
+    """Returns group -> verdict, of the last archive."""
+    rows = as_on_spark(*archives)
+    assert sorted(rows, key=key) == sorted((verify_group(unit) for unit in units_of([str(each) for each in archives])), key=key)
+    return {row["group"]: row["verdict"] for row in rows if row["location"].startswith(str(archives[-1]))}
+
+
+def test_rows_are_those_of_one_group_at_a_time(archive: Path) -> None:
+    assert len(files_of(archive, 0)) > 3
+    verdicts = assert_as_alone(archive)
+    assert (len(verdicts), set(verdicts.values())) == (GROUPS, {"identical"})
+
+
+def test_two_archives_and_one_that_is_named_twice(archive: Path, whole: Path) -> None:
+    assert len(assert_as_alone(whole, archive, whole)) == GROUPS
+    assert len(as_on_spark(whole, archive, whole)) == 2 * GROUPS
+
+
+def flip(file: Path) -> None:
+    changed = bytearray(file.read_bytes())
+    changed[len(changed) // 3] ^= 1
+    file.write_bytes(changed)
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-20])
+
+
+@pytest.mark.parametrize("damage", [flip, cut])
+@pytest.mark.parametrize("at", [(0,), (2,), (0, 3), (1, 2)])
+def test_damaged_files_stop_the_groups_of_their_partition(archive: Path, damage: Callable[[Path], None], at: tuple[int, ...]) -> None:
+    for each in at:
+        damage(files_of(archive, 0)[each])
+    verdicts = assert_as_alone(archive)
+    stopped = {unit.group for unit in units_of([str(archive)]) if unit.location.endswith("=0")}
+    assert {group for group, verdict in verdicts.items() if verdict != "identical"} == stopped
+    assert ("" in stopped) == (damage is cut)
+
+
+def test_file_that_has_other_facts_than_its_neighbours_leave_to_it_is_a_gap(archive: Path) -> None:
+    piece = pieces_of(_places_of(units_of([str(archive)])))[1]
+    assert piece.due
+    with pytest.raises(GapError, match=f"offset {piece.ends_offset} is missing; the next record has offset {piece.ends_offset + 1}") as caught:
+        list(attrs.evolve(piece, ends_offset=piece.ends_offset + 1).read())
+    assert caught.value.offset == piece.ends_offset
+    with pytest.raises(GapError, match=f"offset {piece.due - 1} is missing; the next record has offset {piece.due}"):
+        list(attrs.evolve(piece, due=piece.due - 1).read())
+    with pytest.raises(RepeatError, match=f"offset {piece.due} came again where offset {piece.due + 1} was due"):
+        list(attrs.evolve(piece, due=piece.due + 1).read())
+
+
+def test_files_that_overlap_are_read_once(archive: Path) -> None:
+    """As two processes that archive the same log at once leave them."""
+    with ArchiveLog(f"{archive}?partition=1", "r") as log:
+        rows = [row for row, _ in log.part(1).checked_rows()]
+    offset = max(row.offset for row in rows[:150] if hasattr(row, "offset")) + 1
+    writer = Writer(store_at(archive), 1, 150, offset, 0)
+    for row in rows[150:700]:
+        writer.add(row)
+    writer.publish()
+    verdicts = assert_as_alone(archive)
+    assert set(verdicts.values()) == {"identical"}
+
+
+def test_archive_that_a_worker_does_not_see_is_said(archive: Path, tmp_path: Path) -> None:
+    (piece, *_) = pieces_of(_places_of(units_of([str(archive)])))
+    archive.rename(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="a worker of Spark does not see this archive; every worker must, under the same path"):
+        list(piece.read())
