@@ -115,12 +115,12 @@ def test_damaged_files_stop_the_groups_of_their_partition(archive: Path, damage:
 def test_file_that_has_other_facts_than_its_neighbours_leave_to_it_is_a_gap(archive: Path) -> None:
     piece = pieces_of(_places_of(units_of([str(archive)])))[1]
     assert piece.due
-    with pytest.raises(GapError, match=f"offset {piece.ends_offset} is missing; the next record has offset {piece.ends_offset + 1}") as caught:
+    with pytest.raises(GapError, match=f"offset {piece.ends_offset}: is missing; the next record has offset {piece.ends_offset + 1}") as caught:
         list(attrs.evolve(piece, ends_offset=piece.ends_offset + 1).read())
     assert caught.value.offset == piece.ends_offset
-    with pytest.raises(GapError, match=f"offset {piece.due - 1} is missing; the next record has offset {piece.due}"):
+    with pytest.raises(GapError, match=f"offset {piece.due - 1}: is missing; the next record has offset {piece.due}"):
         list(attrs.evolve(piece, due=piece.due - 1).read())
-    with pytest.raises(RepeatError, match=f"offset {piece.due} came again where offset {piece.due + 1} was due"):
+    with pytest.raises(RepeatError, match=f"offset {piece.due}: came again where offset {piece.due + 1} was due"):
         list(attrs.evolve(piece, due=piece.due + 1).read())
 
 
