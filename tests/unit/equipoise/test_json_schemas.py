@@ -170,6 +170,7 @@ def test_schemas_references_lead_to_definitions_and_every_definition_is_used() -
     assert defined - used == set()
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("json")
 @pytest.mark.parametrize("command", sorted(COMMANDS_WITH_JSON - LIVE - ON_SPARK))
 def test_command_output_fits_its_schema(documents: dict[str, list[Any]], command: str) -> None:
