@@ -30,7 +30,7 @@ SLOW = Path(__file__).with_name("slow.txt")
 """Names of tests that are slow beside those that are marked so: long for what they are, or one case
 of many that is.
 """
-SLOW_S = 0.8
+SLOW_S = 0.5
 TURNS = 6
 """In so many builds, one after the other, every slow test runs; see `.ci/run`."""
 _SLOW_IS_NO_FAULT = [hypothesis.HealthCheck.too_slow]
