@@ -8,9 +8,9 @@ process for each core. Equal arguments give equal records.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 
 import attrs
@@ -47,17 +47,11 @@ RECORDS_A_TRANSACTION = 200_000
 
 @attrs.frozen(kw_only=True)
 class ManyGroups:
-    """`records`: facts and decisions of all groups together. `skewed`: of these, the first group
-    has half.
-    """
+    """`records`: facts and decisions of all groups together."""
 
     groups: int
     partitions: int
     records: int
-    skewed: bool = False
-
-    def name(self, group: int) -> str:
-        return f"orders-{group:05}"
 
 
 @attrs.define
@@ -104,7 +98,7 @@ def make(many: ManyGroups, folder: Path) -> int:
 
 
 def _make_partition(many: ManyGroups, folder: Path, partition: int) -> int:
-    groups = [_Group(many.name(each)) for each in range(partition, many.groups, many.partitions)]
+    groups = [_Group(f"orders-{each:05}") for each in range(partition, many.groups, many.partitions)]
     wanted = many.records // many.partitions
     records = facts = 0
     with ArchiveLog(f"{folder}?partition={partition}", "w") as log:
@@ -112,7 +106,7 @@ def _make_partition(many: ManyGroups, folder: Path, partition: int) -> int:
             opened = log.append_fact("", 0, LogOpened(log_id="many"))
         for group in groups:
             group.machine.step(opened)
-        turns = _turns(groups, skewed=many.skewed and partition == 0)
+        turns = cycle(groups)
         while records < wanted:
             end = min(wanted, records + RECORDS_A_TRANSACTION)
             with log.transaction():
@@ -126,22 +120,13 @@ def _make_partition(many: ManyGroups, folder: Path, partition: int) -> int:
     return records
 
 
-def _turns(groups: list[_Group], *, skewed: bool) -> Iterator[_Group]:
-    while True:
-        for group in groups:
-            yield group
-            if skewed:
-                yield groups[0]
-
-
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--groups", type=int, default=10_000, show_default=True)
 @click.option("--partitions", type=int, default=1, show_default=True)
 @click.option("--records", type=int, default=660_000, show_default=True)
-@click.option("--skewed", is_flag=True)
-def main(folder: Path, groups: int, partitions: int, records: int, skewed: bool) -> None:
-    print(f"{make(ManyGroups(groups=groups, partitions=partitions, records=records, skewed=skewed), folder):,} records")
+def main(folder: Path, groups: int, partitions: int, records: int) -> None:
+    print(f"{make(ManyGroups(groups=groups, partitions=partitions, records=records), folder):,} records")
 
 
 if __name__ == "__main__":

@@ -20,16 +20,20 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from equipoise.events.errors import EquipoiseError, InputError, StorageError
 from equipoise.events.facts import LogOpened
 from equipoise.events.log import Log, is_archive_location, open_log
 from equipoise.events.log.parquet.files import MARK, foreign_files
-from equipoise.events.log.parquet.stores import Store, check_scheme, is_object_location, store_at
+from equipoise.events.log.parquet.stores import check_scheme, is_object_location, store_at
 from equipoise.events.log.storage import cannot_write
 from equipoise.events.records import Record
 from equipoise.replay.interrupts import undisturbed
+
+if TYPE_CHECKING:
+    from equipoise.events.log.parquet.objects import ObjectStore
 
 _SQLITE_SIDES = ("-wal", "-shm", "-journal")
 _HEAD_BYTES = 4_096
@@ -284,8 +288,10 @@ def check_tables(option: str, folder: str | Path, names: frozenset[str] = frozen
         _local_tables(option, Path(folder), names)
 
 
-def _remote_tables(option: str, location: str, names: frozenset[str]) -> Store:
-    store = store_at(location)
+def _remote_tables(option: str, location: str, names: frozenset[str]) -> ObjectStore:
+    from equipoise.events.log.parquet.objects import ObjectStore
+
+    store = ObjectStore(location)
     there = store.names()
     _must_be_tables(option, location, there, lambda: store.read_text(MARK), {name.partition("/")[0] if names else name for name in there}, names)
     return store
@@ -352,12 +358,12 @@ def new_tables(option: str, folder: str | Path, names: frozenset[str] = frozense
         _put(f"{option} {folder}", part, place, staging)
 
 
-def _upload(store: Store, part: Path) -> None:
+def _upload(store: ObjectStore, part: Path) -> None:
     new = sorted(str(path.relative_to(part)) for path in part.rglob("*") if path.is_file())
     former = [name for name in store.names() if name not in new and name != MARK]
     store.write_text(MARK, json.dumps({"form": TABLES}) + "\n")
     for name in new:
-        store.put(name, part / name)
+        store.upload_file(name, part / name)
     for name in former:
         store.remove(name)
 

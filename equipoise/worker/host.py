@@ -636,7 +636,7 @@ class PartitionHost:
         for _ in range(len(self._to_checkpoint) if most is None else min(most, len(self._to_checkpoint))):
             name = self._to_checkpoint.popleft()
             group = lead.groups[name]
-            if group.halted is None:
+            if group.halted is None and not group.is_stored:  # its own hash may have brought one meanwhile
                 lead.take_checkpoint(name)
                 await self._store(lead, name, group.last_published)
 

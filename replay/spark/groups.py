@@ -18,7 +18,7 @@ from equipoise.events.log.parquet.log import ArchiveLog
 from equipoise.events.log.parquet.store import ArchivePartition
 from equipoise.events.log.parquet.stores import split_location
 from equipoise.events.records import Entry
-from equipoise.replay.spark.pieces import SCHEMA, Begin, Place, Scan, groups_in, pieces_of
+from equipoise.replay.spark.pieces import SCHEMA, Begin, Place, Scan, Targets, groups_in, pieces_of
 
 T = TypeVar("T")
 
@@ -117,9 +117,9 @@ def over_groups(spark: Any, units: Sequence[Unit], work: Work, schema: Any) -> A
     most = TASKS_A_CORE * parallelism(spark)
     buckets = dealt(units, most)
     places = _places_of(units)
-    numbers, of_groups = buckets_of(buckets, places)
+    numbers, targets = targets_of(buckets, places)
     tasks = dealt(pieces_of(places), most, size=lambda piece: piece.next_row - piece.first_row)
-    scan, partitions = Scan(tasks, of_groups), [place.partition for place in places]
+    scan, partitions = Scan(tasks, targets), [place.partition for place in places]
 
     def read(batches: Iterator[Any]) -> Iterator[Any]:
         return scan.read(batches)
@@ -136,16 +136,17 @@ def over_groups(spark: Any, units: Sequence[Unit], work: Work, schema: Any) -> A
     return by_bucket.mapInArrow(fold, ddl(schema))
 
 
-def buckets_of(buckets: Sequence[Sequence[Unit]], places: Sequence[Place]) -> tuple[dict[str, int], list[dict[str | None, int]]]:
-    """Returns location -> number of the partition, and of each partition group -> its bucket; None:
-    of a unit without a group. Each bucket has something of the partition of each of its units.
-    """
+def targets_of(buckets: Sequence[Sequence[Unit]], places: Sequence[Place]) -> tuple[dict[str, int], list[Targets]]:
+    """Returns location -> number of the partition, and where the rows of each partition go."""
     numbers = {place.location: number for number, place in enumerate(places)}
-    of_groups: list[dict[str | None, int]] = [{} for _ in places]
+    targets = [Targets() for _ in places]
     for bucket, each in enumerate(buckets):
         for unit in each:
-            of_groups[numbers[unit.location]][unit.group or None] = bucket
-    return numbers, of_groups
+            of = targets[numbers[unit.location]]
+            of.every.add(bucket)
+            if unit.group:
+                of.groups[unit.group] = bucket
+    return numbers, targets
 
 
 def _places_of(units: Sequence[Unit]) -> list[Place]:

@@ -103,14 +103,24 @@ def pieces_of(places: Sequence[Place]) -> list[Piece]:
     return found
 
 
+@attrs.define
+class Targets:
+    """Where the rows of a partition go. `groups`: group -> its bucket. `every`: all buckets that
+    have something of the partition, if only a file of which nobody knows whose it is.
+    """
+
+    groups: dict[str, int] = attrs.field(factory=dict)
+    every: set[int] = attrs.field(factory=set)
+
+
 @attrs.frozen
 class Scan:
-    """What the tasks that read have to know. `pieces`: task -> what it reads. `buckets`: of each
-    partition, group -> its bucket; None: that of a group whose name is unknown.
+    """What the tasks that read have to know. `pieces`: task -> what it reads. `targets`: of each
+    partition.
     """
 
     pieces: Sequence[Sequence[Piece]]
-    buckets: Sequence[Mapping[str | None, int]]
+    targets: Sequence[Targets]
 
     def read(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Yields the rows of the tasks whose numbers are in `batches`."""
@@ -120,18 +130,18 @@ class Scan:
                     yield from self._dealt(piece)
 
     def _dealt(self, piece: Piece) -> Iterator[Any]:
-        buckets = self.buckets[piece.place]
+        targets = self.targets[piece.place]
         row = piece.first_row
         try:
             for row, batch in piece.read():
-                yield from _rows(piece.place, row, batch, buckets)
+                yield from _rows(piece.place, row, batch, targets)
                 row += batch.num_rows
         except (BrokenStoreError, LogError, InputError) as error:
             if isinstance(error, InputError) and _is_first_attempt():
                 raise  # a store that did not answer may, when Spark tries again
             offset = error.offset if isinstance(error, LogError) else None
             text = error.problem if isinstance(error, LogError) else str(error)
-            yield _for_all(piece.place, row, {"payload": json.dumps([type(error).__name__, offset, text]).encode()}, buckets)
+            yield _for_all(piece.place, row, {"payload": json.dumps([type(error).__name__, offset, text]).encode()}, targets)
 
 
 def _is_first_attempt() -> bool:
@@ -141,7 +151,7 @@ def _is_first_attempt() -> bool:
     return context is not None and context.attemptNumber() == 0
 
 
-def _rows(place: int, first: int, batch: Any, buckets: Mapping[str | None, int]) -> Iterator[Any]:
+def _rows(place: int, first: int, batch: Any, targets: Targets) -> Iterator[Any]:
     """The rows of groups that have a bucket; LogOpened for every bucket."""
     import numpy as np
     import pyarrow as pa
@@ -149,9 +159,9 @@ def _rows(place: int, first: int, batch: Any, buckets: Mapping[str | None, int])
     if not batch.num_rows:
         return
     if first == 0:
-        yield _for_all(place, 0, {name: batch.column(name)[0].as_py() for name in COLUMNS}, buckets)
+        yield _for_all(place, 0, {name: batch.column(name)[0].as_py() for name in COLUMNS}, targets)
     named = batch.column("group")
-    of_names = np.array([buckets.get(name, -1) for name in named.dictionary.to_pylist()], np.int32)
+    of_names = np.array([targets.groups.get(name, -1) for name in named.dictionary.to_pylist()], np.int32)
     indices = np.frombuffer(named.indices.buffers()[1], np.int32, len(named), named.indices.offset * 4)  # to_numpy() would import pandas
     bucket = of_names[indices]
     wanted = np.flatnonzero(bucket >= 0)
@@ -163,12 +173,12 @@ def _rows(place: int, first: int, batch: Any, buckets: Mapping[str | None, int])
     yield pa.RecordBatch.from_arrays([*heads, *columns], schema=schema())
 
 
-def _for_all(place: int, seq: int, values: Mapping[str, Any], buckets: Mapping[str | None, int]) -> Any:
-    """The row once for each bucket with a group of the partition."""
+def _for_all(place: int, seq: int, values: Mapping[str, Any], targets: Targets) -> Any:
+    """The row once for each bucket with something of the partition."""
     import pyarrow as pa
 
     row = {**dict.fromkeys(COLUMNS), **values, "place": place, "seq": seq}
-    return pa.RecordBatch.from_pylist([{**row, "bucket": each} for each in sorted(set(buckets.values()))], schema=schema())
+    return pa.RecordBatch.from_pylist([{**row, "bucket": each} for each in sorted(targets.every)], schema=schema())
 
 
 def groups_in(batches: Iterator[Any]) -> Iterator[tuple[int, int, str | None, Iterator[tuple[Any, ...]]]]:

@@ -59,7 +59,8 @@ class Cluster:
     def _begin(self, name: str, command: list[str], *, hides: bool = False) -> None:
         command = [f"{_find_spark_home()}/bin/spark-class", *command]
         if hides:
-            command = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(self._hidden), *command]
+            own = ["--mount"] if os.geteuid() == 0 else ["--map-root-user", "--mount"]
+            command = ["unshare", *own, "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(self._hidden), *command]
         environment = {**os.environ, "SPARK_NO_DAEMONIZE": "1", "SPARK_LOCAL_IP": "127.0.0.1"}
         with open(self._folder / f"{name}.log", "wb") as log:
             self._processes.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True))

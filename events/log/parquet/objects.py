@@ -120,7 +120,8 @@ class ObjectStore:
         with _writing(self.location):
             self._upload(name, data)
 
-    def put(self, name: str, file: Path) -> None:
+    def upload_file(self, name: str, file: Path) -> None:
+        """Uploads a copy of a file of this machine, whole or not at all. Raises StorageError."""
         with open(file, "rb") as source, mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as data:
             self.upload(name, data)
 

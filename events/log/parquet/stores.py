@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import uuid
 import zlib
 from functools import lru_cache
@@ -96,12 +95,6 @@ class Store(Protocol):
 
     def write_text(self, name: str, text: str) -> None:
         """Writes a small file, whole or not at all. Raises OSError, StorageError."""
-        ...
-
-    def put(self, name: str, file: Path) -> None:
-        """Writes a copy of a file of this machine, whole or not at all. Raises StorageError,
-        OSError.
-        """
         ...
 
     def fetch(self, name: str, crc32: int) -> Any:
@@ -224,14 +217,6 @@ class FolderStore:
         part = self.root / f".{name}.{os.getpid()}"
         try:
             part.write_text(text)
-            os.replace(part, self.root / name)
-        finally:
-            part.unlink(missing_ok=True)
-
-    def put(self, name: str, file: Path) -> None:
-        part = self.root / f".{os.getpid()}.part"
-        try:
-            shutil.copyfile(file, part)
             os.replace(part, self.root / name)
         finally:
             part.unlink(missing_ok=True)

@@ -19,11 +19,11 @@ from equipoise.events.log.parquet.files import all_parts
 from equipoise.events.log.parquet.log import ArchiveLog
 from equipoise.events.log.parquet.stores import store_at
 from equipoise.events.log.parquet.writing import Writer
-from equipoise.replay.spark.groups import _places_of, buckets_of, dealt, folded, units_of
+from equipoise.replay.spark.groups import _places_of, dealt, folded, targets_of, units_of
 from equipoise.replay.spark.pieces import Scan, pieces_of
 from equipoise.replay.spark.verify import verify_group
 
-GROUPS, PARTITIONS, TASKS = 12, 2, 3
+GROUPS, PARTITIONS = 12, 2
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +51,14 @@ def files_of(archive: Path, partition: int) -> list[Path]:
     return [archive / part.name for part in all_parts(store_at(archive)) if part.partition == partition]
 
 
-def as_on_spark(*archives: Path) -> list[dict[str, Any]]:
-    """What `over_groups` returns, with pyarrow in the place of Spark's shuffle."""
+def as_on_spark(*archives: Path, tasks: int = 3) -> list[dict[str, Any]]:
+    """What `over_groups` returns with so many tasks. A sort stands for Spark's shuffle."""
     units = units_of([str(each) for each in archives])
     places = _places_of(units)
-    buckets = dealt(units, TASKS)
-    numbers, of_groups = buckets_of(buckets, places)
-    tasks = dealt(pieces_of(places), TASKS, size=lambda piece: piece.next_row - piece.first_row)
-    read = list(Scan(tasks, of_groups).read(iter([pa.RecordBatch.from_pydict({"id": list(range(len(tasks)))})])))
+    buckets = dealt(units, tasks)
+    numbers, targets = targets_of(buckets, places)
+    reading = dealt(pieces_of(places), tasks, size=lambda piece: piece.next_row - piece.first_row)
+    read = list(Scan(reading, targets).read(iter([pa.RecordBatch.from_pydict({"id": list(range(len(reading)))})])))
     by_bucket: Iterator[Any] = iter(_sorted(pa.Table.from_batches(read)).to_batches(max_chunksize=100))
     return list(folded(by_bucket, buckets, numbers, [place.partition for place in places], verify_group))
 
@@ -73,9 +73,9 @@ def key(row: dict[str, Any]) -> tuple[str, str, str]:
     return row["location"], row["group"], row["problem"] or ""
 
 
-def assert_as_alone(*archives: Path) -> dict[str, str]:
+def assert_as_alone(*archives: Path, tasks: int = 3) -> dict[str, str]:
     """Returns group -> verdict, of the last archive."""
-    rows = as_on_spark(*archives)
+    rows = as_on_spark(*archives, tasks=tasks)
     assert sorted(rows, key=key) == sorted((verify_group(unit) for unit in units_of([str(each) for each in archives])), key=key)
     return {row["group"]: row["verdict"] for row in rows if row["location"].startswith(str(archives[-1]))}
 
@@ -102,11 +102,12 @@ def cut(file: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [flip, cut])
-@pytest.mark.parametrize("at", [(0,), (2,), (0, 3), (1, 2)])
-def test_damaged_files_stop_the_groups_of_their_partition(archive: Path, damage: Callable[[Path], None], at: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("at", "tasks"), [((0,), 3), ((2,), 100), ((0, 3), 3), ((1, 2), 100)])
+def test_damaged_files_stop_the_groups_of_their_partition(archive: Path, damage: Callable[[Path], None], at: tuple[int, ...], tasks: int) -> None:
+    """With 100 tasks, each group, and each file of which nobody knows whose it is, has its own."""
     for each in at:
         damage(files_of(archive, 0)[each])
-    verdicts = assert_as_alone(archive)
+    verdicts = assert_as_alone(archive, tasks=tasks)
     stopped = {unit.group for unit in units_of([str(archive)]) if unit.location.endswith("=0")}
     assert {group for group, verdict in verdicts.items() if verdict != "identical"} == stopped
     assert ("" in stopped) == (damage is cut)
