@@ -11,7 +11,7 @@ from typing import Any
 import msgpack
 
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.client import SentHeaders, TopicPartition
+from equipoise.events.log.kafka.client import NO_EPOCH, SentHeaders, TopicPartition
 from equipoise.events.tasks import TaskId
 from equipoise.member.changes import Changes
 from equipoise.member.fencing import RESERVED_PREFIX, SOURCE_TOPICS_KEY, SOURCES_KEY
@@ -399,23 +399,28 @@ Callback = Callable[[TaskContext], Awaitable[None] | object]
 """What it returns is not looked at, unless it is awaitable."""
 
 
-def pack_sources(positions: Mapping[tuple[str, int], int]) -> bytes:
-    """Packs source positions, (topic, partition) -> offset of the next record, as the value of
-    SOURCES_KEY.
+def pack_sources(positions: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]) -> bytes:
+    """Packs source positions, source partition -> offset of the next record, as the value of
+    SOURCES_KEY. `epochs`: leader epochs in which the partitions had all before, where known.
     """
-    packed: bytes = msgpack.packb([[topic, partition, offset] for (topic, partition), offset in sorted(positions.items())])
+    packed: bytes = msgpack.packb([[*source, offset, epochs.get(source, NO_EPOCH)] for source, offset in sorted(positions.items())])
     return packed
 
 
-def unpack_sources(packed: bytes) -> dict[tuple[str, int], int]:
-    """Reads what `pack_sources` has packed."""
-    return {(topic, partition): offset for topic, partition, offset in msgpack.unpackb(packed)}
+def unpack_sources(packed: bytes) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """The positions and epochs that `pack_sources` has packed."""
+    positions, epochs = dict[TopicPartition, int](), dict[TopicPartition, int]()
+    for topic, partition, offset, *epoch in msgpack.unpackb(packed):
+        source = TopicPartition(topic, partition)
+        positions[source] = offset
+        epochs.update((source, each) for each in epoch[:1] if each != NO_EPOCH)
+    return positions, epochs
 
 
-def read_sources(state: State) -> dict[TopicPartition, int]:
-    """The source positions in a changelog: source partition -> offset of the next record."""
+def read_sources(state: State) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """The source positions in a changelog, and the leader epochs of those of which it has one."""
     value = state.store.get(SOURCES_KEY)
-    return {} if value is None else {TopicPartition(*place): offset for place, offset in unpack_sources(value).items()}
+    return ({}, {}) if value is None else unpack_sources(value)
 
 
 def pack_source_topics(topics: Mapping[str, str]) -> bytes:

@@ -170,7 +170,10 @@ class OpenTask:
 
     def _sources(self, positions: Mapping[TopicPartition, int]) -> bytes:
         """Also of sources that the task read before: it may read them again."""
-        return pack_sources({(place.topic, place.partition): offset for place, offset in {**self._placing.kept, **positions}.items()})
+        return pack_sources({**self._placing.kept, **positions}, {**self._placing.kept_epochs, **self.reading.epochs})
+
+    def _records(self, positions: Mapping[TopicPartition, int], transactional_id: str) -> list[Unsent]:
+        return self._placing.records(positions, self.reading.epochs, transactional_id)
 
     def write(self, commit: Commit, ended: Callable[[BaseException | None], None]) -> asyncio.Future[None]:
         """Writes the commit. The future ends when that is acknowledged and in the stores; it raises
@@ -203,7 +206,7 @@ class OpenTask:
         changes, part.changes = part.changes, {}
         if not commit.changes:
             assert self._clients.transactions is not None, "a task with exactly_once was opened"
-            return self.writer.queue_outputs({self._placing.place: self._placing.records(commit.positions, self._clients.transactions.id)})
+            return self.writer.queue_outputs({self._placing.place: self._records(commit.positions, self._clients.transactions.id)})
         sources = self._sources(commit.positions)
         for topic, each in changes.items():
             each[SOURCES_KEY] = commit.changes[topic][SOURCES_KEY] = sources
@@ -225,7 +228,7 @@ class OpenTask:
                 self._check_followed(commit.written)
                 self._to_stores(commit)
             else:
-                await acknowledged(await self.writer.send_outputs({self._placing.place: self._placing.records(commit.positions, "")}))
+                await acknowledged(await self.writer.send_outputs({self._placing.place: self._records(commit.positions, "")}))
             self._clients.report_offsets(commit.positions, self.writer.producer)  # the next owner reads them elsewhere
         except BaseException as error:
             ended(error)

@@ -119,7 +119,7 @@ class TaskOpening:
         stale = {key for each in stores.values() for key in each.fence.stale_keys}
         finding = placing.continue_in(clients, states, stale) if states else placing.take(clients, writer)
         positions = await self._unless_stopping("placed", finding)
-        epochs = {} if self._reading is None else self._reading.epochs_at(positions, topic_ids)
+        epochs = placing.epochs | ({} if self._reading is None else self._reading.epochs_at(positions, topic_ids))
         if was_out_of_range:
             positions = {tp: await self._not_deleted(reading, tp, position, epochs) for tp, position in positions.items()}
         preparing = self._permit.prepare(self._task)
@@ -142,14 +142,15 @@ class TaskOpening:
 
     async def _not_deleted(self, reading: TaskSources, tp: TopicPartition, position: int, epochs: dict[TopicPartition, int]) -> int:
         """Where to read on, if retention has deleted the record at `position`, or an unclean
-        election has lost what was before it: where the leader epoch in `epochs` ends now, which is
-        then removed there. When the partition ends before `position` and no epoch is known, the
+        election has lost what was before it: where the leader epoch in `epochs` ends now. The epoch
+        is then removed there. When the partition ends before `position` and no epoch is known, the
         broker leads no longer or lags behind, or records are lost; the task reads from `position`
         again. Raises KafkaError.
         """
         consumer = reading.reader.consumer
         begin = (await consumer.beginning_offsets([tp]))[tp]
         if begin > position:
+            epochs.pop(tp, None)
             _LOG.error("task %s: records %d to %d of %s/%d were deleted before they were processed", self._task, position, begin - 1, *tp)
             return begin
         if tp in epochs:

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.client import Producer, SentBatch, TopicPartition, Unsent, acknowledged
+from equipoise.events.log.kafka.client import NO_EPOCH, Producer, SentBatch, TopicPartition, Unsent, acknowledged
 from equipoise.events.tasks import TaskId
 from equipoise.member.clients import TaskClients
 from equipoise.member.context import State, pack_source_topics, read_source_topics, read_sources
@@ -44,6 +44,12 @@ class SourcePlacing:
         self._origin = origin
         self.kept: dict[TopicPartition, int] = {}
         """Positions in the changelogs of sources that the task does not read now."""
+        self.kept_epochs: dict[TopicPartition, int] = {}
+        """Their leader epochs; NO_EPOCH: unknown."""
+        self.epochs: dict[TopicPartition, int] = {}
+        """Leader epochs in which sources had all before the positions that were found (KIP-320),
+        where known.
+        """
         self.source_topics: bytes | None = None
         """What the first commit has to write under SOURCE_TOPICS_KEY; None: that is in all
         changelogs.
@@ -78,21 +84,24 @@ class SourcePlacing:
                         found[source] = await self._begin(clients, source, each.position.topic_id)
                     elif each is not None and each.position.offset is not None:
                         found[source] = each.position.offset
+                        self._note_epoch(source, each.position.epoch)
                     else:
                         found[source] = await self._first(clients, positions, source)
             adopted = await clients.adopted() if clients.adopts else {}
             for source, theirs in adopted.items():  # whoever has read last is ahead
-                found[source] = theirs if stored[source] is None else max(theirs, found[source])
+                if stored[source] is None or theirs > found[source]:
+                    found[source] = theirs
+                    self._note_epoch(source, NO_EPOCH)
             self._origin = claim_positions(stored.values(), self._grant)
             written = await self._write(clients, writer, found, own)
             after = await clients.read_positions(self._task.partition, written + 1)
             missed = {source: each for source in found if (each := self._missed(stored[source], after.find(self._processor, source))) is not None}
             if not missed:
                 return found
-            found |= {
-                source: each.position.offset for source, each in missed.items()
-                if each.position.offset is not None and not self._is_of_another(source, each.position.topic_id)
-            }  # fmt: skip
+            for source, each in missed.items():
+                if each.position.offset is not None and not self._is_of_another(source, each.position.topic_id):
+                    found[source] = each.position.offset
+                    self._note_epoch(source, each.position.epoch)
 
     def _missed(self, known: StoredPosition | None, now: StoredPosition | None) -> StoredPosition | None:
         """What a former owner has written between `known` and this grant; None: nothing."""
@@ -103,7 +112,7 @@ class SourcePlacing:
         return None if known is not None and now.replaced.at == known.at else now.replaced
 
     async def _write(self, clients: TaskClients, writer: TaskWriter, positions: Mapping[TopicPartition, int], own: str) -> int:
-        records = self.records(positions, own)
+        records = self.records(positions, self.epochs, own)
         if clients.transactions is None:
             await partitions_of(writer.producer, self._place.topic)
             sent: Sequence[SentBatch] = writer.producer.send_batches(self._place, records)
@@ -129,10 +138,13 @@ class SourcePlacing:
         """Where the positions of the task are."""
         return self._place
 
-    def records(self, positions: Mapping[TopicPartition, int], transactional_id: str) -> list[Unsent]:
-        """What stores these positions under the grant."""
+    def records(self, positions: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int], transactional_id: str) -> list[Unsent]:
+        """What stores these positions, with their leader epochs, under the grant."""
         return [
-            position_record(self._processor, source, Position(offset, (), transactional_id, self._topic_ids.get(source.topic, "")), self._origin)
+            position_record(
+                self._processor, source,
+                Position(offset, (), transactional_id, self._topic_ids.get(source.topic, ""), epochs.get(source, NO_EPOCH)), self._origin,
+            )
             for source, offset in sorted(positions.items())
         ]  # fmt: skip
 
@@ -142,23 +154,32 @@ class SourcePlacing:
         """The positions of a task whose changelogs are fenced and restored. `stale`: keys that a
         late record of a former owner has overwritten in one of them. Raises InputError, KafkaError.
         """
-        stored = {topic: read_sources(state) for topic, state in states.items()}
+        read = {topic: read_sources(state) for topic, state in states.items()}
+        stored, epochs = {topic: each[0] for topic, each in read.items()}, {topic: each[1] for topic, each in read.items()}
         sources = clients.sources.partitions
-        await self._look_at_topics(clients, states, stored, is_stale=SOURCE_TOPICS_KEY in stale)
-        self.kept = {source: offset for each in stored.values() for source, offset in each.items() if source not in sources}
+        await self._look_at_topics(clients, states, stored, epochs, is_stale=SOURCE_TOPICS_KEY in stale)
+        for topic, positions in stored.items():
+            kept = positions.keys() - set(sources)
+            self.kept |= {source: positions[source] for source in kept}
+            self.kept_epochs |= {source: epochs[topic].get(source, NO_EPOCH) for source in kept}
         (first, *others) = stored.values()
         if not others and all(source in first for source in sources):
             positions = {source: first[source] for source in sources}
+            (found,) = epochs.values()
+            self.epochs = {source: found[source] for source in sources if source in found}
             clients.note_positions(self._task.partition, self._unlisted(dict.fromkeys(positions), states))
         else:
-            positions = await self._agreed(clients, stored)
+            positions = await self._agreed(clients, stored, epochs)
         if clients.adopts:  # whoever has read last is ahead
             for source, theirs in (await clients.adopted()).items():
-                positions[source] = max(theirs, positions[source]) if any(source in each for each in stored.values()) else theirs
+                if theirs > positions[source] or not any(source in each for each in stored.values()):
+                    positions[source] = theirs
+                    self._note_epoch(source, NO_EPOCH)
         return positions
 
     async def _look_at_topics(
-        self, clients: TaskClients, states: Mapping[str, State], stored: Mapping[str, dict[TopicPartition, int]], *, is_stale: bool
+        self, clients: TaskClients, states: Mapping[str, State], stored: Mapping[str, dict[TopicPartition, int]],
+        epochs: Mapping[str, dict[TopicPartition, int]], *, is_stale: bool,
     ) -> None:  # fmt: skip
         """Replaces positions in topics that were deleted meanwhile, and notes what the first commit
         has to write.
@@ -171,10 +192,13 @@ class SourcePlacing:
                 for topic, ids in former.items():
                     if source in stored[topic] and self._is_of_another(source, ids.get(source.topic, "")):
                         stored[topic][source] = begin
+                        epochs[topic].pop(source, None)
         topics = {name: topic_id for ids in (*former.values(), self._topic_ids) for name, topic_id in ids.items()}
         self.source_topics = None if not is_stale and all(ids == topics for ids in former.values()) else pack_source_topics(topics)
 
-    async def _agreed(self, clients: TaskClients, stored: Mapping[str, Mapping[TopicPartition, int]]) -> dict[TopicPartition, int]:
+    async def _agreed(
+        self, clients: TaskClients, stored: Mapping[str, Mapping[TopicPartition, int]], epochs: Mapping[str, Mapping[TopicPartition, int]]
+    ) -> dict[TopicPartition, int]:
         """Also writes down where they are from now on."""
         known, all_known = await self._read(clients, {""})
         positions: dict[TopicPartition, int] = {}
@@ -189,6 +213,10 @@ class SourcePlacing:
                     "of it any more; name it as state, too, or give the processor another name, under which it reads its sources as a new one"
                 )
             offset = continued([stored[topic] for topic in listed], source, otherwise)
+            lowest = [epochs[topic].get(source, NO_EPOCH) for topic in listed if source in stored[topic] and stored[topic][source] == offset]
+            if each is not None and offset is not None and not lowest and otherwise == each.position.offset:
+                lowest = [each.position.epoch]
+            self._note_epoch(source, min(lowest, default=NO_EPOCH))
             self.is_incomplete |= len(stored) > 1 and any(source not in each for each in stored.values())
             if offset is None:
                 offset = await (self._first(clients, all_known, source) if each is None else self._reset(clients, source))
@@ -211,15 +239,23 @@ class SourcePlacing:
         """What says that the positions are in `states` from now on, where `known` does not."""
         changelogs = tuple(sorted(states))
         return {
-            (self._processor, source): (Position(offset, changelogs, topic_id=self._topic_ids.get(source.topic, "")), self._grant)
+            (self._processor, source): (
+                Position(offset, changelogs, "", self._topic_ids.get(source.topic, ""), self.epochs.get(source, NO_EPOCH)), self._grant,
+            )
             for source, offset in positions.items()
             if known is None
             or (each := known[source]) is None
             or each.position.changelogs != changelogs
             or self._is_of_another(source, each.position.topic_id)
-        }
+        }  # fmt: skip
 
     # Both
+
+    def _note_epoch(self, source: TopicPartition, epoch: int) -> None:
+        if epoch == NO_EPOCH:
+            self.epochs.pop(source, None)
+        else:
+            self.epochs[source] = epoch
 
     async def _read(self, clients: TaskClients, ended: set[str]) -> tuple[dict[TopicPartition, StoredPosition | None], Positions]:
         """What is stored, when no former owner of it has a transaction open. `ended`: transactional

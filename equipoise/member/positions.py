@@ -2,9 +2,9 @@
 (docs/protocol.md#m6): which records count, and a reader that all tasks of a member share.
 
 A record's key is msgpack ``[processor name, source topic, partition]``, its value ``[offset,
-changelogs, transactional id, topic id]``, and its header names its origin. No changelogs: the task
-continues at `offset`. Otherwise its positions are in these changelogs, and `offset` counts if none
-of them has one; None: the task begins as a new one there.
+changelogs, transactional id, topic id, leader epoch]``, and its header names its origin. No
+changelogs: the task continues at `offset`. Otherwise its positions are in these changelogs, and
+`offset` counts if none of them has one; None: the task begins as a new one there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import attrs
 import msgpack
 
-from equipoise.events.log.kafka.client import ConsumedRecord, Consumer, Producer, TopicPartition, Unsent, acknowledged
+from equipoise.events.log.kafka.client import NO_EPOCH, ConsumedRecord, Consumer, Producer, TopicPartition, Unsent, acknowledged
 from equipoise.member.fencing import ChangelogOwner, claim
 from equipoise.member.origin import Origin, read_origin
 
@@ -49,19 +49,21 @@ def place_of(group: str, partition: int) -> TopicPartition:
 @attrs.frozen
 class Position:
     """Where a task continues in one source partition. `transactional_id`: of its owner, which may
-    have left a transaction open; "": none. `topic_id`: of the source; "": unknown.
+    have left a transaction open; "": none. `topic_id`: of the source; "": unknown. `epoch`: leader
+    epoch in which the source had all before `offset` (KIP-320); NO_EPOCH: unknown.
     """
 
     offset: int | None
     changelogs: tuple[str, ...] = ()
     transactional_id: str = ""
     topic_id: str = ""
+    epoch: int = NO_EPOCH
 
 
 def position_record(processor: str, source: TopicPartition, position: Position, origin: Origin) -> Unsent:
     """The record that stores a position."""
     key: bytes = msgpack.packb([processor, source.topic, source.partition])
-    value: bytes = msgpack.packb([position.offset, list(position.changelogs), position.transactional_id, position.topic_id])
+    value: bytes = msgpack.packb(attrs.astuple(position))
     return key, value, list(origin.headers), None
 
 
@@ -100,7 +102,7 @@ class Positions:
             return
         try:
             offset, changelogs, transactional_id, *rest = msgpack.unpackb(record.value)
-            position = Position(offset, tuple(changelogs), transactional_id, *rest[:1])
+            position = Position(offset, tuple(changelogs), transactional_id, *rest[:2])
         except (ValueError, TypeError, msgpack.UnpackException):
             return
         replaced = known

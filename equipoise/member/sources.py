@@ -75,6 +75,9 @@ class SourceReader:
         self._metadata_updates = 0
         self._asking: dict[str, asyncio.Future[tuple[str, ...] | None]] = {}
         """Topic -> request for its id that is under way."""
+        self._unproven: set[TopicPartition] = set()
+        """Partitions that are to be asked whether they have lost records."""
+        self._proving: asyncio.Task[None] | None = None
         self.counts: Mapping[str, int] = {}
         """Topic -> number of its partitions, by the last metadata. Replaced, never changed."""
         self.ends: Mapping[TopicPartition, int] = {}
@@ -202,6 +205,7 @@ class SourceReader:
                 self._unchecked[topic] = loop.time() + DOUBT_S
                 loop.call_later(DOUBT_S, self._wake_unless_checked, topic)
         self._check_topics()
+        self.prove(self._tasks)
 
     def _topics(self) -> Iterable[str]:
         return dict.fromkeys(place.topic for place in self._tasks)
@@ -238,6 +242,34 @@ class SourceReader:
             if updates == self._metadata_updates:
                 break
 
+    # What they have lost
+
+    def prove(self, partitions: Iterable[TopicPartition]) -> None:
+        """Asks the leaders of partitions, soon, whether all is there that was read of them: of one
+        that has lost records and is exactly as long again, nothing comes that would say so.
+        """
+        self._unproven.update(partitions)
+        if self._unproven and self._proving is None:
+            self._proving = asyncio.ensure_future(self._prove())
+
+    async def _prove(self) -> None:
+        from aiokafka.errors import KafkaError
+
+        while self._unproven:
+            await asyncio.sleep(ASK_AGAIN_S)  # tasks that open together ask together
+            asked, self._unproven = self._unproven, set()
+            epochs = {tp: self._tasks[tp].epochs[tp] for tp in sorted(asked) if tp in self._tasks and tp in self._tasks[tp].epochs}
+            try:
+                async with asyncio.timeout(ASK_S):
+                    ends = await self.consumer.epoch_ends(epochs) if epochs else {}
+            except (KafkaError, TimeoutError):
+                self._unproven |= epochs.keys()
+                continue
+            for tp, end in (ends or {}).items():
+                if tp in self._tasks:
+                    self._tasks[tp].look_at_end(tp, epochs[tp], end)
+        self._proving = None
+
     def _wake_unless_checked(self, topic: str) -> None:
         if topic in self._unchecked:
             self._wake_all()
@@ -248,7 +280,7 @@ class SourceReader:
 
     async def stop(self) -> None:
         """Disconnects."""
-        jobs = [task for task in (self._starting, self._waking, self._keeping_ends) if task is not None]
+        jobs = [task for task in (self._starting, self._waking, self._keeping_ends, self._proving) if task is not None]
         await call_off(*jobs, *self._checks.values(), *self._asking.values())
         await self.consumer.stop()
 
@@ -268,8 +300,8 @@ class TaskSources:
         """Those that it was placed in."""
         self._error: Exception | None = None
         self._replaced: TopicReplacedError | RecordsLostError | None = None
-        self._epochs: dict[TopicPartition, int] = {}
-        """Partition -> leader epoch in which it had all that was taken."""
+        self.epochs: dict[TopicPartition, int] = {}
+        """Partition -> leader epoch in which it had all that was taken, where known."""
         self._later: dict[TopicPartition, tuple[int, int]] = {}
         """Partitions of which records of a later epoch are aside -> that epoch, and the offset
         behind those before. They are taken when the partition is known to have all before.
@@ -288,20 +320,21 @@ class TaskSources:
         """
         if topic_ids != self._topic_ids:
             return {}
-        return {tp: epoch for tp, epoch in self._epochs.items() if tp in positions and positions[tp] <= self._taken_to[tp]}
+        return {tp: epoch for tp, epoch in self.epochs.items() if tp in positions and positions[tp] <= self._taken_to[tp]}
 
     def place(self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, str], epochs: Mapping[TopicPartition, int]) -> None:
         """Reads from these offsets on, in topics with these ids, as far as they are known.
         `epochs`: leader epochs in which the partitions had all before, as far as they are known.
         """
         self.stop_proving()
-        self._aside, self._error, self._taken_to, self._epochs = {}, None, dict(positions), dict(epochs)
+        self._aside, self._error, self._taken_to, self.epochs = {}, None, dict(positions), dict(epochs)
         self._topic_ids, self._replaced = topic_ids, None
         for tp, position in positions.items():
             self.reader.consumer.seek(tp, position)
         self.reader.consumer.resume(*positions)
         self.is_placed = True
         self.reader.hold_fetches()
+        self.reader.prove(epochs)
 
     def take(self, most: int) -> Mapping[TopicPartition, Sequence[ConsumedRecord]]:
         """At most so many records of those that were fetched. Raises TopicReplacedError,
@@ -345,11 +378,11 @@ class TaskSources:
                 self._aside[tp] = [*self._aside[tp], *records] if tp in self._aside else records
 
     def _look_at_epoch(self, tp: TopicPartition) -> None:
-        epoch, known = self.reader.consumer.fetched_epoch(tp), self._epochs.get(tp, NO_EPOCH)
+        epoch, known = self.reader.consumer.fetched_epoch(tp), self.epochs.get(tp, NO_EPOCH)
         if epoch <= known:
             return
         if known == NO_EPOCH:
-            self._epochs[tp] = epoch
+            self.epochs[tp] = epoch
             return
         aside = self._aside.get(tp)
         _, behind = self._later.get(tp, (known, aside[-1].offset + 1 if aside else self._taken_to[tp]))
@@ -367,23 +400,35 @@ class TaskSources:
             ends: Mapping[TopicPartition, int] = {}
             with contextlib.suppress(KafkaError, TimeoutError):
                 async with asyncio.timeout(ASK_S):
-                    answered = await self.reader.consumer.epoch_ends({tp: self._epochs[tp] for tp in later})
+                    answered = await self.reader.consumer.epoch_ends({tp: self.epochs[tp] for tp in later})
                     ends = {tp: behind for tp, (_, behind) in later.items()} if answered is None else answered
             for tp, (epoch, behind) in later.items():
+                if tp not in self._later:
+                    break  # it is known to have lost some
                 end = ends.get(tp, NO_EPOCH)
                 if end >= behind:
-                    self._epochs[tp] = max(epoch, self._epochs[tp])
+                    self.epochs[tp] = max(epoch, self.epochs[tp])
                     if self._later[tp][0] == epoch:
                         del self._later[tp]
                 elif end != NO_EPOCH:
-                    self._replaced = RecordsLostError(f"source {tp.topic}/{tp.partition} has lost what was in it from offset {end} on")
-                    self._aside, self._later = {}, {}
+                    self._lost_from(tp, end)
                     break
             else:
                 if self._later.keys() & later.keys():
                     await asyncio.sleep(ASK_AGAIN_S)
         self._proving = None
         self.wake()
+
+    def look_at_end(self, tp: TopicPartition, epoch: int, end: int) -> None:
+        """Reads no more if the partition has lost what was taken in `epoch`, which ends there now.
+        """
+        if self.epochs.get(tp) == epoch and NO_EPOCH < end < self._taken_to[tp] and self._replaced is None:
+            self._lost_from(tp, end)
+            self.wake()
+
+    def _lost_from(self, tp: TopicPartition, end: int) -> None:
+        self._replaced = RecordsLostError(f"source {tp.topic}/{tp.partition} has lost what was in it from offset {end} on")
+        self._aside, self._later = {}, {}
 
     def stop_proving(self) -> None:
         """The task has closed, or is placed again."""

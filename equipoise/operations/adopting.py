@@ -248,7 +248,7 @@ class Adopting:
                     changes = fence.fold([(each.key, each.value, each.headers, each.offset) for records in read.values() for each in records])
                     packed = changes.get(SOURCES_KEY, packed)
                 if packed is not None:
-                    return {TopicPartition(*place): offset for place, offset in unpack_sources(packed).items()}
+                    return unpack_sources(packed)[0]
                 if start == first:
                     break
                 back *= 8

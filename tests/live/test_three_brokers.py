@@ -111,7 +111,7 @@ async def test_running_task_processes_new_records_of_a_source_that_has_lost_some
     brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture, guarantee: str
 ) -> None:  # fmt: skip
     """Broker 2 has the source alone, and loses two records of it. More come than were lost, before
-    the member can read on.
+    the member can read on. Then the same, as many as were lost, while no member is there.
     """
     application = Application(brokers.bootstrap, f"cut-{guarantee.replace('_', '-')}")
     for topic, at, configs in ((application.source, 2, {}), (application.changelog, 0, COMPACTED), (application.counts, 1, {})):
@@ -128,14 +128,22 @@ async def test_running_task_processes_new_records_of_a_source_that_has_lost_some
 
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(leading(brokers.bootstrap, application.prefix, application.prefix, application.config, application.topology))
-        member = await stack.enter_async_context(application.member("m1", tmp_path, guarantee, handler=count, session_timeout_ms=60_000))
-        await until(lambda: len(member.running) == PARTITIONS)
-        await send(b"a", b"b", b"c", b"d")
-        await until(lambda: len(handled) == 4)
+        async with application.member("m1", tmp_path, guarantee, handler=count, session_timeout_ms=60_000) as member:
+            await until(lambda: len(member.running) == PARTITIONS)
+            await send(b"a", b"b", b"c", b"d")
+            await until(lambda: len(handled) == 4)
+            brokers.kill(2)
+            brokers.lose_tail(application.source, 0, 2)
+            brokers.start(2)
+            await send(b"new c", b"new d", b"new e")
+            await until(lambda: len(handled) == 7)
+        assert handled == [(0, b"a"), (1, b"b"), (2, b"c"), (3, b"d"), (2, b"new c"), (3, b"new d"), (4, b"new e")]
         brokers.kill(2)
-        brokers.lose_tail(application.source, 0, 2)
+        brokers.lose_tail(application.source, 0, 1)
         brokers.start(2)
-        await send(b"new c", b"new d", b"new e")
-        await until(lambda: len(handled) == 7)
-    assert handled == [(0, b"a"), (1, b"b"), (2, b"c"), (3, b"d"), (2, b"new c"), (3, b"new d"), (4, b"new e")]
+        await send(b"other e")
+        async with application.member("m2", tmp_path, guarantee, handler=count):
+            await until(lambda: len(handled) == 8)
+    assert handled[7:] == [(4, b"other e")]
     assert f"brokers have lost records 2 to 3 of {application.source}/0, which were processed: reading on at offset 2" in caplog.text
+    assert f"brokers have lost records 4 to 4 of {application.source}/0, which were processed: reading on at offset 4" in caplog.text

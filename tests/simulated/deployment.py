@@ -463,7 +463,7 @@ class Deployment:
             if len(owners) != 1:
                 return f"{task} runs at {[seat.name for seat in owners]}"
             store = DiskStore(owners[0].machine, self.store_folder(owners[0], task))
-            read = read_sources(State(store)).get(TopicPartition(TOPIC, task.partition), 0)
+            read = read_sources(State(store))[0].get(TopicPartition(TOPIC, task.partition), 0)
             partition = self.cluster.partition(TopicPartition(TOPIC, task.partition))
             assert partition is not None, "it was created"
             if read < partition.log.end - missing:

@@ -1,8 +1,8 @@
 """Deploys of an application whose shape changes, and what surrounds it: members get other
 processors, sources, states and numbers of partitions, one after the other, also under the epoch of
 before by mistake; brokers forget committed offsets and delete records; other consumers commit with
-the group's id; topics are made again; changelogs lose their last records. Members are killed at any
-time.
+the group's id; topics are made again; changelogs and sources lose their last records. Members
+are killed at any time.
 
 What must hold in the end: each processor has processed each record of the sources that it reads now
 once (with at_least_once: at least once), and its states have counted every one since they were
@@ -169,7 +169,7 @@ class DeployStorm:
     def _changes(self) -> list[Callable[[], None]]:
         can: list[Callable[[], None]] = [
             self._forget_offsets, self._foreign_commit, self._make_source_again, self._restart, self._other_order, self._other_sources,
-            self._forget_epoch, self._delete_records,
+            self._forget_epoch, self._delete_records, self._lose_records,
         ]  # fmt: skip
         if self._new_states:
             can += [self._add_state]
@@ -327,6 +327,29 @@ class DeployStorm:
         self._group.crash(stays)
         self._write()
         self._group.join(stays)
+
+    def _lose_records(self) -> None:
+        """An unclean election loses the last records of a source, processed or not, while members
+        run or are away. Often as many come as were lost.
+        """
+        topic = self._random.choice(SOURCES)
+        place = TopicPartition(topic, self._random.randrange(self._group._partitions))
+        if self._random.random() < 0.8:
+            self._settle()
+        away = self._random.random() < 0.6
+        if away:
+            self._stop_all()
+        log, count = self._group._log(*place), self._random.choice((1, 2, 5))
+        lost = [each.value.decode() for each in log.records[-count:] if each.value is not None]
+        self._records[topic] = [each for each in self._records[topic] if each not in lost]
+        self._group._cluster.lose_tail(place, count)
+        for _ in range(self._random.choice((0, len(lost), len(lost), 8))):
+            value = f"r{self._written}"
+            self._written += 1
+            self._records[topic].append(value)
+            self._group.send(value.encode(), topic=topic, partition=place.partition)
+        if away:
+            self._group.join("m1", "m2")
 
     def _other_order(self) -> None:
         self._random.shuffle(self._parts)

@@ -9,7 +9,7 @@ import pytest
 
 from equipoise import Processor, Record, TaskContext
 from equipoise.events.errors import InputError
-from equipoise.events.log.kafka.client import TopicPartition
+from equipoise.events.log.kafka.client import NO_EPOCH, TopicPartition
 from equipoise.member.fencing import SOURCE_TOPICS_KEY
 from equipoise.testing.group import NAME
 from equipoise.testing.simulated.kafka.connected import ConnectedClient
@@ -312,7 +312,10 @@ def test_brokers_without_topic_ids_are_read_on(guarantee: str, monkeypatch: pyte
         assert group.state("s1") == {b"k": b"10"}
 
 
-def test_source_that_ends_before_the_position_of_a_member_that_was_away_is_said_once(guarantee: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_source_that_ends_before_a_position_without_leader_epoch_is_said_once(
+    guarantee: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.setattr(SimulatedConsumer, "fetched_epoch", lambda *_: NO_EPOCH)
     with Deploys(one(), guarantee=guarantee) as group:
         group.join("m1")
         group.write(5)
@@ -350,6 +353,48 @@ def test_new_records_of_a_source_that_has_lost_some_are_processed(
         assert group.sent() == every("a", 7 + regrown) + Counter({b"a 3": 1, b"a 4": 1})
         assert sum("lost records 3 to 4 of source/0" in each for each in caplog.messages) == 1
         assert group.error is None
+
+
+@pytest.mark.parametrize("state", ["s1", ("s1", "s2"), ()])
+@pytest.mark.parametrize(("regrown", "more"), [(0, 0), (1, 4), (2, 0), (3, 0)])
+def test_member_that_was_away_processes_new_records_of_a_source_that_has_lost_some(
+    guarantee: str, state: Any, regrown: int, more: int, caplog: pytest.LogCaptureFixture
+) -> None:  # fmt: skip
+    """`more`: records that come when it is back; none: nothing but the epoch says so."""
+    with Deploys(one(state=state), guarantee=guarantee) as group:
+        group.join("m1")
+        group.write(5)
+        group.advance(20)
+        group.crash("m1")
+        group._cluster.lose_tail(SOURCE, 2)
+        group.write(regrown)
+        group.join("m1")
+        group.advance(30)
+        group.write(more)
+        group.advance(30)
+        assert group.sent() == every("a", max(5, 3 + regrown + more)) + Counter(b"a %d" % each for each in range(3, min(5, 3 + regrown + more)))
+        assert sum("lost records 3 to 4 of source/0" in each for each in caplog.messages) == 1
+        group.crash("m1")
+        group.join("m1")
+        group.write(2)
+        group.advance(30)
+        assert sum(group.sent().values()) == 5 + regrown + more + 2
+        stored = regrown + more > 0  # where it reads on, with the first commit
+        assert sum("have lost records" in each for each in caplog.messages) == (1 if stored else 2)
+        assert group.error is None
+
+
+@pytest.mark.parametrize("state", ["s1", ()])
+def test_running_member_learns_of_lost_records_although_no_others_come(guarantee: str, state: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with Deploys(one(state=state), guarantee=guarantee) as group:
+        group.join("m1")
+        group.write(5)
+        group.advance(20)
+        group._cluster.lose_tail(SOURCE, 2)
+        group.write(2)
+        group.advance(400)
+        assert group.sent() == every("a", 5) + Counter({b"a 3": 1, b"a 4": 1})
+        assert sum("lost records 3 to 4 of source/0" in each for each in caplog.messages) == 1
 
 
 @pytest.mark.parametrize("can_ask", [True, False])

@@ -866,7 +866,7 @@ async def _former_build(bench: Bench, partition: int, token: int) -> tuple[Produ
         await producer.partitions_for(topic)
 
     async def send(number: int, offset: int) -> None:
-        sources = pack_sources({("in", partition): offset})
+        sources = pack_sources({TopicPartition("in", partition): offset}, {})
         records: list[Any] = [(b"k", b"%d" % number, headers, None), (SOURCES_KEY, sources, headers, None)]
         sent = producer.send_batches(TopicPartition("log", partition), records)
         await acknowledged([*sent, *producer.send_batches(TopicPartition("out", partition), records[:1])])

@@ -22,7 +22,7 @@ from equipoise.events import codec
 from equipoise.events.errors import InputError
 from equipoise.events.log.kafka import envelope
 from equipoise.events.log.kafka.client import TopicPartition
-from equipoise.member import context, fencing, link, placing
+from equipoise.member import context, fencing, link, open_task, placing
 from equipoise.member.directory import StateDirectory
 from equipoise.member.fencing import SOURCES_KEY
 from equipoise.member.host import MemberHost
@@ -140,7 +140,7 @@ def _sources_of_at_least_once() -> Iterator[None]:
         mock.patch.object(TaskRunner, "_open", opened),
         mock.patch.object(OpenTask, "_queue_changes", commit),
         mock.patch.object(TaskWriter, "queue_changes", queue),
-        mock.patch.object(placing, "read_sources", lambda state: {} if transactional.get() else reads(state)),
+        mock.patch.object(placing, "read_sources", lambda state: ({}, {}) if transactional.get() else reads(state)),
     ):
         yield
 
@@ -242,6 +242,20 @@ def _leader_epochs_unknown() -> Any:
     return mock.patch.object(ChangelogRestorer, "_forked", none)
 
 
+@contextlib.contextmanager
+def _positions_without_epochs() -> Iterator[None]:
+    pack, records = context.pack_sources, SourcePlacing.records
+
+    def no_epochs(self: SourcePlacing, positions: Any, epochs: Any, transactional_id: str) -> Any:
+        return records(self, positions, {}, transactional_id)
+
+    with (
+        mock.patch.object(open_task, "pack_sources", lambda positions, epochs: pack(positions, {})),
+        mock.patch.object(SourcePlacing, "records", no_epochs),
+    ):
+        yield
+
+
 def _any_topology() -> Any:
     return mock.patch.object(transitions, "difference", return_value=None)
 
@@ -262,6 +276,7 @@ SWITCHES = (
     Switch("listed", "new", "All changelogs of a task say where it continues.", DEPLOYS, "both", _all_changelogs_count),
     Switch("topic ids", "new", "Members know the application's topics by name.", DEPLOYS, "both", _topics_by_name),
     Switch("epochs", "new", "A copy is one of any changelog that is as long.", DEPLOYS, "both", _leader_epochs_unknown),
+    Switch("source epochs", "new", "A position is stored without the leader epoch that it was read in.", DEPLOYS, "both", _positions_without_epochs),
     Switch("stale", "new", "A transaction need not follow what is known of a changelog.", "members,brokers", "exactly_once", _first_unchecked),
 )
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any, get_type_hints
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.events.errors import EquipoiseError, InputError
-from equipoise.events.log.kafka.client import Unsent, partition_of_key
+from equipoise.events.log.kafka.client import TopicPartition, Unsent, partition_of_key
 from equipoise.events.tasks import TaskId
 from equipoise.member.context import State, TaskContext, pack_sources, read_sources
 from equipoise.member.fencing import FENCE_KEY, SOURCES_KEY
@@ -296,9 +297,15 @@ def test_state_of_a_task_needs_exactly_one() -> None:
 
 def test_source_positions_of_a_changelog() -> None:
     store = MemoryStore()
-    assert read_sources(State(store)) == {}
-    store.apply({SOURCES_KEY: pack_sources({("t", 1): 7, ("u", 1): 5})}, position=1)
-    assert read_sources(State(store)) == {("t", 1): 7, ("u", 1): 5}
+    assert read_sources(State(store)) == ({}, {})
+    store.apply({SOURCES_KEY: pack_sources({TopicPartition("t", 1): 7, TopicPartition("u", 1): 5}, {TopicPartition("u", 1): 0})}, position=1)
+    assert read_sources(State(store)) == ({("t", 1): 7, ("u", 1): 5}, {("u", 1): 0})
+
+
+def test_source_positions_without_leader_epochs_are_read() -> None:
+    store = MemoryStore()
+    store.apply({SOURCES_KEY: msgpack.packb([["t", 1, 7]])}, position=1)
+    assert read_sources(State(store)) == ({("t", 1): 7}, {})
 
 
 @given(takes=st.lists(st.integers(1, 300), min_size=1, max_size=40), quiet_s=st.floats(0, 5))
