@@ -395,6 +395,10 @@ def _empty(topic: str) -> InputError:
     return InputError(f"send to {topic}: a record needs a key or a value")
 
 
+_EPOCHS = TopicPartition("", 0)
+"""No source: there are the leader epochs in the value of SOURCES_KEY, where builds without them
+keep what they find.
+"""
 Callback = Callable[[TaskContext], Awaitable[None] | object]
 """What it returns is not looked at, unless it is awaitable."""
 
@@ -403,18 +407,20 @@ def pack_sources(positions: Mapping[TopicPartition, int], epochs: Mapping[TopicP
     """Packs source positions, source partition -> offset of the next record, as the value of
     SOURCES_KEY. `epochs`: leader epochs in which the partitions had all before, where known.
     """
-    packed: bytes = msgpack.packb([[*source, offset, epochs.get(source, NO_EPOCH)] for source, offset in sorted(positions.items())])
+    entries: list[Any] = [[*source, offset] for source, offset in sorted(positions.items())]
+    known = [[offset, epochs.get(source, NO_EPOCH)] for source, offset in sorted(positions.items())]
+    packed: bytes = msgpack.packb([*entries, [*_EPOCHS, known]])
     return packed
 
 
 def unpack_sources(packed: bytes) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """The positions and epochs that `pack_sources` has packed."""
-    positions, epochs = dict[TopicPartition, int](), dict[TopicPartition, int]()
-    for topic, partition, offset, *epoch in msgpack.unpackb(packed):
-        source = TopicPartition(topic, partition)
-        positions[source] = offset
-        epochs.update((source, each) for each in epoch[:1] if each != NO_EPOCH)
-    return positions, epochs
+    """The positions and epochs that `pack_sources` has packed. A former build keeps the epochs as
+    they are beside positions of its own; there they do not count.
+    """
+    positions = {TopicPartition(topic, partition): offset for topic, partition, offset in msgpack.unpackb(packed)}
+    known: Any = positions.pop(_EPOCHS, ())
+    said = zip(sorted(positions), known, strict=False)
+    return positions, {source: epoch for source, (offset, epoch) in said if epoch != NO_EPOCH and offset == positions[source]}
 
 
 def read_sources(state: State) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.log.kafka.client import TopicPartition, Unsent, partition_of_key
 from equipoise.events.tasks import TaskId
-from equipoise.member.context import State, TaskContext, pack_sources, read_sources
+from equipoise.member.context import State, TaskContext, pack_sources, read_sources, unpack_sources
 from equipoise.member.fencing import FENCE_KEY, SOURCES_KEY
 from equipoise.member.options import MemberKeywords, MemberOptions
 from equipoise.member.records import Outputs
@@ -302,10 +302,14 @@ def test_source_positions_of_a_changelog() -> None:
     assert read_sources(State(store)) == ({("t", 1): 7, ("u", 1): 5}, {("u", 1): 0})
 
 
-def test_source_positions_without_leader_epochs_are_read() -> None:
-    store = MemoryStore()
-    store.apply({SOURCES_KEY: msgpack.packb([["t", 1, 7]])}, position=1)
-    assert read_sources(State(store)) == ({("t", 1): 7}, {})
+def test_leader_epochs_count_only_beside_the_positions_that_they_were_written_with() -> None:
+    first, second = TopicPartition("t", 1), TopicPartition("u", 1)
+    assert unpack_sources(msgpack.packb([[*first, 7]])) == ({first: 7}, {}), "of a build without epochs"
+    read = {(topic, partition): offset for topic, partition, offset in msgpack.unpackb(pack_sources({first: 7, second: 5}, {first: 3, second: 0}))}
+    moved = {**read, first: 8}  # as such a build goes on
+    assert unpack_sources(msgpack.packb([[*place, offset] for place, offset in sorted(moved.items())])) == ({first: 8, second: 5}, {second: 0})
+    del moved[second]
+    assert unpack_sources(msgpack.packb([[*place, offset] for place, offset in sorted(moved.items())])) == ({first: 8}, {})
 
 
 @given(takes=st.lists(st.integers(1, 300), min_size=1, max_size=40), quiet_s=st.floats(0, 5))
