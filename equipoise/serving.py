@@ -208,8 +208,12 @@ class HttpServer(abc.ABC):
     async def _ready(self, request: web.Request) -> web.Response:
         return _answer("ready", self.unready())
 
+    async def metrics(self) -> bytes:
+        """The page for Prometheus."""
+        return generate_latest(self._registry)
+
     async def _metrics(self, request: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(self._registry), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+        return web.Response(body=await self.metrics(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
 
 def _answer(name: str, problem: str) -> web.Response:

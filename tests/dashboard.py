@@ -113,6 +113,51 @@ NOW = (
 )  # fmt: skip
 
 ROWS: dict[str, tuple[Panel, ...]] = {
+    "All groups": (
+        Panel(
+            title="Groups", unit="suffix: groups", stacked=True,
+            description="Groups by condition, the chosen ones or not. trouble: tasks without an owner, and other things that need somebody.",
+            queries={"sum by (condition) (equipoise_groups)": "{{condition}}"},
+        ),
+        Panel(
+            title="Groups without names", unit="suffix: groups", stacked=True,
+            description="Groups of which the other rows show nothing, because workers have too many. docs/operations.md#many-groups",
+            queries={'sum by (condition) (equipoise_groups{named="false"})': "{{condition}}"},
+        ),
+        Panel(
+            title="Members of all groups", unit="suffix: members", stacked=True,
+            description="Live members by state.",
+            queries={"sum by (state) (equipoise_all_members)": "{{state}}"},
+        ),
+        Panel(
+            title="Tasks of all groups", unit="suffix: tasks",
+            description="Tasks by state, those that lost their owner, and the mean number without a running owner.",
+            queries={
+                "sum by (state) (equipoise_all_tasks)": "{{state}}",
+                "sum by (state) (equipoise_all_lost_tasks)": "lost, {{state}}",
+                _rate("equipoise_all_unavailable_task_seconds_total"): "unavailable",
+            },
+        ),
+        Panel(
+            title="Movements of all groups", unit="suffix: tasks", stacked=True,
+            description="Changes of owner in progress: waiting for a warm-up slot, warming, revoking.",
+            queries={"sum by (state) (equipoise_all_movements)": "{{state}}"},
+        ),
+        Panel(
+            title="Records left in all groups", unit="short",
+            description="Records that warm-ups have still to restore, and source records still to be processed.",
+            queries={"sum(equipoise_all_warmup_lag_records)": "warm-ups", "sum(equipoise_all_source_lag_records)": "sources"},
+        ),
+        Panel(
+            title="Misfits of all groups", unit="none",
+            description="Tasks out of balance, source partitions that no task reads, and members that may not join.",
+            queries={
+                "sum(equipoise_all_imbalance_tasks)": "imbalance",
+                "sum(equipoise_all_unread_partitions)": "unread partitions",
+                "sum(equipoise_all_members_refused)": "refused members",
+            },
+        ),
+    ),
     "Groups": (
         Panel(
             title="Tasks", unit="suffix: tasks", stacked=True,
@@ -348,14 +393,14 @@ ROWS: dict[str, tuple[Panel, ...]] = {
     ),
     "Settings": (
         Panel(
-            kind="table", title="Numbers in force", unit="none",
-            description="Numeric settings of each group, in the unit of their names. docs/tuning.md",
-            queries={f"max by (group, setting) (equipoise_setting{G})": ""},
+            kind="table", title="Settings in force", unit="none",
+            description="Number of groups with each value of each setting. docs/tuning.md",
+            queries={"sum by (setting, value) (equipoise_setting_groups)": ""},
         ),
         Panel(
-            kind="table", title="Other settings in force", unit="none",
-            description="Assignor, strategies and the other settings that are no numbers.",
-            queries={f"equipoise_configuration_info{G}": ""},
+            title="Changes of settings", unit="suffix: groups",
+            description="Groups in which a setting has changed within an hour. The worker's log names them.",
+            queries={"sum by (setting) (increase(equipoise_setting_changes_total[1h]))": "{{setting}}"},
         ),
     ),
 }  # fmt: skip

@@ -48,6 +48,9 @@ PART = 40
 LEAST_S = 0.5
 """It is not made more often than this."""
 MOST_LOGIN_BYTES = 10_000
+MOST_DOCUMENTS = 200
+MOST_DOCUMENT_BYTES = 50_000_000
+"""Documents that are kept for pages that ask for the same one, and their bytes in all."""
 MOST_SAID = 300
 """Sentences in one answer."""
 MOST_ASKED_TASKS = 20_000
@@ -177,15 +180,23 @@ class Console:
                 began_s = loop.time()
                 found = make()
                 body = await asyncio.to_thread(_encoded, found, beside)
+                self._made.pop(key, None)
                 self._made[key] = made = _Made(state, body, loop.time(), loop.time() - began_s)
-                while len(self._made) > 200:
-                    del self._made[next(iter(self._made))]
+                self._bound_made()
         wait_ms = int(max(LEAST_S, PART * made.took_s) * 1_000)
         return _answer(made.body, "json", headers={"X-Made-Every-Ms": str(wait_ms)})
 
+    def _bound_made(self) -> None:
+        """Forgets the documents that were made first, but for the last one."""
+        while len(self._made) > MOST_DOCUMENTS or (len(self._made) > 1 and sum(len(made.body) for made in self._made.values()) > MOST_DOCUMENT_BYTES):
+            oldest = next(iter(self._made))
+            del self._made[oldest]
+            if not self._making[oldest].locked():
+                del self._making[oldest]
+
     async def _groups(self, request: web.Request) -> web.StreamResponse:
         def make() -> dict[str, Any]:
-            rows = [brief(partition, lead, self._recent.of(lead.name, partition, lead.machine)) for partition, lead in self._worker.groups()]
+            rows = [brief(partition, lead, self._recent.glance(lead.name, partition, lead.machine)) for partition, lead in self._worker.groups()]
             return {"log_id": self._worker.log_id, "unready": self._worker.unready(), "groups": in_order_of_trouble(rows)}
 
         return await self._made_of("groups", object(), make)
@@ -203,11 +214,13 @@ class Console:
         return await self._made_of(f"timeline {lead.name}", now_ms, lambda: recent.timeline(now_ms), beside=page_data)
 
     async def _said(self, request: web.Request) -> web.StreamResponse:
+        since = {}
         if request.query.get("group"):
-            said = list(self._led(request)[2].sentences)
+            known = self._led(request)[2]
+            said, since = list(known.sentences)[-MOST_SAID:], {"since_ms": known.said_since_ms}
         else:
-            said = sorted((each for known in self._recent.groups.values() for each in known.sentences), key=lambda each: each.number)
-        return _json({"said": [each.document() for each in said[-MOST_SAID:]], "last": self._recent.last_number})
+            said = self._recent.latest(MOST_SAID)
+        return _json({"said": [each.document() for each in said], "last": self._recent.last_number, **since})
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         return await self._stream.serve(request)

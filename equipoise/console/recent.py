@@ -1,5 +1,5 @@
 """What happened lately to the groups that a worker leads: sentences and a timeline for each, in
-bounded memory.
+memory that is bounded for each group and for all of them together.
 
 A fact costs time here only when something was decided on it, or when a copy that is being restored
 came closer: `Recent.note` returns at once for all others.
@@ -8,8 +8,9 @@ came closer: `Recent.note` returns at once for all others.
 from __future__ import annotations
 
 import re
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import attrs
@@ -31,6 +32,16 @@ MOST_KEPT = 8_000
 """Intervals, copies, movements and rounds kept of each group, or four for each task if that is
 more; then those of the older half of the time are dropped.
 """
+MOST_IN_ALL = 200_000
+"""Sentences, intervals and what else is kept of all groups together, each about 0.5 kB; then groups
+that have not changed for the longest time are forgotten.
+"""
+_OF_A_GROUP = 10
+"""What a group costs that was only looked at, beside its tasks, in the same unit."""
+_POINTS = 4
+"""So many points of lag curves cost as much as a sentence."""
+_WEIGHED_EVERY = 16
+"""Notes of a group between two counts of what is kept of it."""
 KEPT_MS = 2 * 3_600_000
 """Longest time of which a timeline is kept."""
 MOST_NAMED_TASKS = 8
@@ -78,6 +89,9 @@ class GroupRecent:
         self.group = group
         self.machine = machine
         self.opened: LogOpened | None = None
+        self.weight = 0
+        """What is kept of it, as last counted (`MOST_IN_ALL`)."""
+        self._since_ms = record.append_ms
         self.first_append_ms: int | None = record.append_ms
         self.last_append_ms = record.append_ms
         self.facts = 0
@@ -91,6 +105,19 @@ class GroupRecent:
         self.builder = TimelineBuilder(self, _Expiries())
         base = BaseState(group=group, offset=record.offset, number=0, begins_offset=record.offset, append_ms=record.append_ms, state=b"")
         self.builder.observe(ReplayStep(Record(group, record.offset, record.append_ms, BaseRequested()), [], None, base))
+
+    @property
+    def said_since_ms(self) -> int:
+        """From when on every sentence is known, by the broker's clock."""
+        first_ms = self.sentences[0].append_ms if self.sentences else self._since_ms
+        return first_ms if len(self.sentences) == self.sentences.maxlen else min(first_ms, self._since_ms)
+
+    def weigh(self) -> int:
+        """Counts what is kept. Returns how much more that is than the last time."""
+        before = self.weight
+        kept = len(self.sentences) + self.builder.size + self.builder.points // _POINTS
+        self.weight = _OF_A_GROUP + len(self.machine.state.owner) + kept
+        return self.weight - before
 
     def timeline(self, now_ms: int) -> Timeline:
         """The timeline up to `now_ms`, by the broker's clock."""
@@ -125,16 +152,22 @@ class Recent:
     def __init__(self) -> None:
         self._since_ms: dict[int, int] = {}
         """Partition -> since when it is led here, by the broker's clock."""
-        self.groups: dict[str, GroupRecent] = {}
+        self.groups: OrderedDict[str, GroupRecent] = OrderedDict()
+        """The groups of which something is kept, the one that changed last at the end."""
         self.changed: Callable[[str, list[Said]], None] = lambda group, said: None
         self._partitions: dict[str, int] = {}
+        self._dropped: dict[str, int] = {}
+        """Group of which nothing is kept any more -> the last fact that was noted."""
         self._number = 0
+        self._weight = 0
 
     def forget(self, partition: int) -> None:
         """Forgets the groups of a partition that another worker leads from now on."""
         for group in [group for group, place in self._partitions.items() if place == partition]:
             del self._partitions[group]
-            self.groups.pop(group, None)
+            self._dropped.pop(group, None)
+            known = self.groups.pop(group, None)
+            self._weight -= 0 if known is None else known.weight
 
     def lead(self, partition: int, now_ms: int) -> int:
         """Facts of a partition are noted from now on, which is `now_ms` by the broker's clock.
@@ -146,21 +179,27 @@ class Recent:
 
     def recall(self, partition: int, first: int, told: Iterable[tuple[Record, Sequence[DecisionRecord], GroupMachine, Sequence[Sentence]]]) -> None:
         """What the log says of the time before `lead`, in its order: the sentences alone, because
-        nothing says what members had then. `first`: what `lead` returned.
+        nothing says what members had then. `first`: what `lead` returned. A group of which nothing
+        is kept any more stays so.
         """
         said: dict[str, list[Said]] = {}
         number = first - 1
         for record, decisions, machine, sentences in told:
+            if record.group in self._dropped:
+                continue
             known = self.of(record.group, partition, machine)
             known.rejections += unexpected(record, decisions, machine)
             for sentence in sentences:
                 number = min(number + 1, first + MOST_SENTENCES - 1)
                 said.setdefault(record.group, []).append(Said(number, record.group, record.append_ms, sentence))
         for group, earlier in said.items():
-            known = self.groups[group]
-            known.sentences = deque([*earlier, *known.sentences], maxlen=MOST_SENTENCES)
-            known.version += 1
-            self.changed(group, [])
+            recalled = self.groups.get(group)
+            if recalled is not None:
+                recalled.sentences = deque([*earlier, *recalled.sentences], maxlen=MOST_SENTENCES)
+                recalled.version += 1
+                self._weight += recalled.weigh()
+                self.changed(group, [])
+        self._bound()
 
     def note(
         self, partition: int, record: Record, decisions: list[DecisionRecord], machine: GroupMachine, sentences: Sequence[Sentence]
@@ -171,7 +210,7 @@ class Recent:
         is_nearer = isinstance(event, LagReported) and known is not None and known.builder.is_restoring(event.member_id)
         if not (decisions or is_nearer or event.__class__ in _NOTED):
             return
-        if not record.group or (known is not None and record.offset <= known.last_offset):
+        if not record.group or record.offset <= (self._dropped.get(record.group, -1) if known is None else known.last_offset):
             return  # of no group, or folded again by the next takeover session
         if known is None:
             known = self.of(record.group, partition, machine, record)
@@ -182,20 +221,64 @@ class Recent:
             self._number += 1
             said.append(Said(self._number, record.group, record.append_ms, sentence))
         known.sentences += said
+        self.groups.move_to_end(record.group)
+        if decisions or not known.version % _WEIGHED_EVERY:
+            self._weight += known.weigh()
+            self._bound()
         self.changed(record.group, said)
 
     def of(self, group: str, partition: int, machine: GroupMachine, record: Record | None = None) -> GroupRecent:
-        """What is known of a group; from now on, if nothing was noted yet."""
+        """What is known of a group; from now on, if nothing was noted yet, or is kept any more."""
         known = self.groups.get(group)
         if known is None:
-            state = machine.state
-            since_ms = self._since_ms.get(partition, state.last_append_ms or 0)  # nothing was decided since, or it would be known
-            record = record or Record(group, state.last_offset, since_ms, BaseRequested())
-            known = self.groups[group] = GroupRecent(group, machine, record)
-            self._partitions[group] = partition
+            known = self._begin(group, partition, machine, record)
+            self._keep(known, partition)
+            self._bound()
         return known
+
+    def glance(self, group: str, partition: int, machine: GroupMachine) -> GroupRecent:
+        """The same, for a list of all groups: no other group is forgotten for it."""
+        known = self.groups.get(group)
+        if known is None:
+            known = self._begin(group, partition, machine, None)
+            known.weigh()
+            if self._weight + known.weight <= MOST_IN_ALL:
+                known.weight = 0
+                self._keep(known, partition)
+                self.groups.move_to_end(group, last=False)
+        return known
+
+    def latest(self, most: int) -> list[Said]:
+        """The last sentences of all groups, by number."""
+        by_last = sorted((known.sentences for known in self.groups.values() if known.sentences), key=lambda said: -said[-1].number)
+        found = [each for sentences in by_last[:most] for each in islice(reversed(sentences), most)]
+        return sorted(found, key=lambda each: each.number)[-most:]
 
     @property
     def last_number(self) -> int:
         """Number of the last sentence."""
         return self._number
+
+    def _begin(self, group: str, partition: int, machine: GroupMachine, record: Record | None) -> GroupRecent:
+        state = machine.state
+        since_ms = state.last_append_ms or 0
+        if group not in self._dropped:  # nothing was decided since it is led here, or it would be known
+            since_ms = self._since_ms.get(partition, since_ms)
+        if record is not None:
+            return GroupRecent(group, machine, record)
+        known = GroupRecent(group, machine, Record(group, state.last_offset, since_ms, BaseRequested()))
+        known.last_offset = state.last_offset
+        return known
+
+    def _keep(self, known: GroupRecent, partition: int) -> None:
+        self.groups[known.group] = known
+        self._partitions[known.group] = partition
+        self._dropped.pop(known.group, None)
+        self._weight += known.weigh()
+
+    def _bound(self) -> None:
+        """Forgets what was decided in groups that have not changed for the longest time."""
+        while self._weight > MOST_IN_ALL and len(self.groups) > 1:
+            group, known = self.groups.popitem(last=False)
+            self._weight -= known.weight
+            self._dropped[group] = known.last_offset

@@ -42,7 +42,7 @@ from equipoise.statemachine.partition import GroupLead
 from equipoise.witness.proof import ConsumerProof
 from equipoise.worker.host import PartitionHost, answered
 from equipoise.worker.http import Server
-from equipoise.worker.metrics import GroupCollector, WorkerMetrics
+from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.observer import Observer, sources_of, topics_of
 from equipoise.worker.rounds import Rounds
 from equipoise.worker.settings import RELOADED, WorkerSettings
@@ -110,7 +110,9 @@ class Worker:
         self._tracing: Tracing | None = None
         self._folder = ""
         self._problem = ""
-        self.metrics.registry.register(GroupCollector(lambda: (lead for _, lead in self.groups()), self._positions))
+        self.metrics.observe(
+            lambda: (lead for _, lead in self.groups()), self._positions, lambda: self.settings.metrics_groups, runtime.monotonic_s
+        )  # fmt: skip
 
     # Start and stop
 

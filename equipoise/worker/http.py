@@ -82,6 +82,9 @@ class Server(HttpServer):
         await self._console.close()
         await super().stop()
 
+    async def metrics(self) -> bytes:
+        return await self._worker.metrics.page()
+
     def has_secret(self, request: web.Request) -> bool:
         return self._console.admission.has_secret(request)
 

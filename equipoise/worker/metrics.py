@@ -1,13 +1,14 @@
 """Metrics of a worker, named by the conventions of Prometheus: base units, `_total` for counters.
 
-`WorkerMetrics` counts events. `GroupCollector` reads states (members, tasks, imbalance, ...) off
-the machines at each scrape, so a group that went to another worker is no longer reported here.
+`WorkerMetrics` counts events. States (members, tasks, imbalance, ...) are read off the machines at
+each scrape (`equipoise.worker.group_metrics`), so a group that went to another worker is no longer
+reported here.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
+import time
 from bisect import bisect_left
 from collections import Counter as Multiset
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,23 +16,19 @@ from itertools import accumulate
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from equipoise.events.decisions import Decision, EventRejected
 from equipoise.events.facts import TopologyDeclared
 from equipoise.events.records import DecisionRecord, Record
-from equipoise.replay.group_view import task_rows
 from equipoise.replay.silence import SilenceFinder
-from equipoise.replay.trouble import unread_partitions
-from equipoise.replay.wording import setting_text, setting_values
-from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.partition import GroupLead
 from equipoise.statemachine.rejections import is_expected
 from equipoise.statemachine.state import GroupState
+from equipoise.worker.group_metrics import GroupMetrics
 
-_LOG = logging.getLogger(__name__)
 ROUND_STATUSES = ("200", "400", "401", "403", "408", "409", "413", "415", "421", "503")
 """Of the answers to rounds (`equipoise.worker.rounds`)."""
 _FOLD_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
@@ -73,12 +70,12 @@ class WorkerMetrics:
         for status in ROUND_STATUSES:
             self.rounds.labels(status)
         self.round_seconds = Histogram("equipoise_round_seconds", "Time to answer a round over HTTP.", buckets=_FOLD_S, registry=registry)
-        self.unavailable = Counter(
-            "equipoise_unavailable_task_seconds",
-            "Task-seconds in which nobody owned a task, its owner waited for a hold, or its owner was silent, by the broker's clock.",
-            ["group"],
-            registry=registry,
-        )
+        self.unavailable_s: dict[str, float] = {}
+        """Group -> task-seconds in which nobody owned a task, its owner waited for a hold, or its
+        owner was silent, by the broker's clock. They stay while another worker leads the group.
+        """
+        self.unavailable_in_all_s = 0.0
+        self._groups = GroupMetrics(lambda: (), lambda: 0, self.unavailable_s, lambda: self.unavailable_in_all_s)
         self._times: dict[str, _UnavailableTime] = {}
         """Group -> what is needed to count its unavailable time."""
         self._counted_to: dict[tuple[str, str], int] = {}
@@ -107,9 +104,9 @@ class WorkerMetrics:
                     self.rejected_facts.inc()
         if is_new and record.offset > of_group.counted_to:
             of_group.counted_to = record.offset
-            if task_ms or not of_group.shown:
-                of_group.shown = True
-                self.unavailable.labels(record.group).inc(task_ms / 1_000)
+            if task_ms:
+                self.unavailable_s[record.group] = self.unavailable_s.get(record.group, 0.0) + task_ms / 1_000
+                self.unavailable_in_all_s += task_ms / 1_000
 
     def forget(self, groups: Iterable[str]) -> None:
         """Stops counting time for these groups: another worker leads them now."""
@@ -124,9 +121,27 @@ class WorkerMetrics:
             with contextlib.suppress(KeyError):  # nothing was shown
                 gauge.remove(str(partition))
 
+    def observe(
+        self,
+        groups: Callable[[], Iterable[GroupLead]],
+        positions: Callable[[], Iterable[tuple[int, int, bool]]],
+        most_groups: Callable[[], int],
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Shows also the states of `groups`, which returns those led now, at most `most_groups` of
+        them by name, and `positions`: (partition, offset of the next fact, whether it is led).
+        """
+        self._groups = GroupMetrics(groups, most_groups, self.unavailable_s, lambda: self.unavailable_in_all_s, monotonic_s)
+        self.registry.register(PartitionCollector(positions))
+
     def text(self) -> bytes:
-        """The answer to a scrape."""
-        return generate_latest(self.registry)
+        """The answer to a scrape, made at once."""
+        return generate_latest(self.registry) + self._groups.text()
+
+    async def page(self) -> bytes:
+        """The answer to a scrape, made while other coroutines run."""
+        of_groups = await self._groups.page()
+        return generate_latest(self.registry) + of_groups
 
 
 def held(state: GroupState) -> int:
@@ -189,8 +204,6 @@ class _UnavailableTime:
         self.log_id = state.log_id
         self.counted_to = counted_to
         """Offset of the last fact that was counted."""
-        self.shown = False
-        """Whether the group's counter exists."""
         self._silences = SilenceFinder()
         self.probing_ms = state.probing_deadline_ms
         """When the balance was to be evaluated again, after the last fact."""
@@ -230,135 +243,19 @@ class _UnavailableTime:
         return task_ms
 
 
-class GroupCollector(Collector):
-    """Reads the states of the groups at each scrape. `groups`: returns the groups that this worker
-    leads now. `positions`: returns (partition, offset of the next fact, whether it is led).
+class PartitionCollector(Collector):
+    """Reads positions at each scrape. `positions`: returns (partition, offset of the next fact,
+    whether it is led).
     """
 
-    def __init__(self, groups: Callable[[], Iterable[GroupLead]], positions: Callable[[], Iterable[tuple[int, int, bool]]]) -> None:
-        self._groups = groups
+    def __init__(self, positions: Callable[[], Iterable[tuple[int, int, bool]]]) -> None:
         self._positions = positions
-        self._unreadable: set[str] = set()
-        """Groups whose state cannot be read, which were logged."""
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics of one scrape."""
-        members = GaugeMetricFamily("equipoise_members", "Live members, by state.", labels=["group", "state"])
-        tasks = GaugeMetricFamily(
-            "equipoise_tasks",
-            "Tasks, by state: owned, revoking (its owner gives it up), nobody (without an owner).",
-            labels=["group", "state"],
-        )
-        movements = GaugeMetricFamily("equipoise_movements", "Movements, by state; waiting: without a slot.", labels=["group", "state"])
-        imbalance = GaugeMetricFamily("equipoise_imbalance_tasks", "Tasks over the upper share plus tasks under the lower share.", labels=["group"])
-        lag = GaugeMetricFamily("equipoise_warmup_lag_records", "Records that warm-ups have still to restore, in all.", labels=["group"])
-        halted = GaugeMetricFamily("equipoise_group_halted", "1: the group is halted (docs/operations.md).", labels=["group"])
-        unread = GaugeMetricFamily("equipoise_unread_partitions", "Partitions of source topics that no task reads.", labels=["group", "topic"])
-        refused = GaugeMetricFamily(
-            "equipoise_members_refused", "Members that may not join, because they run another topology than the group.", labels=["group"]
-        )
-        generation = GaugeMetricFamily("equipoise_generation", "Number of the last decision round.", labels=["group"])
-        others = _Promises()
-        for group in self._groups():
-            state = group.machine.state
-            halted.add_metric([group.name], float(group.halted is not None))
-            try:
-                phases = [state.member_phase(member).value for member in state.members.values()]
-                rows = list(task_rows(state))
-            except Exception:  # noqa: BLE001 a defect may have halted it half-way through a step
-                if group.name not in self._unreadable:
-                    self._unreadable.add(group.name)
-                    _LOG.exception("group %s: its state cannot be read for the metrics", group.name)
-                continue
-            for value, metric in ((state.generation, generation), (0 if state.verdict is None else state.verdict[3], imbalance)):
-                metric.add_metric([group.name], value)
-            _add(members, group.name, phases, ("STABLE",))
-            _add(tasks, group.name, [row.state for row in rows], ("owned", "revoking", "nobody"))
-            moving = [movement.state.value for movement in state.in_flight.values()] + ["waiting"] * state.waiting
-            _add(movements, group.name, moving, ("waiting", "warming", "revoking"))
-            behind = sum(copy.lag for row in rows for copy in row.warmups if isinstance(copy.lag, int))
-            lag.add_metric([group.name], behind)
-            unread_now = unread_partitions(state, state.end_offsets)
-            for topic in sorted({topic for part in (() if state.topology is None else state.topology.subtopologies) for topic in part.source_topics}):
-                unread.add_metric([group.name, topic], unread_now.get(topic, 0))
-            refused.add_metric([group.name], len(state.recently_refused()))
-            others.add(group.name, group.machine)
-        yield from (members, tasks, movements, imbalance, lag, halted, unread, refused, generation, *others.metrics)
+        """For a scrape."""
         position = GaugeMetricFamily("equipoise_partition_position", "Offset of the next fact of each partition led here.", labels=["partition"])
         leading = GaugeMetricFamily("equipoise_partition_leading", "1: taken over and led; 0: still being taken over.", labels=["partition"])
         for partition, offset, leads in self._positions():
             position.add_metric([str(partition)], offset)
             leading.add_metric([str(partition)], float(leads))
         yield from (position, leading)
-
-
-class _Promises:
-    """Gauges of what assignors promise (few moves, little traffic between racks, even load), of
-    lost tasks, and of the settings in force.
-
-    Values of the last evaluation are absent from a takeover to the next round.
-    """
-
-    def __init__(self) -> None:
-        self._moves = GaugeMetricFamily(
-            "equipoise_target_moves",
-            "Changes of owner from the last evaluation to its target (planned), and the fewest for any balanced target (lower_bound).",
-            labels=["group", "count"],
-        )
-        self._racks = GaugeMetricFamily(
-            "equipoise_cross_rack_partitions", "Source partitions that the target reads from another rack.", labels=["group"]
-        )
-        self._load = GaugeMetricFamily(
-            "equipoise_load_spread_ratio",
-            "Highest less lowest load per thread of a staying member, in fair shares: at the last evaluation (now), at its target "
-            "(target), and the greatest allowed at rest (bound).",
-            labels=["group", "at"],
-        )
-        self._behind = GaugeMetricFamily("equipoise_source_lag_records", "Source records still to be processed, as reported.", labels=["group"])
-        self._lost = GaugeMetricFamily(
-            "equipoise_lost_tasks",
-            "Tasks whose owner left or died and that have no new owner yet, on purpose (waiting) or not (free).",
-            labels=["group", "state"],
-        )
-        self._lost_wait = GaugeMetricFamily(
-            "equipoise_lost_tasks_wait_seconds", "Group time until the last of the waiting lost tasks gets a new owner.", labels=["group"]
-        )
-        self._settings = GaugeMetricFamily("equipoise_setting", "Numeric settings in force, in the unit of their names.", labels=["group", "setting"])
-        self._configuration = InfoMetricFamily("equipoise_configuration", "The other settings in force.", labels=["group"])
-
-    @property
-    def metrics(self) -> tuple[Metric, ...]:
-        """All of these gauges, to collect after `add`."""
-        gauges = (self._moves, self._racks, self._load, self._behind, self._lost, self._lost_wait, self._settings)
-        return (*gauges, self._configuration)
-
-    def add(self, group: str, machine: GroupMachine) -> None:
-        """Adds the values of one group."""
-        state, evaluation = machine.state, machine.last_evaluation
-        self._behind.add_metric([group], sum(state.behind.values()))
-        waits_ms = [lost.until_ms - state.now_ms for lost in state.lost.values() if lost.until_ms is not None]
-        self._lost.add_metric([group, "waiting"], len(waits_ms))
-        self._lost.add_metric([group, "free"], len(state.lost) - len(waits_ms))
-        self._lost_wait.add_metric([group], max(0, *waits_ms, 0) / 1_000)
-        if evaluation is not None:
-            self._moves.add_metric([group, "planned"], evaluation.cost.moves)
-            self._moves.add_metric([group, "lower_bound"], evaluation.cost.moves_lower_bound)
-            self._racks.add_metric([group], evaluation.cost.cross_rack)
-            load = evaluation.load
-            if load is not None:
-                spreads = {"now": load.highest_now - load.lowest_now, "target": load.highest - load.lowest, "bound": load.bound}
-                for at, millionths in spreads.items():
-                    self._load.add_metric([group, at], millionths / 1_000_000)
-        if state.config is not None:
-            texts = {}
-            for name, value in setting_values(state.config).items():
-                if isinstance(value, int | float) and not isinstance(value, bool):
-                    self._settings.add_metric([group, name], value)
-                else:
-                    texts[name.replace(".", "_")] = setting_text(value)
-            self._configuration.add_metric([group], texts)
-
-
-def _add(metric: GaugeMetricFamily, group: str, states: list[str], always: tuple[str, ...]) -> None:
-    for state in sorted({*states, *always}):
-        metric.add_metric([group, state], states.count(state))

@@ -21,7 +21,7 @@ from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.settings import build, from_environment, setting
 from equipoise.events.log.kafka.topics import DEFAULT_PREFIX, Topics
 
-RELOADED = ("log_level", "log_format", "observe_interval_ms", "checkpoint_facts")
+RELOADED = ("log_level", "log_format", "observe_interval_ms", "checkpoint_facts", "metrics_groups")
 """Settings of a worker that SIGHUP reloads. Others are part of connections, topics or ports."""
 TABLES = ("connection", "worker", "member")
 
@@ -71,6 +71,10 @@ class WorkerSettings(LiveSettings):
         validator=fields.boolean,
     )
     observe_interval_ms: int = setting(10_000, "Time between two reads of the end offsets of the groups' topics.", validator=fields.integer(100))
+    metrics_groups: int = setting(
+        1_000, "Groups that /metrics has series of by name: of more, those at rest are left out first; 0: only totals of all.",
+        validator=fields.integer(0, 1_000_000),
+    )
     checkpoint_facts: int = setting(40_000, "Facts in a partition between two checkpoints of all its groups.", validator=fields.integer(1))
     retention_ms: int = setting(
         0, "Facts and decisions are kept so long, and then deleted behind a base; 0: for ever.", validator=fields.integer(0, 10 * 365 * 86_400_000)
@@ -87,7 +91,6 @@ class WorkerSettings(LiveSettings):
     )
     log_level: str = setting("INFO", "DEBUG, INFO, WARNING or ERROR.", validator=fields.one_of("DEBUG", "INFO", "WARNING", "ERROR"))
     log_format: str = setting("text", "text, or json: one JSON document a line (docs/json.md).", validator=fields.one_of("text", "json"))
-
 
     def __attrs_post_init__(self) -> None:
         LiveSettings.__attrs_post_init__(self)

@@ -294,6 +294,11 @@ class TimelineBuilder:
         """Closed intervals, copies, movements and rounds that are kept."""
         return len(self._history.intervals) + len(self._copies) + len(self._history.moves) + len(self._rounds)
 
+    @property
+    def points(self) -> int:
+        """Points of lag curves that are kept. Costs time in the number of copies."""
+        return sum(map(len, self._lags.values()))
+
     def is_restoring(self, member_id: str) -> bool:
         """Whether the member's reports change the timeline: it restores a copy, or it restores or
         waits before it runs a task.

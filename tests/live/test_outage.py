@@ -149,7 +149,7 @@ def reload(worker: Command, file: Path, *lines: str) -> None:
 
 async def reloaded(worker: Command, file: Path) -> None:
     reload(worker, file, 'log_format = "text"', 'log_level = "DEBUG"', "partitions = 3")
-    values = "log_level=DEBUG, log_format=text, observe_interval_ms=10000, checkpoint_facts=40000"
+    values = "log_level=DEBUG, log_format=text, observe_interval_ms=10000, checkpoint_facts=40000, metrics_groups=1000"
     text = f"SIGHUP: {values}; partitions changed too, which a restart reads"
     await until(lambda: any(line.endswith(text) and " INFO " in line for line in worker.lines()), "the settings are reloaded")
     reload(worker, file, 'log_level = "LOUD"')

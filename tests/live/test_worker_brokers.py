@@ -73,7 +73,7 @@ async def test_metric_and_timeline_agree_on_tasks_unavailable_during_a_broker_ou
 
 
 def unavailable_s(worker: Worker) -> float:
-    return worker.metrics.registry.get_sample_value("equipoise_unavailable_task_seconds_total", {"group": "g"}) or 0.0
+    return worker.metrics.unavailable_s.get("g", 0.0)
 
 
 @pytest.mark.smoke

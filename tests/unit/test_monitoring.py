@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from equipoise.member.metrics import MemberCollector
-from equipoise.worker.metrics import GroupCollector, WorkerMetrics
+from equipoise.worker.metrics import WorkerMetrics
 from tests.dashboard import render
 from tests.prometheus import DEPLOY, RULES, dashboard, metrics_in, promtool, queries, rules, yaml
 from tests.unit.test_docs import anchors
@@ -30,7 +30,7 @@ PANELS = dashboard()
 def exported() -> str:
     """The metrics of a worker without groups and of a member that has just begun."""
     metrics, registry = WorkerMetrics(), CollectorRegistry()
-    metrics.registry.register(GroupCollector(list, list))
+    metrics.observe(list, list, lambda: 1)
     registry.register(MemberCollector("g", "m1", lambda: None))
     return metrics.text().decode() + generate_latest(registry).decode()
 

@@ -69,12 +69,15 @@ const redraw = (holder, value, draw) => {
 class Said { // the sentences of the worker's log, newest first
   constructor(parent, group, only = () => true) {
     this.group = group; this.only = only; this.last = 0;
-    this.list = element("ol", card(parent, "Decisions", "as they are made"), undefined, "said");
+    const section = card(parent, "Decisions", "as they are made");
+    this.about = section.querySelector("small");
+    this.list = element("ol", section, undefined, "said");
     this.list.tabIndex = 0; this.list.setAttribute("aria-label", "decisions, newest first");
   }
   async load() {
     const { document } = await ask("api/said", this.group === undefined ? {} : { group: this.group });
     if (document.last < this.last) { this.last = 0; this.list.replaceChildren(); } // another worker's numbers
+    if (document.since_ms !== undefined) this.about.textContent = `as they are made, all since ${clockOf(document.since_ms)}`;
     for (const each of document.said) this.add(each, false);
     if (!this.list.firstChild) element("li", this.list, "none as far as this worker remembers", "none");
   }

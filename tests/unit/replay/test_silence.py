@@ -33,7 +33,7 @@ def measured_s(group: Group) -> float:
         decisions = machine.step(record)
         if record.group:
             counts.folded(record, decisions, machine.state, live=True, is_new=True)
-    return counts.registry.get_sample_value("equipoise_unavailable_task_seconds_total", {"group": "orders"}) or 0.0
+    return counts.unavailable_s.get("orders", 0.0)
 
 
 def silences(group: Group) -> list[tuple[TaskId, int, int]]:
@@ -98,5 +98,5 @@ def test_takeover_counts_silence_once_unless_already_answered() -> None:
                 if record.group:
                     counts.folded(record, decisions, machine.state, live=False, is_new=record.offset > answered_to)
             counts.forget(["orders"])
-        found_s = counts.registry.get_sample_value("equipoise_unavailable_task_seconds_total", {"group": "orders"}) or 0.0
+        found_s = counts.unavailable_s.get("orders", 0.0)
         assert found_s == pytest.approx(expected_s)

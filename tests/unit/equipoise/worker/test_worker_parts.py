@@ -13,28 +13,25 @@ import attrs
 import msgpack
 import pytest
 
-from equipoise.assignors import registry
 from equipoise.events import codec
 from equipoise.events.codec import make_record
 from equipoise.events.decisions import Checkpointed, Decision, MemberAsked
-from equipoise.events.errors import DamagedError, GroupHalted, InputError
+from equipoise.events.errors import DamagedError, InputError
 from equipoise.events.facts import Fact, LogOpened, MemberJoined, MemberLeft, ProbingTick, Subtopology, TopologyDeclared
 from equipoise.events.log import open_log
 from equipoise.events.log.kafka.envelope import StoredDecision, fact_row, pack_decision, stored_decision
 from equipoise.events.log.rows import DecisionRow
 from equipoise.events.records import DecisionRecord
-from equipoise.events.tasks import TaskId
 from equipoise.statemachine.machine import GroupMachine
-from equipoise.statemachine.partition import GroupLead, StoredCheckpoint
+from equipoise.statemachine.partition import StoredCheckpoint
 from equipoise.statemachine.published import OTHER_FORM, UnreadIdentity, identity_of
 from equipoise.statemachine.snapshots import FORM
-from equipoise.statemachine.state import Lost
 from equipoise.worker import checkpoints
 from equipoise.worker.checkpoints import Index, checkpoint_records, find, index_records
-from equipoise.worker.metrics import GroupCollector, WorkerMetrics
+from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.reading import published_identity
 from equipoise.worker.settings import LiveSettings, WorkerSettings, read_settings
-from tests.groups import LOG_OPENED, Group, configured
+from tests.groups import LOG_OPENED, configured
 
 Pair = tuple[bytes, bytes | None]
 
@@ -140,7 +137,7 @@ def test_record_without_a_group_at_a_wrong_place_is_damage(tmp_path: Path) -> No
 def test_operations_page_has_every_metric_and_halt_code() -> None:
     page = (Path(__file__).parents[4] / "docs" / "operations.md").read_text(encoding="utf-8")
     counts = WorkerMetrics()
-    counts.registry.register(GroupCollector(list, list))
+    counts.observe(list, list, lambda: 1)
     names = {line.split()[2] for line in counts.text().decode().splitlines() if line.startswith("# TYPE")}
     told = set(re.findall(r"`(equipoise_(?!member_|stream_)[a-z_]+)(?:\{[a-z,]+\})?`", page))
     assert told == {name for name in names if not name.endswith("_created")}
@@ -152,34 +149,6 @@ def test_operations_page_has_every_metric_and_halt_code() -> None:
     assert [code for code in sorted(codes) if f"`{code}`" not in page] == []
 
 
-def test_metrics_show_the_assignors_promises_and_the_settings_in_force() -> None:
-    group = Group().starts("m1", stateful=4, end_offset=1_000, max_warmups=3)
-    group.settles()
-    lead = GroupLead("orders", group.machine)
-    counts = WorkerMetrics()
-    counts.registry.register(GroupCollector(lambda: [lead], list))
-
-    def value(name: str, **labels: str) -> float | None:
-        return counts.registry.get_sample_value(name, {"group": "orders", **labels})
-
-    group.join("m2")
-    group.fact(ProbingTick())
-    assert (value("equipoise_target_moves", count="planned"), value("equipoise_target_moves", count="lower_bound")) == (2.0, 2.0)
-    assert value("equipoise_cross_rack_partitions") == 0.0
-    assert value("equipoise_load_spread_ratio", at="now") is None, "high_availability counts tasks"
-    assert (value("equipoise_lost_tasks", state="waiting"), value("equipoise_lost_tasks_wait_seconds")) == (0.0, 0.0)
-    assert value("equipoise_setting", setting="max_warmups") == 3.0
-    newest = registry.latest("high_availability")
-    labels = {"assignor": f"high_availability@{newest.version}", "solver": newest.solver, "led_by": "equipoise"}
-    strategies = {"rack_aware_strategy": "none", "rack_standby_strategy": "balance", "rack_aware_tags": ""}
-    assert value("equipoise_configuration_info", **labels, **strategies) == 1.0
-    group.state.behind[TaskId(0, 1)] = 190_000
-    group.state.lost[TaskId(0, 0)] = Lost(since_ms=group.state.now_ms, until_ms=group.state.now_ms + 5_000)
-    assert (value("equipoise_source_lag_records"), value("equipoise_lost_tasks_wait_seconds")) == (190_000.0, 5.0)
-    lead.machine = GroupMachine.restore(group.machine.snapshot())
-    assert value("equipoise_target_moves", count="planned") is None, "there was no round since"
-
-
 def test_unavailability_is_counted_between_facts_but_not_while_another_worker_leads() -> None:
     counts = WorkerMetrics()
     machine = GroupMachine()
@@ -189,7 +158,7 @@ def test_unavailability_is_counted_between_facts_but_not_while_another_worker_le
     def fold(append_ms: int, fact: Fact) -> float:
         record = make_record("g", next(offsets), append_ms, fact)
         counts.folded(record, machine.step(record), machine.state, live=True, is_new=True)
-        return counts.registry.get_sample_value("equipoise_unavailable_task_seconds_total", {"group": "g"}) or 0.0
+        return counts.unavailable_s.get("g", 0.0)
 
     assert fold(0, configured()) == 0.0
     part = Subtopology(subtopology=0, partitions=4, stateful=False)
@@ -250,16 +219,3 @@ def test_find_ignores_any_bytes_that_are_no_checkpoint(key: object, value: objec
     found = find("log", [(msgpack.packb(key), msgpack.packb(value)), *sound])
     assert found.checkpoints == {"g": stored(9)}
     assert found.index == Index()
-
-
-def test_group_with_an_unreadable_state_hides_no_other_from_the_metrics() -> None:
-    leads = [GroupLead(name, GroupMachine()) for name in ("broken", "sound")]
-    leads[0].machine.state.members["m1"] = None  # type: ignore[assignment]  # half a step was taken
-    leads[0].halted = GroupHalted("broken", 5, "defect", "a defect")
-    counts = WorkerMetrics()
-    counts.registry.register(GroupCollector(lambda: leads, list))
-    for _ in range(2):
-        text = counts.text().decode()
-        assert 'equipoise_group_halted{group="broken"} 1.0' in text
-        assert 'equipoise_tasks{group="sound",state="owned"} 0.0' in text
-        assert 'equipoise_tasks{group="broken"' not in text
