@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import Counter as Multiset
 from collections.abc import Callable, Generator, Iterable, Mapping
 from operator import attrgetter
@@ -113,7 +112,7 @@ class GroupMetrics:
         most: Callable[[], int],
         unavailable_s: Mapping[str, float],
         unavailable_in_all_s: Callable[[], float],
-        monotonic_s: Callable[[], float] = time.monotonic,
+        monotonic_s: Callable[[], float],
     ) -> None:
         self._groups = groups
         self._most = most

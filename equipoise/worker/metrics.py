@@ -8,7 +8,6 @@ reported here.
 from __future__ import annotations
 
 import contextlib
-import time
 from bisect import bisect_left
 from collections import Counter as Multiset
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -75,7 +74,7 @@ class WorkerMetrics:
         owner was silent, by the broker's clock. They stay while another worker leads the group.
         """
         self.unavailable_in_all_s = 0.0
-        self._groups = GroupMetrics(lambda: (), lambda: 0, self.unavailable_s, lambda: self.unavailable_in_all_s)
+        self._groups = GroupMetrics(lambda: (), lambda: 0, self.unavailable_s, lambda: self.unavailable_in_all_s, lambda: 0.0)
         self._times: dict[str, _UnavailableTime] = {}
         """Group -> what is needed to count its unavailable time."""
         self._counted_to: dict[tuple[str, str], int] = {}
@@ -126,7 +125,7 @@ class WorkerMetrics:
         groups: Callable[[], Iterable[GroupLead]],
         positions: Callable[[], Iterable[tuple[int, int, bool]]],
         most_groups: Callable[[], int],
-        monotonic_s: Callable[[], float] = time.monotonic,
+        monotonic_s: Callable[[], float],
     ) -> None:
         """Shows also the states of `groups`, which returns those led now, at most `most_groups` of
         them by name, and `positions`: (partition, offset of the next fact, whether it is led).

@@ -30,7 +30,7 @@ PANELS = dashboard()
 def exported() -> str:
     """The metrics of a worker without groups and of a member that has just begun."""
     metrics, registry = WorkerMetrics(), CollectorRegistry()
-    metrics.observe(list, list, lambda: 1)
+    metrics.observe(list, list, lambda: 1, lambda: 0.0)
     registry.register(MemberCollector("g", "m1", lambda: None))
     return metrics.text().decode() + generate_latest(registry).decode()
 

@@ -137,7 +137,7 @@ def test_record_without_a_group_at_a_wrong_place_is_damage(tmp_path: Path) -> No
 def test_operations_page_has_every_metric_and_halt_code() -> None:
     page = (Path(__file__).parents[4] / "docs" / "operations.md").read_text(encoding="utf-8")
     counts = WorkerMetrics()
-    counts.observe(list, list, lambda: 1)
+    counts.observe(list, list, lambda: 1, lambda: 0.0)
     names = {line.split()[2] for line in counts.text().decode().splitlines() if line.startswith("# TYPE")}
     told = set(re.findall(r"`(equipoise_(?!member_|stream_)[a-z_]+)(?:\{[a-z,]+\})?`", page))
     assert told == {name for name in names if not name.endswith("_created")}
