@@ -22,6 +22,7 @@ group halts alone (docs/protocol.md#l6): its facts are skipped, and the other gr
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Hashable, Mapping
 from typing import TypeVar
 
@@ -178,6 +179,14 @@ class PartitionLead:
     ) -> None:
         self.position = position
         self.groups: dict[str, GroupLead] = {}
+        self._unplanned: dict[str, GroupLead] = {}
+        """Groups whose next tick may have changed since `ticks_due`."""
+        self._ticks: list[tuple[int, str]] = []
+        """Heap of when ticks are due, and of which groups; out of date where a group says another
+        time.
+        """
+        self._early_ticks: list[tuple[int, str]] = []
+        """The same, of when they may be sent with others."""
         self._opened = opened
         self._answers = answers
         self._make_machine = machine_factory
@@ -284,6 +293,7 @@ class PartitionLead:
         if event.__class__ is ProbingTick:
             group.tick_under_way = False
         group.folded_ms = now_ms
+        self._unplanned[group.name] = group
         return missing
 
     def _to_publish(self, group: GroupLead, record: Record, decisions: list[DecisionRecord]) -> list[DecisionRecord]:
@@ -387,18 +397,35 @@ class PartitionLead:
         """Plans the tick of every group from now on, after a takeover that folded old facts."""
         for group in self.groups.values():
             group.folded_ms = now_ms
+        self._unplanned.update(self.groups)
 
     def ticks_due(self, now_ms: int) -> list[str]:
         """Groups that need a ProbingTick now, each once until its tick was folded; and, if one
-        does, those that will soon, because a record in a batch takes a quarter of the bytes.
+        does, those that will soon, because a record in a batch takes a quarter of the bytes. Costs
+        time for groups of which facts came since the last call, not for those at rest.
         """
-        waiting = [(at_ms, group) for group in self.groups.values() if (at_ms := group.tick_at_ms) is not None and not group.tick_under_way]
-        if all(at_ms > now_ms for at_ms, _ in waiting):
+        for group in self._unplanned.values():
+            if group.tick_at_ms is not None:
+                heapq.heappush(self._ticks, (group.tick_at_ms, group.name))
+                heapq.heappush(self._early_ticks, (group.tick_from_ms, group.name))
+        self._unplanned.clear()
+        if self._next_tick(self._ticks, lambda group: group.tick_at_ms, now_ms) is None:
             return []
-        due = [group for _, group in waiting if group.tick_from_ms <= now_ms]
-        for group in due:
-            group.tick_under_way = True
-        return sorted(group.name for group in due)
+        due = []
+        while (early := self._next_tick(self._early_ticks, lambda group: group.tick_from_ms, now_ms)) is not None:
+            early.tick_under_way = True
+            due.append(early.name)
+        return sorted(due)
+
+    def _next_tick(self, ticks: list[tuple[int, str]], time_of: Callable[[GroupLead], int | None], now_ms: int) -> GroupLead | None:
+        """The first group of a heap whose time has come. Removes what is out of date before it."""
+        while ticks and ticks[0][0] <= now_ms:
+            at_ms, name = ticks[0]
+            group = self.groups.get(name)
+            if group is not None and group.tick_at_ms is not None and not group.tick_under_way and time_of(group) == at_ms:
+                return group
+            heapq.heappop(ticks)
+        return None
 
     def observe(self, group_name: str, ends: Ends, racks: Racks | None = None, source_lags: Ends | None = None) -> PartitionsObserved | None:
         """What changed since the last call, as a fact; None: nothing (docs/protocol.md#d6). Of

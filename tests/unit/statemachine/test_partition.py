@@ -10,6 +10,8 @@ from typing import Any
 
 import attrs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from equipoise.events.codec import checksum_of, make_record
 from equipoise.events.decisions import Checkpointed
@@ -254,19 +256,31 @@ def test_due_tick_is_named_once_until_it_is_folded() -> None:
     assert lead.ticks_due(60_000) == ["a"]
 
 
-def test_ticks_of_several_groups_go_together_unless_a_deadline_is_near() -> None:
+@pytest.mark.parametrize(("b_from_ms", "due"), [(249, ["a", "b"]), (250, ["a", "b"]), (251, ["a"])])
+def test_ticks_of_several_groups_go_together_unless_a_deadline_is_near(b_from_ms: int, due: list[str]) -> None:
     lead = PartitionLead()
     folded(lead, history())
-    for name, from_ms in (("a", 0), ("b", 249)):
-        lead.groups[name].tick_under_way = False
-        lead.groups[name].folded_ms = from_ms
-    assert [(group.tick_at_ms, group.tick_from_ms) for group in lead.groups.values()] == [(1_000, 750), (1_249, 999)]
+    lead.plan_ticks(0)
+    lead.fold(make_record("b", lead.position, 1, ProbingTick()), b_from_ms)
+    assert [(group.tick_at_ms, group.tick_from_ms) for group in lead.groups.values()] == [(1_000, 750), (1_000 + b_from_ms, 750 + b_from_ms)]
     assert lead.ticks_due(999) == []
-    assert lead.ticks_due(1_000) == ["a", "b"]
-    for group in lead.groups.values():
-        group.tick_under_way = False
-    lead.groups["b"].folded_ms = 251
-    assert lead.ticks_due(1_000) == ["a"]
+    assert lead.ticks_due(1_000) == due
+    assert lead.ticks_due(1_000 + b_from_ms) == sorted({"a", "b"} - {*due})
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 700), st.booleans()), max_size=30))
+def test_ticks_are_due_as_a_look_at_every_group_says(steps: list[tuple[str, int, bool]]) -> None:
+    lead, now_ms = PartitionLead(), 0
+    for name in "abc":
+        for fact in (CONFIG, topology(stateful=4), joined("m")):
+            lead.fold(make_record(name, lead.position, 0, fact), now_ms)
+    for name, passed_ms, is_tick in steps:
+        now_ms += passed_ms
+        lead.fold(make_record(name, lead.position, now_ms, ProbingTick() if is_tick else PartitionsObserved(end_offsets={})), now_ms)
+        waiting = [group for group in lead.groups.values() if group.tick_at_ms is not None and not group.tick_under_way]
+        is_one_due = any(group.tick_at_ms is not None and group.tick_at_ms <= now_ms for group in waiting)
+        early = sorted(group.name for group in waiting if group.tick_from_ms <= now_ms)
+        assert lead.ticks_due(now_ms) == (early if is_one_due else [])
 
 
 def test_observe_returns_changed_values_alone() -> None:
