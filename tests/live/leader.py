@@ -36,10 +36,10 @@ class Leader:
         self.failure: EquipoiseError | None = None
         self._producer: Any = None
 
-    async def open(self, config: GroupConfigured, topology: TopologyDeclared) -> None:
+    async def open(self, config: GroupConfigured, topology: TopologyDeclared, partitions: int = 1) -> None:
         from equipoise.events.log.kafka.aiokafka_client import DeployedProducer
 
-        await ensure_topics(self.connection, self.topics)
+        await ensure_topics(self.connection, self.topics, partitions=partitions)
         opened = await open_partitions(self.connection, self.topics)
         self.partition = partition_of(self.group, opened.partitions)
         self._producer = DeployedProducer(**self.connection.options(), enable_idempotence=True)
@@ -108,9 +108,12 @@ class Leader:
 
 
 @contextlib.asynccontextmanager
-async def leading(bootstrap: str, prefix: str, group: str, config: GroupConfigured, topology: TopologyDeclared) -> AsyncIterator[Leader]:
+async def leading(
+    bootstrap: str, prefix: str, group: str, config: GroupConfigured, topology: TopologyDeclared, partitions: int = 1
+) -> AsyncIterator[Leader]:  # fmt: skip
+    """`partitions`: of the log."""
     leader = Leader(bootstrap, prefix, group)
-    await leader.open(config, topology)
+    await leader.open(config, topology, partitions)
     running = asyncio.ensure_future(leader.run())
     try:
         yield leader

@@ -17,6 +17,7 @@ import pytest
 from equipoise.events.decisions import MemberExpired
 from equipoise.events.facts import TopologyDeclared
 from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.envelope import partition_of
 from equipoise.member import Member, MemoryStore, TaskContext
 from equipoise.member.clients import TRANSACTION_TIMEOUT_MS
 from equipoise.member.fencing import FENCE_KEY, TOPIC_KEY, ChangelogRecord, FencedStore
@@ -43,9 +44,11 @@ class Lives:
         self._keeps_disk = keeps_disk
         self._number = 0
 
-    def leading(self, log: str, topology: TopologyDeclared | None = None) -> contextlib.AbstractAsyncContextManager[Leader]:
+    def leading(
+        self, log: str, topology: TopologyDeclared | None = None, partitions: int = 1
+    ) -> contextlib.AbstractAsyncContextManager[Leader]:  # fmt: skip
         of = self.application
-        return leading(of.bootstrap, f"{of.prefix}-{log}", of.prefix, of.config, topology or of.topology)
+        return leading(of.bootstrap, f"{of.prefix}-{log}", of.prefix, of.config, topology or of.topology, partitions)
 
     async def live(self, log: str, guarantee: str, **options: Any) -> dict[str, set[int]]:
         """Returns the tokens under which each task of the log ran."""
@@ -100,14 +103,17 @@ def compacted(records: list[ChangelogRecord]) -> list[ChangelogRecord]:
 @BOTH
 @DISKS
 async def test_state_survives_a_new_log_and_the_way_back(bootstrap: str, prefix: str, tmp_path: Path, guarantee: str, disk: str) -> None:
-    """Tokens begin at 1 again in the second log, and continue in the first one."""
+    """Tokens begin at 1 again in the second log, which has more partitions, and continue in the
+    first one.
+    """
     lives = Lives(bootstrap, prefix, tmp_path, keeps_disk=disk == "kept")
     await lives.application.make_topics()
     async with lives.leading("first"):
         for token in (1, 2, 3):
             assert set().union(*(await lives.live("first", guarantee)).values()) == {token}
     await forget_sources(lives.application)
-    async with lives.leading("second"):
+    async with lives.leading("second", partitions=8) as leader:
+        assert leader.partition == partition_of(lives.application.prefix, 8)
         for token in (1, 2):
             assert set().union(*(await lives.live("second", guarantee)).values()) == {token}
             await forget_sources(lives.application)
