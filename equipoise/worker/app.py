@@ -19,7 +19,7 @@ import logging
 import shutil
 import ssl
 import tempfile
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -93,6 +93,10 @@ class Worker:
         self._is_replaced = False
         self._hosts: dict[int, PartitionHost] = {}
         self._assigned = False
+        self._revoked_s: float | None = None
+        """Since when its partitions are revoked; None: they are not."""
+        self._revoked_in: tuple[str, int] | None = None
+        """As which member, and in which generation of the consumer group."""
         self._app: Any = None
         self._server: Server | None = None
         self._observer = Observer(settings)
@@ -295,11 +299,11 @@ class Worker:
 
         async def assigned(app: Any, assigned: Iterable[Any], **_: Any) -> None:
             self._watch_its_end()
-            await self._stop_hosts(list(self._hosts))
-            self._start_hosts([place.partition for place in assigned if place.topic == places])
+            await self._assign([place.partition for place in assigned if place.topic == places])
 
         async def revoked(app: Any, revoked: Iterable[Any], **_: Any) -> None:
-            await self._stop_hosts([place.partition for place in revoked if place.topic == places])
+            if self._app is not None:  # it is not stopping
+                self._revoke()
 
         app.agent(topic, name=places)(ignore)
         app.on_partitions_assigned.connect(assigned, weak=False)
@@ -312,14 +316,36 @@ class Worker:
         await _started(app.start(), f"{settings.prefix}.worker")
         forbid_topic_creation(app.consumer._thread._consumer._client)  # Faust has no option for it
 
+    def _revoke(self) -> None:
+        """Kafka revokes all partitions before each rebalance of the consumer group, and nobody gets
+        one before that has ended. So they are led on until then.
+        """
+        self._revoked_s, self._revoked_in = self._runtime.monotonic_s(), self._generation()
+        for host in self._hosts.values():
+            host.begin_checkpoints()  # so that another worker, if it gets the partition, reads little
+
+    async def _assign(self, partitions: Sequence[int]) -> None:
+        """Leads these partitions, and goes on with those that nobody else can have led meanwhile:
+        the worker was in the generation right before.
+        """
+        (member_id, generation), revoked_in = self._generation(), self._revoked_in
+        self._revoked_s = self._revoked_in = None
+        stay = set(partitions) if revoked_in == (member_id, generation - 1) else set()
+        await self._stop_hosts(sorted(self._hosts.keys() - stay))
+        self._start_hosts(sorted(set(partitions) - self._hosts.keys()))
+
+    def _generation(self) -> tuple[str, int]:
+        """As which member the worker is in its consumer group, and in which generation."""
+        coordinator = self._app.consumer._thread._consumer._coordinator  # Faust tells nobody
+        return coordinator.member_id, coordinator.generation
+
     def _watch_its_end(self) -> None:
         """The witness is told under which id the worker is in its consumer group now."""
         if self._witness is not None:
             settings = self.settings
-            coordinator = self._app.consumer._thread._consumer._coordinator  # Faust tells nobody
             self._witness.watch(
                 ConsumerProof(
-                    connection=settings, group=f"{settings.prefix}.worker", member_id=coordinator.member_id,
+                    connection=settings, group=f"{settings.prefix}.worker", member_id=self._generation()[0],
                     within_s=settings.worker_session_timeout_ms / 1_000,
                 )
             )  # fmt: skip
@@ -345,6 +371,9 @@ class Worker:
             if self._is_replaced:
                 await self._lead_present_log()
                 continue
+            if self._revoked_s is not None and self._runtime.monotonic_s() - self._revoked_s > self.settings.worker_session_timeout_ms / 1_000:
+                self._revoked_s = self._revoked_in = None
+                await self._stop_hosts(list(self._hosts))  # it is put out of the rebalance
             if self._app is not None and not (self._app.crashed or self._app.should_stop):
                 continue
             self._problem = "Faust has ended; restarting it"

@@ -210,6 +210,11 @@ class PartitionHost:
         self.leading = False
         self._metrics.forget_partition(self.partition)
 
+    def begin_checkpoints(self) -> None:
+        """Begins to store a checkpoint of every group, in turn."""
+        if self.leading and not self._to_checkpoint:
+            self._begin_round()
+
     async def _store_last_checkpoints(self) -> None:
         try:
             async with self._lock:

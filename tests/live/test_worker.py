@@ -24,7 +24,7 @@ from equipoise.events.decisions import AssignmentIssued, EventRejected, MemberEx
 from equipoise.events.errors import InputError
 from equipoise.events.facts import Fact, MemberLeft
 from equipoise.events.log import open_log
-from equipoise.events.log.kafka.envelope import decision_record, group_key, pack_decision, pack_fact, pack_payload, stored_decision
+from equipoise.events.log.kafka.envelope import decision_record, group_key, pack_decision, pack_fact, pack_payload, partition_of, stored_decision
 from equipoise.events.log.kafka.opening import ensure_topics, open_partitions, writer
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.replay.group_view import show as show_log
@@ -143,6 +143,50 @@ async def test_worker_killed_under_load_loses_nothing_and_repeats_decisions_to_t
     confirmed = sum(int(number) for number in re.findall(r"(\d+) published decisions? verified", logs.read_text()))
     assert confirmed > 0, "a takeover compares the published decisions"
     print(f"{sent} facts sent, {copies['first']} decisions, {copies['again']} written again, {confirmed} recomputed, all alike")
+
+
+@pytest.mark.slow
+async def test_worker_that_comes_or_goes_moves_its_partitions_alone(
+    bootstrap: str, prefix: str, tmp_path: Path, workers: list[DeployedWorker]
+) -> None:  # fmt: skip
+    settings = WorkerSettings(bootstrap=bootstrap, prefix=prefix, partitions=6)
+    logs = [tmp_path / f"{number}.log" for number in range(3)]
+    groups = [f"g{number}" for number in range(12)]
+    assert {partition_of(group, 6) for group in groups} == {*range(6)}
+
+    def led(number: int) -> list[int]:
+        """The partitions that a worker has taken over, in order."""
+        return [int(partition) for partition in re.findall(r"partition (\d+) taken over", logs[number].read_text())]
+
+    async def all_decide(swarm: Swarm, members: list[str]) -> None:
+        for group in groups:
+            swarm.add(group, members[-1:])
+        for group in groups:
+            await swarm.until_all_run(group, 4, members)
+
+    workers.append(DeployedWorker(settings, logs[0]))
+    await until(lambda: len(led(0)) == 6, "the first one leads all")
+    async with Swarm(settings, settings.topics) as swarm:
+        for group in groups:
+            await swarm.configure(group, CONFIG, topology(4))
+        swarm.start()
+        await all_decide(swarm, ["m1"])
+        workers.append(DeployedWorker(settings, logs[1]))
+        await until(lambda: len(led(1)) == 3, "it shares them with the second one")
+        await all_decide(swarm, ["m1", "m2"])
+        workers.append(DeployedWorker(settings, logs[2]))
+        await until(lambda: len(led(2)) == 2, "and the third one")
+        await all_decide(swarm, ["m1", "m2", "m3"])
+        assert (len(led(0)), len(led(1))) == (6, 3), "who keeps a partition does not take it over"
+        workers[1].end(signal.SIGKILL)
+        left = {*range(6)} - {*led(2)}
+        await until(lambda: len(led(0)) + len(led(2)) > 9, "its two are taken over")
+        await all_decide(swarm, ["m1", "m2", "m3", "m4"])
+        assert len(led(0)) + len(led(2)) == 10
+        assert {*led(0)[6:], *led(2)[2:]} <= left
+        assert not swarm.overlaps
+    found = await asyncio.to_thread(verified, settings)
+    assert found.verdict is Verdict.IDENTICAL, found.problems
 
 
 @pytest.mark.slow
