@@ -19,8 +19,8 @@ from equipoise.statemachine.partition import GroupLead
 from equipoise.statemachine.state import GroupState, MemberState
 
 
-def brief(partition: int, lead: GroupLead, recent: GroupRecent) -> dict[str, Any]:
-    """A row of the list of groups."""
+def brief(partition: int, lead: GroupLead, recent: GroupRecent | None) -> dict[str, Any]:
+    """A row of the list of groups. `recent`: as for `troubles`."""
     state = lead.machine.state
     found = troubles(lead, recent)
     return {

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from importlib import resources
 from typing import Any, Protocol
 
@@ -47,6 +47,8 @@ PART = 40
 """A document may take one part in so many of the worker's time."""
 LEAST_S = 0.5
 """It is not made more often than this."""
+ROWS_A_PART = 50
+"""Groups of the list that are looked at before other coroutines run."""
 MOST_LOGIN_BYTES = 10_000
 MOST_DOCUMENTS = 200
 MOST_DOCUMENT_BYTES = 50_000_000
@@ -169,19 +171,30 @@ class Console:
                 return partition, lead, self._recent.of(name, partition, lead.machine)
         raise _NotFoundError(f"group {name!r} is not led by this worker")
 
-    async def _made_of(self, key: str, state: Any, make: Callable[[], Any], *, beside: Callable[[Any], Any] | None = None) -> web.Response:
-        """The document `key`, made again if `state` differs and it may be made. `beside`: work on
-        what `make` returned that needs the loop no longer.
+    async def _made_of(
+        self, key: str, state: Any, make: Callable[[], Generator[None, None, Any]], *, beside: Callable[[Any], Any] | None = None
+    ) -> web.Response:
+        """The document `key`, made again if `state` differs and it may be made. `make`: makes it in
+        parts, between which the worker goes on. `beside`: work on what it returned that needs the
+        loop no longer.
         """
         loop = asyncio.get_running_loop()
         async with self._making.setdefault(key, asyncio.Lock()):
             made = self._made.get(key)
             if made is None or (made.state != state and loop.time() - made.at_s >= max(LEAST_S, PART * made.took_s)):
-                began_s = loop.time()
-                found = make()
-                body = await asyncio.to_thread(_encoded, found, beside)
+                took_s, parts = 0.0, make()
+                while True:
+                    began_s = loop.time()
+                    try:
+                        next(parts)
+                    except StopIteration as stopped:
+                        body = await asyncio.to_thread(_encoded, stopped.value, beside)
+                        took_s += loop.time() - began_s
+                        break
+                    took_s += loop.time() - began_s
+                    await asyncio.sleep(0)
                 self._made.pop(key, None)
-                self._made[key] = made = _Made(state, body, loop.time(), loop.time() - began_s)
+                self._made[key] = made = _Made(state, body, loop.time(), took_s)
                 self._bound_made()
         wait_ms = int(max(LEAST_S, PART * made.took_s) * 1_000)
         return _answer(made.body, "json", headers={"X-Made-Every-Ms": str(wait_ms)})
@@ -195,15 +208,19 @@ class Console:
                 del self._making[oldest]
 
     async def _groups(self, request: web.Request) -> web.StreamResponse:
-        def make() -> dict[str, Any]:
-            rows = [brief(partition, lead, self._recent.glance(lead.name, partition, lead.machine)) for partition, lead in self._worker.groups()]
+        def make() -> Generator[None, None, dict[str, Any]]:
+            rows = []
+            for partition, lead in self._worker.groups():
+                rows.append(brief(partition, lead, self._recent.glance(lead.name, partition, lead.machine)))
+                if not len(rows) % ROWS_A_PART:
+                    yield
             return {"log_id": self._worker.log_id, "unready": self._worker.unready(), "groups": in_order_of_trouble(rows)}
 
         return await self._made_of("groups", object(), make)
 
     async def _group(self, request: web.Request) -> web.StreamResponse:
         partition, lead, recent = self._led(request)
-        return await self._made_of(f"group {lead.name}", lead.machine.state.last_offset, lambda: group_now(partition, lead, recent))
+        return await self._made_of(f"group {lead.name}", lead.machine.state.last_offset, _at_once(lambda: group_now(partition, lead, recent)))
 
     async def _timeline(self, request: web.Request) -> web.StreamResponse:
         _, lead, recent = self._led(request)
@@ -211,15 +228,12 @@ class Console:
             fix = "equipoise timeline draws its log"
             return _json({"problem": f"the group has more than {MOST_ASKED_TASKS:,} tasks, which are not drawn here; {fix}"})
         now_ms = lead.machine.state.last_append_ms or 0
-        return await self._made_of(f"timeline {lead.name}", now_ms, lambda: recent.timeline(now_ms), beside=page_data)
+        return await self._made_of(f"timeline {lead.name}", now_ms, _at_once(lambda: recent.timeline(now_ms)), beside=page_data)
 
     async def _said(self, request: web.Request) -> web.StreamResponse:
-        since = {}
-        if request.query.get("group"):
-            known = self._led(request)[2]
-            said, since = list(known.sentences)[-MOST_SAID:], {"since_ms": known.said_since_ms}
-        else:
-            said = self._recent.latest(MOST_SAID)
+        group = request.query.get("group", "")
+        since = {"since_ms": self._led(request)[2].said_since_ms} if group else {}
+        said = self._recent.latest(MOST_SAID, group)
         return _json({"said": [each.document() for each in said], "last": self._recent.last_number, **since})
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
@@ -272,6 +286,16 @@ class Console:
         except EquipoiseError as error:
             return _json({"problem": str(error)})
         return _json(answer)
+
+
+def _at_once(make: Callable[[], Any]) -> Callable[[], Generator[None, None, Any]]:
+    """Makes a document in one part."""
+
+    def parts() -> Generator[None, None, Any]:
+        yield from ()
+        return make()
+
+    return parts
 
 
 def _encoded(found: Any, beside: Callable[[Any], Any] | None) -> bytes:

@@ -33,15 +33,15 @@ MOST_KEPT = 8_000
 more; then those of the older half of the time are dropped.
 """
 MOST_IN_ALL = 200_000
-"""Sentences, intervals and what else is kept of all groups together, each about 0.5 kB; then groups
-that have not changed for the longest time are forgotten.
+"""Sentences, intervals and what else is kept of all groups together, each 0.2 to 0.7 kB; then
+groups that have not changed for the longest time are forgotten.
 """
 _OF_A_GROUP = 10
 """What a group costs that was only looked at, beside its tasks, in the same unit."""
 _POINTS = 4
 """So many points of lag curves cost as much as a sentence."""
 _WEIGHED_EVERY = 16
-"""Notes of a group between two counts of what is kept of it."""
+"""Reports of a group that restores, between two counts of what is kept of it."""
 KEPT_MS = 2 * 3_600_000
 """Longest time of which a timeline is kept."""
 MOST_NAMED_TASKS = 8
@@ -222,7 +222,7 @@ class Recent:
             said.append(Said(self._number, record.group, record.append_ms, sentence))
         known.sentences += said
         self.groups.move_to_end(record.group)
-        if decisions or not known.version % _WEIGHED_EVERY:
+        if decisions or said or not known.version % _WEIGHED_EVERY:
             self._weight += known.weigh()
             self._bound()
         self.changed(record.group, said)
@@ -236,21 +236,20 @@ class Recent:
             self._bound()
         return known
 
-    def glance(self, group: str, partition: int, machine: GroupMachine) -> GroupRecent:
-        """The same, for a list of all groups: no other group is forgotten for it."""
+    def glance(self, group: str, partition: int, machine: GroupMachine) -> GroupRecent | None:
+        """The same, for a list of all groups: no other group is forgotten for it. None: nothing is
+        kept of this one.
+        """
         known = self.groups.get(group)
-        if known is None:
-            known = self._begin(group, partition, machine, None)
-            known.weigh()
-            if self._weight + known.weight <= MOST_IN_ALL:
-                known.weight = 0
-                self._keep(known, partition)
-                self.groups.move_to_end(group, last=False)
+        if known is None and self._weight + _OF_A_GROUP + len(machine.state.owner) <= MOST_IN_ALL:
+            known = self.of(group, partition, machine)
+            self.groups.move_to_end(group, last=False)
         return known
 
-    def latest(self, most: int) -> list[Said]:
-        """The last sentences of all groups, by number."""
-        by_last = sorted((known.sentences for known in self.groups.values() if known.sentences), key=lambda said: -said[-1].number)
+    def latest(self, most: int, group: str = "") -> list[Said]:
+        """The last sentences of a group, or of all groups, by number."""
+        chosen = self.groups.values() if not group else [self.groups[group]] if group in self.groups else []
+        by_last = sorted((known.sentences for known in chosen if known.sentences), key=lambda said: -said[-1].number)
         found = [each for sentences in by_last[:most] for each in islice(reversed(sentences), most)]
         return sorted(found, key=lambda each: each.number)[-most:]
 

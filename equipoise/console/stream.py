@@ -149,9 +149,8 @@ class Stream:
         number = int(last) if len(last) < MOST_DIGITS and last.isascii() and last.isdigit() else None
         if number is None or number > self._recent.last_number:
             return b""
-        found = [each for name, known in self._recent.groups.items() if group in ("", name) for each in known.sentences if each.number > number]
-        found.sort(key=lambda each: each.number)
-        return b"".join(_event("said", each.document(), each.number) for each in found[-MOST_SAID:])
+        found = [each for each in self._recent.latest(MOST_SAID, group) if each.number > number]
+        return b"".join(_event("said", each.document(), each.number) for each in found)
 
 
 def _event(kind: str, document: Any, number: int | None = None) -> bytes:

@@ -12,6 +12,7 @@ import attrs
 from equipoise.console.recent import GroupRecent
 from equipoise.events.tasks import TaskId, ranges
 from equipoise.replay.group_view import drains
+from equipoise.replay.restores import restores
 from equipoise.replay.trouble import Severity, of_topology
 from equipoise.replay.wording import counted, span_text
 from equipoise.statemachine.partition import GroupLead
@@ -43,8 +44,10 @@ class Trouble:
         return {"level": self.level, "text": self.text, "task": None if self.task is None else str(self.task), "member": self.member}
 
 
-def troubles(lead: GroupLead, recent: GroupRecent) -> list[Trouble]:
-    """What is wrong with a group, worst first."""
+def troubles(lead: GroupLead, recent: GroupRecent | None) -> list[Trouble]:
+    """What is wrong with a group, worst first. `recent` None: what happened to it lately is not
+    known, only its state.
+    """
     if lead.halted is not None:
         return [Trouble(ALARM, f"halted: {lead.halted}")]
     state = lead.machine.state
@@ -52,12 +55,19 @@ def troubles(lead: GroupLead, recent: GroupRecent) -> list[Trouble]:
     return sorted(found, key=lambda each: -each.level)
 
 
-def _of_tasks(state: GroupState, recent: GroupRecent) -> Iterator[Trouble]:
+def _starting(state: GroupState, recent: GroupRecent | None) -> list[TaskId]:
+    """Tasks that were granted and do not run yet."""
+    if recent is not None:
+        return [task for task, interval in recent.builder.not_running().items() if interval.member_id is not None]
+    return sorted({task for task in state.holds if task in state.owner} | {row.task for row in restores(state) if row.stands_still})
+
+
+def _of_tasks(state: GroupState, recent: GroupRecent | None) -> Iterator[Trouble]:
     if state.phase in (GroupPhase.LEADING, GroupPhase.SHADOWING):
         nobody = [task for task in state.tasks() if task not in state.owner or state.is_away(state.owner[task])]
         if nobody:
             yield Trouble(ALARM, f"{counted(len(nobody), 'task')} without an owner: {_named(nobody)}", nobody[0])
-    starting = [task for task, interval in recent.builder.not_running().items() if interval.member_id is not None]
+    starting = _starting(state, recent)
     if starting and state.phase is GroupPhase.LEADING:
         text = f"{counted(len(starting), 'task')} granted and not running yet, because the owner restores or waits: {_named(starting)}"
         yield Trouble(ALARM, text, starting[0])
@@ -111,7 +121,7 @@ def _of_members(state: GroupState) -> Iterator[Trouble]:
         yield Trouble(WARNING if late else NOTE, f"{name} is drained: {drain.text()}", None, name)
 
 
-def _of_group(state: GroupState, recent: GroupRecent) -> Iterator[Trouble]:
+def _of_group(state: GroupState, recent: GroupRecent | None) -> Iterator[Trouble]:
     if state.phase not in (GroupPhase.UNCONFIGURED, GroupPhase.SHADOWING):
         for each in of_topology(state):
             yield Trouble(ALARM if each.severity is Severity.STANDS_STILL else WARNING, each.text)
@@ -123,7 +133,7 @@ def _of_group(state: GroupState, recent: GroupRecent) -> Iterator[Trouble]:
         yield Trouble(NOTE, "it has no members")
     if state.verdict is not None and state.verdict[0] == "blocked":
         yield Trouble(WARNING, f"blocked: {counted(state.verdict[2], 'movement')} planned, none of which may begin")
-    if recent.rejections:
+    if recent is not None and recent.rejections:
         yield Trouble(NOTE, f"{counted(recent.rejections, 'fact')} rejected, as far as this worker remembers; the decisions below say why")
 
 

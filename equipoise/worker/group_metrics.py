@@ -167,20 +167,24 @@ class GroupMetrics:
         self._unreadable &= readings.keys()
         yield
         now_s, former = self._monotonic_s(), self._former
-        counts = {name: self._unavailable_s.get(name, 0.0) for name in readings}
-        self._former = {name: (reading.generation, counts[name]) for name, reading in readings.items()}
-        conditions = {
-            name: Condition.BUSY if condition is Condition.AT_REST and self._former[name] != former.get(name, self._former[name]) else condition
-            for name, condition in ((name, reading.condition) for name, reading in readings.items())
-        }
+        unavailable_s = self._unavailable_s.get
+        counts = {name: unavailable_s(name, 0.0) for name in readings}
+        self._former = now = {name: (reading.generation, counts[name]) for name, reading in readings.items()}
+        yield
+        conditions = {name: reading.condition for name, reading in readings.items()}
+        for name in [name for name, then in former.items() if name in now and now[name] != then]:
+            if conditions[name] is Condition.AT_REST:
+                conditions[name] = Condition.BUSY
         yield
         named = self._chosen.choose(conditions, self._most(), now_s, {name: count for name, (_, count) in former.items()})
+        yield
         shown = [(escaped(name), reading) for name, reading in readings.items() if name in named]
         text: list[str] = []
         for gauge in _GAUGES:
             yield
             text += _of_named(gauge, shown)
             if gauge.total:
+                yield
                 text += _of_all(gauge, readings.values())
         yield
         text += _declared("equipoise_unread_partitions", "Partitions of source topics that no task reads.")
@@ -190,7 +194,7 @@ class GroupMetrics:
             for topic in reading.source_topics
         ]
         text += _declared("equipoise_all_unread_partitions", "Partitions of source topics that no task reads, of all groups.")
-        text.append(f"equipoise_all_unread_partitions {sum(reading.unread_partitions for reading in readings.values())}")
+        text.append(f"equipoise_all_unread_partitions {sum(sum(reading.unread.values()) for reading in readings.values() if reading.unread)}")
         text += _declared("equipoise_unavailable_task_seconds_total", f"{_UNAVAILABLE}.", "counter")
         text += [
             f'equipoise_unavailable_task_seconds_total{{group="{escaped(name)}"}} {self._chosen.shown(name, counts[name])}'
@@ -200,12 +204,10 @@ class GroupMetrics:
         text += _declared("equipoise_all_unavailable_task_seconds_total", f"{_UNAVAILABLE}, of all groups.", "counter")
         text.append(f"equipoise_all_unavailable_task_seconds_total {self._unavailable_in_all_s()}")
         text += _declared("equipoise_groups", "Groups led here, by condition; named: whether other metrics have series of them.")
-        there = Multiset((condition, name in named) for name, condition in conditions.items())
-        text += [
-            f'equipoise_groups{{condition="{condition.value}",named="{str(is_named).lower()}"}} {there[condition, is_named]}'
-            for condition in Condition
-            for is_named in (True, False)
-        ]
+        there, of_named = Multiset(conditions.values()), Multiset(conditions[name] for name in named)
+        for condition in Condition:
+            text.append(f'equipoise_groups{{condition="{condition}",named="true"}} {of_named[condition]}')
+            text.append(f'equipoise_groups{{condition="{condition}",named="false"}} {there[condition] - of_named[condition]}')
         text += settings.lines()
         return ("\n".join(text) + "\n").encode()
 

@@ -23,7 +23,7 @@ EquipoiseSourceLagGrows.
 """
 
 
-class Condition(enum.Enum):
+class Condition(enum.StrEnum):
     """The condition of a group, the most urgent first. An alert may fire for all but the last."""
 
     HALTED = "halted"
@@ -77,11 +77,6 @@ class Reading:
         """Of the newest topology, by name."""
         parts = () if self.topology is None else self.topology.subtopologies
         return sorted({topic for part in parts for topic in part.source_topics})
-
-    @property
-    def unread_partitions(self) -> int:
-        """Of all topics."""
-        return sum(self.unread.values()) if self.unread else 0
 
     @property
     def condition(self) -> Condition:

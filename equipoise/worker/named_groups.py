@@ -15,7 +15,6 @@ HELD_S = 120.0
 the longest usual interval. Prometheus sees no rise in a series that begins with it.
 """
 _RANKS = {condition: rank for rank, condition in enumerate(Condition)}
-_KEPT_RANK = _RANKS[Condition.AT_REST]
 
 
 class NamedGroups:
@@ -38,13 +37,12 @@ class NamedGroups:
         self._kept_until_s = kept
         named = frozenset(conditions)
         if len(named) > most:
-
-            def rank(group: str) -> int:
-                condition = conditions[group]
-                at_rest = condition is Condition.AT_REST
-                return 2 * (_KEPT_RANK + (group not in kept) if at_rest else _RANKS[condition]) + (group not in self._named)
-
-            named = frozenset(sorted(sorted(conditions), key=rank)[:most])
+            ranks = {group: 2 * _RANKS[condition] for group, condition in conditions.items()}
+            for group in ranks.keys() - kept.keys():
+                ranks[group] += 2
+            for group in ranks.keys() - self._named:
+                ranks[group] += 1
+            named = frozenset(sorted(sorted(ranks), key=ranks.__getitem__)[:most])
         for group in named - self._named:
             if group in former:
                 self._held[group] = former[group], now_s + HELD_S

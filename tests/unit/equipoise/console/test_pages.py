@@ -12,7 +12,10 @@ from typing import Any
 import aiohttp
 import pytest
 
+from equipoise.console import pages as pages_module
+from equipoise.console import recent as recent_module
 from equipoise.console import stream as stream_module
+from equipoise.console.pages import Console
 from equipoise.console.recent import Recent
 from equipoise.replay.sentences import tell
 from equipoise.runtime import DEPLOYED
@@ -33,6 +36,7 @@ class _Leading:
     """A worker that leads one group, without a broker."""
 
     log_id = "the log"
+    console: Console
 
     def __init__(self, settings: WorkerSettings) -> None:
         self.settings = settings
@@ -65,6 +69,7 @@ class _Leading:
 async def served(settings: WorkerSettings | None = None) -> AsyncIterator[tuple[_Leading, aiohttp.ClientSession]]:
     worker = _Leading(settings or WorkerSettings())
     server = Server(worker, "127.0.0.1", 0)
+    worker.console = server._console
     port = await server.start()
     jar = aiohttp.CookieJar(unsafe=True)
     try:
@@ -248,3 +253,44 @@ async def test_documents_are_made_once_for_many_pages() -> None:
         assert await body() == every[0], "not again at once"
         await asyncio.sleep(every_ms / 1_000 + 0.1)
         assert b'"m3"' in await body()
+
+
+async def test_list_of_many_groups_is_made_in_parts_and_its_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent_module, "MOST_IN_ALL", 200)
+    async with served() as (worker, http):
+        many = [(0, GroupLead(f"g{number:04}", worker.group.machine)) for number in range(1_000)]
+        monkeypatch.setattr(worker, "groups", lambda: iter(many))
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        running = asyncio.ensure_future(others())
+        async with http.get("/console/api/groups") as answer:
+            assert len((await answer.json())["groups"]) == 1_000
+        assert turns > 1_000 // pages_module.ROWS_A_PART
+        running.cancel()
+        assert GROUP in worker.recent.groups
+        assert len(worker.recent.groups) < 20
+        for number in range(30):
+            assert await status(http, f"/console/api/group?group=g{number:04}") == 200
+        assert len(worker.recent.groups) < 20
+        async with http.get("/console/api/said?group=g0000") as answer:
+            document = await answer.json()
+        assert (document["said"], document["since_ms"]) == ([], worker.group.state.last_append_ms)
+
+
+async def test_documents_that_are_kept_have_a_bound_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages_module, "MOST_DOCUMENT_BYTES", 20_000)
+    async with served() as (worker, http):
+        many = [(0, GroupLead(f"g{number}", worker.group.machine)) for number in range(20)]
+        monkeypatch.setattr(worker, "groups", lambda: iter(many))
+        for number in range(20):
+            assert await status(http, f"/console/api/group?group=g{number}") == 200
+        made = worker.console._made
+        assert sum(len(each.body) for each in made.values()) <= 20_000
+        assert list(made)[-1] == "group g19"
+        assert 1 < len(made) == len(worker.console._making) < 20

@@ -9,9 +9,10 @@ import attrs
 import pytest
 
 from equipoise.console import recent as recent_module
-from equipoise.console.documents import group_now, in_order_of_trouble
+from equipoise.console.documents import brief, group_now, in_order_of_trouble
 from equipoise.console.recent import Recent, Said
 from equipoise.events.errors import GroupHalted
+from equipoise.events.facts import MemberLeft
 from equipoise.events.records import Record
 from equipoise.events.tasks import parse_task
 from equipoise.replay.history import Condition
@@ -75,6 +76,82 @@ def test_memory_is_bounded_and_keeps_the_latest(monkeypatch: pytest.MonkeyPatch)
     since = [each for each in whole.rounds if each.append_ms > kept.from_ms]
     assert list(kept.rounds) == since
     assert {each.task: each.member_id for each in kept.intervals} == {each.task: each.member_id for each in whole.intervals}
+
+
+def say(recent: Recent, group: str, number: int) -> GroupMachine:
+    """A member of the group leaves, as a worker notes it."""
+    machine = MACHINES.setdefault(group, GroupMachine())
+    machine.state.last_offset, machine.state.last_append_ms = number, 1_000 * number
+    record = Record(group, number, 1_000 * number, MemberLeft(member_id="m1", incarnation=1))
+    recent.note(0, record, [], machine, [Sentence(f"m1 left {group} at {number}", {})])
+    return machine
+
+
+MACHINES: dict[str, GroupMachine] = {}
+
+
+def test_memory_of_all_groups_is_bounded_and_those_that_changed_last_keep_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent_module, "MOST_IN_ALL", 300)
+    MACHINES.clear()
+    recent = Recent()
+    for number in range(1, 1_001):
+        say(recent, f"g{number % 100}", number)
+        assert sum(len(known.sentences) + 10 for known in recent.groups.values()) <= 300
+    for number in range(1_001, 1_400):
+        say(recent, "g7", number)
+    assert list(recent.groups) == ["g7"], "and no others beside one so large"
+    monkeypatch.setattr(recent_module, "MOST_IN_ALL", 1_000)
+    for number in range(1_400, 1_600):
+        say(recent, f"g{number % 100}", number)
+    names = [f"g{number % 100}" for number in range(1_600 - len(recent.groups), 1_600)]
+    assert list(recent.groups) == names, "in the order of their last change"
+    assert len(names) >= 1_000 // 13
+    assert recent.latest(3) == [recent.groups[f"g{number}"].sentences[-1] for number in (97, 98, 99)]
+    assert [each.number for each in recent.latest(2, "g99")] == [each.number for each in recent.groups["g99"].sentences][-2:]
+    assert recent.latest(5, "g0") == []
+
+
+def test_group_of_which_nothing_is_kept_begins_again_at_its_last_fact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent_module, "MOST_IN_ALL", 100)
+    MACHINES.clear()
+    recent = Recent()
+    recent.lead(0, 500)
+    assert recent.of("quiet", 0, GroupMachine()).said_since_ms == 500, "nothing was decided since it is led here"
+    machines = {f"g{number}": say(recent, f"g{number}", number) for number in range(1, 30)}
+    assert "g1" not in recent.groups
+    kept = set(recent.groups)
+    assert [name for name, machine in machines.items() if recent.glance(name, 0, machine) is not None] == sorted(kept, key=lambda name: int(name[1:]))
+    assert set(recent.groups) == kept, "a list of all groups changes nothing"
+    say(recent, "g1", 1)
+    assert "g1" not in recent.groups, "a fact that is folded again"
+    known = recent.of("g1", 0, machines["g1"])
+    assert (known.said_since_ms, list(known.sentences), known.timeline(2_000).from_ms) == (1_000, [], 1_000)
+    say(recent, "g1", 1)
+    assert not known.sentences
+    say(recent, "g1", 40)
+    assert (known.said_since_ms, len(known.sentences)) == (1_000, 1)
+    recent.forget(0)
+    assert not recent.groups
+    assert len(say(recent, "g2", 50).state.members) == 0
+    assert list(recent.groups) == ["g2"]
+
+
+def test_list_of_sentences_that_is_full_says_since_when(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent_module, "MOST_SENTENCES", 5)
+    MACHINES.clear()
+    recent = Recent()
+    for number in range(10, 20):
+        say(recent, "g", number)
+        assert recent.groups["g"].said_since_ms == 1_000 * max(10, number - 4)
+
+
+def test_row_of_a_group_without_memory_shows_tasks_that_are_granted_and_do_not_run() -> None:
+    recent = Recent()
+    later = remembered(recent, KILLED_MS + 14_000)
+    lead = GroupLead(GROUP, later.machine)
+    known, unknown = (brief(0, lead, each) for each in (recent.of(GROUP, 0, later.machine), None))
+    assert any("granted and not running yet" in each["text"] for each in unknown["troubles"])
+    assert unknown["level"] == known["level"]
 
 
 def test_facts_that_are_folded_again_are_noted_once_and_a_partition_is_forgotten() -> None:
