@@ -12,11 +12,12 @@ import attrs
 
 from equipoise.replay.importers.groups.observed import GroupKind, ObservedGroup, ObservedMember, kind_is_classic
 from equipoise.replay.incident.history import GroupHistory
-from equipoise.replay.incident.incidents import ROLLING_MS, Incident
+from equipoise.replay.incident.incidents import Incident
 from equipoise.replay.incident.rebalances import Cause, expired_from_ms, last_heard_before_ms, name_of
 from equipoise.replay.simulation.kafka.connect import ConnectSettings
 from equipoise.replay.simulation.kafka.consumers import COOPERATIVE, ConsumerEvent, ConsumerSettings
 from equipoise.replay.simulation.kafka.unavailable import connect_unavailable_ms, unavailable_ms
+from equipoise.replay.timelines.costs import ROLLING_MS
 
 SEEDS = range(5)
 _EXPIRY = (Cause.EXPIRED, Cause.POLL_TIMEOUT)

@@ -15,6 +15,7 @@ from equipoise.replay.incident.history import GroupHistory
 from equipoise.replay.incident.rebalances import FOLLOWS, Cause, Rebalance, rebalances
 from equipoise.replay.incident.restores import Restore, restores
 from equipoise.replay.incident.unavailable import Gap, gaps
+from equipoise.replay.timelines.costs import ROLLING_MS
 
 TOGETHER_MS = 10_000
 """Members that join or leave so soon after each other do so in one incident."""
@@ -22,8 +23,6 @@ _SEEN_AFTER_MS = 8_000
 """A rebalance is recorded so long after it began, at most, when no member is missed: the time in
 which all members learn of it and join, and a commit interval.
 """
-ROLLING_MS = 300_000
-"""Restarts so soon after each other are of one deployment."""
 OUTSIDE_AFTER_MS = 10_000
 """Commits that come so soon after a member lost a partition are the last of it."""
 LEAST_ALONE_MS = 5_000

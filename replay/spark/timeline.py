@@ -1,5 +1,5 @@
-"""`timeline` over many groups: tables of intervals, unavailability, moves, rounds, imbalance and
-members, as Parquet.
+"""`timeline` over many groups: tables of intervals, unavailability, moves, rounds, imbalance,
+members, and of what each day cost by what began it, as Parquet.
 """
 
 from __future__ import annotations
@@ -8,9 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import attrs
+
 from equipoise.replay.spark.groups import Unit, over_groups, problem_of
 from equipoise.replay.spark.results import kept, write_table
-from equipoise.replay.timelines import Timeline, build_timeline, timeline_document
+from equipoise.replay.timelines import Timeline, build_timeline, costs_of, timeline_document
+from equipoise.replay.timelines.costs import SUMMED
 
 _TEXT, _WHOLE, _TRUTH = "string", "int64", "bool"
 _FROM_TO = (("from_ms", _WHOLE), ("to_ms", _WHOLE))
@@ -29,9 +32,13 @@ TABLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("member_id", _TEXT), ("incarnation", _WHOLE), ("capacity", _WHOLE), ("rack", _TEXT), ("joined_ms", _WHOLE), ("ended_ms", _WHOLE),
         ("silent_ms", _WHOLE), ("how", _TEXT),
     ),
+    "costs": (
+        ("day", _TEXT), ("cause", _TEXT), ("stretches", _WHOLE), ("tasks", _WHOLE), ("stopped_ms", _WHOLE), ("longest_ms", _WHOLE),
+        ("moves", _WHOLE), ("restored_records", _WHOLE),
+    ),
 }  # fmt: skip
 """Table -> its columns after `group`, named as in equipoise/schemas/timeline.json. Unavailability:
-times without a running owner.
+times without a running owner. Costs: those of `equipoise.replay.timelines.costs.Cost`.
 """
 
 GROUPS: tuple[tuple[str, str], ...] = (
@@ -61,7 +68,7 @@ def row_of(unit: Unit, timeline: Timeline) -> dict[str, Any]:
     counted = {name: totals[name] for name in ("moves", "rounds", "stopped_ms", "tasks_stopped", "longest_ms")}
     plain = {name: document[name] for name in ("log_id", "led_by", "assignor", "from_ms", "to_ms", "facts", "rejections")}
     stretches = [{"task": each["task"], **stretch} for each in document["not_running"] for stretch in each["stretches"]]
-    rows = {**document, "unavailability": stretches}
+    rows = {**document, "unavailability": stretches, "costs": [attrs.asdict(each) for each in costs_of(timeline)]}
     head = {**_head(unit), **plain, **counted, "tasks": len(timeline.tasks), "differs_at": timeline.first_divergence, "problem": None}
     return {"groups": head, **{table: [{name: row[name] for name, _ in TABLES[table]} for row in rows[table]] for table in TABLES}}
 
@@ -96,6 +103,15 @@ def spark_timeline(spark: Any, units: Sequence[Unit]) -> dict[str, Any]:
         exploded = rows.select(f.col("groups.group").alias("group"), f.posexplode(table).alias("seq", "row"))
         tables[table] = exploded.select("group", f.col("seq").cast("bigint").alias("seq"), *[f.col(f"row.{name}").alias(name) for name, _ in columns])
     return tables
+
+
+def costs_by_group(tables: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns the table `costs`, summed over days: a row for each group and cause, by name."""
+    from pyspark.sql import functions as f
+
+    sums = [f.sum(name).cast("bigint").alias(name) for name in SUMMED]
+    rows = tables["costs"].groupBy("group", "cause").agg(*sums, f.max("longest_ms").alias("longest_ms")).collect()
+    return sorted((row.asDict() for row in rows), key=lambda row: (row["group"], row["cause"]))
 
 
 def write_tables(tables: dict[str, Any], folder: Path) -> dict[str, int]:

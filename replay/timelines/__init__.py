@@ -5,6 +5,7 @@ picture.
 from __future__ import annotations
 
 from equipoise.replay.timelines.build import TimelineBuilder, build_timeline
+from equipoise.replay.timelines.costs import Cost, costs_of
 from equipoise.replay.timelines.document import timeline_document
 from equipoise.replay.timelines.page import page_data, render_page
 from equipoise.replay.timelines.picture import render_picture
@@ -12,6 +13,7 @@ from equipoise.replay.timelines.values import CopyInterval, Lifeline, Round, Tim
 
 __all__ = [
     "CopyInterval",
+    "Cost",
     "Lifeline",
     "Round",
     "Timeline",
@@ -19,6 +21,7 @@ __all__ = [
     "Totals",
     "build_timeline",
     "changes_owner",
+    "costs_of",
     "page_data",
     "render_page",
     "render_picture",

@@ -36,6 +36,7 @@ from equipoise.replay.spark.verify import row_of, spark_verify, verify_group
 from equipoise.replay.spark.verify import schema as verify_schema
 from equipoise.replay.spark.what_if import plain_rows, spark_what_if
 from equipoise.replay.timelines import build_timeline, timeline_document
+from equipoise.replay.timelines.costs import by_cause, by_group
 from equipoise.replay.verification import verify
 from equipoise.replay.whatif.evaluate import Configuration, what_if
 from tests.json_schemas import check
@@ -252,6 +253,11 @@ def test_spark_group_without_a_history_is_one_row(spark: Any, damaged: Path, tmp
     check("spark-timeline", document)
     assert [(row["group"], row["problem"] is None) for row in document["groups"]] == [("", False), ("g000", False), ("g001", True), ("g003", True)]
     assert {row["group"] for row in ds.dataset(tmp_path / "history" / "intervals").to_table().to_pylist()} == {"g001", "g003"}
+    costs = plain_tables(units_of([str(damaged)]))["costs"]
+    assert ds.dataset(tmp_path / "history" / "costs").to_table().to_pylist() == costs
+    assert document["causes"] == by_cause(costs)
+    assert {row["group"]: row["causes"] for row in document["groups"]} == {"": {}, "g000": {}, **by_group(costs)}
+    assert sum(each["stopped_ms"] for each in document["causes"]) == sum(row["stopped_ms"] or 0 for row in document["groups"]) > 0
 
 
 # ------------------------------------------------------------------------------------------ what-if

@@ -4,6 +4,8 @@ tables.
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from equipoise.cli.command import command
@@ -22,8 +24,9 @@ def timeline(
     screen: Screen, locations: tuple[str, ...], patterns: tuple[str, ...], master: str | None, settings: tuple[str, ...], folder: str
 ) -> int:
     """Write the history of every group of the archives, as `equipoise timeline` has it: the tables
-    groups, intervals, unavailability, moves, rounds, imbalance, copies and members, each a folder
-    of Parquet files in FOLDER, with the group's name in the first column.
+    groups, intervals, unavailability, moves, rounds, imbalance, copies, members and costs, each a
+    folder of Parquet files in FOLDER, with the group's name in the first column. Show what cost
+    most: by what began it, as crashes, deployments or joins, and the groups.
 
     Exit code 0: every group has its history. 2: at least one group has none; its row in `groups`
     says why.
@@ -34,7 +37,8 @@ def timeline(
       duckdb -c "select * from 'history/unavailability/*.parquet' order by to_ms - from_ms desc"
     """
     from equipoise.replay.spark.results import check_complete
-    from equipoise.replay.spark.timeline import TABLES, spark_timeline, write_tables
+    from equipoise.replay.spark.timeline import TABLES, costs_by_group, spark_timeline, write_tables
+    from equipoise.replay.timelines.costs import by_cause, by_group
 
     names = frozenset({"groups", *TABLES})
     check_tables("--to", folder, names)
@@ -45,16 +49,54 @@ def timeline(
         check_complete(len(groups), found)
         with new_tables("--to", folder, names) as part:
             counts = write_tables(tables, part)
+        costs = costs_by_group(tables)
         tables["groups"].unpersist()
     without = [group for group in groups if group["problem"] is not None]
-    worst = sorted(groups, key=lambda row: (-(row["stopped_ms"] or 0), row["group"]))[:_MOST_ROWS]
-    columns = ("group", "facts", "rounds", "moves", "task-seconds not running", "longest s", "problem")
-    cells = [(r["group"], r["facts"], r["rounds"], r["moves"], _seconds(r["stopped_ms"]), _seconds(r["longest_ms"]), r["problem"]) for r in worst]
+    causes, of_groups = by_cause(costs), by_group(costs)
     said = ", ".join(f"{name} {count:,}" for name, count in counts.items())
-    more = [f"... and {len(groups) - len(worst):,} more in {folder}/groups"] if len(worst) < len(groups) else []
-    parts: list[Part] = [f"{counted(len(groups), 'group')}, rows in {folder}: {said}", Table(columns=columns, rows=cells), *more]
-    screen.answer({"folder": folder, "tables": [{"table": name, "rows": count} for name, count in counts.items()], "groups": groups}, *parts)
+    parts: list[Part] = [f"{counted(len(groups), 'group')}, rows in {folder}: {said}", _causes_table(causes), *_groups(groups, of_groups, folder)]
+    screen.answer(
+        {
+            "folder": folder,
+            "tables": [{"table": name, "rows": count} for name, count in counts.items()],
+            "causes": causes,
+            "groups": [{**row, "causes": of_groups.get(row["group"], {})} for row in groups],
+        },
+        *parts,
+    )
     return 2 if without else 0
+
+
+def _causes_table(causes: list[dict[str, Any]]) -> Table:
+    columns = ("what began it", "groups", "task-seconds not running", "longest s", "moves", "records restored", "most in", "task-s there")
+    cells = [
+        (
+            each["cause_text"], each["groups"], _seconds(each["stopped_ms"]), _seconds(each["longest_ms"]), each["moves"], each["restored_records"],
+            each["worst_group"], _seconds(each["worst_stopped_ms"]),
+        )
+        for each in causes
+    ]  # fmt: skip
+    return Table(columns=columns, rows=cells, title="what it cost, over all groups")
+
+
+def _groups(groups: list[dict[str, Any]], of_groups: dict[str, dict[str, int]], folder: str) -> list[Part]:
+    worst = sorted(groups, key=lambda row: (-(row["stopped_ms"] or 0), row["group"]))[:_MOST_ROWS]
+    columns = ("group", "facts", "rounds", "moves", "task-seconds not running", "longest s", "mostly by", "problem")
+    cells = [
+        (
+            row["group"], row["facts"], row["rounds"], row["moves"], _seconds(row["stopped_ms"]), _seconds(row["longest_ms"]),
+            _mostly(of_groups.get(row["group"], {})), row["problem"],
+        )
+        for row in worst
+    ]  # fmt: skip
+    more = [f"... and {len(groups) - len(worst):,} more in {folder}/groups"] if len(worst) < len(groups) else []
+    return [Table(columns=columns, rows=cells, title="groups, those that cost most first"), *more]
+
+
+def _mostly(causes: dict[str, int]) -> str | None:
+    """The cause that cost most, with its part."""
+    cause, stopped_ms = next(iter(causes.items()), ("", 0))
+    return f"{cause} {stopped_ms / sum(causes.values()):.0%}" if stopped_ms else None
 
 
 def _seconds(ms: int | None) -> float | None:
