@@ -108,9 +108,11 @@ class GroupRecent:
 
     @property
     def said_since_ms(self) -> int:
-        """From when on every sentence is known, by the broker's clock."""
-        first_ms = self.sentences[0].append_ms if self.sentences else self._since_ms
-        return first_ms if len(self.sentences) == self.sentences.maxlen else min(first_ms, self._since_ms)
+        """From when on every sentence is known, by the broker's clock. `Recent.recall` may give
+        some from before.
+        """
+        is_full = len(self.sentences) == self.sentences.maxlen
+        return max(self._since_ms, self.sentences[0].append_ms) if is_full else self._since_ms
 
     def weigh(self) -> int:
         """Counts what is kept. Returns how much more that is than the last time."""

@@ -29,6 +29,8 @@ _GROUPS_A_PART = 200
 MOST_VALUES = 20
 """Different values of a setting that are counted each; groups with others are counted together."""
 MOST_SETTINGS = 100
+MOST_TOPICS = 10
+"""Source topics of a group that are shown although tasks read every partition of them."""
 OTHERS = "(others)"
 _MOST_VALUE_CHARS = 100
 _ALIKE = 8
@@ -191,7 +193,7 @@ class GroupMetrics:
         text += [
             f'equipoise_unread_partitions{{group="{name}",topic="{escaped(topic)}"}} {(reading.unread or {}).get(topic, 0)}'
             for name, reading in shown
-            for topic in reading.source_topics
+            for topic in dict.fromkeys((*reading.source_topics[:MOST_TOPICS], *(reading.unread or ())))
         ]
         text += _declared("equipoise_all_unread_partitions", "Partitions of source topics that no task reads, of all groups.")
         text.append(f"equipoise_all_unread_partitions {sum(sum(reading.unread.values()) for reading in readings.values() if reading.unread)}")

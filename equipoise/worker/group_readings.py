@@ -109,10 +109,11 @@ def read(lead: GroupLead) -> Reading:
         found.warming_movements = states.count(MovementState.WARMING)
         found.revoking_movements = states.count(MovementState.REVOKING)
     found.imbalance = 0 if state.verdict is None else state.verdict[3]
-    waits_ms = [lost.until_ms - state.now_ms for lost in state.lost.values() if lost.until_ms is not None]
-    found.lost_waiting = len(waits_ms)
-    found.lost_free = len(state.lost) - len(waits_ms)
-    found.lost_wait_s = max(0, *waits_ms, 0) / 1_000 if waits_ms else 0.0
+    found.lost_waiting, found.lost_free, found.lost_wait_s = 0, 0, 0.0
+    if state.lost:
+        waits_ms = [lost.until_ms - state.now_ms for lost in state.lost.values() if lost.until_ms is not None]
+        found.lost_waiting, found.lost_free = len(waits_ms), len(state.lost) - len(waits_ms)
+        found.lost_wait_s = max(0, *waits_ms, 0) / 1_000
     found.source_lag = sum(state.behind.values()) if state.behind else 0
     found.refused = len(state.recently_refused()) if state.refused else 0
     found.topology = topology = state.topology
@@ -125,11 +126,14 @@ def read(lead: GroupLead) -> Reading:
 def _read_members(state: GroupState, found: Reading) -> None:
     """Members by phase, and tasks by state."""
     tasks, members = state.tasks(), state.members.values()
-    owned = len(tasks.keys() & state.owner.keys())
+    owner = state.owner
+    owned = len(owner) if owner.keys() <= tasks.keys() else len(tasks.keys() & owner.keys())
     found.nobody = len(tasks) - owned
     found.revoking = behind = 0
+    is_revoking = False
     for member in members:
         if member.revoking:
+            is_revoking = True
             found.revoking += sum(task in tasks for task in member.revoking)
         if member.warmup:
             lags = (member.lags.get(task) for task in member.warmup if task in tasks)
@@ -137,7 +141,7 @@ def _read_members(state: GroupState, found: Reading) -> None:
     found.owned = owned - found.revoking
     found.warmup_lag = behind
     found.stable = len(members)
-    if state.in_flight or any(member.revoking for member in members):
+    if state.in_flight or is_revoking:
         phases = [state.member_phase(member) for member in members]
         found.stable = phases.count(MemberPhase.STABLE)
         found.unrevoked = phases.count(MemberPhase.UNREVOKED) or None
@@ -161,10 +165,8 @@ def _read_promises(lead: GroupLead, found: Reading) -> None:
     evaluation = lead.machine.last_evaluation
     if evaluation is None:
         return
-    found.planned_moves = evaluation.cost.moves
-    found.fewest_moves = evaluation.cost.moves_lower_bound
-    found.cross_rack = evaluation.cost.cross_rack
-    load = evaluation.load
+    cost, load = evaluation.cost, evaluation.load
+    found.planned_moves, found.fewest_moves, found.cross_rack = cost.moves, cost.moves_lower_bound, cost.cross_rack
     if load is not None:
         found.spread_now = (load.highest_now - load.lowest_now) / 1_000_000
         found.spread_target = (load.highest - load.lowest) / 1_000_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain, islice
 
 from equipoise.worker.group_readings import Condition
 
@@ -37,12 +38,11 @@ class NamedGroups:
         self._kept_until_s = kept
         named = frozenset(conditions)
         if len(named) > most:
-            ranks = {group: 2 * _RANKS[condition] for group, condition in conditions.items()}
-            for group in ranks.keys() - kept.keys():
-                ranks[group] += 2
-            for group in ranks.keys() - self._named:
-                ranks[group] += 1
-            named = frozenset(sorted(sorted(ranks), key=ranks.__getitem__)[:most])
+            by_rank: list[list[str]] = [[] for _ in range(2 * len(_RANKS) + 2)]
+            for group in sorted(conditions):
+                rank = _RANKS[conditions[group]] if group in kept else len(_RANKS)
+                by_rank[2 * rank + (group not in self._named)].append(group)
+            named = frozenset(islice(chain.from_iterable(by_rank), most))
         for group in named - self._named:
             if group in former:
                 self._held[group] = former[group], now_s + HELD_S

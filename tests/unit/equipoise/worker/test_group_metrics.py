@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from equipoise.assignors import registry
 from equipoise.events.errors import GroupHalted
-from equipoise.events.facts import MemberLeft, ProbingTick
+from equipoise.events.facts import MemberLeft, PartitionsObserved, ProbingTick, Subtopology, TopologyDeclared
 from equipoise.events.tasks import TaskId
 from equipoise.replay.group_view import task_rows
 from equipoise.statemachine.machine import GroupMachine
@@ -156,6 +156,18 @@ def test_names_of_groups_and_topics_are_escaped() -> None:
     assert found.value("equipoise_unavailable_task_seconds_total", group=name) == 0.0
     promtool("check", "metrics", stdin=found.metrics.text().decode())
     assert escaped(name) == 'a \\"group\\"\\\\with\\nlines{}'
+
+
+def test_group_of_many_topics_shows_some_and_all_that_nobody_reads() -> None:
+    group = Group()
+    topics = tuple(f"t{number:02}" for number in range(50))
+    group.fact(configured())
+    group.fact(TopologyDeclared(epoch=1, subtopologies=(Subtopology(subtopology=0, partitions=2, stateful=False, source_topics=topics),)))
+    group.fact(PartitionsObserved(end_offsets={"t40": {0: 1, 1: 1, 2: 1}}))
+    found = Worker([lead("g", group.machine)]).scrape()
+    shown = {dict(labels)["topic"]: value for (name, labels), value in found.items() if name == "equipoise_unread_partitions"}
+    assert shown == {**dict.fromkeys(topics[:10], 0.0), "t40": 1.0}
+    assert found["equipoise_all_unread_partitions", frozenset()] == 1.0
 
 
 def test_page_of_ten_thousand_groups_is_small_and_made_in_short_parts() -> None:
