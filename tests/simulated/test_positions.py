@@ -384,9 +384,8 @@ def test_member_that_was_away_processes_new_records_of_a_source_that_has_lost_so
         assert group.error is None
 
 
-@pytest.mark.parametrize("state", ["s1", ()])
-def test_running_member_learns_of_lost_records_although_no_others_come(guarantee: str, state: Any, caplog: pytest.LogCaptureFixture) -> None:
-    with Deploys(one(state=state), guarantee=guarantee) as group:
+def test_running_member_learns_of_lost_records_although_no_others_come(guarantee: str, caplog: pytest.LogCaptureFixture) -> None:
+    with Deploys(one(), guarantee=guarantee) as group:
         group.join("m1")
         group.write(5)
         group.advance(20)
