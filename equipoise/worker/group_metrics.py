@@ -26,6 +26,10 @@ from equipoise.worker.named_groups import NamedGroups
 
 _LOG = logging.getLogger(__name__)
 _GROUPS_A_PART = 200
+TURN_S = 0.015
+"""The page takes the event loop for about so long at once: a busy worker gives a page with shorter
+turns too late, and one with longer turns decides too late.
+"""
 MOST_VALUES = 20
 """Different values of a setting that are counted each; groups with others are counted together."""
 MOST_SETTINGS = 100
@@ -145,14 +149,16 @@ class GroupMetrics:
         return await asyncio.shield(self._under_way)
 
     async def _make_in_parts(self) -> bytes:
-        making = self._make()
+        making, turn_s = self._make(), self._monotonic_s()
         try:
             while True:
                 try:
                     next(making)
                 except StopIteration as made:
                     return bytes(made.value)
-                await asyncio.sleep(0)
+                if self._monotonic_s() - turn_s >= TURN_S:
+                    await asyncio.sleep(0)
+                    turn_s = self._monotonic_s()
         finally:
             self._under_way = None
 

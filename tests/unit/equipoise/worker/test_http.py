@@ -56,6 +56,20 @@ async def test_index_describes_itself_and_its_links_answer() -> None:
         await server.stop()
 
 
+@pytest.mark.parametrize(("accepted", "encoding"), [("gzip", "gzip"), ("deflate, gzip", "gzip"), ("identity", None), ("br", None)])
+async def test_metrics_are_compressed_for_those_who_take_it(accepted: str, encoding: str | None) -> None:
+    server = Server(_Worker(), "127.0.0.1", 0)
+    port = await server.start()
+    try:
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http, http.get("/metrics", headers={"Accept-Encoding": accepted}) as answer:
+            assert answer.headers.get("Content-Encoding") == encoding
+            text = await answer.text()
+        assert text.startswith("# HELP equipoise_")
+        assert 'equipoise_groups{condition="halted",named="true"} 0' in text
+    finally:
+        await server.stop()
+
+
 QUESTION = {"version": 1, "round": "r1", "tasks": [], "processes": [{"id": "p1", "threads": 1}]}
 TOKEN = WorkerSettings(http_token="secret")
 
