@@ -96,10 +96,12 @@ def simulate(
         return run.simulate(inputs, simulation, sink=to)
 
 
-def read_recording(log: Location, *, group: str | None = None) -> recording.Recording:
-    """Reads a log once for several calls of `what_if`. Raises GroupHalted when the group halted."""
+def read_recording(log: Location, *, group: str | None = None, behaviour_versions: Sequence[int | str] = ()) -> recording.Recording:
+    """Reads a log once for several calls of `what_if`. `behaviour_versions`: others of the group's
+    assignor, whose answers are compared. Raises GroupHalted when the group halted.
+    """
     with _opened(log) as opened:
-        return recording.read_recording(opened.read(group=group), group=group)
+        return recording.read_recording(opened.read(group=group), group=group, behaviour_versions=behaviour_versions)
 
 
 def what_if(
@@ -118,7 +120,8 @@ def what_if(
     that does not exist, two configurations of one name, or a log of under
     `equipoise.replay.whatif.evaluate.LEAST_SPAN_MS`; FieldError for an unsound value.
     """
-    recorded = log if isinstance(log, recording.Recording) else read_recording(log, group=group)
+    versions = evaluate.behaviour_versions(configurations)
+    recorded = log if isinstance(log, recording.Recording) else read_recording(log, group=group, behaviour_versions=versions)
     return evaluate.what_if_recorded(recorded, configurations, seeds=seeds, restore_records_per_s=restore_records_per_s)
 
 

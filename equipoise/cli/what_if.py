@@ -16,10 +16,11 @@ from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.log import Log
 from equipoise.events.records import DecisionRecord
 from equipoise.output import Kind, check_files, file_name, write_file
-from equipoise.replay.wording import counted, span_text
+from equipoise.replay.wording import counted, day_text, span_text
 
 if TYPE_CHECKING:
     from equipoise.replay.whatif.advice import Advice
+    from equipoise.replay.whatif.drift import Drift
     from equipoise.replay.whatif.evaluate import Configuration, Outcome, WhatIf
 
 MEASURES = (
@@ -43,7 +44,7 @@ MEASURES = (
     "dimensions",
     multiple=True,
     metavar="NAME=V1,V2,...",
-    help="Values of a setting, of assignor, announce_closes or carrier; several: all combinations.",
+    help="Values of a setting, or of assignor, behaviour_version, announce_closes or carrier; several: all combinations.",
 )
 @click.option(
     "--seeds", type=WholeNumber(1, 100), default=3, show_default=True, help="Simulations of each configuration, with different random seeds."
@@ -86,7 +87,7 @@ def what_if(
       equipoise what-if group.db --config calm.toml --config b.toml --json | jq '.groups[].advice'
     """
     from equipoise.replay.whatif.advice import advise  # loads the solver
-    from equipoise.replay.whatif.evaluate import LEAST_SPAN_MS, check_configurations, what_if_recorded
+    from equipoise.replay.whatif.evaluate import LEAST_SPAN_MS, behaviour_versions, check_configurations, what_if_recorded
     from equipoise.replay.whatif.picture import render_what_if
     from equipoise.replay.whatif.recording import read_recording
     from equipoise.replay.whatif.sweep import read_configurations
@@ -99,7 +100,11 @@ def what_if(
     failed = []
     for name in names:
         try:
-            recording = read_recording(read(screen, log, f"reading {name}", name) if len(names) == 1 else log.read(group=name), group=name)
+            recording = read_recording(
+                read(screen, log, f"reading {name}", name) if len(names) == 1 else log.read(group=name),
+                group=name,
+                behaviour_versions=behaviour_versions(asked),
+            )
             if recording.span_ms < LEAST_SPAN_MS:
                 raise InputError(f"its log spans {recording.span_ms} ms: too little to simulate")
         except EquipoiseError as error:
@@ -164,6 +169,8 @@ def swept(dimensions: tuple[str, ...]) -> list[Configuration]:
 def _value(name: str, text: str) -> Any:
     if name in ("assignor", "carrier"):
         return text
+    if name == "behaviour_version":
+        return int(text) if text.isdecimal() else text
     if name == "announce_closes":
         if text not in ("true", "false"):
             raise InputError(f"--sweep announce_closes: {text!r} is neither true nor false")
@@ -209,9 +216,19 @@ def answer_parts(answer: WhatIf, advice: Advice) -> list[Part]:
         rows=[_row(each, each.configuration.name in best) for each in outcomes if not each.error],
         title="what each would have cost; less is better; *: no other configuration beats it",
     )
+    drifts = [drift_text(each) for each in answer.drifts]
     properties = kafka_properties(answer)
     lines = ["", *properties.lines()] if properties is not None and answer.outcomes else []
-    return [head, "", fidelity_table(answer), f"simulated with: {used}", "", costs, *failed, "", Line(bold(advice.line)), *lines]
+    return [head, "", fidelity_table(answer), f"simulated with: {used}", "", costs, *failed, *drifts, "", Line(bold(advice.line)), *lines]
+
+
+def drift_text(drift: Drift) -> str:
+    """What another behaviour version would have decided in the rounds of the log."""
+    text = f"behaviour version {drift.behaviour_version}: {drift.differing:,} of {counted(drift.rounds, 'round')} of the log decided otherwise"
+    if drift.offset is None or drift.append_ms is None:
+        return text
+    failed = f", {drift.failed:,} not at all" if drift.failed else ""
+    return f"{text}{failed}; the first at offset {drift.offset}, {day_text(drift.append_ms)}: {drift.difference}"
 
 
 def fidelity_table(answer: WhatIf) -> Table:

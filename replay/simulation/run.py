@@ -15,7 +15,8 @@ from typing import Any
 
 import attrs
 
-from equipoise.assignors import check_settings, registry
+from equipoise.assignors import Assignor, check_settings, registry
+from equipoise.events import fields
 from equipoise.events.errors import InputError
 from equipoise.events.facts import GroupConfigured
 from equipoise.events.settings import GroupSettings
@@ -42,16 +43,30 @@ AFTER_EXIT_LOOK_MS = 100
 """Interval at which a start that waits for its predecessor's exit looks again."""
 
 
+LATEST, RECORDED = "latest", "recorded"
+
+
+def is_behaviour_version(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """Validator: accepts a behaviour version of an assignor, LATEST and RECORDED."""
+    if isinstance(value, str):
+        fields.one_of(LATEST, RECORDED)(owner, attribute, value)
+    else:
+        fields.integer(1)(owner, attribute, value)
+
+
 @attrs.frozen(kw_only=True)
 class Simulation:
     """Settings of a simulation. None: as recorded in the log.
 
-    `overrides`: settings of the group by name. `restore`: see `equipoise.replay.whatif.fit` for
+    `overrides`: settings of the group by name. `behaviour_version`: of the assignor, RECORDED or
+    LATEST (None: LATEST, which a group gets when it is configured); another assignor than the
+    recorded one has its latest for RECORDED. `restore`: see `equipoise.replay.whatif.fit` for
     fitted speeds. Times in milliseconds; the recorded JVM application took 1.3 s from its start to
     its first join request.
     """
 
     assignor: str | None = None
+    behaviour_version: int | str | None = attrs.field(default=None, validator=fields.optional(is_behaviour_version))
     overrides: Mapping[str, Any] = attrs.field(factory=dict)
     seed: int = 0
     restore: RestoreModel = attrs.field(factory=RestoreModel)
@@ -128,7 +143,7 @@ def configuration(recorded: GroupConfigured, simulation: Simulation) -> GroupCon
     Options belong to one assignor: another assignor starts without any. Raises InputError or
     FieldError as `override` does.
     """
-    assignor = registry.latest(simulation.assignor or recorded.assignor)
+    assignor = _assignor_of(recorded, simulation)
     same = assignor.name == recorded.assignor
     settings = override(recorded.knobs if same else attrs.evolve(recorded.knobs, options={}), simulation.overrides)
     check_settings(assignor, settings)
@@ -138,6 +153,13 @@ def configuration(recorded: GroupConfigured, simulation: Simulation) -> GroupCon
         solver=assignor.solver,
         knobs=settings,
     )
+
+
+def _assignor_of(recorded: GroupConfigured, simulation: Simulation) -> Assignor:
+    name, version = simulation.assignor or recorded.assignor, simulation.behaviour_version
+    if version == RECORDED and name == recorded.assignor:
+        version = recorded.behaviour_version
+    return registry.load(name, version) if isinstance(version, int) else registry.latest(name)
 
 
 def simulate(inputs: RecordedInputs, simulation: Simulation, *, sink: Sink | None = None, progress: Progress | None = None) -> SimulationResult:
@@ -320,7 +342,7 @@ _NAMES_IN_LOG_IDS = {"GroupSettings": "Knobs", "SimulatedWorkerSettings": "Worke
 """Renamed class -> its name in the text from which log ids are hashed, so that equal runs keep
 equal ids.
 """
-_NOT_IN_LOG_IDS = ("join_delay_ms=0, ", ", back_within_ms=None")
+_NOT_IN_LOG_IDS = ("join_delay_ms=0, ", ", back_within_ms=None", "behaviour_version=None, ", "behaviour_version='recorded', ")
 """Fields that are younger than the ids, with the values that runs had before."""
 
 

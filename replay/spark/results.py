@@ -4,7 +4,7 @@ be on other machines.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,19 @@ def write_table(frame: Any, by: Sequence[str], folder: Path) -> int:
             file.write_batch(batch)
             rows += batch.num_rows
     return rows
+
+
+def write_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str]], folder: Path) -> None:
+    """Writes rows of the driver as one Parquet file in `folder`, which it makes. `columns`: names
+    and pyarrow's types.
+    """
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetWriter
+
+    folder.mkdir()
+    schema = pa.schema(list(columns))
+    with ParquetWriter(folder / FILE, schema) as file:
+        file.write_table(pa.Table.from_pylist(list(rows), schema=schema))
 
 
 def sorted_batches(frame: Any, by: Sequence[str]) -> Iterator[Any]:

@@ -13,8 +13,10 @@ from typing import Any
 
 from equipoise.events.errors import InputError
 from equipoise.replay.spark.groups import Unit, over_groups, problem_of
+from equipoise.replay.spark.results import sorted_batches
 from equipoise.replay.whatif.advice import advise, pareto_front
-from equipoise.replay.whatif.evaluate import Configuration, Outcome, WhatIf, what_if_recorded
+from equipoise.replay.whatif.evaluate import Configuration, Outcome, WhatIf, behaviour_versions, what_if_recorded
+from equipoise.replay.whatif.ranking import LEADING, Ranking, compared
 from equipoise.replay.whatif.recording import METRICS, read_recording
 
 COLUMNS = (
@@ -23,14 +25,27 @@ COLUMNS = (
     ("seq", "int64"),
     ("configuration", "string"),
     ("assignor", "string"),
+    ("behaviour_version", "int64"),
     ("changes", "string"),
     *((name, "double") for name in METRICS),
+    ("compared", "string"),
+    ("rounds", "int64"),
+    ("rounds_differing", "int64"),
+    ("differs_at", "int64"),
+    ("differs_at_ms", "int64"),
+    ("difference", "string"),
     ("front", "bool"),
     ("error", "string"),
 )
 """A row for each group and configuration. `seq` 0 is the factual one, then the others as given.
-`changes`: settings, as a JSON object. `front`: no other configuration of the group beats it.
+`changes`: settings, as a JSON object. `compared`: in unavailability with the factual one
+(`equipoise.replay.whatif.ranking.compared`). `rounds` to `difference`: where another behaviour
+version decides otherwise (`equipoise.replay.whatif.drift.Drift`); null: none was asked for.
+`front`: no other configuration of the group beats it.
 """
+
+_NUMBERS = ("facts", "recorded_task_seconds", "simulated_task_seconds")
+"""The last two: unavailability of the group as it is, both measured in the same way."""
 
 
 def what_if_group(unit: Unit, configurations: Sequence[Configuration], seeds: Sequence[int]) -> dict[str, Any]:
@@ -38,30 +53,49 @@ def what_if_group(unit: Unit, configurations: Sequence[Configuration], seeds: Se
     one line, `outcomes` its rows of COLUMNS.
     """
     head = {"group": unit.group, "location": unit.location}
-    nothing: dict[str, Any] = {**head, "facts": None, "document": None, "advice": None, "problem": None, "outcomes": []}
+    nothing: dict[str, Any] = {**head, **dict.fromkeys((*_NUMBERS, "document", "advice", "problem")), "outcomes": []}
     try:
-        answer = what_if_recorded(read_recording(unit.entries(), group=unit.group), configurations, seeds=seeds)
+        recording = read_recording(unit.entries(), group=unit.group, behaviour_versions=behaviour_versions(configurations))
+        answer = what_if_recorded(recording, configurations, seeds=seeds)
     except Exception as error:  # noqa: BLE001 - one group's defect is one row: the others go on
         return {**nothing, "problem": problem_of(error)}
     advice, best = advise(answer), pareto_front(answer)
+    trust = next(each for each in answer.fidelity if each.metric == LEADING)
     document = {**answer.as_json(), "front": best, "advice": {"change": advice.change, "line": advice.line}}
     written = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return {**nothing, "facts": answer.facts, "document": written, "advice": advice.line, "outcomes": outcomes_of(answer, best)}
+    return {
+        **nothing,
+        "facts": answer.facts,
+        "recorded_task_seconds": trust.recorded,
+        "simulated_task_seconds": trust.simulated,
+        "document": written,
+        "advice": advice.line,
+        "outcomes": outcomes_of(answer, best),
+    }
 
 
 def outcomes_of(answer: WhatIf, best: Sequence[str]) -> list[dict[str, Any]]:
     """Returns the rows of COLUMNS after `location`. `best`: names of the Pareto front."""
-    return [_outcome(seq, each, each.configuration.name in best) for seq, each in enumerate((answer.factual, *answer.outcomes))]
+    return [_outcome(answer, seq, each, each.configuration.name in best) for seq, each in enumerate((answer.factual, *answer.outcomes))]
 
 
-def _outcome(seq: int, outcome: Outcome, is_front: bool) -> dict[str, Any]:
+def _outcome(answer: WhatIf, seq: int, outcome: Outcome, is_front: bool) -> dict[str, Any]:
     metrics: dict[str, Any] = dict.fromkeys(METRICS) if outcome.metrics is None else dict(outcome.metrics.as_json())
+    asked = behaviour_versions([outcome.configuration])
+    drift = next((each for each in answer.drifts if each.behaviour_version in asked), None)
     return {
         "seq": seq,
         "configuration": outcome.configuration.name,
         "assignor": outcome.assignor,
+        "behaviour_version": outcome.behaviour_version,
         "changes": json.dumps(dict(outcome.configuration.settings), sort_keys=True),
         **{name: None if value is None else float(value) for name, value in metrics.items()},
+        "compared": None if seq == 0 else compared(outcome, answer.factual),
+        "rounds": None if drift is None else drift.rounds,
+        "rounds_differing": None if drift is None else drift.differing,
+        "differs_at": None if drift is None else drift.offset,
+        "differs_at_ms": None if drift is None else drift.append_ms,
+        "difference": None if drift is None else drift.difference,
         "front": is_front,
         "error": outcome.error or None,
     }
@@ -74,7 +108,7 @@ def schema() -> Any:
     kinds = {"string": pa.string(), "int64": pa.int64(), "double": pa.float64(), "bool": pa.bool_()}
     outcome = pa.struct([(name, kinds[kind]) for name, kind in COLUMNS[2:]])
     texts = [(name, pa.string()) for name in ("group", "location", "document", "advice", "problem")]
-    return pa.schema([*texts, ("facts", pa.int64()), ("outcomes", pa.list_(outcome))])
+    return pa.schema([*texts, ("facts", pa.int64()), *((name, pa.float64()) for name in _NUMBERS[1:]), ("outcomes", pa.list_(outcome))])
 
 
 def what_if_rows(spark: Any, units: Sequence[Unit], configurations: Sequence[Configuration], seeds: Sequence[int]) -> Any:
@@ -101,6 +135,13 @@ def by_configuration(rows: Any) -> Any:
     exploded = rows.select("group", "location", "problem", f.explode_outer("outcomes").alias("row"))
     columns = [f.col(f"row.{name}").alias(name) for name, _ in COLUMNS[2:-1]]
     return exploded.select("group", "location", *columns, f.coalesce("problem", "row.error").alias("error"))
+
+
+def ranking_of(costs: Any) -> Ranking:
+    """Returns the ranking of the rows of `by_configuration`."""
+    ranking = Ranking()
+    ranking.take(row for batch in sorted_batches(costs, ("group", "location", "seq")) for row in batch.to_pylist())
+    return ranking
 
 
 def plain_rows(units: Sequence[Unit], configurations: Sequence[Configuration], *, seeds: Sequence[int] = (0,)) -> list[dict[str, Any]]:

@@ -113,7 +113,8 @@ def _distance(one: Outcome, factual: Outcome) -> int:
     """
     changed = sum(getattr(one.settings, field.name) != getattr(factual.settings, field.name) for field in attrs.fields(type(one.settings)))
     given = (one.configuration.announce_closes, one.configuration.carrier)
-    return int(changed + (one.assignor != factual.assignor) + sum(each is not None for each in given))
+    leader = (one.assignor, one.behaviour_version) != (factual.assignor, factual.behaviour_version)
+    return int(changed + leader + sum(each is not None for each in given))
 
 
 def _trades_clearly(one: Outcome, factual: Outcome) -> bool:
@@ -139,6 +140,8 @@ def _changes(one: Outcome, factual: Outcome) -> str:
     changes = []
     if one.assignor != factual.assignor:
         changes.append(f"the assignor from {factual.assignor} to {one.assignor}")
+    elif one.configuration.behaviour_version is not None and one.behaviour_version != factual.behaviour_version:
+        changes.append(f"the behaviour version of {one.assignor} from {factual.behaviour_version} to {one.behaviour_version}")
     for field in attrs.fields(type(one.settings)):
         before, after = getattr(factual.settings, field.name), getattr(one.settings, field.name)
         if before != after and field.name == "options":

@@ -22,9 +22,10 @@ from equipoise.events.records import Entry
 from equipoise.events.settings import GroupSettings
 from equipoise.replay.recorded_inputs import RecordedInputs, sum_windows
 from equipoise.replay.simulation import MemorySink, RestoreModel
-from equipoise.replay.simulation.run import Simulation, SimulationResult, configuration, simulate
+from equipoise.replay.simulation.run import RECORDED, Simulation, SimulationResult, configuration, is_behaviour_version, simulate
 from equipoise.replay.simulation.run_kafka import ASSIGNOR as KAFKA
 from equipoise.replay.simulation.run_kafka import kafka_configuration, rounds_configuration, simulate_kafka
+from equipoise.replay.whatif.drift import Drift
 from equipoise.replay.whatif.recording import METRICS, Metrics, Recording, mean, metrics_of, read_recording
 
 FACTUAL = "as it is"
@@ -47,6 +48,9 @@ class Configuration:
     plans out: ``kafka_streams``, the application as it is, which asks for rounds (docs/streams.md);
     ``members``, which embed equipoise. None: as recorded; members where Kafka Streams led.
 
+    `behaviour_version`: of the assignor: a number, ``latest``, or ``recorded``, as in the log.
+    None: ``latest``, which a group has once it is configured.
+
     `announce_closes`: whether a member announces its close (True) or stops at once (False). None:
     as recorded under the log's own leader; announced where equipoise replaces Kafka Streams.
     """
@@ -56,7 +60,10 @@ class Configuration:
     settings: Mapping[str, Any] = attrs.field(factory=dict)
     announce_closes: bool | None = None
     carrier: str | None = attrs.field(default=None, validator=fields.optional(fields.one_of("members", KAFKA_STREAMS.name)))
+    behaviour_version: int | str | None = attrs.field(default=None, validator=fields.optional(is_behaviour_version))
 
+
+AS_IT_IS = Configuration(name=FACTUAL, behaviour_version=RECORDED)
 
 @attrs.frozen(kw_only=True)
 class Outcome:
@@ -66,6 +73,7 @@ class Outcome:
 
     configuration: Configuration
     assignor: str
+    behaviour_version: int
     settings: GroupSettings
     runs: tuple[Metrics, ...]
     metrics: Metrics | None
@@ -76,6 +84,7 @@ class Outcome:
         return {
             "name": self.configuration.name,
             "assignor": self.assignor,
+            "behaviour_version": self.behaviour_version,
             "changes": dict(self.configuration.settings),
             "announce_closes": self.configuration.announce_closes,
             "carrier": self.configuration.carrier,
@@ -120,6 +129,8 @@ class WhatIf:
     fidelity: tuple[Deviation, ...]
     factual: Outcome
     outcomes: tuple[Outcome, ...]
+    drifts: tuple[Drift, ...] = ()
+    """Of the behaviour versions that were compared while the log was read."""
 
     def as_json(self) -> dict[str, Any]:
         """Returns the answer, JSON-ready."""
@@ -135,6 +146,7 @@ class WhatIf:
             "fidelity": [attrs.asdict(each) for each in self.fidelity],
             "factual": self.factual.as_json(),
             "outcomes": [each.as_json() for each in self.outcomes],
+            "drifts": [each.as_json() for each in self.drifts],
         }
 
 
@@ -158,9 +170,16 @@ def what_if(
     LEAST_SPAN_MS. Raises FieldError for an invalid value of a setting. Raises what reading the log
     raises.
     """
-    return what_if_recorded(
-        read_recording(entries, group=group), configurations, seeds=seeds, restore_records_per_s=restore_records_per_s, progress=progress
-    )
+    recording = read_recording(entries, group=group, behaviour_versions=behaviour_versions(configurations))
+    return what_if_recorded(recording, configurations, seeds=seeds, restore_records_per_s=restore_records_per_s, progress=progress)
+
+
+def behaviour_versions(configurations: Iterable[Configuration]) -> tuple[int | str, ...]:
+    """Returns those that configurations name for the group's own assignor, each once: to compare
+    while the log is read.
+    """
+    named = [each.behaviour_version for each in configurations if each.behaviour_version is not None and each.assignor is None]
+    return tuple(dict.fromkeys(each for each in named if each != RECORDED))
 
 
 def what_if_recorded(
@@ -185,7 +204,7 @@ def what_if_recorded(
         raise InputError(f"the log of group {inputs.start.group!r} spans {span_ms} ms; there is nothing to play in less than {LEAST_SPAN_MS} ms")
     bar = _Bar(progress, span_ms, (1 + len(speeds.ends) + len(configurations)) * len(seeds))
     seen: list[Metrics] = []
-    factual = _outcome(recording, Configuration(name=FACTUAL), seeds, speeds.used, bar, seen)
+    factual = _outcome(recording, AS_IT_IS, seeds, speeds.used, bar, seen)
     outcomes = tuple(_outcome(recording, each, seeds, speeds.used, bar) for each in configurations)
     return WhatIf(
         group=inputs.start.group,
@@ -199,6 +218,7 @@ def what_if_recorded(
         fidelity=_fidelity(recording, seeds, speeds, seen, bar),
         factual=factual,
         outcomes=outcomes,
+        drifts=recording.drifts,
     )
 
 
@@ -214,7 +234,7 @@ def check_configurations(inputs: RecordedInputs, configurations: Sequence[Config
     """Returns the configurations, checked. Raises InputError or FieldError as `what_if` does."""
     names = {FACTUAL}
     found = []
-    own = configured_as(inputs, Configuration(name=FACTUAL))
+    own = configured_as(inputs, AS_IT_IS)
     for each in configurations:
         if each.name in names:
             raise InputError(f"configuration {each.name!r}: there are two of that name; give each its own")
@@ -278,7 +298,13 @@ def _simulation(inputs: RecordedInputs, each: Configuration, *, seed: int, speed
     overrides = dict(each.settings)
     if each.assignor not in (None, recorded.assignor):
         overrides.setdefault("options", {})
-    return Simulation(assignor=each.assignor, overrides=overrides, seed=seed, restore=RestoreModel(records_per_s=speed))
+    return Simulation(
+        assignor=each.assignor,
+        behaviour_version=each.behaviour_version,
+        overrides=overrides,
+        seed=seed,
+        restore=RestoreModel(records_per_s=speed),
+    )
 
 
 def run_configuration(
@@ -330,6 +356,7 @@ def _outcome(
     return Outcome(
         configuration=each,
         assignor=configured.assignor,
+        behaviour_version=configured.behaviour_version,
         settings=configured.knobs,
         runs=() if error else tuple(runs),
         metrics=None if error else mean(runs),
@@ -344,7 +371,7 @@ def _fidelity(recording: Recording, seeds: Sequence[int], speeds: _Speeds, seen:
     ends: list[Metrics] = []
     if len(seen) == len(seeds):
         for speed in speeds.ends:
-            _outcome(recording, Configuration(name=FACTUAL), seeds, speed, bar, ends)
+            _outcome(recording, AS_IT_IS, seeds, speed, bar, ends)
     return tuple(
         _deviation(metric, getattr(recording.recorded, metric), [getattr(run, metric) for run in seen], [getattr(run, metric) for run in ends])
         for metric in METRICS

@@ -13,10 +13,12 @@ import attrs
 
 from equipoise.events.records import Entry
 from equipoise.replay.recorded_inputs import RecordedInputs, RecordedInputsReader, Window, sum_windows
+from equipoise.replay.replayer import Replayer
 from equipoise.replay.simulation.measures import Costs, Notes, ProcessLifetime
 from equipoise.replay.simulation.world import Ownership
-from equipoise.replay.timelines.build import build_timeline
+from equipoise.replay.timelines.build import TimelineBuilder
 from equipoise.replay.timelines.values import Timeline
+from equipoise.replay.whatif.drift import Drift, DriftFinder
 from equipoise.replay.whatif.fit import Fit, Fitting
 
 
@@ -81,14 +83,17 @@ class Recording:
     recorded: Metrics
     metrics_source: str
     facts: int
+    drifts: tuple[Drift, ...] = ()
 
     @property
     def span_ms(self) -> int:
         return self.inputs.end_ms - self.inputs.start.at_ms
 
 
-def read_recording(entries: Iterable[Entry], *, group: str | None = None) -> Recording:
+def read_recording(entries: Iterable[Entry], *, group: str | None = None, behaviour_versions: Sequence[int | str] = ()) -> Recording:
     """Reads a log in one pass; memory grows with the number of changes, not of records.
+    `behaviour_versions`: others of the group's assignor, to compare its answers with
+    (`equipoise.replay.whatif.drift`).
 
     Raises InputError for several groups of which none is named, for a group that is absent, or
     without configuration or topology. Raises GroupHalted as `build_timeline` does, and what reading
@@ -103,7 +108,14 @@ def read_recording(entries: Iterable[Entry], *, group: str | None = None) -> Rec
             fitting.take(entry)
             yield entry
 
-    timeline = build_timeline(tapped(), group=group)
+    replayer = Replayer(group)
+    builder = TimelineBuilder(replayer)
+    drifts = [DriftFinder(each) for each in behaviour_versions]
+    for step in replayer.follow(tapped()):
+        builder.observe(step)
+        for each in drifts:
+            each.observe(step, replayer.assignor)
+    timeline = builder.timeline()
     inputs = reader.inputs()
     fit = fitting.fit()
     seen = seen_in(timeline, fit)
@@ -111,7 +123,14 @@ def read_recording(entries: Iterable[Entry], *, group: str | None = None) -> Rec
     if measured and len(measured) == len(inputs.windows):
         of_group = metrics_of(sum_windows(measured))
         seen = attrs.evolve(of_group, imbalance_task_seconds=seen.imbalance_task_seconds, records_restored=seen.records_restored)
-    return Recording(inputs=inputs, fit=fit, recorded=seen, metrics_source="measured" if measured else "log", facts=timeline.facts)
+    return Recording(
+        inputs=inputs,
+        fit=fit,
+        recorded=seen,
+        metrics_source="measured" if measured else "log",
+        facts=timeline.facts,
+        drifts=tuple(each.drift() for each in drifts),
+    )
 
 
 def seen_in(timeline: Timeline, fit: Fit) -> Metrics:

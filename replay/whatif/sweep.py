@@ -27,6 +27,7 @@ import itertools
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 import attrs
@@ -35,14 +36,15 @@ from equipoise.events.errors import InputError
 from equipoise.replay.whatif.evaluate import Configuration
 
 MOST_CONFIGURATIONS = 1_000
-_OF_THE_LEADER = ("assignor", "announce_closes", "carrier")
+_OF_THE_LEADER = ("assignor", "announce_closes", "carrier", "behaviour_version")
 """Dimensions that are not settings of the group."""
 _KEYS = ("name", *_OF_THE_LEADER, "knobs", "sweep", "configuration")
 
 
 def grid(dimensions: Mapping[str, Sequence[Any]], base: Configuration | None = None) -> list[Configuration]:
     """Returns every combination of these values over `base`, the last dimension varying fastest. A
-    dimension is a setting, ``options.NAME``, ``assignor``, ``announce_closes`` or ``carrier``.
+    dimension is a setting, ``options.NAME``, ``assignor``, ``behaviour_version``,
+    ``announce_closes`` or ``carrier``.
     Raises InputError for a dimension without values and for more than MOST_CONFIGURATIONS
     combinations.
     """
@@ -114,7 +116,7 @@ def configurations_of(document: Mapping[str, Any], name: str) -> list[Configurat
         raise InputError("sweep: give each name a list of values, as max_warmups = [1, 2]")
     found = []
     for number, each in enumerate(several, start=1):
-        _known(each, _KEYS[:5], f"configuration {number}: ")
+        _known(each, _KEYS[: _KEYS.index("sweep")], f"configuration {number}: ")
         if not each.get("name"):
             raise InputError(f"configuration {number}: name is missing")
         found.append(_one(each, attrs.evolve(base, name="")))
@@ -124,11 +126,12 @@ def configurations_of(document: Mapping[str, Any], name: str) -> list[Configurat
 
 
 def _one(table: Mapping[str, Any], base: Configuration) -> Configuration:
-    shapes: dict[str, tuple[type, str]] = {
+    shapes: dict[str, tuple[type | UnionType, str]] = {
         "name": (str, "text"),
         "assignor": (str, "text"),
         "announce_closes": (bool, "true or false"),
         "carrier": (str, "text"),
+        "behaviour_version": (int | str, "a whole number, latest or recorded"),
         "knobs": (dict, "a table [knobs]"),
     }
     for key, (shape, wanted) in shapes.items():

@@ -39,6 +39,7 @@ from equipoise.replay.timelines import build_timeline, timeline_document
 from equipoise.replay.timelines.costs import by_cause, by_group
 from equipoise.replay.verification import verify
 from equipoise.replay.whatif.evaluate import Configuration, what_if
+from equipoise.replay.whatif.ranking import Ranking
 from tests.json_schemas import check
 from tests.spark.executors import Mortal
 from tests.unit.replay.lived import lived, write
@@ -282,22 +283,30 @@ def _place(row: dict[str, Any]) -> tuple[str, int]:
     return row["group"], -1 if row["seq"] is None else row["seq"]
 
 
-def test_spark_what_if_sums_over_the_groups(spark: Any, fleet: Path, tmp_path: Path) -> None:
-    wanted = ("spark", "what-if", str(fleet), "--sweep", "max_warmups=1,2", "--seeds", "1")
-    with tasks_of_first_stage(spark) as tasks:
-        result = CliRunner().invoke(main, [*wanted, "--to", str(tmp_path / "costs"), "--json"])
-    assert tasks == [4]
-    assert result.exit_code == 0, result.output
+def test_spark_what_if_ranks_as_the_plain_function_does(spark: Any, damaged: Path, tmp_path: Path) -> None:
+    """Of another behaviour version, too: how many rounds it decides otherwise, and the first."""
+    wanted = ("spark", "what-if", str(damaged), "--sweep", "behaviour_version=1,latest", "--seeds", "1")
+    result = CliRunner().invoke(main, [*wanted, "--to", str(tmp_path / "costs"), "--json"])
+    assert result.exit_code == 2, result.output
     document = json.loads(result.stdout)
     check("spark-what-if", document)
-    rows = ds.dataset(tmp_path / "costs").to_table().to_pylist()
-    for seq, each in enumerate(document["configurations"]):
-        of = [row for row in rows if row["seq"] == seq]
-        assert each["groups"] == len(of) == 4
+    asked = [Configuration(name=f"behaviour_version={each}", behaviour_version=each) for each in (1, "latest")]
+    plain = sorted(plain_rows(units_of([str(damaged)]), asked), key=_place)
+    ranking = Ranking()
+    ranking.take(plain)
+    assert document["configurations"] == [each.as_json() for each in ranking.ranked()]
+    assert sorted(document["drifts"], key=json.dumps) == sorted(ranking.drifts, key=json.dumps)
+    assert ds.dataset(tmp_path / "costs" / "ranking").to_table().to_pylist() == document["configurations"]
+    assert ds.dataset(tmp_path / "costs" / "costs").to_table().to_pylist() == plain
+    former, latest = (next(each for each in document["configurations"] if each["seq"] == seq) for seq in (1, 2))
+    assert former["rounds"] == latest["rounds"] >= former["rounds_differing"] > latest["rounds_differing"] == 0
+    assert former["groups_differing"] == len(document["drifts"]) > 0
+    assert (latest["saved_unavailable_task_seconds"], latest["better"], latest["worse"], latest["groups"]) == (0.0, 0, 0, 2)
+    for each in document["configurations"]:
+        of = [row for row in plain if row["seq"] == each["seq"]]
         assert each["rebalances"] == sum(row["rebalances"] for row in of)
         assert each["best_in"] == sum(row["front"] for row in of)
-    assert [each["configuration"] for each in document["configurations"]] == ["as it is", "max_warmups=1", "max_warmups=2"]
-    refused = CliRunner().invoke(main, ["spark", "what-if", str(fleet)])
+    refused = CliRunner().invoke(main, ["spark", "what-if", str(damaged)])
     assert refused.exit_code == 2
     assert "name what to try" in refused.stderr
 

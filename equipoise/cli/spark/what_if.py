@@ -14,7 +14,7 @@ from equipoise.cli.spark.shared import archives, spark_session, units
 from equipoise.cli.what_if import MEASURES, swept
 from equipoise.events.errors import InputError
 from equipoise.output import check_tables, new_tables
-from equipoise.replay.wording import counted
+from equipoise.replay.wording import counted, day_text
 
 _MOST_ROWS = 40
 
@@ -24,7 +24,13 @@ _MOST_ROWS = 40
 @click.option(
     "--config", "files", multiple=True, type=click.Path(path_type=Path), metavar="FILE", help="TOML file with configurations; may be repeated."
 )
-@click.option("--sweep", "dimensions", multiple=True, metavar="NAME=V1,V2,...", help="Values of a setting; several: all combinations.")
+@click.option(
+    "--sweep",
+    "dimensions",
+    multiple=True,
+    metavar="NAME=V1,V2,...",
+    help="Values of a setting, or of assignor, behaviour_version, announce_closes or carrier; several: all combinations.",
+)
 @click.option(
     "--seeds", type=WholeNumber(1, 100), default=3, show_default=True, help="Simulations of each configuration, with different random seeds."
 )
@@ -41,59 +47,101 @@ def what_if(
     folder: str | None,
 ) -> int:
     """Simulate other settings for every group of the archives, as `equipoise what-if` does: each
-    log is read once and each configuration simulated. Show the sums over all groups, and for each
-    group one line of advice. --to writes a row for each group and configuration.
+    log is read once and each configuration simulated. Rank the configurations by what each saves
+    over all groups, and show for each group one line of advice. --to writes the tables costs, with
+    a row for each group and configuration, and ranking.
+
+    Of another behaviour version of the groups' assignors, show also in how many rounds of the logs
+    it decides otherwise, and in which first: --sweep behaviour_version=latest.
 
     Exit code 0: every group is answered. 2: at least one is not; its line says why.
 
     \b
     Examples:
       equipoise spark what-if archive/ --sweep max_warmups=1,2,4 --to costs/
+      equipoise spark what-if archive/ --sweep behaviour_version=latest --json | jq '.drifts[]'
       equipoise spark what-if archive/ --config calm.toml --json | jq -r '.groups[].advice'
     """
-    from equipoise.replay.spark.results import check_complete, kept, write_table
-    from equipoise.replay.spark.what_if import by_configuration, what_if_rows
+    from equipoise.replay.spark.results import check_complete, kept, write_rows, write_table
+    from equipoise.replay.spark.what_if import by_configuration, ranking_of, what_if_rows
+    from equipoise.replay.whatif.ranking import RANKED
     from equipoise.replay.whatif.sweep import read_configurations
 
     configurations = [each for path in files for each in read_configurations(path)] + swept(dimensions)
     if not configurations:
         raise InputError("--sweep or --config: name what to try, as --sweep max_warmups=1,2,4")
     if folder is not None:
-        check_tables("--to", folder)
+        check_tables("--to", folder, _TABLES)
     found = units(locations, patterns)
     with spark_session(master, settings) as spark:
         rows = kept(what_if_rows(spark, found, configurations, range(seeds)))
         costs = by_configuration(rows)
         groups = sorted((row.asDict() for row in rows.drop("outcomes", "document").collect()), key=lambda row: (row["group"], row["location"]))
         check_complete(len(groups), found)
+        ranking = ranking_of(costs)
+        ranked = [each.as_json() for each in ranking.ranked()]
         if folder is not None:
-            with new_tables("--to", folder) as part:
-                write_table(costs, ("group", "location", "seq"), part)
-        sums = _summed([row.asDict() for row in costs.where("seq is not null").collect()])
+            with new_tables("--to", folder, _TABLES) as part:
+                part.mkdir()
+                write_table(costs, ("group", "location", "seq"), part / "costs")
+                write_rows(ranked, RANKED, part / "ranking")
         rows.unpersist()
-    advice = [(each["group"], each["advice"] or each["problem"]) for each in groups]
-    columns = ("configuration", *(heading for heading, _ in MEASURES), "groups", "best in")
-    cells = [(each["configuration"], *(each[name] for _, name in MEASURES), each["groups"], each["best_in"]) for each in sums]
-    parts: list[Part] = [
-        Table(columns=columns, rows=cells, title=f"{counted(len(groups), 'group')}, simulated: in all"),
-        Table(columns=("group", "advice"), rows=advice[:_MOST_ROWS]),
-    ]
-    more = [f"... and {len(advice) - _MOST_ROWS:,} more: --json has all"] if len(advice) > _MOST_ROWS else []
-    screen.answer({"seeds": seeds, "configurations": sums, "groups": groups}, *parts, *more)
+    drifts = sorted(ranking.drifts, key=lambda each: (-each["rounds_differing"], each["group"], each["location"], each["configuration"]))
+    parts = [_trust(groups), _ranking_table(ranked), _sums_table(ranked, len(groups)), *_drift_parts(ranked, drifts), *_advice_parts(groups)]
+    screen.answer({"seeds": seeds, "configurations": ranked, "drifts": drifts, "groups": groups}, *parts)
     return 2 if any(each["problem"] for each in groups) else 0
 
 
-def _summed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One for each configuration, in the order given: its metrics over all groups that it could
-    lead.
-    """
-    sums: dict[int, dict[str, Any]] = {}
-    for row in sorted(rows, key=lambda row: (row["seq"], row["group"], row["location"])):
-        start = {"configuration": row["configuration"], "groups": 0, "best_in": 0, **dict.fromkeys((name for _, name in MEASURES), 0.0)}
-        of = sums.setdefault(row["seq"], start)
-        if row["error"] is None:
-            of["groups"] += 1
-            of["best_in"] += row["front"]
-            for _, name in MEASURES:
-                of[name] = None if row[name] is None or of[name] is None else round(of[name] + row[name], 3)
-    return list(sums.values())
+_TABLES = frozenset({"costs", "ranking"})
+
+
+def _trust(groups: list[dict[str, Any]]) -> str:
+    """How far the simulation of the groups as they are is from what was recorded."""
+    told = [each for each in groups if each["simulated_task_seconds"] is not None]
+    recorded, simulated = (sum(each[f"{name}_task_seconds"] for each in told) for name in ("recorded", "simulated"))
+    error = f" ({simulated / recorded - 1:+.0%})" if recorded else ""
+    return f"{counted(len(groups), 'group')} as they are: {recorded:,.1f} task-seconds unavailable recorded, {simulated:,.1f} simulated{error}"
+
+
+def _ranking_table(ranked: list[dict[str, Any]]) -> Table:
+    columns = ("configuration", "task-s saved", "records saved", "moves saved", "better in", "worse in", "worst in", "task-s more there")
+    cells = [
+        (
+            each["configuration"], each["saved_unavailable_task_seconds"], each["saved_records_restored"], each["saved_moves"], each["better"],
+            each["worse"], each["worst_group"], each["worst_task_seconds"],
+        )
+        for each in ranked
+    ]  # fmt: skip
+    return Table(columns=columns, rows=cells, title="what each saves over all groups beside them as they are, the most first")
+
+
+def _sums_table(ranked: list[dict[str, Any]], groups: int) -> Table:
+    columns = ("configuration", *(heading for heading, _ in MEASURES), "groups", "best in")
+    cells = [(each["configuration"], *(each[name] for _, name in MEASURES), each["groups"], each["best_in"]) for each in ranked]
+    return Table(columns=columns, rows=cells, title=f"{counted(groups, 'group')}, simulated: in all")
+
+
+def _drift_parts(ranked: list[dict[str, Any]], drifts: list[dict[str, Any]]) -> list[Part]:
+    """Where another behaviour version decides otherwise, the groups with most such rounds first."""
+    lines = [
+        f"{each['configuration']}: decides {each['rounds_differing']:,} of {counted(each['rounds'], 'round')} otherwise, "
+        f"in {counted(each['groups_differing'], 'group')}"
+        for each in ranked
+        if each["rounds"] is not None
+    ]
+    columns = ("group", "configuration", "rounds", "otherwise", "first at", "offset", "there", "task-s saved", "records saved", "moves saved")
+    cells = [
+        (
+            each["group"], each["configuration"], each["rounds"], each["rounds_differing"], day_text(each["differs_at_ms"]), each["differs_at"],
+            each["difference"], each["saved_unavailable_task_seconds"], each["saved_records_restored"], each["saved_moves"],
+        )
+        for each in drifts[:_MOST_ROWS]
+    ]  # fmt: skip
+    more = [f"... and {len(drifts) - _MOST_ROWS:,} more: --json has all"] if len(drifts) > _MOST_ROWS else []
+    return [*lines, *([Table(columns=columns, rows=cells)] if cells else []), *more]
+
+
+def _advice_parts(groups: list[dict[str, Any]]) -> list[Part]:
+    advice = [(each["group"], each["advice"] or each["problem"]) for each in groups]
+    more = [f"... and {len(advice) - _MOST_ROWS:,} more: --json has all"] if len(advice) > _MOST_ROWS else []
+    return [Table(columns=("group", "advice"), rows=advice[:_MOST_ROWS]), *more]

@@ -87,7 +87,7 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
         "what-if": [
             printed("what-if", told, "--sweep", "max_warmups=10", "--seeds", "2"),
             printed("what-if", told, "--sweep", "carrier=kafka_streams", "--seeds", "1"),
-            printed("what-if", log, "--sweep", "announce_closes=true", "--seeds", "1"),
+            printed("what-if", log, "--sweep", "announce_closes=true", "--sweep", "behaviour_version=1", "--seeds", "1"),
             printed("what-if", two_groups(folder / "two.db"), "--seeds", "1", code=1),
         ],
         "verify": [printed("verify", path, code=code) for path, code in ((log, 0), (wrong, 1), (torn, 1), (strange, 2))],

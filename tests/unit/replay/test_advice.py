@@ -36,6 +36,7 @@ def outcome(name: str, *runs: Metrics, error: str = "", **settings: Any) -> Outc
     return Outcome(
         configuration=Configuration(name=name, settings=settings),
         assignor="high_availability",
+        behaviour_version=3,
         settings=GroupSettings(**settings),
         runs=runs,
         metrics=mean(runs) if runs else None,
