@@ -56,7 +56,7 @@ _NOTED = TOLD_FACTS | {AssignmentObserved, GroupRejoined, MemberEnded, RoundAske
 
 @attrs.frozen
 class Said:
-    """A sentence with its place. `number`: of the sentences of all groups, rising."""
+    """A sentence (`shortened`) with its place. `number`: of the sentences of all groups, rising."""
 
     number: int
     group: str
@@ -65,12 +65,17 @@ class Said:
 
     def document(self) -> dict[str, Any]:
         """JSON-ready."""
-        values = {name: value for name, value in self.sentence.values.items() if value is not None and name != "group"}
-        text, tasks = self.sentence.text, values.get("tasks", ())
-        if len(tasks) > MOST_NAMED_TASKS:
-            text = _TASKS.sub(f": {len(tasks):,} tasks ", text, count=1)
-            values["tasks"] = []
-        return {"id": self.number, "group": self.group, "ms": self.append_ms, "level": self.sentence.level, "text": text[:MOST_CHARS], **values}
+        said = self.sentence
+        return {"id": self.number, "group": self.group, "ms": self.append_ms, "level": said.level, "text": said.text, **said.values}
+
+
+def shortened(sentence: Sentence) -> Sentence:
+    """As pages show it, so that one about many tasks takes no more memory than another."""
+    text, values = sentence.text, {name: value for name, value in sentence.values.items() if value is not None and name != "group"}
+    tasks = values.get("tasks", ())
+    if len(tasks) > MOST_NAMED_TASKS:
+        text, values["tasks"] = _TASKS.sub(f": {len(tasks):,} tasks ", text, count=1), []
+    return Sentence(text[:MOST_CHARS], values, sentence.level)
 
 
 class _Expiries(SilenceFinder):
@@ -193,7 +198,7 @@ class Recent:
             known.rejections += unexpected(record, decisions, machine)
             for sentence in sentences:
                 number = min(number + 1, first + MOST_SENTENCES - 1)
-                said.setdefault(record.group, []).append(Said(number, record.group, record.append_ms, sentence))
+                said.setdefault(record.group, []).append(Said(number, record.group, record.append_ms, shortened(sentence)))
         for group, earlier in said.items():
             recalled = self.groups.get(group)
             if recalled is not None:
@@ -221,7 +226,7 @@ class Recent:
         said = []
         for sentence in sentences:
             self._number += 1
-            said.append(Said(self._number, record.group, record.append_ms, sentence))
+            said.append(Said(self._number, record.group, record.append_ms, shortened(sentence)))
         known.sentences += said
         self.groups.move_to_end(record.group)
         if decisions or said or not known.version % _WEIGHED_EVERY:

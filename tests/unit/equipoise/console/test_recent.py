@@ -10,7 +10,7 @@ import pytest
 
 from equipoise.console import recent as recent_module
 from equipoise.console.documents import brief, group_now, in_order_of_trouble
-from equipoise.console.recent import Recent, Said
+from equipoise.console.recent import Recent, Said, shortened
 from equipoise.events.errors import GroupHalted
 from equipoise.events.facts import MemberLeft
 from equipoise.events.records import Record
@@ -216,7 +216,7 @@ def test_halted_group_is_an_alarm_and_its_state_is_shown_as_far_as_it_is_known()
 
 def test_sentence_of_many_tasks_counts_them_and_is_cut() -> None:
     def said(text: str, **values: Any) -> dict[str, Any]:
-        return Said(1, GROUP, 0, Sentence(text, values)).document()
+        return Said(1, GROUP, 0, shortened(Sentence(text, values))).document()
 
     tasks = [f"0_{number}" for number in range(0, 200, 2)]
     found = said(f"round 3: {', '.join(tasks)} m1 -> m2 granted: because", tasks=tasks)
@@ -224,6 +224,11 @@ def test_sentence_of_many_tasks_counts_them_and_is_cut() -> None:
     assert found["tasks"] == []
     assert said("round 3: 0_1 m1 -> m2 granted: because", tasks=["0_1"])["text"] == "round 3: 0_1 m1 -> m2 granted: because"
     assert len(said("x" * 10_000)["text"]) == recent_module.MOST_CHARS
+    recent, machine = Recent(), GroupMachine()
+    left = Record(GROUP, 1, 0, MemberLeft(member_id="m1", incarnation=1))
+    recent.note(0, left, [], machine, [Sentence("x" * 10_000, {"tasks": tasks})])
+    (kept,) = recent.groups[GROUP].sentences
+    assert (len(kept.sentence.text), kept.sentence.values["tasks"]) == (recent_module.MOST_CHARS, [])
 
 
 def test_first_look_at_a_group_begins_with_its_state() -> None:
