@@ -136,6 +136,21 @@ def test_group_of_which_nothing_is_kept_begins_again_at_its_last_fact(monkeypatc
     assert list(recent.groups) == ["g2"]
 
 
+def test_group_that_only_the_list_looked_at_is_forgotten_first_and_one_that_changed_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    MACHINES.clear()
+    recent = Recent()
+    for number, group in enumerate(("a", "b", "c", "a"), 1):
+        say(recent, group, number)
+    assert list(recent.groups) == ["b", "c", "a"]
+    assert recent.glance("looked-at", 0, GroupMachine()) is not None
+    monkeypatch.setattr(recent_module, "MOST_IN_ALL", 50)
+    say(recent, "d", 5)
+    assert list(recent.groups) == ["b", "c", "a", "d"]
+    monkeypatch.setattr(recent_module, "MOST_IN_ALL", 40)
+    say(recent, "d", 6)
+    assert list(recent.groups) == ["c", "a", "d"]
+
+
 def test_list_of_sentences_that_is_full_says_since_when(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recent_module, "MOST_SENTENCES", 5)
     MACHINES.clear()
