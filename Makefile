@@ -2,13 +2,15 @@
 SHELL := /bin/sh
 unexport PYTHONDONTWRITEBYTECODE # tests start hundreds of processes, which would compile all modules each time
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-live test-kafka test-slow docs-check coverage check java browser prometheus systemd spin model broker bench bench-live bench-member compare-live examples simulate soak mutation storm upgrade states commands dashboard pictures site clean .venv
+.PHONY: help demo test test-live test-kafka test-spark test-slow docs-check coverage check java browser prometheus systemd spin model broker bench bench-live bench-member compare-live examples simulate soak mutation storm upgrade states commands dashboard pictures site clean .venv
 
 BIN := .venv/bin
 READY := .venv/.ready
 WORKERS ?= 2
 SITE ?= out/site
 KAFKA ?= 3.3.2 3.9.1 4.4.0
+SPARK ?= 4.0.5 4.1.4 4.3.0
+OWN_WARNINGS := -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning# of pyspark 4.0 itself
 LIVE_WORKERS ?= 4# they wait more than they compute
 PYTEST := $(BIN)/python -m pytest -q --dist loadgroup $(if $(TURN),--turn $(TURN))
 QUICK := not docs and not slow
@@ -36,6 +38,13 @@ test-kafka: java browser prometheus $(READY) ## the smoke tests of the live part
 	@for version in $(KAFKA); do \
 	  case $$version in 3.*) which="smoke and not new_kafka";; *) which=smoke;; esac; echo "Kafka $$version: $$which"; \
 	  KAFKA_VERSION=$$version $(PYTEST) -n $(LIVE_WORKERS) -m "$$which" tests/live || exit 1; \
+	done
+
+test-spark: java $(READY) ## the tests on Spark with other releases of it (SPARK="4.0.5 4.1.4 4.3.0"); of 4.3 the batch jobs alone
+	@for version in $(SPARK); do \
+	  case $$version in 4.3.*) which=tests/spark/test_batch.py;; *) which=tests/spark;; esac; echo "Spark $$version: $$which"; \
+	  [ -d .venv/spark/$$version ] || $(BIN)/pip install -q --no-deps --target .venv/spark/$$version pyspark==$$version || exit 1; \
+	  PYTHONPATH=.venv/spark/$$version $(PYTEST) -n $(WORKERS) -m "not slow" $(OWN_WARNINGS) $$which || exit 1; \
 	done
 
 test-slow: $(READY) ## the tests that `make test` leaves out because they take longest: the largest searches and storms

@@ -36,16 +36,17 @@ def session(master: str | None = None, settings: Mapping[str, str] | None = None
     there = SparkSession.getActiveSession()
     if there is not None:
         return there, False
-    if "SPARK_REMOTE" not in os.environ and not _has_java():
+    remote = "SPARK_REMOTE" in os.environ  # Spark Connect
+    if not remote and not _has_java():
         raise InputError(NO_JAVA)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers are whatever python3 the path has, without equipoise
     builder = SparkSession.builder.appName(app_name)
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # under spark-submit the JVM is there already, with a master of its own
     if master is not None:
         builder = builder.master(master)
-    elif not submitted and "SPARK_REMOTE" not in os.environ and "MASTER" not in os.environ:
+    elif not submitted and not remote and "MASTER" not in os.environ:
         builder = builder.master(LOCAL)
-    for name, value in {**({} if submitted else _own_settings()), **(settings or {})}.items():
+    for name, value in {**({} if submitted or remote else _own_settings()), **(settings or {})}.items():
         builder = builder.config(name, value)
     return _started(builder), True
 

@@ -60,12 +60,14 @@ class NoBrokerError(Exception):
     """No broker can be started here; the text says what to install."""
 
 
-def jars(pom: Path = POM) -> Path:
+def jars(pom: Path = POM, **versions: str) -> Path:
     """The folder with the jars that `pom` names, filled by Maven at the first call on this machine.
-    The environment's KAFKA_VERSION is the version of the brokers. Raises NoBrokerError.
+    `versions`: of what the pom leaves open, as `connector`. The environment's KAFKA_VERSION is the
+    version of the brokers. Raises NoBrokerError.
     """
-    version = os.environ.get("KAFKA_VERSION")
-    chosen = [f"-Dkafka.version={version}"] if version and pom == POM else []
+    if pom == POM and "KAFKA_VERSION" in os.environ:
+        versions = {"kafka": os.environ["KAFKA_VERSION"]}
+    chosen = [f"-D{what}.version={version}" for what, version in versions.items() if version]
 
     def fetch(part: Path) -> None:
         run("mvn", "-q", "-B", "-f", str(pom), *chosen, "dependency:copy-dependencies", f"-DoutputDirectory={part}")

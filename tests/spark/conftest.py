@@ -18,13 +18,22 @@ from tests.live.conftest import bootstrap
 
 __all__ = ["bootstrap", "fleet", "spark"]
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # soon there; the tests ask nothing of their speed
+CONNECTORS = {"4.0": "4.0.2", "4.1": "4.1.1"}
+"""Release of Spark -> version of its Kafka connector."""
 GROUPS = 4
 FLEET = Fleet(groups=GROUPS, records=4_000, seed=5)
 
 
+def connector_version() -> dict[str, str]:
+    """Which Kafka connector goes with the Spark that is installed; empty: the pom's own."""
+    import pyspark
+
+    return {"connector": version} if (version := CONNECTORS.get(pyspark.__version__[:3])) is not None else {}
+
+
 def settings(warehouse: Path) -> dict[str, str]:
     """Settings of every session here, including those in child processes."""
-    connector = jars(Path(__file__).with_name("pom.xml"))
+    connector = jars(Path(__file__).with_name("pom.xml"), **connector_version())
     return {
         "spark.jars": ",".join(str(jar) for jar in sorted(connector.glob("*.jar"))),
         "spark.sql.shuffle.partitions": "2",
