@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import attrs
 
 from equipoise.events.errors import DamagedError, EquipoiseError, InputError
-from equipoise.events.log.parquet.files import COLUMNS, Part
+from equipoise.events.log.parquet.files import COLUMNS, Part, until_day
 from equipoise.events.log.parquet.log import ArchiveLog
 from equipoise.events.log.parquet.store import ArchivePartition
 from equipoise.events.log.parquet.stores import split_location
@@ -44,6 +44,8 @@ class Unit:
     """Why the group cannot be read, or ""; `group` is "" when it is unknown whose records these
     are.
     """
+    last_day: str | None = None
+    """The last day of which its files are read, as ``2026-11-23``; None: all."""
     read: Callable[[], Iterator[Entry]] | None = attrs.field(default=None, eq=False, repr=False)
     """Yields its log where a task has it at hand; None: it is read from the archive."""
 
@@ -55,7 +57,11 @@ class Unit:
             yield from self.read()
             return
         with ArchiveLog(self.location, "r") as log:
-            yield from log.read(group=self.group)
+            if self.last_day is None:
+                yield from log.read(group=self.group)
+                return
+            for partition in log.partitions():
+                yield from log.part(partition, last_day=self.last_day).read(group=self.group)
 
 
 Work = Callable[[Unit], dict[str, Any]]
@@ -107,16 +113,16 @@ def dealt(units: Sequence[T], most: int, size: Callable[[T], int] = attrgetter("
     return parts
 
 
-def over_groups(spark: Any, units: Sequence[Unit], work: Work, schema: Any) -> Any:
+def over_groups(spark: Any, units: Sequence[Unit], work: Work, schema: Any, last_day: str | None = None) -> Any:
     """Returns a DataFrame with a row for each unit, in no order. `schema`: pyarrow.Schema of what
-    `work` returns.
+    `work` returns. `last_day`: the last one of which files are read, as ``2026-11-23``; None: all.
 
     Each file is read once (`pieces`), and its rows go through Spark's shuffle to the tasks that
     fold one group after the other, each as a stream. A task whose worker dies is repeated by Spark.
     """
     most = TASKS_A_CORE * parallelism(spark)
     buckets = dealt(units, most)
-    places = _places_of(units)
+    places = _places_of(units, last_day)
     numbers, targets = targets_of(buckets, places)
     tasks = dealt(pieces_of(places), most, size=lambda piece: piece.next_row - piece.first_row)
     scan, partitions = Scan(tasks, targets), [place.partition for place in places]
@@ -152,8 +158,10 @@ def targets_of(buckets: Sequence[Sequence[Unit]], places: Sequence[Place]) -> tu
     return numbers, targets
 
 
-def _places_of(units: Sequence[Unit]) -> list[Place]:
-    """The partitions of the units, each archive listed once."""
+def _places_of(units: Sequence[Unit], last_day: str | None = None) -> list[Place]:
+    """The partitions of the units, each archive listed once, without the files that are entirely
+    after the last day.
+    """
     there: dict[str, dict[int, list[Part]]] = {}
     found = []
     for location in dict.fromkeys(unit.location for unit in units):
@@ -162,7 +170,7 @@ def _places_of(units: Sequence[Unit]) -> list[Place]:
         if archive not in there:
             with ArchiveLog(archive, "r") as log:
                 there[archive] = log.files()
-        found.append(Place(location=location, partition=partition, parts=tuple(there[archive].get(partition, ()))))
+        found.append(Place(location=location, partition=partition, parts=tuple(until_day(there[archive].get(partition, ()), last_day))))
     return found
 
 

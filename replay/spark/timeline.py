@@ -5,11 +5,14 @@ members, and of what each day cost by what began it, as Parquet.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import attrs
 
+from equipoise.events.errors import InputError
+from equipoise.replay.spans import ALWAYS, Span, SpanReader
 from equipoise.replay.spark.groups import Unit, over_groups, problem_of
 from equipoise.replay.spark.results import kept, write_table
 from equipoise.replay.timelines import Timeline, build_timeline, costs_of, timeline_document
@@ -51,26 +54,65 @@ null.
 """
 
 
-def timeline_group(unit: Unit) -> dict[str, Any]:
+def timeline_group(unit: Unit, span: Span = ALWAYS) -> dict[str, Any]:
     """Returns the rows of one group: its row in `groups`, and for each other table a list of rows.
+    A group without a fact in the span has no row in the others.
     """
+    reader = SpanReader(attrs.evolve(unit, last_day=span.last_day).entries(), span)
+    nothing: dict[str, Any] = {"groups": {**dict.fromkeys(name for name, _ in GROUPS), **_head(unit)}, **{name: [] for name in TABLES}}
     try:
-        return row_of(unit, build_timeline(unit.entries(), group=unit.group))
+        timeline = build_timeline(reader, group=unit.group)
     except Exception as error:  # noqa: BLE001 - one group's defect is one row: the others go on
-        nothing: dict[str, Any] = {name: [] for name in TABLES}
-        return {"groups": {**dict.fromkeys(name for name, _ in GROUPS), **_head(unit), "problem": problem_of(error)}, **nothing}
+        if isinstance(error, InputError) and span != ALWAYS and not reader.facts:
+            return {**nothing, "groups": {**nothing["groups"], "facts": 0}}
+        return {**nothing, "groups": {**nothing["groups"], "problem": problem_of(error)}}
+    if span == ALWAYS:
+        return row_of(unit, timeline)
+    if not reader.facts:
+        return {**nothing, "groups": {**nothing["groups"], "facts": 0}}
+    rows = row_of(unit, timeline, span)
+    return {**rows, "groups": {**rows["groups"], "facts": reader.facts, "rejections": None}}
 
 
-def row_of(unit: Unit, timeline: Timeline) -> dict[str, Any]:
-    """Returns a history as rows of all tables, in the history's order."""
+def row_of(unit: Unit, timeline: Timeline, span: Span = ALWAYS) -> dict[str, Any]:
+    """Returns a history as rows of all tables, in the history's order. What goes over the ends of
+    the span is there in full; a stretch without a running owner counts where its middle is, a move
+    in the totals where it ended.
+    """
     document = timeline_document(timeline)
-    totals = document["totals"]
+    from_ms = timeline.from_ms if span.from_ms is None else max(timeline.from_ms, span.from_ms)
+    to_ms = timeline.to_ms if span.until_ms is None else min(timeline.to_ms, span.until_ms)
+    totals = timeline.totals("all", span.from_ms, span.until_ms).document()
     counted = {name: totals[name] for name in ("moves", "rounds", "stopped_ms", "tasks_stopped", "longest_ms")}
-    plain = {name: document[name] for name in ("log_id", "led_by", "assignor", "from_ms", "to_ms", "facts", "rejections")}
-    stretches = [{"task": each["task"], **stretch} for each in document["not_running"] for stretch in each["stretches"]]
-    rows = {**document, "unavailability": stretches, "costs": [attrs.asdict(each) for each in costs_of(timeline)]}
-    head = {**_head(unit), **plain, **counted, "tasks": len(timeline.tasks), "differs_at": timeline.first_divergence, "problem": None}
+    plain = {name: document[name] for name in ("log_id", "led_by", "assignor", "facts", "rejections")}
+    stopped = timeline.stopped(*(default if end is None else end for end, default in ((span.from_ms, timeline.from_ms), (span.until_ms, _END_MS))))
+    rows = {
+        **{name: [row for row in document[name] if _is_in(span, name, row)] for name in TABLES if name in document},
+        "unavailability": [{"task": str(task), "from_ms": since, "to_ms": to} for task, stretches in stopped.items() for since, to in stretches],
+        "imbalance": _levels(document["imbalance"], span),
+        "costs": [attrs.asdict(each) for each in costs_of(timeline, span.from_ms, span.until_ms)],
+    }
+    head = {**_head(unit), **plain, "from_ms": from_ms, "to_ms": to_ms, **counted, "tasks": len(timeline.tasks)}
+    head |= {"differs_at": timeline.first_divergence, "problem": None}
     return {"groups": head, **{table: [{name: row[name] for name, _ in TABLES[table]} for row in rows[table]] for table in TABLES}}
+
+
+_END_MS = 2**62
+_SPANS = {"moves": ("began_ms", "ended_ms"), "members": ("joined_ms", "ended_ms")}
+"""Columns with the begin and the end of a table's rows, where they are not from_ms and to_ms."""
+
+
+def _is_in(span: Span, table: str, row: dict[str, Any]) -> bool:
+    if "append_ms" in row:
+        return span.has(row["append_ms"])
+    begin, end = _SPANS.get(table, ("from_ms", "to_ms"))
+    return span.touches(row[begin], row[end])
+
+
+def _levels(levels: list[dict[str, Any]], span: Span) -> list[dict[str, Any]]:
+    """The levels of a curve in the span, with the one at its begin."""
+    before = [each for each in levels if span.from_ms is not None and each["append_ms"] < span.from_ms][-1:]
+    return before + [each for each in levels if span.has(each["append_ms"])]
 
 
 def _head(unit: Unit) -> dict[str, Any]:
@@ -89,7 +131,7 @@ def schema() -> Any:
     return pa.schema([("groups", struct(GROUPS)), *((table, pa.list_(struct(columns))) for table, columns in TABLES.items())])
 
 
-def spark_timeline(spark: Any, units: Sequence[Unit]) -> dict[str, Any]:
+def spark_timeline(spark: Any, units: Sequence[Unit], span: Span = ALWAYS) -> dict[str, Any]:
     """Returns table -> DataFrame: `groups` and those of TABLES, each with `group` first; `seq`
     counts a group's rows from 0.
 
@@ -97,7 +139,7 @@ def spark_timeline(spark: Any, units: Sequence[Unit]) -> dict[str, Any]:
     """
     from pyspark.sql import functions as f
 
-    rows = kept(over_groups(spark, units, timeline_group, schema()))
+    rows = kept(over_groups(spark, units, partial(timeline_group, span=span), schema(), last_day=span.last_day))
     tables = {"groups": rows.select("groups.*")}
     for table, columns in TABLES.items():
         exploded = rows.select(f.col("groups.group").alias("group"), f.posexplode(table).alias("seq", "row"))
@@ -124,11 +166,11 @@ def write_tables(tables: dict[str, Any], folder: Path) -> dict[str, int]:
     }
 
 
-def plain_tables(units: Sequence[Unit]) -> dict[str, list[dict[str, Any]]]:
+def plain_tables(units: Sequence[Unit], span: Span = ALWAYS) -> dict[str, list[dict[str, Any]]]:
     """Returns the same tables without Spark, one group after the other, in the order of `units`."""
     found: dict[str, list[dict[str, Any]]] = {"groups": [], **{name: [] for name in TABLES}}
     for unit in units:
-        answer = timeline_group(unit)
+        answer = timeline_group(unit, span)
         found["groups"].append(answer["groups"])
         for name in TABLES:
             found[name] += [{"group": unit.group, "seq": seq, **row} for seq, row in enumerate(answer[name])]

@@ -11,13 +11,16 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import attrs
+
 from equipoise.events.errors import InputError
+from equipoise.replay.spans import ALWAYS, Span
 from equipoise.replay.spark.groups import Unit, over_groups, problem_of
 from equipoise.replay.spark.results import sorted_batches
 from equipoise.replay.whatif.advice import advise, pareto_front
 from equipoise.replay.whatif.evaluate import Configuration, Outcome, WhatIf, behaviour_versions, what_if_recorded
 from equipoise.replay.whatif.ranking import LEADING, Ranking, compared
-from equipoise.replay.whatif.recording import METRICS, read_recording
+from equipoise.replay.whatif.recording import METRICS, NotThereError, read_recording
 
 COLUMNS = (
     ("group", "string"),
@@ -48,15 +51,19 @@ _NUMBERS = ("facts", "recorded_task_seconds", "simulated_task_seconds")
 """The last two: unavailability of the group as it is, both measured in the same way."""
 
 
-def what_if_group(unit: Unit, configurations: Sequence[Configuration], seeds: Sequence[int]) -> dict[str, Any]:
+def what_if_group(unit: Unit, configurations: Sequence[Configuration], seeds: Sequence[int], span: Span = ALWAYS) -> dict[str, Any]:
     """Answers for one group: `document` is the output of ``equipoise what-if --json``, `advice` its
-    one line, `outcomes` its rows of COLUMNS.
+    one line, `outcomes` its rows of COLUMNS. A group without a fact in the span has 0 facts and no
+    outcomes.
     """
     head = {"group": unit.group, "location": unit.location}
     nothing: dict[str, Any] = {**head, **dict.fromkeys((*_NUMBERS, "document", "advice", "problem")), "outcomes": []}
     try:
-        recording = read_recording(unit.entries(), group=unit.group, behaviour_versions=behaviour_versions(configurations))
+        entries = attrs.evolve(unit, last_day=span.last_day).entries()
+        recording = read_recording(entries, group=unit.group, behaviour_versions=behaviour_versions(configurations), span=span)
         answer = what_if_recorded(recording, configurations, seeds=seeds)
+    except NotThereError:
+        return {**nothing, "facts": 0}
     except Exception as error:  # noqa: BLE001 - one group's defect is one row: the others go on
         return {**nothing, "problem": problem_of(error)}
     advice, best = advise(answer), pareto_front(answer)
@@ -111,14 +118,17 @@ def schema() -> Any:
     return pa.schema([*texts, ("facts", pa.int64()), *((name, pa.float64()) for name in _NUMBERS[1:]), ("outcomes", pa.list_(outcome))])
 
 
-def what_if_rows(spark: Any, units: Sequence[Unit], configurations: Sequence[Configuration], seeds: Sequence[int]) -> Any:
+def what_if_rows(
+    spark: Any, units: Sequence[Unit], configurations: Sequence[Configuration], seeds: Sequence[int], span: Span = ALWAYS
+) -> Any:
     """Returns a DataFrame with one row for each unit. Raises InputError for two configurations of
     one name.
     """
     names = [each.name for each in configurations]
     if len(set(names)) < len(names):
         raise InputError(f"configuration {next(name for name in names if names.count(name) > 1)!r}: there are two of that name; give each its own")
-    return over_groups(spark, units, partial(what_if_group, configurations=tuple(configurations), seeds=tuple(seeds)), schema())
+    work = partial(what_if_group, configurations=tuple(configurations), seeds=tuple(seeds), span=span)
+    return over_groups(spark, units, work, schema(), last_day=span.last_day)
 
 
 def spark_what_if(spark: Any, units: Sequence[Unit], configurations: Sequence[Configuration], *, seeds: Sequence[int] = (0,)) -> Any:
@@ -144,11 +154,13 @@ def ranking_of(costs: Any) -> Ranking:
     return ranking
 
 
-def plain_rows(units: Sequence[Unit], configurations: Sequence[Configuration], *, seeds: Sequence[int] = (0,)) -> list[dict[str, Any]]:
+def plain_rows(
+    units: Sequence[Unit], configurations: Sequence[Configuration], *, seeds: Sequence[int] = (0,), span: Span = ALWAYS
+) -> list[dict[str, Any]]:
     """Returns the same rows without Spark, one group after the other."""
     found: list[dict[str, Any]] = []
     for unit in units:
-        answer = what_if_group(unit, configurations, seeds)
+        answer = what_if_group(unit, configurations, seeds, span)
         head = {"group": unit.group, "location": unit.location}
         nothing = {**dict.fromkeys(name for name, _ in COLUMNS), "error": answer["problem"]}
         found += [{**head, **row} for row in answer["outcomes"]] or [{**nothing, **head}]

@@ -61,27 +61,28 @@ class DriftFinder:
         self._rounds = self._differing = self._failed = 0
         self._first: tuple[int, int, str] | None = None
 
-    def observe(self, step: ReplayStep, assignor: Assignor | None) -> None:
-        """Takes a step. `assignor`: of the group. Raises InputError when it has no such version.
+    def observe(self, step: ReplayStep, assignor: Assignor | None, *, counts: bool = True) -> None:
+        """Takes a step. `assignor`: of the group. `counts`: False: what is otherwise there is only
+        remembered. Raises InputError when it has no such version.
         """
         call = step.assignor_call
         if call is None or assignor is None or not call.problem.members:  # without members only its settings are looked at
             return
-        self._rounds += 1
+        self._rounds += counts
         other = other_version(assignor, self.behaviour_version)
         if other.version == assignor.version:
             return
         try:
             plan = other.assign(self._asked(call.problem))
         except Exception as error:  # noqa: BLE001 - of another version of an assignor, which may be anybody's: that is what is looked for
-            self._failed += 1
+            self._failed += counts
             self._former = _Former()
-            self._note(step, f"it cannot answer: {' '.join(str(error).split()):.300}")
+            self._note(step, counts, f"it cannot answer: {' '.join(str(error).split()):.300}")
             return
         self._former = _Former(call.plan.memory, call.plan.revocations, plan.memory, plan.revocations)
         found = difference(call.plan, plan)
         if found is not None:
-            self._note(step, found)
+            self._note(step, counts, found)
 
     def _asked(self, problem: AssignmentProblem) -> AssignmentProblem:
         """The problem with what the other version remembers, unless the group has to forget."""
@@ -92,9 +93,9 @@ class DriftFinder:
             problem = attrs.evolve(problem, revocations=former.own_revocations)
         return problem
 
-    def _note(self, step: ReplayStep, text: str) -> None:
-        self._differing += 1
-        if self._first is None:
+    def _note(self, step: ReplayStep, counts: bool, text: str) -> None:
+        self._differing += counts
+        if counts and self._first is None:
             self._first = step.record.offset, step.record.append_ms, text
 
     def drift(self) -> Drift:

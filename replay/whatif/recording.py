@@ -11,15 +11,21 @@ from typing import Any
 
 import attrs
 
+from equipoise.events.errors import InputError
 from equipoise.events.records import Entry
 from equipoise.replay.recorded_inputs import RecordedInputs, RecordedInputsReader, Window, sum_windows
 from equipoise.replay.replayer import Replayer
 from equipoise.replay.simulation.measures import Costs, Notes, ProcessLifetime
 from equipoise.replay.simulation.world import Ownership
+from equipoise.replay.spans import ALWAYS, Span, SpanReader
 from equipoise.replay.timelines.build import TimelineBuilder
 from equipoise.replay.timelines.values import Timeline
 from equipoise.replay.whatif.drift import Drift, DriftFinder
 from equipoise.replay.whatif.fit import Fit, Fitting
+
+
+class NotThereError(InputError):
+    """The group has no fact in the span."""
 
 
 @attrs.frozen(kw_only=True)
@@ -90,20 +96,25 @@ class Recording:
         return self.inputs.end_ms - self.inputs.start.at_ms
 
 
-def read_recording(entries: Iterable[Entry], *, group: str | None = None, behaviour_versions: Sequence[int | str] = ()) -> Recording:
+def read_recording(
+    entries: Iterable[Entry], *, group: str | None = None, behaviour_versions: Sequence[int | str] = (), span: Span = ALWAYS
+) -> Recording:
     """Reads a log in one pass; memory grows with the number of changes, not of records.
     `behaviour_versions`: others of the group's assignor, to compare its answers with
-    (`equipoise.replay.whatif.drift`).
+    (`equipoise.replay.whatif.drift`). `span`: costs are those of that time, instead of the marked
+    windows; what was before is simulated, too, and not counted.
 
-    Raises InputError for several groups of which none is named, for a group that is absent, or
-    without configuration or topology. Raises GroupHalted as `build_timeline` does, and what reading
-    the log raises.
+    Raises NotThereError when the group has no fact in the span; InputError for several groups of
+    which none is named, for a group that is absent, or without configuration or topology. Raises
+    GroupHalted as `build_timeline` does, and what reading the log raises.
     """
     reader = RecordedInputsReader(group=group, announce_closes=None)
     fitting = Fitting(group=group)
 
+    within = SpanReader(entries, span)
+
     def tapped() -> Iterator[Entry]:
-        for entry in entries:
+        for entry in within:
             reader.take(entry)
             fitting.take(entry)
             yield entry
@@ -111,12 +122,21 @@ def read_recording(entries: Iterable[Entry], *, group: str | None = None, behavi
     replayer = Replayer(group)
     builder = TimelineBuilder(replayer)
     drifts = [DriftFinder(each) for each in behaviour_versions]
-    for step in replayer.follow(tapped()):
-        builder.observe(step)
-        for each in drifts:
-            each.observe(step, replayer.assignor)
+    try:
+        for step in replayer.follow(tapped()):
+            builder.observe(step)
+            for each in drifts:
+                each.observe(step, replayer.assignor, counts=span.has(step.record.append_ms))
+    except InputError:
+        if span == ALWAYS or within.facts:
+            raise
+    if span != ALWAYS and not within.facts:
+        raise NotThereError("the log has no fact of the group in this span; name another one")
     timeline = builder.timeline()
     inputs = reader.inputs()
+    if span != ALWAYS:
+        window = _window(span, inputs)
+        inputs, timeline = attrs.evolve(inputs, windows=(window,)), attrs.evolve(timeline, windows=(window,))
     fit = fitting.fit()
     seen = seen_in(timeline, fit)
     measured = [window.measured["totals"] for window in inputs.windows if window.measured is not None]
@@ -128,9 +148,15 @@ def read_recording(entries: Iterable[Entry], *, group: str | None = None, behavi
         fit=fit,
         recorded=seen,
         metrics_source="measured" if measured else "log",
-        facts=timeline.facts,
+        facts=timeline.facts if span == ALWAYS else within.facts,
         drifts=tuple(each.drift() for each in drifts),
     )
+
+
+def _window(span: Span, inputs: RecordedInputs) -> Window:
+    start_ms = inputs.start.at_ms if span.from_ms is None else max(inputs.start.at_ms, span.from_ms)
+    end_ms = inputs.end_ms if span.until_ms is None else min(inputs.end_ms, span.until_ms)
+    return Window(label="span", start_ms=start_ms, end_ms=max(start_ms, end_ms), measured=None)
 
 
 def seen_in(timeline: Timeline, fit: Fit) -> Metrics:

@@ -29,6 +29,7 @@ from equipoise.events.log.parquet.store import ArchivePartition
 from equipoise.events.log.parquet.stores import store_at
 from equipoise.events.log.parquet.writing import Writer
 from equipoise.events.log.rows import DecisionRow, FactRow, Row
+from equipoise.replay.spans import ALWAYS, Span
 from equipoise.replay.spark.groups import Unit, Work, dealt, over_groups, units_of
 from equipoise.replay.spark.timeline import GROUPS, TABLES, plain_tables, spark_timeline, timeline_group, write_tables
 from equipoise.replay.spark.timeline import schema as timeline_schema
@@ -220,15 +221,22 @@ def test_spark_bad_location_is_refused_before_spark_starts(tmp_path: Path) -> No
 @pytest.mark.slow
 def test_spark_tables_equal_those_of_the_plain_function(spark: Any, fleet: Path, tmp_path: Path) -> None:
     units = units_of([str(fleet)])
-    tables = spark_timeline(spark, units)
+    plain = plain_tables(units)
+    ends = [row["to_ms"] for row in plain["groups"]]
+    assert_same_tables(spark, units, ALWAYS, tmp_path / "history")
+    assert_same_tables(spark, units, Span(min(ends) - 60_000, max(ends) - 60_000), tmp_path / "span")
+
+
+def assert_same_tables(spark: Any, units: Sequence[Unit], span: Span, folder: Path) -> None:
+    tables = spark_timeline(spark, units, span)
     with tasks_of_first_stage(spark) as tasks:
-        write_tables(tables, tmp_path / "history")
+        write_tables(tables, folder)
     assert tasks == [4]
     tables["groups"].unpersist()
-    plain = plain_tables(units)
+    plain = plain_tables(units, span)
     kinds = {"string": pa.string(), "int64": pa.int64()}
     for name in ("groups", *TABLES):
-        written = ds.dataset(tmp_path / "history" / name).to_table()
+        written = ds.dataset(folder / name).to_table()
         columns = GROUPS if name == "groups" else (("group", "string"), ("seq", "int64"), *TABLES[name])
         expected = pa.Table.from_pylist(plain[name], schema=pa.schema([(column, kinds[kind]) for column, kind in columns]))
         assert written.column_names == expected.column_names

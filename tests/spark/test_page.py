@@ -28,6 +28,7 @@ def test_commands_of_each_task_run_on_an_archive(spark: Any, fleet: Path, tmp_pa
     for line in lines:
         program, *words = line.split()
         assert program == "equipoise"
+        words = [{"2026-11-01": "2026-09-01", "2026-12-01": "2026-10-01"}.get(word, word) for word in words]  # when the fleet lived
         result = CliRunner().invoke(main, [*words, *(["--seeds", "1"] if "what-if" in words else [])])
         assert result.exit_code == 0, f"{line}\n{result.output}"
         printed.append(result.stdout)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from equipoise.cli.params import TIME
 from equipoise.events.errors import InputError
 from equipoise.replay.wording import groups_text
 
@@ -27,6 +28,12 @@ def archives(run: F) -> F:
     run = click.option("--group", "patterns", multiple=True, metavar="PATTERN", help="These groups only, as 'orders-*'; may be given again.")(run)
     run = click.argument("locations", metavar="ARCHIVE...", nargs=-1, required=True)(run)
     return spark_options(run)
+
+
+def span_options(run: F) -> F:
+    """Options that name a span of time: ``from_``, ``until``."""
+    run = click.option("--until", metavar="TIME", type=TIME, help="Leave out what began later.")(run)
+    return click.option("--from", "from_", metavar="TIME", type=TIME, help="Leave out what was over before, as 2026-11-23T09:30 (UTC).")(run)
 
 
 def spark_options(run: F) -> F:

@@ -10,7 +10,7 @@ import click
 
 from equipoise.cli.command import command
 from equipoise.cli.screen import Part, Screen, Table
-from equipoise.cli.spark.shared import archives, spark_session, units
+from equipoise.cli.spark.shared import archives, span_options, spark_session, units
 from equipoise.output import check_tables, new_tables
 from equipoise.replay.wording import counted
 
@@ -19,9 +19,17 @@ _MOST_ROWS = 40
 
 @command("timeline", short_help="Write the history of every group as Parquet tables.")
 @archives
+@span_options
 @click.option("--to", "folder", metavar="FOLDER", required=True, help="Folder to write, or s3://, gs:// or abfs://; tables in it are replaced.")
 def timeline(
-    screen: Screen, locations: tuple[str, ...], patterns: tuple[str, ...], master: str | None, settings: tuple[str, ...], folder: str
+    screen: Screen,
+    locations: tuple[str, ...],
+    patterns: tuple[str, ...],
+    master: str | None,
+    settings: tuple[str, ...],
+    folder: str,
+    from_: int | None,
+    until: int | None,
 ) -> int:
     """Write the history of every group of the archives, as `equipoise timeline` has it: the tables
     groups, intervals, unavailability, moves, rounds, imbalance, copies, members and costs, each a
@@ -36,15 +44,16 @@ def timeline(
       equipoise spark timeline archive/ --to history/
       duckdb -c "select * from 'history/unavailability/*.parquet' order by to_ms - from_ms desc"
     """
+    from equipoise.replay.spans import Span
     from equipoise.replay.spark.results import check_complete
     from equipoise.replay.spark.timeline import TABLES, costs_by_group, spark_timeline, write_tables
     from equipoise.replay.timelines.costs import by_cause, by_group
 
-    names = frozenset({"groups", *TABLES})
+    names, span = frozenset({"groups", *TABLES}), Span(from_, until)
     check_tables("--to", folder, names)
     found = units(locations, patterns)
     with spark_session(master, settings) as spark:
-        tables = spark_timeline(spark, found)
+        tables = spark_timeline(spark, found, span)
         groups = sorted((row.asDict() for row in tables["groups"].collect()), key=lambda row: row["group"])
         check_complete(len(groups), found)
         with new_tables("--to", folder, names) as part:

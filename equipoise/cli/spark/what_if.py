@@ -10,7 +10,7 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.params import WholeNumber
 from equipoise.cli.screen import Part, Screen, Table
-from equipoise.cli.spark.shared import archives, spark_session, units
+from equipoise.cli.spark.shared import archives, span_options, spark_session, units
 from equipoise.cli.what_if import MEASURES, swept
 from equipoise.events.errors import InputError
 from equipoise.output import check_tables, new_tables
@@ -21,6 +21,7 @@ _MOST_ROWS = 40
 
 @command("what-if", short_help="Simulate other settings on the history of every group.")
 @archives
+@span_options
 @click.option(
     "--config", "files", multiple=True, type=click.Path(path_type=Path), metavar="FILE", help="TOML file with configurations; may be repeated."
 )
@@ -45,6 +46,8 @@ def what_if(
     dimensions: tuple[str, ...],
     seeds: int,
     folder: str | None,
+    from_: int | None,
+    until: int | None,
 ) -> int:
     """Simulate other settings for every group of the archives, as `equipoise what-if` does: each
     log is read once and each configuration simulated. Rank the configurations by what each saves
@@ -62,6 +65,7 @@ def what_if(
       equipoise spark what-if archive/ --sweep behaviour_version=latest --json | jq '.drifts[]'
       equipoise spark what-if archive/ --config calm.toml --json | jq -r '.groups[].advice'
     """
+    from equipoise.replay.spans import Span
     from equipoise.replay.spark.results import check_complete, kept, write_rows, write_table
     from equipoise.replay.spark.what_if import by_configuration, ranking_of, what_if_rows
     from equipoise.replay.whatif.ranking import RANKED
@@ -72,9 +76,10 @@ def what_if(
         raise InputError("--sweep or --config: name what to try, as --sweep max_warmups=1,2,4")
     if folder is not None:
         check_tables("--to", folder, _TABLES)
+    span = Span(from_, until)
     found = units(locations, patterns)
     with spark_session(master, settings) as spark:
-        rows = kept(what_if_rows(spark, found, configurations, range(seeds)))
+        rows = kept(what_if_rows(spark, found, configurations, range(seeds), span))
         costs = by_configuration(rows)
         groups = sorted((row.asDict() for row in rows.drop("outcomes", "document").collect()), key=lambda row: (row["group"], row["location"]))
         check_complete(len(groups), found)

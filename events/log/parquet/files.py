@@ -24,7 +24,7 @@ import contextlib
 import datetime as dt
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -175,6 +175,14 @@ def part_of(store: Store, name: str) -> Part | None:
         store=store, name=name, partition=partition, first_row=first_row, next_row=next_row,
         first_offset=first_offset, next_offset=next_offset, crc32=int(match[6], 16),
     )  # fmt: skip
+
+
+def until_day(parts: Sequence[Part], last_day: str | None) -> list[Part]:
+    """Returns the files of a partition up to the last one of that day (``2026-03-01``) or an
+    earlier one; at least the first, which opens the log. None: all.
+    """
+    last = max((at for at, part in enumerate(parts) if last_day is None or part.day <= last_day), default=0)
+    return list(parts[: last + 1])
 
 
 def covering(parts: list[Part]) -> list[Part]:

@@ -56,12 +56,12 @@ class ArchiveLog:
         make_archive(self.store)
         self._appended = self.part(self._named or 0, mode)
 
-    def part(self, partition: int, mode: Mode = "r", parts: Sequence[Part] | None = None) -> ArchivePartition:
-        """Opens one of its partitions. `parts`: its files, if they are known."""
+    def part(self, partition: int, mode: Mode = "r", parts: Sequence[Part] | None = None, last_day: str | None = None) -> ArchivePartition:
+        """Opens one of its partitions. `parts`, `last_day`: see `ArchivePartition`."""
         if partition >= MOST_PARTITIONS:
             raise InputError(f"{self.location}: partition {partition}; an archive has at most {MOST_PARTITIONS}")
         location = self.location if self._named is not None else f"{self.location}?partition={partition}"
-        return ArchivePartition(self.store, partition, mode, location, parts)
+        return ArchivePartition(self.store, partition, mode, location, parts, last_day)
 
     @property
     def absolute_location(self) -> str:

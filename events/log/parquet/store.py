@@ -20,6 +20,7 @@ from equipoise.events.log.parquet.files import (
     from_row,
     last_numbers,
     rows_of_groups,
+    until_day,
 )
 from equipoise.events.log.parquet.stores import Lock, Store
 from equipoise.events.log.parquet.writing import Writer, appender
@@ -36,11 +37,15 @@ class ArchivePartition(StoredLog):
     """One partition of an archive. `equipoise.events.log.parquet.files` describes its files.
 
     A reading of one group checks only the offsets of other groups' rows, so damage to one group's
-    rows does not keep others from being read. `parts`: its files, if they are known.
+    rows does not keep others from being read. `parts`: its files, if they are known. `last_day`:
+    files that are entirely after it are not read; None: all are.
     """
 
-    def __init__(self, store: Store, partition: int, mode: Mode, location: str, parts: Sequence[Part] | None = None) -> None:
+    def __init__(
+        self, store: Store, partition: int, mode: Mode, location: str, parts: Sequence[Part] | None = None, last_day: str | None = None
+    ) -> None:
         super().__init__(location, mode)
+        self._last_day = last_day
         self.store = store
         self.partition: int = partition
         self._lock: Lock | None = None
@@ -63,7 +68,7 @@ class ArchivePartition(StoredLog):
             raise
 
     def _list(self) -> list[Part]:
-        return covering(by_partition(all_parts(self.store)).get(self.partition, []))
+        return until_day(covering(by_partition(all_parts(self.store)).get(self.partition, [])), self._last_day)
 
     def _sweep(self, *, everything: bool) -> None:
         """Removes unfinished files of a killed writer; with `everything`, also all rows, for a new
