@@ -256,8 +256,10 @@ def test_spark_tables_agree_with_the_timeline(fleet: Path) -> None:
 
 @pytest.mark.slow
 def test_spark_group_without_a_history_is_one_row(spark: Any, damaged: Path, tmp_path: Path) -> None:
-    result = CliRunner().invoke(main, ["spark", "timeline", str(damaged), "--to", str(tmp_path / "history"), "--json"])
+    wanted = ("spark", "timeline", str(damaged), "--to", str(tmp_path / "history"), "--html", str(tmp_path / "page.html"), "--json")
+    result = CliRunner().invoke(main, wanted)
     assert result.exit_code == 2, result.output
+    assert (tmp_path / "page.html").read_text(encoding="utf-8").count("<table>") == 2
     document = json.loads(result.stdout)
     check("spark-timeline", document)
     assert [(row["group"], row["problem"] is None) for row in document["groups"]] == [("", False), ("g000", False), ("g001", True), ("g003", True)]
@@ -294,8 +296,11 @@ def _place(row: dict[str, Any]) -> tuple[str, int]:
 def test_spark_what_if_ranks_as_the_plain_function_does(spark: Any, damaged: Path, tmp_path: Path) -> None:
     """Of another behaviour version, too: how many rounds it decides otherwise, and the first."""
     wanted = ("spark", "what-if", str(damaged), "--sweep", "behaviour_version=1,latest", "--seeds", "1")
-    result = CliRunner().invoke(main, [*wanted, "--to", str(tmp_path / "costs"), "--json"])
+    result = CliRunner().invoke(main, [*wanted, "--to", str(tmp_path / "costs"), "--html", str(tmp_path / "costs.html"), "--json"])
     assert result.exit_code == 2, result.output
+    page = (tmp_path / "costs.html").read_text(encoding="utf-8")
+    assert page.count("<table>") == 4
+    assert "<td>behaviour_version=1</td>" in page
     document = json.loads(result.stdout)
     check("spark-what-if", document)
     asked = [Configuration(name=f"behaviour_version={each}", behaviour_version=each) for each in (1, "latest")]

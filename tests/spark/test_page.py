@@ -35,6 +35,7 @@ def test_commands_of_each_task_run_on_an_archive(spark: Any, fleet: Path, tmp_pa
         folder = words[words.index("--to") + 1]
         for table in re.findall(rf"`{folder}(\w+)`", by_task):
             assert ds.dataset(tmp_path / folder / table).count_rows() > 0
+    assert (tmp_path / "costs.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     assert any("what began it" in text for text in printed)
     assert any("task-s saved" in text for text in printed)
     assert any("behaviour_version=latest: decides 0 of " in text for text in printed)

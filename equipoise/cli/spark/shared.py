@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from equipoise.cli.page import render_parts
 from equipoise.cli.params import TIME
+from equipoise.cli.screen import Part, Screen
 from equipoise.events.errors import InputError
+from equipoise.output import Kind, write_file
 from equipoise.replay.wording import groups_text
 
 if TYPE_CHECKING:
@@ -34,6 +37,19 @@ def span_options(run: F) -> F:
     """Options that name a span of time: ``from_``, ``until``."""
     run = click.option("--until", metavar="TIME", type=TIME, help="Leave out what began later.")(run)
     return click.option("--from", "from_", metavar="TIME", type=TIME, help="Leave out what was over before, as 2026-11-23T09:30 (UTC).")(run)
+
+
+html_option = click.option(
+    "--html", "html_path", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Also write the answer as an HTML page to FILE."
+)
+"""Decorator: ``html_path``."""
+
+
+def write_page(screen: Screen, path: Path | None, title: str, parts: Sequence[Part]) -> None:
+    """Writes the parts of an answer as a page, if one is wanted."""
+    if path is not None:
+        write_file("--html", path, Kind.PAGE, render_parts(title, parts))
+        screen.remark(f"wrote {path}")
 
 
 def spark_options(run: F) -> F:

@@ -4,14 +4,15 @@ tables.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
 from equipoise.cli.command import command
 from equipoise.cli.screen import Part, Screen, Table
-from equipoise.cli.spark.shared import archives, span_options, spark_session, units
-from equipoise.output import check_tables, new_tables
+from equipoise.cli.spark.shared import archives, html_option, span_options, spark_session, units, write_page
+from equipoise.output import Kind, check_files, check_tables, new_tables
 from equipoise.replay.wording import counted
 
 _MOST_ROWS = 40
@@ -20,6 +21,7 @@ _MOST_ROWS = 40
 @command("timeline", short_help="Write the history of every group as Parquet tables.")
 @archives
 @span_options
+@html_option
 @click.option("--to", "folder", metavar="FOLDER", required=True, help="Folder to write, or s3://, gs:// or abfs://; tables in it are replaced.")
 def timeline(
     screen: Screen,
@@ -30,6 +32,7 @@ def timeline(
     folder: str,
     from_: int | None,
     until: int | None,
+    html_path: Path | None,
 ) -> int:
     """Write the history of every group of the archives, as `equipoise timeline` has it: the tables
     groups, intervals, unavailability, moves, rounds, imbalance, copies, members and costs, each a
@@ -51,6 +54,7 @@ def timeline(
 
     names, span = frozenset({"groups", *TABLES}), Span(from_, until)
     check_tables("--to", folder, names)
+    check_files(("--html", html_path, Kind.PAGE))
     found = units(locations, patterns)
     with spark_session(master, settings) as spark:
         tables = spark_timeline(spark, found, span)
@@ -64,6 +68,7 @@ def timeline(
     causes, of_groups = by_cause(costs), by_group(costs)
     said = ", ".join(f"{name} {count:,}" for name, count in counts.items())
     parts: list[Part] = [f"{counted(len(groups), 'group')}, rows in {folder}: {said}", _causes_table(causes), *_groups(groups, of_groups, folder)]
+    write_page(screen, html_path, f"{', '.join(locations)}: what groups cost", parts)
     screen.answer(
         {
             "folder": folder,

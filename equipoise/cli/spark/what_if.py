@@ -10,10 +10,10 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.params import WholeNumber
 from equipoise.cli.screen import Part, Screen, Table
-from equipoise.cli.spark.shared import archives, span_options, spark_session, units
+from equipoise.cli.spark.shared import archives, html_option, span_options, spark_session, units, write_page
 from equipoise.cli.what_if import MEASURES, swept
 from equipoise.events.errors import InputError
-from equipoise.output import check_tables, new_tables
+from equipoise.output import Kind, check_files, check_tables, new_tables
 from equipoise.replay.wording import counted, day_text
 
 _MOST_ROWS = 40
@@ -22,6 +22,7 @@ _MOST_ROWS = 40
 @command("what-if", short_help="Simulate other settings on the history of every group.")
 @archives
 @span_options
+@html_option
 @click.option(
     "--config", "files", multiple=True, type=click.Path(path_type=Path), metavar="FILE", help="TOML file with configurations; may be repeated."
 )
@@ -48,6 +49,7 @@ def what_if(
     folder: str | None,
     from_: int | None,
     until: int | None,
+    html_path: Path | None,
 ) -> int:
     """Simulate other settings for every group of the archives, as `equipoise what-if` does: each
     log is read once and each configuration simulated. Rank the configurations by what each saves
@@ -76,6 +78,7 @@ def what_if(
         raise InputError("--sweep or --config: name what to try, as --sweep max_warmups=1,2,4")
     if folder is not None:
         check_tables("--to", folder, _TABLES)
+    check_files(("--html", html_path, Kind.PAGE))
     span = Span(from_, until)
     found = units(locations, patterns)
     with spark_session(master, settings) as spark:
@@ -92,7 +95,9 @@ def what_if(
                 write_rows(ranked, RANKED, part / "ranking")
         rows.unpersist()
     drifts = sorted(ranking.drifts, key=lambda each: (-each["rounds_differing"], each["group"], each["location"], each["configuration"]))
-    parts = [_trust(groups), _ranking_table(ranked), _sums_table(ranked, len(groups)), *_drift_parts(ranked, drifts), *_advice_parts(groups)]
+    parts: list[Part] = [_trust(groups), _ranking_table(ranked), _sums_table(ranked, len(groups))]
+    parts += [*_drift_parts(ranked, drifts), *_advice_parts(groups)]
+    write_page(screen, html_path, f"{', '.join(locations)}: what settings would have cost", parts)
     screen.answer({"seeds": seeds, "configurations": ranked, "drifts": drifts, "groups": groups}, *parts)
     return 2 if any(each["problem"] for each in groups) else 0
 
