@@ -18,9 +18,10 @@ from equipoise.replay.spans import ALWAYS, Span
 from equipoise.replay.spark.groups import Unit, over_groups, problem_of
 from equipoise.replay.spark.results import sorted_batches
 from equipoise.replay.whatif.advice import advise, pareto_front
-from equipoise.replay.whatif.evaluate import Configuration, Outcome, WhatIf, behaviour_versions, what_if_recorded
+from equipoise.replay.whatif.drift import Drift
+from equipoise.replay.whatif.evaluate import Configuration, Outcome, WhatIf, behaviour_versions, configured_as, what_if_recorded
 from equipoise.replay.whatif.ranking import LEADING, Ranking, compared
-from equipoise.replay.whatif.recording import METRICS, NotThereError, read_recording
+from equipoise.replay.whatif.recording import METRICS, NotThereError, Recording, read_recording
 
 COLUMNS = (
     ("group", "string"),
@@ -54,13 +55,16 @@ _NUMBERS = ("facts", "recorded_task_seconds", "simulated_task_seconds")
 def what_if_group(unit: Unit, configurations: Sequence[Configuration], seeds: Sequence[int], span: Span = ALWAYS) -> dict[str, Any]:
     """Answers for one group: `document` is the output of ``equipoise what-if --json``, `advice` its
     one line, `outcomes` its rows of COLUMNS. A group without a fact in the span has 0 facts and no
-    outcomes.
+    outcomes. Without seeds nothing is simulated: rows have only what another behaviour version
+    decides otherwise.
     """
     head = {"group": unit.group, "location": unit.location}
     nothing: dict[str, Any] = {**head, **dict.fromkeys((*_NUMBERS, "document", "advice", "problem")), "outcomes": []}
     try:
         entries = attrs.evolve(unit, last_day=span.last_day).entries()
         recording = read_recording(entries, group=unit.group, behaviour_versions=behaviour_versions(configurations), span=span)
+        if not seeds:
+            return {**nothing, "facts": recording.facts, "outcomes": _drifts_alone(recording, configurations)}
         answer = what_if_recorded(recording, configurations, seeds=seeds)
     except NotThereError:
         return {**nothing, "facts": 0}
@@ -88,9 +92,8 @@ def outcomes_of(answer: WhatIf, best: Sequence[str]) -> list[dict[str, Any]]:
 
 def _outcome(answer: WhatIf, seq: int, outcome: Outcome, is_front: bool) -> dict[str, Any]:
     metrics: dict[str, Any] = dict.fromkeys(METRICS) if outcome.metrics is None else dict(outcome.metrics.as_json())
-    asked = behaviour_versions([outcome.configuration])
-    drift = next((each for each in answer.drifts if each.behaviour_version in asked), None)
     return {
+        **_drift(answer.drifts, outcome.configuration),
         "seq": seq,
         "configuration": outcome.configuration.name,
         "assignor": outcome.assignor,
@@ -98,14 +101,31 @@ def _outcome(answer: WhatIf, seq: int, outcome: Outcome, is_front: bool) -> dict
         "changes": json.dumps(dict(outcome.configuration.settings), sort_keys=True),
         **{name: None if value is None else float(value) for name, value in metrics.items()},
         "compared": None if seq == 0 else compared(outcome, answer.factual),
-        "rounds": None if drift is None else drift.rounds,
-        "rounds_differing": None if drift is None else drift.differing,
-        "differs_at": None if drift is None else drift.offset,
-        "differs_at_ms": None if drift is None else drift.append_ms,
-        "difference": None if drift is None else drift.difference,
         "front": is_front,
         "error": outcome.error or None,
     }
+
+
+def _drift(drifts: Sequence[Drift], configuration: Configuration) -> dict[str, Any]:
+    asked = behaviour_versions([configuration])
+    found = next((each for each in drifts if each.behaviour_version in asked), None)
+    return {name: None if found is None else getattr(found, field) for name, field in _DRIFT.items()}
+
+
+_DRIFT = {"rounds": "rounds", "rounds_differing": "differing", "differs_at": "offset", "differs_at_ms": "append_ms", "difference": "difference"}
+"""Column -> field of `Drift`."""
+
+
+def _drifts_alone(recording: Recording, configurations: Sequence[Configuration]) -> list[dict[str, Any]]:
+    """Rows of COLUMNS after `location`, of a group of which nothing is simulated."""
+    nothing = dict.fromkeys(name for name, _ in COLUMNS[2:])
+    found = []
+    for seq, each in enumerate(configurations, start=1):
+        configured = configured_as(recording.inputs, each)
+        leader = {"assignor": configured.assignor, "behaviour_version": configured.behaviour_version}
+        what = {"seq": seq, "configuration": each.name, "changes": json.dumps(dict(each.settings), sort_keys=True), "front": False}
+        found.append({**nothing, **what, **leader, **_drift(recording.drifts, each)})
+    return found
 
 
 def schema() -> Any:

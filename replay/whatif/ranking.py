@@ -53,6 +53,8 @@ class Ranked:
     worse: int = 0
     sums: dict[str, int | None] = attrs.field(factory=lambda: dict.fromkeys(METRICS, 0))
     saved: dict[str, int | None] = attrs.field(factory=lambda: dict.fromkeys(SAVED, 0))
+    pairs: int = 0
+    """Groups that both could lead; with 0 of them nothing is known to be saved."""
     worst_group: str | None = None
     worst: int = 0
     """Unavailability that `worst_group` has more, in thousandths of a task-second."""
@@ -64,7 +66,7 @@ class Ranked:
     def as_json(self) -> dict[str, Any]:
         """Returns it as a flat dict, JSON-ready, in whole units."""
         counts = {name: getattr(self, name) for name in _COUNTS}
-        saved = {f"saved_{name}": _whole(value) for name, value in self.saved.items()}
+        saved = {f"saved_{name}": _whole(value) if self.pairs else None for name, value in self.saved.items()}
         worst = {"worst_group": self.worst_group, "worst_task_seconds": None if self.worst_group is None else _whole(self.worst)}
         return {**counts, **saved, **worst, **{name: _whole(value) for name, value in self.sums.items()}}
 
@@ -114,6 +116,7 @@ class Ranking:
                 of.sums[name] = _sum(of.sums[name], _parts(row[name]))
             if factual is None:
                 continue
+            of.pairs += 1
             of.better += row["compared"] == "better"
             of.worse += row["compared"] == "worse"
             for name in SAVED:

@@ -40,7 +40,7 @@ from equipoise.replay.timelines import build_timeline, timeline_document
 from equipoise.replay.timelines.costs import by_cause, by_group
 from equipoise.replay.verification import verify
 from equipoise.replay.whatif.evaluate import Configuration, what_if
-from equipoise.replay.whatif.ranking import Ranking
+from equipoise.replay.whatif.ranking import DRIFT, Ranking
 from tests.json_schemas import check
 from tests.spark.executors import Mortal
 from tests.unit.replay.lived import lived, write
@@ -319,9 +319,25 @@ def test_spark_what_if_ranks_as_the_plain_function_does(spark: Any, damaged: Pat
         of = [row for row in plain if row["seq"] == each["seq"]]
         assert each["rebalances"] == sum(row["rebalances"] for row in of)
         assert each["best_in"] == sum(row["front"] for row in of)
-    refused = CliRunner().invoke(main, ["spark", "what-if", str(damaged)])
-    assert refused.exit_code == 2
-    assert "name what to try" in refused.stderr
+    alone = CliRunner().invoke(main, [*wanted[:-1], "0", "--json"])
+    assert alone.exit_code == 2, alone.output
+    compared = json.loads(alone.stdout)
+    check("spark-what-if", compared)
+    names = ("seq", "rounds", "rounds_differing", "groups_differing")
+    assert _only(names, compared["configurations"]) == _only(names, [former, latest])
+    assert _only(DRIFT, compared["drifts"]) == _only(DRIFT, document["drifts"])
+    assert {each["saved_moves"] for each in (*compared["configurations"], *compared["drifts"])} == {None}
+
+
+def _only(names: Sequence[str], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: row[name] for name in names} for row in rows]
+
+
+def test_spark_what_if_says_what_it_needs(fleet: Path) -> None:
+    for options, told in (([], "name what to try"), (["--sweep", "max_warmups=1", "--seeds", "0"], "--seeds 0: simulates nothing")):
+        refused = CliRunner().invoke(main, ["spark", "what-if", str(fleet), *options])
+        assert refused.exit_code == 2
+        assert told in refused.stderr
 
 
 # ----------------------------------------------------------------------------------------- recorded

@@ -34,7 +34,11 @@ _MOST_ROWS = 40
     help="Values of a setting, or of assignor, behaviour_version, announce_closes or carrier; several: all combinations.",
 )
 @click.option(
-    "--seeds", type=WholeNumber(1, 100), default=3, show_default=True, help="Simulations of each configuration, with different random seeds."
+    "--seeds",
+    type=WholeNumber(0, 100),
+    default=3,
+    show_default=True,
+    help="Simulations of each configuration, with different random seeds. 0: none, to compare only what behaviour versions decide.",
 )
 @click.option("--to", "folder", metavar="FOLDER", help="Also write the rows to FOLDER, or s3://, gs:// or abfs://, as Parquet.")
 def what_if(
@@ -70,12 +74,15 @@ def what_if(
     from equipoise.replay.spans import Span
     from equipoise.replay.spark.results import check_complete, kept, write_rows, write_table
     from equipoise.replay.spark.what_if import by_configuration, ranking_of, what_if_rows
+    from equipoise.replay.whatif.evaluate import behaviour_versions
     from equipoise.replay.whatif.ranking import RANKED
     from equipoise.replay.whatif.sweep import read_configurations
 
     configurations = [each for path in files for each in read_configurations(path)] + swept(dimensions)
     if not configurations:
         raise InputError("--sweep or --config: name what to try, as --sweep max_warmups=1,2,4")
+    if not seeds and not all(map(behaviour_versions, ([each] for each in configurations))):
+        raise InputError("--seeds 0: simulates nothing, and only compares behaviour versions; name them, as --sweep behaviour_version=latest")
     if folder is not None:
         check_tables("--to", folder, _TABLES)
     check_files(("--html", html_path, Kind.PAGE))
@@ -95,8 +102,8 @@ def what_if(
                 write_rows(ranked, RANKED, part / "ranking")
         rows.unpersist()
     drifts = sorted(ranking.drifts, key=lambda each: (-each["rounds_differing"], each["group"], each["location"], each["configuration"]))
-    parts: list[Part] = [_trust(groups), _ranking_table(ranked), _sums_table(ranked, len(groups))]
-    parts += [*_drift_parts(ranked, drifts), *_advice_parts(groups)]
+    costs_parts: list[Part] = [_trust(groups), _ranking_table(ranked), _sums_table(ranked, len(groups))] if seeds else []
+    parts = [*costs_parts, *_drift_parts(ranked, drifts), *_advice_parts(groups)]
     write_page(screen, html_path, f"{', '.join(locations)}: what settings would have cost", parts)
     screen.answer({"seeds": seeds, "configurations": ranked, "drifts": drifts, "groups": groups}, *parts)
     return 2 if any(each["problem"] for each in groups) else 0
@@ -152,6 +159,6 @@ def _drift_parts(ranked: list[dict[str, Any]], drifts: list[dict[str, Any]]) -> 
 
 
 def _advice_parts(groups: list[dict[str, Any]]) -> list[Part]:
-    advice = [(each["group"], each["advice"] or each["problem"]) for each in groups]
+    advice = [(each["group"], each["advice"] or each["problem"]) for each in groups if each["advice"] or each["problem"]]
     more = [f"... and {len(advice) - _MOST_ROWS:,} more: --json has all"] if len(advice) > _MOST_ROWS else []
-    return [Table(columns=("group", "advice"), rows=advice[:_MOST_ROWS]), *more]
+    return [*([Table(columns=("group", "advice"), rows=advice[:_MOST_ROWS])] if advice else []), *more]

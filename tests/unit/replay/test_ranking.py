@@ -60,10 +60,10 @@ def test_ranking_is_the_same_in_any_order_of_the_groups() -> None:
         assert ranked([row for group in groups for row in group]) == ranked(ROWS)
 
 
-def test_ranking_without_a_group_that_is_led_as_it_is_saves_nothing() -> None:
+def test_ranking_without_a_group_that_is_led_as_it_is_knows_no_savings() -> None:
     (first, second) = ranked([failed("big", 0), row("big", 1, 40.0)])
-    assert (first["configuration"], first["saved_unavailable_task_seconds"], first["failed"]) == ("c0", 0.0, 1)
-    assert (second["groups"], second["saved_unavailable_task_seconds"], second["unavailable_task_seconds"]) == (1, 0.0, 40.0)
+    assert (first["configuration"], first["saved_unavailable_task_seconds"], first["failed"]) == ("c0", None, 1)
+    assert (second["groups"], second["saved_unavailable_task_seconds"], second["unavailable_task_seconds"]) == (1, None, 40.0)
 
 
 def test_drift_is_summed_and_listed_with_what_it_saves() -> None:
