@@ -123,10 +123,21 @@ class _Causes:
         cause = None if owner is None else self._ends.get((owner, first.from_ms))
         if cause is not None:
             return cause
-        for move in self._moves.get(first.task, ()):
-            if move.began_ms <= first.from_ms <= (first.from_ms if move.ended_ms is None else move.ended_ms):
-                return self.of_move(move)
-        return self._rounds.get(first.offset, "unknown")
+        move = self._under_way(first.task, first.from_ms)
+        return self._rounds.get(first.offset, "unknown") if move is None else self.of_move(move)
+
+    def _under_way(self, task: TaskId, at_ms: int) -> MoveStory | None:
+        """The first of the task's movements that are under way then: those behind it that had ended
+        need not be looked at.
+        """
+        found = None
+        moves = self._moves.get(task, [])
+        for at in range(bisect_right(moves, at_ms, key=lambda each: each.began_ms) - 1, -1, -1):
+            ended_ms = moves[at].ended_ms
+            if ended_ms is not None and ended_ms < at_ms:
+                break
+            found = moves[at]
+        return found
 
     def of_move(self, move: MoveStory) -> str:
         """A movement that waits for a slot is wanted since the round in which it began to."""
