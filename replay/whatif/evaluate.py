@@ -65,6 +65,7 @@ class Configuration:
 
 AS_IT_IS = Configuration(name=FACTUAL, behaviour_version=RECORDED)
 
+
 @attrs.frozen(kw_only=True)
 class Outcome:
     """Costs of one configuration. `runs`: one for each seed; `metrics`: their mean. `error`: why

@@ -6,6 +6,7 @@ from random import Random
 from weakref import WeakKeyDictionary
 
 import attrs
+from aiokafka.errors import NotLeaderForPartitionError
 
 from equipoise.events.facts import AssignmentObserved, DealRequested, Fact, GroupConfigured, LeaveRequested
 from equipoise.events.log.kafka.client import TopicPartition
@@ -21,19 +22,41 @@ LEAST_STEP_MS = 100
 AGAIN_S = 0.5
 _IN_FORCE: WeakKeyDictionary[Deployment, GroupConfigured] = WeakKeyDictionary()
 """The configuration that an operator last wrote."""
+_WAITING: WeakKeyDictionary[Deployment, list[bytes]] = WeakKeyDictionary()
+"""Records that wait for the log, in order."""
 
 
 def write(deployment: Deployment, *values: bytes) -> None:
-    """Appends records of the group to the facts, as soon as the log is opened and has a leader. A
-    log that begins with anything but LogOpened is none, and its topics have to be deleted.
+    """Appends records of the group to the facts, in order, as soon as the log is opened and has a
+    leader, and again when the leader fails before they are acknowledged. A log that begins with
+    anything but LogOpened is none, and its topics have to be deleted.
     """
+    waiting = _WAITING.setdefault(deployment, [])
+    was_waiting = bool(waiting)
+    waiting += values
+    if not was_waiting:
+        _write_waiting(deployment)
+
+
+def _write_waiting(deployment: Deployment) -> None:
     partition = _open_partition(deployment)
     if partition is None:
-        deployment.later(AGAIN_S, write, deployment, *values)
+        deployment.later(AGAIN_S, _write_waiting, deployment)
         return
-    now_ms = deployment.cluster.now_ms()
+    now_ms, waiting, offset = deployment.cluster.now_ms(), _WAITING[deployment], 0
+    values = list(waiting)
     for value in values:
-        deployment.cluster.append(partition, Batch(-1, -1, -1, False, [(group_key(GROUP), value, (), now_ms)], len(value)))
+        offset = deployment.cluster.append(partition, Batch(-1, -1, -1, False, [(group_key(GROUP), value, (), now_ms)], len(value)))
+
+    def answered(answer: object) -> None:
+        if answer is NotLeaderForPartitionError:
+            deployment.later(AGAIN_S, _write_waiting, deployment)
+            return
+        del waiting[: len(values)]
+        if waiting:
+            _write_waiting(deployment)
+
+    deployment.cluster.acknowledge(partition, offset, offset + 1, answered)
 
 
 def _open_partition(deployment: Deployment) -> Partition | None:

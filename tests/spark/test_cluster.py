@@ -68,6 +68,35 @@ class Cluster:
     def _said(self, name: str) -> str:
         return (self._folder / f"{name}.log").read_text(errors="replace")
 
+    def kill_executor(self) -> None:
+        """With kill -9, a moment after one has begun to work."""
+        until_s = time.monotonic() + STARTS_S
+        while not (executors := self._executors()):
+            assert time.monotonic() < until_s, "no executor"
+            time.sleep(0.1)
+        time.sleep(4)
+        os.kill(executors[0], signal.SIGKILL)
+
+    def _executors(self) -> list[int]:
+        """Processes that the workers have begun."""
+        sessions, found = {process.pid for process in self._workers}, []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it has ended
+                is_one = b"CoarseGrainedExecutorBackend" in (folder / "cmdline").read_bytes()
+                if is_one and int((folder / "stat").read_text().rpartition(")")[2].split()[3]) in sessions:
+                    found.append(int(folder.name))
+        return found
+
+    def kill_worker(self, number: int) -> None:
+        """With its executors."""
+        process = self._workers[number]
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    @property
+    def _workers(self) -> list[subprocess.Popen[bytes]]:
+        return self._processes[1:]
+
     def stop(self) -> None:
         for process in self._processes:
             with contextlib.suppress(ProcessLookupError):
@@ -86,22 +115,29 @@ def here(tmp_path: Path) -> Path:
 def cluster(tmp_path: Path, here: Path) -> Iterator[Cluster]:
     made = Cluster(tmp_path, here)
     try:
-        made.start()
+        made.start(workers=2)
         yield made
     finally:
         made.stop()
 
 
-def run(cluster: Cluster | None, here: Path, *args: str) -> tuple[int, dict[str, Any]]:
-    """A command of its own process, on the cluster, or on this machine. Returns its exit code and
-    its JSON.
-    """
+def begun(cluster: Cluster | None, here: Path, *args: str) -> subprocess.Popen[str]:
+    """A command in a process of its own, on the cluster, or on this machine."""
     where = () if cluster is None else ("--master", cluster.url, "--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.executor.memory=512m")
     command = [sys.executable, "-m", "equipoise", "spark", *args, *where, "--json"]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=ENDS_S, cwd=here, env=environment)
-    assert done.stdout, done.stderr
-    return done.returncode, json.loads(done.stdout)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=here, env=environment, start_new_session=True)
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, dict[str, Any]]:
+    """Its exit code and its JSON."""
+    said, errors = process.communicate(timeout=ENDS_S)
+    assert said, errors
+    return process.returncode, json.loads(said)
+
+
+def run(cluster: Cluster | None, here: Path, *args: str) -> tuple[int, dict[str, Any]]:
+    return ended(begun(cluster, here, *args))
 
 
 def rows_in(folder: Path) -> list[dict[str, Any]]:
@@ -109,16 +145,40 @@ def rows_in(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def files_in(folder: Path) -> list[str]:
+    return sorted(str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file())
+
+
 def test_results_of_executors_elsewhere_arrive_whole(cluster: Cluster, fleet: Path, here: Path) -> None:
-    for args in (("verify",), ("what-if", "--sweep", "max_warmups=1,2", "--seeds", "1")):
+    for args, folders in ((("verify",), [""]), (("what-if", "--sweep", "max_warmups=1,2", "--seeds", "1"), ["costs", "ranking"])):
         command, *options = args
         answers = [run(where, here, command, str(fleet), *options, "--to", name) for where, name in ((None, "local"), (cluster, "cluster"))]
         assert answers[0] == answers[1]
-        assert rows_in(here / "cluster") == rows_in(here / "local") != []
-        assert sorted(each.name for each in (here / "cluster").iterdir()) == ["_equipoise.json", "rows.parquet"]
+        for each in folders:
+            assert rows_in(here / "cluster" / each) == rows_in(here / "local" / each) != []
+        assert files_in(here / "cluster") == sorted(["_equipoise.json", *(str(Path(each, "rows.parquet")) for each in folders)])
         for name in ("local", "cluster"):
             shutil.rmtree(here / name)
     assert [run(where, here, "timeline", str(fleet), "--to", name)[0] for where, name in ((None, "local"), (cluster, "cluster"))] == [0, 0]
     for table in ("groups", *TABLES):
         assert rows_in(here / "cluster" / table) == rows_in(here / "local" / table), table
     assert len(rows_in(here / "cluster" / "moves")) > 0
+
+
+def test_job_outlives_an_executor_and_a_worker_and_a_killed_one_replaces_nothing(cluster: Cluster, fleet: Path, here: Path) -> None:
+    work = "what-if", str(fleet), "--sweep", "max_warmups=1,2,3", "--seeds", "3"
+    expected = run(None, here, *work, "--to", "local")
+    job = begun(cluster, here, *work, "--to", "cluster")
+    cluster.kill_executor()
+    time.sleep(3)
+    assert job.poll() is None, "it is at work"
+    cluster.kill_worker(1)
+    assert ended(job) == expected
+    rows = rows_in(here / "cluster" / "costs")
+    assert rows == rows_in(here / "local" / "costs") != []
+    killed = begun(cluster, here, *work, "--to", "cluster")
+    cluster.kill_executor()
+    os.killpg(killed.pid, signal.SIGKILL)  # the driver
+    killed.communicate()
+    assert rows_in(here / "cluster" / "costs") == rows
+    assert run(cluster, here, *work, "--to", "cluster") == expected
