@@ -300,8 +300,8 @@ async def test_unknown_event_halts_only_its_group(settings: WorkerSettings) -> N
         assert halted == {"new": "event_unknown"}
         async with aiohttp.ClientSession(f"http://127.0.0.1:{worker.http_port}") as http:
             metrics = await (await http.get("/metrics")).text()
-            assert 'equipoise_group_halted{group="new"} 1.0' in metrics
-            assert 'equipoise_tasks{group="old",state="owned"} 4.0' in metrics
+            assert 'equipoise_group_halted{group="new"} 1\n' in metrics
+            assert 'equipoise_tasks{group="old",state="owned"} 4\n' in metrics
             assert (await http.get("/ready")).status == 200
 
 
