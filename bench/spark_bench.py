@@ -13,7 +13,7 @@ factual configuration is simulated beside those asked for, makes no difference. 
 against the least that it could be: decoding each log once and folding its facts as often as there
 are configurations, in as many processes.
 
-By default it takes about two minutes on two cores. Larger sizes take longer in proportion::
+By default it takes about five minutes on two cores. Larger sizes take longer in proportion::
 
     BENCH_SWEEP_GROUPS=200 BENCH_SWEEP_RECORDS=60000 BENCH_CONFIGURATIONS=50 python -m bench spark
     BENCH_GROUPS=200 BENCH_RECORDS=5000000 BENCH_LONG_RECORDS=5000000 python -m bench spark
