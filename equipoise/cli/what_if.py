@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.params import WholeNumber, log_argument, read, setting_value
+from equipoise.cli.params import F, WholeNumber, log_argument, read, setting_value
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.log import Log
@@ -34,18 +34,23 @@ MEASURES = (
 """(heading, metric)."""
 
 
+def configuration_options(run: F) -> F:
+    """Options that name what to try: ``files``, ``dimensions``."""
+    run = click.option(
+        "--sweep",
+        "dimensions",
+        multiple=True,
+        metavar="NAME=V1,V2,...",
+        help="Values of a setting, or of assignor, behaviour_version, announce_closes or carrier; several: all combinations.",
+    )(run)
+    return click.option(
+        "--config", "files", multiple=True, type=click.Path(path_type=Path), metavar="FILE", help="TOML file with configurations; may be repeated."
+    )(run)
+
+
 @command("what-if", short_help="Simulate other settings on a group's history, and advise.")
 @log_argument
-@click.option(
-    "--config", "files", multiple=True, type=click.Path(path_type=Path), metavar="FILE", help="TOML file with configurations; may be repeated."
-)
-@click.option(
-    "--sweep",
-    "dimensions",
-    multiple=True,
-    metavar="NAME=V1,V2,...",
-    help="Values of a setting, or of assignor, behaviour_version, announce_closes or carrier; several: all combinations.",
-)
+@configuration_options
 @click.option(
     "--seeds", type=WholeNumber(1, 100), default=3, show_default=True, help="Simulations of each configuration, with different random seeds."
 )

@@ -298,6 +298,8 @@ class Worker:
                 pass  # the host reads checkpoints itself
 
         async def assigned(app: Any, assigned: Iterable[Any], **_: Any) -> None:
+            if self._app is None:  # it is stopping
+                return
             self._watch_its_end()
             await self._assign([place.partition for place in assigned if place.topic == places])
 

@@ -11,7 +11,7 @@ from equipoise.cli.command import command
 from equipoise.cli.params import WholeNumber
 from equipoise.cli.screen import Part, Screen, Table
 from equipoise.cli.spark.shared import archives, html_option, span_options, spark_session, units, write_page
-from equipoise.cli.what_if import MEASURES, swept
+from equipoise.cli.what_if import MEASURES, configuration_options, swept
 from equipoise.events.errors import InputError
 from equipoise.output import Kind, check_files, check_tables, new_tables
 from equipoise.replay.wording import counted, day_text
@@ -23,16 +23,7 @@ _MOST_ROWS = 40
 @archives
 @span_options
 @html_option
-@click.option(
-    "--config", "files", multiple=True, type=click.Path(path_type=Path), metavar="FILE", help="TOML file with configurations; may be repeated."
-)
-@click.option(
-    "--sweep",
-    "dimensions",
-    multiple=True,
-    metavar="NAME=V1,V2,...",
-    help="Values of a setting, or of assignor, behaviour_version, announce_closes or carrier; several: all combinations.",
-)
+@configuration_options
 @click.option(
     "--seeds",
     type=WholeNumber(0, 100),

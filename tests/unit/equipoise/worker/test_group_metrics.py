@@ -277,7 +277,7 @@ def test_counter_of_a_group_that_is_named_again_begins_with_its_former_value() -
     everyone = Worker([lead("g")])
     everyone.scrape()
     everyone.metrics.unavailable_s["g"] = 700.0
-    assert everyone.value(metric, group="g") == 700.0, "with room for all nothing is held back"
+    assert everyone.value(metric, group="g") == 700.0, "with room for all each counter shows its value"
 
 
 def test_settings_are_counted_by_value_and_their_changes_seen() -> None:
