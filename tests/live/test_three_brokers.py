@@ -77,8 +77,8 @@ async def make_topic_on(brokers: Brokers, topic: str, broker: int, **configs: st
     from aiokafka.admin import NewTopic
 
     async with admin_client(Connection(bootstrap=brokers.bootstrap)) as admin:
-        assignments = {partition: [broker] for partition in range(PARTITIONS)}
-        assert await admin.create_topics([NewTopic(topic, -1, -1, replica_assignments=assignments, topic_configs=configs)]) == {}
+        assignments, settings = {partition: [broker] for partition in range(PARTITIONS)}, {"min.insync.replicas": "1", **configs}
+        assert await admin.create_topics([NewTopic(topic, -1, -1, replica_assignments=assignments, topic_configs=settings)]) == {}
 
 
 @pytest.mark.slow
