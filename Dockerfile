@@ -1,7 +1,7 @@
 # The worker in a container, built from a clone:
 #   docker build -t equipoise .
 #   docker run -e EQUIPOISE_BOOTSTRAP=broker1:9092 equipoise
-# Every other command works too: docker run equipoise groups --bootstrap broker1:9092
+# Every other command works too: docker run equipoise status --bootstrap broker1:9092
 
 FROM python:3.12-slim AS build
 WORKDIR /src

@@ -1,5 +1,5 @@
-"""Codes and numbers of the log as words, the same for every reader: `explain`, `show`, `timeline`,
-the demo and the worker's log.
+"""Codes and numbers of the log as words, the same for every reader: `explain`, `status`,
+`timeline`, the demo and the worker's log.
 """
 
 from __future__ import annotations

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from equipoise.cli import main
+from equipoise.cli import COMMANDS, main
 from equipoise.cli.command import CONTEXT_SETTINGS, command
 from equipoise.cli.settings import settings_options
+from equipoise.cli.spark import SPARK_COMMANDS
 from equipoise.events.log.kafka.connection import Connection
 
 HEAD = """# Commands
@@ -41,12 +42,20 @@ def render() -> str:
 
 
 def _contents(context: click.Context) -> str:
-    rows = []
-    for name in main.list_commands(context):
-        each = main.get_command(context, name)
-        assert each is not None
-        rows.append(f"| [{name}](#equipoise-{name}) | {_markdown(_cell(each.get_short_help_str(200)))} |")
-    return "\n".join(["| command | what it does |", "|---|---|", *rows, ""])
+    lines = [f"{count()} commands:\n"]
+    for heading, names in main.sections.items():
+        lines += [f"| {heading} | |", "|---|---|"]
+        for name in names:
+            each = main.get_command(context, name)
+            assert each is not None
+            lines.append(f"| [{name}](#equipoise-{name}) | {_markdown(_cell(each.get_short_help_str(200)))} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def count() -> int:
+    """Commands, those of `equipoise spark` each for itself."""
+    return len(COMMANDS) - 1 + len(SPARK_COMMANDS)
 
 
 def _chapters(group: click.Group, context: click.Context) -> Iterator[str]:

@@ -20,7 +20,7 @@ SHARED = "common"
 """The file that holds definitions alone."""
 
 Key = tuple[str, str]
-"""(definition, property). A definition is `show#task`, or `show` for the whole document."""
+"""(definition, property). A definition is `status#task`, or `status` for the whole document."""
 
 
 @functools.cache
@@ -31,13 +31,13 @@ def schemas() -> dict[str, Any]:
 
 @functools.cache
 def validator(reference: str) -> Draft202012Validator:
-    """The validator of `show` or of a definition, as `show#task`."""
+    """The validator of `status` or of a definition, as `status#task`."""
     resources = [(f"{name}.json", Resource(contents=schema, specification=DRAFT202012)) for name, schema in schemas().items()]
     return Draft202012Validator({"$ref": address(reference)}, registry=Registry().with_resources(resources))
 
 
 def address(reference: str) -> str:
-    """`show#task` as a JSON reference: `show.json#/$defs/task`."""
+    """`status#task` as a JSON reference: `status.json#/$defs/task`."""
     name, _, definition = reference.partition("#")
     return f"{name}.json#/$defs/{definition}" if definition else f"{name}.json"
 
@@ -109,7 +109,7 @@ class Coverage:
 
 
 def _place(reference: str, name: str) -> str:
-    """A JSON reference in the file `name` as `show#task`."""
+    """A JSON reference in the file `name` as `status#task`."""
     file, _, pointer = reference.partition("#")
     definition = pointer.removeprefix("/$defs/")
     own = file.removesuffix(".json") or name
@@ -122,7 +122,7 @@ def closed_objects(schema: Any) -> Iterator[Any]:
 
 
 def references_in(name: str) -> set[str]:
-    """What the file `name` refers to, as `show` or `show#task`."""
+    """What the file `name` refers to, as `status` or `status#task`."""
     return {_place(each["$ref"], name) for each in _within(schemas()[name]) if "$ref" in each}
 
 
@@ -142,14 +142,16 @@ def _within(schema: Any) -> Iterator[dict[str, Any]]:
 
 _PREPARING = {"thousandths", "since_ms", "has_failed"}
 NOT_MET: dict[str, set[Key]] = {
-    "show": {
-        *(("show#drain", each) for each in ("expected_ms", "left_ms")),
-        *(("show#member", each) for each in ("drain", "crash_backoff_ms", "rack", "ready_lag_records", "restart", "back_ms")),
-        *(("show#preparing", each) for each in _PREPARING),
-        ("show#task", "kept_for"),
-        ("show#task", "kept_ms"),
-        ("show#task", "preparing"),
-        ("show#copy", "preparing"),
+    "status": {
+        *((f"status#{each}", "halted") for each in ("group", "one")),
+        *((f"status#{each}", "partition") for each in ("group", "one")),
+        *(("status#drain", each) for each in ("expected_ms", "left_ms")),
+        *(("status#member", each) for each in ("drain", "crash_backoff_ms", "rack", "ready_lag_records", "restart", "back_ms")),
+        *(("status#preparing", each) for each in _PREPARING),
+        ("status#task", "kept_for"),
+        ("status#task", "kept_ms"),
+        ("status#task", "preparing"),
+        ("status#copy", "preparing"),
     },
     "explain": {("explain#candidate", each) for each in ("rack", "traffic_cost", "load_share", "task_share")},
     "timeline": {("timeline#lifeline", "rack")},

@@ -23,7 +23,7 @@ _GROUP = click.option("--group", required=True, metavar="GROUP", help="Group of 
 _TIMEOUT = click.option("--timeout", "timeout_s", type=Number(min=0), metavar="SECONDS", help="Stop waiting after this time.")
 
 
-@command("adopt", json=False, short_help="Move an application from a consumer group to members, while it runs.")
+@command("adopt", json=False, short_help="Move an application from a consumer group to members.")
 @click.argument("words", nargs=-1, metavar="[-- COMMAND [ARGUMENT]...]", type=click.UNPROCESSED)
 @_GROUP
 @click.option("--from", "consumers", required=True, metavar="CONSUMERS", help="Kafka consumer group that the members adopt.")

@@ -61,7 +61,7 @@ class _Done:
         }
 
 
-@command("archive", short_help="Copy a log into a file or a Parquet archive; resumes where the last run ended.")
+@command("archive", short_help="Copy a log into a file or a Parquet archive.")
 @log_argument
 @click.option(
     "--to",

@@ -15,9 +15,11 @@ from equipoise.cli.exit_codes import ExitCodeCommand
 
 
 class CommandGroup(ExitCodeCommand, click.Group):
-    """`commands_by_place`: command name -> ``module:attribute``, in the order of the help."""
+    """`sections`: heading of the help -> command -> ``module:attribute``, in the order of the help.
+    `moved`: former command -> what does its work now.
+    """
 
-    def __init__(self, *, commands_by_place: Mapping[str, str], **settings: Any) -> None:
+    def __init__(self, *, sections: Mapping[str, Mapping[str, str]], moved: Mapping[str, str] | None = None, **settings: Any) -> None:
         super().__init__(
             params=[_version_option(), *common_options()],
             context_settings=CONTEXT_SETTINGS,
@@ -25,17 +27,36 @@ class CommandGroup(ExitCodeCommand, click.Group):
             callback=_help_alone,
             **settings,
         )
-        self.commands_by_place = commands_by_place
+        self.sections = sections
+        self.commands_by_place = {name: place for commands in sections.values() for name, place in commands.items()}
+        self.moved = moved or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands_by_place)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
+        if name in self.moved:
+            ctx.fail(f"{name!r} is no command any more; use {self.moved[name]}")
         if not name.startswith("-") and name not in self.commands_by_place:
             near = difflib.get_close_matches(name, self.commands_by_place, n=1)
             ctx.fail(f"no command {name!r}; " + (f"did you mean {near[0]}?" if near else f"there are: {', '.join(self.commands_by_place)}"))
         return super().resolve_command(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the commands by section, then the options on one line: a screen has few lines."""
+        self.format_commands(ctx, formatter)
+        names = [max(param.opts, key=len) for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        formatter.write_paragraph()
+        formatter.write_text(f"Options: {' '.join(names)}. `{ctx.command_path} COMMAND --help` shows those of a command, and examples.")
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, self.commands_by_place), default=0)
+        for heading, commands in self.sections.items():
+            found = [(name, self.get_command(ctx, name)) for name in commands]
+            rows = [(name.ljust(width), each.get_short_help_str(formatter.width - width - 6)) for name, each in found if each is not None]
+            with formatter.section(heading):
+                formatter.write_dl(rows)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         place = self.commands_by_place.get(cmd_name)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 EXIT_NOT_IN_FORCE = 1
 
 
-@command("configure", short_help="Show the settings of a running group, or change them and wait until they are in force.")
+@command("configure", short_help="Show or change the settings of a running group.")
 @click.option("--group", required=True, metavar="GROUP", help="Group to show or change.")
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Set a setting, as max_warmups=4; may be repeated.")
 @click.option("--default", "defaults", multiple=True, metavar="NAME", help="Set a setting back to its default; may be repeated.")

@@ -21,7 +21,7 @@ _ABOUT = {
 }
 
 
-@command("demo", short_help="Start here: replay two recorded Kafka Streams runs with equipoise leading.")
+@command("demo", short_help="Start here: two recorded Kafka Streams runs, led by equipoise.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out"), show_default=True, help="Folder for logs and pictures.")
 def demo(screen: Screen, out: Path) -> int:
     """Import two recorded runs of a real Kafka Streams group and show what they cost. Then simulate
@@ -154,7 +154,7 @@ def next_steps(steps: Iterable[Step]) -> list[Part]:
     recorded = log.with_name("recorded.db")
     commands = (
         (f"equipoise explain {log} --task {task}", "why it is where it is, how it came there, what is next"),
-        (f"equipoise show {recorded} --at 300", "the group's state in the middle of it"),
+        (f"equipoise status {recorded} --at 300", "the group's state in the middle of it"),
         (f"equipoise timeline {log}", "every move and every round"),
         (f"equipoise simulate {recorded} --to what-if.db --set max_warmups=4", "the same inputs under another setting"),
         ("equipoise import kafka-streams DUMP --to group.db", "a group of your own"),

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from equipoise.cli.command import command
+from equipoise.cli.group_tables import differs_line
 from equipoise.cli.params import AT_HELP, OFFSET, TASK, Moment, log_argument, offset_of, read
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
-from equipoise.cli.show import differs_line
 from equipoise.events.log import Log
 from equipoise.events.tasks import TaskId
 from equipoise.replay.wording import clock_text, counted, day_text, lag_text, reason_text, share_text, span_text
@@ -24,7 +24,7 @@ _MOST_MOVES = 20
 """The latest movements that tables show; `--json` has all."""
 
 
-@command("explain", short_help="Explain why a task is where it is, how it moved, what it waits for.")
+@command("explain", short_help="Explain why a task is where it is, and what it waits for.")
 @log_argument
 @click.option("--task", type=TASK, required=True, metavar="TASK", help="Task, as 0_3.")
 @click.option("--at", "at_offset", type=OFFSET, metavar="OFFSET|TIME", help=f"Explain the state after this fact, {AT_HELP}")

@@ -33,7 +33,7 @@ _END_MS = 2**62
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@command("incident", short_help="Explain what happened to the groups of a recorded cluster, whatever leads them.")
+@command("incident", short_help="Explain what happened to the groups of a recorded cluster.")
 @click.argument("recording", metavar="RECORDING")
 @click.option("--group", metavar="GROUP", help="Group to explain.")
 @click.option("--all", "every", is_flag=True, help="Explain all groups of the recording, those that stood still longest first.")

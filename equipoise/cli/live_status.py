@@ -1,6 +1,6 @@
-"""The live view of `equipoise status --watch` on a terminal: what is wrong first, then what is
-restored and when it is expected to be ready, then members, then tasks, those that stand still
-first. It fills the terminal and no more; names are shown as text and cut to their column.
+"""One group as `equipoise status` shows it: what is wrong first, then what is restored and when it
+is expected to be ready, then members, then tasks, those that stand still first. With `--watch` on a
+terminal it fills that and no more; names are shown as text and cut to their column.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from rich.cells import cell_len
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from equipoise.cli.show import kept_text, member_state
+from equipoise.cli.group_tables import kept_text, member_state
+from equipoise.cli.screen import Line, Part, Styled, Table, bold
 from equipoise.cli.visible import shortened, visible
 from equipoise.replay.restores import RestoreRow, restores
 from equipoise.replay.trouble import Severity, Trouble, troubles
@@ -84,21 +85,31 @@ class LiveView:
         self._live.stop()
 
 
+_Cell = str | int | None | Text | ProgressBar
+
+
 @attrs.frozen
 class _Section:
     """A table of `count` rows, of which as many are drawn as fit. `columns`: names; one
-    that begins with ``>`` is right-aligned. `rows`: cells; what is no plain text may be cut.
+    that begins with ``>`` is right-aligned, and that of bars has none. `rows`: cells; what is a
+    Text may be cut.
     """
 
     title: str
     columns: tuple[str, ...]
     count: int
-    rows: Iterator[Sequence[str | Text | ProgressBar]]
+    rows: Iterator[Sequence[_Cell]]
+
+    def table(self) -> Table:
+        """All rows, without bars."""
+        kept = [index for index, name in enumerate(self.columns) if name]
+        rows = [[_plain(row[index]) for index in kept] for row in self.rows]
+        return Table(columns=tuple(self.columns[index].lstrip(">") for index in kept), rows=rows, title=self.title)
 
     def draw(self, most: int, width: int) -> Iterator[rich.console.RenderableType]:
         table = rich.table.Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
         shown = self.count if self.count <= most else max(0, most - 1)
-        rows = list(itertools.islice(self.rows, shown))
+        rows = [[_drawn(cell) for cell in row] for row in itertools.islice(self.rows, shown)]
         for index, name in enumerate(self.columns):
             numbers = [cell_len(cell) for cell in (row[index] for row in rows) if isinstance(cell, str)]
             side: Literal["left", "right"] = "right" if name.startswith(">") else "left"
@@ -111,6 +122,30 @@ class _Section:
         yield from (Text(""), Text(self.title, style="bold"), table)
         if shown < self.count:
             yield Text(f"... and {self.count - shown:,} more", style="dim")
+
+
+def _drawn(cell: _Cell) -> str | Text | ProgressBar:
+    return "" if cell is None else f"{cell:,}" if isinstance(cell, int) else cell
+
+
+def _plain(cell: _Cell) -> str | int | None:
+    assert not isinstance(cell, ProgressBar), "a column of bars has no name"
+    return cell.plain if isinstance(cell, Text) else cell
+
+
+def parts_of(group: Seen) -> list[Part]:
+    """The same as lines and tables, with every row."""
+    title, rest = _title(group.view)
+    parts: list[Part] = [Line(bold(title), rest)]
+    parts += [_trouble_line(trouble) for trouble in group.troubles] or [Line(Styled(_CALM, colour="green"))]
+    for section in (_restores(group, group.at_s), _members(group.view.members), _tasks(group)):
+        parts += ["", section.table()] if section.count else []
+    return parts
+
+
+def _trouble_line(trouble: Trouble) -> Line:
+    colour = _COLOURS[trouble.severity]
+    return Line(Styled(shortened(trouble.text), bold=colour.startswith("bold"), colour=colour.removeprefix("bold ")))
 
 
 def draw(group: Seen, remark: str, *, width: int, height: int, now_s: float) -> rich.console.Group:
@@ -131,16 +166,24 @@ def draw(group: Seen, remark: str, *, width: int, height: int, now_s: float) -> 
     return rich.console.Group(*parts)
 
 
-def _head(group: Seen, remark: str) -> Iterator[Text]:
-    view = group.view
-    line = Text(_safe(view.group), style="bold", no_wrap=True, overflow="ellipsis")
+_CALM = "every task runs, and nothing moves"
+
+
+def _title(view: GroupView) -> tuple[str, str]:
+    """The group's name, and what is said behind it."""
     counts = f"{counted(len(view.tasks), 'task')}, {counted(len(view.members), 'member')}"
-    line.append(f"  round {view.generation}, {view.verdict or view.phase}; {counts}; offset {view.offset:,}", style="not bold")
+    return shortened(view.group), f"  round {view.generation}, {view.verdict or view.phase}; {counts}; offset {view.offset:,}"
+
+
+def _head(group: Seen, remark: str) -> Iterator[Text]:
+    title, rest = _title(group.view)
+    line = Text(_safe(title), style="bold", no_wrap=True, overflow="ellipsis")
+    line.append(rest, style="not bold")
     yield line
     if remark:
         yield Text(visible(remark), style="yellow", no_wrap=True, overflow="ellipsis")
     if not group.troubles:
-        yield Text("every task runs, and nothing moves", style="green")
+        yield Text(_CALM, style="green")
     for trouble in group.troubles:
         yield Text(_safe(trouble.text), style=_COLOURS[trouble.severity], no_wrap=True, overflow="ellipsis")
 
@@ -151,14 +194,13 @@ def _safe(text: str) -> str:
 
 
 def _restores(group: Seen, now_s: float) -> _Section:
-    def cells() -> Iterator[Sequence[str | Text | ProgressBar]]:
+    def cells() -> Iterator[Sequence[_Cell]]:
         for row in group.restores:
             then = "runs again" if row.stands_still else f"taken from {_safe(row.source)}" if row.source else "runs"
             yield (
                 str(row.task), Text(_safe(row.member_id)),
                 ProgressBar(total=1.0, completed=row.done, width=_BAR_CELLS, complete_style="red" if row.stands_still else "cyan"),
-                f"{100 * row.done:.0f} %", "" if row.lag_records is None else f"{row.lag_records:,}",
-                "" if row.records_per_s is None else f"{row.records_per_s:,}", _expected(row, now_s - group.at_s), Text(then),
+                f"{100 * row.done:.0f} %", row.lag_records, row.records_per_s, _expected(row, now_s - group.at_s), Text(then),
             )  # fmt: skip
 
     columns = ("task", "at", "", ">done", ">records left", ">records/s", "expected", "then")
@@ -176,12 +218,12 @@ def _members(members: Sequence[MemberRow]) -> _Section:
     def late(member: MemberRow) -> bool:
         return member.back_ms is not None or 2 * member.silent_ms > member.session_timeout_ms
 
-    def cells() -> Iterator[Sequence[str | Text | ProgressBar]]:
+    def cells() -> Iterator[Sequence[_Cell]]:
         for member in sorted(members, key=lambda each: (not late(each), each.member_id)):
             style = "yellow" if late(member) else ""
             yield (
-                Text(_safe(member.member_id)), Text(_safe(member_state(member))), str(len(member.active)), str(len(member.standby)),
-                str(len(member.warmup)), Text(span_text(member.silent_ms), style=style),
+                Text(_safe(member.member_id)), Text(_safe(member_state(member))), len(member.active), len(member.standby),
+                len(member.warmup), Text(span_text(member.silent_ms), style=style),
             )  # fmt: skip
 
     return _Section(counted(len(members), "member"), ("member", "state", ">runs", ">standbys", ">warm-ups", ">silent"), len(members), cells())
@@ -207,7 +249,7 @@ def _tasks(group: Seen) -> _Section:
             return 1, f"{task.movement} -> {task.destination}", "cyan"
         return 2, "runs", ""
 
-    def cells() -> Iterator[Sequence[str | Text | ProgressBar]]:
+    def cells() -> Iterator[Sequence[_Cell]]:
         for (_, text, style), task in sorted(((state(task), task) for task in group.view.tasks), key=lambda pair: (pair[0][0], pair[1].task)):
             copies = (f"{copy.member_id} ({'no report' if copy.lag is None else lag_text(copy.lag)})" for copy in (*task.warmups, *task.standbys))
             yield str(task.task), Text(_safe(task.owner or "nobody")), Text(_safe(text), style=style), Text(_safe(", ".join(copies)))

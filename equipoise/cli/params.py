@@ -19,7 +19,7 @@ from equipoise.cli.screen import Screen
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.log import Log, PartitionedLog, open_log
 from equipoise.events.log.kafka.settings import variable
-from equipoise.events.records import BaseState, Entry, Record
+from equipoise.events.records import BaseState, DecisionRecord, Entry, Record
 from equipoise.events.settings import LEAST_PROBING_INTERVAL_MS, GroupSettings
 from equipoise.events.tasks import TaskId, parse_task
 
@@ -274,6 +274,15 @@ def _remarked(screen: Screen, records: Iterator[Entry]) -> Iterator[Entry]:
             is_said = True
             screen.remark(begins_text(entry.begins_offset, entry.append_ms))
         yield entry
+
+
+def groups_of(screen: Screen, log: Log) -> list[str]:
+    """Every group of the log, in rising order."""
+    entries = screen.track(log.read(), "looking for groups", log.count())
+    names = {entry.group for entry in entries if entry.group and not isinstance(entry, DecisionRecord)}
+    if not names:
+        raise InputError("the log holds no fact of any group; import or simulate one")
+    return sorted(names)
 
 
 def with_settings(settings: GroupSettings, changes: Iterable[str]) -> GroupSettings:

@@ -29,7 +29,7 @@ _AGAIN_S = 1.0
 _DAY_MS = 86_400_000
 
 
-@command("record", short_help="Record the groups of a cluster, whatever leads them; resumes where the last run ended.")
+@command("record", short_help="Record what happens to the groups of a cluster.")
 @brokers_argument("place", "kafka://HOST:PORT")
 @click.option("--to", "location", metavar="FILE", required=True, help="Recording to write, or to continue.")
 @click.option("--group", "patterns", multiple=True, metavar="PATTERN", help="Record these groups only, as 'orders-*'; may be given again.")

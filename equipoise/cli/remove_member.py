@@ -25,7 +25,7 @@ ANSWERED_WITHIN_S = 5.0
 COLUMNS = ("member_id", "instance_id", "client_id", "host", "protocol")
 
 
-@command("remove-member", short_help="Take a member whose process has ended out of its Kafka consumer group.")
+@command("remove-member", short_help="Take a dead process out of its Kafka consumer group.")
 @click.option("--group", required=True, metavar="GROUP", help="Kafka consumer group, of the classic protocol or of KIP-848.")
 @click.option("--instance-id", metavar="ID", help="The member with this group.instance.id.")
 @click.option("--client-id", metavar="ID", help="The member with this client.id; needs --host.")
@@ -134,7 +134,7 @@ class _Removal:
 def _why_refused(key: MemberKey, members: list[GroupMember], matching: list[GroupMember]) -> str | None:
     """None: exactly one member matches."""
     if not members:
-        return "there is no such consumer group, or it has no member (members of a group that equipoise leads are in none: `equipoise groups`)"
+        return "there is no such consumer group, or it has no member (members of a group that equipoise leads are in none: `equipoise status`)"
     if key.is_empty:
         return "say which member: --instance-id, --client-id with --host, or --member-id"
     if not matching:

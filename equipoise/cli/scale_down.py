@@ -48,7 +48,7 @@ class _KeepType(click.ParamType):
             self.fail(str(error), param, ctx)
 
 
-@command("scale-down", short_help="Ask the members that cost the least state to leave, and follow until they are gone.")
+@command("scale-down", short_help="Drain the members that cost the least state, and follow.")
 @click.argument("log", type=LOG, required=False)
 @click.option("--keep", type=_KeepType(), metavar="N|N%", help="Members that stay: a number, as 4, or a share, rounded up, as 80%.")
 @click.option("--group", metavar="GROUP", help="Group; with a LOG required only if it holds several.")
@@ -112,7 +112,7 @@ def scale_down(
         screen.answer(*_picked(screen, log, keep, offset_of(log, at_offset, group), group))
         return 0
     if group is None:
-        raise InputError("--group: name the group; `equipoise groups` lists them")
+        raise InputError("--group: name the group; `equipoise status` lists them")
     if at_offset is not None:
         raise click.UsageError("--at: needs a LOG")
     run = _ScaleDown(screen, settings, group)

@@ -24,7 +24,7 @@ _ROUND_S = 0.5
 _MOST_CHARS = 300
 
 
-@command("tail", short_help="Print the last decisions of a log; --follow continues with new ones.")
+@command("tail", short_help="Print the last decisions of a log; --follow goes on.")
 @log_argument
 @click.option("--group", metavar="GROUP", help="Print only this group.")
 @click.option("-n", "--lines", type=WholeNumber(min=0), default=10, show_default=True, help="Number of past decisions.")

@@ -9,9 +9,9 @@ import click
 
 from equipoise.cli.command import command
 from equipoise.cli.explain import moves_table
+from equipoise.cli.group_tables import differs_line
 from equipoise.cli.params import AT_HELP, OFFSET, Moment, log_argument, offset_of, read
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
-from equipoise.cli.show import differs_line
 from equipoise.events.log import Log
 from equipoise.output import Kind, check_files, write_file
 from equipoise.replay.wording import cause_text, clock_text, counted, day_text, span_text
@@ -24,7 +24,7 @@ _MOST_ROWS = 40
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@command("timeline", short_help="Show which member ran what when: tables, an HTML page, a picture.")
+@command("timeline", short_help="Show which member ran what when, as tables, page or picture.")
 @log_argument
 @click.option("--html", "html_path", type=_FILE, metavar="FILE", help="Also write an HTML page to FILE; an earlier page is replaced.")
 @click.option("--svg", "svg_path", type=_FILE, metavar="FILE", help="Also write an SVG picture to FILE; an earlier picture is replaced.")

@@ -27,7 +27,7 @@ _COLOURS = {0: "green", 1: "red", 2: "yellow"}
 _MOST_CHARS = 600
 
 
-@command("verify", short_help="Recompute every decision of a log and show the first that differs.")
+@command("verify", short_help="Recompute every decision, and show the first that differs.")
 @log_argument
 @click.option("--group", "names", metavar="GROUP", multiple=True, help="Verify only this group; may be repeated. Default: every group.")
 @click.option("--archive", metavar="ARCHIVE", help="An archive of LOG, which is in Kafka: both are verified as one, so also what LOG no longer has.")

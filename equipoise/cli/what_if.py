@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.params import F, WholeNumber, log_argument, read, setting_value
+from equipoise.cli.params import F, WholeNumber, groups_of, log_argument, read, setting_value
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.log import Log
-from equipoise.events.records import DecisionRecord
 from equipoise.output import Kind, check_files, file_name, write_file
 from equipoise.replay.wording import counted, day_text, span_text
 
@@ -181,15 +180,6 @@ def _value(name: str, text: str) -> Any:
             raise InputError(f"--sweep announce_closes: {text!r} is neither true nor false")
         return text == "true"
     return setting_value(name, text, option="--sweep")
-
-
-def groups_of(screen: Screen, log: Log) -> list[str]:
-    """Every group of the log, in rising order."""
-    entries = screen.track(log.read(), "looking for groups", log.count())
-    names = {entry.group for entry in entries if entry.group and not isinstance(entry, DecisionRecord)}
-    if not names:
-        raise InputError("the log holds no fact of any group; import or simulate one")
-    return sorted(names)
 
 
 def document(answer: WhatIf, advice: Advice) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Reads a log in Kafka and folds its groups. `equipoise groups`, `status` and other commands need
+"""Reads a log in Kafka and folds its groups. `equipoise status` and other commands need
 no worker to answer them.
 """
 

@@ -1,7 +1,7 @@
 """What a worker serves over HTTP, besides the pages of `equipoise.serving`:
 
 - ``/groups``: JSON, the groups led here
-- ``/groups/NAME``: JSON, the state of one group as `equipoise status --json` gives it; 404 when
+- ``/groups/NAME``: JSON, one group as `equipoise status --group NAME --json` gives it; 404 when
   this worker does not lead it
 - ``/console/``: the live console (`equipoise.console`)
 - POST ``/v1/groups/NAME/rounds``: who runs what, for an application that something else carries

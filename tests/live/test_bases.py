@@ -41,6 +41,7 @@ from tests.live.swarm import Swarm, everything, topology
 from tests.live.test_member import PARTITIONS, Application
 from tests.live.test_worker import CONFIG, until
 
+LATE = "2100-01-01"
 GROUPS = ("a", "b", "idle")
 
 
@@ -111,7 +112,8 @@ async def test_worker_deletes_behind_bases_and_every_reader_begins_there(setting
         assert all(each.bases for each in found.groups)
         shown = await said("status", "--bootstrap", settings.bootstrap, "--prefix", settings.prefix, "--group", "a", "--json")
         assert shown.exit_code == 0, shown.output
-        for command in (("explain", where, "--group", "a", "--task", "0_1"), ("timeline", where, "--group", "a"), ("show", where, "--group", "idle")):
+        late = ("status", where, "--group", "idle", "--at", LATE)
+        for command in (("explain", where, "--group", "a", "--task", "0_1"), ("timeline", where, "--group", "a"), late):
             answer = await said(*command)
             assert answer.exit_code == 0, answer.output
             assert "read from the base at offset" in answer.stderr
@@ -217,7 +219,8 @@ async def test_records_deleted_by_hand_are_missed_by_every_reader_and_none_goes_
     await delete(settings, facts, last.facts_offset)  # behind every whole base
     gone = "records behind every base were deleted"
     of_a = ("--group", "a")
-    commands = [("verify", where), ("explain", where, *of_a, "--task", "0_1"), ("timeline", where, *of_a), ("show", where, *of_a), ("tail", where)]
+    late = ("status", where, *of_a, "--at", LATE)
+    commands = [("verify", where), ("explain", where, *of_a, "--task", "0_1"), ("timeline", where, *of_a), late, ("tail", where)]
     for command in (*commands, ("archive", where, "--to", str(tmp_path / "late.db"))):
         answer = await said(*command)
         assert answer.exit_code == 2, (command, answer.output)

@@ -118,7 +118,7 @@ async def test_users_work_with_the_listed_acls_and_the_doctor_finds_everything_f
         lead = {lead.name: lead for _, lead in worker.groups()}[GROUP]
         await until(lambda: "orders.in" in lead.observed_ends)
         kafka = f"kafka://{broker.bootstrap}"
-        for command in (["groups"], ["status", "--group", GROUP], ["tail", kafka], ["verify", kafka]):
+        for command in (["status"], ["status", "--group", GROUP], ["tail", kafka], ["verify", kafka]):
             result = await ran(broker, "reader", *command)
             assert result.exit_code == 0, (command, result.output)
             assert GROUP in result.stdout
@@ -129,7 +129,7 @@ async def test_users_work_with_the_listed_acls_and_the_doctor_finds_everything_f
         assert "topic equipoise.facts: this user may not write to it; give it Write on Topic equipoise.facts" in changed.stderr
         declared = await ran(broker, "archiver", "archive", kafka, "--to", str(tmp_path / "archive.db"), "--declare", "nightly")
         assert declared.exit_code == 0, declared.output
-        refused = await ran(broker, "nobody", "groups")
+        refused = await ran(broker, "nobody", "status")
         assert refused.exit_code == 2
 
         options = {"member": ["--output", "orders.totals", "--state-directory", str(tmp_path)], "worker": [], "reader": []}

@@ -16,7 +16,7 @@ SPARK_COMMANDS = {
 
 spark = CommandGroup(
     name="spark",
-    commands_by_place=SPARK_COMMANDS,
+    sections={"Commands": SPARK_COMMANDS},
     short_help="Run verify, timeline and what-if over many groups, on Spark.",
     help="""Run verify, timeline and what-if over the many groups of Parquet archives, on Apache Spark: on all cores of this machine, or on a cluster
     (--master, spark-submit). An ARCHIVE is a folder that `equipoise archive` wrote; make one from a file with

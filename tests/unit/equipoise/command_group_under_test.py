@@ -77,7 +77,7 @@ def waits(screen: Screen) -> None:
 
 
 NAMES = ("fails", "answers", "explains", "counts", "floods", "waits")
-group = CommandGroup(name="group", help="A group.", commands_by_place={name: f"{__name__}:{name}" for name in NAMES})
+group = CommandGroup(name="group", help="A group.", sections={"Commands": {name: f"{__name__}:{name}" for name in NAMES}})
 
 if __name__ == "__main__":
     sys.exit(group())

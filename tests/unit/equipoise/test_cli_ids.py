@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from equipoise.cli.group_tables import members_table
 from equipoise.cli.screen import plain
-from equipoise.cli.show import members_table
 from equipoise.cli.timeline import lifelines_table
 from equipoise.replay.group_view import view_of
 from equipoise.replay.timelines import build_timeline

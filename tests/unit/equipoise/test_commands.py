@@ -22,7 +22,7 @@ import equipoise
 from equipoise.cli import COMMANDS, main
 from equipoise.cli.spark import SPARK_COMMANDS
 from equipoise.events.decisions import MemberExpired
-from equipoise.events.facts import LeaveIntended
+from equipoise.events.facts import GroupConfigured, LeaveIntended
 from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, Entry, Record
 from tests.unit.replay.lived import lived, write
@@ -116,15 +116,31 @@ def test_verify_changed_byte_names_the_offset(tmp_path: Path) -> None:
         assert json.loads(told.stdout)["offset"] is not None
 
 
-def test_show_has_every_member_and_task(log: Path) -> None:
-    result = run("show", log)
-    assert result.exit_code == 0
-    assert "4 members" in result.stdout
-    assert "15 tasks" in result.stdout
-    assert "balanced" in result.stdout
-    told = document("show", log, "--at", "60")
-    assert told["offset"] == 60
-    assert len(told["tasks"]) == 15
+def test_status_has_every_member_and_task(log: Path) -> None:
+    for arguments in ((), ("--all",)):
+        result = run("status", log, *arguments)
+        assert result.exit_code == 0
+        assert "4 members" in result.stdout
+        assert "15 tasks" in result.stdout
+        assert "balanced" in result.stdout
+        assert ("incarnation" in result.stdout) == ("--all" in arguments)
+    told = document("status", log, "--group", "orders", "--at", "60")
+    assert told["state"]["offset"] == 60
+    assert len(told["state"]["tasks"]) == 15
+
+
+def test_status_of_several_groups_lists_them_and_names_them_where_one_is_wanted(log: Path, tmp_path: Path) -> None:
+    (row,) = document("status", log)["groups"]
+    assert (row["group"], row["members"], row["tasks"]) == ("orders", 4, 15)
+    two = tmp_path / "two.db"
+    written(two, lived())
+    with open_log(two, "a") as other:
+        other.append_fact("clicks", 10**15, GroupConfigured(solver=""))
+    assert [row["group"] for row in document("status", two)["groups"]] == ["clicks", "orders"]
+    assert "trouble" in run("status", two).stdout
+    assert "it holds 'clicks', 'orders'" in one_line(run("status", two, "--at", "9"))
+    assert "it holds 'clicks', 'orders'" in one_line(run("status", two, "--group", "other"))
+    assert "--watch: follows a group in Kafka" in one_line(run("status", two, "--group", "orders", "--watch"))
 
 
 def test_explain_answers_three_questions(log: Path) -> None:
@@ -159,8 +175,8 @@ def test_long_table_is_cut_with_hint(recorded: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "names"),
     [
-        (("show", "{log}", "--at", "999999"), "--at: the log ends at offset"),
-        (("show", "{log}", "--group", "other"), "'other'"),
+        (("status", "{log}", "--at", "999999"), "--at: the log ends at offset"),
+        (("status", "{log}", "--group", "other"), "'other'"),
         (("explain", "{log}", "--task", "9_9"), "no task 9_9"),
         (("explain", "{log}", "--task", "x"), "0_3"),
         (("explain", "{log}"), "--task"),
@@ -225,7 +241,7 @@ def test_imported_group_is_explained_shown_and_drawn(recorded: Path, tmp_path: P
     result = run("explain", recorded, "--task", "0_1")
     assert "its own leader gave it to it in generation" in result.stdout
     assert "equipoise would" in result.stdout
-    assert "led by its own leader" in run("show", recorded).stdout
+    assert "led by its own leader" in run("status", recorded, "--all").stdout
     assert run("timeline", recorded, "--html", tmp_path / "x.html").exit_code == 0
     told = document("verify", recorded)
     assert told["groups"][0]["not_yet_written"] > 0, "proposals are computed, not imported"

@@ -41,6 +41,7 @@ def printed(*args: str | Path, code: int = 0) -> Any:
     return json.loads(result.stdout)
 
 
+OF_ORDERS = ("--group", "orders")
 pytestmark = pytest.mark.xdist_group("json")  # what the commands print takes ten seconds, once
 
 
@@ -65,10 +66,10 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     warming = max(entry.offset for entry in lived() if isinstance(entry, Record) and entry.append_ms <= JOINED_MS + 10_000)
     decisions = [entry for entry in lived() if isinstance(entry, DecisionRecord)]
     revoking = next(entry for entry in decisions if isinstance(entry.decision, MemberAssigned) and entry.decision.revoke).caused_by
-    moving = next(row["task"] for row in printed("show", log, "--at", str(warming))["tasks"] if row["movement"] == "warming")
+    moving = next(row["task"] for row in printed("status", log, *OF_ORDERS, "--at", str(warming))["state"]["tasks"] if row["movement"] == "warming")
     dead = str(first.caused_by - 1)
-    tasks = [row["task"] for row in printed("show", log)["tasks"]]
-    parked = with_parked_task(folder / "parked.db", printed("show", log))
+    tasks = [row["task"] for row in printed("status", log, *OF_ORDERS)["state"]["tasks"]]
+    parked = with_parked_task(folder / "parked.db", printed("status", log, *OF_ORDERS)["state"])
     scenario = ROOT / "tests" / "scenarios" / "high_availability" / "cold_joiner.txt"
     changed = folder / "changed.txt"
     changed.write_text(scenario.read_text(encoding="utf-8").replace("gen=1 probing=no", "gen=1 probing=yes"), encoding="utf-8")
@@ -91,8 +92,9 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
             printed("what-if", two_groups(folder / "two.db"), "--seeds", "1", code=1),
         ],
         "verify": [printed("verify", path, code=code) for path, code in ((log, 0), (wrong, 1), (torn, 1), (strange, 2))],
-        "show": [
-            printed("show", *args) for args in ((log,), (log, "--at", str(warming)), (log, "--at", str(revoking)), (wrong,), (told,), (parked,))
+        "status": [
+            printed("status", log), printed("status", wrong, *OF_ORDERS), printed("status", parked), printed("status", parked, *OF_ORDERS),
+            *(printed("status", path, *OF_ORDERS, *at) for path in (log, told) for at in ((), ("--at", str(warming)), ("--at", str(revoking)))),
         ],
         "explain": [
             *(printed("explain", log, "--task", task) for task in tasks),
@@ -138,7 +140,7 @@ def write_log(path: Path, entries: Any = None) -> None:
 
 ON_SPARK = {f"spark-{name}" for name in SPARK_COMMANDS}
 """Checked in tests/spark, where there is a session."""
-LIVE = {"cluster", "configure", "deal", "doctor", "groups", "record", "remove-member", "restore", "shadow", "status", "tail", "worker"}
+LIVE = {"cluster", "configure", "deal", "doctor", "record", "remove-member", "restore", "shadow", "tail", "worker"}
 """Checked in tests/live (test_kafka_log.py, test_streams_import.py, test_configure.py,
 test_lag_aware.py, test_group_members.py, test_outage.py, test_restore.py, test_doctor.py,
 test_groups_of_a_cluster.py), where there is a broker.

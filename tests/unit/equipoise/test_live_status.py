@@ -1,5 +1,5 @@
-"""The live view of `status --watch`: it fits its terminal, shows hostile names as text, and what
-stands still comes first. `groups` sorts by trouble.
+"""The view of `status`: it fits its terminal, shows hostile names as text, and what
+stands still comes first. The list of groups is sorted by trouble.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from equipoise.cli.groups import _ranked, groups_table
 from equipoise.cli.live_status import Seen, draw, seen
 from equipoise.cli.screen import plain
+from equipoise.cli.status import _ranked, groups_table
 from equipoise.cli.visible import MOST_WORD_CHARS
 from equipoise.events.errors import GroupHalted
 from equipoise.events.fields import is_hidden
@@ -120,7 +120,7 @@ def test_groups_are_sorted_by_trouble() -> None:
 
 def test_operations_page_shows_a_view_as_it_is_drawn() -> None:
     page = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
-    block = page.partition("`status --watch` fills the screen:\n\n```\n")[2].partition("```")[0].splitlines()
+    block = page.partition("`--watch` fills the screen with one of them:\n\n```\n")[2].partition("```")[0].splitlines()
     drawn = screen(of(restoring()), 100, 30)
 
     def columns(lines: list[str]) -> list[str]:

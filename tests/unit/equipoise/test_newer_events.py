@@ -119,7 +119,7 @@ def test_verify_group_reads_only_it(mixed: str) -> None:
     assert missing == "equipoise: --group: the log holds no fact of group 'nope'; it holds 'later', 'longer', 'newer', 'orders'\n"
 
 
-ONE_GROUP = [("show",), ("timeline",), ("explain", "--task", "0_0"), ("simulate", "--to", "out.db"), ("what-if",), ("compare",)]
+ONE_GROUP = [("status",), ("timeline",), ("explain", "--task", "0_0"), ("simulate", "--to", "out.db"), ("what-if",), ("compare",)]
 
 
 @pytest.mark.parametrize("command", ONE_GROUP)
@@ -128,7 +128,7 @@ def test_readers_of_one_group_pass_over_the_others(mixed: str, tmp_path: Path, c
     assert document(command[0], mixed, "--group", "orders", *arguments)
 
 
-@pytest.mark.parametrize("command", [("show",), ("timeline",), ("explain", "--task", "0_0")])
+@pytest.mark.parametrize("command", [("status",), ("timeline",), ("explain", "--task", "0_0")])
 def test_named_unread_group_is_error(mixed: str, command: tuple[str, ...]) -> None:
     assert UNKNOWN_FACT in one_line(run(command[0], mixed, "--group", "newer", *command[1:]))
 

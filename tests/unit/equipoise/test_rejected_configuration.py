@@ -1,4 +1,4 @@
-"""A rejected configuration in commands: `tail` explains it; by `verify` and `show` the former one
+"""A rejected configuration in commands: `tail` explains it; by `verify` and `status` the former one
 is in force.
 """
 
@@ -24,4 +24,4 @@ def test_tail_shows_a_rejected_configuration_and_verify_finds_the_log_identical(
     assert "assignor_unavailable" in told[-2]
     assert told[-1].endswith("did you mean 'high_availability'?")
     assert run("verify", location).exit_code == 0
-    assert "high_availability" in run("show", location).stdout
+    assert "high_availability" in run("status", location, "--all").stdout

@@ -98,8 +98,8 @@ COMMANDS = [
     "verify {log}",
     "verify {wrong}",
     "verify {log} --group nope",
-    "show {log}",
-    "show {log} --group nope",
+    "status {log}",
+    "status {log} --group nope",
     "explain {log} --task 0_0",
     "explain {log} --task 0_3",
     "timeline {log} --all",
@@ -134,12 +134,11 @@ def test_command_on_a_log_of_hostile_names_prints_nothing_hidden(log: Path, wron
 
 
 def test_long_names_are_shortened_in_tables_and_whole_in_json(log: Path) -> None:
-    shown = run("show", log).stdout
+    shown = run("status", log).stdout
     assert "x" * (MOST_WORD_CHARS + 1) not in shown
-    assert LONG + "m3" in [member["member_id"] for member in json.loads(run("show", log, "--json").stdout)["members"]]
-    assert {member["member_id"] for member in json.loads(run("show", log, "--json").stdout)["members"]} <= {
-        each + EVIL for each in ("m1", "m2")
-    } | {LONG + "m3"}
+    members = {member["member_id"] for member in json.loads(run("status", log, "--group", GROUP, "--json").stdout)["state"]["members"]}
+    assert LONG + "m3" in members
+    assert members <= {each + EVIL for each in ("m1", "m2")} | {LONG + "m3"}
 
 
 def test_simulate_takes_a_member_id_of_a_thousand_characters(log: Path, tmp_path: Path) -> None:
@@ -149,7 +148,7 @@ def test_simulate_takes_a_member_id_of_a_thousand_characters(log: Path, tmp_path
     assert run("verify", tmp_path / "out.db").exit_code == 0
 
 
-@pytest.mark.parametrize("arguments", [("show",), ("explain", "--task", "0_0"), ("timeline",), ("verify",)])
+@pytest.mark.parametrize("arguments", [("status",), ("status", "--all"), ("explain", "--task", "0_0"), ("timeline",), ("verify",)])
 def test_terminal_gets_no_sequence_but_our_own(log: Path, arguments: tuple[str, ...]) -> None:
     """On a terminal there are colours: they are ours, and nothing else is there that it would obey.
     """

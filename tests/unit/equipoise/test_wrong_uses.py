@@ -73,7 +73,7 @@ WRONG = [
     ("verify {f}/absent.db", "there is no such log; import or simulate one"),
     ("verify {f}/absent.jsonl", "there is no such log; import or simulate one"),
     ("verify {f}/dir", "not an archive of equipoise"),
-    ("show {f}/dir.db", "not an archive of equipoise"),
+    ("status {f}/dir.db", "not an archive of equipoise"),
     ("verify {f}/group.txt", "Name it .db (SQLite) or .jsonl (JSON Lines)"),
     ("verify kafka://127.0.0.1:1", "no broker answers at 127.0.0.1:1"),
     ("verify {f}/text.db", "text.db"),
@@ -83,24 +83,24 @@ WRONG = [
     ("verify {f}/other.db", "not a log of equipoise; name another file"),
     ("verify {f}/empty.db", "not a log of equipoise; name another file"),
     ("verify {f}/empty.jsonl", "the log is empty, so there is nothing to verify; import or simulate one"),
-    ("show {f}/empty.jsonl", "the log holds no fact of any group; import or simulate one"),
+    ("status {f}/empty.jsonl", "the log holds no fact of any group; import or simulate one"),
     ("explain {f}/empty.jsonl --task 0_0", "the log holds no fact of any group; import or simulate one"),
     ("simulate {f}/empty.jsonl --to {t}/x.db", "the log holds no fact of any group; import or simulate one"),
     ("verify {f}/gap.jsonl", "offset "),
     ("verify {f}/torn.jsonl", "offset "),
     ("verify {f}/flipped.jsonl", "the record's bytes differ from its checksum"),
-    ("show {f}/flipped.jsonl", "the record's bytes differ from its checksum"),
+    ("status {f}/flipped.jsonl", "the record's bytes differ from its checksum"),
     ("timeline {f}/gap.jsonl", "is missing; the next record has offset"),
     ("simulate {f}/flipped.jsonl --to {t}/x.db", "the record's bytes differ from its checksum"),
     # the question
-    ("show {f}/group.db --at 999999", "--at: the log ends at offset"),
-    ("show {f}/group.db --at -1", "'--at': -1 is not in the range"),
+    ("status {f}/group.db --at 999999", "--at: the log ends at offset"),
+    ("status {f}/group.db --at -1", "'--at': -1 is not in the range"),
     ("timeline {f}/group.db --at soon", "'--at': 'soon' is not an offset, or a time with its date; write it as"),
     ("explain {f}/group.db", "Missing option '--task'"),
     ("explain {f}/group.db --task 9_9", "no task 9_9 at offset"),
     ("explain {f}/group.db --task first", "write <sub-topology>_<partition>, as in 0_3"),
-    ("show {f}/group.db --group payments", "no fact of group 'payments'; it holds 'orders'"),
-    ("show {f}/two.db", "several groups, 'orders' and 'payments' among them; name one"),
+    ("status {f}/group.db --group payments", "no fact of group 'payments'; it holds 'orders'"),
+    ("status {f}/two.db --at 9", "--at: name the group with --group; it holds 'orders', 'payments'"),
     ("explain {f}/two.db --task 0_0", "several groups, 'orders' and 'payments' among them; name one"),
     ("tail {f}/two.db --group refunds", "--group: the log holds no fact of group 'refunds'; it holds 'orders', 'payments'"),
     ("timeline {f}/two.db --group refunds", "no fact of group 'refunds'; it holds 'orders', 'payments'"),
@@ -123,8 +123,8 @@ WRONG = [
     ("demo --out {f}/group.db", "'--out'"),
     ("demo --out {f}/group.db/out", "--out {f}/group.db/out: Not a directory; correct the path"),
     # numbers and times
-    ("show {f}/group.db --at 10:30", "'--at': '10:30' is not an offset, or a time with its date; write it as 2026-11-23T09:30"),
-    ("show {f}/group.db --at 2020-01-01", "--at: the log begins later, at 2026-11-20 04:33:07 UTC; name a time from then on"),
+    ("status {f}/group.db --at 10:30", "'--at': '10:30' is not an offset, or a time with its date; write it as 2026-11-23T09:30"),
+    ("status {f}/group.db --at 2020-01-01", "--at: the log begins later, at 2026-11-20 04:33:07 UTC; name a time from then on"),
     ("explain {f}/group.db --task 0_3 --at yesterday", "'--at': 'yesterday' is not an offset, or a time"),
     ("scale-down --group orders --keep 4 --timeout abc", "'--timeout': 'abc' is not a number from 0 on; write one as 2.5"),
     ("scale-down --group orders --keep 4 --timeout nan", "'--timeout': 'nan' is not a number"),
@@ -139,16 +139,16 @@ WRONG = [
     # brokers
     ("status --group orders --bootstrap 127.0.0.1:99999", "bootstrap: '99999' in '127.0.0.1:99999' is not a port from 1 to 65535; write host:port"),
     ("status --group orders --bootstrap 127.0.0.1:abc", "bootstrap: 'abc' in '127.0.0.1:abc' is not a port"),
-    ("groups --bootstrap a:1,b:0", "bootstrap: '0' in 'b:0' is not a port"),
-    ("groups --bootstrap a:1,,b:2", "bootstrap: '' names no host"),
-    ("groups --bootstrap kafka://127.0.0.1:1", "bootstrap: 'kafka://127.0.0.1:1' is not host:port; write host:port"),
+    ("status --bootstrap a:1,b:0", "bootstrap: '0' in 'b:0' is not a port"),
+    ("status --bootstrap a:1,,b:2", "bootstrap: '' names no host"),
+    ("status --bootstrap kafka://127.0.0.1:1", "bootstrap: 'kafka://127.0.0.1:1' is not host:port; write host:port"),
     ("doctor --bootstrap 127.0.0.1:99999", "bootstrap: '99999'"),
     ("worker --bootstrap 127.0.0.1:99999", "bootstrap: '99999'"),
     ("lead --group clicks --bootstrap 127.0.0.1:abc", "bootstrap: 'abc'"),
     ("archive kafka://127.0.0.1:99999 --to {t}/x/", "bootstrap: '99999'"),
     ("record kafka://127.0.0.1:abc --to {t}/x.db", "bootstrap: 'abc'"),
     ("status --group orders --bootstrap 127.0.0.1:1", "no broker answers at 127.0.0.1:1 (127.0.0.1:1: Connection refused); start it, or correct"),
-    ("groups --bootstrap nowhere.invalid:1", "no broker answers at nowhere.invalid:1 (nowhere.invalid:1: "),
+    ("status --bootstrap nowhere.invalid:1", "no broker answers at nowhere.invalid:1 (nowhere.invalid:1: "),
     ("archive kafka://127.0.0.1:1 --to {t}/x/", "no broker answers at 127.0.0.1:1 (127.0.0.1:1: Connection refused); start it"),
     ("cluster kafka://127.0.0.1:1", "no broker answers at 127.0.0.1:1 (127.0.0.1:1: Connection refused); start it"),
     ("import kafka-streams kafka://127.0.0.1:1 --group orders --to {t}/x.db", "no broker answers at 127.0.0.1:1 (127.0.0.1:1: Connection"),
@@ -275,11 +275,11 @@ def test_at_takes_a_time_which_stands_for_the_last_fact_until_then(folder: Path)
     middle = facts[len(facts) // 2]
     last = max(entry.offset for entry in facts if entry.append_ms <= middle.append_ms)
     time_text = dt.datetime.fromtimestamp(middle.append_ms / 1000, dt.UTC).isoformat()
-    for line in ("show --json {f}/group.db", "explain --json {f}/group.db --task 0_3"):
+    for line in ("status --json {f}/group.db", "explain --json {f}/group.db --task 0_3"):
         by_offset, by_time = (run(f"{line.format(f=folder)} --at {at}") for at in (last, time_text))
         assert by_offset.exit_code == by_time.exit_code == 0, by_time.stderr
         assert by_offset.stdout == by_time.stdout
-    assert run(f"show {folder}/group.db --at 2099-01-01").stdout == run(f"show {folder}/group.db").stdout
+    assert run(f"status {folder}/group.db --at 2099-01-01").stdout == run(f"status {folder}/group.db").stdout
 
 
 @pytest.mark.parametrize("port", ["abc", "99999", "0", "-1", "9092.5"])

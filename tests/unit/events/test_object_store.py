@@ -84,7 +84,7 @@ def test_archive_in_a_bucket_is_the_log_that_was_copied(location: str, tmp_path:
     with open_log(f"{location}/") as log:
         assert (log.count(), log.position()) == (10, 6)
         assert list(log.read(4)) == written[written.index(next(each for each in written if isinstance(each, Record) and each.offset == 4)) :]
-    shown = CliRunner().invoke(main, ["show", f"{location}/", "--group", "orders"])
+    shown = CliRunner().invoke(main, ["status", f"{location}/", "--group", "orders"])
     assert (shown.exit_code, "m1" in shown.output) == (0, True)
 
 

@@ -215,7 +215,7 @@ def test_every_form_of_log_may_begin_at_a_base(tmp_path: Path, name: str) -> Non
     said = CliRunner().invoke(main, ["verify", target])
     assert said.exit_code == 0, said.output
     assert f"read from the base at offset {place()[0] + 1}, " in said.stdout
-    shown = CliRunner().invoke(main, ["show", target])
+    shown = CliRunner().invoke(main, ["status", target])
     assert "before it: the archive" in shown.stderr
     copy = CliRunner().invoke(main, ["archive", target, "--to", str(tmp_path / "again.db")])
     if name != "archive/":

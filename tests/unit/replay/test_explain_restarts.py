@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+from equipoise.cli.group_tables import members_table, view_parts
 from equipoise.cli.screen import Table
-from equipoise.cli.show import members_table, view_parts
 from equipoise.events.facts import Load
 from equipoise.events.records import Entry
 from equipoise.events.tasks import TaskId
@@ -44,7 +44,7 @@ def states(group: Group) -> dict[str, str]:
 
 
 def shown_lags(group: Group) -> dict[str, set[str]]:
-    """Owner -> what `show` says about its copies."""
+    """Owner -> what `status --all` says about its copies."""
     table = view_parts(view_of(group.machine))[-1]
     assert isinstance(table, Table)
     lags: dict[str, set[str]] = {}

@@ -1,10 +1,10 @@
-"""isLearner, isLearned, isReady (the three marks of the proposal behind `learner`), as `show`, the
-timeline and `explain` tell them from a log.
+"""isLearner, isLearned, isReady (the three marks of the proposal behind `learner`), as `status
+--all`, the timeline and `explain` tell them from a log.
 """
 
 from __future__ import annotations
 
-from equipoise.cli.show import members_table, tasks_table
+from equipoise.cli.group_tables import members_table, tasks_table
 from equipoise.events.facts import LagReported, TaskParked, TaskReady
 from equipoise.events.tasks import TaskId
 from equipoise.replay.explanation import explain, move_document

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from equipoise.cli.show import group_lines, tasks_table
+from equipoise.cli.group_tables import group_lines, tasks_table
 from equipoise.events.decisions import MemberExpired
 from equipoise.events.errors import InputError
 from equipoise.events.facts import MemberJoined, MemberLeft, PartitionsObserved

@@ -1,17 +1,12 @@
-"""`equipoise show LOG`: the state of a group at one offset."""
+"""The state of a group as tables with every column, for `equipoise status --all`."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-import click
-
-from equipoise.cli.command import command
-from equipoise.cli.params import AT_HELP, OFFSET, Moment, log_argument, offset_of, read
-from equipoise.cli.screen import Line, Part, Screen, Styled, Table, bold
+from equipoise.cli.screen import Line, Part, Styled, Table, bold
 from equipoise.cli.visible import shortened
-from equipoise.events.log import Log
 from equipoise.events.tasks import TaskId
 from equipoise.replay.wording import counted, day_text, lag_text, preparing_text, span_text
 
@@ -21,27 +16,6 @@ if TYPE_CHECKING:
 _LEARNED = ", being learned"
 _MOST_NAMED = 12
 """Tasks named in one cell; the rest is counted. `--json` has all."""
-
-
-@command("show", short_help="Show a group's state at an offset: members, tasks, copies.")
-@log_argument
-@click.option("--at", "at_offset", type=OFFSET, metavar="OFFSET|TIME", help=f"State after this fact, {AT_HELP}")
-@click.option("--group", metavar="GROUP", help="Group to show; required if LOG holds several.")
-def show(screen: Screen, log: Log, at_offset: int | Moment | None, group: str | None) -> None:
-    """Fold LOG up to an offset and show the group's state there: the verdict, every member, every
-    task with its copies.
-
-    \b
-    Examples:
-      equipoise show group.db
-      equipoise show group.db --at 1200
-      equipoise show group.db --at 2026-11-23T09:30
-      equipoise show --json group.db | jq '.tasks[] | select(.owner == null)'
-    """
-    from equipoise.replay.group_view import show  # loads the solver
-
-    view = show(read(screen, log, "folding", group), group=group, at_offset=offset_of(log, at_offset, group))
-    screen.answer(view.document(), *view_parts(view))
 
 
 def view_parts(view: GroupView) -> list[Part]:
