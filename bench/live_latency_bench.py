@@ -21,7 +21,7 @@ from typing import Any
 from aiokafka import TopicPartition
 
 from bench.live import Groups, Row, WorkerProcess, broker, group_name, quantile, quantiles_text
-from equipoise.events.decisions import EventRejected, MemberAssigned
+from equipoise.events.decisions import EventRejected, MemberAssigned, MemberExpired
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import Fact, MemberJoined, MemberLeft
 from equipoise.events.log.kafka.aiokafka_client import DeployedConsumer, DeployedProducer
@@ -101,6 +101,20 @@ class Prober:
             return isinstance(decision, kind) and (decision.member_id, decision.incarnation) == (fact.member_id, fact.incarnation)
 
         return await self._ask(self._settings.topics.facts, group_key(group), pack_fact(fact), answers)
+
+    async def expiry(self, group: str, member_id: str, within_s: float) -> float:
+        """When the member's removal is read, by time.monotonic."""
+
+        def tells(record: Any) -> bool:
+            if record.topic == self._echo or record.key != group_key(group):
+                return False
+            decision = decision_record(stored_decision(record.key, record.value, "decisions")).decision
+            return isinstance(decision, MemberExpired) and decision.member_id == member_id
+
+        self._arrived, self._wanted = asyncio.get_running_loop().create_future(), tells
+        async with asyncio.timeout(within_s):
+            await self._arrived
+        return time.monotonic()
 
     async def say(self, group: str, fact: Fact) -> None:
         """Sends a fact and ignores its answer; returns when it is appended."""

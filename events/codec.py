@@ -82,6 +82,7 @@ KINDS: Mapping[int, tuple[int, type]] = {
     21: (1, facts.MemberUnchanged),
     22: (1, facts.RoundAsked),
     23: (1, facts.GroupRejoined),
+    24: (1, facts.SilenceObserved),
     100: (1, decisions.MemberExpired),
     101: (1, decisions.BalanceEvaluated),
     102: (1, decisions.AssignmentIssued),

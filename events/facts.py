@@ -423,6 +423,19 @@ class ProbingTick:
 
 
 @attrs.frozen(kw_only=True)
+class SilenceObserved:
+    """How long members have been silent, by the clock of their partition: the worker tells a group
+    whose own time stood still while nothing in it was due (docs/protocol.md#l11). Counts only
+    directly after the fact that it says.
+    """
+
+    silent_ms: dict[str, int] = attrs.field(converter=fields.sorted_mapping, validator=fields.mapping_of(fields.text(), fields.integer()))
+    """member_id -> ms since its last fact."""
+    after_offset: int = attrs.field(validator=fields.integer())
+    """Offset of the group's last fact, as far as the worker had read."""
+
+
+@attrs.frozen(kw_only=True)
 class BaseRequested:
     """The leader's worker asks for the hash of the group's state, to store that state as a part of
     a base (docs/protocol.md#l10). Changes nothing else than a `ProbingTick` would.
@@ -598,6 +611,7 @@ Fact = (
     | MemberEnded
     | RestartIntended
     | ProbingTick
+    | SilenceObserved
     | BaseRequested
     | AssignmentObserved
     | GroupRejoined

@@ -272,6 +272,13 @@ def hear(state: GroupState, member_id: str, incarnation: int) -> MemberState | N
     return None
 
 
+def note_silence(state: GroupState, member: MemberState, silent_ms: int) -> None:
+    """last_heard_ms' = now_ms - silent_ms, at most one session back, if that is earlier
+    (docs/protocol.md#l11).
+    """
+    member.last_heard_ms = min(member.last_heard_ms, state.now_ms - min(silent_ms, member.session_timeout_ms))
+
+
 def _note_change(member: MemberState) -> None:
     """The problem has another `MemberSpec` of the member than before."""
     member.version += 1

@@ -89,6 +89,8 @@ class StepContext:
         """Whether the assignor that decides in this step deals by lag."""
         self.guarantees_of = guarantees_of
         """Guarantees of the assignor of a configuration."""
+        self.previous_offset = -1
+        """Offset of the group's last fact before this one; -1: there was none."""
         self.emitted: list[Decision] = []
         self.causes: set[str] = set()
         self.moves: dict[tuple[TaskId, int], Move] = {}

@@ -203,6 +203,10 @@ class Deadlines:
         """
         return bool(self._heap) and self._heap[0][0] < at_ms
 
+    def are_all(self, timer: Timer) -> bool:
+        """Whether no other timer than these runs; may be False for a while after the last one."""
+        return all(entry[1] is timer for entry in self._heap)
+
     def next_ms(self) -> int | None:
         """Group time of the next deadline, in ms; None: no timer runs. Drops stale entries."""
         heap = self._heap

@@ -96,12 +96,13 @@ class GroupMachine:
     def _fold(self, record: Record) -> list[DecisionRecord]:
         state = self.state
         event = record.event
-        last_append_ms = state.last_append_ms
+        last_append_ms, previous_offset = state.last_append_ms, state.last_offset
         actions.advance(state, record, 0 if last_append_ms is None else self._time_step_ms(last_append_ms, record.append_ms))
         context, self._context, self._record = self._context, None, record
         if context is None or context.state is not state:
             context = StepContext(state, self._deadlines, self._refusal, self._guarantees, self._most_event_bytes)
             context.deals_by_lag = self.deals_by_lag
+        context.previous_offset = previous_offset
         for timer, key in self._deadlines.take_due():
             deadline_passed(context, timer, key)
         try:
@@ -244,6 +245,15 @@ class GroupMachine:
         not.
         """
         return self._deadlines.may_be_before(at_ms)
+
+    @property
+    def rests(self) -> bool:
+        """Whether nothing is under way or due in the group but the sessions of its members
+        (docs/protocol.md#l11). Costs time in the group's size, at most.
+        """
+        state = self.state
+        is_idle = state.phase is GroupPhase.LEADING and not (state.restarts or state.lent or state.in_flight or state.awaiting_lags)
+        return is_idle and self._deadlines.are_all(Timer.SESSION)
 
     def timers(self) -> set[tuple[int, Timer, Key]]:
         """Every timer that runs, as (due time in group ms, timer, key). Costs time in the group's

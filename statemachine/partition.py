@@ -31,11 +31,23 @@ import attrs
 from equipoise.events import codec
 from equipoise.events.decisions import Checkpointed
 from equipoise.events.errors import GapError, GroupHalted, RepeatError
-from equipoise.events.facts import BaseRequested, GroupConfigured, LogOpened, PartitionsObserved, ProbingTick
+from equipoise.events.facts import (
+    BaseRequested,
+    GroupConfigured,
+    LogOpened,
+    MemberJoined,
+    MemberUnchanged,
+    PartitionsObserved,
+    ProbingTick,
+    SilenceObserved,
+)
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.statemachine.machine import GroupMachine, defect_text
 from equipoise.statemachine.published import PublishedDecisions, PublishedProblem
 from equipoise.statemachine.rejections import refused_fact
+from equipoise.statemachine.silence import PartitionClock, Silences, told_after_ms
+from equipoise.statemachine.state import GroupPhase
+from equipoise.statemachine.ticks import EARLIER, RESTING_TICKS, TickQueue
 
 V = TypeVar("V")
 
@@ -50,8 +62,11 @@ Ends = Mapping[str, Mapping[int, int]]
 Racks = Mapping[str, Mapping[int, tuple[str, ...]]]
 """Topic -> partition -> racks of its replicas."""
 
-EARLIER = 4
-"""A tick at which no deadline is due may come earlier by so much of `max_step_ms`: a quarter."""
+REST_AFTER_MS = 60_000
+"""For so long nothing but keepalives, ticks and requests for bases came to a group at rest: what
+the leader measures, as the speed of a topic, it measures in group time.
+"""
+_QUIET = frozenset({MemberUnchanged, ProbingTick, BaseRequested})
 
 
 def real_machine(checkpoint: bytes | None) -> GroupMachine:
@@ -74,11 +89,20 @@ class StoredCheckpoint:
 
 
 class GroupLead:
-    """One group of the partition."""
+    """One group of the partition. `clock`: the partition's; None: one that stands still."""
 
-    def __init__(self, name: str, machine: GroupMachine) -> None:
+    def __init__(self, name: str, machine: GroupMachine, clock: PartitionClock | None = None) -> None:
         self.name = name
         self.machine = machine
+        self._clock = clock = clock or PartitionClock()
+        self._silences = Silences(clock)
+        self._rests_from_ms = clock.now_ms + REST_AFTER_MS
+        """Earliest time of rest, by the partition's clock."""
+        self.look_at_ms: int | None = None
+        """When to look for members that have been silent for long, by the partition's clock; None:
+        not planned.
+        """
+        self._rests = False
         self.halted: GroupHalted | None = None
         """Why the group halted; None: it did not."""
         self.published = PublishedDecisions()
@@ -116,6 +140,12 @@ class GroupLead:
         self._plan_tick()
         return self._tick_from_ms
 
+    @property
+    def rests(self) -> bool:
+        """Whether it was at rest when that tick was planned (docs/protocol.md#l11)."""
+        self._plan_tick()
+        return self._rests
+
     def _plan_tick(self) -> None:
         """Plans the next tick: at the next deadline, and at the latest max_step_ms after the last
         record of a group with members (docs/protocol.md#l3).
@@ -124,15 +154,54 @@ class GroupLead:
         if now_ms is None:
             return
         state = self.machine.state
+        self._rests = False
         if not state.members or self.halted is not None:
             self._tick_at_ms = None
             return
+        self._rests = self._rests_from_ms <= self._clock.now_ms and self.machine.rests
         wait_ms = longest_ms = state.settings.max_step_ms
         if self.machine.has_deadline_before(state.now_ms + wait_ms):
             deadline_ms = self.machine.next_deadline_ms
             wait_ms = wait_ms if deadline_ms is None else min(wait_ms, deadline_ms - state.now_ms)
         self._tick_at_ms = now_ms + max(1, wait_ms)
         self._tick_from_ms = self._tick_at_ms - (longest_ms // EARLIER if wait_ms == longest_ms else 0)
+
+    def begin_at_rest(self) -> None:
+        """The group was led before, so it may be at rest. Costs time in the number of members."""
+        self._rests_from_ms = self._clock.now_ms
+        self._silences.note_all(self.machine.state)
+        self._clock.limit(self.machine.state.settings.max_step_ms)
+
+    def note(self, record: Record) -> None:
+        """A fact was folded: who was heard, and whether the group may be at rest."""
+        event = record.event
+        kind = event.__class__
+        if kind is SilenceObserved:
+            longest_ms = max((told_after_ms(member.session_timeout_ms) for member in self.machine.state.members.values()), default=0)
+            self._rests_from_ms = self._clock.now_ms + max(longest_ms, REST_AFTER_MS)  # until they were heard, or are removed
+            return
+        if kind not in _QUIET:
+            self._rests_from_ms = self._clock.now_ms + REST_AFTER_MS
+        member_id = getattr(event, "member_id", None)
+        if member_id is not None:
+            self._silences.note(self.machine.state, member_id)
+        if kind is MemberJoined:
+            self.look_at_ms = None  # its session may be shorter than those of the others
+        elif kind is GroupConfigured:
+            self._clock.limit(self.machine.state.settings.max_step_ms)
+
+    def plan_look(self) -> int | None:
+        """Plans and returns `look_at_ms`. Costs time in the number of members."""
+        self.look_at_ms = None
+        if self.halted is None and self.machine.state.phase is GroupPhase.LEADING:
+            next_ms = self._silences.next_look_ms(self.machine.state)
+            self.look_at_ms = None if next_ms is None else max(next_ms, self._clock.now_ms + self._clock.step_ms)
+        return self.look_at_ms
+
+    def tick(self) -> ProbingTick | SilenceObserved:
+        """What its next tick says."""
+        untold = self._silences.untold(self.machine.state) if self.machine.state.phase is GroupPhase.LEADING else None
+        return ProbingTick() if untold is None else untold
 
     @property
     def last_published(self) -> int:
@@ -166,6 +235,7 @@ class PartitionLead:
     `position`: offset of the next fact. `opened`: the log's first record, when reading begins after
     it. `answers`: its decisions are published, so it may refuse a configuration that asks for what
     this build lacks; a lead that only reads halts the group until a worker has answered.
+    `resting_ticks`: how many ticks groups at rest get each second, together (docs/protocol.md#l11).
     """
 
     def __init__(
@@ -174,19 +244,20 @@ class PartitionLead:
         *,
         opened: Record | None = None,
         answers: bool = True,
+        resting_ticks: int = RESTING_TICKS,
         machine_factory: MachineFactory = real_machine,
         folded: Folded = lambda record, decisions, machine: None,
     ) -> None:
         self.position = position
         self.groups: dict[str, GroupLead] = {}
+        self._clock = PartitionClock()
         self._unplanned: dict[str, GroupLead] = {}
         """Groups whose next tick may have changed since `ticks_due`."""
-        self._ticks: list[tuple[int, str]] = []
-        """Heap of when ticks are due, and of which groups; out of date where a group says another
-        time.
+        self._ticks = TickQueue(self.groups.get, resting_ticks)
+        self._looks: list[tuple[int, str]] = []
+        """Heap of when to look for silent members, and of which groups; out of date where a group
+        says another time.
         """
-        self._early_ticks: list[tuple[int, str]] = []
-        """The same, of when they may be sent with others."""
         self._opened = opened
         self._answers = answers
         self._make_machine = machine_factory
@@ -201,10 +272,11 @@ class PartitionLead:
         try:
             machine = self._make_machine(checkpoint.state)
         except GroupHalted as halted:
-            group = self.groups[checkpoint.group] = GroupLead(checkpoint.group, GroupMachine())
+            group = self.groups[checkpoint.group] = GroupLead(checkpoint.group, GroupMachine(), self._clock)
             group.halted = halted
         else:
-            group = self.groups[checkpoint.group] = GroupLead(checkpoint.group, machine)
+            group = self.groups[checkpoint.group] = GroupLead(checkpoint.group, machine, self._clock)
+            group.begin_at_rest()
         group.checkpoint_offset = checkpoint.offset
         group.published.acknowledge(checkpoint.number)
 
@@ -232,7 +304,7 @@ class PartitionLead:
             machine = self._make_machine(None)
             if self._opened is not None:
                 machine.step(self._opened)
-            group = self.groups[name] = GroupLead(name, machine)
+            group = self.groups[name] = GroupLead(name, machine, self._clock)
             group.from_offset = self.position if at_offset is None else at_offset
         return group
 
@@ -259,6 +331,7 @@ class PartitionLead:
         `GroupLead.halted`.
         """
         self._take_place(record.offset)
+        self._clock.advance(record.append_ms)
         event = record.event
         if event.__class__ is LogOpened:
             self._opened = record
@@ -290,8 +363,9 @@ class PartitionLead:
         missing = self._to_publish(group, record, decisions) if decisions else []
         if group.halted is not None:
             return []
-        if event.__class__ is ProbingTick:
+        if event.__class__ is ProbingTick or event.__class__ is SilenceObserved:
             group.tick_under_way = False
+        group.note(record)
         group.folded_ms = now_ms
         self._unplanned[group.name] = group
         return missing
@@ -400,32 +474,42 @@ class PartitionLead:
         self._unplanned.update(self.groups)
 
     def ticks_due(self, now_ms: int) -> list[str]:
-        """Groups that need a ProbingTick now, each once until its tick was folded; and, if one
-        does, those that will soon, because a record in a batch takes a quarter of the bytes. Costs
-        time for groups of which facts came since the last call, not for those at rest.
+        """Groups that need a tick now, each once until its tick was folded (`equipoise.statemachine
+        .ticks`). What a tick says: `tick`. Costs time for groups of which facts came since the last
+        call, not for those at rest.
         """
         for group in self._unplanned.values():
-            if group.tick_at_ms is not None:
-                heapq.heappush(self._ticks, (group.tick_at_ms, group.name))
-                heapq.heappush(self._early_ticks, (group.tick_from_ms, group.name))
+            self._watch(group)
+            self._ticks.plan(group)
         self._unplanned.clear()
-        if self._next_tick(self._ticks, lambda group: group.tick_at_ms, now_ms) is None:
-            return []
-        due = []
-        while (early := self._next_tick(self._early_ticks, lambda group: group.tick_from_ms, now_ms)) is not None:
-            early.tick_under_way = True
-            due.append(early.name)
-        return sorted(due)
+        return sorted([*self._too_silent(), *self._ticks.due(now_ms)])
 
-    def _next_tick(self, ticks: list[tuple[int, str]], time_of: Callable[[GroupLead], int | None], now_ms: int) -> GroupLead | None:
-        """The first group of a heap whose time has come. Removes what is out of date before it."""
-        while ticks and ticks[0][0] <= now_ms:
-            at_ms, name = ticks[0]
+    def tick(self, group_name: str) -> ProbingTick | SilenceObserved:
+        """The tick of a group that needs one."""
+        return self.groups[group_name].tick()
+
+    def _too_silent(self) -> list[str]:
+        """Groups that do not know how long their members have been silent."""
+        due = []
+        while self._looks and self._looks[0][0] <= self._clock.now_ms:
+            at_ms, name = heapq.heappop(self._looks)
             group = self.groups.get(name)
-            if group is not None and group.tick_at_ms is not None and not group.tick_under_way and time_of(group) == at_ms:
-                return group
-            heapq.heappop(ticks)
-        return None
+            if group is None or group.look_at_ms != at_ms:
+                continue
+            group.look_at_ms = None
+            if not group.tick_under_way and isinstance(group.tick(), SilenceObserved):
+                group.tick_under_way = True
+                due.append(name)
+            else:
+                self._watch(group)
+        return due
+
+    def _watch(self, group: GroupLead) -> None:
+        """Plans the next look at a group, unless one is planned."""
+        if group.look_at_ms is None:
+            look_at_ms = group.plan_look()
+            if look_at_ms is not None:
+                heapq.heappush(self._looks, (look_at_ms, group.name))
 
     def observe(self, group_name: str, ends: Ends, racks: Racks | None = None, source_lags: Ends | None = None) -> PartitionsObserved | None:
         """What changed since the last call, as a fact; None: nothing (docs/protocol.md#d6). Of

@@ -63,6 +63,7 @@ REJECTIONS: dict[str, str] = {
     "deals_nothing": "its assignor does not deal partitions by lag, so it has no new deal; lag_aware does",
     "not_dealt_yet": "nothing is dealt yet: the group has no members, or its first round is still to come and deals everything",
     "handing_over": "tasks still being handed over: {0}; ask again when that is done",
+    "silence_outdated": "it was measured after offset {0}, and the group's last fact is {1}",
     "generation_not_newer": "generation {0} is not above the last observed one, {1}",
     "task_owned_twice": "task {0}_{1} is in the active lists of two members",
     "observed_unknown_task": "task {0}_{1} is not in the topology",

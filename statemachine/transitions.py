@@ -32,6 +32,7 @@ from equipoise.events.facts import (
     ProbingTick,
     RestartIntended,
     RoundAsked,
+    SilenceObserved,
     TaskParked,
     TaskReady,
     TasksRevoked,
@@ -381,6 +382,20 @@ def probing_tick(context: StepContext, fact: ProbingTick) -> None:
     """Changes nothing: time was moved and due deadlines were handled before."""
 
 
+def silence_observed(context: StepContext, fact: SilenceObserved) -> None:
+    """Members are as silent as the worker measured, if nothing came in between
+    (docs/protocol.md#l11).
+    """
+    state = context.state
+    if fact.after_offset != context.previous_offset:
+        raise Rejected("silence_outdated", fact.after_offset, context.previous_offset)
+    for member_id, silent_ms in fact.silent_ms.items():
+        member = state.members.get(member_id)  # its time may have run out in this step
+        if member is not None and not state.is_away(member_id):
+            actions.note_silence(state, member, silent_ms)
+            context.deadlines.watch(Timer.SESSION, (member_id, NO_TASK))
+
+
 def base_requested(context: StepContext, fact: BaseRequested) -> None:
     """Changes nothing: the machine answers every request with the hash of its state."""
 
@@ -562,6 +577,7 @@ _LED: dict[type, Transition] = {
     MemberJoined: member_joined,
     LeaveRequested: leave_requested,
     DealRequested: deal_requested,
+    SilenceObserved: silence_observed,
     AssignmentObserved: _reject("not_external"),
     RoundAsked: _reject("not_external"),
     GroupRejoined: rejoining.group_rejoined,
@@ -577,6 +593,7 @@ TRANSITIONS: dict[GroupPhase, dict[type, Transition]] = {
         **dict.fromkeys((TaskReady, TasksRevoked, TaskParked, LeaveIntended, RestartIntended, LeaveCancelled), _external),
         LeaveRequested: _reject("external"),
         DealRequested: _reject("external"),
+        SilenceObserved: _reject("external"),
         GroupRejoined: _reject("external"),
         MemberJoined: member_joined,
         LagReported: lag_reported,

@@ -41,6 +41,7 @@ from equipoise.events.facts import (
     PartitionsObserved,
     RestartIntended,
     RoundAsked,
+    SilenceObserved,
     Subtopology,
     TaskParked,
     TaskReady,
@@ -159,6 +160,8 @@ class ReferenceModel:
         self.log_id = ""
         self.now_ms = 0
         self.last_append_ms: int | None = None
+        self.last_offset = self.previous_offset = -1
+        """Of the group's facts, this one's and that of the one before; -1: there was none."""
         self.gathering_until_ms: int | None = None
         self.awaiting_lags = False
         """The initial delay is over, and the first round waits for lags (docs/protocol.md#d2)."""
@@ -331,6 +334,7 @@ class ReferenceModel:
         """Takes one fact with its decisions. Raises InvariantBroken 0, 1, 2 or 6."""
         event = record.event
         self.touched, self.leavers = set(), {event.member_id} if isinstance(event, MemberLeft | MemberEnded) else set()
+        self.previous_offset, self.last_offset = self.last_offset, record.offset
         if isinstance(event, LogOpened):
             self.log_id = event.log_id
             return
@@ -557,6 +561,8 @@ class ReferenceModel:
             self._ended(event, answers)
         elif isinstance(event, AssignmentObserved):
             self._observed_generation(event)
+        elif isinstance(event, SilenceObserved):
+            self._silent(event)
         elif isinstance(event, RoundAsked):
             self._asked_for_round(event, answers)
         elif isinstance(event, GroupRejoined):
@@ -570,6 +576,15 @@ class ReferenceModel:
             again_until_ms = self.asked.get(member.member_id)
             if isinstance(event, LagReported) and not self.shadowing and again_until_ms is not None and again_until_ms > self.now_ms:
                 self._check_asked([member.member_id], answers, leave=True)
+
+    def _silent(self, event: SilenceObserved) -> None:
+        """docs/protocol.md#l11."""
+        if event.after_offset != self.previous_offset:
+            raise InvariantBroken(1, f"a silence measured after offset {event.after_offset} counts after {self.previous_offset}")
+        for member_id, silent_ms in event.silent_ms.items():
+            member = self.members.get(member_id)
+            if member is not None and not member.is_away:
+                member.last_heard_ms = min(member.last_heard_ms, self.now_ms - min(silent_ms, member.session_timeout_ms))
 
     def _observed_generation(self, event: AssignmentObserved) -> None:
         """docs/protocol.md#d7: who is not in it has left. What the others run is their leader's

@@ -35,6 +35,7 @@ from equipoise.events.facts import (
     RejoinedMember,
     RestartIntended,
     RoundAsked,
+    SilenceObserved,
     Subtopology,
     TaskParked,
     TaskReady,
@@ -513,6 +514,19 @@ def tick(context: Context, parsed: ParsedDirective) -> None:
         context.group_harness.append_ms += parsed.get("every_ms", 1_000)
         silent += not context.append(ProbingTick(), quiet=True)
     context.say(f"({silent} of {count} ticks decided nothing)")
+
+
+@directive(
+    "silence",
+    "",
+    "SilenceObserved: the worker says how long members have been silent ([L11](protocol.md#l11)).",
+    ms=Argument(NUMBER_BY_MEMBER, "ms by member"),
+    after=Argument(WHOLE, "offset of the group's last fact, as the worker knows it; default: the last"),
+    **TIME,
+)
+def silence(context: Context, parsed: ParsedDirective) -> None:
+    context.move_clock(parsed)
+    context.append(SilenceObserved(silent_ms=parsed.get("ms", {}), after_offset=parsed.get("after", context.state.last_offset)))
 
 
 @directive("base", "", "BaseRequested: the worker asks for the hash of the group's state ([L10](protocol.md#l10)).", **TIME)

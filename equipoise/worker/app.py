@@ -40,6 +40,7 @@ from equipoise.replay.trouble import unread
 from equipoise.runtime import DEPLOYED, Runtime, Witness
 from equipoise.statemachine.partition import GroupLead
 from equipoise.witness.proof import ConsumerProof
+from equipoise.worker.group_metrics import TURN_S
 from equipoise.worker.host import PartitionHost, answered
 from equipoise.worker.http import Server
 from equipoise.worker.metrics import WorkerMetrics
@@ -497,7 +498,11 @@ class Worker:
         if hidden - self._hidden:
             _LOG.warning("end offsets and racks of %s are not observed: %s", ", ".join(sorted(hidden)), NOT_SEEN)
         self._hidden = (self._hidden - asked) | hidden
+        turn_from_s = self._runtime.monotonic_s()
         for host, lead in wanted:
+            if self._runtime.monotonic_s() - turn_from_s > TURN_S:
+                await asyncio.sleep(0)  # thousands of groups are led meanwhile
+                turn_from_s = self._runtime.monotonic_s()
             mine = topics[lead.name]
             self._say_misfits(lead, ends, self._observer.hidden | self._observer.unled)
             lags = await self._source_lags(lead) if lead.machine.deals_by_lag else {}

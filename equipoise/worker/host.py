@@ -19,7 +19,7 @@ from equipoise.broker_watch import BrokerWatch
 from equipoise.console.recent import Recent
 from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import DamagedError, EquipoiseError
-from equipoise.events.facts import Fact, GroupConfigured, LogOpened, MemberUnchanged, ProbingTick, RoundAsked
+from equipoise.events.facts import Fact, GroupConfigured, LogOpened, MemberUnchanged, RoundAsked
 from equipoise.events.log.kafka.client import LOG_COMPRESSION, ConsumedRecord, Producer, size_bytes
 from equipoise.events.log.kafka.envelope import NoRecord, group_key, pack_decision, pack_fact, rejected_record
 from equipoise.events.records import DecisionRecord, Record
@@ -431,7 +431,7 @@ class PartitionHost:
             await self._check_same_log(facts)
             due = self.lead.ticks_due(self._now_ms())
             for group in due:
-                await self.append(group, ProbingTick())
+                await self.append(group, self.lead.tick(group))
                 self._metrics.ticks.inc()
             if not self._to_checkpoint and self._is_round_due():
                 self._begin_round()

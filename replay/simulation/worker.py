@@ -11,7 +11,7 @@ import attrs
 
 from equipoise.events import fields
 from equipoise.events.fact_parts import observed_in_parts
-from equipoise.events.facts import Fact, ProbingTick
+from equipoise.events.facts import Fact
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.replay.simulation.broker import Broker, SimulatedProducer
 from equipoise.replay.simulation.engine import Engine
@@ -169,8 +169,8 @@ class SimulatedWorker(Endpoint):
         tick_at_ms = self._group(self._lead).tick_at_ms
         if tick_at_ms is not None and self.engine.now_ms < tick_at_ms:
             self._arm_tick()
-        for _ in self._lead.ticks_due(self.engine.now_ms):
-            self._facts.send(ProbingTick())
+        for name in self._lead.ticks_due(self.engine.now_ms):
+            self._facts.send(self._lead.tick(name))
 
     def _appended(self, fact: Fact, sent_ms: int) -> None:
         """Called when a tick or an observation was appended; it is read like any other fact."""

@@ -36,6 +36,7 @@ from equipoise.events.facts import (
     PartitionsObserved,
     RestartIntended,
     TaskReady,
+    SilenceObserved,
     TasksRevoked,
     Undecodable,
 )
@@ -376,6 +377,12 @@ class Storm(RuleBasedStateMachine):
     @rule()
     def is_to_be_dealt_anew(self) -> None:
         self.group.fact(DealRequested())
+
+    @rule(silent_ms=st.dictionaries(st.sampled_from(LIARS), st.integers(0, 50_000), max_size=3), late=st.integers(0, 2))
+    def is_told_of_silence(self, silent_ms: dict[str, int], late: int) -> None:
+        after_offset = self.group.state.last_offset - late
+        decided = self.group.fact(SilenceObserved(silent_ms=silent_ms, after_offset=max(0, after_offset)))
+        assert not late or rejections(decided)
 
     @rule()
     def base(self) -> None:
