@@ -35,8 +35,8 @@ from equipoise.events.facts import (
     ObservedMember,
     PartitionsObserved,
     RestartIntended,
-    TaskReady,
     SilenceObserved,
+    TaskReady,
     TasksRevoked,
     Undecodable,
 )
