@@ -1,4 +1,4 @@
-"""`equipoise assign`: a problem as one line of JSON in, its plan as one line of JSON out.
+"""`python -m equipoise.assign`: a problem as one line of JSON in, its plan as one line of JSON out.
 
 Errors name the field by its JSON path. The keys of a plan are in a fixed order.
 

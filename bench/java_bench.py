@@ -73,7 +73,7 @@ MOST_MB = 2_000
 
 
 def question(case: Case) -> dict[str, Any]:
-    """In the form of `equipoise assign`, which the Java driver reads, too."""
+    """In the form of `python -m equipoise.assign`, which the Java driver reads, too."""
     dice = random.Random(1)
     tasks = []
     for number in range(case.tasks):

@@ -24,7 +24,7 @@ AT_ONCE = 200
 
 
 def problem(dice: random.Random) -> dict[str, Any]:
-    """A problem in the form of `equipoise assign`."""
+    """A problem in the form of `python -m equipoise.assign`."""
     racks = [f"r{number}" for number in range(dice.randint(1, 5))]
     strategy = dice.choice(("none", "none", "min_traffic", "balance_subtopology"))
     if strategy == "none" and dice.random() < 0.002:
@@ -117,7 +117,7 @@ def _tasks(dice: random.Random, racks: list[str], most: int) -> list[dict[str, A
 
 
 def ours(question: dict[str, Any]) -> dict[str, Any]:
-    """The answer of `equipoise assign`, in the driver's form."""
+    """The answer of `python -m equipoise.assign`, in the driver's form."""
     answer = json.loads(assign_line(json.dumps(question)))
     assert all(not part["revoke"] and not part["warmup"] for part in answer["members"].values()), "nobody owned anything"
     return {

@@ -1,5 +1,5 @@
 """`python -m bench.removals`: how long the partitions of a killed member are not read, with
-unmodified clients: stock, and under `equipoise run --group`.
+unmodified clients: stock, and under `equipoise witness --group`.
 
 A group of three members reads six partitions, each of which gets a record each EVERY_MS. One member
 after the other is killed with SIGKILL, and started again when another one reads its partitions. The
@@ -128,7 +128,7 @@ def measured(bootstrap: str, kind: str, kills: int, *, is_supervised: bool) -> l
 
 
 @click.command()
-@click.option("--kills", default=5, show_default=True, help="Kills of a member under `equipoise run`.")
+@click.option("--kills", default=5, show_default=True, help="Kills of a member under `equipoise witness`.")
 @click.option("--stock", default=5, show_default=True, help="Kills of a member without it.")
 @click.option("--only", multiple=True, type=click.Choice(list(KINDS)), help="Only this client; may be repeated.")
 @click.option("--heartbeat-ms", default=5_000, show_default=True, help="Heartbeat interval of KIP-848, a setting of the brokers.")
@@ -141,7 +141,7 @@ def main(kills: int, stock: int, only: tuple[str, ...], heartbeat_ms: int) -> No
             for count, is_supervised in ((stock, False), (kills, True)):
                 if count:
                     found = measured(brokers.bootstrap, kind, count, is_supervised=is_supervised)
-                    name = f"{kind}, {'equipoise run' if is_supervised else 'stock'}"
+                    name = f"{kind}, {'equipoise witness' if is_supervised else 'stock'}"
                     print(f"| {name} | {count} | {min(found):.1f} | {statistics.median(found):.1f} | {max(found):.1f} |", flush=True)
 
 

@@ -1,4 +1,5 @@
-"""Recorded answers of the Java assignors, and the same questions as problems of `equipoise assign`.
+"""Recorded answers of the Java assignors, and the same questions as problems of `python -m
+equipoise.assign`.
 
 `python -m tests.vectors lag FILE...` says how many of a file's vectors come out equal, and shows
 the first that does not; `connect` likewise. A file holds one object a line, ``{"in": ..., "out":
@@ -56,7 +57,7 @@ def lag_problem(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def lag_answer(given: dict[str, Any]) -> dict[str, list[str]]:
-    """What each member is assigned, as `equipoise assign` says it."""
+    """What each member is assigned, as `python -m equipoise.assign` says it."""
     plan = json.loads(assign_line(json.dumps(lag_problem(given))))
     return {member: part["active"] for member, part in plan["members"].items()}
 
@@ -106,7 +107,7 @@ class ConnectScript:
         return True
 
     def problem(self) -> dict[str, Any]:
-        """The next round, as `equipoise assign` reads it."""
+        """The next round, as `python -m equipoise.assign` reads it."""
         tasks = [f"0_{self.places[name]}" for name in self.configured]
         tasks += [f"{self.places[name] + 1}_{number}" for name, count in self.configured.items() for number in range(count)]
         return {

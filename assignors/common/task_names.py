@@ -1,5 +1,5 @@
-"""Names of tasks in `equipoise assign`: a task may be a partition of a topic, as in consumer
-groups.
+"""Names of tasks in `python -m equipoise.assign`: a task may be a partition of a topic, as in
+consumer groups.
 
 ::
 

@@ -73,7 +73,7 @@ class Run:
         command = ["java", *options, "-cp", self.classpath, "ScenarioApp", str(file)]
         if self.supervised:
             membership = ["--group", "orders", "--bootstrap", self.bootstrap, "--client-id", f"{name}-StreamThread-*"]
-            command = [sys.executable, "-m", "equipoise", "run", *membership, "--", *command]
+            command = [sys.executable, "-m", "equipoise", "witness", *membership, "--", *command]
         with open(self.folder / f"{name}.out", "ab") as out:
             self.instances[name] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=out)
 
@@ -264,7 +264,7 @@ def main() -> None:
     parser.add_argument("--preload", type=int, default=2_000_000, help="orders before the application starts")
     parser.add_argument("--step-s", type=float, default=120.0, help="time for each action")
     parser.add_argument("--kill-worker", action="store_true", help="kill -9 before the second action, and a new one half of its time later")
-    parser.add_argument("--supervised", action="store_true", help="each process under `equipoise run --group orders --client-id NAME-StreamThread-*`")
+    parser.add_argument("--supervised", action="store_true", help="each under `equipoise witness --group orders --client-id NAME-StreamThread-*`")
     parser.add_argument("--record", type=Path, help="record the group there, for `equipoise import` and `what-if`")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--keep", type=Path, help="a folder for samples and logs")

@@ -25,18 +25,13 @@ SECTIONS = {
         "simulate": "equipoise.cli.simulate:simulate",
         "compare": "equipoise.cli.compare:compare",
         "what-if": "equipoise.cli.what_if:what_if",
-        "assign": "equipoise.cli.assign:assign",
-        "scenario": "equipoise.cli.scenario:scenario",
     },
     "Run a group": {
         "worker": "equipoise.cli.worker:worker",
-        "run": "equipoise.cli.run:run",
-        "witness": "equipoise.cli.run:witness",
+        "witness": "equipoise.cli.witness:witness",
         "configure": "equipoise.cli.configure:configure",
-        "deal": "equipoise.cli.deal:deal",
         "scale-down": "equipoise.cli.scale_down:scale_down",
         "adopt": "equipoise.cli.adopt:adopt",
-        "release": "equipoise.cli.adopt:release",
         "doctor": "equipoise.cli.doctor:doctor",
     },
     "Any group of a Kafka cluster": {
@@ -50,9 +45,7 @@ SECTIONS = {
     "Files, and many groups at once": {
         "import": "equipoise.cli.import_:import_",
         "archive": "equipoise.cli.archive:archive",
-        "compact": "equipoise.cli.archive:compact",
         "restore": "equipoise.cli.restore:restore",
-        "fleet": "equipoise.cli.fleet:fleet",
         "spark": "equipoise.cli.spark:spark",
     },
 }
@@ -63,6 +56,13 @@ COMMANDS = {name: place for commands in SECTIONS.values() for name, place in com
 MOVED = {
     "groups": "equipoise status",
     "show": "equipoise status LOG, and --at for an earlier state",
+    "run": "equipoise witness -- COMMAND",
+    "release": "equipoise adopt --back",
+    "deal": "equipoise configure --deal",
+    "compact": "equipoise archive ARCHIVE --compact",
+    "assign": "python -m equipoise.assign",
+    "scenario": "python -m equipoise.scenarios",
+    "fleet": "python -m equipoise.testing.fleet",
 }
 """Former command -> what does its work now."""
 

@@ -1,6 +1,4 @@
-"""`equipoise adopt` and `equipoise release`: move an application from a consumer group to members,
-and back.
-"""
+"""`equipoise adopt`: moves an application from a consumer group to members, and back."""
 
 from __future__ import annotations
 
@@ -19,17 +17,18 @@ from equipoise.events.log.kafka.connection import MISSING
 from equipoise.worker.settings import LiveSettings
 
 EXIT_NOT_DONE = 1
-_GROUP = click.option("--group", required=True, metavar="GROUP", help="Group of the members.")
-_TIMEOUT = click.option("--timeout", "timeout_s", type=Number(min=0), metavar="SECONDS", help="Stop waiting after this time.")
 
 
 @command("adopt", json=False, short_help="Move an application from a consumer group to members.")
 @click.argument("words", nargs=-1, metavar="[-- COMMAND [ARGUMENT]...]", type=click.UNPROCESSED)
-@_GROUP
-@click.option("--from", "consumers", required=True, metavar="CONSUMERS", help="Kafka consumer group that the members adopt.")
-@_TIMEOUT
+@click.option("--group", required=True, metavar="GROUP", help="Group of the members.")
+@click.option("--consumers", required=True, metavar="CONSUMERS", help="Kafka consumer group that the members adopt, or have adopted.")
+@click.option("--back", is_flag=True, help="Move the application back from the members to the consumers.")
+@click.option("--timeout", "timeout_s", type=Number(min=0), metavar="SECONDS", help="Stop waiting after this time.")
 @settings_options(LiveSettings)
-def adopt(screen: Screen, words: tuple[str, ...], settings: LiveSettings, group: str, consumers: str, timeout_s: float | None) -> int:
+def adopt(
+    screen: Screen, words: tuple[str, ...], settings: LiveSettings, group: str, consumers: str, timeout_s: float | None, *, back: bool
+) -> int:
     """Start the members first, with Member(adopts=CONSUMERS): they join, get their tasks, and wait.
     This command waits until all tasks are granted, has COMMAND stop the consumers, or asks you to,
     and follows until the members read, where the consumers have read to. It prints how long nobody
@@ -39,35 +38,20 @@ def adopt(screen: Screen, words: tuple[str, ...], settings: LiveSettings, group:
     there. So the command may be stopped at any time: either the consumers read on, or the members
     begin when they have left. Run it again to follow.
 
-    \b
-    Examples:
-      equipoise adopt --group orders --from orders-consumers
-      equipoise adopt --group orders --from orders-consumers -- systemctl stop orders-consumer
-    """
-    wanted = "stop the application of the consumers now"
-    return _moved(screen, settings, group, consumers, timeout_s, words, wanted, back=False)
-
-
-@command("release", json=False, short_help="Move an application back from members to its consumer group.")
-@click.argument("words", nargs=-1, metavar="[-- COMMAND [ARGUMENT]...]", type=click.UNPROCESSED)
-@_GROUP
-@click.option("--to", "consumers", required=True, metavar="CONSUMERS", help="Kafka consumer group that the members have adopted.")
-@_TIMEOUT
-@settings_options(LiveSettings)
-def release(screen: Screen, words: tuple[str, ...], settings: LiveSettings, group: str, consumers: str, timeout_s: float | None) -> int:
-    """The members finish the record at hand, commit, and end; make sure that nothing restarts them.
-    Then the command commits where they have read to as the offsets of the group CONSUMERS, has
-    COMMAND start the consumers, or asks you to, and prints how long nobody read.
-
-    If it is stopped before it says that the group is free, run it again before you start consumers:
-    members that are started meanwhile read on.
+    With --back, the members finish the record at hand, commit, and end; make sure that nothing
+    restarts them. Then the command commits where they have read to as the offsets of the group
+    CONSUMERS, and has COMMAND start the consumers, or asks you to. If it is stopped before it says
+    that the group is free, run it again before you start consumers: members that are started
+    meanwhile read on.
 
     \b
     Examples:
-      equipoise release --group orders --to orders-consumers
-      equipoise release --group orders --to orders-consumers -- systemctl start orders-consumer
+      equipoise adopt --group orders --consumers orders-app
+      equipoise adopt --group orders --consumers orders-app -- systemctl stop orders-app
+      equipoise adopt --group orders --consumers orders-app --back -- systemctl start orders-app
     """
-    return _moved(screen, settings, group, consumers, timeout_s, words, "start the application of the consumers now", back=True)
+    wanted = f"{'start' if back else 'stop'} the application of the consumers now"
+    return _moved(screen, settings, group, consumers, timeout_s, words, wanted, back=back)
 
 
 def _moved(

@@ -1,5 +1,5 @@
-"""`equipoise archive LOG --to LOG2` copies a log into a file or a Parquet archive, and can be
-resumed. `equipoise compact ARCHIVE` merges small files.
+"""`equipoise archive`: copies a log into a file or a Parquet archive, and can be resumed; merges
+the small files of an archive.
 """
 
 from __future__ import annotations
@@ -73,7 +73,10 @@ class _Done:
 @click.option("--final", is_flag=True, help="No worker leads LOG any more: copy the facts after the last decision, too.")
 @click.option("--declare", metavar="NAME", help="Declare this archive of a log in Kafka under NAME: workers delete no record that it lacks.")
 @click.option("--withdraw", metavar="NAME", help="Withdraw an archive that was declared under NAME, and copy nothing.")
-def archive(screen: Screen, log: Log, location: str | None, follow: bool, final: bool, declare: str | None, withdraw: str | None) -> int:
+@click.option("--compact", "compacts", is_flag=True, help="LOG is an archive: merge its small files, and copy nothing.")
+def archive(
+    screen: Screen, log: Log, location: str | None, follow: bool, final: bool, declare: str | None, withdraw: str | None, *, compacts: bool
+) -> int:
     """Copy facts and decisions of LOG into a file, or into a Parquet archive, that every other
     command reads. The command may be killed at any time; the next run resumes, and copies no record
     twice.
@@ -87,6 +90,10 @@ def archive(screen: Screen, log: Log, location: str | None, follow: bool, final:
     With --declare they keep what this archive lacks, also while it does not run, until it is
     withdrawn. Declare the same NAME each time.
 
+    Each run adds a file for each partition and day to an archive. --compact merges them into few
+    large ones, while other processes read it and append to it. If it is killed, no record is lost
+    and none is doubled.
+
     Exit code 1: everything is copied byte for byte, but this build cannot read some group's records
     (unknown kind or version).
 
@@ -98,10 +105,15 @@ def archive(screen: Screen, log: Log, location: str | None, follow: bool, final:
       equipoise archive group.db --to archive/
       equipoise archive kafka://127.0.0.1:9092 --to archive/ --follow --declare nightly
       equipoise archive kafka://127.0.0.1:9092 --withdraw nightly
+      equipoise archive archive/ --compact
     """
+    others = [name for name, given in {"--to": location, "--declare": declare, "--follow": follow, "--final": final}.items() if given]
+    if compacts:
+        if others or withdraw is not None:
+            raise InputError(f"--compact: copies nothing, so leave out {[*others, '--withdraw'][0]}")
+        return _compact(screen, log.location)
     if withdraw is not None:
-        others = {"--to": location, "--declare": declare, "--follow": follow, "--final": final}
-        return _withdraw(screen, log, withdraw, [name for name, given in others.items() if given])
+        return _withdraw(screen, log, withdraw, others)
     if location is None:
         raise InputError("--to: name the file or the archive to copy to")
     if location.startswith("kafka://"):
@@ -238,20 +250,12 @@ def _from_kafka(source: KafkaLog, target: Log, done: _Done, advance: Advance, *,
         done.held_by[source.only_partition()] = archived.held_by
 
 
-@command("compact", short_help="Merge the small files of a Parquet archive.")
-@click.argument("location", metavar="ARCHIVE", type=click.Path(file_okay=False))
-def compact(screen: Screen, location: str) -> None:
-    """Merge files of ARCHIVE that hold the same partition and day into few large ones. Other
-    processes may read the archive and append to it meanwhile. If the command is killed, no record
-    is lost and none is doubled.
-
-    \b
-    Examples:
-      equipoise compact archive/
-      equipoise compact s3://bucket/archive/
-    """
+def _compact(screen: Screen, location: str) -> int:
     from equipoise.events.log.parquet.compact import compact
     from equipoise.events.log.parquet.stores import store_at
+
+    if not is_archive_location(location):
+        raise InputError(f"--compact: {location} is no archive; name a folder, as archive/, or s3://bucket/archive/")
 
     def there() -> str:
         return f"nothing in {location} is lost; the same command merges the rest"
@@ -259,3 +263,4 @@ def compact(screen: Screen, location: str) -> None:
     with resumable(location, there), screen.progress("compacting, in partitions") as advance:
         done = compact(store_at(location), advance=advance)
     screen.answer(attrs.asdict(done), f"{counted(done.before, 'file')} -> {done.after:,}: {counted(done.merged_rows, 'record')} merged")
+    return 0

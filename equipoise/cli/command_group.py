@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -16,12 +16,19 @@ from equipoise.cli.exit_codes import ExitCodeCommand
 
 class CommandGroup(ExitCodeCommand, click.Group):
     """`sections`: heading of the help -> command -> ``module:attribute``, in the order of the help.
-    `moved`: former command -> what does its work now.
+    `moved`: former command -> what does its work now. `options`: its own.
     """
 
-    def __init__(self, *, sections: Mapping[str, Mapping[str, str]], moved: Mapping[str, str] | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        *,
+        sections: Mapping[str, Mapping[str, str]],
+        moved: Mapping[str, str] | None = None,
+        options: Sequence[click.Option] = (),
+        **settings: Any,
+    ) -> None:
         super().__init__(
-            params=[_version_option(), *common_options()],
+            params=[*options, _version_option(), *common_options()],
             context_settings=CONTEXT_SETTINGS,
             invoke_without_command=True,
             callback=_help_alone,

@@ -30,6 +30,7 @@ EXIT_NOT_IN_FORCE = 1
 @click.option("--default", "defaults", multiple=True, metavar="NAME", help="Set a setting back to its default; may be repeated.")
 @click.option("--assignor", metavar="NAME[@VERSION]", help="Use another assignor or behaviour version. Default version: the latest.")
 @click.option("--led-by", type=click.Choice(["equipoise", "external"]), help="Which leader decides; external: equipoise only proposes.")
+@click.option("--deal", "deals", is_flag=True, help="Instead of a change: assign the partitions of a lag_aware group again, by their present lag.")
 @click.option("--dry-run", is_flag=True, help="Change nothing: show what would move, and what it would have cost.")
 @click.option("--seeds", type=WholeNumber(0, 100), default=1, show_default=True, help="Simulations of each configuration with --dry-run; 0: none.")
 @click.option(
@@ -50,6 +51,7 @@ def configure(
     defaults: tuple[str, ...],
     assignor: str | None,
     led_by: str | None,
+    deals: bool,
     dry_run: bool,
     seeds: int,
     timeout_s: float,
@@ -62,16 +64,27 @@ def configure(
     --dry-run changes nothing: it shows which tasks would move, and simulates the group's history
     with its present settings and with the new ones.
 
+    A group of the assignor `lag_aware` keeps its assignment while members have equal numbers of
+    partitions, even when lags grow apart, unless its option deal_after_ms is set. --deal shows what
+    moves, appends one request to the log and waits until a worker answers.
+
     \b
     Examples:
       equipoise configure --group orders
       equipoise configure --group orders --set max_warmups=4 --set num_standbys=1 --dry-run
       equipoise configure --group orders --assignor learner --default probing_interval_ms
+      equipoise configure --group orders --deal --dry-run
     """
     run = _Configure(screen, settings, group)
     asked = bool(changes or defaults or assignor or led_by)
+    if deals:
+        from equipoise.cli.deal import deal
+
+        if asked:
+            raise click.UsageError("--deal: changes no setting; leave out the changes")
+        return asyncio.run(deal(screen, settings, group, dry_run=dry_run, timeout_s=timeout_s))
     if dry_run and not asked:
-        raise click.UsageError("--dry-run: say what to change, as --set max_warmups=4")
+        raise click.UsageError("--dry-run: say what to change, as --set max_warmups=4, or --deal")
     if not asked:
         return asyncio.run(run.show())
 

@@ -1,18 +1,14 @@
-"""`equipoise deal`: reassigns the partitions of a running `lag_aware` group by their present lag.
+"""`equipoise configure --deal`: reassigns the partitions of a running `lag_aware` group by their
+present lag.
 """
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import attrs
-import click
 
-from equipoise.cli.command import command
-from equipoise.cli.params import Number
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
-from equipoise.cli.settings import settings_options
 from equipoise.events.facts import DealRequested
 from equipoise.events.tasks import TaskId
 from equipoise.replay.wording import counted
@@ -34,35 +30,10 @@ class Behind:
     after: int
 
 
-@command("deal", short_help="Reassign the partitions of a running group by lag, and show what moves.")
-@click.option("--group", required=True, metavar="GROUP", help="Group to reassign.")
-@click.option("--dry-run", is_flag=True, help="Show what would move, and change nothing.")
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=Number(min=0),
-    default=60,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time to wait for a worker's answer.",
-)
-@settings_options(LiveSettings)
-def deal(screen: Screen, settings: LiveSettings, group: str, dry_run: bool, timeout_s: float) -> int:
-    """A group of the assignor `lag_aware` keeps its assignment while members have equal numbers of
-    partitions, even when lags grow apart, unless its option deal_after_ms is set. This command
-    assigns the partitions again by their present lag: it shows what moves, appends one request to
-    the log and waits until a worker answers. Exit code 1: the request was rejected, or no worker
-    answered.
-
-    \b
-    Examples:
-      equipoise deal --group orders --dry-run
-      equipoise deal --group orders
+async def deal(screen: Screen, settings: LiveSettings, group: str, *, dry_run: bool, timeout_s: float) -> int:
+    """Shows what moves, appends one request to the log and waits for a worker's answer, `timeout_s`
+    s at most. Returns the exit code.
     """
-    return asyncio.run(_deal(screen, settings, group, dry_run, timeout_s))
-
-
-async def _deal(screen: Screen, settings: LiveSettings, group: str, dry_run: bool, timeout_s: float) -> int:
     from equipoise.operations.group_settings import preview
     from equipoise.operations.live_group import AnsweredFact
 

@@ -65,7 +65,7 @@ class Adopting:
                 needs = f"it needs READ on this group, and DESCRIBE on the members' group {self.group}"
                 raise NotAllowedError(f"group {self.consumers}: the user may not see or change it; {needs}") from None
 
-    async def _check_there(self, option: str, places: list[TopicPartition]) -> None:
+    async def _check_there(self, places: list[TopicPartition]) -> None:
         """Raises InputError when there is no such consumer group: nobody would ever come."""
         with self._allowed():
             there = await self._held.look()
@@ -73,7 +73,7 @@ class Adopting:
                 return
         topics = ", ".join(dict.fromkeys(place.topic for place in places))
         raise InputError(
-            f"{option} {self.consumers}: there is no such consumer group: it has no members, and no committed offsets of {topics}; "
+            f"--consumers {self.consumers}: there is no such consumer group: it has no members, and no committed offsets of {topics}; "
             "`equipoise cluster kafka://HOST:PORT` lists those that there are"
         )
 
@@ -83,7 +83,7 @@ class Adopting:
         """Returns when the members read. The pause in seconds; None: they did so before. `stop`:
         ends the application of the consumers. Raises InputError.
         """
-        await self._check_there("--from", _sources(await self._live.state()))
+        await self._check_there(_sources(await self._live.state()))
         state = await self._ready_members()
         places = _sources(state)
         with self._allowed():
@@ -93,7 +93,7 @@ class Adopting:
                 return None
             missing = sorted((await self._held.consumers()).topics - {place.topic for place in places})
             if missing:
-                raise InputError(f"--from {self.consumers}: its consumers read {', '.join(missing)}, which no task of {self.group} reads")
+                raise InputError(f"--consumers {self.consumers}: its consumers read {', '.join(missing)}, which no task of {self.group} reads")
             before = await self._committed(self.consumers, places)
             self._say(f"group {self.consumers}: {_counted(len(holders.others), 'consumer')}, offsets of {_counted(len(before), 'partition')}")
             await stop()
@@ -145,7 +145,7 @@ class Adopting:
         starts the application of the consumers. Raises InputError.
         """
         state = await self._live.state()
-        await self._check_there("--to", _sources(state))
+        await self._check_there(_sources(state))
         holding = asyncio.ensure_future(self._hold())
         try:
             with self._allowed():

@@ -1,24 +1,58 @@
-"""Writes the table of directives into the docs: `python -m equipoise.scenarios docs/scenarios.md`.
-A test checks that the page is current.
-"""
+"""`python -m equipoise.scenarios FILE...`: runs text files of events on the real state machine."""
 
 from __future__ import annotations
 
-import sys
+import os
 from pathlib import Path
 
-from equipoise.scenarios import reference
+import click
 
-BEGIN, END = "<!-- directives -->\n", "\n<!-- /directives -->"
+from equipoise.cli.command import command
+from equipoise.cli.screen import Screen
+from equipoise.events.errors import InputError
+from equipoise.output import rewrite_file
 
 
-def with_reference(page: str) -> str:
-    """The page with a new table between its two marks."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return before + BEGIN + reference() + END + after
+@command("scenario", json=False, short_help="Run scenario files (events as text) and print what they give.")
+@click.argument("files", metavar="FILE...", type=click.Path(exists=True, path_type=Path), nargs=-1, required=True)
+@click.option("--rewrite", is_flag=True, help="Replace the golden text of each FILE by what it gives now. Refused when CI is set.")
+def scenario(screen: Screen, files: tuple[Path, ...], rewrite: bool) -> int:
+    """Run each FILE (of a folder: every .txt file in it) and print it with what it gives now.
+
+    Exit code 1: a file's golden text differs (a diff follows), or a self-check failed. The
+    self-checks, after each fact: the log is encoded, decoded and folded again, the state is
+    restored from a snapshot, everything without an order is shuffled, and the invariants are
+    checked. docs/scenarios.md lists the directives.
+
+    \b
+    Examples:
+      python -m equipoise.scenarios tests/scenarios/high_availability/cold_joiner.txt
+      python -m equipoise.scenarios tests/scenarios && echo all of them hold
+      python -m equipoise.scenarios --rewrite new.txt
+    """
+    from equipoise.scenarios import run_file  # loads the solver, which takes a second
+
+    if rewrite and os.environ.get("CI"):
+        raise InputError("--rewrite: refused when CI is set; rewrite golden text by hand and read the diff")
+    paths = [path for file in files for path in (sorted(file.rglob("*.txt")) if file.is_dir() else [file])]
+    if not paths:
+        raise InputError(f"{' '.join(map(str, files))}: no .txt file in there; name a scenario, or a folder with scenarios")
+    failed: list[Path] = []
+    parts: list[str] = []
+    for path in screen.track(paths, "running", len(paths)):
+        outcome = run_file(path)
+        if rewrite and not outcome.disagreements and not outcome.matches:
+            rewrite_file("--rewrite", path, outcome.text)
+        holds = outcome.holds or (rewrite and not outcome.disagreements)
+        parts += outcome.text.rstrip("\n").split("\n")
+        if not holds:
+            failed.append(path)
+            parts += outcome.diff().split("\n")
+        parts += [f"{path}: {text}" for text in outcome.disagreements]
+    screen.answer(None, *parts)
+    screen.remark(f"{len(paths) - len(failed)} of {len(paths)} scenarios hold")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1])
-    target.write_text(with_reference(target.read_text(encoding="utf-8")), encoding="utf-8")
+    scenario(prog_name="python -m equipoise.scenarios")

@@ -1,4 +1,4 @@
-"""The script that spark-submit runs: ``spark-submit ... $(equipoise spark script) verify
+"""The script that spark-submit runs: ``spark-submit ... $(equipoise spark --script) verify
 archive/``. It is alone in its folder, because Python searches that folder for modules first."""
 
 import sys

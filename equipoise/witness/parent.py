@@ -18,7 +18,7 @@ from equipoise.witness.proof import Proof
 
 _LOG = logging.getLogger(__name__)
 SOCKET_VARIABLE = "EQUIPOISE_WITNESS"
-"""Names the socket of a witness that runs already: `equipoise run`, `equipoise witness`."""
+"""Names the socket of a witness that runs already: `equipoise witness`."""
 READY = b"ready\n"
 """The first word of such a witness: from now on it sees the end of this process."""
 READY_S = 5.0

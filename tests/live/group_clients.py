@@ -45,8 +45,9 @@ def java_command() -> list[str]:
 
 
 class GroupClient:
-    """One process, started; its standard output is read. `supervised`: options of `equipoise run`;
-    None: without it. `settings`: of the client, with ``_`` for the dots; empty ones are left out.
+    """One process, started; its standard output is read. `supervised`: options of `equipoise
+    witness`; None: without it. `settings`: of the client, with ``_`` for the dots; empty ones are
+    left out.
     """
 
     def __init__(self, command: Sequence[str], topic: str, *, supervised: Sequence[str] | None = None, **settings: str) -> None:
@@ -56,7 +57,7 @@ class GroupClient:
         self.records: list[tuple[int, int]] = []
         """Partition and offset of each record."""
         written = [f"{name.replace('_', '.')}={value}" for name, value in settings.items() if value]
-        supervisor = [] if supervised is None else [sys.executable, "-m", "equipoise", "run", *supervised, "--"]
+        supervisor = [] if supervised is None else [sys.executable, "-m", "equipoise", "witness", *supervised, "--"]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
         self.process = subprocess.Popen(
             [*supervisor, *command, topic, *written], cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

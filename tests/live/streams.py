@@ -57,8 +57,8 @@ def changelog_of(application_id: str) -> str:
 
 class StreamsApplication:
     """One instance, started. `folder` gets its state, its output and its settings; `settings` are
-    Kafka Streams' own, by their own names. `supervised`: options of `equipoise run`; None: without
-    it.
+    Kafka Streams' own, by their own names. `supervised`: options of `equipoise witness`; None:
+    without it.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class StreamsApplication:
         self._out = folder / f"{instance}.out"
         every = f"{classpath()}:{assignor_classes()}"
         command = ["java", "-XX:+UseSerialGC", "-Xms64m", "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=info", "-cp", every]
-        supervisor = [] if supervised is None else [sys.executable, "-m", "equipoise", "run", *supervised, "--"]
+        supervisor = [] if supervised is None else [sys.executable, "-m", "equipoise", "witness", *supervised, "--"]
         with open(self._out, "ab") as out:
             self._from = out.tell()
             self.process = subprocess.Popen(

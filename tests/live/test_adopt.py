@@ -1,4 +1,4 @@
-"""`equipoise adopt` and `release` on a real broker: an application of aiokafka under load moves to
+"""`equipoise adopt` on a real broker: an application of aiokafka under load moves to
 members and back. Each record is processed once, by one side.
 """
 
@@ -80,7 +80,7 @@ class Consumer:
 
 
 class Command:
-    """`equipoise adopt` or `release`, started."""
+    """`equipoise adopt`, started."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -176,10 +176,10 @@ class Application:
         return self.commands[-1]
 
     async def adopt(self) -> Command:
-        return await self.command("adopt", "--from", self.consumers)
+        return await self.command("adopt", "--consumers", self.consumers)
 
     async def release(self) -> Command:
-        return await self.command("release", "--to", self.consumers)
+        return await self.command("adopt", "--back", "--consumers", self.consumers)
 
     async def processed_by_members(self) -> Counter[Place]:
         from aiokafka import TopicPartition

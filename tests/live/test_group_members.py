@@ -1,5 +1,6 @@
 """The member of an unmodified client is taken out of its consumer group when its process has ended:
-by `equipoise run --group`, and by `equipoise remove-member`. Sessions last for the default of 45 s.
+by `equipoise witness --group`, and by `equipoise remove-member`. Sessions last for the default of
+45 s.
 """
 
 from __future__ import annotations

@@ -105,11 +105,11 @@ class Group:
 
     async def deal(self, *words: str) -> tuple[int, dict[str, Any]]:
         where = ["--group", self.prefix, "--json", "--bootstrap", self.bootstrap, "--prefix", self.prefix]
-        command = [sys.executable, "-m", "equipoise", "deal", *where]
+        command = [sys.executable, "-m", "equipoise", "configure", "--deal", *where]
         done = await asyncio.to_thread(subprocess.run, [*command, *words], capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode in (0, 1), done.stderr
         document = json.loads(done.stdout)
-        check("deal", document)
+        check("configure#dealt", document)
         return done.returncode, document
 
 

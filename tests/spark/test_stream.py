@@ -49,7 +49,7 @@ def test_restarted_queries_verify_and_archive_a_live_log(spark: Any, bootstrap: 
     leader.publish(facts_of(0, 100))
     alerts, archive = tmp_path / "alerts", tmp_path / "archive"
     verifying = ("stream", location, "--alerts", str(alerts), "--checkpoint", str(tmp_path / "stream"))
-    archiving = ("archive", location, "--to", str(archive), "--checkpoint", str(tmp_path / "archiving"))
+    archiving = ("stream", location, "--to", str(archive), "--checkpoint", str(tmp_path / "archiving"))
 
     first = run(*verifying)
     assert (first["facts"], first["alerts"]) == (PARTITIONS + 400, 0)
@@ -77,7 +77,7 @@ def test_restarted_queries_verify_and_archive_a_live_log(spark: Any, bootstrap: 
 
     written = run(*archiving)
     assert run(*archiving) == written
-    check("spark-archive", written)
+    check("spark-stream", written)
     with open_log(location) as log, open_log(archive) as copy:
         for group in GROUPS:
             ours, theirs = list(copy.read(group=group)), list(log.read(group=group))

@@ -38,7 +38,7 @@ def documents(path: Path) -> list[dict[str, Any]]:
 
 def check_command(words: list[str]) -> None:
     """Every option of the command line is one."""
-    if words[:3] == ["equipoise", "run", "--"]:
+    if words[:3] == ["equipoise", "witness", "--"]:
         check_command(words[3:])
     elif words[0] == "equipoise":
         command = main.get_command(click.Context(main), words[1])

@@ -103,7 +103,7 @@ def test_pictures_equal_those_of_the_demo(document: dict[str, Any], out: Path, n
 def test_readme_commands_run_after_the_demo(document: dict[str, Any], out: Path) -> None:
     section = README.read_text(encoding="utf-8").partition("## What you can ask")[2]
     commands, live, many = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)[:3]
-    named, named_live, named_many = ({line.split()[1] for line in block.splitlines()} for block in (commands, live, many))
+    named, named_live, named_many = (set(re.findall(r"^equipoise ([\w-]+)", block, re.MULTILINE)) for block in (commands, live, many))
     assert named | named_live | named_many == set(COMMANDS) - {"demo"}
     folder = out.parent
     for name in ("docs", "tests"):

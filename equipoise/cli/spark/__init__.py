@@ -3,6 +3,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import click
+
+import equipoise
 from equipoise.cli.command_group import CommandGroup
 
 SPARK_COMMANDS = {
@@ -10,13 +15,25 @@ SPARK_COMMANDS = {
     "timeline": "equipoise.cli.spark.timeline:timeline",
     "what-if": "equipoise.cli.spark.what_if:what_if",
     "stream": "equipoise.cli.spark.stream:stream",
-    "archive": "equipoise.cli.spark.stream:archive",
-    "script": "equipoise.cli.spark.script:script",
 }
+
+
+
+def _print_script(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        click.echo(Path(equipoise.__file__).parent / "spark_submit" / "equipoise_spark.py")
+        ctx.exit()
+
 
 spark = CommandGroup(
     name="spark",
     sections={"Commands": SPARK_COMMANDS},
+    moved={"archive": "equipoise spark stream --to ARCHIVE", "script": "equipoise spark --script"},
+    options=[
+        click.Option(
+            ["--script"], is_flag=True, expose_value=False, is_eager=True, callback=_print_script, help="Print the path of the file for spark-submit."
+        )
+    ],
     short_help="Run verify, timeline and what-if over many groups, on Spark.",
     help="""Run verify, timeline and what-if over the many groups of Parquet archives, on Apache Spark: on all cores of this machine, or on a cluster
     (--master, spark-submit). An ARCHIVE is a folder that `equipoise archive` wrote; make one from a file with
@@ -27,5 +44,6 @@ spark = CommandGroup(
       equipoise spark verify archive/
       equipoise spark timeline archive/ --to history/
       equipoise spark what-if archive/ --sweep max_warmups=1,2,4
+      spark-submit --master yarn $(equipoise spark --script) verify /data/archive
     """,
 )

@@ -1,5 +1,5 @@
-"""`equipoise assign`, one line: the documented problem and plan, all their fields, and errors that
-name the JSON path.
+"""`python -m equipoise.assign`, one line: the documented problem and plan, all their fields, and
+errors that name the JSON path.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DOCUMENTED = """{"assignor": "high_availability",
             "source": [{"topic": "t", "partition": 0, "racks": ["a", "b"]}], "changelog": [{"topic": "c", "partition": 0, "racks": ["a"]}]}],
  "members": [{"id": "m1", "capacity": 2, "rack": "a", "tags": {"zone": "z1"}, "leaving": false,
               "active": ["0_0"], "standby": [], "lags": {"0_0": "active"}}]}"""
-"""The example of docs: the problem of `equipoise assign`."""
+"""The example of docs: the problem of `python -m equipoise.assign`."""
 
 
 def two_members(**more: Any) -> dict[str, Any]:

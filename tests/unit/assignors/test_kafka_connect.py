@@ -11,12 +11,12 @@ import attrs
 import pytest
 from click.testing import CliRunner
 
+from equipoise.assign import assign
 from equipoise.assignors import AssignmentProblem, Plan
 from equipoise.assignors.assign_json import assign_line, problem_of
 from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.kafka_connect import KafkaConnect
 from equipoise.assignors.kafka_connect.rounds import back_off_ms
-from equipoise.cli import main
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
 from tests import vectors
@@ -55,7 +55,7 @@ def test_recorded_rounds(name: str):
 
 def test_script_through_assign():
     def answer(line: str) -> str:
-        done = CliRunner().invoke(main, ["assign"], input=line + "\n")
+        done = CliRunner().invoke(assign, [], input=line + "\n")
         assert done.exit_code == 0, done.stderr
         return done.stdout
 

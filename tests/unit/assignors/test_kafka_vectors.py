@@ -1,4 +1,6 @@
-"""`kafka_streams` through `equipoise assign`, held equal with what Kafka's own class answered."""
+"""`kafka_streams` through `python -m equipoise.assign`, held equal with what Kafka's own class
+answered.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ SETTINGS = {
 
 
 def question(given: dict[str, Any]) -> dict[str, Any]:
-    """A vector's `in` as `equipoise assign` takes it."""
+    """A vector's `in` as `python -m equipoise.assign` takes it."""
 
     def partition(name: str) -> dict[str, Any]:
         topic, number = name.rsplit("-", 1)

@@ -12,12 +12,12 @@ import attrs
 import pytest
 from click.testing import CliRunner
 
+from equipoise.assign import assign
 from equipoise.assignors import AssignmentProblem, Partition, Plan, Task
 from equipoise.assignors.assign_json import assign_line
 from equipoise.assignors.common.source_lag import partition_lag
 from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.lag_aware import LagAware
-from equipoise.cli import main
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import parse_task
 from equipoise.testing import AssignorGroup, stateless
@@ -51,7 +51,7 @@ def refused(question: dict[str, Any]) -> str:
 
 def test_recorded_answers_through_assign():
     lines = "".join(json.dumps(vectors.lag_problem(vector["in"])) + "\n" for vector in RECORDED)
-    done = CliRunner().invoke(main, ["assign"], input=lines)
+    done = CliRunner().invoke(assign, [], input=lines)
     assert done.exit_code == 0, done.stderr
     answers = [{name: part["active"] for name, part in json.loads(line)["members"].items()} for line in done.stdout.splitlines()]
     assert len(answers) > 150

@@ -1,5 +1,5 @@
-"""`equipoise assign`: one plan for each problem, in order and at once; the first unsound line ends
-it with its number and field.
+"""`python -m equipoise.assign`: one plan for each problem, in order and at once; the first unsound
+line ends it with its number and field.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from equipoise.cli import main
+from equipoise.assign import assign
 from equipoise.cli.screen import Screen
 
-COMMAND = [sys.executable, "-m", "equipoise", "assign"]
+COMMAND = [sys.executable, "-m", "equipoise.assign"]
 
 
 def problem(count: int = 2, /, **changes: Any) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def lines(*problems: dict[str, Any]) -> bytes:
 
 
 def run(stdin: bytes, *args: str) -> Result:
-    return CliRunner().invoke(main, ["assign", *args], input=stdin)
+    return CliRunner().invoke(assign, args, input=stdin)
 
 
 def plans(result: Result) -> list[dict[str, Any]]:
@@ -113,7 +113,7 @@ def test_assign_non_ascii_names_any_locale() -> None:
 
 
 def test_assign_help_example_works() -> None:
-    text = CliRunner().invoke(main, ["assign", "--help"]).stdout
+    text = CliRunner().invoke(assign, ["--help"]).stdout
     example = text[text.index("{") : text.rindex("}'") + 1]
     assert list(plans(run(b" ".join(example.encode().split()) + b"\n"))[0]["target"]) == ["m1"]
 

@@ -57,6 +57,12 @@ def processes_of(session: int) -> list[int]:
     return found
 
 
+def command_of(line: str) -> list[str]:
+    """`line`: a command and its arguments, or ``.MODULE`` of equipoise and its arguments."""
+    name, *words = line.split()
+    return [*COMMAND[:-1], f"equipoise{name}", *words] if name.startswith(".") else [*COMMAND, name, *words]
+
+
 def ended(line: str, folder: Path, target: Path, sign: str, which: signal.Signals, *, whole_group: bool = False) -> tuple[int, str]:
     """Runs a command on a terminal, ends it once `sign` shows there; returns its exit code and what
     came on the terminal behind the sign.
@@ -64,7 +70,7 @@ def ended(line: str, folder: Path, target: Path, sign: str, which: signal.Signal
     `whole_group`: the signal goes to all processes of the terminal, as Ctrl-C does.
     """
     leader, follower = pty.openpty()
-    command = [*COMMAND, *line.format(f=folder, t=target).split()]
+    command = command_of(line.format(f=folder, t=target))
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=follower, stderr=follower, env=ENVIRONMENT, cwd=ROOT, start_new_session=True)
     os.close(follower)
     drawn, at = b"", -1
@@ -89,7 +95,7 @@ def ended(line: str, folder: Path, target: Path, sign: str, which: signal.Signal
 
 READERS = {
     "verify {f}/group.db": "verifying",
-    "show {f}/group.db": "folding",
+    "status {f}/group.db": "looking for groups",
     "explain {f}/group.db --task 0_0": "folding",
     "timeline {f}/group.db": "folding",
     "what-if {f}/group.db --sweep max_warmups=1,2,3,4": "configurations",
@@ -131,7 +137,7 @@ def test_ended_writer_reports_its_files(folder: Path, tmp_path: Path, line: str,
 @pytest.mark.parametrize("whole_group", [False, True], ids=["the process", "the terminal"])
 @pytest.mark.parametrize(("which", "code"), SIGNALS)
 def test_ended_fleet_stops_its_processes_and_can_resume(tmp_path: Path, which: signal.Signals, code: int, whole_group: bool) -> None:
-    line = "fleet --to {t}/fleet --groups 4 --records 1600 --seed 3 --processes 2"
+    line = ".testing.fleet --to {t}/fleet --groups 4 --records 1600 --seed 3 --processes 2"
     ended_with, told = ended(line, tmp_path, tmp_path, "simulating", which, whole_group=whole_group)
     assert ended_with == code, told
     assert re.search(r"^equipoise: interrupted; \S+/fleet holds \d of 4 groups; the same command makes the others$", told, re.MULTILINE), told
@@ -170,7 +176,7 @@ def test_ended_compaction_loses_nothing(folder: Path, tmp_path: Path) -> None:
     for at in range(0, len(entries), 20):
         with open_log(f"{tmp_path}/a/", "a") as log:
             write(log, entries[at : at + 20])
-    ended_with, told = ended("compact {t}/a", folder, tmp_path, "compacting", signal.SIGTERM)
+    ended_with, told = ended("archive {t}/a --compact", folder, tmp_path, "compacting", signal.SIGTERM)
     assert ended_with in (0, 143), told
     assert ended_with == 0 or f"equipoise: interrupted; nothing in {tmp_path}/a is lost" in told, told
     assert not [name for name in contents(tmp_path) if re.search(r"/\.", name)]
@@ -206,7 +212,7 @@ class SmallDisk:
         self._most_bytes = None
 
     def run(self, line: str, folder: Path) -> subprocess.CompletedProcess[str]:
-        command = [*COMMAND, *line.format(f=folder, t=self.folder).split()]
+        command = command_of(line.format(f=folder, t=self.folder))
         return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, cwd=ROOT, check=False, timeout=120, preexec_fn=self._limit)
 
     def _limit(self) -> None:
@@ -272,7 +278,7 @@ def test_archive_after_a_full_disk_resumes(folder: Path, small: SmallDisk, name:
 @pytest.mark.parametrize("processes", [1, 2])
 def test_fleet_on_a_full_disk_counts_its_groups(folder: Path, small: SmallDisk, processes: int) -> None:
     small.leave(24_000 if small.is_mounted else 8_192)
-    done = small.run(f"fleet --to {{t}}/fleet --groups 4 --records 4000 --processes {processes}", folder)
+    done = small.run(f".testing.fleet --to {{t}}/fleet --groups 4 --records 4000 --processes {processes}", folder)
     assert done.returncode == 74, done.stderr
     told = r"equipoise: \S+/fleet: .+; make room there; \S+/fleet holds (\d) of 4 groups; the same command makes the others\n"
     said = re.fullmatch(told, done.stderr)
@@ -287,7 +293,7 @@ def test_compaction_on_a_full_disk_loses_nothing(folder: Path, small: SmallDisk)
         with open_log(f"{small.folder}/a/", "a") as log:
             write(log, entries[at : at + 200])
     small.leave(4_096)
-    done = small.run("compact {t}/a", folder)
+    done = small.run("archive {t}/a --compact", folder)
     assert done.returncode == 74, done.stderr
     assert done.stderr.count("\n") == 1
     assert f"nothing in {small.folder}/a is lost" in done.stderr

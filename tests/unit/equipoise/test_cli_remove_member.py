@@ -1,5 +1,5 @@
-"""`equipoise remove-member`, and `equipoise run --group`, where no broker is needed: what they say
-about their options, and without a broker. Removals: tests/live/test_group_members.py.
+"""`equipoise remove-member`, and `equipoise witness --group`, where no broker is needed: what they
+say about their options, and without a broker. Removals: tests/live/test_group_members.py.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ PATIENCE_S = 60.0
         (["remove-member", "--group", "g", "--client-id", "c"], "--client-id and --host: name both"),
         (["remove-member", "--group", "g", "--host", "10.0.0.1"], "--client-id and --host: name both"),
         (["remove-member", "--group", "g", "--instance-id", "x", "--member-id", "m"], "name one of them"),
-        (["run", "--instance-id", "x", "--", "true"], "--instance-id: needs --group"),
-        (["run", "--client-id", "x", "--", "true"], "--client-id: needs --group"),
-        (["run", "--bootstrap", NOBODY, "--", "true"], "--bootstrap: needs --group"),
-        (["run", "--group", "g", "--client-id", "c", "--instance-id", "x", "--", "true"], "name one of them"),
-        (["run", "--group", "g", "--security-protocol", "SASL_SSL", "--", "true"], "sasl_username and sasl_password"),
+        (["witness", "--instance-id", "x", "--", "true"], "--instance-id: needs --group"),
+        (["witness", "--client-id", "x", "--", "true"], "--client-id: needs --group"),
+        (["witness", "--bootstrap", NOBODY, "--", "true"], "--bootstrap: needs --group"),
+        (["witness", "--group", "g", "--client-id", "c", "--instance-id", "x", "--", "true"], "name one of them"),
+        (["witness", "--group", "g", "--security-protocol", "SASL_SSL", "--", "true"], "sasl_username and sasl_password"),
     ],
 )
 def test_wrong_options_end_with_one_line(arguments: list[str], line: str) -> None:
@@ -43,7 +43,7 @@ def test_wrong_options_end_with_one_line(arguments: list[str], line: str) -> Non
 def test_settings_of_a_connection_are_not_read_without_a_group() -> None:
     """They may be meant for the command, and be complete only there."""
     done = subprocess.run(
-        [sys.executable, "-m", "equipoise", "run", "--", "true"], env={"EQUIPOISE_SECURITY_PROTOCOL": "SASL_SSL"}, check=False, timeout=PATIENCE_S
+        [sys.executable, "-m", "equipoise", "witness", "--", "true"], env={"EQUIPOISE_SECURITY_PROTOCOL": "SASL_SSL"}, check=False, timeout=PATIENCE_S
     )
     assert done.returncode == 0
 
@@ -66,7 +66,7 @@ def test_remove_member_without_a_broker_says_so() -> None:
 
 def test_command_runs_without_a_broker_and_nothing_is_removed() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "equipoise", "run", "--group", "g", "--bootstrap", NOBODY, "--", "sh", "-c", "exit 3"],
+        [sys.executable, "-m", "equipoise", "witness", "--group", "g", "--bootstrap", NOBODY, "--", "sh", "-c", "exit 3"],
         capture_output=True, text=True, check=False, timeout=PATIENCE_S,
     )  # fmt: skip
     assert done.returncode == 3

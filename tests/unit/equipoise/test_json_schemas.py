@@ -70,15 +70,10 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     dead = str(first.caused_by - 1)
     tasks = [row["task"] for row in printed("status", log, *OF_ORDERS)["state"]["tasks"]]
     parked = with_parked_task(folder / "parked.db", printed("status", log, *OF_ORDERS)["state"])
-    scenario = ROOT / "tests" / "scenarios" / "high_availability" / "cold_joiner.txt"
-    changed = folder / "changed.txt"
-    changed.write_text(scenario.read_text(encoding="utf-8").replace("gen=1 probing=no", "gen=1 probing=yes"), encoding="utf-8")
     archived = f"{folder / 'archive'}/"
-    archive = [printed("archive", log, "--to", archived)]
+    archive = [printed("archive", log, "--to", archived), printed("archive", archived, "--compact")]
     return {
         "archive": archive,
-        "compact": [printed("compact", archived)],
-        "fleet": [printed("fleet", "--to", folder / "fleet", "--groups", "1", "--records", "200", "--processes", "1")],
         "import": [printed("import", "kafka-streams", "rolling", "--to", told)],
         "simulate": [
             printed("simulate", log, "--to", led, "--assignor", "learner", "--set", "options.strict=true", "--set", "rack_aware_tags=zone"),
@@ -108,7 +103,6 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
         "scale-down": [printed("scale-down", log, "--keep", "50%"), printed("scale-down", led, "--keep", "30%", "--at", str(drains_at(led)))],
         "incident": [printed("incident", "rolling", "--all"), printed("incident", "scale-out", "--group", "orders")],
         "demo": [printed("demo", "--out", folder / "out")],
-        "scenario": [printed("scenario", scenario), printed("scenario", changed, code=1)],
     }
 
 
@@ -140,12 +134,12 @@ def write_log(path: Path, entries: Any = None) -> None:
 
 ON_SPARK = {f"spark-{name}" for name in SPARK_COMMANDS}
 """Checked in tests/spark, where there is a session."""
-LIVE = {"cluster", "configure", "deal", "doctor", "record", "remove-member", "restore", "shadow", "tail", "worker"}
+LIVE = {"cluster", "configure", "doctor", "record", "remove-member", "restore", "shadow", "tail", "worker"}
 """Checked in tests/live (test_kafka_log.py, test_streams_import.py, test_configure.py,
 test_lag_aware.py, test_group_members.py, test_outage.py, test_restore.py, test_doctor.py,
 test_groups_of_a_cluster.py), where there is a broker.
 """
-COMMANDS_WITH_JSON = {*COMMANDS, *ON_SPARK} - {"adopt", "assign", "lead", "release", "run", "spark", "witness"}
+COMMANDS_WITH_JSON = {*COMMANDS, *ON_SPARK} - {"adopt", "lead", "spark", "witness"}
 
 
 def test_schemas_cover_every_command_with_json() -> None:
@@ -190,16 +184,16 @@ def test_json_page_lists_the_schema_and_its_example_names_keys_of_it(name: str) 
 
 
 def test_check_finds_a_key_too_many_a_key_too_few_and_a_wrong_value() -> None:
-    right = {"archive": "fleet/", "groups": 1, "records": 2}
-    check("fleet", right)
-    values = ({"groups": "1"}, {"groups": None}, {"records": -1})
-    for wrong in ({**right, "more": 1}, {"archive": "fleet/", "groups": 1}, *({**right, **value} for value in values)):
-        with pytest.raises(AssertionError, match="fleet at"):
-            check("fleet", wrong)
+    right = {"recording": "c.db", "records": 1, "commits": 2, "samples": 3, "unread": 0}
+    check("record", right)
+    values = ({"records": "1"}, {"commits": None}, {"samples": -1})
+    for wrong in ({**right, "more": 1}, {"recording": "c.db", "records": 1}, *({**right, **value} for value in values)):
+        with pytest.raises(AssertionError, match="record at"):
+            check("record", wrong)
 
 
 def test_coverage_notes_properties_that_have_a_value() -> None:
     coverage = Coverage("archive")
     coverage.check({"facts": 1, "decisions": 0, "next_offset": None, "next_offsets": [], "waiting": 0, "unread": [], "withdrawn": None})
-    assert {("archive", "next_offset"), ("archive", "next_offsets"), ("archive#unread", "kind")} <= coverage.never_met()
-    assert ("archive", "facts") not in coverage.never_met()
+    assert {("archive#copied", "next_offset"), ("archive#copied", "next_offsets"), ("archive#unread", "kind")} <= coverage.never_met()
+    assert ("archive#copied", "facts") not in coverage.never_met()

@@ -161,7 +161,7 @@ def test_compact_keeps_every_byte(tmp_path: Path) -> None:
     with open_log(mixed, "a") as log:
         append(log, "newer", 98, 7, b"\x91\x01")
     before = rows_of(mixed)
-    assert document("compact", mixed)["merged_rows"] == len(before)
+    assert document("archive", mixed, "--compact")["merged_rows"] == len(before)
     assert rows_of(mixed) == before
 
 

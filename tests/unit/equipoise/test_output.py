@@ -21,6 +21,7 @@ from equipoise.events.facts import LogOpened
 from equipoise.events.log import open_log
 from equipoise.output import IMPORTED, SIMULATED, Kind, check_files, file_name, new_log, new_tables, rewrite_file, same_place, write_file
 from equipoise.replay.interrupts import undisturbed
+from equipoise.testing.fleet import fleet
 from tests.unit.replay.lived import lived, write
 
 PAGE = '<!doctype html>\n<meta name="generator" content="equipoise">\n'
@@ -140,7 +141,7 @@ def test_archive_with_foreign_files_is_not_replaced(logs: Path) -> None:
 
 def test_fleet_does_not_replace_another_archive(logs: Path) -> None:
     before = contents(logs)
-    result = run("fleet", "--to", logs / "archive", "--groups", "1", "--records", "300")
+    result = CliRunner().invoke(fleet, ["--to", str(logs / "archive"), "--groups", "1", "--records", "300"])
     assert result.exit_code == 2
     assert "is an archive of log 'lived', which is no fleet" in result.stderr
     assert contents(logs) == before

@@ -20,20 +20,24 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from equipoise.assign import assign
 from equipoise.cli import main
 from equipoise.cli.params import Number, WholeNumber
 from equipoise.events.log import open_log
 from equipoise.events.records import Record
+from equipoise.scenarios.__main__ import scenario
 from tests.live.brokers import main as broker
 from tests.unit.replay.lived import lived, write
 
 ROOT = Path(__file__).parents[3]
 COMMAND = [sys.executable, "-m", "equipoise"]
+TOOLS = {"assign": assign, "scenario": scenario}
 PROBLEM = (ROOT / "docs" / "problem.jsonl").read_bytes()
 
 
 def run(line: str, stdin: bytes = b"") -> Result:
-    return CliRunner().invoke(main, line.split(), input=stdin)
+    name, *words = line.split() or [""]
+    return CliRunner().invoke(TOOLS[name], words, input=stdin) if name in TOOLS else CliRunner().invoke(main, line.split(), input=stdin)
 
 
 @pytest.fixture(scope="module")
@@ -312,7 +316,7 @@ def test_assign_no_problem_says_so() -> None:
     for text in (b"", b"\n \n"):
         result = run("assign", stdin=text)
         assert (result.exit_code, result.stdout) == (0, "")
-        assert result.stderr.endswith("holds no problem; `equipoise assign --help` shows one\n")
+        assert result.stderr.endswith("holds no problem; `python -m equipoise.assign --help` shows one\n")
     assert run("assign --quiet").stderr == ""
 
 
@@ -328,7 +332,7 @@ def shell(line: str, folder: Path, stdin: bytes = b"") -> subprocess.CompletedPr
         ("{e} verify {f}/group.db >&-", 0),
         ("{e} verify {f}/group.db 2>&-", 0),
         ("{e} verify {f}/absent.db 2>&-", 2),
-        ("{e} assign <&-", 0),
+        ("{e}.assign <&-", 0),
         ("{e} --help >&-", 0),
     ],
 )
@@ -339,9 +343,9 @@ def test_closed_standard_stream_is_no_defect(folder: Path, line: str, code: int)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-@pytest.mark.parametrize("line", ["verify {f}/group.db", "timeline --json {f}/group.db", "--help", "assign"])
+@pytest.mark.parametrize("line", [" verify {f}/group.db", " timeline --json {f}/group.db", " --help", ".assign"])
 def test_unwritable_answer_is_one_line(folder: Path, line: str) -> None:
-    done = shell(f"{{e}} {line} >/dev/full", folder, stdin=PROBLEM)
+    done = shell(f"{{e}}{line} >/dev/full", folder, stdin=PROBLEM)
     assert (done.returncode, done.stderr) == (74, b"equipoise: the answer cannot be written: No space left on device\n")
 
 

@@ -227,7 +227,7 @@ def test_commands_that_replace_a_log_name_the_way(location: str) -> None:
 def test_compact_merges_small_objects(location: str) -> None:
     ticks(location, *range(1, 8))
     before = read_all(location)
-    result = CliRunner().invoke(main, ["compact", f"{location}/"])
+    result = CliRunner().invoke(main, ["archive", f"{location}/", "--compact"])
     assert result.output == "8 files -> 1: 8 records merged\n"
     assert read_all(location) == before
     ticks(location, 9)

@@ -234,7 +234,7 @@ def test_compacted_archive_still_begins_at_its_base(tmp_path: Path) -> None:
     target = copied(tmp_path, "archive/")
     with open_log(target) as log:
         before = list(log.read())
-    assert CliRunner().invoke(main, ["compact", target]).exit_code == 0
+    assert CliRunner().invoke(main, ["archive", target, "--compact"]).exit_code == 0
     with open_log(target) as log:
         assert list(log.read()) == before
         assert list(log.read(group="orders")) == before

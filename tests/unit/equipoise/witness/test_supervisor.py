@@ -1,5 +1,5 @@
-"""`equipoise run` passes signals on, returns the command's status, and proves the end of what ran
-in it. Real processes, and no broker.
+"""`equipoise witness` passes signals on, returns the command's status, and proves the end of what
+ran in it. Real processes, and no broker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def run(*command: str, said: Path) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with open(said, "w") as file:
         return subprocess.Popen(
-            [sys.executable, "-m", "equipoise", "run", "--", *command], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            [sys.executable, "-m", "equipoise", "witness", "--", *command], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=file, text=True,
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""`equipoise fleet --to ARCHIVE`: writes an archive of many simulated groups."""
+"""`python -m equipoise.testing.fleet --to ARCHIVE`: writes an archive of many simulated groups."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from equipoise.cli.screen import Screen
 from equipoise.replay.wording import counted
 
 
-@command("fleet", short_help="Write an archive of many simulated groups, to try Spark jobs on.")
+@command("fleet", json=False, short_help="Write an archive of many simulated groups, to try Spark jobs on.")
 @click.option("--to", "location", required=True, metavar="ARCHIVE", help="Archive to write. The same fleet is resumed; another fleet is replaced.")
 @click.option("--groups", type=WholeNumber(1), default=200, show_default=True, help="Number of groups; sizes fall as 1/rank.")
 @click.option("--records", type=WholeNumber(1), default=5_000_000, show_default=True, help="Facts and decisions of all groups together.")
@@ -26,8 +26,8 @@ def fleet(screen: Screen, location: str, groups: int, records: int, seed: int, p
 
     \b
     Examples:
-      equipoise fleet --to fleet/ --groups 20 --records 100000
-      equipoise fleet --to fleet/
+      python -m equipoise.testing.fleet --to fleet/ --groups 20 --records 100000
+      python -m equipoise.testing.fleet --to fleet/
     """
     from equipoise.replay.simulation.fleet import Fleet, check_location, groups_there, make_fleet
 
@@ -39,4 +39,8 @@ def fleet(screen: Screen, location: str, groups: int, records: int, seed: int, p
 
     with resumable(location, there), screen.progress("simulating, in records", records) as advance:
         written = make_fleet(wanted, folder, processes=processes or os.cpu_count() or 1, advance=advance)
-    screen.answer({"archive": location, "groups": groups, "records": written}, f"{counted(groups, 'group')}, {written:,} records -> {location}")
+    screen.answer(None, f"{counted(groups, 'group')}, {written:,} records -> {location}")
+
+
+if __name__ == "__main__":
+    fleet(prog_name="python -m equipoise.testing.fleet")

@@ -1,4 +1,4 @@
-"""`equipoise run` and `equipoise witness`: prove the end of members and workers."""
+"""`equipoise witness`: proves the end of members and workers, and of any Kafka consumers."""
 
 from __future__ import annotations
 
@@ -19,18 +19,26 @@ if TYPE_CHECKING:
     from equipoise.witness.member_watch import MemberWatch
 
 
-@command("run", json=False, short_help="Run a command, and prove the end of its members when they are killed.")
-@click.argument("words", nargs=-1, required=True, metavar="-- COMMAND [ARGUMENT]...", type=click.UNPROCESSED)
+@command("witness", json=False, short_help="Prove the end of processes here when they are killed.")
+@click.argument("words", nargs=-1, metavar="[-- COMMAND [ARGUMENT]...]", type=click.UNPROCESSED)
+@click.option("--socket", "path", type=click.Path(path_type=Path), metavar="PATH", help="Instead of COMMAND: Unix socket to make and listen on.")
 @click.option("--group", metavar="GROUP", help="Kafka consumer group of COMMAND, which may be any client: its member is removed at its end.")
 @click.option("--instance-id", metavar="ID", help="With --group: group.instance.id of COMMAND, which no other process has; 'i1-*' for several.")
 @click.option("--client-id", metavar="ID", help="With --group: client.id of COMMAND, which no other process of this host has; 'i1-*' for several.")
 @settings_options(Connection, only_with="group")
-def run(
-    screen: Screen, words: tuple[str, ...], settings: Connection | None, group: str | None, instance_id: str | None, client_id: str | None
+def witness(
+    screen: Screen,
+    words: tuple[str, ...],
+    settings: Connection | None,
+    path: Path | None,
+    group: str | None,
+    instance_id: str | None,
+    client_id: str | None,
 ) -> int:
     """Run COMMAND. When a member or a worker in it is killed or crashes, prove that to the leader,
     so that nobody waits for its session timeout: members with Member(witness=True), and
-    `equipoise worker --witness true`.
+    `equipoise worker --witness true`. With --socket instead of COMMAND, do the same for all
+    processes of this user that connect: give them the socket's path in EQUIPOISE_WITNESS.
 
     With --group, COMMAND may be any Kafka client, unmodified, in a group of the classic protocol or
     of KIP-848. When it has ended, with every process that it started, its member is taken out of
@@ -45,19 +53,30 @@ def run(
 
     \b
     Examples:
-      equipoise run -- python orders.py
-      equipoise run -- sh -c 'exec python orders.py --member $HOSTNAME'
-      equipoise run --group orders --bootstrap broker1:9092 -- java -jar orders.jar
-      equipoise run --group orders --client-id orders-1 -- python consume.py
-      equipoise run --group orders --instance-id orders-1 -- python consume.py
-      equipoise run --group orders --client-id 'i1-StreamThread-*' -- java -jar streams.jar
+      equipoise witness -- python orders.py
+      equipoise witness -- sh -c 'exec python orders.py --member $HOSTNAME'
+      equipoise witness --socket /run/equipoise/witness
+      EQUIPOISE_WITNESS=/run/equipoise/witness python orders.py
+      equipoise witness --group orders --bootstrap broker1:9092 -- java -jar orders.jar
+      equipoise witness --group orders --client-id orders-1 -- python consume.py
+      equipoise witness --group orders --instance-id orders-1 -- python consume.py
+      equipoise witness --group orders --client-id 'i1-StreamThread-*' -- java -jar streams.jar
     """
-    from equipoise.witness.supervisor import supervise
-
+    if bool(words) == (path is not None):
+        raise click.UsageError("name a command to run, as -- python orders.py, or a --socket")
     if instance_id is not None and client_id is not None:
         raise click.UsageError("--instance-id and --client-id: name one of them; an instance id is enough")
     if group is None and (instance_id or client_id) is not None:
         raise click.UsageError(f"--{'instance-id' if client_id is None else 'client-id'}: needs --group")
+    if path is not None:
+        if group is not None:
+            raise click.UsageError("--group: needs a command to run; members that connect to a socket say what they are")
+        if path.exists() and not path.is_socket():
+            raise InputError(f"{path}: is no socket; name another path")
+        asyncio.run(_serve(screen, path))
+        return 0
+    from equipoise.witness.supervisor import supervise
+
     return asyncio.run(supervise(words, watch=_watch(settings, group, instance_id, client_id)))
 
 
@@ -70,23 +89,6 @@ def _watch(settings: Connection | None, group: str | None, instance_id: str | No
     except ImportError:
         raise InputError(MISSING) from None
     return MemberWatch(connection=settings, group=group, key=MemberKey(instance_id=instance_id, client_id=client_id))
-
-
-@command("witness", json=False, short_help="Prove the end of members of this machine when they are killed.")
-@click.option("--socket", "path", type=click.Path(path_type=Path), required=True, metavar="PATH", help="Unix socket to make and listen on.")
-def witness(screen: Screen, path: Path) -> None:
-    """Wait for the members and workers that connect to a socket, and prove their end to the leader
-    when they are killed or crash. Give them the socket's path in EQUIPOISE_WITNESS, and run this as
-    the same user.
-
-    \b
-    Examples:
-      equipoise witness --socket /run/equipoise/witness
-      EQUIPOISE_WITNESS=/run/equipoise/witness python orders.py
-    """
-    if path.exists() and not path.is_socket():
-        raise InputError(f"{path}: is no socket; name another path")
-    asyncio.run(_serve(screen, path))
 
 
 async def _serve(screen: Screen, path: Path) -> None:

@@ -1,4 +1,6 @@
-"""`equipoise assign`: reads assignment problems and answers plans, one JSON object a line."""
+"""`python -m equipoise.assign`: reads assignment problems and answers plans, one JSON object a
+line.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,10 @@ def assign(screen: Screen, file: BinaryIO) -> None:
 
     \b
     Examples:
-      equipoise assign problems.jsonl > plans.jsonl
+      python -m equipoise.assign problems.jsonl > plans.jsonl
       echo '{"assignor": "high_availability", "config": {},
              "tasks": [{"id": "0_0", "stateful": true, "end_offset": 5000}],
-             "members": [{"id": "m1", "capacity": 2}]}' | tr -d '\\n' | equipoise assign
+             "members": [{"id": "m1", "capacity": 2}]}' | tr -d '\\n' | python -m equipoise.assign
     """
     from equipoise.assignors.assign_json import assign_line  # loads the solver, which takes a second
 
@@ -46,4 +48,8 @@ def assign(screen: Screen, file: BinaryIO) -> None:
             raise InputError(f"{getattr(file, 'name', '<stdin>')} line {number}: {error}") from error
         screen.json_line(plan, indent=2)  # flushed: the sender of the next problem may wait for this plan
     if not answered:
-        screen.remark(f"{getattr(file, 'name', '<stdin>')} holds no problem; `equipoise assign --help` shows one")
+        screen.remark(f"{getattr(file, 'name', '<stdin>')} holds no problem; `python -m equipoise.assign --help` shows one")
+
+
+if __name__ == "__main__":
+    assign(prog_name="python -m equipoise.assign")
