@@ -214,43 +214,100 @@ def verify(
     `advance` is called with the number of records read since the last call. `bases`: those of the
     log, to be compared. Raises nothing for a damaged log.
     """
-    groups: dict[str, GroupVerifier] = {}
-    opened: Record | None = None
-    log_id = ""
-    records = 0
-    problem, offset = ("" if bases is None else bases.problem), None
-    hashes = {} if bases is None else bases.hashes
-    begins: tuple[int, int] | None = None
-    try:
-        for entry in entries:
-            records += 1
-            if records % 256 == 0:
-                advance(256)
-            if isinstance(entry, Record) and isinstance(entry.event, LogOpened):
-                opened, log_id = entry, entry.event.log_id
-            else:
-                if isinstance(entry, BaseState):
-                    at = entry.begins_offset, entry.append_ms
-                    begins = at if begins is None else min(begins, at, key=lambda each: each[1])
-                _group(groups, entry.group, opened, load, hashes).take(entry)
-    except LogError as error:
-        problem, offset = str(error), error.offset
-    advance(records % 256)
-    if not records and not problem:
-        problem, offset = "offset 0: the log is empty, so there is nothing to verify; import or simulate one", 0
-    answers = tuple(groups[name].answer() for name in sorted(groups))
-    return Verification(log_id=log_id, groups=answers, records=records, problem=problem, offset=offset, begins=begins)
+    verifier = LogVerifier(load, bases)
+    verifier.read(entries, advance)
+    return verifier.answer()
 
 
-def _group(
-    groups: dict[str, GroupVerifier], name: str, opened: Record | None, load: AssignorLoader, bases: Mapping[tuple[str, int], BaseHash]
-) -> GroupVerifier:
-    group = groups.get(name)
-    if group is None:
-        group = groups[name] = GroupVerifier(name, load, bases=bases)
-        if opened is not None:
-            group.machine.step(opened)
-    return group
+_OF_A_LOG = 1
+"""Form of a saved verification of a log."""
+
+
+class LogVerifier:
+    """Verifies a log: takes its entries in stored order. It can be saved when its reader has come
+    to an end, and go on with what was written since.
+
+    `load`, `bases`: see `verify`.
+    """
+
+    def __init__(self, load: AssignorLoader = registry.load, bases: StoredBases | None = None) -> None:
+        self._load = load
+        self._hashes = {} if bases is None else bases.hashes
+        self._groups: dict[str, GroupVerifier] = {}
+        self.opened: Record | None = None
+        """LogOpened; None: it was not read yet."""
+        self._begins: tuple[int, int] | None = None
+        self._offset: int | None = None
+        self.problem = "" if bases is None else bases.problem
+        """Why the log cannot be read to its end; "": it can."""
+        self.records = 0
+
+    def read(self, entries: Iterable[Entry], advance: Callable[[int], None] = lambda records: None) -> None:
+        """Takes entries up to their end, or to what is wrong with the log."""
+        records = 0
+        try:
+            for entry in entries:
+                records += 1
+                if records % 256 == 0:
+                    advance(256)
+                if isinstance(entry, Record) and isinstance(entry.event, LogOpened):
+                    self.opened = entry
+                else:
+                    if isinstance(entry, BaseState):
+                        at = entry.begins_offset, entry.append_ms
+                        self._begins = at if self._begins is None else min(self._begins, at, key=lambda each: each[1])
+                    self._group(entry.group).take(entry)
+        except LogError as error:
+            self.problem, self._offset = str(error), error.offset
+        advance(records % 256)
+        self.records += records
+
+    def _group(self, name: str) -> GroupVerifier:
+        group = self._groups.get(name)
+        if group is None:
+            group = self._groups[name] = GroupVerifier(name, self._load, bases=self._hashes)
+            if self.opened is not None:
+                group.machine.step(self.opened)
+        return group
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether everything could be read and compared so far: what is saved otherwise lacks
+        evidence.
+        """
+        return not self.problem and not any(group.is_over for group in self._groups.values())
+
+    def save(self) -> bytes:
+        """Returns everything that `restore` needs. Call it before `answer`."""
+        opened = self.opened
+        first = None if opened is None else [opened.offset, opened.append_ms, *codec.encode(opened.event), opened.checksum]
+        groups = {name: group.save() for name, group in sorted(self._groups.items())}
+        saved: bytes = msgpack.packb([_OF_A_LOG, self.records, first, self._begins, groups])
+        return saved
+
+    @classmethod
+    def restore(cls, saved: bytes, load: AssignorLoader = registry.load) -> LogVerifier:
+        """Continues what `save` returned. Raises InputError for bytes of another build."""
+        form = msgpack.unpackb(saved)
+        if form[0] != _OF_A_LOG:
+            raise InputError(f"the saved verification has form {form[0]}, this build reads {_OF_A_LOG}; start it again")
+        log = cls(load)
+        _, log.records, first, begins, groups = form
+        log._begins = None if begins is None else (begins[0], begins[1])
+        if first is not None:
+            offset, append_ms, *encoded, checksum = first
+            log.opened = Record("", offset, append_ms, codec.decode_lenient(*encoded), checksum)
+        log._groups = {name: GroupVerifier.restore(each, load) for name, each in groups.items()}
+        return log
+
+    def answer(self) -> Verification:
+        """Ends the verification and returns its result."""
+        if not self.records and not self.problem:
+            self.problem, self._offset = "offset 0: the log is empty, so there is nothing to verify; import or simulate one", 0
+        opened = self.opened
+        log_id = opened.event.log_id if opened is not None and isinstance(opened.event, LogOpened) else ""
+        answers = tuple(self._groups[name].answer() for name in sorted(self._groups))
+        return Verification(log_id=log_id, groups=answers, records=self.records, problem=self.problem, offset=self._offset, begins=self._begins)
 
 
 @attrs.frozen

@@ -7,6 +7,7 @@ one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import attrs
@@ -216,6 +217,21 @@ class Order:
             raise RepeatError(row.caused_by, f"decision {row.number} of group {row.group!r}, index {row.index}, came where {due} was due")
         self.numbers[row.group] = row.number
         self.index += 1
+
+    def save(self) -> list[Any]:
+        """Returns what `restore` needs: values for msgpack."""
+        place = [self.position, self.log_id, self.fact_checksum, self.index, self.started]
+        return [*place, self.numbers, self.from_the_middle, self.begins_offset, sorted(self.bases)]
+
+    @classmethod
+    def restore(cls, saved: Sequence[Any]) -> Order:
+        """Goes on where `save` was called."""
+        order = cls()
+        order.position, order.log_id, order.fact_checksum, order.index, order.started, numbers, *rest = saved
+        order.numbers = dict(numbers)
+        order.from_the_middle, order.begins_offset, bases = rest
+        order.bases = set(bases)
+        return order
 
     def record(self, row: FactRow | DecisionRow) -> Record | DecisionRecord:
         """Returns the record of the row just taken. Raises what `record_of` raises."""

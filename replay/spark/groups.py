@@ -6,19 +6,21 @@ import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter, itemgetter
 from typing import Any, TypeVar
 
 import attrs
+import msgpack
 
 from equipoise.events.errors import DamagedError, EquipoiseError, InputError
 from equipoise.events.log.parquet.files import COLUMNS, Part, until_day
 from equipoise.events.log.parquet.log import ArchiveLog
 from equipoise.events.log.parquet.store import ArchivePartition
 from equipoise.events.log.parquet.stores import split_location
+from equipoise.events.log.rows import Order
 from equipoise.events.records import Entry
-from equipoise.replay.spark.pieces import SCHEMA, Begin, Place, Scan, Targets, groups_in, pieces_of
+from equipoise.replay.spark.pieces import BEFORE, SCHEMA, Begin, Place, Scan, Targets, groups_in, pieces_of
 
 T = TypeVar("T")
 
@@ -46,8 +48,16 @@ class Unit:
     """
     last_day: str | None = None
     """The last day of which its files are read, as ``2026-11-23``; None: all."""
+    first_row: int = 0
+    """The first row of its partition from which its rows are read."""
+    next_row: int = attrs.field(default=0, eq=False)
+    """Where a task has its log at hand: the row after the last one of its partition."""
     read: Callable[[], Iterator[Entry]] | None = attrs.field(default=None, eq=False, repr=False)
     """Yields its log where a task has it at hand; None: it is read from the archive."""
+    order: Order | None = attrs.field(default=None, eq=False, repr=False)
+    """Where a task has its log at hand: where `read` is in it."""
+    saved: bytes | None = attrs.field(default=None, eq=False, repr=False)
+    """What an earlier job has left of the group, up to `first_row`; None: nothing."""
 
     def entries(self) -> Iterator[Entry]:
         """Yields its log from the start. Raises what opening and reading it raise."""
@@ -113,9 +123,16 @@ def dealt(units: Sequence[T], most: int, size: Callable[[T], int] = attrgetter("
     return parts
 
 
-def over_groups(spark: Any, units: Sequence[Unit], work: Work, schema: Any, last_day: str | None = None) -> Any:
+Numbers = Mapping[str, int]
+"""Location -> number of the partition."""
+Before = Callable[[Numbers, Sequence[Targets]], Any]
+"""Where rows go -> what stands before them, as a pyarrow.Table of `pieces.SCHEMA`."""
+
+
+def over_groups(spark: Any, units: Sequence[Unit], work: Work, schema: Any, last_day: str | None = None, begun: Before | None = None) -> Any:
     """Returns a DataFrame with a row for each unit, in no order. `schema`: pyarrow.Schema of what
     `work` returns. `last_day`: the last one of which files are read, as ``2026-11-23``; None: all.
+    `begun`: what an earlier job has left of them.
 
     Each file is read once (`pieces`), and its rows go through Spark's shuffle to the tasks that
     fold one group after the other, each as a stream. A task whose worker dies is repeated by Spark.
@@ -124,8 +141,9 @@ def over_groups(spark: Any, units: Sequence[Unit], work: Work, schema: Any, last
     buckets = dealt(units, most)
     places = _places_of(units, last_day)
     numbers, targets = targets_of(buckets, places)
+    ends = [End(place.partition, place.next_row) for place in places]
     tasks = dealt(pieces_of(places), most, size=lambda piece: piece.next_row - piece.first_row)
-    scan, partitions = Scan(tasks, targets), [place.partition for place in places]
+    scan = Scan(tasks, targets)
 
     def read(batches: Iterator[Any]) -> Iterator[Any]:
         return scan.read(batches)
@@ -134,15 +152,25 @@ def over_groups(spark: Any, units: Sequence[Unit], work: Work, schema: Any, last
     def fold(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
-        for row in folded(batches, buckets, numbers, partitions, work):
+        for row in folded(batches, buckets, numbers, ends, work):
             yield pa.RecordBatch.from_pylist([row], schema=schema)
 
     rows = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(read, SCHEMA)
+    if begun is not None:
+        rows = rows.union(spark.createDataFrame(begun(numbers, targets), SCHEMA))
     if hasattr(rows, "repartitionById"):
         by_bucket = rows.repartitionById(len(buckets), "bucket")
     else:  # Spark 4.0: some tasks get two buckets, and others none
         by_bucket = rows.repartition(len(buckets), "bucket")
     return by_bucket.sortWithinPartitions("bucket", "place", "group", "seq").mapInArrow(fold, ddl(schema))
+
+
+@attrs.frozen
+class End:
+    """Of a partition. `next_row`: the row after its last one."""
+
+    partition: int
+    next_row: int
 
 
 def targets_of(buckets: Sequence[Sequence[Unit]], places: Sequence[Place]) -> tuple[dict[str, int], list[Targets]]:
@@ -170,15 +198,17 @@ def _places_of(units: Sequence[Unit], last_day: str | None = None) -> list[Place
         if archive not in there:
             with ArchiveLog(archive, "r") as log:
                 there[archive] = log.files()
-        found.append(Place(location=location, partition=partition, parts=tuple(until_day(there[archive].get(partition, ()), last_day))))
+        first = min(unit.first_row for unit in units if unit.location == location)
+        parts = tuple(until_day(there[archive].get(partition, ()), last_day))
+        found.append(Place(location=location, partition=partition, parts=parts, first_row=first))
     return found
 
 
 def folded(
-    batches: Iterator[Any], buckets: Sequence[Sequence[Unit]], numbers: Mapping[str, int], partitions: Sequence[int], work: Work
+    batches: Iterator[Any], buckets: Sequence[Sequence[Unit]], numbers: Numbers, ends: Sequence[End], work: Work
 ) -> Iterator[dict[str, Any]]:
     """Yields the row of each unit whose bucket is in these sorted rows of `pieces.SCHEMA`. A unit
-    of which nothing could be read has one, too. `numbers`: location -> number of the partition.
+    of which nothing could be read has one, too. `ends`: of each partition.
     """
     for bucket, in_bucket in groupby(groups_in(batches), key=itemgetter(0)):
         waiting = {(numbers[unit.location], unit.group): unit for unit in buckets[bucket] if unit.group}
@@ -191,11 +221,39 @@ def folded(
             elif not group:
                 begins[place] = attrs.evolve(begin, first=next(rows))
             else:
-                unit = waiting.pop((place, group))
-                yield work(attrs.evolve(unit, read=partial(begin.entries, rows, partitions[place])))
+                yield work(_at_hand(waiting.pop((place, group)), begin, rows, ends[place]))
         for (place, _), unit in sorted(waiting.items()):
-            yield work(attrs.evolve(unit, read=partial(begins.get(place, Begin()).entries, iter(()), partitions[place])))
+            yield work(_at_hand(unit, begins.get(place, Begin()), iter(()), ends[place]))
         yield from (work(unit) for unit in buckets[bucket] if not unit.group)
+
+
+def _at_hand(unit: Unit, begin: Begin, rows: Iterator[tuple[Any, ...]], end: End) -> Unit:
+    """The unit with its log. `rows`: its own, and before them what an earlier job has left."""
+    order, saved = Order(), None
+    if unit.first_row:
+        head = next(rows, None)
+        if head is not None and head[0] == BEFORE:
+            order, saved = unpacked(head[1 + PAYLOAD])
+            begin = attrs.evolve(begin, first=None)
+        elif head is not None:
+            rows = chain((head,), rows)
+        rows = (row for row in rows if row[0] >= unit.first_row)
+    read = partial(begin.entries, rows, end.partition, order)
+    return attrs.evolve(unit, read=read, order=order, saved=saved, next_row=end.next_row)
+
+
+def left(order: Order, saved: bytes) -> bytes:
+    """Returns what a later job finds of a group before its rows: where its log was read to, and
+    what `Unit.saved` gives.
+    """
+    packed: bytes = msgpack.packb([order.save(), saved])
+    return packed
+
+
+def unpacked(packed: bytes) -> tuple[Order, bytes]:
+    """Returns what `left` was given."""
+    order, saved = msgpack.unpackb(packed)
+    return Order.restore(order), saved
 
 
 def parallelism(spark: Any) -> int:

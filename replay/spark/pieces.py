@@ -31,6 +31,8 @@ SCHEMA = (
 in it, and their columns in the archive. A row without a group is a problem: `payload` has it, and
 no row of the partition from `seq` on is sound.
 """
+BEFORE = -1
+"""`seq` of what an earlier job has left of a group, in `payload`."""
 _PROBLEMS: Mapping[str, type[Exception]] = {
     each.__name__: each for each in (BrokenStoreError, MissingRowError, DamagedError, GapError, RepeatError, InputError)
 }
@@ -45,6 +47,13 @@ class Place:
     location: str
     partition: int
     parts: tuple[Part, ...]
+    first_row: int = 0
+    """Rows before are not read."""
+
+    @property
+    def next_row(self) -> int:
+        """The row after its last one."""
+        return self.parts[-1].next_row if self.parts else 0
 
 
 @attrs.frozen(kw_only=True)
@@ -90,8 +99,11 @@ def pieces_of(places: Sequence[Place]) -> list[Piece]:
     """Returns what there is to read, file by file."""
     found = []
     for number, place in enumerate(places):
-        row, offset = 0, 0
+        row, offset = place.first_row, 0
         for part in place.parts:
+            if part.next_row <= place.first_row:
+                offset = part.next_offset
+                continue
             overlaps = part.first_row < row
             found.append(
                 Piece(
@@ -198,9 +210,8 @@ class Begin:
     first: tuple[Any, ...] | None = None
     problem: tuple[int, bytes] | None = None
 
-    def entries(self, rows: Iterator[tuple[Any, ...]], partition: int) -> Iterator[Entry]:
-        """Yields the entries of a group as a reading of it alone does."""
-        order = Order()
+    def entries(self, rows: Iterator[tuple[Any, ...]], partition: int, order: Order) -> Iterator[Entry]:
+        """Yields the entries of a group as a reading of it alone does. `order`: where it begins."""
         with as_damage(lambda: order):
             yield from entries_of(self._sound(rows, partition), order, partition)
 

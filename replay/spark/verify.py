@@ -34,7 +34,12 @@ def verify_group(unit: Unit) -> dict[str, Any]:
     try:
         return row_of(unit, verify(unit.entries()))
     except Exception as error:  # noqa: BLE001 - one group's defect is one row: the others go on
-        return {**dict.fromkeys(name for name, _ in COLUMNS), **_head(unit), "verdict": Verdict.CANNOT_VERIFY.value, "problem": problem_of(error)}
+        return failed(unit, error)
+
+
+def failed(unit: Unit, error: Exception) -> dict[str, Any]:
+    """Returns the row of a group that has no answer."""
+    return {**dict.fromkeys(name for name, _ in COLUMNS), **_head(unit), "verdict": Verdict.CANNOT_VERIFY.value, "problem": problem_of(error)}
 
 
 def row_of(unit: Unit, verification: Verification) -> dict[str, Any]:

@@ -14,7 +14,7 @@ _MACHINE = _statemachine(
     "machine_members", "machine_movements", "problem", "readiness", "refused_configuration", "restarts", "slots", "snapshots", "source_lags", "state",
     "rounds", "transitions", "rejoining",
 )  # fmt: skip
-_PARTITION = _statemachine("partition", "published", "refused_configuration")
+_PARTITION = _statemachine("partition", "published", "refused_configuration", "rest")
 _SESSION = _statemachine("keepalive", "member", "member_boundaries", "session_state")
 _UNEVEN = ("tests/unit/assignors/test_lag_aware_uneven.py", "tests/unit/assignors/test_exchanges.py")
 _RANKING = ("tests/unit/assignors/test_ranking.py",)
@@ -62,6 +62,8 @@ MODULES = {
     "statemachine/rack_warnings.py": Judged(_statemachine("rack_warnings")),
     "statemachine/published.py": Judged(_PARTITION),
     "statemachine/partition.py": Judged(_PARTITION),
+    "statemachine/silence.py": Judged(_statemachine("rest")),
+    "statemachine/ticks.py": Judged(_statemachine("rest", "partition")),
     "assignors/common/target.py": Judged(_ASSIGNORS),
     "assignors/common/movements.py": Judged(_ASSIGNORS),
     "assignors/common/ranking.py": Judged(_RANKING),

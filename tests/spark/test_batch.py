@@ -203,6 +203,36 @@ def test_spark_verify_has_the_exit_codes_of_verify(spark: Any, fleet: Path, dama
     check("spark-verify", document)
 
 
+def test_spark_verify_goes_on_from_the_states_of_the_last_run(spark: Any, fleet: Path, tmp_path: Path) -> None:
+    archive, states = tmp_path / "archive", tmp_path / "states"
+    rows = {partition: rows_of(fleet, partition) for partition in range(4)}
+
+    def run(*arguments: str) -> dict[str, Any]:
+        done = CliRunner().invoke(main, ["spark", "verify", str(archive), "--states", str(states), "--json", *arguments])
+        assert done.exit_code == 0, done.output
+        document: dict[str, Any] = json.loads(done.stdout)
+        check("spark-verify", document)
+        return document
+
+    for partition in range(4):
+        with open_log(f"{archive}/?partition={partition}", "a") as log, log.transaction():
+            for row in rows[partition][: len(rows[partition]) // 2]:
+                log.append_row(row)
+    assert run()["states"] == {"went_on": 0, "began": 4, "unchanged": 0}
+    for partition in range(3):
+        with open_log(f"{archive}/?partition={partition}", "a") as log, log.transaction():
+            for row in rows[partition][len(rows[partition]) // 2 :]:
+                log.append_row(row)
+    second = run("--to", str(tmp_path / "rows"))
+    assert second["states"] == {"went_on": 3, "began": 0, "unchanged": 1}
+    units = units_of([str(archive)])
+    assert ds.dataset(tmp_path / "rows").to_table().to_pylist() == sorted_rows([verify_group(unit) for unit in units])
+    assert run()["states"] == {"went_on": 0, "began": 0, "unchanged": 4}
+    same = CliRunner().invoke(main, ["spark", "verify", str(archive), "--states", str(states), "--to", str(states)])
+    assert same.exit_code == 2
+    assert f"--states {states}: is the folder of --to; name another one" in same.stderr
+
+
 def test_spark_bad_location_is_refused_before_spark_starts(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["spark", "verify", str(tmp_path / "nothing")])
     assert result.exit_code == 2

@@ -9,15 +9,20 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.screen import Part, Screen, Table
 from equipoise.cli.spark.shared import archives, spark_session, units
+from equipoise.events.errors import InputError
 from equipoise.output import check_tables, new_tables
 from equipoise.replay.wording import counted
 
 _MOST_ROWS = 40
+_BY = ("group", "location")
 
 
 @command("verify", short_help="Verify the log of every group: one row each.")
 @archives
 @click.option("--to", "folder", metavar="FOLDER", help="Also write the rows to FOLDER, or s3://, gs:// or abfs://; earlier rows are replaced.")
+@click.option(
+    "--states", metavar="FOLDER", help="Go on where the last run ended: FOLDER, or s3://, gs:// or abfs://, has the groups' states, and is replaced."
+)
 @click.option("--all", "everything", is_flag=True, help="Show every group. Default: some, those that are not identical first.")
 def verify(
     screen: Screen,
@@ -26,6 +31,7 @@ def verify(
     master: str | None,
     settings: tuple[str, ...],
     folder: str | None,
+    states: str | None,
     everything: bool,
 ) -> int:
     """Verify every group of the archives as `equipoise verify` does, many at once. A group whose
@@ -37,26 +43,43 @@ def verify(
     \b
     Examples:
       equipoise spark verify archive/
+      equipoise spark verify archive/ --states states/      # each night: what came since the last
       equipoise spark verify archive/ --json | jq '.groups[] | select(.verdict != "identical")'
     """
+    from equipoise.replay.spark.incremental import Former, plan_of, spark_verify_on
     from equipoise.replay.spark.results import check_complete, kept, write_table
-    from equipoise.replay.spark.verify import spark_verify
+    from equipoise.replay.spark.verify import COLUMNS, spark_verify
     from equipoise.replay.verification import Verdict
 
-    if folder is not None:
-        check_tables("--to", folder)
+    for option, place in (("--to", folder), ("--states", states)):
+        if place is not None:
+            check_tables(option, place)
+    if folder is not None and folder == states:
+        raise InputError(f"--states {states}: is the folder of --to; name another one")
     found = units(locations, patterns)
+    plan = None if states is None else plan_of(found, Former.read(states))
     with spark_session(master, settings) as spark:
-        rows = kept(spark_verify(spark, found)) if folder is not None else spark_verify(spark, found)
-        answers = sorted((row.asDict() for row in rows.drop("document").collect()), key=lambda row: (row["group"], row["location"]))
+        rows = spark_verify(spark, found) if plan is None else spark_verify_on(spark, plan)
+        rows = rows if folder is None and states is None else kept(rows)
+        shown = (row.asDict() for row in rows.drop("document", "next_row", "saved").collect())
+        answers = sorted(shown, key=lambda row: (row["group"], row["location"]))
         check_complete(len(answers), found)
         if folder is not None:
             with new_tables("--to", folder) as part:
-                write_table(rows, ("group", "location"), part)
+                write_table(rows.select(*(name for name, _ in COLUMNS)), _BY, part)
+        if states is not None:  # last: a run that is killed before goes on from the former ones again
+            with new_tables("--states", states) as part:
+                write_table(rows, _BY, part)
+        if folder is not None or states is not None:
             rows.unpersist()
     verdicts = [Verdict(row["verdict"]) for row in answers]
     worst = next((each for each in (Verdict.DIVERGENCE, Verdict.CANNOT_VERIFY) if each in verdicts), Verdict.IDENTICAL)
-    screen.answer({"verdict": worst.value, "groups": answers}, *_parts(answers, everything))
+    parts = _parts(answers, everything)
+    if plan is not None:
+        parts.append(
+            "{went_on:,} of them went on from the last run, {began:,} began at the start, {unchanged:,} had nothing new".format_map(plan.counts())
+        )
+    screen.answer({"verdict": worst.value, "groups": answers, "states": None if plan is None else plan.counts()}, *parts)
     return worst.exit_code
 
 

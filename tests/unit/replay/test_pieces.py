@@ -5,12 +5,11 @@ the byte, however files are damaged.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import attrs
-import pyarrow as pa
 import pytest
 
 from bench.many_groups import ManyGroups, make
@@ -19,9 +18,10 @@ from equipoise.events.log.parquet.files import all_parts
 from equipoise.events.log.parquet.log import ArchiveLog
 from equipoise.events.log.parquet.stores import store_at
 from equipoise.events.log.parquet.writing import Writer
-from equipoise.replay.spark.groups import _places_of, dealt, folded, targets_of, units_of
-from equipoise.replay.spark.pieces import Scan, pieces_of
+from equipoise.replay.spark.groups import _places_of, units_of
+from equipoise.replay.spark.pieces import pieces_of
 from equipoise.replay.spark.verify import verify_group
+from tests.unit.replay.tasks_of_spark import on_tasks
 
 GROUPS, PARTITIONS = 12, 2
 
@@ -52,21 +52,7 @@ def files_of(archive: Path, partition: int) -> list[Path]:
 
 
 def as_on_spark(*archives: Path, tasks: int = 3) -> list[dict[str, Any]]:
-    """What `over_groups` returns with so many tasks. A sort stands for Spark's shuffle."""
-    units = units_of([str(each) for each in archives])
-    places = _places_of(units)
-    buckets = dealt(units, tasks)
-    numbers, targets = targets_of(buckets, places)
-    reading = dealt(pieces_of(places), tasks, size=lambda piece: piece.next_row - piece.first_row)
-    read = list(Scan(reading, targets).read(iter([pa.RecordBatch.from_pydict({"id": list(range(len(reading)))})])))
-    by_bucket: Iterator[Any] = iter(_sorted(pa.Table.from_batches(read)).to_batches(max_chunksize=100))
-    return list(folded(by_bucket, buckets, numbers, [place.partition for place in places], verify_group))
-
-
-def _sorted(rows: Any) -> Any:
-    """As Spark sorts: without a group comes first."""
-    order = [(row["bucket"], row["place"], row["group"] is not None, row["group"] or "", row["seq"]) for row in rows.to_pylist()]
-    return rows.take(sorted(range(len(order)), key=order.__getitem__))
+    return on_tasks(units_of([str(each) for each in archives]), verify_group, tasks=tasks)
 
 
 def key(row: dict[str, Any]) -> tuple[str, str, str]:
