@@ -42,7 +42,6 @@ SHELLS = f"{HERE}::test_shell_block_has_commands_that_exist_with_options_that_th
 TUTORIAL = "tests/unit/test_tutorial_docs.py::test_numbers_and_commands_of_the_replay"
 TUTORIAL_LIVE = "tests/live/test_quickstart.py::test_live_half_of_the_tutorial_runs_and_prints_what_the_page_shows"
 SITE = "tests/unit/test_site.py::test_library_pages_have_every_public_name_once"
-BENCHMARKS = "bench/__main__.py"
 
 RUN_BY = {
     ("docs/api.md", "{eval-rst}", ""): SITE,
@@ -66,8 +65,6 @@ RUN_BY = {
     ("docs/assignors.md", "toml", ""): "tests/properties/test_third_party.py::stay_put",
     ("docs/assignors.md", "python", '"""stay_put.py'): "tests/properties/test_third_party.py::stay_put",
     ("docs/assignors.md", "python", "import pytest"): f"{HERE}::test_contract_of_the_page_is_that_of_the_library",
-    ("docs/benchmarks.md", "", "Python 3"): BENCHMARKS,
-    ("docs/benchmarks.md", "", "benchmark "): BENCHMARKS,
     ("docs/commands.md", "text", "equipoise "): f"{HERE}::test_commands_page_is_made_from_the_commands",
     ("docs/faust.md", "python", "app ="): f"{HERE}::test_application_of_the_faust_page_takes_the_assignor",
     ("docs/incidents.md", "text", "when"): "tests/unit/replay/test_incidents.py::test_page_shows_what_the_command_prints",
