@@ -24,7 +24,7 @@ help: ## what can be made
 demo: $(READY) ## a recorded Kafka Streams group: imported, led by equipoise, replayed to the byte, compared
 	@$(BIN)/equipoise demo
 
-test: java browser prometheus systemd $(READY) ## check, every test that needs no broker, and one live test of each capability; at most 8 minutes on 2 cores (ALL=1: all tests; TURN=7: of the slow ones a sixth)
+test: java browser prometheus systemd $(READY) ## check, every test that needs no broker, and one live test of each capability; at most 8 minutes on 2 cores (ALL=1: all tests; TURN=7: of the slow ones a tenth)
 	@$(PYTEST) -n $(LIVE_WORKERS) -m "$(if $(ALL),,smoke)" $(LIVE_TESTS) >.venv/live.txt 2>&1 & live=$$!; \
 	make --no-print-directory check || { kill $$live; exit 1; }; \
 	pure=0; $(if $(ALL),nice $(PYTEST) -n $(WORKERS) $(COVERAGE) $(PURE_TESTS); pure=$$?;) \

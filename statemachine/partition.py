@@ -47,7 +47,7 @@ from equipoise.statemachine.published import PublishedDecisions, PublishedProble
 from equipoise.statemachine.rejections import refused_fact
 from equipoise.statemachine.silence import PartitionClock, Silences, told_after_ms
 from equipoise.statemachine.state import GroupPhase
-from equipoise.statemachine.ticks import EARLIER, RESTING_TICKS, TickQueue
+from equipoise.statemachine.ticks import EARLIER, RESTING_TICKS, PlannedTick, TickQueue
 
 V = TypeVar("V")
 
@@ -96,13 +96,12 @@ class GroupLead:
         self.machine = machine
         self._clock = clock = clock or PartitionClock()
         self._silences = Silences(clock)
-        self._rests_from_ms = clock.now_ms + REST_AFTER_MS
-        """Earliest time of rest, by the partition's clock."""
+        self._rests_from_ms = clock.now_ms
+        """Earliest time of rest, by the partition's clock; its first fact moves it."""
         self.look_at_ms: int | None = None
         """When to look for members that have been silent for long, by the partition's clock; None:
         not planned.
         """
-        self._rests = False
         self.halted: GroupHalted | None = None
         """Why the group halted; None: it did not."""
         self.published = PublishedDecisions()
@@ -121,8 +120,7 @@ class GroupLead:
         since; None: it was. Planned when somebody asks, which is seldom beside facts.
         """
         self.tick_under_way = False
-        self._tick_at_ms: int | None = None
-        self._tick_from_ms = 0
+        self._planned: PlannedTick | None = None
         self.waiting: list[StoredCheckpoint] = []
         """Checkpoints that were taken and whose decisions are not all acknowledged."""
         self.observed_ends: dict[str, dict[int, int]] = {}
@@ -131,44 +129,31 @@ class GroupLead:
     @property
     def tick_at_ms(self) -> int | None:
         """When its next tick is due, on the host's clock; None: the group is empty, or halted."""
-        self._plan_tick()
-        return self._tick_at_ms
+        planned = self.planned
+        return None if planned is None else planned.at_ms
 
     @property
-    def tick_from_ms(self) -> int:
-        """When that tick may be sent with those of other groups. Meaningless when there is none."""
-        self._plan_tick()
-        return self._tick_from_ms
-
-    @property
-    def rests(self) -> bool:
-        """Whether it was at rest when that tick was planned (docs/protocol.md#l11)."""
-        self._plan_tick()
-        return self._rests
-
-    def _plan_tick(self) -> None:
-        """Plans the next tick: at the next deadline, and at the latest max_step_ms after the last
-        record of a group with members (docs/protocol.md#l3).
+    def planned(self) -> PlannedTick | None:
+        """Its next tick: at the next deadline, and at the latest max_step_ms after the last record
+        of a group with members (docs/protocol.md#l3); None: the group is empty, or halted.
         """
         now_ms, self.folded_ms = self.folded_ms, None
         if now_ms is None:
-            return
+            return self._planned
         state = self.machine.state
-        self._rests = False
-        if not state.members or self.halted is not None:
-            self._tick_at_ms = None
-            return
-        self._rests = self._rests_from_ms <= self._clock.now_ms and self.machine.rests
-        wait_ms = longest_ms = state.settings.max_step_ms
-        if self.machine.has_deadline_before(state.now_ms + wait_ms):
-            deadline_ms = self.machine.next_deadline_ms
-            wait_ms = wait_ms if deadline_ms is None else min(wait_ms, deadline_ms - state.now_ms)
-        self._tick_at_ms = now_ms + max(1, wait_ms)
-        self._tick_from_ms = self._tick_at_ms - (longest_ms // EARLIER if wait_ms == longest_ms else 0)
+        self._planned = None
+        if state.members and self.halted is None:
+            wait_ms = longest_ms = state.settings.max_step_ms
+            if self.machine.has_deadline_before(state.now_ms + wait_ms):
+                deadline_ms = self.machine.next_deadline_ms
+                wait_ms = wait_ms if deadline_ms is None else min(wait_ms, deadline_ms - state.now_ms)
+            at_ms = now_ms + max(1, wait_ms)
+            rests = self._rests_from_ms <= self._clock.now_ms and self.machine.rests
+            self._planned = PlannedTick(at_ms, at_ms - (longest_ms // EARLIER if wait_ms == longest_ms else 0), rests)
+        return self._planned
 
     def begin_at_rest(self) -> None:
         """The group was led before, so it may be at rest. Costs time in the number of members."""
-        self._rests_from_ms = self._clock.now_ms
         self._silences.note_all(self.machine.state)
         self._clock.limit(self.machine.state.settings.max_step_ms)
 

@@ -61,7 +61,6 @@ class Silences:
         """Reading begins: nobody has been silent for less than group time says. Costs time in the
         number of members.
         """
-        self._heard = {}
         for member in state.members.values():
             self._of(state, member)
 

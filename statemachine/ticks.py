@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 EARLIER = 4
 """A tick at which no deadline is due may come earlier by so much of `max_step_ms`: a quarter."""
@@ -13,20 +13,25 @@ RESTING_TICKS = 20
 _BUDGET_MS = 1_000
 
 
+class PlannedTick(NamedTuple):
+    """The next tick of a group, on the host's clock."""
+
+    at_ms: int
+    """When it is due."""
+    from_ms: int
+    """From when on it may be sent with those of other groups."""
+    rests: bool
+    """Whether the group is at rest."""
+
+
 class Ticked(Protocol):
-    """A group whose tick is planned."""
+    """A group that gets ticks."""
 
     name: str
     tick_under_way: bool
 
     @property
-    def tick_at_ms(self) -> int | None: ...
-
-    @property
-    def tick_from_ms(self) -> int: ...
-
-    @property
-    def rests(self) -> bool: ...
+    def planned(self) -> PlannedTick | None: ...
 
 
 class TickQueue:
@@ -40,12 +45,14 @@ class TickQueue:
         self._working = _Planned(group, rests=False)
         self._resting = _Planned(group, rests=True)
         self._resting_ticks = resting_ticks
-        self._budget_from_ms: int | None = None
-        self._budget = 0
+        self._budget: tuple[int, int] | None = None
+        """Since when, and how many ticks are left; None: nobody has looked yet."""
 
     def plan(self, group: Ticked) -> None:
         """Takes the group's next tick as it is planned now."""
-        (self._resting if group.rests else self._working).push(group)
+        planned = group.planned
+        if planned is not None:
+            (self._resting if planned.rests else self._working).push(group.name, planned)
 
     def due(self, now_ms: int) -> list[str]:
         """Groups that need a tick now, each once until its tick was folded; and, if one does, those
@@ -53,10 +60,11 @@ class TickQueue:
         so many as may have one, those that waited longest first.
         """
         due = self._working.take(now_ms)
-        if self._budget_from_ms is None or now_ms - self._budget_from_ms >= _BUDGET_MS:
-            self._budget_from_ms, self._budget = now_ms, self._resting_ticks
-        resting = self._resting.take(now_ms, self._budget)
-        self._budget -= len(resting)
+        from_ms, left = self._budget or (now_ms, self._resting_ticks)
+        if now_ms - from_ms >= _BUDGET_MS:
+            from_ms, left = now_ms, self._resting_ticks
+        resting = self._resting.take(now_ms, left)
+        self._budget = from_ms, left - len(resting)
         return due + resting
 
 
@@ -71,29 +79,26 @@ class _Planned:
         self._from: list[tuple[int, str]] = []
         """The same, of when they may be sent with others."""
 
-    def push(self, group: Ticked) -> None:
-        if group.tick_at_ms is not None:
-            heapq.heappush(self._at, (group.tick_at_ms, group.name))
-            heapq.heappush(self._from, (group.tick_from_ms, group.name))
+    def push(self, name: str, planned: PlannedTick) -> None:
+        heapq.heappush(self._at, (planned.at_ms, name))
+        heapq.heappush(self._from, (planned.from_ms, name))
 
     def take(self, now_ms: int, most: int | None = None) -> list[str]:
-        if self._first(self._at, lambda group: group.tick_at_ms, now_ms) is None:
+        if self._first(self._at, lambda planned: planned.at_ms, now_ms) is None:
             return []
         taken: list[str] = []
-        while len(taken) != most and (group := self._first(self._from, lambda group: group.tick_from_ms, now_ms)) is not None:
+        while len(taken) != most and (group := self._first(self._from, lambda planned: planned.from_ms, now_ms)) is not None:
             group.tick_under_way = True
             taken.append(group.name)
         return taken
 
-    def _first(self, heap: list[tuple[int, str]], time_of: Callable[[Ticked], int | None], now_ms: int) -> Ticked | None:
+    def _first(self, heap: list[tuple[int, str]], time_of: Callable[[PlannedTick], int], now_ms: int) -> Ticked | None:
         """The first group of a heap whose time has come. Removes what is out of date before it."""
         while heap and heap[0][0] <= now_ms:
             at_ms, name = heap[0]
             group = self._group(name)
-            if group is not None and self._is_planned(group) and time_of(group) == at_ms:
+            planned = None if group is None or group.tick_under_way else group.planned
+            if planned is not None and planned.rests is self._rests and time_of(planned) == at_ms:
                 return group
             heapq.heappop(heap)
         return None
-
-    def _is_planned(self, group: Ticked) -> bool:
-        return group.tick_at_ms is not None and not group.tick_under_way and group.rests is self._rests

@@ -31,7 +31,7 @@ SLOW = Path(__file__).with_name("slow.txt")
 of many that is.
 """
 SLOW_S = 0.5
-TURNS = 8
+TURNS = 10
 """In so many builds, one after the other, every slow test runs; see `.ci/run`."""
 _SLOW_IS_NO_FAULT = [hypothesis.HealthCheck.too_slow]
 

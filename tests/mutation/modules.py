@@ -62,7 +62,7 @@ MODULES = {
     "statemachine/rack_warnings.py": Judged(_statemachine("rack_warnings")),
     "statemachine/published.py": Judged(_PARTITION),
     "statemachine/partition.py": Judged(_PARTITION),
-    "statemachine/silence.py": Judged(_statemachine("rest")),
+    "statemachine/silence.py": Judged(_statemachine("silence")),
     "statemachine/ticks.py": Judged(_statemachine("rest", "partition")),
     "assignors/common/target.py": Judged(_ASSIGNORS),
     "assignors/common/movements.py": Judged(_ASSIGNORS),

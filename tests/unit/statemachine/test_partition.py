@@ -21,6 +21,7 @@ from equipoise.events.records import DecisionRecord, Record
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.partition import GroupLead, PartitionLead, StoredCheckpoint
 from equipoise.statemachine.published import OTHER_FORM, UnreadIdentity, identity_of
+from equipoise.statemachine.ticks import PlannedTick
 from tests.groups import configured, joined, topology
 
 CONFIG = configured(checkpoint_every_records=4, initial_delay_ms=500, max_step_ms=1_000)
@@ -262,7 +263,8 @@ def test_ticks_of_several_groups_go_together_unless_a_deadline_is_near(b_from_ms
     folded(lead, history())
     lead.plan_ticks(0)
     lead.fold(make_record("b", lead.position, 1, ProbingTick()), b_from_ms)
-    assert [(group.tick_at_ms, group.tick_from_ms) for group in lead.groups.values()] == [(1_000, 750), (1_000 + b_from_ms, 750 + b_from_ms)]
+    planned = [group.planned for group in lead.groups.values()]
+    assert planned == [PlannedTick(1_000, 750, rests=False), PlannedTick(1_000 + b_from_ms, 750 + b_from_ms, rests=False)]
     assert lead.ticks_due(999) == []
     assert lead.ticks_due(1_000) == due
     assert lead.ticks_due(1_000 + b_from_ms) == sorted({"a", "b"} - {*due})
@@ -277,9 +279,9 @@ def test_ticks_are_due_as_a_look_at_every_group_says(steps: list[tuple[str, int,
     for name, passed_ms, is_tick in steps:
         now_ms += passed_ms
         lead.fold(make_record(name, lead.position, now_ms, ProbingTick() if is_tick else PartitionsObserved(end_offsets={})), now_ms)
-        waiting = [group for group in lead.groups.values() if group.tick_at_ms is not None and not group.tick_under_way]
-        is_one_due = any(group.tick_at_ms is not None and group.tick_at_ms <= now_ms for group in waiting)
-        early = sorted(group.name for group in waiting if group.tick_from_ms <= now_ms)
+        waiting = {group.name: group.planned for group in lead.groups.values() if group.planned is not None and not group.tick_under_way}
+        is_one_due = any(planned.at_ms <= now_ms for planned in waiting.values())
+        early = sorted(name for name, planned in waiting.items() if planned.from_ms <= now_ms)
         assert lead.ticks_due(now_ms) == (early if is_one_due else [])
 
 

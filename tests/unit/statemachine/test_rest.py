@@ -105,6 +105,19 @@ def test_few_groups_at_rest_have_a_tick_a_second_each() -> None:
     assert partition.told == []
 
 
+def test_group_rests_a_minute_after_its_last_news_and_at_once_after_a_takeover() -> None:
+    partition = Partition(1)
+    times = []
+    while not _rests(partition, "g0"):
+        times.append(partition.lead._clock.now_ms)
+        partition.run(LOOK_MS)
+    assert times[-1] < REST_AFTER_MS <= partition.lead._clock.now_ms
+    partition.take_over()
+    assert _rests(partition, "g0")
+    partition.hear("g0", "m1", LagReported("m1", 1, 1, 1))
+    assert not _rests(partition, "g0")
+
+
 @pytest.mark.parametrize("resting_ticks", [0, 1, RESTING_TICKS])
 def test_member_that_dies_in_a_group_at_rest_is_removed_after_its_session(resting_ticks: int) -> None:
     partition = Partition(60, resting_ticks=resting_ticks)
@@ -150,6 +163,12 @@ def test_fact_that_comes_between_makes_the_measured_silence_void() -> None:
     assert list(partition.expired) == [("g3", "m2")]
 
 
+def _rests(partition: Partition, name: str) -> bool:
+    planned = partition.lead.groups[name].planned
+    assert planned is not None
+    return planned.rests
+
+
 @pytest.mark.parametrize(
     ("fact", "rests"),
     [
@@ -165,11 +184,10 @@ def test_fact_that_comes_between_makes_the_measured_silence_void() -> None:
 def test_what_comes_to_a_group_at_rest_wakes_it_or_not(fact: Fact, rests: bool) -> None:
     partition = Partition(40, resting_ticks=0)
     partition.run(REST_AFTER_MS + 10_000)
-    assert partition.lead.groups["g3"].rests
+    assert _rests(partition, "g3")
     partition._append("g3", fact)
     partition.lead.plan_ticks(partition.now_ms)
-    assert partition.lead.groups["g3"].tick_at_ms is not None
-    assert partition.lead.groups["g3"].rests is rests
+    assert _rests(partition, "g3") is rests
     begun_ms = partition.now_ms
     partition.run(10_000)
     assert sum(name == "g3" and at_ms > begun_ms for at_ms, name in partition.ticks) == (0 if rests else pytest.approx(9, abs=1))
