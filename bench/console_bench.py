@@ -24,7 +24,8 @@ from equipoise.events.facts import Fact, GroupConfigured, LagReported, LogOpened
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.replay.sentences import TOLD_FACTS, tell
 from equipoise.runtime import DEPLOYED
-from equipoise.statemachine.partition import GroupLead, PartitionLead
+from equipoise.statemachine.group_lead import GroupLead
+from equipoise.statemachine.partition import PartitionLead
 from equipoise.worker.http import Server
 from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.rounds import Rounds

@@ -27,7 +27,7 @@ from equipoise.replay.wording import counted, lag_text, span_text
 
 if TYPE_CHECKING:
     from equipoise.replay.group_view import GroupView, MemberRow, TaskRow
-    from equipoise.statemachine.partition import GroupLead
+    from equipoise.statemachine.group_lead import GroupLead
 
 _COLOURS = {Severity.HALTED: "bold red", Severity.STANDS_STILL: "red", Severity.THREATENS: "yellow", Severity.MOVES: "cyan"}
 _BAR_CELLS = 20

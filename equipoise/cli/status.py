@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from equipoise.cli.live_status import LiveView
     from equipoise.operations.follower import Follower
     from equipoise.replay.group_view import GroupView
-    from equipoise.statemachine.partition import GroupLead
+    from equipoise.statemachine.group_lead import GroupLead
 
 EXIT_HALTED = 1
 _ROUND_S = 0.5
@@ -98,7 +98,7 @@ def _folded(screen: Screen, log: Log, name: str, at_offset: int | Moment | None,
     """
     from equipoise.replay.group_view import view
     from equipoise.replay.replayer import Replayer
-    from equipoise.statemachine.partition import GroupLead
+    from equipoise.statemachine.group_lead import GroupLead
 
     replayer = Replayer(name)
     entries = read(screen, log, "folding", name) if alone else log.read(group=name)

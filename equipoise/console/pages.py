@@ -41,7 +41,7 @@ from equipoise.replay.drawing.colours import SHARED_FILES, colour_rules, drawing
 from equipoise.replay.timelines import page_data
 from equipoise.replay.wording import clock_text
 from equipoise.serving import Page, Post
-from equipoise.statemachine.partition import GroupLead
+from equipoise.statemachine.group_lead import GroupLead
 
 PART = 40
 """A document may take one part in so many of the worker's time."""

@@ -15,7 +15,7 @@ from equipoise.replay.group_view import drains
 from equipoise.replay.restores import restores
 from equipoise.replay.trouble import Severity, of_topology
 from equipoise.replay.wording import counted, span_text
-from equipoise.statemachine.partition import GroupLead
+from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.state import GroupPhase, GroupState
 
 ALARM, WARNING, NOTE = 3, 2, 1

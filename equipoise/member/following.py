@@ -21,7 +21,7 @@ from equipoise.events.log.kafka.topics import Topics
 from equipoise.events.tasks import TaskId
 from equipoise.member.location import KeyLocation, location_of
 from equipoise.runtime import Runtime
-from equipoise.statemachine.partition import GroupLead
+from equipoise.statemachine.group_lead import GroupLead
 from equipoise.worker.reading import FactReader, PartitionReading, next_fact
 
 _LOG = logging.getLogger(__name__)

@@ -16,7 +16,8 @@ from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.envelope import partition_of, published
 from equipoise.events.log.kafka.opening import read_opening
 from equipoise.events.log.kafka.topics import Topics
-from equipoise.statemachine.partition import Folded, GroupLead, PartitionLead
+from equipoise.statemachine.group_lead import GroupLead
+from equipoise.statemachine.partition import Folded, PartitionLead
 from equipoise.worker.reading import PartitionReading, next_fact
 
 _EVENT_REJECTED = codec.kind_of(EventRejected)

@@ -18,8 +18,9 @@ from equipoise.events.log.kafka.opening import reaching
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.operations.follower import Follower
 from equipoise.replay.wording import groups_text
+from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.machine import GroupMachine
-from equipoise.statemachine.partition import Folded, GroupLead
+from equipoise.statemachine.partition import Folded
 from equipoise.statemachine.rejections import rejection_text
 from equipoise.statemachine.state import GroupState
 from equipoise.worker.reading import PartitionReading

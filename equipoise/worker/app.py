@@ -38,7 +38,7 @@ from equipoise.events.log.kafka.opening import NOT_SEEN, NotNowError, NotThereEr
 from equipoise.events.log.kafka.topics import MUST_BE
 from equipoise.replay.trouble import unread
 from equipoise.runtime import DEPLOYED, Runtime, Witness
-from equipoise.statemachine.partition import GroupLead
+from equipoise.statemachine.group_lead import GroupLead
 from equipoise.witness.proof import ConsumerProof
 from equipoise.worker.group_metrics import TURN_S
 from equipoise.worker.host import PartitionHost, answered

@@ -22,7 +22,8 @@ from equipoise.events.log.kafka.bases import Base, Bases, Place, halted_record, 
 from equipoise.events.log.kafka.client import TopicPartition
 from equipoise.events.log.kafka.envelope import fact_record
 from equipoise.events.log.kafka.opening import admin_client, open_bases, read_bases, reader
-from equipoise.statemachine.partition import PartitionLead, StoredCheckpoint
+from equipoise.statemachine.group_lead import StoredCheckpoint
+from equipoise.statemachine.partition import PartitionLead
 from equipoise.statemachine.snapshots import FORM
 from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.retention import Deletion, Retention, deletion

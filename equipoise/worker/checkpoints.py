@@ -22,7 +22,7 @@ from typing import Any
 import attrs
 import msgpack
 
-from equipoise.statemachine.partition import StoredCheckpoint
+from equipoise.statemachine.group_lead import StoredCheckpoint
 
 PART_BYTES = 900_000
 INDEX_PART_BYTES = 900_000

@@ -20,7 +20,7 @@ import attrs
 
 from equipoise.events.facts import GroupConfigured
 from equipoise.replay.wording import setting_text, setting_values
-from equipoise.statemachine.partition import GroupLead
+from equipoise.statemachine.group_lead import GroupLead
 from equipoise.worker.group_readings import Condition, Reading, read
 from equipoise.worker.named_groups import NamedGroups
 

@@ -14,7 +14,7 @@ import attrs
 from equipoise.assignors import MovementState
 from equipoise.events.facts import TopologyDeclared
 from equipoise.replay.trouble import unread_partitions
-from equipoise.statemachine.partition import GroupLead
+from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.state import GroupState, MemberPhase
 
 LAGGING_RECORDS = 10_000

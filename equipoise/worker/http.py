@@ -26,7 +26,7 @@ from equipoise.console.recent import Recent
 from equipoise.replay.group_view import view_of
 from equipoise.replay.trouble import wrong
 from equipoise.serving import HttpServer
-from equipoise.statemachine.partition import GroupLead
+from equipoise.statemachine.group_lead import GroupLead
 from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.rounds import Rounds
 from equipoise.worker.settings import WorkerSettings

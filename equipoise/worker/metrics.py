@@ -23,7 +23,7 @@ from equipoise.events.decisions import Decision, EventRejected
 from equipoise.events.facts import TopologyDeclared
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.replay.silence import SilenceFinder
-from equipoise.statemachine.partition import GroupLead
+from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.rejections import is_expected
 from equipoise.statemachine.state import GroupState
 from equipoise.worker.group_metrics import GroupMetrics

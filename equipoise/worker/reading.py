@@ -33,7 +33,8 @@ from equipoise.events.log.kafka.envelope import (
 from equipoise.events.log.kafka.opening import APPEND_TIME, check_append_time, fill_holes, read_bases, reader
 from equipoise.events.log.kafka.topics import Topics
 from equipoise.events.records import DecisionRecord, Record
-from equipoise.statemachine.partition import Folded, PartitionLead, StoredCheckpoint
+from equipoise.statemachine.group_lead import StoredCheckpoint
+from equipoise.statemachine.partition import Folded, PartitionLead
 from equipoise.statemachine.published import UnreadIdentity, identity_of
 from equipoise.statemachine.rejections import refused_fact
 from equipoise.statemachine.snapshots import is_read

@@ -14,7 +14,7 @@ from equipoise.events.facts import Fact, LogOpened
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.replay.simulation.engine import Engine
 from equipoise.replay.simulation.network import Endpoint, SimulatedNetwork
-from equipoise.statemachine.partition import StoredCheckpoint
+from equipoise.statemachine.group_lead import StoredCheckpoint
 
 T = TypeVar("T")
 MOST_RECORDS_A_FETCH = 500

@@ -18,8 +18,9 @@ from equipoise.replay.simulation.engine import Engine
 from equipoise.replay.simulation.network import Endpoint, SimulatedNetwork
 from equipoise.replay.simulation.reader import PartitionReader
 from equipoise.replay.simulation.world import SimulatedWorld
+from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.machine import GroupMachine
-from equipoise.statemachine.partition import Folded, GroupLead, MachineFactory, PartitionLead, real_machine
+from equipoise.statemachine.partition import Folded, MachineFactory, PartitionLead, real_machine
 from equipoise.statemachine.rejections import refused_fact
 
 

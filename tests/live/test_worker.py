@@ -29,7 +29,7 @@ from equipoise.events.log.kafka.opening import ensure_topics, open_partitions, w
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.replay.group_view import show as show_log
 from equipoise.replay.verification import Verdict, verify
-from equipoise.statemachine.partition import StoredCheckpoint
+from equipoise.statemachine.group_lead import StoredCheckpoint
 from equipoise.worker.app import Worker
 from equipoise.worker.checkpoints import checkpoint_records
 from equipoise.worker.host import PartitionHost

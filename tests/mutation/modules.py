@@ -62,6 +62,7 @@ MODULES = {
     "statemachine/rack_warnings.py": Judged(_statemachine("rack_warnings")),
     "statemachine/published.py": Judged(_PARTITION),
     "statemachine/partition.py": Judged(_PARTITION),
+    "statemachine/group_lead.py": Judged(_PARTITION),
     "statemachine/silence.py": Judged(_statemachine("silence")),
     "statemachine/ticks.py": Judged(_statemachine("rest", "partition")),
     "assignors/common/target.py": Judged(_ASSIGNORS),

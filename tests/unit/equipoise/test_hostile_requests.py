@@ -29,7 +29,7 @@ from equipoise.member.http import MemberServer
 from equipoise.member.options import MemberOptions
 from equipoise.runtime import DEPLOYED
 from equipoise.serving import HttpServer
-from equipoise.statemachine.partition import GroupLead
+from equipoise.statemachine.group_lead import GroupLead
 from equipoise.worker.http import Server
 from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.rounds import Rounds

@@ -21,7 +21,7 @@ from equipoise.cli.visible import MOST_WORD_CHARS
 from equipoise.events.errors import GroupHalted
 from equipoise.events.fields import is_hidden
 from equipoise.replay.group_view import view_of
-from equipoise.statemachine.partition import GroupLead
+from equipoise.statemachine.group_lead import GroupLead
 from tests.groups import Group, topology
 from tests.unit.equipoise.test_visible import GROUP, LONG, evil
 from tests.unit.replay.test_trouble import restoring, settled

@@ -18,8 +18,9 @@ from equipoise.events.decisions import Checkpointed
 from equipoise.events.errors import GapError, RepeatError
 from equipoise.events.facts import BaseRequested, Fact, LogOpened, MemberLeft, PartitionsObserved, ProbingTick, Undecodable
 from equipoise.events.records import DecisionRecord, Record
+from equipoise.statemachine.group_lead import GroupLead, StoredCheckpoint
 from equipoise.statemachine.machine import GroupMachine
-from equipoise.statemachine.partition import GroupLead, PartitionLead, StoredCheckpoint
+from equipoise.statemachine.partition import PartitionLead
 from equipoise.statemachine.published import OTHER_FORM, UnreadIdentity, identity_of
 from equipoise.statemachine.ticks import PlannedTick
 from tests.groups import configured, joined, topology

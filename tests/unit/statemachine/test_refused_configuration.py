@@ -16,8 +16,9 @@ from equipoise.events.decisions import EventRejected, MemberExpired
 from equipoise.events.errors import GroupHalted, InputError
 from equipoise.events.facts import Fact, GroupConfigured, LogOpened, ProbingTick
 from equipoise.events.records import DecisionRecord, Entry, Record
+from equipoise.statemachine.group_lead import StoredCheckpoint
 from equipoise.statemachine.machine import AssignorLoader, GroupMachine
-from equipoise.statemachine.partition import MachineFactory, PartitionLead, StoredCheckpoint, real_machine
+from equipoise.statemachine.partition import MachineFactory, PartitionLead, real_machine
 from equipoise.statemachine.rejections import ASSIGNOR_UNAVAILABLE, refused_fact, rejection_text
 from tests.groups import GROUP, SESSION_MS, configured, joined, topology
 

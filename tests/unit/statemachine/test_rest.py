@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from equipoise.events.codec import make_record
 from equipoise.events.decisions import MemberExpired
 from equipoise.events.facts import BaseRequested, Fact, LagReported, LogOpened, MemberUnchanged, PartitionsObserved, ProbingTick, SilenceObserved
-from equipoise.statemachine.partition import REST_AFTER_MS, PartitionLead
+from equipoise.statemachine.group_lead import REST_AFTER_MS
+from equipoise.statemachine.partition import PartitionLead
 from equipoise.statemachine.ticks import RESTING_TICKS
 from tests.groups import MARGIN_MS, SESSION_MS, configured, joined, topology
 

@@ -19,7 +19,7 @@ from equipoise.console.pages import Console
 from equipoise.console.recent import Recent
 from equipoise.replay.sentences import tell
 from equipoise.runtime import DEPLOYED
-from equipoise.statemachine.partition import GroupLead
+from equipoise.statemachine.group_lead import GroupLead
 from equipoise.worker.http import Server
 from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.rounds import Rounds

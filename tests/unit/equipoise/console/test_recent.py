@@ -19,8 +19,8 @@ from equipoise.replay.history import Condition
 from equipoise.replay.replayer import Replayer
 from equipoise.replay.sentences import Sentence, tell
 from equipoise.replay.timelines import Timeline, build_timeline
+from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.machine import GroupMachine
-from equipoise.statemachine.partition import GroupLead
 from tests.unit.replay.lived import KILLED_MS, lived
 
 GROUP = "orders"

@@ -19,8 +19,8 @@ from equipoise.events.errors import GroupHalted
 from equipoise.events.facts import MemberLeft, PartitionsObserved, ProbingTick, Subtopology, TopologyDeclared
 from equipoise.events.tasks import TaskId
 from equipoise.replay.group_view import task_rows
+from equipoise.statemachine.group_lead import GroupLead
 from equipoise.statemachine.machine import GroupMachine
-from equipoise.statemachine.partition import GroupLead
 from equipoise.statemachine.state import Lost
 from equipoise.worker import group_metrics
 from equipoise.worker.group_metrics import MOST_VALUES, OTHERS, escaped

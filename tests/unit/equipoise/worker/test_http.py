@@ -12,7 +12,7 @@ import pytest
 
 from equipoise.console.recent import Recent
 from equipoise.runtime import DEPLOYED
-from equipoise.statemachine.partition import GroupLead
+from equipoise.statemachine.group_lead import GroupLead
 from equipoise.worker.http import ENDPOINTS, Server
 from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.rounds import Rounds

@@ -22,8 +22,8 @@ from equipoise.events.log import open_log
 from equipoise.events.log.kafka.envelope import StoredDecision, fact_row, pack_decision, stored_decision
 from equipoise.events.log.rows import DecisionRow
 from equipoise.events.records import DecisionRecord
+from equipoise.statemachine.group_lead import StoredCheckpoint
 from equipoise.statemachine.machine import GroupMachine
-from equipoise.statemachine.partition import StoredCheckpoint
 from equipoise.statemachine.published import OTHER_FORM, UnreadIdentity, identity_of
 from equipoise.statemachine.snapshots import FORM
 from equipoise.worker import checkpoints
