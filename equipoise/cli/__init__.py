@@ -22,8 +22,6 @@ SECTIONS = {
         "timeline": "equipoise.cli.timeline:timeline",
         "tail": "equipoise.cli.tail:tail",
         "verify": "equipoise.cli.verify:verify",
-        "simulate": "equipoise.cli.simulate:simulate",
-        "compare": "equipoise.cli.compare:compare",
         "what-if": "equipoise.cli.what_if:what_if",
     },
     "Run a group": {
@@ -56,6 +54,8 @@ COMMANDS = {name: place for commands in SECTIONS.values() for name, place in com
 MOVED = {
     "groups": "equipoise status",
     "show": "equipoise status LOG, and --at for an earlier state",
+    "simulate": "equipoise what-if LOG --to LOG2",
+    "compare": "equipoise what-if LOG --sweep assignor=all",
     "run": "equipoise witness -- COMMAND",
     "release": "equipoise adopt --back",
     "deal": "equipoise configure --deal",
@@ -70,10 +70,8 @@ main = CommandGroup(
     name="equipoise",
     sections=SECTIONS,
     moved=MOVED,
-    help="""Lead stream-processing groups, and ask why each task is where it is.
-
-    A LOG is group.db (SQLite), group.jsonl, archive/ or s3://bucket/archive/ (Parquet), or kafka://host:port[/prefix]; left out, the log at
-    EQUIPOISE_BOOTSTRAP=host:port. Exit codes: 0 it holds or is done, 1 the answer is no, 2 bad input.
+    help="""Lead stream-processing groups, and ask why each task is where it is. A LOG is group.db, group.jsonl, archive/, s3://bucket/archive/
+    or kafka://host:port; left out, the log at EQUIPOISE_BOOTSTRAP=host:port. Exit codes: 0 it holds or is done, 1 the answer is no, 2 bad input.
     """,
 )
 

@@ -55,7 +55,7 @@ class CommandGroup(ExitCodeCommand, click.Group):
         self.format_commands(ctx, formatter)
         names = [max(param.opts, key=len) for param in self.get_params(ctx) if isinstance(param, click.Option)]
         formatter.write_paragraph()
-        formatter.write_text(f"Options: {' '.join(names)}. `{ctx.command_path} COMMAND --help` shows those of a command, and examples.")
+        formatter.write_text(f"Options: {' '.join(names)}; {ctx.command_path} COMMAND --help")
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, self.commands_by_place), default=0)

@@ -21,7 +21,7 @@ _ABOUT = {
 }
 
 
-@command("demo", short_help="Start here: two recorded Kafka Streams runs, led by equipoise.")
+@command("demo", short_help="Start here: recorded groups, led again by equipoise.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out"), show_default=True, help="Folder for logs and pictures.")
 def demo(screen: Screen, out: Path) -> int:
     """Import two recorded runs of a real Kafka Streams group and show what they cost. Then simulate
@@ -107,7 +107,7 @@ def imported_parts(step: Imported) -> list[Part]:
 
 
 def simulated_parts(step: Simulated) -> list[Part]:
-    from equipoise.cli.simulate import closes_text, cost_table
+    from equipoise.cli.simulation import closes_text, cost_table
 
     verification = step.verification
     compared = sum(group.compared for group in verification.groups)
@@ -151,12 +151,12 @@ def next_steps(steps: Iterable[Step]) -> list[Part]:
 
     log = next(step.log for step in steps if isinstance(step, Simulated))
     task = next((step.explanation.task for step in steps if isinstance(step, Explained)), "0_0")
-    recorded = log.with_name("recorded.db")
+    recorded, another = log.with_name("recorded.db"), log.with_name("max_warmups_4.db")
     commands = (
         (f"equipoise explain {log} --task {task}", "why it is where it is, how it came there, what is next"),
         (f"equipoise status {recorded} --at 300", "the group's state in the middle of it"),
         (f"equipoise timeline {log}", "every move and every round"),
-        (f"equipoise simulate {recorded} --to what-if.db --set max_warmups=4", "the same inputs under another setting"),
+        (f"equipoise what-if {recorded} --to {another} --set max_warmups=4", "the same inputs under another setting"),
         ("equipoise import kafka-streams DUMP --to group.db", "a group of your own"),
     )
     width = max(len(line) for line, _ in commands)

@@ -29,7 +29,7 @@ REVOCATION_TIMEOUT_MS = 86_400_000
 MAX_STEP_MS = 60_000
 
 
-@command("lead", json=False, short_help="Lead a consumer group of any Kafka client, from its leader's seat.")
+@command("lead", json=False, short_help="Lead a consumer group of any clients of Kafka.")
 @click.option("--group", required=True, metavar="GROUP", help="Kafka consumer group of the classic protocol.")
 @click.option("--log", "log_file", type=click.Path(path_type=Path), metavar="FILE", help="Log of the group.  [default: GROUP.db]")
 @click.option(

@@ -25,7 +25,7 @@ _ROUND_S = 1.0
 _MOST_NAMED = 6
 
 
-@command("shadow", short_help="Show what equipoise would do beside a leader of Kafka Streams.")
+@command("shadow", short_help="Show what equipoise would do beside Kafka Streams' leader.")
 @brokers_argument("location", "kafka://HOST:PORT")
 @click.option("--group", required=True, metavar="APP", help="Application id.")
 @click.option("--once", is_flag=True, help="Show the generations recorded so far and exit. Default: continue until interrupted.")

@@ -1,17 +1,19 @@
 """`equipoise what-if LOG`: what other settings would have cost, as a table, a picture and one line
-of advice.
+of advice; or, with `--to`, the whole log of one simulation.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.params import F, WholeNumber, groups_of, log_argument, read, setting_value
+from equipoise.cli.params import NEW_LOG, F, Number, WholeNumber, groups_of, log_argument, read, setting_value
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
+from equipoise.cli.simulation import leader_value, write_simulation
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.log import Log
 from equipoise.output import Kind, check_files, file_name, write_file
@@ -34,14 +36,16 @@ MEASURES = (
 
 
 def configuration_options(run: F) -> F:
-    """Options that name what to try: ``files``, ``dimensions``."""
+    """Options that name what to try: ``files``, ``settings_given``, ``dimensions``."""
     run = click.option(
         "--sweep",
         "dimensions",
         multiple=True,
         metavar="NAME=V1,V2,...",
-        help="Values of a setting, or of assignor, behaviour_version, announce_closes or carrier; several: all combinations.",
+        help="Values of a setting, or of assignor (all: each that is installed), behaviour_version, announce_closes or carrier; "
+        "several: all combinations.",
     )(run)
+    run = click.option("--set", "settings_given", multiple=True, metavar="NAME=VALUE", help="One value for all configurations; may be repeated.")(run)
     return click.option(
         "--config", "files", multiple=True, type=click.Path(path_type=Path), metavar="FILE", help="TOML file with configurations; may be repeated."
     )(run)
@@ -53,6 +57,7 @@ def configuration_options(run: F) -> F:
 @click.option(
     "--seeds", type=WholeNumber(1, 100), default=3, show_default=True, help="Simulations of each configuration, with different random seeds."
 )
+@click.option("--seed", type=WholeNumber(min=0), default=0, show_default=True, help="The first random seed, of network delays and other chances.")
 @click.option("--restore-speed", type=WholeNumber(min=1), metavar="N", help="Records per second that a member restores. Default: fitted from LOG.")
 @click.option("--group", metavar="GROUP", help="Group to simulate. Default: every group of LOG, one after the other.")
 @click.option(
@@ -62,41 +67,71 @@ def configuration_options(run: F) -> F:
     metavar="FILE",
     help="Also write an SVG picture to FILE; of several groups, one file each.",
 )
+@click.option("--to", "location", type=NEW_LOG, metavar="LOG2", help="Write the log of one simulation instead. An earlier simulation is replaced.")
+@click.option("--force", is_flag=True, help="With --to: replace whatever log is there.")
+@click.option(
+    "--restarts-within",
+    type=Number(min=0.001),
+    metavar="SECONDS",
+    help="With --to: members that close and start again within this time say that they will be back (on_sigterm=restart).",
+)
 def what_if(
     screen: Screen,
     log: Log,
     files: tuple[Path, ...],
+    settings_given: tuple[str, ...],
     dimensions: tuple[str, ...],
     seeds: int,
+    seed: int,
     restore_speed: int | None,
     group: str | None,
     svg_path: Path | None,
+    location: str | None,
+    restarts_within: float | None,
+    *,
+    force: bool,
 ) -> int:
-    """Simulate the recorded inputs of LOG once for each configuration, and show what each would
-    have cost. The group as it is is always simulated too: how far that is from what was recorded
-    shows how far to trust the rest. `*` marks configurations that no other beats.
+    """Simulate the recorded inputs of LOG (processes that start and end, changelog growth,
+    configuration) once for each configuration, and show what each would have cost. The group as it
+    is is always simulated too: how far that is from what was recorded shows how far to trust the
+    rest. `*` marks configurations that no other beats. The same LOG, settings and seed give the
+    same answer.
+
+    A group imported from Kafka Streams is simulated with Kafka Streams as its leader, protocol
+    included, under other settings of its own. With another assignor, equipoise leads. The answer
+    ends in the lines of its properties that are worth a change.
+
+    With --to, equipoise leads one simulation under the settings of --set, and its complete log goes
+    to LOG2, for every command that takes a LOG. The answer is the cost of each marked window, next
+    to what was measured when LOG was recorded.
 
     If one of several groups cannot be answered, the command says why, goes on with the others and
     ends with exit code 1.
 
-    A group imported from Kafka Streams is simulated with Kafka Streams as its leader, protocol
-    included, under other settings of its own. With another assignor, equipoise leads. (In
-    `equipoise compare` equipoise leads every row, so its row kafka_streams has smaller numbers.)
-    The answer ends in the lines of its properties that are worth a change.
-
     \b
     Examples:
       equipoise what-if group.db --sweep max_warmups=1,2,4 --sweep num_standbys=0,1
-      equipoise what-if rec.db --sweep assignor=kafka_streams,high_availability --svg costs.svg
+      equipoise what-if rec.db --sweep assignor=all --set max_warmups=4 --svg costs.svg
       equipoise what-if group.db --config calm.toml --config b.toml --json | jq '.groups[].advice'
+      equipoise what-if rec.db --to led.db --set num_standbys=1 --set assignor=learner
+      equipoise what-if rec.db --to led.db --restarts-within 30 --json | jq '.windows[].totals'
     """
+    if location is not None:
+        if files or dimensions or svg_path is not None:
+            raise click.UsageError("--to: writes one simulation; name its settings with --set, and leave out --config, --sweep and --svg")
+        write_simulation(
+            screen, log, location, group=group, settings=settings_given, seed=seed, restarts_within_s=restarts_within, restore_speed=restore_speed,
+            force=force,
+        )  # fmt: skip
+        return 0
+    if force or restarts_within is not None:
+        raise click.UsageError(f"--{'force' if force else 'restarts-within'}: needs --to")
     from equipoise.replay.whatif.advice import advise  # loads the solver
     from equipoise.replay.whatif.evaluate import LEAST_SPAN_MS, behaviour_versions, check_configurations, what_if_recorded
     from equipoise.replay.whatif.picture import render_what_if
     from equipoise.replay.whatif.recording import read_recording
-    from equipoise.replay.whatif.sweep import read_configurations
 
-    asked = [each for path in files for each in read_configurations(path)] + swept(dimensions)
+    asked = configurations(files, settings_given, dimensions)
     names = [group] if group is not None else groups_of(screen, log)
     pictures = dict.fromkeys(names) if svg_path is None else _pictures(svg_path, names)
     check_files(*(("--svg", path, Kind.PICTURE) for path in pictures.values()))
@@ -130,7 +165,7 @@ def what_if(
                 advance(done_ms // 1_000 - done_s)
                 done_s = done_ms // 1_000
 
-            answer = what_if_recorded(recording, tried, seeds=range(seeds), restore_records_per_s=restore_speed, progress=progress)
+            answer = what_if_recorded(recording, tried, seeds=range(seed, seed + seeds), restore_records_per_s=restore_speed, progress=progress)
         advice = advise(answer)
         answers.append((answer, advice))
         path = pictures[name]
@@ -152,11 +187,32 @@ def _pictures(path: Path, names: list[str]) -> dict[str, Path]:
     return {name: path.with_stem(f"{path.stem}-{file_name(name)}") for name in names}
 
 
-def swept(dimensions: tuple[str, ...]) -> list[Configuration]:
-    """Every combination of the ``name=v1,v2`` options. Raises InputError when a setting does not
-    exist or a value is of the wrong kind.
+def configurations(files: Sequence[Path], settings: Sequence[str], dimensions: Sequence[str]) -> list[Configuration]:
+    """Those of the TOML files, and every combination of the ``name=v1,v2`` texts (`dimensions`),
+    each with all `settings` (``name=value``). Raises InputError when a setting does not exist or a
+    value is of the wrong kind.
     """
-    from equipoise.replay.whatif.sweep import grid
+    from equipoise.replay.whatif.sweep import grid, read_configurations
+
+    given: dict[str, list[Any]] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise InputError(f"--set {setting}: write it as name=value")
+        given[name] = [_value(name, text, option="--set")]
+    found = [each for path in files for each in read_configurations(path)]
+    if given:
+        found = [one for each in found for one in grid(given, each)]
+    swept = _swept(dimensions)
+    if both := given.keys() & swept.keys():
+        raise InputError(f"--sweep {min(both)}: has a value by --set already; leave out one of the two")
+    if swept or (given and not files):
+        found += grid({**given, **swept})
+    return found
+
+
+def _swept(dimensions: Sequence[str]) -> dict[str, list[Any]]:
+    from equipoise.assignors import registry
 
     found: dict[str, list[Any]] = {}
     for dimension in dimensions:
@@ -166,20 +222,16 @@ def swept(dimensions: tuple[str, ...]) -> list[Configuration]:
             raise InputError(f"--sweep {dimension}: write it as name=value,value")
         if name in found:
             raise InputError(f"--sweep {name}: given twice; write all values into one option")
-        found[name] = [_value(name, value) for value in values]
-    return grid(found) if found else []
+        if (name, values) == ("assignor", ["all"]):
+            values = sorted({each for each, _ in registry.available()})
+        found[name] = [_value(name, value, option="--sweep") for value in values]
+    return found
 
 
-def _value(name: str, text: str) -> Any:
-    if name in ("assignor", "carrier"):
-        return text
-    if name == "behaviour_version":
-        return int(text) if text.isdecimal() else text
-    if name == "announce_closes":
-        if text not in ("true", "false"):
-            raise InputError(f"--sweep announce_closes: {text!r} is neither true nor false")
-        return text == "true"
-    return setting_value(name, text, option="--sweep")
+def _value(name: str, text: str, *, option: str) -> Any:
+    if name in ("assignor", "carrier", "behaviour_version", "announce_closes"):
+        return leader_value(name, text, option=option)
+    return setting_value(name, text, option=option)
 
 
 def document(answer: WhatIf, advice: Advice) -> dict[str, Any]:

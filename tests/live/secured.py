@@ -48,7 +48,7 @@ class SecuredBroker:
 
     def __init__(self, brokers: Brokers, inside: str, chain: Path) -> None:
         self.bootstrap, self.inside, self._chain = brokers.bootstrap, inside, chain
-        self._admin: Any = kafka.AdminClient({"bootstrap.servers": inside})
+        self._admin: Any = kafka.AdminClient({"bootstrap.servers": inside, "log_level": 0})  # it would log between the dots of pytest
 
     def add_user(self, user: str) -> None:
         """The password is the name, and `-secret`."""

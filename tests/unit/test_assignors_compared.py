@@ -1,11 +1,11 @@
-"""docs/assignors.md: its table equals the output of `equipoise compare`, its pictures those of the
-simulation.
+"""docs/assignors.md: its table equals the simulations of `equipoise.compare`, its pictures those of
+the simulation.
 """
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from equipoise.assignors import registry
 from equipoise.cli import main
+from equipoise.compare import Contender, cost_of, recorded_cost, recorded_runs, rows_of
 from tests.made import hold
 
 ROOT = Path(__file__).parents[2]
@@ -28,8 +29,7 @@ def equipoise(*arguments: str) -> str:
     return result.stdout
 
 
-def cells(run: dict[str, Any]) -> list[str]:
-    totals = run["totals"]
+def cells(totals: Mapping[str, Any]) -> list[str]:
     return [
         f"{totals['unavailable_task_seconds']:,.1f}",
         f"{totals['longest_silence_ms'] / 1_000:.1f} s",
@@ -39,14 +39,14 @@ def cells(run: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.docs
-def test_example_equals_the_output_of_compare(rewrite: bool) -> None:
-    document = json.loads(equipoise("compare", "--json", *(part for name in BUILT_IN for part in ("--assignor", name))))
-    runs = [run["run"] for run in document["runs"]]
-    headings = [f"{run}: {what}" if what == "unavailable" else what for run in runs for what in ("unavailable", "longest", "moves", "rounds")]
+def test_example_equals_the_simulations(rewrite: bool) -> None:
+    runs = list(recorded_runs())
+    costs = [cost for run in runs for cost in (*recorded_cost(run), *(cost_of(run, Contender(assignor=name)) for name in BUILT_IN))]
+    headings = [f"{run.name}: {what}" if what == "unavailable" else what for run in runs for what in ("unavailable", "longest", "moves", "rounds")]
     lines = [f"| led by | {' | '.join(headings)} |", f"|---|{'--:|' * len(headings)}"]
-    for row in document["rows"]:
-        name = row["contender"] if row["contender"] not in BUILT_IN else f"`{row['contender']}`"
-        lines.append(f"| {' | '.join([name, *(cell for run in row['runs'] for cell in cells(run))])} |")
+    for contender, of_runs in rows_of(costs).items():
+        name = contender if contender not in BUILT_IN else f"`{contender}`"
+        lines.append(f"| {' | '.join([name, *(cell for cost in of_runs.values() for cell in cells(cost.totals))])} |")
     hold(PAGE, {"compared": "\n".join(lines)}, rewrite)
 
 
@@ -55,7 +55,7 @@ def test_example_equals_the_output_of_compare(rewrite: bool) -> None:
 def test_pictures_equal_those_of_the_simulation(name: str, tmp_path: Path, rewrite: bool) -> None:
     recorded, led, drawn = (str(tmp_path / file) for file in ("recorded.db", "led.db", "led.svg"))
     equipoise("import", "kafka-streams", "scale-out", "--to", recorded)
-    equipoise("simulate", recorded, "--to", led, "--assignor", name)
+    equipoise("what-if", recorded, "--to", led, "--set", f"assignor={name}")
     equipoise("timeline", led, "--svg", drawn)
     kept, made = ROOT / "docs" / "pictures" / f"{name}.svg", Path(drawn).read_bytes()
     if rewrite:

@@ -55,7 +55,7 @@ def test_load_table_equals_the_simulation(tmp_path: Path, rewrite: bool) -> None
     columns = []
     for assignor in ("high_availability", "load_balanced"):
         led = tmp_path / f"{assignor}.db"
-        run("simulate", str(recorded), "--to", str(led), "--assignor", assignor, "--set", "probing_interval_ms=30000")
+        run("what-if", str(recorded), "--to", str(led), "--set", f"assignor={assignor}", "--set", "probing_interval_ms=30000")
         columns.append(spreads(led, [window.end_ms for window in windows]))
     rows = [
         f"| {window.label.partition('_')[0]} | {' | '.join(f'{share_text(low)} to {share_text(high)}' for low, high in levels)} |"

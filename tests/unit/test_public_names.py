@@ -98,7 +98,7 @@ def test_replay_simulate_without_settings_does_what_the_command_does(tmp_path: P
 
     recorded, by_command, by_function = tmp_path / "recorded.db", tmp_path / "command.jsonl", tmp_path / "function.jsonl"
     assert CliRunner().invoke(main, ["import", "kafka-streams", "rolling", "--to", str(recorded)]).exit_code == 0
-    assert CliRunner().invoke(main, ["simulate", str(recorded), "--to", str(by_command)]).exit_code == 0
+    assert CliRunner().invoke(main, ["what-if", str(recorded), "--to", str(by_command)]).exit_code == 0
     with open_log(by_function, "w") as log, log.transaction():
         replay.simulate(recorded, to=log)
     assert by_function.read_bytes() == by_command.read_bytes()

@@ -41,9 +41,9 @@ def imported(run: str, folder: Path) -> Path:
 
 
 def simulated(log: Path, to: Path, *settings: str) -> list[dict[str, Any]]:
-    """The windows of `equipoise simulate`."""
+    """The windows of `equipoise what-if --to`."""
     options = [part for setting in settings for part in ("--set", setting)]
-    result = CliRunner().invoke(main, ["simulate", str(log), "--to", str(to), "--json", *options])
+    result = CliRunner().invoke(main, ["what-if", str(log), "--to", str(to), "--json", *options])
     assert result.exit_code == 0, result.stderr
     return list(json.loads(result.stdout)["windows"])
 

@@ -11,7 +11,8 @@ from equipoise.cli.command import command
 from equipoise.cli.params import WholeNumber
 from equipoise.cli.screen import Part, Screen, Table
 from equipoise.cli.spark.shared import archives, html_option, span_options, spark_session, units, write_page
-from equipoise.cli.what_if import MEASURES, configuration_options, swept
+from equipoise.cli.what_if import MEASURES, configuration_options
+from equipoise.cli.what_if import configurations as configurations_to_try
 from equipoise.events.errors import InputError
 from equipoise.output import Kind, check_files, check_tables, new_tables
 from equipoise.replay.wording import counted, day_text
@@ -39,6 +40,7 @@ def what_if(
     master: str | None,
     settings: tuple[str, ...],
     files: tuple[Path, ...],
+    settings_given: tuple[str, ...],
     dimensions: tuple[str, ...],
     seeds: int,
     folder: str | None,
@@ -67,9 +69,8 @@ def what_if(
     from equipoise.replay.spark.what_if import by_configuration, ranking_of, what_if_rows
     from equipoise.replay.whatif.evaluate import behaviour_versions
     from equipoise.replay.whatif.ranking import RANKED
-    from equipoise.replay.whatif.sweep import read_configurations
 
-    configurations = [each for path in files for each in read_configurations(path)] + swept(dimensions)
+    configurations = configurations_to_try(files, settings_given, dimensions)
     if not configurations:
         raise InputError("--sweep or --config: name what to try, as --sweep max_warmups=1,2,4")
     if not seeds and not all(map(behaviour_versions, ([each] for each in configurations))):

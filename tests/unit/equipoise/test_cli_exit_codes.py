@@ -99,7 +99,6 @@ READERS = {
     "explain {f}/group.db --task 0_0": "folding",
     "timeline {f}/group.db": "folding",
     "what-if {f}/group.db --sweep max_warmups=1,2,3,4": "configurations",
-    "compare": "cooperative",
     "tail {f}/group.db --follow": "(#",
     "demo --out {t}/out": "equipoise demo",
 }
@@ -117,7 +116,7 @@ def test_ended_reader_prints_one_line(folder: Path, tmp_path: Path, line: str, w
 
 
 WRITERS = {
-    "simulate {f}/group.db --to {t}/new.db": ("simulating", "{t}/new.db was not written"),
+    "what-if {f}/group.db --to {t}/new.db": ("simulating", "{t}/new.db was not written"),
     "import kafka-streams scale-out --to {t}/new.jsonl": ("importing", "{t}/new.jsonl was not written"),
     "archive {f}/group.db --to {t}/copy.db --follow": ("copying", "{t}/copy.db holds what was copied so far; the same command resumes there"),
     "archive {f}/group.db --to {t}/copy/ --follow": ("copying", "{t}/copy/ holds what was copied so far; the same command resumes there"),
@@ -239,8 +238,8 @@ GOES_ON = "the same command resumes there"
 FILLED = {
     "import kafka-streams scale-out --to {t}/x.db": (40_000, NOT_WRITTEN),
     "import kafka-streams rolling --to {t}/x.jsonl": (40_000, NOT_WRITTEN),
-    "simulate {f}/group.db --to {t}/x.db": (40_000, NOT_WRITTEN),
-    "simulate {f}/group.db --to {t}/x/": (8_192, NOT_WRITTEN),
+    "what-if {f}/group.db --to {t}/x.db": (40_000, NOT_WRITTEN),
+    "what-if {f}/group.db --to {t}/x/": (8_192, NOT_WRITTEN),
     "archive {f}/group.db --to {t}/x.db": (40_000, GOES_ON),
     "archive {f}/group.db --to {t}/x.jsonl": (40_000, GOES_ON),
     "archive {f}/group.db --to {t}/x/": (8_192, GOES_ON),

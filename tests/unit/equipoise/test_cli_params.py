@@ -15,7 +15,7 @@ from equipoise.cli import main
 from equipoise.cli.command import command
 from equipoise.cli.params import LOG, TASK, check_live_settings, read, with_settings
 from equipoise.cli.screen import Screen
-from equipoise.cli.simulate import overridden
+from equipoise.cli.simulation import overridden
 from equipoise.events.errors import InputError
 from equipoise.events.facts import LogOpened, ProbingTick
 from equipoise.events.log import Log, open_log
@@ -71,7 +71,7 @@ def test_log_is_closed_after_the_command(location: str) -> None:
         next(iter(opened.pop().read()))
 
 
-@pytest.mark.parametrize("line", ["verify", "explain --task 0_0", "tail", "timeline", "what-if", "simulate --to x.db", "archive --to x.db"])
+@pytest.mark.parametrize("line", ["verify", "explain --task 0_0", "tail", "timeline", "what-if", "what-if --to x.db", "archive --to x.db"])
 def test_log_left_out_is_that_of_the_brokers_of_the_environment(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("EQUIPOISE_BOOTSTRAP", raising=False)
     result = CliRunner().invoke(main, line.split())

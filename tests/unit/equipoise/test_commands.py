@@ -5,6 +5,7 @@ something is wrong, one JSON document with --json.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import json
 import re
@@ -19,12 +20,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 import equipoise
-from equipoise.cli import COMMANDS, main
+from equipoise.cli import COMMANDS, MOVED, SECTIONS, main
 from equipoise.cli.spark import SPARK_COMMANDS
 from equipoise.events.decisions import MemberExpired
 from equipoise.events.facts import GroupConfigured, LeaveIntended
 from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, Entry, Record
+from tests.commands_page import count
 from tests.unit.replay.lived import lived, write
 
 
@@ -182,9 +184,9 @@ def test_long_table_is_cut_with_hint(recorded: Path) -> None:
         (("explain", "{log}"), "--task"),
         (("verify", "{log}.missing.db"), "no such log"),
         (("timeline", "{log}", "--html", "/no/such/folder/x.html"), "/no/such/folder/x.html"),
-        (("simulate", "{log}", "--to", "{log}"), "name another one"),
-        (("simulate", "{log}", "--to", "{tmp}/x.db", "--set", "max_warmup=3"), "did you mean max_warmups"),
-        (("simulate", "{log}", "--to", "{tmp}/x.db", "--assignor", "nobody"), "'nobody'"),
+        (("what-if", "{log}", "--to", "{log}"), "name another one"),
+        (("what-if", "{log}", "--to", "{tmp}/x.db", "--set", "max_warmup=3"), "did you mean max_warmups"),
+        (("what-if", "{log}", "--to", "{tmp}/x.db", "--set", "assignor=nobody"), "'nobody'"),
         (("import", "kafka-streams", "{tmp}/none", "--to", "{tmp}/x.db"), "no such recording"),
         (("import", "kafka-streams", "rolling", "--to", "{tmp}/x.db", "--set", "colour=1"), "unknown setting 'colour'"),
         (("import", "kafka-streams", "rolling", "--to", "{tmp}/x.db", "--set", "colour"), "name=value"),
@@ -198,12 +200,12 @@ def test_command_wrong_argument_error_is_one_line(log: Path, tmp_path: Path, arg
 
 
 def test_simulate_says_what_each_action_cost_beside_what_was_recorded(recorded: Path, tmp_path: Path) -> None:
-    told = document("simulate", recorded, "--to", tmp_path / "a.db", "--seed", "3")
+    told = document("what-if", recorded, "--to", tmp_path / "a.db", "--seed", "3")
     assert [window["label"] for window in told["windows"]] == ["B1_bounce", "B2_bounce", "B3_bounce", "B4_disk_loss", "B5_scale_in_leave_group"]
     assert all(window["measured"]["totals"]["generations"] > 0 for window in told["windows"])
     assert told["fit"]["records_per_s"] == told["restore_records_per_s"] > 0
     assert document("verify", tmp_path / "a.db")["verdict"] == "identical"
-    result = run("simulate", recorded, "--to", tmp_path / "b.db", "--seed", "3")
+    result = run("what-if", recorded, "--to", tmp_path / "b.db", "--seed", "3")
     assert result.exit_code == 0
     assert "recorded (Kafka Streams) -> simulated (equipoise)" in result.stdout
     assert "85.5 ->" in result.stdout
@@ -212,9 +214,9 @@ def test_simulate_says_what_each_action_cost_beside_what_was_recorded(recorded: 
 
 
 def test_simulate_announces_closes_by_default_and_says_so(recorded: Path, tmp_path: Path) -> None:
-    announced = run("simulate", recorded, "--to", tmp_path / "a.db")
-    assert "members announce that they close, as equipoise members do; --no-announce-closes: they stop at once" in announced.stdout
-    assert "members that close stop at once" in run("simulate", recorded, "--to", tmp_path / "b.db", "--no-announce-closes").stdout
+    announced = run("what-if", recorded, "--to", tmp_path / "a.db")
+    assert "members announce that they close, as equipoise members do; with announce_closes=false they stop at once" in announced.stdout
+    assert "members that close stop at once" in run("what-if", recorded, "--to", tmp_path / "b.db", "--set", "announce_closes=false").stdout
     intents = {}
     for name in ("a", "b"):
         with open_log(tmp_path / f"{name}.db") as log:
@@ -223,16 +225,16 @@ def test_simulate_announces_closes_by_default_and_says_so(recorded: Path, tmp_pa
 
 
 def test_simulate_takes_settings_and_says_so_in_the_log(recorded: Path, tmp_path: Path) -> None:
-    told = document("simulate", recorded, "--to", tmp_path / "a.db", "--set", "num_standbys=0", "--set", "max_warmups=5", "--restore-speed", "9000")
+    told = document("what-if", recorded, "--to", tmp_path / "a.db", "--set", "num_standbys=0", "--set", "max_warmups=5", "--restore-speed", "9000")
     assert (told["knobs"]["num_standbys"], told["knobs"]["max_warmups"], told["restore_records_per_s"]) == (0, 5, 9_000)
-    other = document("simulate", recorded, "--to", tmp_path / "b.db")
+    other = document("what-if", recorded, "--to", tmp_path / "b.db")
     assert other["knobs"]["num_standbys"] == 1
     assert other["log_id"] != told["log_id"]
 
 
 def test_simulate_reads_a_simulated_log(recorded: Path, tmp_path: Path) -> None:
-    document("simulate", recorded, "--to", tmp_path / "a.jsonl")
-    told = document("simulate", tmp_path / "a.jsonl", "--to", tmp_path / "b.jsonl")
+    document("what-if", recorded, "--to", tmp_path / "a.jsonl")
+    told = document("what-if", tmp_path / "a.jsonl", "--to", tmp_path / "b.jsonl")
     assert told["decisions"] > 0
     assert document("verify", tmp_path / "b.jsonl")["verdict"] == "identical"
 
@@ -289,7 +291,7 @@ def test_simulate_bytes_do_not_depend_on_the_hash_seed(recorded: Path, tmp_path:
     written_bytes = []
     for seed in ("1", "2"):
         path = tmp_path / f"{seed}.jsonl"
-        args = [sys.executable, "-c", "from equipoise.cli import main; main()", "simulate", str(recorded), "--to", str(path), "--quiet"]
+        args = [sys.executable, "-c", "from equipoise.cli import main; main()", "what-if", str(recorded), "--to", str(path), "--quiet"]
         subprocess.run(args, check=True, capture_output=True, env={"PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(equipoise.__file__).parents[1])})
         written_bytes.append(path.read_bytes())
     assert written_bytes[0] == written_bytes[1]
@@ -301,6 +303,24 @@ def all_commands() -> dict[str, click.Command]:
     names = {f"equipoise {name}": place for name, place in COMMANDS.items() if name != "spark"}
     names |= {f"equipoise spark {name}": place for name, place in SPARK_COMMANDS.items()}
     return {name: getattr(importlib.import_module(place.partition(":")[0]), place.partition(":")[2]) for name, place in names.items()}
+
+
+def test_commands_are_few_and_their_help_fits_one_screen() -> None:
+    assert count() == len(all_commands()) <= 26
+    assert 3 <= len(SECTIONS) <= 4
+    shown = CliRunner().invoke(main, [], env={"COLUMNS": "80"}).stdout.splitlines()
+    assert len(shown) < 40
+    assert max(map(len, shown)) <= 80
+    assert [line.split()[0] for line in shown if re.match("  [a-z-]+  ", line)] == list(COMMANDS), "each on one line"
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_former_command_names_the_one_that_does_its_work(name: str) -> None:
+    assert name not in COMMANDS
+    assert one_line(run(name, "--group", "orders")) == f"equipoise: {name!r} is no command any more; use {MOVED[name]}; see equipoise --help\n"
+    named = re.match(r"equipoise ([a-z-]+)|python -m ([a-z.]+)", MOVED[name])
+    assert named is not None
+    assert named[1] in COMMANDS if named[1] else importlib.util.find_spec(named[2])
 
 
 @pytest.mark.parametrize("name", all_commands())

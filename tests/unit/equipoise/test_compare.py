@@ -1,12 +1,11 @@
-"""`equipoise compare`: a row for each assignor, each the simulation that `simulate` would run; an
-assignor that cannot lead is reported, and the others go on.
+"""The table of assignors: each row is the simulation that `what-if --to` would write; an assignor
+that cannot lead is reported.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -14,8 +13,7 @@ from click.testing import CliRunner
 from equipoise.assignors import AssignmentProblem, Plan, registry
 from equipoise.assignors.high_availability import HighAvailability
 from equipoise.cli import main
-from equipoise.cli.compare import contender_of
-from equipoise.compare import RECORDED, all_contenders, recorded_runs
+from equipoise.compare import RECORDED, Contender, all_contenders, check_contender, cost_of, recorded_cost, recorded_runs, run_of
 from equipoise.events.errors import InputError
 from equipoise.events.log import open_log
 from equipoise.replay.importers.kafka_streams import import_history, shipped_runs
@@ -30,45 +28,37 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def run(*args: str | Path) -> Any:
-    result = CliRunner().invoke(main, [*map(str, args), "--json"])
-    assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout)
+def test_compare_row_is_simulation(recorded: Path, tmp_path: Path) -> None:
+    with open_log(recorded) as log:
+        run = run_of("rolling", log)
+    cost = cost_of(run, Contender(assignor="learner", options={"strict": True}), overrides={"max_warmups": 3}, seed=4)
+    settings = [part for each in ("assignor=learner", "options.strict=true", "max_warmups=3") for part in ("--set", each)]
+    simulated = CliRunner().invoke(main, ["what-if", str(recorded), "--to", str(tmp_path / "to.db"), *settings, "--seed", "4", "--json"])
+    assert simulated.exit_code == 0, simulated.stderr
+    windows = json.loads(simulated.stdout)["windows"]
+    assert cost.totals == sum_windows([window["totals"] for window in windows])
+    assert cost.totals["active_moves"] > 0
+    (measured,) = recorded_cost(run)
+    assert (measured.contender, measured.totals) == (RECORDED, sum_windows([window["measured"]["totals"] for window in windows]))
 
 
-def test_compare_row_is_simulation(recorded: Path, tmp_path: Path):
-    compared = run("compare", recorded, "--assignor", "learner", "--set", "max_warmups=3", "--seed", "4")
-    assert [row["contender"] for row in compared["rows"]] == [RECORDED, "learner"]
-    simulated = run("simulate", recorded, "--to", tmp_path / "to.db", "--assignor", "learner", "--set", "max_warmups=3", "--seed", "4")
-    totals = sum_windows([window["totals"] for window in simulated["windows"]])
-    assert compared["rows"][1]["runs"][0]["totals"] == totals
-    assert compared["rows"][0]["runs"][0]["totals"] == sum_windows([window["measured"]["totals"] for window in simulated["windows"]])
-    assert totals["active_moves"] > 0
-
-
-def test_compare_has_all_contenders_and_the_recorded_run():
+def test_compare_has_all_contenders_and_the_recorded_run() -> None:
     assert [str(each) for each in all_contenders()] == sorted({name for name, _ in registry.available()})
     assert [(each.name, each.measured["generations"]) for each in recorded_runs()] == [("scale-out", 68), ("rolling", 32)]
-
-
-def test_contender_text_has_its_options():
-    contender = contender_of("learner:strict=true")
-    assert (contender.assignor, dict(contender.options), str(contender)) == ("learner", {"strict": True}, "learner:strict=true")
-    assert str(contender_of("high_availability")) == "high_availability"
+    assert str(Contender(assignor="learner", options={"strict": True})) == "learner:strict=true"
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("contender", "complaint"),
     [
-        ("nobody", "assignor: 'nobody' version 1 is not installed"),
-        ("learner:strict", "write options as NAME:OPTION=VALUE"),
-        ("learner:srict=true", "srict: learner has no such option; it has max_standby_steps, strict"),
-        ("learner:strict=perhaps", "strict: 'perhaps' is neither true nor false"),
+        (Contender(assignor="nobody"), "assignor: 'nobody' version 1 is not installed"),
+        (Contender(assignor="learner", options={"srict": True}), "srict: learner has no such option; it has max_standby_steps, strict"),
+        (Contender(assignor="learner", options={"strict": "perhaps"}), "strict: 'perhaps' is neither true nor false"),
     ],
 )
-def test_compare_wrong_argument_error_names_it(text: str, complaint: str):
+def test_compare_wrong_contender_is_named(contender: Contender, complaint: str) -> None:
     with pytest.raises(InputError) as refused:
-        contender_of(text)
+        check_contender(contender)
     assert complaint in str(refused.value)
 
 
@@ -81,12 +71,12 @@ class GivesUp(HighAvailability):
         return super().assign(problem)
 
 
-def test_compare_reports_a_failed_contender(recorded: Path, monkeypatch: pytest.MonkeyPatch):
+def test_compare_reports_a_failed_contender(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there = {**registry.available(), ("gives_up", GivesUp.version): GivesUp()}
     monkeypatch.setattr(registry, "available", lambda: there)
-    rows = run("compare", recorded, "--assignor", "gives_up", "--assignor", "high_availability")["rows"]
-    assert "more than I can do" in rows[1]["runs"][0]["error"]
-    assert rows[1]["runs"][0]["totals"] == {}
-    assert rows[2]["runs"][0]["totals"]["active_moves"] > 0
-    printed = CliRunner().invoke(main, ["compare", str(recorded), "--assignor", "gives_up"])
-    assert f"gives_up could not lead {recorded}" in printed.stdout
+    with open_log(recorded) as log:
+        run = run_of("rolling", log)
+    failed, led = (cost_of(run, Contender(assignor=name)) for name in ("gives_up", "high_availability"))
+    assert "more than I can do" in failed.error
+    assert failed.totals == {}
+    assert led.totals["active_moves"] > 0

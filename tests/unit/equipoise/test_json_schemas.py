@@ -75,12 +75,9 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     return {
         "archive": archive,
         "import": [printed("import", "kafka-streams", "rolling", "--to", told)],
-        "simulate": [
-            printed("simulate", log, "--to", led, "--assignor", "learner", "--set", "options.strict=true", "--set", "rack_aware_tags=zone"),
-            printed("simulate", told, "--to", led),
-        ],
-        "compare": [printed("compare", told, "--assignor", "learner")],
         "what-if": [
+            printed("what-if", log, "--to", led, "--set", "assignor=learner", "--set", "options.strict=true", "--set", "rack_aware_tags=zone"),
+            printed("what-if", told, "--to", led),
             printed("what-if", told, "--sweep", "max_warmups=10", "--seeds", "2"),
             printed("what-if", told, "--sweep", "carrier=kafka_streams", "--seeds", "1"),
             printed("what-if", log, "--sweep", "announce_closes=true", "--sweep", "behaviour_version=1", "--seeds", "1"),

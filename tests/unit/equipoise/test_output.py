@@ -118,7 +118,7 @@ def test_output_refused_before_the_log_is_folded(logs: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("target", ["letter.txt", "rows.jsonl", "links", "links/soft.html"])
-@pytest.mark.parametrize("command", ["simulate {log}", "import kafka-streams rolling", "archive {log}", "fleet --groups 1 --records 300"])
+@pytest.mark.parametrize("command", ["what-if {log}", "import kafka-streams rolling", "archive {log}", "fleet --groups 1 --records 300"])
 def test_log_replaces_only_a_log(logs: Path, command: str, target: str) -> None:
     before = contents(logs)
     result = run(*command.format(log=logs / "group.db").split(), "--to", logs / target)
@@ -130,12 +130,12 @@ def test_archive_with_foreign_files_is_not_replaced(logs: Path) -> None:
     (logs / "archive" / "notes").mkdir()
     (logs / "archive" / "notes" / "mine.txt").write_text("mine")
     before = contents(logs)
-    result = run("simulate", logs / "group.db", "--to", f"{logs}/archive/")
+    result = run("what-if", logs / "group.db", "--to", f"{logs}/archive/")
     assert result.exit_code == 2
     assert "holds notes beside the archive, which would be lost" in result.stderr
     assert contents(logs) == before
     shutil.rmtree(logs / "archive" / "notes")
-    assert run("simulate", logs / "group.db", "--to", f"{logs}/archive/", "--force").exit_code == 0
+    assert run("what-if", logs / "group.db", "--to", f"{logs}/archive/", "--force").exit_code == 0
     assert run("verify", f"{logs}/archive/").exit_code == 0
 
 
@@ -150,7 +150,7 @@ def test_fleet_does_not_replace_another_archive(logs: Path) -> None:
 @pytest.mark.parametrize("target", ["group.db", "links/soft.html", "links/hard.html", "links/../group.db"])
 def test_log_being_read_is_not_written(logs: Path, target: str) -> None:
     before = contents(logs)
-    for command in ("simulate", "archive"):
+    for command in ("what-if", "archive"):
         result = run(command, logs / "group.db", "--to", f"sqlite:///{logs / target}")
         assert "that is the log to read; name another one" in result.stderr
     assert contents(logs) == before

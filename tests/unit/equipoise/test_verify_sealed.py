@@ -1,5 +1,5 @@
-"""`equipoise verify` on what `equipoise simulate` wrote: equal bytes under every hash seed, and no
-byte of them can change unnoticed.
+"""`equipoise verify` on what `equipoise what-if --to` wrote: equal bytes under every hash seed, and
+no byte of them can change unnoticed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     paths = []
     for hash_seed in ("1", "2"):
         path = folder / f"{hash_seed}.db"
-        command = [sys.executable, "-m", "equipoise", "simulate", str(recorded), "--to", str(path)]
+        command = [sys.executable, "-m", "equipoise", "what-if", str(recorded), "--to", str(path)]
         subprocess.run(command, check=True, capture_output=True, env={**os.environ, "PYTHONHASHSEED": hash_seed})
         paths.append(path)
     return paths

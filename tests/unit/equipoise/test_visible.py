@@ -106,10 +106,9 @@ COMMANDS = [
     "tail {log} --facts -n 500",
     "tail {log} --facts -n 500 --json",
     "scale-down {log} --keep 50%",
-    "simulate {log} --to {folder}/out.db --group {group}",
-    "simulate {log} --to {folder}/out.db --group nope",
+    "what-if {log} --to {folder}/out.db --group {group}",
+    "what-if {log} --to {folder}/out.db --group nope",
     "what-if {log} --sweep max_warmups=1,2",
-    "compare {log} --group nope",
     "archive {newer} --to {folder}/copy.db",
     "verify {newer}",
 ]
@@ -143,7 +142,7 @@ def test_long_names_are_shortened_in_tables_and_whole_in_json(log: Path) -> None
 
 def test_simulate_takes_a_member_id_of_a_thousand_characters(log: Path, tmp_path: Path) -> None:
     assert max(len(each) for each in (GROUP, LONG + "m3")) == 999
-    result = run("simulate", log, "--to", tmp_path / "out.db")
+    result = run("what-if", log, "--to", tmp_path / "out.db")
     assert result.exit_code == 0, result.stderr
     assert run("verify", tmp_path / "out.db").exit_code == 0
 

@@ -89,13 +89,13 @@ WRONG = [
     ("verify {f}/empty.jsonl", "the log is empty, so there is nothing to verify; import or simulate one"),
     ("status {f}/empty.jsonl", "the log holds no fact of any group; import or simulate one"),
     ("explain {f}/empty.jsonl --task 0_0", "the log holds no fact of any group; import or simulate one"),
-    ("simulate {f}/empty.jsonl --to {t}/x.db", "the log holds no fact of any group; import or simulate one"),
+    ("what-if {f}/empty.jsonl --to {t}/x.db", "the log holds no fact of any group; import or simulate one"),
     ("verify {f}/gap.jsonl", "offset "),
     ("verify {f}/torn.jsonl", "offset "),
     ("verify {f}/flipped.jsonl", "the record's bytes differ from its checksum"),
     ("status {f}/flipped.jsonl", "the record's bytes differ from its checksum"),
     ("timeline {f}/gap.jsonl", "is missing; the next record has offset"),
-    ("simulate {f}/flipped.jsonl --to {t}/x.db", "the record's bytes differ from its checksum"),
+    ("what-if {f}/flipped.jsonl --to {t}/x.db", "the record's bytes differ from its checksum"),
     # the question
     ("status {f}/group.db --at 999999", "--at: the log ends at offset"),
     ("status {f}/group.db --at -1", "'--at': -1 is not in the range"),
@@ -108,22 +108,26 @@ WRONG = [
     ("explain {f}/two.db --task 0_0", "several groups, 'orders' and 'payments' among them; name one"),
     ("tail {f}/two.db --group refunds", "--group: the log holds no fact of group 'refunds'; it holds 'orders', 'payments'"),
     ("timeline {f}/two.db --group refunds", "no fact of group 'refunds'; it holds 'orders', 'payments'"),
-    ("simulate {f}/two.db --to {t}/x.db", "--group: the log holds several groups, 'orders' and 'payments' among them; name one"),
-    ("simulate {f}/two.db --to {t}/x.db --group refunds", "--group: the log holds no fact of group 'refunds'; it holds 'orders', 'payments'"),
+    ("what-if {f}/two.db --to {t}/x.db", "--group: the log holds several groups, 'orders' and 'payments' among them; name one"),
+    ("what-if {f}/two.db --to {t}/x.db --group refunds", "--group: the log holds no fact of group 'refunds'; it holds 'orders', 'payments'"),
     # the target
     ("timeline {f}/group.db --html {f}/dir", "'--html'"),
     ("timeline {f}/group.db --html {f}/absent/x.html", "name a file that can be written"),
     ("timeline {f}/group.db --svg /proc/x.svg", "--svg /proc/x.svg: "),
-    ("simulate {f}/group.db", "Missing option '--to'"),
-    ("simulate {f}/group.db --to {f}/group.db", "that is the log to read; name another one"),
-    ("simulate {f}/group.db --to sqlite:///{f}/group.db", "that is the log to read; name another one"),
-    ("simulate {f}/group.db --to {f}/dir", "not an archive of equipoise"),
-    ("simulate {f}/group.db --to {t}/x.txt", "x.txt: which form is this?"),
-    ("simulate {f}/group.db --to {t}/absent/x.db", "--to {t}/absent/x.db: "),
-    ("simulate {f}/group.db --to {t}/absent/x.jsonl", "--to {t}/absent/x.jsonl: there is no such folder; make it"),
-    ("simulate {f}/group.db --to /proc/x.db", "--to /proc/x.db: "),
-    ("simulate {f}/group.db --to {f}/text.db", "text.db"),
-    ("simulate {f}/group.db --to {f}/other.db", "not a log of equipoise; name another file"),
+    ("what-if {f}/group.db --force", "--force: needs --to"),
+    ("what-if {f}/group.db --restarts-within 30", "--restarts-within: needs --to"),
+    ("what-if {f}/group.db --to {t}/x.db --sweep max_warmups=1,2", "--to: writes one simulation; name its settings with --set"),
+    ("what-if {f}/group.db --set max_warmups=1 --sweep max_warmups=1,2", "--sweep max_warmups: has a value by --set already"),
+    ("what-if {f}/group.db --to {t}/x.db --set carrier=kafka_streams", "--set carrier: with --to members carry out"),
+    ("what-if {f}/group.db --to {f}/group.db", "that is the log to read; name another one"),
+    ("what-if {f}/group.db --to sqlite:///{f}/group.db", "that is the log to read; name another one"),
+    ("what-if {f}/group.db --to {f}/dir", "not an archive of equipoise"),
+    ("what-if {f}/group.db --to {t}/x.txt", "x.txt: which form is this?"),
+    ("what-if {f}/group.db --to {t}/absent/x.db", "--to {t}/absent/x.db: "),
+    ("what-if {f}/group.db --to {t}/absent/x.jsonl", "--to {t}/absent/x.jsonl: there is no such folder; make it"),
+    ("what-if {f}/group.db --to /proc/x.db", "--to /proc/x.db: "),
+    ("what-if {f}/group.db --to {f}/text.db", "text.db"),
+    ("what-if {f}/group.db --to {f}/other.db", "not a log of equipoise; name another file"),
     ("demo --out {f}/group.db", "'--out'"),
     ("demo --out {f}/group.db/out", "--out {f}/group.db/out: Not a directory; correct the path"),
     # numbers and times
@@ -186,17 +190,17 @@ WRONG = [
     ("spark verify dbfs:/y", "dbfs: is not supported; Databricks mounts it as a folder: write /dbfs/y"),
     ("verify file:///tmp/x.db", "file: is not supported; write /tmp/x.db"),
     # settings
-    ("simulate {f}/group.db --to {t}/x.db --set max_warmups", "write it as name=value"),
-    ("simulate {f}/group.db --to {t}/x.db --set max_warmup=1", "did you mean max_warmups?"),
-    ("simulate {f}/group.db --to {t}/x.db --set zzz=1", "there are: acceptable_recovery_lag"),
-    ("simulate {f}/group.db --to {t}/x.db --set max_warmups=", "--set max_warmups: '' is not a whole number"),
-    ("simulate {f}/group.db --to {t}/x.db --set max_warmups=0", "--set max_warmups: 0 is not a whole number from 1 to"),
-    ("simulate {f}/group.db --to {t}/x.db --set max_warmups=99999999999999999999", "--set max_warmups: 99999999999999999999 is not"),
-    ("simulate {f}/group.db --to {t}/x.db --set rack_aware_strategy=best", "--set rack_aware_strategy: 'best' is not one of none,"),
-    ("simulate {f}/group.db --to {t}/x.db --set options.=1", "--set options"),
-    ("simulate {f}/group.db --to {t}/x.db --assignor nobody", "'nobody'"),
-    ("simulate {f}/group.db --to {t}/x.db --seed -1", "'--seed'"),
-    ("simulate {f}/group.db --to {t}/x.db --restore-speed 0", "'--restore-speed'"),
+    ("what-if {f}/group.db --to {t}/x.db --set max_warmups", "write it as name=value"),
+    ("what-if {f}/group.db --to {t}/x.db --set max_warmup=1", "did you mean max_warmups?"),
+    ("what-if {f}/group.db --to {t}/x.db --set zzz=1", "there are: acceptable_recovery_lag"),
+    ("what-if {f}/group.db --to {t}/x.db --set max_warmups=", "--set max_warmups: '' is not a whole number"),
+    ("what-if {f}/group.db --to {t}/x.db --set max_warmups=0", "--set max_warmups: 0 is not a whole number from 1 to"),
+    ("what-if {f}/group.db --to {t}/x.db --set max_warmups=99999999999999999999", "--set max_warmups: 99999999999999999999 is not"),
+    ("what-if {f}/group.db --to {t}/x.db --set rack_aware_strategy=best", "--set rack_aware_strategy: 'best' is not one of none,"),
+    ("what-if {f}/group.db --to {t}/x.db --set options.=1", "--set options"),
+    ("what-if {f}/group.db --to {t}/x.db --set assignor=nobody", "'nobody'"),
+    ("what-if {f}/group.db --to {t}/x.db --seed -1", "'--seed'"),
+    ("what-if {f}/group.db --to {t}/x.db --restore-speed 0", "'--restore-speed'"),
     ("lead --group clicks --set probing_interval_ms=59999", "probing_interval_ms: 59999 is below 60000, the least of KIP-441"),
     ("lead --group clicks --set max_warmups=0", "max_warmups: 0 is not a whole number from 1"),
     ("lead --group clicks --set max_warmups=one", "--set max_warmups: 'one' is not a whole number"),
@@ -296,11 +300,11 @@ def test_make_broker_refuses_what_is_no_port(port: str, capsys: pytest.CaptureFi
 def test_command_failed_leaves_the_log_at_its_target(folder: Path, tmp_path: Path, name: str) -> None:
     target = tmp_path / name
     target.write_bytes((folder / name).read_bytes())
-    for line in ("simulate {f}/group.db --to {t} --set rack_aware_strategy=best", "import kafka-streams rolling --to {t} --group nobody"):
+    for line in ("what-if {f}/group.db --to {t} --set rack_aware_strategy=best", "import kafka-streams rolling --to {t} --group nobody"):
         assert run(line.format(f=folder, t=target)).exit_code == 2
         assert run(f"verify {target}").stdout.startswith("identical: ")
         assert [path.name for path in tmp_path.iterdir()] == [name]
-    assert run(f"simulate {folder}/group.db --to {target} --force").exit_code == 0
+    assert run(f"what-if {folder}/group.db --to {target} --force").exit_code == 0
     assert run(f"verify {target}").stdout.startswith("identical: ")
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
@@ -308,7 +312,7 @@ def test_command_failed_leaves_the_log_at_its_target(folder: Path, tmp_path: Pat
 def test_empty_file_is_replaced_by_a_log(folder: Path, tmp_path: Path) -> None:
     target = tmp_path / "made.db"
     target.touch()
-    assert run(f"simulate {folder}/group.db --to {target}").exit_code == 0
+    assert run(f"what-if {folder}/group.db --to {target}").exit_code == 0
     assert run(f"verify {target}").exit_code == 0
 
 

@@ -1,4 +1,6 @@
-"""`equipoise simulate LOG --to LOG2`: plays the recorded inputs of a log with equipoise leading."""
+"""`equipoise what-if LOG --to LOG2`: plays the recorded inputs of a log with equipoise leading, and
+writes what it decides.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from equipoise.cli.command import command
-from equipoise.cli.params import NEW_LOG, Number, WholeNumber, log_argument, read, with_settings
+from equipoise.cli.params import read, with_settings
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.events.errors import InputError
 from equipoise.events.log import Log
@@ -23,70 +22,71 @@ if TYPE_CHECKING:
     from equipoise.replay.whatif.fit import Fit
 
 
-@command("simulate", short_help="Simulate the recorded inputs of a log with equipoise leading.")
-@log_argument
-@click.option("--to", "location", type=NEW_LOG, required=True, metavar="LOG2", help="Log to write. One that holds an earlier simulation is replaced.")
-@click.option("--force", is_flag=True, help="Replace whatever log is there.")
-@click.option("--assignor", metavar="NAME", help="Assignor. Default: the one that LOG is configured for.")
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Change a group setting, as num_standbys=1; may be repeated.")
-@click.option("--seed", type=WholeNumber(min=0), default=0, show_default=True, help="Random seed of network delays and other chances.")
-@click.option(
-    "--announce-closes/--no-announce-closes",
-    default=True,
-    show_default=True,
-    help="Members announce that they close and leave when their tasks run elsewhere, or they stop at once.",
-)
-@click.option(
-    "--restarts-within",
-    type=Number(min=0.001),
-    metavar="SECONDS",
-    help="Members that close and start again within this time say that they will be back within it (on_sigterm=restart).",
-)
-@click.option("--restore-speed", type=WholeNumber(min=1), metavar="N", help="Records per second that a member restores. Default: fitted from LOG.")
-@click.option("--group", metavar="GROUP", help="Group to simulate; required if LOG holds several.")
-def simulate(
+def write_simulation(
     screen: Screen,
     log: Log,
     location: str,
-    assignor: str | None,
-    settings: tuple[str, ...],
-    seed: int,
-    announce_closes: bool,
-    restarts_within: float | None,
-    restore_speed: int | None,
+    *,
     group: str | None,
+    settings: Sequence[str],
+    seed: int,
+    restarts_within_s: float | None,
+    restore_speed: int | None,
     force: bool,
 ) -> None:
-    """Play the recorded inputs of LOG (processes that start and end, changelog growth,
-    configuration) on a simulated cluster, where the real state machine decides and real member code
-    obeys, and write the complete log to LOG2.
-
-    Show the cost of each marked window, next to what was measured when LOG was recorded. The same
-    LOG, settings and seed write the same bytes.
-
-    \b
-    Examples:
-      equipoise simulate recorded.db --to simulated.db
-      equipoise simulate recorded.db --to simulated.db --set num_standbys=1 --set max_warmups=4
-      equipoise simulate rec.db --to sim.db --no-announce-closes --json | jq '.windows[].totals'
-      equipoise simulate recorded.db --to simulated.db --restarts-within 30
+    """Simulates the recorded inputs of `log` with equipoise leading, writes the complete log to
+    `location`, and answers with what it cost. `settings`: ``name=value``, as of ``--set``. `force`:
+    see `new_log`. Raises InputError, and what the simulation raises.
     """
     from equipoise.replay.simulation.restore import RestoreModel  # each loads the solver
     from equipoise.replay.simulation.run import Simulation, simulate
 
     if same_place(log.location, location):
         raise InputError(f"--to {location}: that is the log to read; name another one")
-    inputs, fitted = outside(screen, log, group=group, announce_closes=announce_closes)
-    if restarts_within is not None:
-        inputs = inputs.with_restarts(round(restarts_within * 1_000))
+    of_leader, of_group = _of_the_leader(settings)
+    inputs, fitted = outside(screen, log, group=group, announce_closes=of_leader.get("announce_closes", True))
+    if restarts_within_s is not None:
+        inputs = inputs.with_restarts(round(restarts_within_s * 1_000))
     speed = fitted.records_per_s if restore_speed is None else restore_speed
     simulation = Simulation(
-        assignor=assignor, overrides=overridden(screen, inputs.start.config.knobs, settings), seed=seed, restore=RestoreModel(records_per_s=speed)
+        assignor=of_leader.get("assignor"),
+        behaviour_version=of_leader.get("behaviour_version"),
+        overrides=overridden(screen, inputs.start.config.knobs, of_group),
+        seed=seed,
+        restore=RestoreModel(records_per_s=speed),
     )
     with new_log(location, replaces=SIMULATED, force=force) as sink, simulating(screen, inputs) as progress:
         result = simulate(inputs, simulation, sink=sink, progress=progress)
     document = {**result.as_json(), "log": location, "fit": fitted.as_json(), "restore_records_per_s": speed}
     screen.answer(document, *simulation_parts(result, fitted, speed, location))
+
+
+def _of_the_leader(settings: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
+    """The settings that are none of the group, by name, and the others as they are."""
+    found: dict[str, Any] = {}
+    others = []
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if name == "carrier":
+            raise InputError("--set carrier: with --to members carry out what equipoise decides; leave out one of the two")
+        if equals and name in ("assignor", "announce_closes", "behaviour_version"):
+            found[name] = leader_value(name, text, option="--set")
+        else:
+            others.append(setting)
+    return found, others
+
+
+def leader_value(name: str, text: str, *, option: str) -> Any:
+    """The value of ``assignor``, ``carrier``, ``behaviour_version`` or ``announce_closes``. Raises
+    InputError, which begins with `option`.
+    """
+    if name == "behaviour_version":
+        return int(text) if text.isdecimal() else text
+    if name == "announce_closes":
+        if text not in ("true", "false"):
+            raise InputError(f"{option} announce_closes: {text!r} is neither true nor false")
+        return text == "true"
+    return text
 
 
 def outside(screen: Screen, log: Log, *, group: str | None, announce_closes: bool) -> tuple[RecordedInputs, Fit]:
@@ -160,8 +160,8 @@ def cost_table(result: SimulationResult, *, brief: bool = False) -> Table:
 def closes_text(result: SimulationResult) -> str:
     """Says how members closed."""
     if result.announce_closes:
-        return "members announce that they close, as equipoise members do; --no-announce-closes: they stop at once"
-    return "members that close stop at once; --announce-closes: they announce it first, as equipoise members do"
+        return "members announce that they close, as equipoise members do; with announce_closes=false they stop at once"
+    return "members that close stop at once; without announce_closes=false they announce it first, as equipoise members do"
 
 
 MEASURES = (
