@@ -1,4 +1,4 @@
-"""examples/clicks.py, which docs/operations.md shows, counts every click, and leaves on SIGTERM."""
+"""examples/clicks.py, which docs/operations.md names, counts every click, and leaves on SIGTERM."""
 
 from __future__ import annotations
 

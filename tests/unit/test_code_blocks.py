@@ -73,7 +73,6 @@ RUN_BY = {
     ("docs/operations.md", "", "group orders: "): f"{HERE}::test_lines_of_the_log_are_those_of_the_code",
     ("docs/operations.md", "toml", "# worker.toml"): f"{HERE}::test_worker_takes_the_settings_file",
     ("docs/operations.md", "properties", "listeners"): f"{HERE}::test_secured_broker_has_the_properties_of_the_page",
-    ("docs/operations.md", "python", "import asyncio"): "tests/unit/test_docs.py::test_operations_shows_the_example_member",
     ("docs/operations.md", "python", "member = Member"): f"{HERE}::test_members_of_the_operations_page_take_their_options",
     ("docs/operations.md", "python", "async def prepare"): f"{HERE}::test_members_of_the_operations_page_take_their_options",
     ("docs/operations.md", "dockerfile", "ENTRYPOINT"): f"{HERE}::test_entry_point_of_the_container_is_a_command",

@@ -65,12 +65,6 @@ def test_page_commands_exist(page: Path) -> None:
     assert set(re.findall(r"`equipoise ([a-z][a-z-]*)", text)) <= set(COMMANDS)
 
 
-def test_operations_shows_the_example_member() -> None:
-    """tests/live/test_example_member.py runs it."""
-    example = (ROOT / "examples" / "clicks.py").read_text(encoding="utf-8").partition("from __future__ import annotations\n\n")[2]
-    assert f"```python\n{example}```\n" in (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-
-
 @pytest.mark.parametrize("line", ["cannot read its assignment", "another owner has begun", "was replaced by another log", "has replaced log"])
 def test_log_lines_that_operations_quotes_are_logged(line: str) -> None:
     assert line in " ".join((ROOT / "docs" / "operations.md").read_text(encoding="utf-8").split())
