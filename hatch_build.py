@@ -1,4 +1,4 @@
-"""What a wheel contains, and the addresses in its metadata.
+"""What a wheel contains, the commit that it is made from, and the addresses in its metadata.
 
 `events`, `statemachine`, `assignors` and `replay` are folders at the top of the repository and
 packages of `equipoise`. For development the folder `equipoise` has links to them. A wheel gets the
@@ -8,11 +8,16 @@ folders themselves: hatchling takes each file once, and would leave out what a l
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
+COMMIT = "equipoise/commit.txt"
 LINKED = ("assignors", "events", "replay", "statemachine")
 
 
@@ -22,10 +27,31 @@ class LinkedPackages(BuildHookInterface):  # type: ignore[type-arg]
     """
 
     PLUGIN_NAME = "custom"
+    _made: Path | None = None
+    """Folder with the file that names the commit; None: it was there."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        if self.target_name == "wheel" and version == "standard":
+        if version != "standard":
+            return
+        if self.target_name == "wheel":
             build_data["force_include"].update({f"{self.root}/{name}": f"equipoise/{name}" for name in LINKED})
+        if not (Path(self.root) / COMMIT).exists():  # in a source distribution it is there
+            self._made = Path(tempfile.mkdtemp())
+            (self._made / "commit.txt").write_text(_commit(self.root) + "\n")
+            build_data["force_include"][str(self._made / "commit.txt")] = COMMIT
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        if self._made is not None:
+            shutil.rmtree(self._made)
+
+
+def _commit(root: str) -> str:
+    """The commit, abbreviated; "": unknown, as in a container that is built without .git."""
+    try:
+        command = ["git", "-C", root, "rev-parse", "--short=12", "HEAD"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return os.environ.get("GITHUB_SHA", "")[:12]
 
 
 class ProjectUrls(MetadataHookInterface):

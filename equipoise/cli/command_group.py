@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import importlib
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from typing import Any
 
 import click
@@ -77,10 +76,13 @@ class CommandGroup(ExitCodeCommand, click.Group):
 def _version_option() -> click.Option:
     def show(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         if value:
-            click.echo(f"equipoise {metadata.version('equipoise')}")
+            from equipoise._build import version_text
+
+            click.echo(version_text())
             ctx.exit()
 
-    return click.Option(["--version"], is_flag=True, expose_value=False, is_eager=True, callback=show, help="Print the version and exit.")
+    about = "Print the version and its commit, and exit."
+    return click.Option(["--version"], is_flag=True, expose_value=False, is_eager=True, callback=show, help=about)
 
 
 def _help_alone() -> None:

@@ -94,7 +94,7 @@ def test_slow_tests_take_turns(tmp_path: Path) -> None:
 def test_ci_runs_every_test_and_measures_the_coverage_of_the_pure_packages() -> None:
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
-    sample = 'mutation OPTIONS="--sample 60 --turn $turn"'
+    sample = 'mutation OPTIONS="--sample 40 --turn $turn"'
     assert re.findall(r"^make (.+)", script.read_text(), re.MULTILINE) == ['test ALL=1 TURN="$turn"', sample, "soak WORKERS=2 SEEDS=30 STEPS=1"]
     recipe = subprocess.run(["make", "--dry-run", "test", "ALL=1", "TURN=7"], capture_output=True, text=True, cwd=ROOT, check=True).stdout
     live, pure, other = (line.split() for line in recipe.splitlines() if " -m pytest " in line)

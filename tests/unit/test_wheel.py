@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+import equipoise
+
 ROOT = Path(__file__).parents[2]
 LINKED = ("assignors", "events", "replay", "statemachine")
 
@@ -36,12 +38,19 @@ def sources() -> set[str]:
     return {name if name.startswith("equipoise/") else f"equipoise/{name}" for name in files}
 
 
+def head() -> str:
+    command = ["git", "rev-parse", "--short=12", "HEAD"]
+    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout.strip()
+
+
 def test_wheel_has_one_package_with_every_file(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if ".dist-info/" not in name]
     assert {name.partition("/")[0] for name in names} == {"equipoise"}
     assert len(names) == len(set(names))
-    assert set(names) == sources()
+    assert set(names) == sources() | {"equipoise/commit.txt"}
+    with zipfile.ZipFile(wheel) as archive:
+        assert archive.read("equipoise/commit.txt").decode().strip() == head()
 
 
 def test_wheel_built_by_actions_names_the_urls_of_its_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,6 +71,7 @@ def test_wheel_of_the_sdist_is_the_same(wheel: Path, tmp_path: Path) -> None:
     subprocess.run(command, check=True, capture_output=True, text=True, cwd=unpacked)
     with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(next((tmp_path / "again").iterdir())) as other:
         assert sorted(one.namelist()) == sorted(other.namelist())
+        assert one.read("equipoise/commit.txt") == other.read("equipoise/commit.txt")
 
 
 def test_wheel_runs_beside_a_file_of_the_name_of_an_inner_package(wheel: Path, tmp_path: Path) -> None:
@@ -85,6 +95,7 @@ def test_wheel_runs_beside_a_file_of_the_name_of_an_inner_package(wheel: Path, t
 
     where = run("-c", "import equipoise.events as events, equipoise; print(events.__file__, equipoise.__file__)")
     assert where.stdout.split() == [str(packages / "equipoise" / "events" / "__init__.py"), str(packages / "equipoise" / "__init__.py")], where.stderr
+    assert run("-m", "equipoise", "--version").stdout == f"equipoise {equipoise.__version__} ({head()})\n"
     done = run("-m", "equipoise", "demo", "--out", "out")
     assert done.returncode == 0, done.stderr
     assert "IDENTICAL" in done.stdout.upper()

@@ -20,6 +20,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import equipoise
+from equipoise._build import COMMIT, commit, version_text
 from equipoise.cli import COMMANDS, main
 from equipoise.cli.screen import Screen, Table, plain
 from equipoise.events.log import open_log
@@ -234,7 +235,22 @@ def test_help_imports_nothing_large(line: str) -> None:
 
 def test_version_option_and_attribute_are_that_of_the_installed_package() -> None:
     assert equipoise.__version__ == metadata.version("equipoise")
-    assert CliRunner().invoke(main, ["--version"]).stdout == f"equipoise {equipoise.__version__}\n"
+    assert CliRunner().invoke(main, ["--version"]).stdout == f"{version_text()}\n"
+    assert version_text().split()[:2] == ["equipoise", equipoise.__version__]
+
+
+def test_commit_is_that_of_the_build_or_of_the_checkout(tmp_path: Path) -> None:
+    package = tmp_path / "equipoise"
+    package.mkdir()
+    assert commit(package) == ""
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    assert commit(package) == "", "nothing was committed yet"
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout
+    assert commit(package) == head[:12]
+    (package / COMMIT).write_text("0a1b2c3d4e5f\n")
+    assert commit(package) == "0a1b2c3d4e5f"
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))

@@ -204,6 +204,29 @@ def test_smallest_step_of_any_group_limits_the_clock_of_the_partition() -> None:
     assert partition.lead._clock.now_ms - before_ms <= 200
 
 
+def test_what_is_read_at_a_takeover_counts_as_silence() -> None:
+    """The facts of others that came since the checkpoint; the group itself had none."""
+    partition = Partition(40, resting_ticks=0)
+    partition.run(REST_AFTER_MS + 10_000)
+    partition.lead.take_checkpoint("g3")
+    (checkpoint,) = partition.lead.acknowledged("g3", partition.lead.groups["g3"].machine.state.number)
+    lead = PartitionLead(partition.lead.position)
+    lead.restore(checkpoint)
+    for at_ms in range(0, SESSION_MS * 2 // 3 + 1_000, 1_000):
+        lead.fold(make_record("others", lead.position, at_ms, ProbingTick()), 0)
+    lead.plan_ticks(0)
+    lead.ticks_due(0)
+    lead.fold(make_record("others", lead.position, SESSION_MS, ProbingTick()), 0)
+    assert lead.ticks_due(0) == ["g3"]
+    assert isinstance(lead.tick("g3"), SilenceObserved)
+
+
+def test_step_of_a_group_that_is_taken_over_limits_the_clock_too() -> None:
+    partition = Partition(2, max_step_ms=200)
+    partition.take_over()
+    assert partition.lead._clock.step_ms == 200
+
+
 @given(
     groups=st.integers(2, 5),
     resting_ticks=st.integers(0, 2),

@@ -1,0 +1,1 @@
+"""Tools for those who carry the code on. No package imports them."""
