@@ -65,7 +65,7 @@ def notes_of(changelog: str, version: str) -> str:
 def write_changelog(version: str) -> str:
     """Moves the fragments into CHANGELOG.md, if there are some; returns the version's entry."""
     if any((ROOT / "changes").glob("+*.md")):
-        subprocess.run([sys.executable, "-m", "towncrier", "build", "--yes", "--version", version], cwd=ROOT, check=True)
+        subprocess.run([sys.executable, "-m", "towncrier", "build", "--yes", "--version", version], cwd=ROOT, check=True, capture_output=True)
     return notes_of((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), version)
 
 

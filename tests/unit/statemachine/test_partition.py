@@ -271,6 +271,29 @@ def test_ticks_of_several_groups_go_together_unless_a_deadline_is_near(b_from_ms
     assert lead.ticks_due(1_000 + b_from_ms) == sorted({"a", "b"} - {*due})
 
 
+def test_tick_at_a_deadline_is_not_sent_earlier_and_one_between_a_quarter_of_a_step() -> None:
+    lead = PartitionLead()
+    for fact in (configured(initial_delay_ms=501, max_step_ms=1_001), topology(stateful=4), joined("m1")):
+        lead.fold(make_record("a", lead.position, 0, fact), 7)
+    assert lead.groups["a"].planned == PlannedTick(508, 508, rests=False)
+    lead.fold(make_record("a", lead.position, 501, ProbingTick()), 508)
+    assert lead.groups["a"].planned == PlannedTick(1_509, 1_259, rests=False)
+
+
+@pytest.mark.parametrize("how", ["empty", "halted"])
+def test_group_that_becomes_empty_or_halts_has_no_tick_any_more(how: str) -> None:
+    lead = PartitionLead()
+    for fact in (CONFIG, topology(stateful=4), joined("m1")):
+        lead.fold(make_record("a", lead.position, 0, fact), 0)
+    assert lead.groups["a"].planned is not None
+    if how == "empty":
+        lead.fold(make_record("a", lead.position, 0, MemberLeft(member_id="m1", incarnation=1)), 0)
+    else:
+        lead.pass_over("a", lead.position, "event_unknown", "kind 77")
+    assert lead.groups["a"].planned is None
+    assert lead.ticks_due(10**9) == []
+
+
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 700), st.booleans()), max_size=30))
 def test_ticks_are_due_as_a_look_at_every_group_says(steps: list[tuple[str, int, bool]]) -> None:
     lead, now_ms = PartitionLead(), 0
